@@ -14,7 +14,9 @@ easily 30 % wrong for one degree of tp or ep, seldom more than half."""
 SPREAD_OVER = ("tp", "pp", "ep")
 
 
-def choose(table: StrategyTable, estimated_ms: NDArray[np.float64], number: int) -> NDArray[np.int64]:
+def choose(
+    table: StrategyTable, estimated_ms: NDArray[np.float64], number: int, spread: bool = True
+) -> NDArray[np.int64]:
     """Indices of about `number` strategies, quickest first.
 
     Takes one after the other the strategy with the least time · (1 + `SPREAD` · the share of those
@@ -26,11 +28,15 @@ def choose(table: StrategyTable, estimated_ms: NDArray[np.float64], number: int)
     ----------
     estimated_ms : float64 [n]
         Estimated step time.
+    spread : bool
+        Without it, simply the quickest.
 
     Returns
     -------
     int64 [min(number, n)]
     """
+    if not spread:
+        return np.argsort(estimated_ms, kind="stable")[:number].astype(np.int64)
     degrees = np.column_stack([getattr(table, name) for name in SPREAD_OVER])
     _, mesh = np.unique(np.column_stack([table.dp, degrees]), axis=0, return_inverse=True)
     mesh = mesh.ravel()

@@ -17,6 +17,7 @@ from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.prune import describe
 from taylor.nd_search.reduce import Reduction, reduce_strategy
 from taylor.nd_search.search import SearchResult
+from taylor.nd_search.steps import ESTIMATED, SOLVED
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import emit_variant
@@ -57,6 +58,7 @@ def candidate_frame(result: SearchResult) -> pd.DataFrame:
             "recompute": result.recompute,
             "peakMemNoRecompute": np.round(result.peak_none_mib, 1),
             "source": list(result.memory_source),
+            "step_source": [SOLVED if solved else ESTIMATED for solved in result.solved],
         }
     )
 

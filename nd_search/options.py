@@ -67,6 +67,8 @@ class SearchOptions:
         Recompute assumed for the peak: ``best`` (what fits most), ``none`` or ``full``.
     profile_num : int
         About how many strategies to choose for profiling.
+    spread : bool
+        Whether the chosen are spread over tp, pp and ep, as for a profile of each; else they are the quickest.
     disabled_rules : tuple of str
         Names of rules that are left out.
     device_limit_mib : float or None
@@ -81,6 +83,7 @@ class SearchOptions:
     bounds: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     recompute: str = "best"
     profile_num: int = 20
+    spread: bool = True
     disabled_rules: tuple[str, ...] = ()
     device_limit_mib: float | None = None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Sequence
+from typing import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,8 @@ from taylor.nd_search.rule import LEGALITY, Rule
 from taylor.nd_search.rules import judge
 from taylor.nd_search.space import StrategySpace
 
-MEMORY = "memory"
+MEMORY, PLAN = "memory", "plan"
+"""Names under which the memory, and the proof that a strategy has no plan, stand among the rules."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,28 @@ def keep_what_fits(table: StrategyTable, context: SearchContext, recompute: str 
         table.row(int(over[np.argmin(peak[over])])) if len(over) else None,
     )
     return FittingSpace(table.select(fits), peak[fits], stage[fits], record)
+
+
+def unplanned_record(table: StrategyTable, refused: Mapping[int, str]) -> PruneRecord:
+    """What the quick solves removed: strategies that stay below the memory's bound and have no plan."""
+    first = next(iter(refused), None)
+    why = "a plan of whole layers exists: shown by a quick solve of the quickest"
+    return PruneRecord(
+        PLAN,
+        why if first is None else f"{why}; the first: {refused[first]}",
+        len(refused),
+        None if first is None else table.row(first),
+    )
+
+
+def nothing_planned(table: StrategyTable, refused: Mapping[int, str]) -> InfeasibleError:
+    """The error where no strategy that fits by its bound has a plan: names the quickest, and what it lacks."""
+    first = next(iter(refused))
+    return InfeasibleError(
+        f"none of the {len(table)} strategies that stay below the memory's bound has a plan; the quickest, "
+        f"{describe(table.row(first))}: {refused[first]}; use more ranks (--world_size), a device with more memory, "
+        "or search cp, op and mbs too (--search)"
+    )
 
 
 def describe(strategy: Strategy) -> str:

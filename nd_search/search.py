@@ -13,13 +13,13 @@ from taylor.cost_model.memory import best_case_peak_mib
 from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.cost_model.time import quick_step_ms
-from taylor.nd_search.choose import choose
 from taylor.nd_search.memory import MEMORY_ROWS, peaks
 from taylor.nd_search.options import PeakEstimate, SearchContext, SearchOptions
-from taylor.nd_search.prune import PruneRecord, apply_rules, describe, keep_what_fits
+from taylor.nd_search.prune import PruneRecord, apply_rules, describe, keep_what_fits, nothing_planned, unplanned_record
 from taylor.nd_search.rule import Rule
 from taylor.nd_search.rules import judge, select_rules
 from taylor.nd_search.space import build_space
+from taylor.nd_search.steps import ChosenSteps, QuickSolve, choose_by_estimate, choose_by_solves
 from taylor.nd_search.user_rules import load_user_rules
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
@@ -41,8 +41,10 @@ class SearchResult:
         That stage.
     estimated_ms : float64 [n]
         Estimated step time.
+    solved : bool [n]
+        Whether that is the step time of a plan that a quick solve has found, else a formula's.
     pruned : tuple of PruneRecord
-        What each rule, and last the memory, removed.
+        What each rule removed, then the memory, and last the quick solves: strategies without any plan.
     chosen : int64 [k]
         Indices of the strategies to profile.
     counts : mapping
@@ -71,6 +73,7 @@ class SearchResult:
     peak_none_mib: NDArray[np.float64]
     device: DeviceSpec
     memory_source: tuple[str, ...]
+    solved: NDArray[np.bool_]
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {step}" for step, count in self.counts.items())
@@ -90,6 +93,7 @@ def search(
     *,
     peak_of: PeakEstimate = best_case_peak_mib,
     sources_of: Callable[[StrategyTable, str], tuple[str, ...]] = estimated_all,
+    quick_solve: QuickSolve | None = None,
 ) -> SearchResult:
     """Search the strategies of a job.
 
@@ -101,6 +105,8 @@ def search(
         Where peak memory comes from.
     sources_of : callable
         Names that source for each strategy of a table, under the recompute asked for.
+    quick_solve : callable, optional
+        Solves strategies before they are chosen; without it they are chosen by the formula alone.
 
     Raises
     ------
@@ -108,7 +114,7 @@ def search(
         When the rules leave nothing (names the rule and what to relax), the batch suits no strategy
         (names one near it that does), or an option is wrong.
     InfeasibleError
-        When no legal strategy fits the memory: says the least that is needed.
+        When no legal strategy fits the memory, or none has a plan: says the least that is needed.
     """
     misfit = config.misfit
     if misfit is not None and misfit.any_strategy and not (misfit.rule and misfit.rule in options.disabled_rules):
@@ -118,30 +124,32 @@ def search(
     rules = select_rules(context, left_out, load_user_rules(rules_path))
     ruled = apply_rules(build_space(context, options), rules, context, options.recompute)
     fitting = keep_what_fits(ruled.table, context, options.recompute)
-    estimated_ms = _estimate_ms(fitting.table, context)
-    chosen = choose(fitting.table, estimated_ms, options.profile_num)
-    by_time = np.argsort(estimated_ms, kind="stable")
-    order = np.concatenate([chosen, by_time[~np.isin(by_time, chosen)]])
+    steps = _choose(fitting.table, context, options, quick_solve)
+    by_time = np.argsort(steps.step_ms, kind="stable")
+    left_out = np.isin(by_time, [*steps.chosen, *steps.refused])
+    order = np.concatenate([steps.chosen, by_time[~left_out]])
+    unplanned = () if quick_solve is None else (unplanned_record(fitting.table, steps.refused),)
     candidates = fitting.table.select(order)
     return SearchResult(
         candidates=candidates,
         peak_mib=fitting.peak_mib[order],
         heaviest_stage=fitting.heaviest_stage[order],
-        estimated_ms=estimated_ms[order],
-        pruned=(*ruled.records, fitting.record),
-        chosen=np.arange(len(chosen), dtype=np.int64),
+        estimated_ms=steps.step_ms[order],
+        pruned=(*ruled.records, fitting.record, *unplanned),
+        chosen=np.arange(len(steps.chosen), dtype=np.int64),
         counts={
             "built": ruled.built,
             "legal": ruled.legal,
             "sensible": len(ruled.table),
-            "fitting": len(fitting.table),
-            "chosen": len(chosen),
+            "fitting": len(order),
+            "chosen": len(steps.chosen),
         },
         device_limit_mib=context.device_limit_mib,
         recompute=options.recompute,
         peak_none_mib=peaks(candidates, context, "none")[0],
         device=device,
         memory_source=sources_of(candidates, options.recompute),
+        solved=steps.solved[order],
     )
 
 
@@ -176,6 +184,18 @@ def explain(
         f"{context.device_limit_mib:.0f} MiB"
     )
     return lines
+
+
+def _choose(
+    table: StrategyTable, context: SearchContext, options: SearchOptions, quick_solve: QuickSolve | None
+) -> ChosenSteps:
+    estimated_ms = _estimate_ms(table, context)
+    if quick_solve is None:
+        return choose_by_estimate(table, estimated_ms, options)
+    steps = choose_by_solves(table, estimated_ms, options, quick_solve, context.device_limit_mib)
+    if not len(steps.chosen):
+        raise nothing_planned(table, steps.refused)
+    return steps
 
 
 def _estimate_ms(table: StrategyTable, context: SearchContext) -> NDArray[np.float64]:

@@ -40,6 +40,7 @@ from taylor.workflows.model_job import ModelJob, choose_strategy, model_file
 from taylor.workflows.options import FileJob, RatioChoice
 from taylor.workflows.own_plans import runs_on
 from taylor.workflows.planned_file import PlannedFile
+from taylor.workflows.quick_solves import QuickSolves
 from taylor.workflows.rank import PROVEN_CANDIDATES, Ranking, RankOptions
 from taylor.workflows.rank import rank as rank_candidates
 from taylor.workflows.solve_file import plan_or_raise, solve_stated
@@ -200,7 +201,9 @@ def search(
     rules = None if rules_path is None else Path(rules_path)
     refuse_unknown_rules(allow_illegal, config)
     options["disabled_rules"] = (*options.get("disabled_rules", ()), *allow_illegal)
-    return Found(config, search_space(config, choose_device(config, device).spec, SearchOptions(**options), rules))
+    chosen = choose_device(config, device)
+    solves = QuickSolves(config, chosen)
+    return Found(config, search_space(config, chosen.spec, SearchOptions(**options), rules, quick_solve=solves))
 
 
 def rank(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
+import time
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-import numpy as np
 
 from taylor.base.budget import TimeBudget
 from taylor.base.console import log
@@ -25,7 +26,7 @@ from taylor.parsers.new_files import NEW_FILES, NewFile
 from taylor.parsers.read import config_of
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.solution import NO_SOLUTION
 from taylor.pipeline_solver.stage_tuples import FEW_KINDS
 from taylor.register.device import DeviceSpec
@@ -34,6 +35,7 @@ from taylor.register.registry import Registry
 from taylor.workflows.candidates import load_candidates
 from taylor.workflows.devices import choose_device
 from taylor.workflows.job_facts import degrees_text
+from taylor.workflows.quick_solves import QuickSolves
 from taylor.workflows.rank import RankOptions, rank
 from taylor.workflows.stated_file import read_for
 
@@ -41,16 +43,19 @@ USUAL_BATCH = 1024
 """Samples a step where nobody says."""
 
 SOLVED_STRATEGIES = 6
-"""Strategies, the quickest by the estimate, that are solved and compared."""
+"""Strategies, the quickest by their first plan, that are solved and compared."""
 
 RANKED_STRATEGIES = 20
-"""Strategies, the quickest by the estimate, that a ranking of a model's solves."""
+"""Strategies, the quickest by their first plan, that a ranking of a model's solves."""
 
 SECONDS_EACH = 6.0
 """Longest that one of them may take."""
 
 SECONDS_CHOSEN = 30.0
 """Longest that the proof for the one chosen takes where nobody says."""
+
+QUICK_SHARE = 0.25
+"""Share of a time limit that the quick solves before the choice may take."""
 
 LONG_SEQUENCE = 32_768
 """Tokens of a sample from which on context parallelism is searched too."""
@@ -162,7 +167,7 @@ def choose_strategy(
     """
     budget = TimeBudget.of(how.time_limit)
     folder = output / "jobs" / job.name
-    files = write_strategies(job, output, SOLVED_STRATEGIES)
+    files = write_strategies(job, output, SOLVED_STRATEGIES, how, workers)
     config = read_for(files[0], job.register_path, margin=job.margin)
     device = choose_device(config, job.device, job.register_path).spec
     # Half of the remaining time goes into the choice, whose solves stand in line for the processes.
@@ -189,8 +194,10 @@ def choose_strategy(
     return write_atomic(folder / f"{job.name}{config.path.suffix}", text)
 
 
-def write_strategies(job: ModelJob, output: Path, most: int) -> list[Path]:
-    """Search the strategies of a job and write the quickest by the estimate, each as a configuration.
+def write_strategies(
+    job: ModelJob, output: Path, most: int, how: SolveOptions = DEFAULT_OPTIONS, workers: int | None = None
+) -> list[Path]:
+    """Search the strategies of a job and write the quickest by a quick solve, each as a configuration.
 
     Parameters
     ----------
@@ -198,6 +205,8 @@ def write_strategies(job: ModelJob, output: Path, most: int) -> list[Path]:
         Its folder ``jobs`` takes them.
     most : int
         How many are written at most.
+    how, workers
+        How a strategy is solved quickly, and how many at once; as many as there are cores when left out.
 
     Returns
     -------
@@ -209,21 +218,24 @@ def write_strategies(job: ModelJob, output: Path, most: int) -> list[Path]:
     InputError
         When the model cannot be read, or no strategy is legal.
     InfeasibleError
-        When none fits the device's memory.
+        When none fits the device's memory, or none has a plan.
     """
     config = read_for(state_model(job, output), job.register_path, margin=job.margin)
-    device = choose_device(config, job.device, job.register_path).spec
-    found = search(config, device, _space(job, config))
-    which = [int(index) for index in np.argsort(found.estimated_ms, kind="stable")[:most]]
+    chosen = choose_device(config, job.device, job.register_path)
+    workers = workers or os.cpu_count() or 1
+    until = math.inf if how.time_limit is None else time.monotonic() + QUICK_SHARE * how.time_limit
+    solves = QuickSolves(config, chosen, how=how, workers=workers, register_path=job.register_path, until=until)
+    found = search(config, chosen.spec, replace(_space(job, config), profile_num=most), quick_solve=solves)
+    which = [int(index) for index in found.chosen]
     log.info(
-        "%s: %d legal strategies on %d ranks of %s, %d of them fit; the quickest %d by the estimate are solved",
-        job.name, found.counts["legal"], job.world_size, device.name, len(found.candidates), len(which),
+        "%s: %d legal strategies on %d ranks of %s, %d of them may fit; the quickest %d by their first plan are solved",
+        job.name, found.counts["legal"], job.world_size, chosen.spec.name, len(found.candidates), len(which),
     )  # fmt: skip
     return emit_yaml(found, config, output / "jobs" / job.name / "strategies", which=which)
 
 
 def _place(files: list[Path], name: str) -> int:
-    """Where a file stands among those that were solved, the quickest by the estimate first."""
+    """Where a file stands among those that were solved, the quickest first."""
     return [printable(str(file)) for file in files].index(name)
 
 
@@ -325,4 +337,5 @@ def _space(job: ModelJob, config: TrainingConfig) -> SearchOptions:
         search=tuple(searched),
         fix=job.fix,
         bounds={"mbs": (1, 4), "vpp": (1, 2)},
+        spread=False,
     )

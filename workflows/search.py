@@ -18,15 +18,17 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.profiling.folders import find_profile_folders
 from taylor.register.device import DeviceSpec
 from taylor.workflows.candidates import load_candidates, memory_by_dryruns
-from taylor.workflows.devices import choose_device
+from taylor.workflows.devices import ChosenDevice, choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.far_solve import sharing
 from taylor.workflows.job_facts import JobFacts, degrees_text, tell_head, tell_misspelled, tell_notes
+from taylor.workflows.kept_solves import SolveStore
 from taylor.workflows.legality import rules_waived, why_illegal
 from taylor.workflows.module_choices import offered_words
 from taylor.workflows.options import AskedModules, DryRunOptions
 from taylor.workflows.own_plans import runs_on
 from taylor.workflows.profiles import parse_profiles
+from taylor.workflows.quick_solves import QuickSolves
 from taylor.workflows.rank import Ranking, RankOptions, rank
 from taylor.workflows.search_memory import measured_peaks, replayed_peaks
 from taylor.workflows.stated_file import read_for
@@ -106,23 +108,41 @@ def search_strategies(options: StrategySearchOptions, executor: Executor | None 
     _tell(options, JobFacts(config, chosen))
     output = options.ranking.output
     with open_backend(options.dryruns, config, output, sharing(executor, output)) as backend:
-        return _search(options, config, device, backend, executor)
+        return _search(options, config, chosen, backend, executor)
 
 
 def _search(
     options: StrategySearchOptions,
     config: TrainingConfig,
-    device: DeviceSpec,
+    chosen: ChosenDevice,
     backend: DryRunBackend | None,
     executor: Executor | None,
 ) -> StrategySearch:
+    device = chosen.spec
     corrected = _measured(options, config, device, backend)
+    solves = QuickSolves(
+        config,
+        chosen,
+        options.modules,
+        options.ranking.how,
+        options.ranking.workers,
+        estimated_memory=corrected is None,
+        register_path=options.register_path,
+        env_json=options.dryruns.env_json,
+        store=SolveStore(options.ranking.output) if options.full else None,
+    )
     if corrected is None:
         log.info("memory: estimated by closed forms")
-        result = search(config, device, options.space, options.rules_path)
+        result = search(config, device, options.space, options.rules_path, quick_solve=solves)
     else:
         result = search(
-            config, device, options.space, options.rules_path, peak_of=corrected, sources_of=corrected.sources
+            config,
+            device,
+            options.space,
+            options.rules_path,
+            peak_of=corrected,
+            sources_of=corrected.sources,
+            quick_solve=solves,
         )
     for step, count in result.counts.items():
         log.info("strategies %s: %d", step, count)

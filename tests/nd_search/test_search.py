@@ -22,6 +22,7 @@ from taylor.nd_search.rule import EXPERIENCE, LEGALITY
 from taylor.nd_search.rules import built_in_rules, judge, list_rules, select_rules
 from taylor.nd_search.search import explain, search
 from taylor.nd_search.space import StrategySpace, build_space, with_ruled_splits
+from taylor.nd_search.steps import SolvedStep
 from taylor.nd_search.user_rules import load_user_rules
 from tests.nd_search_cases import DEVICE, LLAMA2_7B, job
 
@@ -353,3 +354,54 @@ def test_the_choice_is_of_the_asked_size_holds_the_quickest_and_is_ordered(rows,
     assert len(set(chosen.tolist())) == len(chosen) == min(number, len(rows))
     assert times[chosen[0]] == times.min()
     assert (np.diff(times[chosen]) >= 0).all()
+
+
+def solved_at(times: dict[str, float], asked: list[str]) -> object:
+    """A quick solve by a table of step times: a strategy that is missing has no plan."""
+
+    def solve(strategies: list[Strategy], limit_mib: float) -> list[SolvedStep]:
+        asked.extend(strategy.name for strategy in strategies)
+        return [
+            SolvedStep(times[one.name]) if one.name in times else SolvedStep(None, "no plan fits the memory: short")
+            for one in strategies
+        ]
+
+    return solve
+
+
+def test_every_chosen_strategy_is_solved_and_the_next_take_the_place_of_those_without_a_plan() -> None:
+    options = SearchOptions(world_size=1024, gbs=1024, profile_num=5)
+    before = search(job(), DEVICE, options)
+    names = [strategy.name for strategy in before.candidates]
+    times = {name: float(ms) for name, ms in zip(names, before.estimated_ms, strict=True)}
+    gone = [names[0], names[2]]
+    asked: list[str] = []
+    after = search(
+        job(), DEVICE, options, quick_solve=solved_at({k: 1.5 * v for k, v in times.items() if k not in gone}, asked)
+    )
+    assert after.solved[after.chosen].all() and len(after.chosen) == 5
+    assert not set(gone) & {strategy.name for strategy in after.candidates}
+    assert len(asked) == len(set(asked)) and set(gone) <= set(asked)
+    record = after.pruned[-1]
+    assert (record.rule, record.count) == ("plan", 2) and "short" in record.explanation
+    assert after.counts["built"] == sum(each.count for each in after.pruned) + len(after.candidates)
+    for index in after.chosen:
+        assert after.estimated_ms[index] == 1.5 * times[after.candidates.row(int(index)).name]
+
+
+def test_the_chosen_are_the_quickest_by_their_solves_whatever_the_formula_said() -> None:
+    options = SearchOptions(world_size=1024, gbs=1024, profile_num=3, spread=False)
+    before = search(job(), DEVICE, options)
+    rng = np.random.default_rng(11)
+    times = {
+        one.name: float(ms * rng.uniform(1, 2.2))
+        for one, ms in zip(before.candidates, before.estimated_ms, strict=True)
+    }
+    after = search(job(), DEVICE, options, quick_solve=solved_at(times, []))
+    chosen = [after.candidates.row(int(index)).name for index in after.chosen]
+    assert chosen == sorted(times, key=times.__getitem__)[:3]
+
+
+def test_a_search_in_which_no_strategy_has_a_plan_says_what_the_quickest_lacks() -> None:
+    with pytest.raises(InfeasibleError, match="none of the .* strategies .* has a plan; the quickest, .* short"):
+        search(job(), DEVICE, SearchOptions(world_size=1024, gbs=1024), quick_solve=solved_at({}, []))
