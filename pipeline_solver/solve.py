@@ -16,7 +16,15 @@ from taylor.pipeline_solver.kernel_wait import kernels_by
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress, going_on
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, PROVEN_GAP, BubbleShares, Solution, Termination
+from taylor.pipeline_solver.solution import (
+    FEASIBLE,
+    INFEASIBLE,
+    NO_SOLUTION,
+    PROVEN_GAP,
+    BubbleShares,
+    Solution,
+    Termination,
+)
 from taylor.pipeline_solver.solvers import SolverEntry, solver_named
 from taylor.pipeline_solver.stopping import OutOfTime, Stopper
 from taylor.pipeline_solver.uniform_plans import first_plan
@@ -80,15 +88,20 @@ def solve(
         if problem.uniform_recompute and warm_start is None and ready:
             warm_start = _first_plan(problem, options)
         on_progress = _told_at_once(problem, warm_start, floor, on_progress, began)
-    if not ready:
-        from taylor.pipeline_solver.plain_plans import solve_plainly
+    try:
+        if not ready:
+            from taylor.pipeline_solver.plain_plans import solve_plainly
 
-        solution = solve_plainly(problem, warm_start, options.time_limit)
-    else:
-        within = options.replace(time_limit=TimeBudget(deadline).left)
-        if warm_start is None and not entry.one_recompute_choice and deadline is not None:
-            warm_start = _walked_plan(problem, within)
-        solution = run(problem, within, warm_start=warm_start, on_progress=on_progress)
+            solution = solve_plainly(problem, warm_start, options.time_limit)
+        else:
+            within = options.replace(time_limit=TimeBudget(deadline).left)
+            if warm_start is None and not entry.one_recompute_choice and deadline is not None:
+                warm_start = _walked_plan(problem, within)
+            solution = run(problem, within, warm_start=warm_start, on_progress=on_progress)
+    except KeyboardInterrupt:  # before the solver itself heard of it
+        if warm_start is None:
+            raise
+        solution = Solution(NO_SOLUTION, solver=options.solver).ended_by(Termination.INTERRUPTED)
     if presses() > pressed:  # pressed in the last moments of a proof, which has no use for it: the user asked to stop
         solution = solution.replace(termination=Termination.INTERRUPTED)
     if warm_start is not None:
@@ -96,7 +109,7 @@ def solve(
     if deadline is not None and not solution.bound and solution.status is not INFEASIBLE:
         floor = floor or least_step_time(problem)
         solution = solution.replace(bound=floor if solution.objective is None else min(floor, solution.objective))
-    elif floor and solution.plan is None and solution.status is not INFEASIBLE:
+    elif floor and None in (solution.plan, solution.bound) and solution.status is not INFEASIBLE:
         solution = solution.replace(bound=max(floor, solution.bound or 0.0))
     return complete(problem, solution).replace(seconds=time.monotonic() - began)
 

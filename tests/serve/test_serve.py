@@ -238,7 +238,7 @@ def test_a_stopped_job_says_so_and_a_stopped_solve_keeps_its_best_plan(client):
 
     client.post(f"/api/job/{second}/stop")
     assert state(second)["state"] == "waiting"
-    until(lambda: (state(first).get("progress") or {}).get("step"))
+    until(lambda: all((state(first).get("progress") or {"step": None}).get(one) for one in ("step", "bound")))
     client.post(f"/api/job/{first}/stop")
     until(lambda: state(second)["state"] == "done")
     told = state(first)
