@@ -115,6 +115,7 @@ class StatedFile:
         file = cls.of(job, config, choose_device(config, usual_device(job, config), job.register_path))
         tell_head(file.facts.head(job.register_path))
         tell_notes(file.config)
+        _note_idle_switch(job, config)
         given = job.low_memory is not None
         tell_interleaving(file.running.schedule, config, given=given, env_json=job.dryruns.env_json)
         return file
@@ -133,7 +134,6 @@ class StatedFile:
         vpp = config.strategy.vpp if job.given_vpp is None else job.given_vpp
         schedule = asked_schedule(job, config)
         config = _legal(job, config, vpp, schedule, chosen.spec)
-        _refuse_idle_switch(job, config, schedule, vpp)
         ratios = settle_ratios(job.ratios, config, chosen.spec)
         modules = offered_words(config, chosen.spec, job.modules)
         return cls(job, config, config, chosen, ratios, OnStages.of(job, config), modules).running_as(vpp, schedule)
@@ -299,19 +299,21 @@ class StatedFile:
         )
 
 
-def _refuse_idle_switch(job: FileJob, config: TrainingConfig, schedule: ScheduleSpec, vpp: int) -> None:
-    """Refuse a choice of the low-memory order where there is none to choose."""
+def _note_idle_switch(job: FileJob, config: TrainingConfig) -> None:
+    """Log a choice of the low-memory order where there is none to choose."""
     if job.low_memory is None:
         return
+    vpp = config.strategy.vpp if job.given_vpp is None else job.given_vpp
+    schedule = asked_schedule(job, config)
     several = max(vpp, 2) if job.vpp == AUTO else vpp
     run = schedule.for_interleaves(several, config.rules.framework)
     if job.schedule == AUTO:
-        why = "has no effect with -schedule auto, which tries the low-memory orders too"
+        why = "with -schedule auto, which tries the low-memory orders too"
     elif run.traits.low_memory_switch:
         return
     else:
-        why = f"has no effect: {run.name} with {several} interleave{'s' * (several > 1)} has no low-memory order"
-    raise InputError(why, file=config.path, field="-low_mem", value="y" if job.low_memory else "n", cure="leave it out")
+        why = f"here: {run.name} with {several} interleave{'s' * (several > 1)} has no low-memory order"
+    log.warning("%s: -low_mem %s has no effect %s", config.path.name, "y" if job.low_memory else "n", why)
 
 
 def _legal(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import taylor
+from taylor.base.console import log
 from taylor.base.errors import InputError, shortened
 from taylor.base.files import read_text
 from taylor.base.near import did_you_mean, near_names
@@ -221,8 +222,8 @@ class CommandParser(argparse.ArgumentParser):
         return words
 
 
-def refuse_without_effect(args: argparse.Namespace, flags: Collection[str], where: str, cure: str = "") -> None:
-    """Refuse flags that the user set although nothing would come of them.
+def note_without_effect(args: argparse.Namespace, flags: Collection[str], where: str) -> None:
+    """Log the flags that the user set and that change nothing here; the command goes on.
 
     Parameters
     ----------
@@ -232,6 +233,19 @@ def refuse_without_effect(args: argparse.Namespace, flags: Collection[str], wher
         Destinations of the flags that have no effect.
     where : str
         When they have none: ``with -evaluate y``.
+    """
+    idle = _given(args, flags)
+    if idle:
+        log.warning("%s: %s %s", ", ".join(idle), _no_effect(idle), where)
+
+
+def refuse_without_effect(args: argparse.Namespace, flags: Collection[str], where: str, cure: str = "") -> None:
+    """Refuse flags that state another job than the one that the command would do without them.
+
+    Parameters
+    ----------
+    args, flags, where
+        As in `note_without_effect`.
     cure : str
         What to do besides leaving them out.
 
@@ -240,11 +254,19 @@ def refuse_without_effect(args: argparse.Namespace, flags: Collection[str], wher
     InputError
         Names every such flag.
     """
-    idle = [spelling for flag, spelling in args.given.items() if flag in flags]
+    idle = _given(args, flags)
     if idle:
         them = "it" if len(idle) == 1 else "them"
-        effect = "has no effect" if len(idle) == 1 else "have no effect"
-        raise InputError(f"{effect} {where}", field=", ".join(idle), cure=f"leave {them} out{cure and f', or {cure}'}")
+        cures = f"leave {them} out{cure and f', or {cure}'}"
+        raise InputError(f"{_no_effect(idle)} {where}", field=", ".join(idle), cure=cures)
+
+
+def _given(args: argparse.Namespace, flags: Collection[str]) -> list[str]:
+    return [spelling for flag, spelling in args.given.items() if flag in flags]
+
+
+def _no_effect(flags: Sequence[str]) -> str:
+    return "has no effect" if len(flags) == 1 else "have no effect"
 
 
 def refuse_unknown_solver(name: str) -> None:

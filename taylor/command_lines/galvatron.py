@@ -73,9 +73,10 @@ def run(arguments: Sequence[str], program: str = "taylor galvatron") -> None:
     paths = [Path(path) for path in args.paths]
     if args.costs == "estimate":
         _estimate(args)
-    elif args.device is not None:
-        raise InputError("has no effect on measured costs", field="--device", cure="leave it out, or --costs estimate")
-    elif not paths:
+        return
+    if args.device is not None:
+        log.warning("--device: has no effect on measured costs; --costs estimate prices a device")
+    if not paths:
         cure = "name the folders of the profiles, or --costs estimate with --model and --device"
         raise InputError("is missing", field="PATH", cure=cure)
     elif not is_folder(paths):
@@ -121,7 +122,7 @@ def _estimate(args: argparse.Namespace) -> None:
         raise InputError("takes no profiles", field="--costs", value="estimate", cure=cure)
     for name in ("time_mode", "memory_mode"):
         if getattr(args, name) is not None:
-            raise InputError("is of Galvatron's model alone", field=f"--{name}", cure="leave it out")
+            log.warning("--%s: has no effect: it is of Galvatron's model alone", name)
     for name in ("model", "device", "world_size"):
         if getattr(args, name) is None:
             raise InputError("is missing, and the estimate needs it", field=f"--{name}", cure="give it")
@@ -218,7 +219,7 @@ def _script(args: argparse.Namespace, strategy: Path, script: Path, target: Path
     from taylor.workflows.layerwise_script import layerwise_script, profiled_steps, write_layerwise_script
 
     if args.to is not None:
-        raise InputError("has no effect beside --script", field="--to", cure="leave one of the two out")
+        log.warning("--to: has no effect beside --script")
     steps = None if args.profile_steps is None else profiled_steps(args.profile_steps)
     if target is None:
         print(layerwise_script(strategy, script, script, steps), end="")

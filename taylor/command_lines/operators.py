@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from taylor.base.console import log, run_command, start_logging
-from taylor.command_lines.arguments import CommandParser, path_or_none, refuse_without_effect
+from taylor.command_lines.arguments import CommandParser, note_without_effect, path_or_none
 
 
 def build_parser(program: str = "taylor operators") -> CommandParser:
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str], program: str = "taylor operators") -> None:
 
     path = Path(args.base)
     if not args.fill:
-        refuse_without_effect(args, {"device", "driver", "toolkit"}, "without --fill")
+        note_without_effect(args, {"device", "driver", "toolkit"}, "without --fill")
     elif not args.device:
         raise InputError("is missing", field="--device", cure="name the card that the profiles were taken on")
     if not args.fill and not args.merge and not path.is_file():

@@ -22,6 +22,7 @@ from taylor.command_lines.arguments import (
     dryrun_options,
     key_values,
     names,
+    note_without_effect,
     path_or_none,
     positive_float,
     positive_int,
@@ -171,7 +172,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | No
         refuse_without_effect(args, {"seq", "framework"}, "without --model or --hf_path: the file says it itself")
     full = args.full or bool(args.profile_data_dir)
     if not full:
-        refuse_without_effect(
+        note_without_effect(
             args,
             {
                 "solver_name",
@@ -187,9 +188,9 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | No
                 "layerwise",
             },
             "without --full: nothing is solved",
-            "add --full",
         )
-    refuse_unknown_solver(args.solver_name)
+    else:
+        refuse_unknown_solver(args.solver_name)
     unknown = [name for name in args.search if name not in DIMENSIONS]
     if unknown:
         raise InputError(

@@ -23,6 +23,7 @@ from taylor.command_lines.arguments import (
     chosen_path,
     dryrun_options,
     key_values,
+    note_without_effect,
     path_or_none,
     positive_float,
     positive_int,
@@ -253,7 +254,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     if args.extract:
         from taylor.workflows.extract import describe_saved_solution
 
-        refuse_without_effect(args, args.given.keys() - WITH_EXTRACT, "with -extract y, which prints a saved solution")
+        note_without_effect(args, args.given.keys() - WITH_EXTRACT, "with -extract y, which prints a saved solution")
         if not args.solution:
             raise InputError("is needed with -extract y", field="-solution", cure="name a .sol or a result JSON")
         description = describe_saved_solution(Path(args.solution))
@@ -265,8 +266,9 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         return
     refuse_without_effect(args, {"solution"}, "without -extract y", "add -extract y to print it")
     if args.evaluate:
-        refuse_without_effect(args, OF_A_SOLVE, "with -evaluate y, which solves and writes no plan")
-    refuse_unknown_solver(args.solver_name)
+        note_without_effect(args, OF_A_SOLVE, "with -evaluate y, which solves and writes no plan")
+    else:
+        refuse_unknown_solver(args.solver_name)
     sources = [path for path in (args.yaml, args.shell, args.toml, args.hf, args.model) if path]
     if len(sources) != 1:
         field = "-yaml, -shell, -toml, -hf, --model"

@@ -6,8 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 
-from taylor.base.console import run_command, start_logging
-from taylor.base.errors import InputError
+from taylor.base.console import log, run_command, start_logging
 from taylor.command_lines.arguments import CommandParser, path_or_none
 
 
@@ -44,7 +43,7 @@ def run(arguments: Sequence[str], program: str = "taylor rules") -> None:
             print_table(rules_table(rules))
         return
     if of_framework is not None:
-        raise InputError("has no effect beside a rule's name", field="--framework", cure="leave one of the two out")
+        log.warning("--framework: has no effect beside a rule's name")
     rule = known_rule(args.name, register_path)
     if args.json:
         print(json.dumps(rule_record(rule), indent=1, ensure_ascii=False))

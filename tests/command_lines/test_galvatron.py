@@ -94,7 +94,6 @@ def test_a_strategy_goes_to_the_other_form_and_back(galvatron, tmp_path):
         (("strategy.json", "-o", "x.json"), "needs the form to write"),
         (("profiles", "--to", "hetu"), "takes one strategy file"),
         ((), "PATH: is missing"),
-        (("profiles", *JOB, "--device", "h100-80g"), "no effect on measured costs"),
         (("--costs", "estimate", "--model", "llama2-7b"), "--device: is missing"),
         (("profiles", *JOB, "--costs", "estimate"), "takes no profiles"),
     ],
@@ -103,6 +102,11 @@ def test_what_cannot_be_done_is_said_in_one_line(galvatron, words, told):
     done = galvatron(*words)
     assert done.returncode == 2
     assert told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_device_is_noted_beside_measured_costs(galvatron):
+    done = galvatron("profiles", *JOB, "--device", "h100-80g")
+    assert done.returncode == 0 and "--device: has no effect on measured costs" in done.stderr
 
 
 def test_a_script_is_made_to_train_a_strategy(galvatron, tmp_path):
