@@ -119,9 +119,9 @@ def search(
     misfit = config.misfit
     if misfit is not None and misfit.any_strategy and not (misfit.rule and misfit.rule in options.disabled_rules):
         raise misfit.error(config.path)
-    left_out = [name for name in options.rules_left_out if misfit is None or name != misfit.rule]
+    waived = [name for name in options.rules_left_out if misfit is None or name != misfit.rule]
     context = SearchContext.settle(config, device, options, peak_of)
-    rules = select_rules(context, left_out, load_user_rules(rules_path))
+    rules = select_rules(context, waived, load_user_rules(rules_path))
     ruled = apply_rules(build_space(context, options), rules, context, options.recompute)
     fitting = keep_what_fits(ruled.table, context, options.recompute)
     steps = _choose(fitting.table, context, options, quick_solve)
