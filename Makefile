@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree imports demo pictures test profilers reliability outside random random-choices random-entries random-layerwise recipes cluster tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree imports demo pictures test profilers reliability outside random random-choices random-entries random-layerwise recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -88,6 +88,10 @@ cluster: $(STAMP)
 # docs/recipes.md: published recipes against the best plan, ten minutes each at most.
 recipes: $(STAMP)
 	$(BIN)/python -m benchmarks.recipe_plans --time_limit 600 --page
+
+# Forty models on five devices under three frameworks, each file written and read again: hours on two cores.
+model-campaign: $(STAMP)
+	$(BIN)/python -m benchmarks.model_campaign
 
 # docs/tune.md: hidden networks on stand-in clusters, planned from small runs; goes on where it was.
 tune-campaign: $(STAMP)

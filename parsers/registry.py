@@ -31,6 +31,15 @@ def launcher_of(config: TrainingConfig) -> Launcher:
     return {launcher.name: launcher for launcher in LAUNCHERS}[config.launcher]
 
 
+def speaking_for(config: TrainingConfig) -> Launcher:
+    """The launcher whose files a plan of the configuration has to be said in: that of its framework, where its own file
+    describes a training and starts none."""
+    own = launcher_of(config)
+    if own.starts_training:
+        return own
+    return next((each for each in LAUNCHERS if each.name == config.rules.framework.name), own)
+
+
 def launchers_for(path: Path) -> list[Launcher]:
     """The launchers whose files end as this path does."""
     return [launcher for launcher in LAUNCHERS if path.suffix.lower() in launcher.suffixes]

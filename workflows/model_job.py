@@ -300,7 +300,7 @@ def _frameworks(job: ModelJob, config: TrainingConfig, device: DeviceSpec) -> li
             cure = f"use one of {', '.join(FRAMEWORKS)}"
             raise InputError("is no framework", field="--framework", value=job.framework, cure=cure)
         return [NEW_FILES[job.framework]]
-    usual = USUAL_FRAMEWORKS[device.name.startswith(ASCEND)]
+    usual: tuple[str, ...] = USUAL_FRAMEWORKS[device.name.startswith(ASCEND)]
     if config.rules.framework.name in NEW_FILES and config.rules.framework.name not in ("megatron", *usual):
         usual = (config.rules.framework.name,)  # the model's own file names it
     return [NEW_FILES[name] for name in usual]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
-from taylor.parsers.registry import launcher_of
+from taylor.parsers.registry import launcher_of, speaking_for
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, values_in_order
@@ -101,7 +101,7 @@ def uniform_choices(config: TrainingConfig, modes: Sequence[str]) -> tuple[tuple
     """The choices of which one must hold for all chunks, of those with which the job starts."""
     launcher = launcher_of(config)
     barred = launcher.barred_recompute(config)
-    choices = launcher.uniform_recompute(sum(config.model.layer_counts().values()), modes)
+    choices = speaking_for(config).uniform_recompute(sum(config.model.layer_counts().values()), modes)
     return tuple((mode, count) for mode, count in choices if not count or mode not in barred)
 
 

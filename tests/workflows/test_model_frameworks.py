@@ -14,12 +14,14 @@ from taylor.parsers.new_file import NewJob, difference
 from taylor.parsers.new_files import NEW_FILES
 from taylor.parsers.read import read_config
 from taylor.pipeline_solver.options import SolveOptions
+from taylor.register.frameworks import MINDFORMERS
 from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 from taylor.workflows import model_job
 from taylor.workflows.evaluate_file import evaluate_file
 from taylor.workflows.model_job import ModelJob, choose_strategy, model_file, state_model
 from taylor.workflows.options import FileJob, Outputs
+from taylor.workflows.problem import uniform_choices
 from taylor.workflows.solve_file import solve_file
 from tests.parsers.huggingface.test_launcher import written
 
@@ -131,3 +133,12 @@ def test_a_hugging_face_folder_is_read_by_its_config(tmp_path: Path) -> None:
     path.rename(folder / "config.json")
     assert model_file(str(folder), tmp_path / "out") == folder / "config.json"
     assert read_config(folder).model.name == "Some-Model"
+
+
+def test_a_json_plan_too_is_one_that_its_framework_can_say(tmp_path: Path) -> None:
+    """Megatron has one recompute choice for all chunks, MindFormers one a chunk."""
+    path = model_file("qwen2.5-7b", tmp_path)
+    stated = state_model(ModelJob(path, 16, seq_length=32768, framework="json"), tmp_path)
+    config = read_config(stated)
+    assert config.rules.framework.name == "megatron" and uniform_choices(config, ("full",))
+    assert not uniform_choices(config.replace(rules=config.rules.replace(framework=MINDFORMERS)), ("full",))
