@@ -68,6 +68,7 @@ LEGALITY_ALONE = (
     "cp-comm-type",
     "hierarchical-context-parallel-sizes",
     "cpu-offloading-num-layers",
+    "decoder-seq-length",
 )
 """Flags by which strategies are judged, and whose cost no figure has."""
 TIME_ALONE = (
@@ -85,6 +86,8 @@ TIME_ALONE = (
     "cuda-graph-scope",
 )
 """Flags that the time of a step knows, and whose memory no figure has."""
+DOCUMENT_MASKS = "dataloader-inter-document-masking"
+"""A flag whose mask the memory knows, and whose other cost no figure has."""
 _LOGGED_BYTES = {"log-params-norm": 4, "log-num-zeros-in-grad": 6}
 """Bytes a parameter of a rank's share that the log of a step moves.
 
@@ -351,8 +354,7 @@ def _loads_masks(flags: Flags) -> bool:
     mindspeed/features_manager/transformer/flash_attention/generate_mask_feature.py:31, generate_mask.py:59;
     MindSpeed-LLM c77308a1 mindspeed_llm/features_manager/megatron_basic/training_basic.py:23-33).
     """
-    without = ("no-create-attention-mask-in-dataloader", "dataloader-inter-document-masking", "sft")
-    return not is_mindspeed(flags) and not flags.has(*without)
+    return not is_mindspeed(flags) and not flags.has("no-create-attention-mask-in-dataloader", DOCUMENT_MASKS)
 
 
 def _loss_kernel(flags: Flags) -> str | None:

@@ -14,6 +14,7 @@ from taylor.base.errors import InputError
 from taylor.parsers.flag_table import COSTS, NEUTRAL, READ, FlagRow, UnmodelledFlag
 from taylor.parsers.megatron.offload import OFFLOAD_MODULES, OFFLOADING
 from taylor.parsers.megatron.read import (
+    DOCUMENT_MASKS,
     LAUNCHER_TELLTALES,
     LEGALITY_ALONE,
     TIME_ALONE,
@@ -284,7 +285,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
     # The launcher is also told from the other, and strategies are judged, by flags whose effect no figure has; what
     # is moved to the host has a price in a pipeline alone, and an overlap of the experts' exchange decides for another.
     unpriced = {*LAUNCHER_TELLTALES, *LEGALITY_ALONE, *TIME_ALONE, OFFLOADING, OFFLOAD_MODULES, SWAPPING, SWAP_MODULES}
-    unpriced |= set(EXCHANGE_OVERLAPS)
+    unpriced |= {*EXCHANGE_OVERLAPS, DOCUMENT_MASKS}
     assert asked - read - unpriced == set(), "flags that are asked for: their rows must say read"
 
 
