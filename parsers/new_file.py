@@ -101,6 +101,8 @@ def _plain(layer: LayerSpec) -> LayerSpec:
 
 def _layer_difference(one: LayerSpec, other: LayerSpec) -> str | None:
     """The first field in which two layers differ, down to the part that has it."""
+    if type(one.mixer) is not type(other.mixer):
+        return f"no flag or key makes its {_mixer(one)}"
     pair: tuple[Any, Any] = (one, other)
     for field in fields(pair[0]):
         here, there = (getattr(each, field.name) for each in pair)
@@ -112,6 +114,12 @@ def _layer_difference(one: LayerSpec, other: LayerSpec) -> str | None:
         values = (getattr(each, inner.name) for each in (here, there))
         return f"{field.name} {inner.name.replace('_', ' ')} " + " would become ".join(map(_short, values))
     return None
+
+
+def _mixer(layer: LayerSpec) -> str:
+    if layer.mixer is None:
+        return "block without attention"
+    return "softmax attention" if layer.attention else "Mamba" if layer.mamba else "linear attention"
 
 
 def _short(value: object) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from itertools import groupby
 
 from taylor.parsers.megatron.frequency import list_text
-from taylor.parsers.megatron.kinds import PATTERN
+from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN
+from taylor.parsers.megatron.stack import LINEAR_FREQ, LINEAR_VARIANTS, VARIANT
 from taylor.parsers.new_file import TRAIN_STEPS, NewJob
-from taylor.register.layers import SLIDING, AttentionSpec, LayerSpec, MoeSpec
+from taylor.register.layers import GATED_DELTA, SLIDING, AttentionSpec, LayerSpec, MoeSpec
 from taylor.register.model import ModelSpec
 from taylor.register.pattern import kinds_in_order
 
@@ -23,6 +24,19 @@ _ASCEND: _Flags = {
 """Kernels that MindSpeed-LLM takes where a flag says so (MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py)."""
 
 
+_NEWER = frozenset(
+    {
+        "softmax-type", "window-size", "window-attn-skip-freq", "attention-output-gate", "moe-latent-size", VARIANT,
+        LINEAR_FREQ, "linear-num-key-heads", "linear-num-value-heads", "linear-key-head-dim", "linear-value-head-dim",
+        "linear-conv-kernel-dim", "dsa-indexer-n-heads", "dsa-indexer-head-dim", "dsa-indexer-topk",
+    }
+)  # fmt: skip
+"""Flags of Megatron-LM after core 0.12, on which MindSpeed-LLM 2.3.0 builds (flags.yaml has the versions)."""
+
+_SPELLED = {"moe-shared-expert-gate": "shared-expert-gate"}
+"""Flags that MindSpeed-LLM spells otherwise."""
+
+
 def megatron_script(job: NewJob) -> str:
     """A script that starts ``pretrain_gpt.py`` of Megatron-LM."""
     return _script(job, "Megatron-LM", _model_flags(job), {"no-create-attention-mask-in-dataloader": None})
@@ -30,7 +44,10 @@ def megatron_script(job: NewJob) -> str:
 
 def mindspeed_script(job: NewJob) -> str:
     """A script that starts ``pretrain_gpt.py`` of MindSpeed-LLM."""
-    model = _model_flags(job)
+    model = {_SPELLED.get(name, name): value for name, value in _model_flags(job).items() if name not in _NEWER}
+    moe = job.model.moe
+    if moe is not None and not job.model.pattern and PATTERN in model:
+        model |= {DENSE_FIRST: moe.first_dense, PATTERN: 1}
     unused = {
         "use-fused-rmsnorm": job.model.norm_bias,
         "use-fused-swiglu": not job.model.gated_mlp,
@@ -107,6 +124,7 @@ def _model_flags(job: NewJob) -> _Flags:
         "ffn-hidden-size": model.ffn_hidden if dense is None else dense.width,
         **_attention_flags(attention),
         **_windows(layers),
+        **_linear_flags(layers),
         "seq-length": job.seq_length,
         "max-position-embeddings": max(job.seq_length, model.learned_positions),
         "position-embedding-type": "learned_absolute" if model.learned_positions else "rope",
@@ -170,6 +188,22 @@ def _attention_flags(attention: AttentionSpec) -> _Flags:
             "dsa-indexer-topk": indexer.top_k,
         }
     return flags
+
+
+def _linear_flags(layers: list[LayerSpec]) -> _Flags:
+    """Which layers hold a gated delta net (`parsers.megatron.stack`), and its sizes; no other kind can be said."""
+    linear = next((layer.linear for layer in layers if layer.linear is not None), None)
+    if linear is None or linear.style != GATED_DELTA:
+        return {}
+    return {
+        VARIANT: LINEAR_VARIANTS[1],
+        LINEAR_FREQ: f'"{list_text([layer.linear is not None for layer in layers])}"',
+        "linear-num-key-heads": linear.key_heads,
+        "linear-num-value-heads": linear.value_heads,
+        "linear-key-head-dim": linear.key_head_dim,
+        "linear-value-head-dim": linear.value_head_dim,
+        "linear-conv-kernel-dim": linear.conv_kernel,
+    }
 
 
 def _windows(layers: list[LayerSpec]) -> _Flags:
