@@ -46,7 +46,7 @@ from taylor.register.frameworks import (
     UNSAVED_OPERATORS,
 )
 from taylor.register.layers import AttentionSpec, LayerSpec, MlaSpec, MlpSpec, MoeSpec
-from taylor.register.model import ModelSpec
+from taylor.register.model import MTP, ModelSpec
 
 _FP32 = 4
 
@@ -61,7 +61,21 @@ def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, r
     """
     if mode not in (NONE, SELECT, FULL):
         raise ValueError(f"unknown recompute mode {mode!r}")
-    return sum(layer_bytes(model, layer, mode, degrees, rules) for layer in model.layers_of(kind))
+    kept = sum(layer_bytes(model, layer, mode, degrees, rules) for layer in model.layers_of(kind))
+    if mode == FULL and rules.recompute_group > 1 and kind != MTP:
+        together, held = recomputed_together(model, degrees, rules), layers_a_chunk(model, degrees)
+        return kept * np.ceil(held / together) / held
+    return kept
+
+
+def layers_a_chunk(model: ModelSpec, degrees: Degrees) -> Any:
+    """Body layers of the largest chunk of an even split."""
+    return np.maximum(1, np.ceil(sum(model.body_counts.values()) / (degrees.pp * degrees.vpp)))
+
+
+def recomputed_together(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    """Layers of a chunk that full recompute runs again at once (`TrainingRules.recompute_group`)."""
+    return np.minimum(rules.recompute_group, layers_a_chunk(model, degrees))
 
 
 def layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees, rules: TrainingRules) -> Any:

@@ -11,6 +11,7 @@ from taylor.cost_model.activations import (
     block_bytes,
     layer_bytes,
     micro_batch_tokens,
+    recomputed_together,
     residual_bytes,
     routed_slots,
     sequence_split,
@@ -28,12 +29,14 @@ from taylor.register.narrow_products import NarrowProducts
 def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """Room for the backward of one layer, of the largest kind: what recompute rebuilds, and the gradients beside.
 
+    Where recompute takes several layers together, all that they keep lives at once.
+
     Under `StaticRules.counted_as_fitted` the former alone: the gradients are within the overhead there.
     """
     largest: Any = 0.0
     for layer in {each for kind in model.kind_counts for each in model.layers_of(kind)}:
         none, full = (layer_bytes(model, layer, mode, degrees, rules) for mode in (NONE, FULL))
-        room = none - full
+        room = recomputed_together(model, degrees, rules) * none - full
         if not rules.framework.statics.counted_as_fitted:
             room = room + _gradient_room_bytes(model, layer, degrees, rules)
         largest = np.maximum(largest, room)

@@ -215,6 +215,9 @@ class TrainingRules:
         Element-wise operations are fused by a compiler (``compile.enable``) where the framework runs them one by one.
     graphed : tuple of str
         Parts of a layer whose operations a CUDA graph starts: `GRAPHED_MIXER`, `GRAPHED_ROUTER`, `GRAPHED_EXPERTS`.
+    recompute_group : int
+        Layers that full recompute takes together: it keeps the input of the first alone, and runs all of them again at
+        once (Megatron's ``--recompute-method uniform --recompute-num-layers``).
     """
 
     framework: Framework = DEFAULT_FRAMEWORK
@@ -272,6 +275,7 @@ class TrainingRules:
     logged_bytes: int = 0
     compiled: bool = False
     graphed: tuple[str, ...] = ()
+    recompute_group: int = 1
 
     @property
     def adds_in_products(self) -> bool:

@@ -83,6 +83,12 @@ class TrainingConfig:
     plan : PipelinePlan or None
         The file's own layers and recompute; None when the file does not settle them consistently
         (the reason is among `notes`).
+    recompute_group : int
+        Layers that its own plan's full recompute takes together (`TrainingRules.recompute_group`); a plan that is
+        written recomputes them one by one.
+    recomputes_mtp : bool
+        Its own plan's full recompute takes the MTP layers too, beyond those that `plan` counts; a plan that is written
+        never does.
     device_limit_mib : float or None
         Device memory that the file allows, MiB.
     stage_devices : tuple of (str, int)
@@ -120,6 +126,8 @@ class TrainingConfig:
     rules: TrainingRules
     schedule: ScheduleSpec
     plan: PipelinePlan | None
+    recompute_group: int = 1
+    recomputes_mtp: bool = False
     device_limit_mib: float | None = None
     stage_devices: tuple[tuple[str, int], ...] = ()
     margin: MemoryMargin = MemoryMargin()
@@ -162,6 +170,16 @@ class TrainingConfig:
         """How far the job's estimated steps are off."""
         flags = sum(flag.time is not None for flag in self.unmodelled)
         return step_error(flags, measured_device=device.is_measured)
+
+    def as_it_recomputes(self) -> TrainingConfig:
+        """The configuration with the groups in which its own plan recomputes, and the MTP layers that it takes."""
+        config = self.replace(rules=self.rules.replace(recompute_group=self.recompute_group))
+        plan = self.plan
+        if not self.recomputes_mtp or plan is None or MTP not in plan.layers:
+            return config
+        pairs = zip(plan.recomputed(FULL), plan.layers[MTP], strict=True)
+        full = tuple(tuple(a + b for a, b in zip(*rows, strict=True)) for rows in pairs)
+        return config.replace(plan=replace(plan, recompute={**plan.recompute, FULL: full}), recomputes_mtp=False)
 
     def schedule_for(self, interleaves: int) -> ScheduleSpec:
         """The schedule that the job runs with a number of interleaves."""

@@ -13,7 +13,8 @@ def feeders(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
     A block is direction · V + interleave, D the schedule's number of directions; −1 = nothing is
     needed. A forward needs the same piece's forward one chunk earlier, a backward its backward one
-    chunk later (where that runs whole, `Schedule.whole`, its weight gradient too), the last chunk's backward its own forward, a weight gradient its own backward.
+    chunk later (where that runs whole, `Schedule.whole`, its weight gradient too), the last chunk's
+    backward its own forward, a weight gradient its own backward.
     """
     S, V = schedule.stages, schedule.interleaves
     stage = np.full((S, schedule.directions * V), -1, dtype=np.int64)

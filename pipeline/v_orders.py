@@ -3,8 +3,8 @@
 The three follow Qi et al. 2024 (arXiv:2405.15362) in shape and differ in how they fill and drain. Interleave 0
 runs down the stages, interleave 1 back up, so that the first stage holds both ends of the model.
 
-A backward whose weight gradient is not apart runs whole, as one call: the stage before it gets the gradient when all of it
-is done. Such a one is written as its input gradient with the weight gradient behind it, and marked (`VOrder.whole`).
+A backward whose weight gradient is not apart runs whole, as one call: the stage before it gets the gradient when all of
+it is done. Such a one is written as its input gradient with the weight gradient behind it, and marked (`VOrder.whole`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class _Stage:
         self.whole.add((v, self.done[BACKWARD, v] - 1))
 
     def apart(self, v: int, *, put_off: bool = False) -> None:
-        """The input gradient, which is handed over at once, and the weight gradient behind it unless that is put off."""
+        """The input gradient, handed over at once, and the weight gradient behind it unless that is put off."""
         task = self._next(BACKWARD, v)
         weight = (WEIGHT_GRADIENT, v, task[2], 0)
         (self.waiting if put_off else self.tasks).append(weight)

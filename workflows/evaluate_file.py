@@ -40,7 +40,7 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
             "is chosen for a plan that is solved", field="-schedule", value=job.schedule, cure="leave out -evaluate"
         )
     job = replace(job, vpp=job.given_vpp, schedule=job.given_schedule)
-    file = StatedFile.read(job)
+    file = StatedFile.read(job).as_it_recomputes()
     if file.config.plan is not None and file.config.plan.uses(SELECT):
         # What the plan does must have its price, whether or not it is searched.
         file = replace(file, job=replace(job, search_select=True))
@@ -66,7 +66,7 @@ def own_solution(file: StatedFile, memory: MemoryProfile) -> Solution | None:
     Solution or None
         None where the file has no plan, its schedule does not exist, or the memory profile does not tell of it.
     """
-    plan = own_plan(file.config)
+    plan = own_plan(file.config.as_it_recomputes())
     if plan is None:
         return None
     own = file.as_in_the_file()
@@ -90,7 +90,7 @@ def evaluate_own(config: TrainingConfig, problem: PipelineProblem) -> Solution:
     InputError
         When it has no plan, or one with other interleaves or stages than the problem.
     """
-    plan = own_plan(config)
+    plan = own_plan(config.as_it_recomputes())
     if plan is None:
         raise InputError(
             "the file's own offset and recompute do not make a plan",

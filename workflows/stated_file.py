@@ -172,7 +172,12 @@ class StatedFile:
 
     def as_in_the_file(self) -> StatedFile:
         """The same with the file's own interleaves and schedule; an order of low memory that was asked for stays."""
-        return self.running_as(self.config.strategy.vpp, asked_schedule(replace(self.job, schedule=None), self.config))
+        asked = asked_schedule(replace(self.job, schedule=None), self.config)
+        return self.running_as(self.config.strategy.vpp, asked).as_it_recomputes()
+
+    def as_it_recomputes(self) -> StatedFile:
+        """The same for the file's own plan, which may recompute several layers at once; one to be solved does not."""
+        return replace(self, running=self.running.as_it_recomputes())
 
     def memory_like(self, memory: MemoryProfile) -> MemoryProfile:
         """A profile of the same source for this schedule: an estimate anew, any other as it is."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from taylor.dryrun.torch_stage.counter import TRANSIENT, Charged, active_counter
 from taylor.dryrun.torch_stage.ends import Embedding, Head, PredictionModule
 from taylor.dryrun.torch_stage.kernels import GradientQueue
-from taylor.dryrun.torch_stage.layers import TransformerLayer
+from taylor.dryrun.torch_stage.layers import RecomputedGroup, TransformerLayer
 from taylor.dryrun.torch_stage.norms import NormLayer
 from taylor.dryrun.torch_stage.sharding import Enter, Leave, ShardedBlock
 from taylor.dryrun.torch_stage.site import Site
@@ -112,7 +113,7 @@ class StageChunk:
         if x is None:
             with _survivors(first):
                 x = self._embed(tokens, embedding_block)
-        for kind, layer in zip(self.kinds, self.layers, strict=True):
+        for kind, layer in self._in_groups():
             # A layer's input is its own, whoever made it.
             moved(x, activations_of(kind))
             with _survivors(activations_of(kind)):
@@ -145,6 +146,20 @@ class StageChunk:
             del y
         with _survivors(LOGITS):
             return torch.stack(losses).sum()
+
+    def _in_groups(self) -> Iterator[tuple[str, TransformerLayer | RecomputedGroup]]:
+        """The layers with their kinds, those that recompute takes together as one of the first's kind.
+
+        Sharded blocks are entered one by one, so that they stay apart.
+        """
+        size = 1 if self.blocks else self.site.rules.recompute_group
+        start = 0
+        while start < len(self.layers):
+            full = itertools.takewhile(lambda layer: layer.mode == FULL, self.layers[start : start + size])
+            together = list(full) if size > 1 else []
+            kind = self.kinds[start]
+            yield kind, RecomputedGroup(together) if len(together) > 1 else self.layers[start]
+            start += max(1, len(together))
 
     def _embed(self, tokens: Tensor, block: ShardedBlock | None) -> Tensor:
         assert self.embedding is not None

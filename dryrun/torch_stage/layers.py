@@ -49,6 +49,21 @@ def _mixer(site: Site, queue: GradientQueue, spec: LayerSpec) -> Mixer | None:
     return None if spec.linear is None else _LINEAR[spec.linear.style](site, queue, spec.linear)
 
 
+class RecomputedGroup:
+    """Layers that full recompute takes together: the input of the first is kept, and all run again at once."""
+
+    def __init__(self, layers: list[TransformerLayer]) -> None:
+        self.layers = layers
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return Recompute.apply(self._run, x)
+
+    def _run(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer.run(x)
+        return x
+
+
 class TransformerLayer:
     """A mixer, and MLP or experts or both, with their norms around a residual stream [tokens, hidden] of one rank.
 
@@ -100,6 +115,10 @@ class TransformerLayer:
             return Recompute.apply(self._run, x)
         if UNSAVED_OPERATORS in self.again:
             return Recompute.apply(self._but_for_saved(SavedResults()), x)
+        return self._run(x)
+
+    def run(self, x: Tensor) -> Tensor:
+        """The layer itself, whatever its recompute mode."""
         return self._run(x)
 
     def _but_for_saved(self, saved: SavedResults) -> Callable[[Tensor], Tensor]:

@@ -39,7 +39,7 @@ from taylor.parsers.megatron.own_plan import (
     swapped,
 )
 from taylor.parsers.megatron.precision import read_narrow
-from taylor.parsers.megatron.recompute import activation_notes, kept_modules, read_modules
+from taylor.parsers.megatron.recompute import activation_notes, kept_modules, read_group, read_modules, recomputes_mtp
 from taylor.parsers.megatron.swap import moves_attention
 from taylor.parsers.megatron.unmodelled import EXPERTS, MINDSPEED, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_SIZE
@@ -168,6 +168,8 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         rules=rules,
         schedule=schedule,
         plan=plan,
+        recompute_group=read_group(flags),
+        recomputes_mtp=bool(model.mtp_layers) and recomputes_mtp(flags),
         mtp_counted=False,
         names_chunks=flags.has(LAYOUT),
         by_module=by_module,

@@ -14,6 +14,7 @@ from taylor.parsers.text.flags import Flags
 from taylor.parsers.training_config import body_layers
 from taylor.pipeline.plan import FULL, RECOMPUTE_MODES, SELECT, PipelinePlan, as_grid
 from taylor.register import frameworks
+from taylor.register.model import MTP
 
 PER_RANK_RECOMPUTE = "enable-recompute-layers-per-pp-rank"
 MODULES, EXPERTS_AGAIN = "recompute-modules", "moe-layer-recompute"
@@ -235,11 +236,34 @@ def _read_granularity(flags: Flags, place: Placement, interleave_of: Sequence[in
         raise flags.error("recompute-granularity", "must be full or selective", granularity)
     method = flags.text("recompute-method", default=None)
     if method == "uniform":
-        return FULL, held  # Whatever its group size, every layer is computed again.
+        return FULL, held  # Every layer, in groups (`read_group`).
     if method != "block":
         raise flags.error("recompute-method", "must be uniform or block where the granularity is full", method)
     count = flags.integer("recompute-num-layers", default=1, low=0, high=MAX_LAYERS)
     return FULL, [place.real_among_first(k, n) for k, n in enumerate(dealt_layers(flags, count, interleave_of))]
+
+
+def read_group(flags: Flags) -> int:
+    """Layers that full recompute takes together, 1 unless it is ``uniform``.
+
+    Each group's first input is saved, and all its layers run again at once: Megatron-LM d98e8a64
+    megatron/core/recompute.py:157-166, v2.6 megatron/model/transformer.py ``_checkpointed_forward``; v2.5 the same by
+    ``--checkpoint-num-layers``.
+    """
+    if _granularity(flags) == "full" and flags.text("recompute-method", default=None) == "uniform":
+        return int(flags.integer("recompute-num-layers", default=1, low=1, high=MAX_LAYERS))
+    older = "activations-checkpoint-method"
+    if _granularity(flags) is None and flags.has(older) and flags.text(older) == "uniform":
+        return int(flags.integer("activations-checkpoint-num-layers", default=1, low=1, high=MAX_LAYERS))
+    return 1
+
+
+def recomputes_mtp(flags: Flags) -> bool:
+    """Whether full recompute takes MTP layers too: ``uniform`` does, ``block`` skips them.
+
+    Source: Megatron-LM d98e8a64 megatron/core/transformer/multi_token_prediction.py:1621-1635.
+    """
+    return _granularity(flags) == "full" and flags.text("recompute-method", default=None) == "uniform"
 
 
 def read_modules(flags: Flags) -> tuple[str, ...] | None:
@@ -343,8 +367,9 @@ def recompute_flags(flags: Flags, plan: PipelinePlan) -> dict[str, Setting]:
         return {**kept, "recompute-granularity": "selective"}
     if largest == 0:
         return absent
-    if full == body:
+    if full == body and not any(map(any, plan.layers.get(MTP, ()))):
         return {**absent, **_block(1), "recompute-method": "uniform"}
+    # MTP layers, which no plan recomputes, are left alone by ``block`` (`recomputes_mtp`).
     return {**absent, **_block(largest)}
 
 

@@ -367,3 +367,12 @@ def test_nothing_outside_the_package_needs_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("group", [1, 2, 3, 8])
+def test_layers_that_run_again_at_once_live_together(group: int) -> None:
+    rules = MEGATRON.replace(recompute_group=group)
+    model, plan = LLAMA7.replace(n_layers=16), PipelinePlan({DENSE: ((8, 8),)}, {FULL: ((8, 8),)})
+    run = cases.job(model, Strategy(1, 1, 2, micro_batches=4), rules, plan=plan)
+    for stage, closed in enumerate(stage_breakdown(model, run.strategy, rules, plan)):
+        assert run_stage(run, stage).peak_mib == pytest.approx(closed.total, rel=0.002)

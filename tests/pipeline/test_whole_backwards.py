@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from taylor.pipeline_solver.enclosed_time import enclosed_step_time
 from taylor.pipeline_solver.evaluate import evaluate
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.solve import solve
 from tests.solver_cases import small_problem
 
 SHAPES = [(1, 4), (2, 4), (2, 7), (3, 6), (4, 9), (5, 16)]
@@ -62,8 +64,9 @@ def two_stages(lag: float = 0.25) -> PipelineProblem:
     """Four chunks of a layer: forward 1, input gradient and weight gradient 1 each."""
     kind = replace(small_problem().kinds[0], count=4, forward=1.0)
     return small_problem(
-        stages=2, interleaves=2, micro_batches=4, kinds=(kind,), limit_mib=(1e6, 1e6), schedule=ScheduleSpec("zero_bubble_v"),
-        backward_ratio=2.0, recompute_ratio={FULL: 1.0}, head_forward=0.0, embedding_forward=0.0, lag=lag,
+        stages=2, interleaves=2, micro_batches=4, kinds=(kind,), limit_mib=(1e6, 1e6),
+        schedule=ScheduleSpec("zero_bubble_v"), backward_ratio=2.0, recompute_ratio={FULL: 1.0},
+        head_forward=0.0, embedding_forward=0.0, lag=lag,
         weight_gradient_share=0.5,
     )  # fmt: skip
 
@@ -78,7 +81,7 @@ def test_the_stage_before_waits_for_all_of_a_whole_backward() -> None:
     end = {
         (s, *task): start + 1
         for s in range(2)
-        for task, start in zip(map(tuple, schedule.order[s].tolist()), starts[s])
+        for task, start in zip(map(tuple, schedule.order[s].tolist()), starts[s], strict=True)
     }
     rows = [map(tuple, schedule.order[s][schedule.whole[s]].tolist()) for s in range(2)]
     crossing = 0
@@ -95,15 +98,11 @@ def test_the_stage_before_waits_for_all_of_a_whole_backward() -> None:
 
 def test_checker_evaluation_and_enclosed_step_agree_and_are_longer_than_half_way() -> None:
     problem = two_stages()
-    from taylor.pipeline_solver.solve import solve
-
     solution = solve(problem)
     assert solution.plan is not None and solution.objective is not None
     assert check(problem, solution.plan, solution.objective) == []
     assert evaluate(problem, solution.plan).objective == pytest.approx(solution.objective)
     schedule = build_schedule(problem.schedule, 2, 2, 4)
-    from fractions import Fraction
-
     one = {(d, v, s): Fraction(1) for d in range(3) for v in range(2) for s in range(2)}
     lags, tail = [Fraction(1, 4)] * 3, [Fraction(0)] * 2
     lower, upper = enclosed_step_time(schedule, one, lags, tail)
