@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
-from typing import Sequence
+from typing import Any, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -31,7 +32,10 @@ LISTED_MISSING = 4
 """Strategies without a configuration to profile that the log names, by reason."""
 
 MANIFEST = "emitted.json"
-"""Names of the files that the last emission wrote into a folder: what the next one may remove."""
+"""Names of the files that the last emission wrote into a folder, and for which job: what the next one may remove."""
+
+BASELINE = "baseline"
+"""Folder, below that of the files, of a copy of the configuration that was searched."""
 
 
 def candidate_frame(result: SearchResult) -> pd.DataFrame:
@@ -127,8 +131,10 @@ def emit_yaml(
     on, and ``NAME.reduction.json`` beside it says what was kept and what changed; a strategy that
     cannot be reduced that far gets no profile file but the reason.
 
-    Files of an earlier emission into the same folder (and only those: they are listed in
-    ``emitted.json``) are removed when they are not written again.
+    Files of an earlier emission of the same job into the same folder (and only those: they are listed in
+    ``emitted.json``) are removed when they are not written again; those of another job (another file, other ranks or
+    another batch) are moved to a folder ``NAME.1`` and so on beside it, which is logged. A copy of the configuration
+    itself goes to the folder's ``baseline``, for a ranking of the files to compare with.
 
     Parameters
     ----------
@@ -158,6 +164,8 @@ def emit_yaml(
     data = launcher.dataset_keys(dataset) if dataset is not None else {}
     written: list[Path] = []
     names: list[str] = []
+    job = _job_of(config, table)
+    moved = _set_aside(folder, job)
     refused: InputError | None = None
     for stem, strategy in zip(file_stems(table), table, strict=True):
         target = folder / f"{stem}_pretrain{suffix}"
@@ -165,6 +173,7 @@ def emit_yaml(
             try:
                 written.append(emit_variant(config, strategy, target, plan=None, extra=data))
             except WriteError:
+                _put_back(moved)
                 raise  # no fault of the strategy's: what an earlier emission left stays
             except InputError as error:
                 log.warning("%s has no file: %s", describe(strategy), error)
@@ -179,6 +188,7 @@ def emit_yaml(
             extra = {**data, **launcher.profile_switches}
             written.append(emit_variant(config, reduction.strategy, target, plan=reduction.plan, extra=extra))
         except WriteError:
+            _put_back(moved)
             raise
         except InputError as error:
             missing.setdefault(error.problem, []).append(stem)
@@ -187,7 +197,12 @@ def emit_yaml(
         write_atomic(told, json.dumps(_reduction_text(reduction), indent=1) + "\n")
         names.append(target.name)
     if refused is not None and not written:
+        _put_back(moved)
         raise refused
+    if not profile and config.path.is_file():
+        write_atomic(folder / BASELINE / config.path.name, config.path.read_bytes())
+    if moved:
+        log.info("%s: the files of an earlier search for another job are kept in %s", folder, moved[0][1].parent)
     if profile:
         log.info(
             "%d of %d configurations to profile on at most %d cards are written", len(written), len(table), rank_num
@@ -196,7 +211,7 @@ def emit_yaml(
             further = f" and {len(stems) - LISTED_MISSING} more" if len(stems) > LISTED_MISSING else ""
             line = f"{', '.join(stems[:LISTED_MISSING])}{further}: {reason}"
             log.warning("not written: %s; NAME_pretrain.reduction.json says what each needs", line)
-    _remove_stale(folder, names)
+    _remove_stale(folder, names, job)
     return written
 
 
@@ -209,11 +224,67 @@ def _reduction_text(reduction: Reduction) -> dict[str, object]:
     }
 
 
-def _remove_stale(folder: Path, names: Sequence[str]) -> None:
-    """Remove what an earlier emission wrote and this one did not, and note what this one wrote."""
-    manifest = folder / MANIFEST
-    for name in read_kept(manifest) or []:
-        stale = folder / Path(name).name
-        if stale.name not in names and stale.name != MANIFEST and stale.is_file():
+def baseline_of(folder: Path) -> Path | None:
+    """The configuration that the files of a folder come from; None where no search has written them.
+
+    The file as it was when it was searched goes before the path that it had then.
+    """
+    job = _manifest(folder).get("job")
+    if not isinstance(job, dict):
+        return None
+    path = Path(str(job.get("path", "")))
+    known = [folder / BASELINE / path.name, path]
+    return next((one for one in known if one.is_file()), None)
+
+
+def _job_of(config: TrainingConfig, table: StrategyTable) -> dict[str, object]:
+    """What tells one search's files from those of another: the configuration's path, ranks and batch."""
+    first = table.row(0) if len(table) else config.strategy
+    return {"path": os.path.abspath(config.path), "ranks": first.world_size, "batch": first.global_batch}
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    """What the last emission noted: its job and the names of its files; empty where there is none."""
+    kept = read_kept(folder / MANIFEST)
+    if isinstance(kept, list):  # by an earlier version
+        return {"files": kept}
+    return kept if isinstance(kept, dict) else {}
+
+
+def _files_of(folder: Path, manifest: Mapping[str, Any]) -> list[Path]:
+    """The files of an emission that lie in a folder; never one outside of it."""
+    files = [folder / Path(str(name)).name for name in manifest.get("files", [])]
+    return [file for file in files if file.name != MANIFEST and file.is_file()]
+
+
+def _set_aside(folder: Path, job: Mapping[str, object]) -> list[tuple[Path, Path]]:
+    """Move the files of an earlier emission for another job to a folder of their own; what went where."""
+    manifest = _manifest(folder)
+    files = _files_of(folder, manifest)
+    if not files or manifest.get("job") in (None, job):
+        return []
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    aside.mkdir(parents=True)
+    moved = [(file, aside / file.name) for file in (*files, folder / MANIFEST, folder / BASELINE)]
+    moved = [(old, new) for old, new in moved if old.exists()]
+    for old, new in moved:
+        old.rename(new)
+    return moved
+
+
+def _put_back(moved: Sequence[tuple[Path, Path]]) -> None:
+    """Undo `_set_aside`."""
+    for old, new in moved:
+        new.rename(old)
+    if moved:
+        moved[0][1].parent.rmdir()
+
+
+def _remove_stale(folder: Path, names: Sequence[str], job: Mapping[str, object]) -> None:
+    """Remove what an earlier emission of the job wrote and this one did not, and note what this one wrote."""
+    for stale in _files_of(folder, _manifest(folder)):
+        if stale.name not in names:
             stale.unlink()
-    write_kept(manifest, sorted(names))
+    write_kept(folder / MANIFEST, {"job": dict(job), "files": sorted(names)})

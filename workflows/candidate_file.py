@@ -14,6 +14,12 @@ from taylor.workflows.devices import ChosenDevice
 from taylor.workflows.job_facts import JobFacts
 
 
+def same_model(config: TrainingConfig) -> Hashable:
+    """What configurations of one model share: all but its name, which may be the file's, and the vocabulary, which
+    launchers pad by the degree of TP."""
+    return config.model.replace(name="", vocab=0)
+
+
 @dataclass(frozen=True)
 class CandidateFile:
     """One configuration to solve.
@@ -54,7 +60,7 @@ class CandidateFile:
         if self.config is None:
             return None
         strategy = self.config.strategy
-        return self.config.model, self.config.rules.seq_length, strategy.global_batch, strategy.world_size
+        return same_model(self.config), self.config.rules.seq_length, strategy.global_batch, strategy.world_size
 
     def throughput(self, step_ms: float, train_tokens: float | None) -> Throughput | None:
         """What a step time means for it; None where its device is not known."""

@@ -18,13 +18,14 @@ from taylor.cost_model.time import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.interface import DryRunBackend
 from taylor.dryrun.launch import read_environment
+from taylor.nd_search.emit import baseline_of
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import is_training_file
 from taylor.parsers.tables.candidates import read_candidates
 from taylor.parsers.tables.ratios import read_ratios
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
-from taylor.workflows.candidate_file import CandidateFile
+from taylor.workflows.candidate_file import CandidateFile, same_model
 from taylor.workflows.comparable import on_one_footing
 from taylor.workflows.devices import choose_device
 from taylor.workflows.dryrun_backend import open_backend
@@ -34,6 +35,7 @@ from taylor.workflows.legality import require_legal
 from taylor.workflows.memory_source import obtain_memory
 from taylor.workflows.module_choices import assumptions, offered_words, with_host_priced
 from taylor.workflows.options import AskedModules, DryRunOptions
+from taylor.workflows.own_plans import runs_on
 from taylor.workflows.profiles import parse_profiles
 from taylor.workflows.rank import Ranking, RankOptions, rank
 from taylor.workflows.schedules import tell_interleaving
@@ -163,6 +165,14 @@ def load_candidates(
     interleaved = next((each for each in configs if each.schedule.traits.low_memory_switch), None)
     if interleaved is not None:
         tell_interleaving(interleaved.schedule, interleaved, given=False, env_json=env_json)
+    if measured and configs and estimated == len(configs):
+        raise InputError(
+            f"has no row of any of the {len(configs)} candidates, dp,tp,pp,ep = "
+            f"{','.join(map(str, _degrees(configs[0].strategy)))} and so on",
+            file=parser_result,
+            value=f"dp,tp,pp,ep = {','.join(map(str, min(measured)))}",
+            cure="rank the files that were profiled, or leave --parser_result out: ratios are then estimated",
+        )
     if measured and estimated:
         log.warning(
             "%d of %d candidates have no row in %s: their ratios are estimated (column ratio_source)",
@@ -236,7 +246,9 @@ def rank_folder(
     readable = _readable(files, register_path, margin)
     for config in readable:
         offered_words(config, choose_device(config, device, register_path).spec, modules)
+    _require_one_model(folder, readable)
     _tell(folder, readable, device, register_path, gbs)
+    baseline = _baseline(folder, readable, register_path, margin)
     profiled: dict[Path, TimeRatios] = {}
     if parser_result is None and profile_data is not None:
         profiled = parse_profiles(files, profile_data, device, options.output, register_path, dryruns.env_json)
@@ -255,8 +267,8 @@ def rank_folder(
             )
             for launcher, example in {config.launcher: config for config in reversed(readable)}.items()
         }
-        candidates = load_candidates(
-            files,
+        loaded = load_candidates(
+            [*files, *baseline],
             device,
             parser_result=parser_result,
             profiled=profiled,
@@ -268,11 +280,49 @@ def rank_folder(
             modules=modules,
             allow_illegal=allow_illegal,
         )
+    candidates, compared = loaded[: len(files)], loaded[len(files) :]
     peaks = {} if nd_path is None else {(c.dp, c.tp, c.pp, c.ep): c.peak_mib for c in read_candidates(nd_path)}
     known = [
         c if c.config is None else replace(c, nd_peak_mib=peaks.get(_degrees(c.config.strategy))) for c in candidates
     ]
-    return rank(known, options, executor)
+    return rank(known, options, executor, own=compared[0] if compared else True)
+
+
+def _require_one_model(folder: Path, configs: Sequence[TrainingConfig]) -> None:
+    """Refuse a folder of different models.
+
+    Raises
+    ------
+    InputError
+    """
+    models: dict[object, list[TrainingConfig]] = {}
+    for config in configs:
+        models.setdefault(same_model(config), []).append(config)
+    if len(models) > 1:
+        named = "; ".join(
+            f"{alike[0].model.name} ({alike[0].path.name})" for alike in list(models.values())[:LISTED_JOBS]
+        )
+        more = f" and {len(models) - LISTED_JOBS} more" if len(models) > LISTED_JOBS else ""
+        raise InputError(
+            f"holds configurations of {len(models)} different models, whose step times do not compare: {named}{more}",
+            file=folder,
+            cure="rank a folder of one model's candidates, such as parallel_tool.py writes for one configuration",
+        )
+
+
+def _baseline(
+    folder: Path, configs: Sequence[TrainingConfig], register_path: Path | None, margin: MemoryMargin
+) -> list[Path]:
+    """The configuration that a search has made the candidates from, where its plan compares with theirs; else none."""
+    path = baseline_of(folder)
+    if path is None or not configs:
+        return []
+    try:
+        config = read_config(path, register_path).replace(margin=margin)
+    except TaylorError as error:
+        log.warning("the plan in the searched file is not compared: %s", error)
+        return []
+    return [path] if runs_on(config, configs[0].strategy.world_size) else []
 
 
 def _degrees(strategy: Strategy) -> tuple[int, int, int, int]:

@@ -18,7 +18,14 @@ from taylor.base.errors import InputError
 from taylor.cost_model.memory import best_case_peak_mib
 from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.strategy_table import StrategyTable
-from taylor.nd_search.emit import candidate_frame, emit_yaml, file_stems, write_candidates_csv, write_pruned_csv
+from taylor.nd_search.emit import (
+    baseline_of,
+    candidate_frame,
+    emit_yaml,
+    file_stems,
+    write_candidates_csv,
+    write_pruned_csv,
+)
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.prune import describe
 from taylor.nd_search.reduce import reduce_strategy
@@ -30,6 +37,8 @@ from taylor.register.layers import AttentionSpec, LayerSpec, MlpSpec
 from taylor.register.model import DENSE, MOE, ModelSpec
 from taylor.register.pattern import kinds_in_order
 from tests.nd_search_cases import DEEPSEEK_V3, DEVICE, LLAMA2_7B, job
+
+CONFIG = Path(__file__).resolve().parents[2] / "config"
 
 SAMPLES = Path(__file__).resolve().parents[3] / "shared" / "data" / "mindformers_yaml"
 
@@ -482,3 +491,35 @@ def test_a_strategy_that_breaks_the_rules_at_any_size_asks_for_no_more_cards(con
     with pytest.raises(InputError, match="no smaller job that keeps tp, ep and cp obeys the framework's rules") as told:
         reduce_strategy(config, DEVICE, broken, 64, 200000.0)
     assert "--rank_num for" in str(told.value) and "give" not in str(told.value)
+
+
+def test_files_of_an_earlier_search_for_another_job_are_kept_beside_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, jobs = tmp_path / "dryrun_yaml", []
+    for name, ranks in (("one.yaml", 1024), ("two.yaml", 1024), ("two.yaml", 512)):
+        path = tmp_path / name
+        path.write_bytes((CONFIG / "pretrain_deepseek3_671b_1024p.yaml").read_bytes())
+        config = read_config(path)
+        found = search(config, DEVICE, SearchOptions(world_size=ranks, gbs=1024, profile_num=3))
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            jobs.append([file.name for file in emit_yaml(found, config, folder)])
+        assert ("an earlier search for another job are kept in" in caplog.text) == (len(jobs) > 1)
+    for kept, names, path in ((".1", jobs[0], "one.yaml"), (".2", jobs[1], "two.yaml"), ("", jobs[2], "two.yaml")):
+        place = tmp_path / f"dryrun_yaml{kept}"
+        assert sorted(file.name for file in place.glob("*_pretrain.yaml")) == sorted(names)
+        assert baseline_of(place) == place / "baseline" / path
+
+
+def test_a_baseline_travels_with_the_files(tmp_path: Path) -> None:
+    source = tmp_path / "mine.yaml"
+    source.write_bytes((CONFIG / "pretrain_deepseek3_671b_1024p.yaml").read_bytes())
+    config = read_config(source)
+    emit_yaml(search(config, DEVICE, SearchOptions(profile_num=2)), config, tmp_path / "files")
+    text = source.read_bytes()
+    source.unlink()
+    (tmp_path / "files").rename(tmp_path / "elsewhere")
+    baseline = baseline_of(tmp_path / "elsewhere")
+    assert baseline is not None and baseline.read_bytes() == text
+    assert baseline_of(tmp_path) is None

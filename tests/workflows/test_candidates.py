@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.read import read_config
@@ -70,12 +70,17 @@ def test_a_cost_that_one_measured_row_lacks_is_left_out_of_all_and_a_line_says_s
     assert measured.ratios.embedding == estimated.ratios.embedding == 0
 
 
-def test_a_folder_of_yaml_shell_and_toml_is_ranked_and_what_cannot_be_read_keeps_its_row(run_tool, tmp_path):
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_of_any_launcher_is_ranked_and_what_cannot_be_read_keeps_its_row(run_tool, tmp_path, kind):
     folder = tmp_path / "candidates"
     folder.mkdir()
-    script_of(folder, SHELL_FLAGS).rename(folder / "llama.sh")
-    toml_file(folder).rename(folder / "llama.toml")
-    shutil.copy(ROOT / "config" / "pretrain_llama2_7b.yaml", folder / "llama.YAML")
+    name = f"llama.{kind}"
+    if kind == "sh":
+        script_of(folder, SHELL_FLAGS).rename(folder / name)
+    elif kind == "toml":
+        toml_file(folder).rename(folder / name)
+    else:
+        shutil.copy(ROOT / "config" / "pretrain_llama2_7b.yaml", folder / name)
     (folder / "broken.yaml").write_text("model: [")
     (folder / "other.sh").write_text("echo hello\n")
     (folder / "notes.txt").write_text("no configuration")
@@ -83,18 +88,18 @@ def test_a_folder_of_yaml_shell_and_toml_is_ranked_and_what_cannot_be_read_keeps
     assert run.returncode == 0, run.stderr
     table = pd.read_csv(next((tmp_path / "pipeline_output").glob("test_result_*.csv")), dtype=str)
     own, table = table[table["own"] == "1"], table[table["own"] == "0"].reset_index(drop=True)
-    # Each is a job of its own, with a plan of its own to compare with.
-    assert len(table) == 5 and {Path(name) for name in own["file"]} == {folder / f"llama.{kind}" for kind in KINDS}
+    # No search wrote the folder: the plan that the file holds is what is compared with.
+    assert len(table) == 3 and {Path(name) for name in own["file"]} == {folder / name}
     solved, failed = table[table["status"] == "optimal"], table[table["status"] == "failed"]
-    assert {name.rsplit("/", 1)[1] for name in solved["file"]} == {"llama.sh", "llama.toml", "llama.YAML"}
-    assert all(text.isdigit() for name in ("dp", "tp", "pp", "micro_batches") for text in solved[name])
+    assert {name.rsplit("/", 1)[1] for name in solved["file"]} == {name}
+    assert all(text.isdigit() for column in ("dp", "tp", "pp", "micro_batches") for text in solved[column])
     reasons = dict(zip((name.rsplit("/", 1)[1] for name in failed["file"]), failed["reason"], strict=True))
     assert "not valid YAML at line" in reasons["broken.yaml"] and "starts no training" in reasons["other.sh"]
     assert all(list(table[table["file"] == name]["gain"].astype(float) >= 0) == [True] for name in solved["file"])
     assert list(table["status"][-2:]) == ["failed", "failed"] and failed["dp"].isna().all()
     assert "broken" in run.stdout and "llama" not in reasons
     page = next((tmp_path / "pipeline_output").glob("test_result_*.html")).read_text()
-    assert all(json.dumps(str(path))[1:-1] in page for path in solved["file"])
+    assert '"llama"' in page  # the timeline bears the file's name
 
 
 def test_a_folder_of_unreadable_files_alone_gives_a_table_of_reasons(run_tool, tmp_path):
