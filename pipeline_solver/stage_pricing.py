@@ -106,14 +106,10 @@ def alike(problem: PipelineProblem) -> PipelineProblem:
     return problem.replace(kinds=tuple(merged.values()))
 
 
-def _costs(problem: PipelineProblem, name: str) -> object:
+def _costs(problem: PipelineProblem, name: str) -> tuple[object, ...]:
     """All that distinguishes a layer of a kind, on every card, from one of another kind."""
-    return [
-        kind.costs
-        for first in sorted(set(problem.first_alike))
-        for kind in problem.on_stage(first).kinds
-        if kind.name == name
-    ]
+    cards = [problem.on_stage(first) for first in sorted(set(problem.first_alike))]
+    return tuple(kind.costs for one in cards for kind in one.kinds if kind.name == name)
 
 
 def stage_options(
