@@ -22,6 +22,10 @@ from taylor.base.interrupts import counted_interrupts, presses
 if TYPE_CHECKING:  # a command's --help must not wait for what only its work shows
     from rich.console import Console, RenderableType
 
+    _StreamHandler = logging.StreamHandler[Any]
+else:  # Python 3.10 knows no brackets behind it
+    _StreamHandler = logging.StreamHandler
+
 log = logging.getLogger("taylor")
 """The one logger: INFO for what a user reads, DEBUG for what a developer does."""
 
@@ -38,7 +42,7 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:%|ms|s|MiB|GiB|B|T|M)\b|%)")
 """The blank between a number and its unit."""
 
 
-class _StandardErrorHandler(logging.StreamHandler[Any]):
+class _StandardErrorHandler(_StreamHandler):
     """Writes to standard error as it is at the moment: while a live line stands there, rich moves it on above it."""
 
     def __init__(self) -> None:

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from taylor.base.console import log
+from taylor.base.isolated import NO_WORKING_FOLDER
 from taylor.dryrun.launch import Starter
 
 SAMPLES = 64
@@ -54,7 +55,7 @@ def ensure_dataset(
             [
                 starter.tools.interpreter,
                 "-c",
-                _PROGRAM,
+                NO_WORKING_FOLDER + _PROGRAM,
                 str(target),
                 str(seq_length + 1),
                 str(samples),

@@ -16,6 +16,7 @@ from pathlib import Path
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
+from taylor.base.isolated import NO_WORKING_FOLDER
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.launcher import Launcher, Program, Tools
 
@@ -188,7 +189,12 @@ def _mindspore_version(interpreter: str, python_path: str, path: str) -> str | N
     environment = {**os.environ, "PYTHONPATH": python_path, "PATH": path}
     try:
         done = subprocess.run(
-            [interpreter, "-c", _PROBE], env=environment, capture_output=True, text=True, timeout=_PROBE_S, check=False
+            [interpreter, "-c", NO_WORKING_FOLDER + _PROBE],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_S,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

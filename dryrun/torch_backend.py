@@ -8,7 +8,6 @@ import importlib.util
 import json
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
@@ -20,6 +19,7 @@ from typing import Any
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
+from taylor.base.isolated import module_command
 from taylor.base.kept import read_kept
 from taylor.dryrun.interface import DryRun, DryRunResult, StagePeak
 from taylor.dryrun.kept_runs import KeptRuns, StageJob
@@ -107,14 +107,8 @@ class TorchBackend:
         folder = self.root.resolve() / f"{run.strategy.name}-{key[:16]}"
         task = StageTask(self.module, replace(run, stages=(stage,)), stage)
         write_atomic(folder / JOB, TASK.dump_json(task))
-        command = (sys.executable, "-m", "taylor.dryrun.torch_child", str(folder))
-        earlier = os.environ.get("PYTHONPATH")
-        environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), earlier))),
-            # Nothing is computed, so further threads would only take memory.
-            "OMP_NUM_THREADS": "1",
-        }
+        command = module_command("taylor.dryrun.torch_child", str(folder))
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}  # nothing is computed: further threads only take memory
         return StageJob(stage, key, ProgramRun(command, environment, folder, folder / "dryrun.log", self.timeout_s))
 
     def _key(self, run: DryRun, stage: int) -> str:

@@ -7,7 +7,6 @@ time limit) leaves no answer.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import sys
 import traceback
@@ -18,6 +17,7 @@ from pydantic import TypeAdapter
 
 from taylor.base.errors import TaylorError
 from taylor.base.kept import write_kept
+from taylor.base.memory_limit import limit_memory
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.stage_memory import StageMemory
 
@@ -48,7 +48,7 @@ TASK, FOUND = TypeAdapter(StageTask), TypeAdapter(StageAnswer)
 
 def main(folder: Path) -> None:
     """Run the stage and write the answer."""
-    _bound_memory()
+    limit_memory(HOST_LIMIT_BYTES)
     task = TASK.validate_json((folder / JOB).read_bytes())
     try:
         memory = importlib.import_module(task.module).run_stage(task.run, task.stage)
@@ -62,14 +62,6 @@ def main(folder: Path) -> None:
         traceback.print_exc()
         answer = StageAnswer(failure=f"{type(error).__name__}: {error}")
     write_kept(folder / ANSWER, FOUND.dump_python(answer, mode="json"))
-
-
-def _bound_memory() -> None:
-    with contextlib.suppress(ImportError, ValueError, OSError):
-        import resource
-
-        _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (HOST_LIMIT_BYTES, most))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.errors import OutsideProgramError
+from taylor.base.isolated import isolate_processes
 from taylor.base.orphans import end_with_parent
 from taylor.pipeline_solver.choice_walk import ChoiceWalk
 from taylor.pipeline_solver.count_master import CountMaster, master_of
@@ -96,6 +97,7 @@ class WorkerPool:
         if workers == 1:
             self.own = [_Share(origin, state, own_seed, search.stopper) for own_seed in seeds]
             return
+        isolate_processes()
         # Forking is quick and shares the columns; where it is not safe or not there, start afresh.
         context: Any = multiprocessing.get_context("fork" if sys.platform.startswith("linux") else "spawn")
         for k in range(min(workers, SHARES)):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import html
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,9 @@ ASSETS = Path(__file__).parent / "assets"
 MOST_BYTES = 64 * 1024
 """Longest request that is read."""
 
+AT_ONCE = 2
+"""Estimates that are computed at once; each may take half a gigabyte (`MOST_PASSES`)."""
+
 HOSTS = ["127.0.0.1", "localhost"]
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
@@ -51,6 +55,7 @@ class Page:
     models: Models
     jobs: Jobs
     store: Store | None
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
 
 Answer = Callable[[Page, Request], Awaitable[Any]]
@@ -128,7 +133,9 @@ async def _choices(page: Page, request: Request) -> Any:
 
 
 async def _estimate(page: Page, request: Request) -> Any:
-    return await run_in_threadpool(page.models.answer, Question.parse(await _body(request)))
+    ask = Question.parse(await _body(request))
+    async with page.turns:
+        return await run_in_threadpool(page.models.answer, ask)
 
 
 async def _start(page: Page, request: Request) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 from taylor.base.errors import InterruptedSolve, TaylorError
 from taylor.base.files import read_text, write_atomic
+from taylor.base.memory_limit import limit_memory
 from taylor.base.orphans import end_with_parent
 from taylor.parsers.registry import launcher_of
 from taylor.pipeline_solver.options import SolveOptions
@@ -41,6 +42,9 @@ FILES = {
 STOPPED = "stopped before there was a plan"
 
 RANKED = 10
+
+MOST_BYTES = 8 << 30
+"""Most memory that one job may take: several times what the largest published recipe needs."""
 
 
 def work(folder: Path) -> dict[str, Any]:
@@ -122,12 +126,15 @@ def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> d
 def main() -> int:
     """Do one job, and leave its answer or the reason why there is none."""
     end_with_parent(int(os.environ["TAYLOR_SERVE_PARENT"]))
+    limit_memory(MOST_BYTES)
     os.nice(5)  # the page answers first
     folder = Path(sys.argv[1])
     try:
         told: dict[str, Any] = work(folder)
     except TaylorError as error:
         told = {"error": str(error)}
+    except MemoryError:
+        told = {"error": f"needs more than {MOST_BYTES >> 30} GiB of memory"}
     except KeyboardInterrupt:
         told = {"error": STOPPED}
     except Exception as error:  # a fault of ours must not leave the page waiting

@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 import signal
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text, write_atomic
+from taylor.base.isolated import module_command
 from taylor.serve.child import DONE, FILES, JOB, PROGRESS, STOPPED
 from taylor.serve.question import Question
 
@@ -89,10 +89,8 @@ class Jobs:
                 write_atomic(folder / DONE, json.dumps({"error": STOPPED}))
                 return
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                "taylor.serve.child",
-                str(folder),
+                *module_command("taylor.serve.child", str(folder.resolve())),
+                cwd=folder,
                 env={**os.environ, "TAYLOR_SERVE_PARENT": str(os.getpid())},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,

@@ -1,10 +1,14 @@
 """Taylor: parallel-training strategies of large language models, searched, solved, proven, ranked."""
 
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+import os  # no module is imported here that Python has not loaded: `python -m` looks in the working folder first
+from importlib import import_module
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from taylor.face import *
 
 __version__ = "0.1.0"
@@ -40,10 +44,10 @@ __all__ = [
     "write",
 ]
 
-_CHECKOUT = Path(__file__).resolve().parent.parent
-if (_CHECKOUT / "pyproject.toml").is_file() and (_CHECKOUT / "pipeline_solver" / "__init__.py").is_file():
+_CHECKOUT = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+if all(os.path.isfile(os.path.join(_CHECKOUT, name)) for name in ("pyproject.toml", "pipeline_solver/__init__.py")):
     # In a checkout the sub-packages lie beside this folder; installed, they lie in it.
-    __path__.append(str(_CHECKOUT))
+    __path__.append(_CHECKOUT)
 
 
 def __getattr__(name: str) -> Any:

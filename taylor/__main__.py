@@ -2,7 +2,10 @@
 
 import sys
 
-from taylor.command_lines.main import main
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", sys.flags.isolated):
+    del sys.path[0]  # the working folder: nothing is imported from it
+
+from taylor.command_lines.main import main  # noqa: E402
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from taylor.base.console import log
 from taylor.base.errors import InputError, OutsideProgramError, TaylorError
 from taylor.base.interrupts import imported
+from taylor.base.isolated import command_without_folder, isolate_processes
 from taylor.workflows.cluster_jobs import OtherVersions, Told, differences, run_task, versions
 from taylor.workflows.process_pool import LOOK_SECONDS, FarExecutor, WorkersDied, hear
 
@@ -336,6 +338,8 @@ def _started(address: ClusterAddress) -> Iterator[Any]:
     if address.kind == LOCAL:
         from distributed import LocalCluster
 
+        isolate_processes()
+
         # Threads of numerical libraries would only take each other's cores.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         with LocalCluster(
@@ -386,7 +390,9 @@ def _managed(address: ClusterAddress) -> Any:
     dask_jobqueue = imported("dask_jobqueue")
     settings = {name: dask.config.get(f"jobqueue.{address.kind}.{name}", None) for name in (*USUAL_JOB, "walltime")}
     usual = {"processes": settings["cores"] or USUAL_JOB["processes"]}
-    job = {name: usual.get(name, value) for name, value in USUAL_JOB.items() if settings[name] is None}
+    job: dict[str, Any] = {name: usual.get(name, value) for name, value in USUAL_JOB.items() if settings[name] is None}
+    if dask.config.get(f"jobqueue.{address.kind}.python", None) is None:
+        job["python"] = command_without_folder(sys.executable)
     told = ", ".join(f"{name} {value}" for name, value in {**settings, **job}.items())
     log.info("cluster: each of %d jobs of %s has %s; ~/.config/dask/jobqueue.yaml changes it", address.workers,
              address.kind, told)  # fmt: skip

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from taylor.base.console import log
 from taylor.base.errors import TaylorError
+from taylor.base.isolated import isolate_processes
 from taylor.base.orphans import end_with_parent
 
 DIED = "its solver process died: was it killed, or is the memory full?"
@@ -252,6 +253,7 @@ def open_pool(
         yield executor
         return
     values = None if shared is None else shared.values
+    isolate_processes()
     said = multiprocessing.Array("L", MOST_SAID)
     pool = ProcessPoolExecutor(workers, initializer=_become_worker, initargs=(os.getpid(), values, said))
     try:

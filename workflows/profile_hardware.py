@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import socket
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 from taylor.base.console import log
 from taylor.base.errors import InputError, OutsideProgramError
 from taylor.base.files import write_atomic
+from taylor.base.isolated import module_command
 from taylor.dryrun.logs import last_lines
 from taylor.dryrun.processes import Outcome, ProgramRun, run_programs
 from taylor.profiling.measuring.hardware_tables import hardware_tables, measured_device, write_tables
@@ -24,7 +24,6 @@ from taylor.register.registry import Registry
 
 WORKER = "taylor.profiling.measuring.hardware_worker"
 PLAN, MEASURED = "plan.json", "measured.json"
-_PACKAGE_ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def run_ranks(module: str, arguments: Sequence[str], world: int, folder: Path, t
     port = _free_port()
     programs = [
         ProgramRun(
-            (sys.executable, "-m", module, *arguments),
+            module_command(module, *arguments),
             {**os.environ, **_environment(rank, world, port)},
             folder.resolve(),
             folder.resolve() / "logs" / f"rank{rank}.log",
@@ -141,11 +140,9 @@ def run_ranks(module: str, arguments: Sequence[str], world: int, folder: Path, t
 
 
 def _environment(rank: int, world: int, port: int) -> dict[str, str]:
-    earlier = os.environ.get("PYTHONPATH")
     return {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1",
-        "PYTHONPATH": os.pathsep.join(filter(None, (str(_PACKAGE_ROOT), earlier))),
+        "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
     }  # fmt: skip
 
 
@@ -162,6 +159,7 @@ def _script(plan: HardwarePlan, folder: Path) -> str:
     return f"""#!/bin/bash
 # Start it on every node, in a folder that all of them see; a killed run goes on where it was.
 set -e
+export PYTHONSAFEPATH=1  # nothing is imported from the folder in which it is started
 torchrun --nnodes {plan.nodes} --nproc_per_node {plan.per_node} \\
     --node_rank "${{NODE_RANK:-0}}" \\
     --master_addr "${{MASTER_ADDR:-127.0.0.1}}" --master_port "${{MASTER_PORT:-29500}}" \\

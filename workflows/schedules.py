@@ -10,7 +10,7 @@ from taylor.base.errors import InputError
 from taylor.dryrun.launch import read_environment
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.generators import MOST_PASSES, build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
 
 
@@ -49,6 +49,7 @@ def require_schedule(config: TrainingConfig) -> None:
             cure="use one interleave, or two stages or more",
         )
     spec = config.schedule_for(strategy.vpp)
+    _require_bounded(config, spec)
     try:
         build_schedule(spec, strategy.pp, strategy.vpp, strategy.micro_batches)
     except ValueError as error:
@@ -59,6 +60,23 @@ def require_schedule(config: TrainingConfig) -> None:
             value=spec.name,
             cure="change the global batch, the interleaves or the schedule",
         ) from None
+
+
+def _require_bounded(config: TrainingConfig, spec: ScheduleSpec) -> None:
+    """Refuse a step of more forward passes than are planned, before any work is done for it."""
+    strategy = config.strategy
+    each = strategy.pp * strategy.vpp * spec.seq_splits
+    if strategy.micro_batches * each <= MOST_PASSES:
+        return
+    most = MOST_PASSES // each * strategy.dp * strategy.mbs
+    raise InputError(
+        f"is too large to plan: {strategy.micro_batches:,} micro-batches x {strategy.pp} stages x {strategy.vpp} virtual "
+        f"stages make {strategy.micro_batches * each:,} forward passes a step; the limit is {MOST_PASSES:,}",
+        file=config.path,
+        field="global batch",
+        value=strategy.micro_batches * strategy.dp * strategy.mbs,
+        cure=f"a global batch of at most {most:,} with this strategy, larger micro-batches, or more data parallelism",
+    )
 
 
 def tell_interleaving(

@@ -1,0 +1,44 @@
+"""A folder of files named like every module that Taylor imports, each of which says that it was executed."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+EXECUTED = "EXECUTED"
+
+DEPENDENCIES = (
+    "dask", "dask_jobqueue", "dateutil", "distributed", "highspy", "httpx", "kiwisolver", "llvmlite", "matplotlib",
+    "mindspore", "msgpack", "networkx", "numba", "numpy", "packaging", "pandas", "ply", "psutil", "psycopg", "pulp",
+    "pydantic", "pydantic_core", "pyomo", "rich", "ruamel", "scipy", "setuptools", "shtab", "starlette", "tomli", "torch",
+    "tornado", "typing_extensions", "uvicorn", "yaml",
+)  # fmt: skip
+
+_FILE = """\
+with open({mark!r}, "a") as stream:
+    stream.write(__name__ + "\\n")
+raise SystemExit("a file of the user's folder was imported as " + __name__)
+"""
+
+
+def own_names(root: Path) -> set[str]:
+    """The checkout's own packages, `taylor` among them."""
+    return {file.parent.name for file in root.glob("*/__init__.py")}
+
+
+def imported_names(root: Path) -> set[str]:
+    """The first words of what the sources import, wherever they do."""
+    pattern = re.compile(r"^\s*(?:import|from)\s+(\w+)", re.MULTILINE)
+    sources = (file for name in own_names(root) - {"tests"} for file in (root / name).rglob("*.py"))
+    return {name for file in sources for name in pattern.findall(file.read_text(encoding="utf-8"))}
+
+
+def fill(folder: Path, root: Path) -> Path:
+    """Lay the files into a folder; returns the file that they write."""
+    folder.mkdir(parents=True, exist_ok=True)
+    mark = folder.resolve() / EXECUTED
+    names = {*sys.stdlib_module_names, *DEPENDENCIES, *own_names(root), *imported_names(root)}
+    for name in names:
+        (folder / f"{name}.py").write_text(_FILE.format(mark=str(mark)))
+    return mark

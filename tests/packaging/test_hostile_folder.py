@@ -1,0 +1,203 @@
+"""Nothing in the folder in which a command is run is imported, by the command or by a process that it starts."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from taylor.base.isolated import module_command
+from taylor.dryrun.launch import Starter
+from taylor.parsers.mindformers.launcher import MindFormers
+from tests.conftest import ROOT
+from tests.packaging import hostile
+
+COMMANDS = {
+    "evaluate": ("pipeline_parallel", "-yaml", "{config}/pretrain_llama2_7b.yaml", "-evaluate", "y"),
+    "solve": (
+        "pipeline_parallel", "-yaml", "{config}/pretrain_llama2_7b.yaml", "-layer_ratio", "0.4", "-b_ratio", "1.84",
+        "-head_loss", "1.5", "-ra_ratio", "1", "-o", "solved.yaml", "--result_json", "result.json", "-check", "n",
+        "-dryrun", "n", "--html", "report.html", "--png", "plan.png",
+    ),
+    "model": ("pipeline_parallel", "--model", "llama2-7b", "--device", "h100-80g", "--world_size", "8", "-t", "5",
+              "--fix", "tp=2,pp=2"),
+    "search": ("parallel_tool", "--yaml_path", "{config}/pretrain_llama2_7b.yaml"),
+    "rank": ("pipeline_tool", "--yaml_path", "files", "--time_limit", "5", "--topn", "1"),
+    "timeline": ("timeline_tool", "--log_dir", "{root}/log", "--trace", "timeline.json"),
+}  # fmt: skip
+"""The commands of the README, on small files."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path):
+    """A hostile folder, in which no file may have been executed at the end."""
+    place = tmp_path / "user"
+    mark = hostile.fill(place, ROOT)
+    yield place
+    assert not mark.exists(), mark.read_text()
+
+
+def run(folder: Path, *command: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+@pytest.mark.parametrize("form, name", [*(("script", name) for name in COMMANDS), ("taylor", "evaluate")])
+def test_a_command_of_the_readme_imports_nothing_from_its_folder(folder, form, name):
+    script, *words = (word.format(config=ROOT / "config", root=ROOT) for word in COMMANDS[name])
+    if name == "rank":
+        (folder / "files").mkdir()
+        shutil.copy(ROOT / "config" / "pretrain_llama2_7b.yaml", folder / "files")
+    installed = Path(sys.executable).with_name(script.replace("_", "-"))
+    if form == "taylor" and not installed.exists():
+        pytest.skip("taylor is not installed in this environment")
+    run(folder, *((installed,) if form == "taylor" else (sys.executable, ROOT / f"{script}.py")), *words)
+
+
+def test_a_script_of_the_checkout_imports_nothing_but_taylor_from_the_checkout(tmp_path):
+    """A user's file beside the scripts, which Python would look for first."""
+    checkout = tmp_path / "clone"
+    checkout.mkdir()
+    for file in ROOT.iterdir():
+        if file.name in {"pyproject.toml", "config", "taylor"} or (file / "__init__.py").is_file():
+            (checkout / file.name).symlink_to(file)
+    for file in ROOT.glob("*_*.py"):
+        shutil.copy(file, checkout)
+    mark = hostile.fill(tmp_path / "files", ROOT)
+    for file in (tmp_path / "files").glob("*.py"):
+        if not (checkout / file.stem).exists() and not (checkout / file.name).exists():
+            shutil.copy(file, checkout)
+    run(checkout, sys.executable, "pipeline_parallel.py", "-yaml", "config/pretrain_llama2_7b.yaml", "-evaluate", "y")
+    assert not mark.exists(), mark.read_text()
+
+
+def test_python_m_taylor_imports_nothing_else_from_its_folder(folder):
+    """Python itself looks there for `taylor`, and before 3.11 for what finds it."""
+    for name in ("taylor", *(() if sys.version_info >= (3, 11) else ("runpy", "pkgutil", "importlib", "typing"))):
+        (folder / f"{name}.py").unlink()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-m", "taylor", "devices"], cwd=folder, env=environment, check=True, timeout=100)
+
+
+def test_a_module_runs_in_a_process_that_imports_nothing_from_its_folder(folder):
+    done = run(folder, *module_command("taylor.command_lines.devices"))
+    assert done.returncode == 0
+
+
+PAGE = """
+import asyncio, sys
+from pathlib import Path
+from taylor.serve.jobs import Jobs
+from taylor.serve.question import Question
+
+async def work():
+    jobs = Jobs(Path("jobs"), 1)
+    name = jobs.start("solve", Question(model="llama2-7b", device="h100-80g", ranks=8, tp=2, pp=4, seconds=5))
+    while jobs.state(name)["state"] != "done":
+        await asyncio.sleep(0.1)
+    print(jobs.state(name)["answer"].get("status"), jobs.state(name)["answer"].get("error"))
+    await jobs.close()
+
+asyncio.run(work())
+"""
+
+
+def program(folder: Path, text: str) -> str:
+    """Run a program of ours, that lies elsewhere, in the folder; its output."""
+    file = folder.parent / "program.py"
+    file.write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, file], cwd=folder, env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_job_of_the_page_imports_nothing_from_the_folder_of_the_server(folder):
+    pytest.importorskip("starlette")
+    assert program(folder, PAGE).split() == ["optimal", "None"]
+
+
+CLUSTER = """
+from taylor.workflows.cluster import open_cluster
+if __name__ == "__main__":
+    with open_cluster("local:1") as executor:
+        print(executor.submit(len, "four").result())
+"""
+
+
+def test_a_worker_of_a_local_cluster_imports_nothing_from_the_folder(folder):
+    pytest.importorskip("distributed")
+    assert program(folder, CLUSTER).split() == ["4"]
+
+
+POOLS = """
+import multiprocessing, sys
+from taylor.base.isolated import isolate_processes
+if __name__ == "__main__":
+    isolate_processes()
+    for method in ("spawn", "forkserver"):
+        with multiprocessing.get_context(method).Pool(1) as pool:
+            print(pool.map(len, ["four"]))
+"""
+
+
+def test_a_process_that_multiprocessing_starts_anew_imports_nothing_from_the_folder(folder):
+    assert program(folder, POOLS).split() == ["[4]", "[4]"]
+
+
+def test_a_dry_run_by_torch_imports_nothing_from_the_folder(folder):
+    pytest.importorskip("torch")
+    words = ("-shell", ROOT / "config" / "pretrain_llama3_70b.sh", "--device", "h100-80g", "--dryrun_backend", "torch")
+    done = run(folder, sys.executable, ROOT / "pipeline_parallel.py", *words, "-evaluate", "y", "-check", "n")
+    assert "verdict" in done.stderr + done.stdout
+
+
+def test_the_search_for_mindspore_imports_nothing_from_the_folder(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    Starter(MindFormers()).mindspore_version()
+
+
+def test_the_users_own_program_still_finds_its_own_modules(folder, tmp_path):
+    """A `run_mindformer.py` imports from its folder as Python has it."""
+    own = tmp_path / "mindformers"
+    own.mkdir()
+    (own / "helper.py").write_text("NAME = 'found'\n")
+    (own / "run_mindformer.py").write_text("import helper\nprint(helper.NAME)\n")
+    tools = Starter.find(MindFormers(), own, None, None).tools
+    command = MindFormers().dryrun_command(Path("a.yaml"), Path("a.yaml"), tools)
+    assert run(folder, *command).stdout.split() == ["found"]
+
+
+def test_every_python_that_is_started_is_isolated():
+    """`sys.executable` stands where its arguments keep the working folder out, or where it runs the user's own program."""
+    allowed = {
+        "base/isolated.py",
+        "dryrun/processes.py",
+        "dryrun/launch.py",
+        "workflows/cluster.py",
+        "workflows/tune.py",
+    }
+    found = set()
+    for name in hostile.own_names(ROOT) - {"tests", "benchmarks"}:
+        for file in (ROOT / name).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Attribute) and node.attr == "executable":
+                    found.add(file.relative_to(ROOT).as_posix())
+    assert found <= allowed, json.dumps(sorted(found - allowed))
+
+
+def test_a_clone_named_taylor_is_no_empty_package_in_its_parent(tmp_path):
+    (tmp_path / "taylor").symlink_to(ROOT)
+    found = run(tmp_path, sys.executable, "-c", "import taylor; print(taylor.solve.__name__, taylor.base.__file__)")
+    assert found.stdout.split()[0] == "solve"
