@@ -52,7 +52,7 @@ class SearchOptions:
     world_size : int or None
         Ranks to plan for; None = the file's own dp·tp·pp·cp.
     gbs : int or None
-        Samples a step; None = the file's own.
+        Samples a step; None = those of the file, which follow the ranks where it states the batch of each.
     max_expert_parallel : int
         Largest EP that is accepted.
     search : tuple of str
@@ -158,6 +158,7 @@ class SearchContext:
     ) -> SearchContext:
         """Fill what the options leave open from the file, then from the device."""
         own = config.strategy
+        world = options.world_size or own.world_size
         limit = options.device_limit_mib or config.memory_limit_mib(device)
         return cls(
             model=config.model,
@@ -165,8 +166,8 @@ class SearchContext:
             device=device,
             own=own,
             schedule=config.schedule,
-            world_size=options.world_size or own.world_size,
-            gbs=options.gbs or own.global_batch,
+            world_size=world,
+            gbs=options.gbs or config.batch_on(world),
             layers=config.model.n_layers + (config.model.mtp_layers if config.mtp_counted else 0),
             max_expert_parallel=options.max_expert_parallel,
             device_limit_mib=limit,

@@ -9,6 +9,7 @@ from typing import Any
 from taylor.base.errors import InputError
 from taylor.cost_model.known_error import KnownError, memory_error, step_error
 from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.ranks import OpenRanks, choices, nearest_multiples
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.pipeline.plan import FULL, NONE, SELECT, Grid, PipelinePlan, deal_kinds, even_plan, values_in_order
@@ -112,6 +113,11 @@ class TrainingConfig:
         Settings beside the plan that are written with it, in the launcher's words.
     misfit : Misfit or None
         Why the job cannot start as the file states it, where the launcher's own check would say so.
+    open_ranks : OpenRanks or None
+        What is known of the world size where the file does not state it; `strategy` has the one that is assumed.
+    batch_follows_ranks : bool
+        The file states the samples of one data-parallel rank, so that the global batch grows with data parallelism.
+        Off: it states the global batch.
     notes : tuple of str
         What was assumed or is odd in the file, one line each, for the log.
     unmodelled : tuple of UnmodelledFlag
@@ -138,6 +144,8 @@ class TrainingConfig:
     linked: tuple[str, ...] = ()
     added: tuple[tuple[str, object], ...] = ()
     misfit: Misfit | None = None
+    open_ranks: OpenRanks | None = None
+    batch_follows_ranks: bool = False
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledFlag, ...] = ()
 
@@ -243,6 +251,52 @@ class TrainingConfig:
                 field=field,
                 cure="write the plan to a file of its own strategy",
             )
+
+    def batch_on(self, world_size: int) -> int:
+        """Samples a step of the same degrees on other ranks: as the file states them, of all ranks or of each."""
+        own = self.strategy
+        if not self.batch_follows_ranks:
+            return own.global_batch
+        return max(1, world_size // (own.tp * own.pp * own.cp)) * own.mbs * own.micro_batches
+
+    def on_ranks(self, world_size: int, gbs: int | None = None) -> TrainingConfig:
+        """The same with a world size that the file leaves open.
+
+        Data parallelism follows.
+
+        Parameters
+        ----------
+        gbs : int, optional
+            Samples a step; those of `batch_on` when left out.
+
+        Raises
+        ------
+        InputError
+            When the job does not start on so many ranks, or its batch is no multiple of what they take at once; when
+            the file states another number.
+        """
+        own, left_open = self.strategy, self.open_ranks
+        if left_open is None:
+            if world_size == own.world_size:
+                return self
+            cure = f"name {own.world_size:,}, or change the file"
+            raise self._ranks_error(world_size, f"contradicts the {own.world_size:,} ranks that the file states", cure)
+        if world_size % left_open.unit:
+            cure = f"name {choices(nearest_multiples(left_open.unit, world_size))}"
+            raise self._ranks_error(world_size, f"is no multiple of {left_open.unit:,} ({left_open.why})", cure)
+        dp, samples = world_size // (own.tp * own.pp * own.cp), gbs or self.batch_on(world_size)
+        if samples % (dp * own.mbs):
+            problem = f"makes DP x micro-batch size = {dp:,} x {own.mbs:,}, which does not divide the batch {samples:,}"
+            raise self._ranks_error(world_size, problem, "name fewer ranks, or another batch with --gbs")
+        grow = left_open.shards_grow and (self.rules.parallel_optimizer or self.rules.parameter_shard)
+        strategy = own.replace(
+            dp=dp, op=own.op * dp // own.dp if grow else own.op, micro_batches=samples // (dp * own.mbs)
+        )
+        notes = tuple(note for note in self.notes if note != left_open.note)
+        return self.replace(strategy=strategy, notes=notes, open_ranks=None)
+
+    def _ranks_error(self, world_size: int, problem: str, cure: str) -> InputError:
+        return InputError(problem, file=self.path, field="--world_size", value=world_size, cure=cure)
 
     def replace(self, **changes: Any) -> TrainingConfig:
         """A copy with some fields changed."""

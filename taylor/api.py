@@ -253,6 +253,7 @@ def rank(
     """
     output = Path(output)
     compared: list[Path] = []
+    ranks: int | None = None
     if isinstance(candidates, Found):
         device = device or candidates.result.device
         files = _emit(candidates, output / "candidates")
@@ -270,7 +271,9 @@ def rank(
         prove=prove,
     )
     table = None if ratios is None else Path(ratios)
-    known = load_candidates([*files, *compared], device, parser_result=table, gbs=gbs, allow_illegal=allow_illegal)
+    known = load_candidates(
+        [*files, *compared], device, parser_result=table, gbs=gbs, allow_illegal=allow_illegal, ranks=ranks
+    )
     own = known[-1] if compared else not isinstance(candidates, Found)
     return rank_candidates(known[: len(files)], options, own=own)
 

@@ -72,6 +72,7 @@ def load_candidates(
     parser_result: Path | None = None,
     profiled: Mapping[Path, TimeRatios] | None = None,
     gbs: int | None = None,
+    ranks: int | None = None,
     memory_of: Callable[[TrainingConfig], MemoryProfile] | None = None,
     register_path: Path | None = None,
     env_json: Path | None = None,
@@ -93,6 +94,8 @@ def load_candidates(
         Ratios parsed from profiles.
     gbs : int, optional
         Global batch to plan for, samples; a file with another batch gets other micro-batches.
+    ranks : int, optional
+        World size of files that leave it to their launch.
     memory_of : callable, optional
         Where a configuration's memory comes from; the closed forms when left out. What it cannot
         tell fails that candidate alone.
@@ -122,6 +125,8 @@ def load_candidates(
             advance(1, path.name)
             try:
                 config = read_config(path, register_path, environment).replace(margin=margin)
+                if ranks is not None and config.open_ranks is not None:
+                    config = config.on_ranks(ranks, gbs)
             except TaylorError as error:
                 log.warning("%s", error)
                 candidates.append(CandidateFile(None, None, None, str(error), unread=path))

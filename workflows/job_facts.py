@@ -75,9 +75,10 @@ class JobFacts:
     def strategy_line(self) -> str:
         """Degrees, schedule, batch, sequence, precision."""
         config, strategy = self.config, self.config.strategy
+        assumed = "" if config.open_ranks is None else " (assumed; --world_size names others)"
         return (
-            f"strategy {degrees_text(strategy)} on {strategy.world_size:,} ranks, {config.schedule.name}; batch "
-            f"{strategy.global_batch:,} = DP {strategy.dp:,} x {strategy.micro_batches:,} micro-batches of "
+            f"strategy {degrees_text(strategy)} on {strategy.world_size:,} ranks{assumed}, {config.schedule.name}; "
+            f"batch {strategy.global_batch:,} = DP {strategy.dp:,} x {strategy.micro_batches:,} micro-batches of "
             f"{strategy.mbs}; {self.tokens_text()}"
         )
 

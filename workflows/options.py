@@ -127,6 +127,8 @@ class FileJob:
         One of `STAGE_ORDERS`: which orders of those stages are tried.
     allow_illegal : tuple of str
         Legality rules that the job may break.
+    world_size : int or None
+        Ranks of the job, where the file leaves them to its launch.
     """
 
     path: Path
@@ -150,6 +152,7 @@ class FileJob:
     stage_devices: tuple[tuple[str, int], ...] = ()
     stage_order: str = LISTED
     allow_illegal: tuple[str, ...] = ()
+    world_size: int | None = None
 
     @property
     def given_vpp(self) -> int | None:

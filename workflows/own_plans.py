@@ -54,7 +54,7 @@ def own_solution(candidate: CandidateFile, problem: PipelineProblem) -> Solution
 def runs_on(config: TrainingConfig, ranks: int | None) -> bool:
     """Whether the file's own plan runs on so many ranks, which the candidates are for; says so where it does not."""
     own = config.strategy.world_size
-    if ranks in (None, own):
+    if ranks in (None, own) or (config.open_ranks is not None and ranks % config.open_ranks.unit == 0):
         return True
     log.info("%s: its own plan is for %d ranks, so that it is not compared", config.path, own)
     return False

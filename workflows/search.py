@@ -182,6 +182,7 @@ def _search(
         device,
         profiled=profiled,
         gbs=options.space.gbs,
+        ranks=options.space.world_size,
         memory_of=memory_of,
         register_path=options.register_path,
         env_json=options.dryruns.env_json,
@@ -199,7 +200,7 @@ def _tell(options: StrategySearchOptions, facts: JobFacts) -> None:
     """Say what was read and what is searched, once for all strategies."""
     config, space = facts.config, options.space
     ranks = config.strategy.world_size if space.world_size is None else space.world_size
-    batch = config.strategy.global_batch if space.gbs is None else space.gbs
+    batch = config.batch_on(ranks) if space.gbs is None else space.gbs
     searched = (
         f"searching {','.join(space.search)} on {ranks:,} ranks (the file: {degrees_text(config.strategy)} on "
         f"{config.strategy.world_size:,}); batch {batch:,} (the file: {config.strategy.global_batch:,}), "

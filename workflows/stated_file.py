@@ -53,6 +53,7 @@ def read_for(
     register_path: Path | None = None,
     env_json: Path | None = None,
     margin: MemoryMargin = MemoryMargin(),  # noqa: B008 - frozen
+    world_size: int | None = None,
 ) -> TrainingConfig:
     """Read a configuration under the environment of its job's runs.
 
@@ -62,13 +63,16 @@ def read_for(
         That environment, as JSON.
     margin : MemoryMargin
         What the job keeps free on every device.
+    world_size : int, optional
+        Ranks of the job, where the file leaves them to its launch.
 
     Raises
     ------
     InputError
-        When one of the two cannot be read.
+        When one of the two cannot be read, or the job does not start on so many ranks.
     """
-    return read_config(path, register_path, read_environment(env_json)).replace(margin=margin)
+    config = read_config(path, register_path, read_environment(env_json)).replace(margin=margin)
+    return config if world_size is None else config.on_ranks(world_size)
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class StatedFile:
             When the file or the register cannot be read, the job cannot start as the file states it, or it sets a
             switch that its schedule does not have.
         """
-        config = read_for(job.path, job.register_path, job.dryruns.env_json, job.margin)
+        config = read_for(job.path, job.register_path, job.dryruns.env_json, job.margin, job.world_size)
         tell_misspelled([config])
         job = with_devices_of(job, config)
         file = cls.of(job, config, choose_device(config, usual_device(job, config), job.register_path))

@@ -174,7 +174,8 @@ class FlagScaleJob(Launch):
     def _rank_flags(self, notes: list[str]) -> list[Flag]:
         """The ranks by the runner (flagscale/runner/utils.py:293-330).
 
-        A hostfile lies where the job starts and is not read: what the experiment states is taken for its hosts.
+        A hostfile lies where the job starts and is not read: what the experiment states is taken for its hosts. A
+        value that is known only when the job starts stays one, so that the ranks of a node count alone.
         """
         value = self._experiment.value
         if self._experiment.whole is None:
@@ -190,8 +191,10 @@ class FlagScaleJob(Launch):
             per_node = seen if per_node is None else min(per_node, seen) if isinstance(per_node, int) else per_node
         if per_node is None and hosts is None:
             per_node = 1
-        if nodes is None or per_node is None:
+        if per_node is None:
             return []
+        if nodes is None:  # As many as there are hosts.
+            return [_flag("nnodes", ["${experiment.runner.hostfile}"]), _flag("nproc-per-node", [str(per_node)])]
         if hosts is None and nodes != 1 and value("experiment.runner.type") != "cloud":
             notes.append(f"experiment.runner.nnodes {nodes} is taken; without a hostfile FlagScale starts one node")
         counted = str(nodes).partition(":")[0] if re.fullmatch(r"\d+:\d+", str(nodes)) else str(nodes)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
+from taylor.cost_model.ranks import OpenRanks, megatron_products, megatron_unit
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.parsers.training_config import body_layers
@@ -40,8 +41,10 @@ _ENTRIES = {
 }
 
 
-def read_strategy(section: Fields, notes: list[str]) -> Strategy:
-    """Degrees and batch; one rank and one sample where the section says nothing.
+def read_strategy(section: Fields, notes: list[str]) -> tuple[Strategy, OpenRanks | None]:
+    """Degrees and batch, and what is known of the ranks where it states no DP; one sample where it says nothing.
+
+    DP that is not stated is the least with which EP starts.
 
     Raises
     ------
@@ -55,6 +58,11 @@ def read_strategy(section: Fields, notes: list[str]) -> Strategy:
                 raise fields.error(str(name), "is no known entry", cure=f"known are {', '.join(known)}")
     parallel, batch = section.section("parallel"), section.section("batch")
     degrees = {name: parallel.integer(name, default=1) for name in ("dp", "tp", "pp", "ep", "cp", "vpp")}
+    left_open = None
+    if section.data and not parallel.has("dp"):
+        left_open = _open_ranks(section, degrees)
+        degrees["dp"] = left_open.unit // (degrees["tp"] * degrees["pp"] * degrees["cp"])
+        notes.append(left_open.note)
     replicas = degrees["dp"] * degrees["cp"]
     op = parallel.integer("op", default=replicas, high=replicas)
     mbs = batch.integer("micro", default=1)
@@ -66,7 +74,15 @@ def read_strategy(section: Fields, notes: list[str]) -> Strategy:
     if not section.data:
         notes.append(f"no section `{SECTION}` says how it is trained: one rank and one sample a step are assumed")
     sp = parallel.boolean("sp", default=degrees["tp"] > 1)
-    return Strategy(**degrees, op=op, sp=sp, mbs=mbs, micro_batches=samples // gathered)
+    return Strategy(**degrees, op=op, sp=sp, mbs=mbs, micro_batches=samples // gathered), left_open
+
+
+def _open_ranks(section: Fields, degrees: Mapping[str, int]) -> OpenRanks:
+    """The least world size with which the degrees start; experts are whole (`read_rules`)."""
+    tp, pp, cp, ep = (degrees[name] for name in ("tp", "pp", "cp", "ep"))
+    unit, why = megatron_unit(tp, pp, cp, ep), megatron_products(tp, pp, cp, ep)
+    note = f"{SECTION}.parallel states no dp: a world size of {unit:,} is assumed, the least multiple of {why}"
+    return OpenRanks(unit, why, note, shards_grow=not section.section("parallel").has("op"))
 
 
 def read_rules(section: Fields, longest: int | None, notes: list[str]) -> TrainingRules:

@@ -57,7 +57,7 @@ class HuggingFace(Launcher):
         model, notes = self.model_of(data, path, register_path)
         told = list(notes)
         section = job.section_of(data, path)
-        strategy = job.read_strategy(section, told)
+        strategy, left_open = job.read_strategy(section, told)
         rules = job.read_rules(section, _positions(data), told)
         schedule = job.read_schedule(section, strategy, rules)
         return TrainingConfig(
@@ -69,6 +69,8 @@ class HuggingFace(Launcher):
             schedule=schedule,
             plan=job.read_plan(section, model, strategy, schedule),
             mtp_counted=False,
+            open_ranks=left_open,
+            batch_follows_ranks=bool(section.data) and not section.section("batch").has("global"),
             notes=tuple(told),
         )
 

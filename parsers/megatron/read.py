@@ -39,11 +39,12 @@ from taylor.parsers.megatron.own_plan import (
     swapped,
 )
 from taylor.parsers.megatron.precision import read_narrow
+from taylor.parsers.megatron.ranks import EXTEND, Ranks, read_ranks
 from taylor.parsers.megatron.recompute import activation_notes, kept_modules, read_group, read_modules, recomputes_mtp
 from taylor.parsers.megatron.swap import moves_attention
 from taylor.parsers.megatron.unmodelled import EXPERTS, MINDSPEED, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_SIZE
-from taylor.parsers.text.flags import WORLD_FLAGS, Flags
+from taylor.parsers.text.flags import Flags
 from taylor.parsers.training_config import Misfit, TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.register import frameworks
@@ -109,7 +110,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
     notes = list(launch.notes)
     model = read_model(flags, notes)
     schedule, interleaves = read_schedule(flags)
-    strategy = _read_strategy(flags, interleaves, notes)
+    strategy, ranks = _read_strategy(flags, interleaves, notes)
     hybrid = read_hybrid(flags)
     laid_out = flags.has(LAYOUT) or (hybrid is not None and hybrid.bordered)
     if counted_layers(flags) < strategy.pp * interleaves and not laid_out:
@@ -144,13 +145,9 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
     if (kept := kept_modules(flags)) and any(kind.linear is not None for kind in model.kinds):
         notes.append(f"--recompute-modules {' '.join(kept)}: counted as kept")
     notes += activation_notes(flags, plan)
-    misfit = _misfit_experts(flags, strategy, rules)
-    if misfit is not None and flags.assumed(*WORLD_FLAGS):
-        # How many nodes there are is what the cluster sets, here the default of its variable.
-        notes.append(f"{misfit.field} {misfit.value} {misfit.problem}, if the script starts the ranks that it assumes")
-        misfit = None
     # In Megatron-LM's own order: its arguments, the groups of ranks, the configuration of its layers, the first step.
-    misfit = misfit_positions(flags) or misfit_host_optimizer(flags) or misfit or _misfit_offloading(flags, strategy)
+    misfit = misfit_positions(flags) or misfit_host_optimizer(flags) or ranks.misfit
+    misfit = misfit or _misfit_offloading(flags, strategy)
     misfit = misfit or misfit_layout(flags, model) or misfit_expert_overlap(flags, strategy)
     misfit = misfit or misfit_mtp_recompute(flags, model, mindspeed=is_mindspeed(flags))
     facts = {
@@ -176,40 +173,16 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         moved=moved,
         linked=tuple(f"--{name}" for name in (CPU_OFFLOAD, SWAPPED) if flags.has(name)),
         misfit=misfit,
+        open_ranks=ranks.left_open,
+        batch_follows_ranks=not flags.has("global-batch-size"),
         notes=tuple(notes),
         unmodelled=read_unmodelled(flags, [fact for fact, holds in facts.items() if holds], launch.table()),
     )
 
 
-EXTEND = "moe-tp-extend-ep"
-
-
 def is_mindspeed(flags: Flags) -> bool:
     """Whether the launch uses flags that MindSpeed-LLM has and Megatron-LM lacks."""
     return flags.has(*LAUNCHER_TELLTALES)
-
-
-def _misfit_experts(flags: Flags, strategy: Strategy, rules: TrainingRules) -> Misfit | None:
-    """Where expert parallel does not divide the ranks of a stage, of those that the script starts.
-
-    Source: Megatron-LM core_v0.16.0 megatron/core/parallel_state.py:785-794 (0.10 to 0.19; before, EP divides DP,
-    core_v0.9.0 :536): expert tensor parallel, TP where it is not given, times EP times PP divides the ranks.
-    """
-    world = flags.world_size()
-    if world is None or strategy.ep == 1 or world != strategy.world_size:
-        return None
-    ranks = strategy.dp * strategy.tp * strategy.cp
-    tp = strategy.tp if rules.expert_tensor_parallel else 1
-    tp = flags.integer("expert-tensor-parallel-size", default=tp)
-    if ranks % (strategy.ep * tp) == 0:
-        return None
-    return Misfit(
-        "--expert-model-parallel-size",
-        strategy.ep,
-        f"does not fit the {ranks} ranks of a stage, of {world} in all: experts take EP times {tp} ranks of tensor "
-        "parallel",
-        f"start a multiple of {strategy.ep * tp * strategy.pp} ranks, or lower EP or the stages",
-    )
 
 
 def _misfit_offloading(flags: Flags, strategy: Strategy) -> Misfit | None:
@@ -236,16 +209,21 @@ def _misfit_offloading(flags: Flags, strategy: Strategy) -> Misfit | None:
     return Misfit(f"--{name}", count, problem, cure)
 
 
-def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy:
+def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> tuple[Strategy, Ranks]:
     tp = flags.integer("tensor-model-parallel-size", default=1)
     pp = flags.integer("pipeline-model-parallel-size", default=1, high=4096)
     cp = flags.integer("context-parallel-size", default=1)
-    world = flags.world_size()
-    if world is None:
-        notes.append("the file does not say how many ranks it starts: data parallel 1 is assumed")
-    elif world % (tp * pp * cp):
-        notes.append(f"{world} ranks are no multiple of TP·PP·CP = {tp * pp * cp}: data parallel 1 is assumed")
-    dp = max(1, world // (tp * pp * cp)) if world and world % (tp * pp * cp) == 0 else 1
+    experts = flags.integer("num-experts", default=1, high=MAX_SIZE)
+    ep = flags.integer("expert-model-parallel-size", default=1)
+    if flags.has(EXTEND) and tp > 1:
+        ep *= tp
+        notes.append(f"--{EXTEND} spreads the experts over TP's ranks too: expert parallel counts as {ep}")
+    if experts % ep:
+        notes.append(f"expert parallel {ep} does not divide the {experts} experts")
+    ranks = read_ranks(flags, tp, pp, cp, ep)
+    if ranks.left_open is not None:
+        notes.append(ranks.left_open.note)
+    dp = ranks.dp
     mbs = flags.integer("micro-batch-size", default=1)
     batch = flags.integer("global-batch-size", default=mbs * dp, high=2**31)
     if batch % (mbs * dp):
@@ -254,14 +232,7 @@ def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy
         )
     if flags.has("rampup-batch-size"):
         notes.append("--rampup-batch-size: the final global batch size is taken")
-    experts = flags.integer("num-experts", default=1, high=MAX_SIZE)
-    ep = flags.integer("expert-model-parallel-size", default=1)
-    if flags.has(EXTEND) and tp > 1:
-        ep *= tp
-        notes.append(f"--{EXTEND} spreads the experts over TP's ranks too: expert parallel counts as {ep}")
-    if experts % ep:
-        notes.append(f"expert parallel {ep} does not divide the {experts} experts")
-    return Strategy(
+    strategy = Strategy(
         dp=dp,
         tp=tp,
         pp=pp,
@@ -273,6 +244,7 @@ def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> Strategy
         mbs=mbs,
         micro_batches=batch // (mbs * dp),
     )
+    return strategy, ranks
 
 
 def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:

@@ -11,7 +11,8 @@ from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.optimizer import split_flags
 from taylor.parsers.megatron.own_plan import DETACH, LAYOUT, PENDING, ZERO_BUBBLE
 from taylor.parsers.megatron.placing import KIND_FLAGS, PLACING, Wanted, chunk_layers, placing_flags
-from taylor.parsers.megatron.read import EXTEND, config_from_launch
+from taylor.parsers.megatron.ranks import EXTEND
+from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS, recompute_flags
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, zero_grid
@@ -49,7 +50,7 @@ def with_plan(launch: Launch, config: TrainingConfig, plan: PipelinePlan, micro_
     current.refuse_other_stages(plan, "--pipeline-model-parallel-size")
     wanted: Wanted = {}
     if micro_batches is not None:
-        wanted["global-batch-size"] = str(current.strategy.dp * current.strategy.mbs * micro_batches)
+        wanted["global-batch-size"] = str(config.strategy.dp * config.strategy.mbs * micro_batches)
     return _placed(launch, wanted, plan, config.schedule_for(plan.interleaves))
 
 

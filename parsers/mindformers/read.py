@@ -100,6 +100,7 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         device_limit_mib=_read_device_limit(top),
         mtp_counted=mtp_counted,
         misfit=_misfit_mask(section, rules),
+        batch_follows_ranks=True,
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
             table,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taylor.cost_model.measured.layer_strategy import LayerwisePlan, even_division
+from taylor.cost_model.ranks import OpenRanks
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import FlagTable, UnmodelledFlag, load_flag_table
 from taylor.parsers.paddlenlp.script import FORM, NAME, SHARDING_LEVEL, ULYSSES, PaddleScript, enabled
@@ -48,7 +49,7 @@ def config_from_script(script: PaddleScript) -> TrainingConfig:
             model.n_layers,
             "correct one of the two",
         )
-    strategy, zero = _read_strategy(script, layerwise, notes)
+    strategy, zero, left_open = _read_strategy(script, layerwise, notes)
     plan = _coarse_plan(flags, model, strategy, notes) if layerwise is None else _fine_plan(layerwise, notes)
     mode = flags.text("pipeline-schedule-mode", default="1F1B")
     if mode not in ("1F1B", "VPP", "FThenB"):
@@ -63,6 +64,8 @@ def config_from_script(script: PaddleScript) -> TrainingConfig:
         schedule=schedule.for_interleaves(strategy.vpp, frameworks.PADDLENLP),
         plan=plan,
         mtp_counted=False,
+        open_ranks=left_open,
+        batch_follows_ranks=layerwise is None,
         notes=tuple(notes),
         unmodelled=_unmodelled(flags),
     )
@@ -91,21 +94,27 @@ def _read_model(flags: Flags, notes: list[str]) -> ModelSpec:
     )
 
 
-def _read_strategy(script: PaddleScript, layerwise: LayerwisePlan | None, notes: list[str]) -> tuple[Strategy, int]:
-    """Degrees and batch, and the stage of sharding."""
+def _read_strategy(
+    script: PaddleScript, layerwise: LayerwisePlan | None, notes: list[str]
+) -> tuple[Strategy, int, OpenRanks | None]:
+    """Degrees and batch, the stage of sharding, and what is known of the ranks where the script states none."""
     flags = script.flags
     vpp = flags.integer("virtual-pp-degree", default=1)
     sequence = enabled(flags, "sequence-parallel")
     if layerwise is not None:
-        return _fine_strategy(script, layerwise, sequence, notes)
+        return (*_fine_strategy(script, layerwise, sequence, notes), None)
     tp, pp, sep = (flags.integer(f"{name}-parallel-degree", default=1) for name in ("tensor", "pipeline", "sep"))
     sharding = max(1, flags.integer("sharding-parallel-degree", default=1, low=-1))
     if flags.text(ULYSSES, default="0") == "1":
         tp, sep = 1, sep * tp
     world = script.world
     ranks = tp * pp * sep
+    left_open = None
     if world is None:
-        notes.append(f"the file does not say how many ranks it starts: data parallel {sharding} is assumed")
+        unit, why = ranks * sharding, f"TP x PP x SEP x sharding = {ranks * sharding:,}"
+        note = f"the file does not say how many ranks it starts: {unit:,} is assumed, the least world size: {why}"
+        left_open = OpenRanks(unit, why, note, shards_grow=False)
+        notes.append(note)
     elif world % (ranks * sharding):
         notes.append(f"{world} ranks are no multiple of {ranks * sharding}: data parallel {sharding} is assumed")
         world = None
@@ -122,7 +131,7 @@ def _read_strategy(script: PaddleScript, layerwise: LayerwisePlan | None, notes:
         mbs=flags.integer("per-device-train-batch-size", default=8),
         micro_batches=flags.integer("gradient-accumulation-steps", default=1),
     )
-    return strategy, zero
+    return strategy, zero, left_open
 
 
 def _fine_strategy(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.cost_model.optimizer import OptimizerStates
+from taylor.cost_model.ranks import OpenRanks
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.nested_keys import unmodelled_keys
@@ -15,6 +17,7 @@ from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.torchtitan.flavours import OWN_FLAVOURS
 from taylor.parsers.torchtitan.quantization import CONVERTERS, Quantization, read_quantization
+from taylor.parsers.torchtitan.ranks import Degrees, open_ranks
 from taylor.parsers.torchtitan.recompute import read_recompute
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid, deal_kinds, grid_in_order, zero_grid
@@ -67,7 +70,7 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
     if model.mtp_layers:
         model = model.replace(mtp_layers=0)  # torchtitan trains without the MTP module.
     schedule, interleaves = _read_schedule(top, model)
-    strategy, sharded = _read_strategy(top, source.text, interleaves, notes)
+    strategy, sharded, left_open = _read_strategy(top, source, interleaves, notes)
     if model.n_layers < strategy.pp * strategy.vpp:
         raise _degree_error(
             top,
@@ -97,6 +100,8 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
         schedule=schedule,
         plan=plan,
         mtp_counted=False,
+        open_ranks=left_open,
+        batch_follows_ranks=top.section("training").integer("global_batch_size", default=-1, low=-1, high=2**31) <= 0,
         notes=tuple(notes),
         unmodelled=tuple(each for each in unmodelled if quantization.recipe is None or each.name != CONVERTERS),
     )
@@ -209,8 +214,10 @@ def _listed(top: Fields, name: str) -> list[Any]:
     return value
 
 
-def _read_strategy(top: Fields, text: str, interleaves: int, notes: list[str]) -> tuple[Strategy, bool]:
-    """The strategy, and whether parameters are sharded: they are where the file leaves it to the number of ranks."""
+def _read_strategy(
+    top: Fields, source: TomlSource, interleaves: int, notes: list[str]
+) -> tuple[Strategy, bool, OpenRanks | None]:
+    """The strategy, whether parameters are sharded (as they are on all ranks), and ranks that the file leaves open."""
 
     def degree(*names: str, default: int = 1, low: int = 1) -> int:
         section, name = setting_of(top, *names)
@@ -223,13 +230,18 @@ def _read_strategy(top: Fields, text: str, interleaves: int, notes: list[str]) -
     written = shard = section.integer(name, default=-1, low=-1)
     if shard == 0:
         raise section.error(name, "must be -1 or at least 1", 0)
-    if shard == -1:
-        shard = _shard_from_ranks(text, replicas * tp * pp * cp, ep, notes)
     training = top.section("training")
-    if training.text("data_parallel_type", default="fsdp") == "ddp":
-        replicas, shard, written = shard, 1, 1
     local = training.integer("local_batch_size", "batch_size", default=8)
     total = training.integer("global_batch_size", default=-1, low=-1, high=2**31)
+    left_open = None
+    if shard == -1:
+        degrees = Degrees(replicas, tp, pp, cp, ep, degree("expert_tensor_parallel_degree"))
+        world, left_open = open_ranks(source.file, source.text, degrees, total, local)
+        shard = world // degrees.others
+        notes.append(left_open.note)
+    if training.text("data_parallel_type", default="fsdp") == "ddp":
+        replicas, shard, written = shard, 1, 1
+        left_open = None if left_open is None else replace(left_open, shards_grow=False)
     dp = replicas * shard
     if total > 0 and total % (local * dp):
         raise training.error(
@@ -245,7 +257,7 @@ def _read_strategy(top: Fields, text: str, interleaves: int, notes: list[str]) -
     strategy = Strategy(
         dp=dp, tp=tp, pp=pp, ep=ep, cp=cp, op=shard * cp, sp=tp > 1, vpp=interleaves, mbs=mbs, micro_batches=micro
     )
-    return strategy, written == -1 or strategy.op > 1
+    return strategy, written == -1 or strategy.op > 1, left_open
 
 
 def counts_micro_batches(top: Fields) -> bool:
@@ -273,17 +285,6 @@ def _micro_batch_size(top: Fields, local: int, parts: int) -> int:
     if local % micro_batches:
         raise setting(top, count).error(count, f"must divide the local batch size {local}", micro_batches)
     return local // micro_batches
-
-
-def _shard_from_ranks(text: str, others: int, ep: int, notes: list[str]) -> int:
-    """The sharding degree where the file leaves it to the number of ranks, which it does not hold."""
-    told = re.search(r"#[^\n]*\bpreset for (\d{1,6}) \w+ GPUs", text)
-    if told and int(told[1]) % others == 0:
-        notes.append(f"data_parallel_shard_degree -1: {told[1]} ranks are taken from the file's own comment")
-        return int(told[1]) // others
-    shard = max(1, ep // others) if ep % others == 0 else ep
-    notes.append(f"data_parallel_shard_degree -1 and no number of ranks: {shard} is assumed")
-    return shard
 
 
 def _read_rules(top: Fields, sharded: bool, quantization: Quantization) -> TrainingRules:

@@ -50,7 +50,7 @@ def with_plan(source: TomlSource, config: TrainingConfig, plan: PipelinePlan, mi
     if micro_batches is None and plan.interleaves != current.strategy.vpp and counts_micro_batches(top):
         micro_batches = current.strategy.micro_batches  # Left unsaid, the number would follow the model parts.
     if micro_batches is not None:
-        source = edit_toml(source, _batch(top, current.strategy.replace(micro_batches=micro_batches)))
+        source = edit_toml(source, _batch(top, config.strategy.replace(micro_batches=micro_batches)))
     return _placed(source, plan, config.schedule_for(plan.interleaves), config.model)
 
 

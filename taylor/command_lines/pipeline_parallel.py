@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,7 +104,8 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         "--world_size",
         type=positive_int,
         metavar="N",
-        help="ranks to plan for: of a model, its strategy is searched; of a file, its data parallelism follows",
+        help="ranks to plan for: of a model, its strategy is searched; of a file, its data parallelism follows, "
+        "and its batch where the file states that of each rank",
     )
     model.add_argument(
         "--seq", type=positive_int, metavar="TOKENS", help="of a model: tokens a sample (default: 4096 at most)"
@@ -336,9 +336,9 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         made_for_model=bool((args.hf or args.model) and args.world_size),
     )
     if not (args.hf or args.model) and (args.world_size is not None or args.gbs is not None):
-        from taylor.workflows.restated_file import restate
+        from taylor.workflows.restated_file import on_asked
 
-        job = replace(job, path=restate(job, args.world_size, args.gbs, outputs.folder))
+        job = on_asked(job, args.world_size, args.gbs, outputs.folder)
     if args.evaluate:
         solved = evaluate_file(job, outputs)
     else:

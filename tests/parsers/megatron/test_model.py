@@ -114,7 +114,7 @@ def test_expert_parallel_that_does_not_fit_a_stage_is_refused(more: str, fits: b
     if fits:
         StatedFile.read(FileJob(file))
         return
-    says = r"--expert-model-parallel-size: does not fit the 4 ranks of a stage.*found 4.*multiple of 32 ranks"
+    says = r"--expert-model-parallel-size: does not fit the 4 ranks of a stage.*found 4.*start 32 ranks"
     with pytest.raises(InputError, match=says):
         StatedFile.read(FileJob(file))
 
@@ -152,7 +152,7 @@ def test_ranks_that_a_script_only_assumes_refuse_nothing(nodes: str, refused: bo
     file.write_text(f"{nodes}\ntorchrun --nproc_per_node 8 --nnodes $NODES pretrain_gpt.py {flags}\n")
     config = read_config(file)
     assert (config.misfit is not None) is refused
-    assert any("the script starts the ranks that it assumes" in note for note in config.notes) is not refused
+    assert any("starts 8 ranks by a default alone" in note for note in config.notes) is not refused
 
 
 @pytest.mark.parametrize(("ways", "kept"), [("", None), ("1", None), ("2", None), ("4", 4)])

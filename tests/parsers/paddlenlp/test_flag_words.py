@@ -52,7 +52,7 @@ def test_a_script_without_degrees_splits_nothing() -> None:
     assert config.plan == PipelinePlan({DENSE: ((8,),)}, {}) and config.schedule.name == "1f1b"
     assert not config.rules.parallel_optimizer and not config.rules.parameter_shard
     assert (config.rules.param_bytes, config.rules.compute_bytes, config.rules.seq_length) == (4, 4, 128)
-    assert any("how many ranks it starts: data parallel 1 is assumed" in note for note in config.notes)
+    assert any("how many ranks it starts: 1 is assumed" in note for note in config.notes)
     for name in ("bf16", "fp16"):
         assert read(**{name: "true"}).rules.compute_bytes == read(**{name: "true"}).rules.param_bytes == 2
 

@@ -35,7 +35,7 @@ needs_samples = pytest.mark.skipif(not SAMPLES.is_dir(), reason="the sample file
 FIGURES = {
     # file: layers, hidden, dp, tp, ep, local batch, sequence, recompute of the one chunk (full, selective)
     "deepseek_v3_16b.toml": ({DENSE: 1, MOE: 26}, 2048, 8, 1, 8, 4, 4096, 0, 27),
-    "deepseek_v3_671b.toml": ({DENSE: 3, MOE: 58}, 7168, 1, 1, 1, 4, 4096, 0, 61),
+    "deepseek_v3_671b.toml": ({DENSE: 3, MOE: 58}, 7168, 8, 1, 1, 4, 4096, 0, 61),
     "llama3_405b.toml": ({DENSE: 126}, 16384, 16, 8, 1, 2, 8192, 126, 0),
     "llama3_70b.toml": ({DENSE: 80}, 8192, 8, 8, 1, 8, 8192, 80, 0),
     "llama3_8b.toml": ({DENSE: 32}, 4096, 64, 1, 1, 1, 8192, 0, 32),
