@@ -211,11 +211,16 @@ def complete(problem: PipelineProblem, solution: Solution) -> Solution:
         if message is None:
             raise SolverDisagreement(f"{solution.solver} calls the problem infeasible, yet it has a plan")
         return solution.replace(message=message)
-    from taylor.pipeline_solver.evaluate import bubble_shares, peak_memory_mib
+    from taylor.pipeline_solver.evaluate import bubble_shares, peak_memory_mib, step_time
 
     faults = check(problem, solution.plan, solution.objective)
     if faults:
         raise SolverDisagreement(f"{solution.solver} gave a plan that does not hold: {' '.join(faults)}")
+    if solution.objective is not None:
+        # To the last digit what an evaluation of the plan gives: solvers add durations up in other orders.
+        step, bound = step_time(problem, solution.plan), solution.bound
+        bound = step if bound == solution.objective else bound if bound is None else min(bound, step)
+        solution = solution.replace(objective=step, bound=bound)
     bubble, peaks = bubble_shares(problem, solution.plan), peak_memory_mib(problem, solution.plan)
     if solution.objective is not None and solution.bound is not None:
         work = _work_bound(problem, solution.objective, bubble)
