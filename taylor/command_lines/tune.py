@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from taylor.base.console import run_command, start_logging
+from taylor.base.console import log, run_command, start_logging
 from taylor.command_lines.arguments import (
     CommandParser,
     path_or_none,
@@ -79,7 +79,7 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     return parser
 
 
-def run(arguments: Sequence[str], program: str = "taylor tune") -> None:
+def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
     """Parse, tune, print."""
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
@@ -127,6 +127,21 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> None:
     )
     _print(done)
     _print_plans(done)
+    return _exit_code(done, dry=args.dry, first=not args.node_rank)
+
+
+def _exit_code(done: Tuned, *, dry: bool, first: bool) -> int | None:
+    """0 for a plan, or where none was to be found here: by a dry tune, or on another node than the first."""
+    from taylor.base.errors import EXIT_NO_SOLUTION, EXIT_OUTSIDE_PROGRAM
+
+    ended = [one.ended for one in done.runs if one.ended is not None]
+    if ended and all(ended):
+        log.error("all %d small runs failed: %s", len(ended), ended[0])
+        return EXIT_OUTSIDE_PROGRAM
+    if dry or not first or (done.searched is not None and done.searched.best):
+        return None
+    log.error("no plan was found: %s", done.not_searched or "too few small runs ended with a profile")
+    return EXIT_NO_SOLUTION
 
 
 def _print(done: Tuned) -> None:
