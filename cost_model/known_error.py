@@ -100,6 +100,12 @@ def _deviations(risk: float) -> float:
     return max(NormalDist().inv_cdf(1 - risk), 0.0) / _STANDARD
 
 
+def risk_beyond(share: float) -> float:
+    """How often a measured figure lies beyond a share of the way to its end of one in 20; more than half where the
+    share is negative."""
+    return 1.0 - NormalDist().cdf(share * _STANDARD)
+
+
 _STANDARD = NormalDist().inv_cdf(1 - DEFAULT_RISK)
 
 _MEASURED = KnownError(0.02, 0.02, 0.01, "a fit to dry-runs is")

@@ -15,6 +15,7 @@ from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.result import Result
 from taylor.pipeline_solver.solution import Solution
 from taylor.pipeline_solver.solution_text import summary_html
+from taylor.workflows.fit import FitVerdict
 from taylor.workflows.planned_file import PlannedFile
 from taylor.workflows.verdict import speed_text, verdict
 
@@ -69,6 +70,11 @@ class Planned:
     def speed(self) -> Throughput | None:
         """Tokens a second, of the job and of a device, and MFU; None for a problem of one's own."""
         return None if self.planned is None else self.planned.speed
+
+    @property
+    def fit(self) -> FitVerdict | None:
+        """Whether the plan fits, as the result's ``verdict`` says it; None for a problem of one's own."""
+        return None if self.planned is None else self.planned.fit
 
     @property
     def own(self) -> Solution | None:

@@ -19,12 +19,13 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.result import Result
-from taylor.pipeline_solver.solution import Solution
+from taylor.pipeline_solver.solution import Solution, Termination
 from taylor.register.model import MTP
 from taylor.workflows.alternatives import Alternative
 from taylor.workflows.chosen_order import ChosenOrder
 from taylor.workflows.dryrun_result import dryrun_dict, stage_memories
 from taylor.workflows.export import export_what_can_be, store_exports
+from taylor.workflows.fit import FitVerdict, fit_verdict
 from taylor.workflows.job_facts import JobFacts
 from taylor.workflows.memory_interval import Interval, peak_intervals, tell_intervals
 from taylor.workflows.module_choices import own_plan
@@ -105,6 +106,22 @@ class PlannedFile:
         return peak_intervals(self.config, self.problem, self.solution, self.memory)
 
     @property
+    def fit(self) -> FitVerdict:
+        """Whether the plan fits."""
+        config, memory, intervals = self.config, self.memory, self.peak_intervals
+        evaluated = self.solution.termination is Termination.NOT_SOLVED
+        cure = "solve it: leave out -evaluate" if evaluated else ""
+        return fit_verdict(
+            self.solution,
+            () if memory.every_flag else config.unmodelled,
+            None if intervals is None else [most for _, most in intervals],
+            config.memory_error(memory.source),
+            config.margin,
+            confirmed=self.dryrun is not None,
+            cure=cure,
+        )
+
+    @property
     def step_interval_ms(self) -> tuple[float, float] | None:
         """Between what the step lies, ms; None where its time is not estimated or not known."""
         step, ratios = self._milliseconds(self.solution), self.facts.ratios
@@ -148,6 +165,7 @@ class PlannedFile:
             **({} if speed is None else asdict(speed)),
             "step_interval_ms": self.step_interval_ms,
             "risk": self.config.margin.told_risk,
+            "verdict": self.fit.to_dict(),
             "own_plan": None if own is None else self._own_dict(own),
             **({} if self.even is None else {"even_split": self._own_dict(self.even)}),
             **({} if self.order is None else {"order": self.order.to_dict()}),

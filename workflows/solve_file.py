@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -14,11 +15,13 @@ from taylor.dryrun.interface import DryRunBackend
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import AUTO, ScheduleSpec
+from taylor.pipeline_solver.evaluate import peak_memory_mib
+from taylor.pipeline_solver.least_memory import most_frugal_plan
 from taylor.pipeline_solver.model_files import write_model
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
-from taylor.pipeline_solver.solution import INFEASIBLE, Solution, Termination
+from taylor.pipeline_solver.solution import INFEASIBLE, NO_SOLUTION, Solution, Termination
 from taylor.pipeline_solver.stopping import OutOfTime
 from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_OBJECTIVE
 from taylor.workflows.alternatives import choices, solve_alternatives
@@ -105,7 +108,11 @@ def solve_file(
                 raise keep_unchecked_plan(so_far, outputs, stop) from None
         else:
             within = how.replace(time_limit=budget.left)
-            planned = solve_stated(file, memory, within, watch, SolveStore(outputs.folder))
+            try:
+                planned = solve_stated(file, memory, within, watch, SolveStore(outputs.folder))
+            except (InfeasibleError, NoSolutionError) as error:
+                store_json(_without_plan(file, memory, error, budget), {}, outputs)
+                raise
             if planned.solution.termination is Termination.INTERRUPTED:
                 raise keep_plan_so_far(planned, outputs)
     if job.made_for_model:
@@ -123,6 +130,25 @@ def solve_file(
         config = planned.config.replace(schedule=planned.problem.schedule, stage_devices=rows)
         write_plan(config, planned.plan, output=outputs.write_to)
     return done
+
+
+def _without_plan(
+    file: StatedFile, memory: MemoryProfile, error: InfeasibleError | NoSolutionError, budget: TimeBudget
+) -> PlannedFile:
+    """What a result says of a job without a plan: where it is proven, what the most frugal plan is short of."""
+    problem = file.problem(memory)
+    proven = isinstance(error, InfeasibleError)
+    end = Termination.INFEASIBLE if proven else Termination.TIME_LIMIT
+    solution = Solution(INFEASIBLE if proven else NO_SOLUTION, end, message=str(error))
+    if proven:
+        frugal = None
+        with suppress(TimeoutError, OutOfTime):
+            frugal = most_frugal_plan(problem, budget.later(FINISH_SECONDS).left)
+        if frugal is not None:
+            solution = solution.replace(
+                peak_memory_mib=peak_memory_mib(problem, frugal), memory_limit_mib=tuple(map(float, problem.limit_mib))
+            )
+    return PlannedFile(file.config, file.facts, memory, problem, solution, own=own_solution(file, memory))
 
 
 def solve_stated(

@@ -11,6 +11,7 @@ from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.solution import CUT_OFF, OPTIMAL, PROVEN_GAP, Solution, Termination
 from taylor.report.compress import compress, gap_text
 from taylor.workflows.alternatives import choice_name
+from taylor.workflows.fit import Fit
 from taylor.workflows.planned_file import EQUAL_SHARE, PlannedFile, over_limit
 from taylor.workflows.stage_devices import order_name
 
@@ -205,20 +206,23 @@ def gain_line(planned: PlannedFile) -> str:
 
 
 def fit_line(planned: PlannedFile) -> str:
-    """Whether the plan fits, with what room on the fullest stage, and how sure that is."""
-    solution = planned.solution
-    if over_limit(solution):
-        return over_text(solution, "does not fit:")
+    """Whether the plan fits, with how much memory free on the fullest stage, and how sure that is."""
+    solution, told = planned.solution, planned.fit
     if not solution.peak_memory_mib:
         return "its memory is not known"
-    told = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
-    room, stage = min((limit - peak, stage) for stage, (peak, limit) in enumerate(told))
+    if told.fit is not Fit.FITS:
+        return told.sentence
+    by_stage = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
+    room, stage = min((limit - peak, stage) for stage, (peak, limit) in enumerate(by_stage))
     limit, margin = solution.memory_limit_mib[stage], planned.config.margin
     beside = f" besides the margin of {margin}" if margin else ""
     share = f"{100 * room / limit:.1f} %"
-    line = f"fits, {room:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest{beside}"
+    answer = "likely fits" if told.likely else "fits"
+    line = f"{answer}, {room:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest{beside}"
     if planned.dryrun is not None:
         return f"{line}; a dry-run of this very plan held"
+    if told.likely and told.risk is not None:
+        line += f"; {100 * told.risk:.0f} % risk to run out of memory"
     known = planned.config.memory_error(planned.memory.source)
     return line + sure_text(known, margin, limit - room, limit)
 

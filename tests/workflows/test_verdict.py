@@ -69,7 +69,8 @@ def test_an_evaluated_plan_is_not_compared_with_itself() -> None:
     limit = max(own.solution.peak_memory_mib) - 500
     over = taylor.evaluate(FILE, memory=limited(own.memory, limit)).planned
     assert over is not None and over.solution.status.value == "over_limit"
-    assert fit_line(over).startswith("does not fit: 500 MiB over its limit")
+    assert fit_line(over).startswith("does not fit; 500 MiB short on stage")
+    assert "leave out -evaluate" in fit_line(over)
 
 
 def test_a_file_without_a_plan_is_solved_without_a_comparison() -> None:
@@ -83,7 +84,7 @@ def test_room_below_the_error_of_its_source_is_tight_and_the_cure_mends_it(solve
     assert known is not None
     full = solved.solution.replace(peak_memory_mib=tuple(limit - 152 for limit in limits))
     line = fit_line(PlannedFile(**{**vars(solved), "solution": full}))
-    assert line.startswith(f"fits, 152 of {limits[0]:,.0f} MiB (0.3 %) free on stage 0")
+    assert line.startswith(f"likely fits, 152 of {limits[0]:,.0f} MiB (0.3 %) free on stage 0")
     assert f"; tight: up to {known.upper() * (limits[0] - 152):,.0f} MiB with 5 % risk, as the estimate is" in line
     assert "--risk 5%" in line
     roomy = evaluate_file(FileJob(FILE, dryrun=False, check=False, margin=MemoryMargin(risk=0.05)))
