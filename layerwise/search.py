@@ -327,7 +327,7 @@ class _Search:
         """Bound every outer choice, or as many as leave time for a plan."""
         enough = None if self.deadline is None else self.began + BOUND_SHARE * (self.deadline - self.began)
         for number, outer in enumerate(self.space.choices(self.job)):
-            if (self.open or self.best is not None) and enough is not None and time.monotonic() > enough:
+            if self.open and enough is not None and time.monotonic() > enough:
                 break
             self.moved(1, f"{outer.stages} stages, {outer.micro_batches} micro-batches")
             problems = self.priced.pop(number, None) or self._problems(outer)

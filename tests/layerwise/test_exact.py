@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -136,8 +137,9 @@ def test_where_bounding_takes_most_of_the_time_there_is_a_plan_and_no_proof(monk
     job = case.job.replace(world=8, layers=4, limit_mib=1e9)
     space = OuterSpace((8,), (2,), (2,), (1, 2), interleaved="interleaved", limits=SpaceLimits(zeros=(0, 2, 3)))
     whole = search(job, case.costs, space)
-    clock = iter([0.0])  # at the start; from the second choice on 51 of 60 s
-    monkeypatch.setattr(searching, "time", SimpleNamespace(monotonic=lambda: next(clock, 51.0)))
+    now = time.monotonic()
+    clock = iter([now])  # at the start; from then on 51 of 60 s
+    monkeypatch.setattr(searching, "time", SimpleNamespace(monotonic=lambda: next(clock, now + 51.0)))
     found = search(job, case.costs, space, time_limit=60.0)
     assert found.plan is not None and 0 < len(found.tried) < len(whole.tried)
     assert np.isinf(found.most_samples_a_s) and found.step_s >= whole.step_s * (1 - 1e-9)
