@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.files import printable
-from taylor.cost_model.known_error import memory_error
+from taylor.cost_model.known_error import NEIGHBOUR_ERROR, memory_error
 from taylor.pipeline_solver.evaluate import bubble_shares, evaluate
 from taylor.pipeline_solver.problem import span
 from taylor.pipeline_solver.result import Result, read_result
@@ -70,6 +70,9 @@ class Comparison:
         Where the step goes, in `unit`.
     unit : str
         ``ms a step``, ``ms a sample`` where the batches differ, or body-layer forwards where a real time is unknown.
+    exceeds_error : bool or None
+        Whether the difference is larger than two estimates of one model may be off from each other
+        (`known_error.NEIGHBOUR_ERROR`); None where the times are not both estimated.
     """
 
     names: tuple[str, str]
@@ -78,12 +81,14 @@ class Comparison:
     differences: tuple[Difference, ...]
     parts: tuple[Part, ...]
     unit: str
+    exceeds_error: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison as plain data."""
         return {
             "names": list(self.names),
             "verdict": self.verdict,
+            "exceeds_error": self.exceeds_error,
             "warnings": list(self.warnings),
             "differences": {one.what: [one.first, one.second] for one in self.differences if not one.same},
             "unit": self.unit,
@@ -138,7 +143,9 @@ def compare(names: tuple[str, str], results: tuple[Result, Result]) -> Compariso
     told = [_parts(result, scale) for result, scale in zip(results, scales, strict=True)]
     parts = tuple(Part(what, told[0][what], told[1][what]) for what in told[0])
     warnings = _warnings(results)
-    return Comparison(names, _verdict(names, parts, unit), warnings, _differences(results), parts, unit)
+    exceeds = _exceeds_error(results, parts)
+    told_apart = _verdict(names, parts, unit, tie=exceeds is False)
+    return Comparison(names, told_apart, warnings, _differences(results), parts, unit, exceeds)
 
 
 def write_comparison_page(path: Path, first: Path, second: Path) -> None:
@@ -208,7 +215,16 @@ def _parts(result: Result, scale: float) -> dict[str, float]:
     return {what: value * scale for what, value in parts.items()}
 
 
-def _verdict(names: Sequence[str], parts: Sequence[Part], unit: str) -> str:
+def _exceeds_error(results: Sequence[Result], parts: Sequence[Part]) -> bool | None:
+    """Whether two estimated steps lie further apart than the model's error; None where one is no estimate."""
+    intervals = [result.job.get("step_interval_ms") for result in results]
+    steps = sorted((sum(part.first for part in parts), sum(part.second for part in parts)))
+    if not all(intervals) or not steps[0]:
+        return None
+    return steps[1] > (1.0 + NEIGHBOUR_ERROR) * steps[0]
+
+
+def _verdict(names: Sequence[str], parts: Sequence[Part], unit: str, *, tie: bool) -> str:
     first, second = sum(part.first for part in parts), sum(part.second for part in parts)
     if not first or not second:
         return "A step of no length cannot be compared."
@@ -223,6 +239,12 @@ def _verdict(names: Sequence[str], parts: Sequence[Part], unit: str) -> str:
         if abs(less) >= LEAST_SHARE * times[slow]
     ][:MOST_REASONS]
     gain = 100.0 * (times[slow] / times[quick] - 1.0)
+    if tie:
+        return (
+            f"{names[0]} and {names[1]} are a tie: {times[0]:,.1f} and {times[1]:,.1f} {unit} differ by {gain:.1f} %, "
+            f"and two estimates may be off from each other by {100 * NEIGHBOUR_ERROR:.0f} %. By the estimates alone "
+            f"{names[quick]} is faster ({'; '.join(why)})."
+        )
     return (
         f"{names[quick]} is {gain:.1f} % faster than {names[slow]}: {times[quick]:,.1f} against {times[slow]:,.1f} "
         f"{unit} ({'; '.join(why)})."

@@ -130,3 +130,15 @@ def test_odd_job_facts_do_not_end_in_a_traceback(pair, tmp_path, job) -> None:
     odd = saved(tmp_path / "odd.json", deepseek(4, 1, 16, unit_ms=10.0), **job)
     assert compare_results(pair[0], odd).verdict
     write_comparison_page(tmp_path / "page.html", pair[0], odd)
+
+
+@pytest.mark.parametrize(("slower", "tie"), [(1.03, True), (1.3, False)])
+def test_two_estimates_closer_than_the_model_s_error_are_a_tie(tmp_path, slower: float, tie: bool) -> None:
+    problem = deepseek(4, 1, 16, unit_ms=10.0)
+    estimated = {"step_interval_ms": [1.0, 2.0]}
+    first = saved(tmp_path / "first.json", problem, **estimated)
+    second = saved(tmp_path / "second.json", problem.replace(unit_ms=10.0 * slower), **estimated)
+    told = compare_results(first, second)
+    assert told.exceeds_error is not tie and told.to_dict()["exceeds_error"] is not tie
+    assert ("are a tie" in told.verdict) is tie and ("8 %" in told.verdict) is tie
+    assert compare_results(first, saved(tmp_path / "measured.json", problem)).exceeds_error is None
