@@ -27,12 +27,13 @@ def breakdown_table(stages: Sequence[StageBreakdown], limit_mib: float | None = 
     """
     heaviest = max(range(len(stages)), key=lambda s: stages[s].total)
     names = list(dict.fromkeys(name for stage in stages for name in stage.categories()))
-    table = _table("memory by stage, MiB", ("stage", "layers", "alive", *names, "total"), limit_mib)
+    table = _table("memory by stage, MiB", ("stage", "total", "layers", "alive", *names), limit_mib)
     for s, stage in enumerate(stages):
         parts = stage.categories()
         layers = " + ".join(f"{count} {kind}" for kind, count in counts_by_kind(stage.layers).items() if count)
-        cells = [str(stage.stage), layers, f"{stage.alive:g}", *(f"{parts.get(name, 0.0):,.0f}" for name in names)]
-        table.add_row(*cells, f"{stage.total:,.0f}", style="bold" if s == heaviest else None)
+        cells = [layers, f"{stage.alive:g}", *(f"{parts.get(name, 0.0):,.0f}" for name in names)]
+        # The total comes first: a narrow terminal cuts the last columns.
+        table.add_row(str(stage.stage), f"{stage.total:,.0f}", *cells, style="bold" if s == heaviest else None)
     return table
 
 
@@ -72,5 +73,11 @@ def _table(title: str, headings: Sequence[str], limit_mib: float | None) -> Tabl
         table.caption = f"the device may hold {limit_mib:,.0f} MiB"
     for heading in headings:
         words = _HYPHENATED.get(heading, heading.replace("activations", "activ.")).split()
-        table.add_column("\n".join(words), justify="right", min_width=max(map(len, words)), overflow="fold")
+        table.add_column(
+            "\n".join(words),
+            justify="right",
+            min_width=max(map(len, words)),
+            overflow="fold",
+            no_wrap=heading == "total",
+        )
     return table
