@@ -138,8 +138,8 @@ def fit_verdict(
         if beyond:
             unknown = f"{_named(higher)} may raise the peak above the limit and is not modelled"
             return FitVerdict(Fit.UNKNOWN, False, short, risk, unknown, _measure(higher))
-    likely = known is not None and not confirmed
-    likely = likely and peaks[tightest] * known.upper(margin.told_risk) > whole[tightest] + MEMORY_TOLERANCE_MIB
+    most = peaks[tightest] * (1.0 if known is None or confirmed else known.upper(margin.told_risk))
+    likely = most > whole[tightest] + MEMORY_TOLERANCE_MIB
     if not likely:
         return FitVerdict(Fit.FITS, False, short, risk)
     free = f"{whole[tightest] - peaks[tightest]:,.0f} MiB free on stage {tightest}"
