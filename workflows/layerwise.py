@@ -59,6 +59,14 @@ class LayerwiseRequest:
     precision: str = "bf16"
     by_kind: tuple[int, ...] = ()
 
+    def costs_text(self) -> str:
+        """Which costs price a file, and from which profiles."""
+        rules = "true rules on the measured tables" if self.costs == "taylor" else "Galvatron's own model"
+        modes = {"--time_mode": self.time_mode, "--memory_mode": self.memory_mode}
+        named = "".join(f" {flag} {mode}" for flag, mode in modes.items() if mode is not None)
+        folders = ", ".join(map(str, self.folders))
+        return f"{rules} (--costs {self.costs}{named}), profiles of {folders}"
+
     def job(self, world: int, layers: int, names: Sequence[str] = ()) -> LayerwiseJob:
         """The job on so many ranks.
 
@@ -118,6 +126,8 @@ class CheckedFile:
         The step by Galvatron's own formula, s; None where the plan does not hold together.
     memory : MemorySettings
     warnings : tuple of str
+    costs : str
+        What it was priced with.
     """
 
     file: StrategyFile
@@ -125,6 +135,7 @@ class CheckedFile:
     formula_s: float | None
     memory: MemorySettings
     warnings: tuple[str, ...] = ()
+    costs: str = ""
 
     @property
     def plan(self) -> LayerwisePlan:
@@ -140,6 +151,7 @@ class CheckedFile:
             "galvatron_formula_s": self.formula_s,
             "usable_mib": self.found.usable_mib,
             "stages": [asdict(stage) for stage in self.found.stages],
+            "costs": self.costs,
             "faults": list(self.found.faults),
             "notes": [*self.file.notes, *self.warnings],
         }
@@ -168,7 +180,7 @@ def check_file(path: Path, request: LayerwiseRequest, world: int | None = None) 
         formula = None if not found.stages else plan_formula_s(job, plan, provider)
     except InputError as error:
         raise InputError(f"cannot be priced: {error}", file=path) from error
-    return CheckedFile(file, found, formula, provider.memory, warnings)
+    return CheckedFile(file, found, formula, provider.memory, warnings, request.costs_text())
 
 
 def plan_formula_s(job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvider) -> float | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import printable
+from taylor.pipeline.schedule import FORWARD
 from taylor.pipeline_solver.result import read_result
 from taylor.report.chrome_trace import write_chrome_trace
 from taylor.report.facts import PageFacts, PageTable
@@ -76,6 +77,7 @@ def draw_timeline(options: TimelineOptions) -> Drawn:
         time beside a measurement.
     """
     shown = _sources(options)
+    _require_one_job(shown)
     notes: list[str] = []
     for name, timeline in shown.items():
         if name != PLANNED:
@@ -140,6 +142,41 @@ def _some_steps(timeline: Timeline, name: str, steps: tuple[int, int]) -> Timeli
         raise InputError(
             f"{name}: {error}", field="--step, --steps", value=steps, cure="count the steps from 0, or leave it out"
         ) from None
+
+
+def _require_one_job(shown: Mapping[str, Timeline]) -> None:
+    """Refuse a measurement that cannot be of the planned job.
+
+    Every device of the job runs as many forwards in a step as each stage of the plan, and all stages have equally many
+    devices; where not all devices were measured there may be fewer than stages.
+
+    Raises
+    ------
+    InputError
+    """
+    plan = shown.get(PLANNED)
+    if plan is None:
+        return
+    stages, planned = len(plan.row_names), _forwards(plan, 1)
+    for name, timeline in shown.items():
+        if name == PLANNED:
+            continue
+        devices, steps = len(timeline.row_names), len({one.share.step for one in device_shares(timeline)})
+        measured = _forwards(timeline, max(1, steps))
+        same_work = not measured or abs(measured - planned) < 0.5
+        if same_work and (devices <= stages or devices % stages == 0):
+            continue
+        raise InputError(
+            f"{name} are of another job than the plan: {devices} devices with {measured:g} forwards a step each, "
+            f"where the plan has {stages} stages with {planned:g}",
+            field="--solution",
+            cure="name the solution of the job that was measured, or draw each alone",
+        )
+
+
+def _forwards(timeline: Timeline, steps: int) -> float:
+    """Forwards of a row in a step, on average."""
+    return float((timeline.direction == FORWARD).sum()) / len(timeline.row_names) / steps
 
 
 def _against_plan(shown: Mapping[str, Timeline]) -> list[str]:

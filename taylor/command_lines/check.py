@@ -85,7 +85,7 @@ def run(arguments: Sequence[str], program: str = "taylor check") -> None:
         print_table(layerwise_table(checked.plan))
         if checked.found.stages:
             print_table(stage_table(checked.found))
-            print_pairs(check_pairs(checked.found, checked.plan, checked.formula_s))
+            print_pairs([("costs", request.costs_text()), *check_pairs(checked.found, checked.plan, checked.formula_s)])
     if checked.found.faults:
         raise InfeasibleError(f"{args.file}: does not hold: {' '.join(checked.found.faults)}")
 

@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from taylor.workflows.planned_file import PlannedFile
 
 
-WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export"}
+SOURCES = {"yaml", "shell", "toml", "hf", "model"}
+WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export", *SOURCES}
 """All that has an effect where a saved solution is printed."""
 
 OF_A_SOLVE = {"o", "stage_order", "t", "what_if", "gap", "mps_form", "solver_name", "workers"}
@@ -257,6 +258,8 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         note_without_effect(args, args.given.keys() - WITH_EXTRACT, "with -extract y, which prints a saved solution")
         if not args.solution:
             raise InputError("is needed with -extract y", field="-solution", cure="name a .sol or a result JSON")
+        for flag in (spelling for name, spelling in args.given.items() if name in SOURCES):
+            log.info("%s: not read, the saved solution says it all", flag)
         description = describe_saved_solution(Path(args.solution))
         texts = export_saved(args.export, Path(args.solution)) if args.export else []
         print(description)

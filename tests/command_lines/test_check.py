@@ -23,6 +23,7 @@ def test_a_strategy_file_is_priced_by_stage(words, capsys):
     run([*words, "--memory", "80"])
     told = capsys.readouterr().out
     assert "samples/s" in told and "Galvatron's formula" in told
+    assert "costs" in told and "--costs" in told
     run([*words, "--memory", "80", "--json"])
     data = json.loads(capsys.readouterr().out)
     assert [stage["layers"] for stage in data["stages"]] == [2, 4]

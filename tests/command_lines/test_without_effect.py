@@ -38,13 +38,21 @@ def test_what_only_a_solve_takes_is_noted_with_evaluate(reference_yaml, caplog, 
     assert f"{flags} no effect with -evaluate y, which solves and writes no plan" in caplog.messages
 
 
-@pytest.mark.parametrize("flag", ["--html", "--trace", "-o", "--result_json", "-yaml"])
+@pytest.mark.parametrize("flag", ["--html", "--trace", "-o", "--result_json", "-memory"])
 def test_what_a_printed_solution_cannot_give_is_noted_with_extract(tmp_path, caplog, capsys, flag):
     solution = tmp_path / "a.sol"
     solution.write_text("# offset: [0]\n", encoding="utf-8")
     with pytest.raises(InputError, match="a.sol"):  # It holds no plan, which is found out behind the note.
         pipeline_parallel.run(["-extract", "y", "-solution", str(solution), flag, "file"])
     assert f"{flag}: has no effect with -extract y, which prints a saved solution" in caplog.messages
+
+
+def test_a_configuration_beside_a_printed_solution_is_accepted(tmp_path, capsys, reference_yaml):
+    """The older manual asks for it."""
+    saved = tmp_path / "a.sol"
+    saved.write_text("# status optimal\nx_moe[0,0] 3\n")
+    pipeline_parallel.run(["-yaml", str(reference_yaml), "-extract", "y", "-solution", str(saved)])
+    assert "layers moe: [3]" in capsys.readouterr().out
 
 
 def test_a_solution_is_refused_without_extract(reference_yaml):

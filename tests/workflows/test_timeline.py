@@ -141,6 +141,15 @@ def test_a_plan_lies_beside_a_measurement_once_its_unit_is_told(log_dir, tmp_pat
     assert "planned: stage 0" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("other", [{"micro_batches": 6}, {"micro_batches": 2}])
+def test_a_plan_of_another_job_is_refused_beside_a_measurement(log_dir, tmp_path, other):
+    plan = a_result(tmp_path / "r.json", unit_ms=2.0, **other)
+    words = ["--solution", str(plan), "--log_dir", str(log_dir), "--trace", str(tmp_path / "t.json")]
+    with pytest.raises(InputError, match=r"another job than the plan: 2 devices with .* 2 stages with [26]"):
+        timeline_tool.run(words)
+    assert not (tmp_path / "t.json").exists()
+
+
 def test_a_unit_that_the_result_tells_needs_no_flag_and_gives_way_to_one(log_dir, tmp_path):
     plan = a_result(tmp_path / "r.json", unit_ms=2.0)
     words = ["--solution", str(plan), "--log_dir", str(log_dir), "--trace", str(tmp_path / "t.json")]
