@@ -39,7 +39,7 @@ def layerwise_script(strategy: Path, script: Path, target: Path, steps: tuple[in
     script : Path
         A script that trains the same model.
     target : Path
-        Where it will lie: the strategy file is named from that folder.
+        Where it will lie. The strategy file is named from where the script is started (`PaddleScript.start_folder`).
     steps : tuple of int, optional
         First and last step whose pipeline jobs the workers log.
 
@@ -55,8 +55,9 @@ def layerwise_script(strategy: Path, script: Path, target: Path, steps: tuple[in
             file=strategy,
             cure="write it with --to paddle -o fine_grained_config.json first",
         )
-    named = os.path.relpath(strategy.resolve(), target.resolve().parent)
-    return for_layerwise(PaddleScript.read(script), found.plan, named, steps)
+    source = PaddleScript.read(script)
+    named = os.path.relpath(strategy.resolve(), source.start_folder(otherwise=target.resolve().parent))
+    return for_layerwise(source, found.plan, named, steps)
 
 
 def write_layerwise_script(strategy: Path, script: Path, target: Path, steps: tuple[int, int] | None = None) -> Path:

@@ -134,6 +134,11 @@ def hybrid_notes(flags: Flags, layers: HybridLayers) -> list[str]:
             f"--num-layers {count} is passed over: --{layers.flag} has {len(layers.letters)} layers (core 0.17 and "
             "later; before, it does not start)"
         )
+    experts = flags.integer("num-experts", default=0, low=0)
+    if experts and EXPERTS not in layers.letters + layers.mtp:
+        # main (d98e8a64) megatron/core/models/hybrid/hybrid_block.py builds a layer by its letter; megatron/training/
+        # arguments.py:1656 and training.py:3454 take the number for the degree of EP and the log alone.
+        notes.append(f"--num-experts {experts} builds no experts: no layer of the pattern is {EXPERTS}")
     depth = flags.integer("mtp-num-layers", default=None, low=0, high=MAX_MTP)
     if depth not in (None, layers.mtp_depth):
         notes.append(

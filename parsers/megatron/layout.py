@@ -134,7 +134,14 @@ def ends_placement(layers: int, stages: int, interleaves: int, first: int | None
     rest = layers - (first or 0) - (last or 0)
     if middle < 0:
         raise LayoutProblem("the layers of a first and of a last stage are given and there is one stage")
-    if rest < 0 or (middle == 0 and rest) or (middle and rest % middle):
+    if middle == 0 and rest > 0:
+        # core main (d98e8a64) megatron/core/transformer/transformer_block.py:108-147 builds what the flags name.
+        built = layers - rest
+        raise LayoutProblem(
+            f"Megatron builds {built} of the {layers} layers: the layers of the first or last stage are given, and no "
+            f"other of the {stages} stage{'s' * (stages > 1)} takes the rest"
+        )
+    if rest < 0 or (middle and rest % middle):
         raise LayoutProblem(f"{rest} layers do not divide over the {middle} stages between")
     each = rest // middle if middle else 0
     per_stage = [each] * stages

@@ -10,7 +10,7 @@ from taylor.base.errors import InputError
 from taylor.cost_model.measured.layer_strategy import LayerwisePlan
 from taylor.parsers.galvatron.strategy_file import PADDLE, read_strategy
 from taylor.parsers.text.flags import Flags
-from taylor.parsers.text.script_flags import FlagForm, flags_of
+from taylor.parsers.text.script_flags import FlagForm, flags_of, launch_words
 from taylor.parsers.text.shell_source import ShellScript
 
 NAME = "paddlenlp"
@@ -84,6 +84,20 @@ class PaddleScript:
         except InputError:
             return None
         return None if devices is None else int(nodes * len(devices.split(",")))
+
+    def start_folder(self, otherwise: Path) -> Path:
+        """The folder that the script is started from, from which it names files.
+
+        It is the script's own or the one above, whichever has the program that the script starts; where neither has it,
+        the working folder if it is one of the two, else `otherwise`.
+        """
+        folder = self.source.file.resolve().parent
+        words = (word.text for word in launch_words(self.source, FORM))
+        program = next((word for word in words if word.endswith(".py")), None)
+        for place in (folder, folder.parent):
+            if program is not None and os.path.isfile(place / program):
+                return place
+        return Path.cwd() if Path.cwd().resolve() in (folder, folder.parent) else otherwise
 
     @property
     def layerwise_path(self) -> Path | None:

@@ -231,3 +231,11 @@ def test_a_real_pattern_takes_a_plan(tmp_path: Path) -> None:
     assert "".join(held(config)) == letters
     plan = PipelinePlan(deal_kinds(config.model.layer_counts(), [26, 22], 2, False), {})
     assert held(read_config(write_plan(config, plan))) == [letters[:26], letters[26:]]
+
+
+def test_experts_beside_a_pattern_without_their_letter_are_noted(tmp_path: Path) -> None:
+    config = read_config(script_of(tmp_path, with_pattern("M-M*M-M*")))
+    assert config.model.moe is None
+    assert "--num-experts 8 builds no experts: no layer of the pattern is E" in config.notes
+    config = read_config(script_of(tmp_path, with_pattern("MEM*MEM*")))
+    assert not any("builds no experts" in note for note in config.notes)

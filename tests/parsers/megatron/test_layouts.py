@@ -9,7 +9,7 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.export import export_layout
-from taylor.parsers.megatron.layout import expand_layout
+from taylor.parsers.megatron.layout import LayoutProblem, ends_placement, expand_layout
 from taylor.parsers.megatron.script import FORM
 from taylor.parsers.read import read_config
 from taylor.parsers.text.script_flags import flags_of
@@ -144,3 +144,9 @@ def test_both_ends_of_one_stage_settle_no_plan(tmp_path: Path) -> None:
     assert one != BASE
     config = read_config(script_of(tmp_path, one + ends, "command"))
     assert config.plan is None and any("there is one stage" in note for note in config.notes)
+
+
+@pytest.mark.parametrize(("stages", "first", "last", "built"), [(1, None, 1, 1), (1, 3, None, 3), (2, 4, 5, 9)])
+def test_ends_that_leave_layers_to_no_stage_are_said_with_what_megatron_builds(stages, first, last, built):
+    with pytest.raises(LayoutProblem, match=f"Megatron builds {built} of the 20 layers"):
+        ends_placement(20, stages, 1, first, last)

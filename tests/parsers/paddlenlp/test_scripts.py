@@ -250,3 +250,21 @@ def test_scripts_of_the_search_and_the_profilers_are_told_by_name():
     for name in ("search_dist.sh", "profile_hardware.sh", "profile_p2p.sh", "profile_overlap.sh"):
         with pytest.raises(InputError, match="a search or a profiler of Galvatron"):
             read_config(SCRIPTS / name)
+
+
+def test_files_are_named_from_where_the_script_is_started(script, strategy, tmp_path, monkeypatch):
+    """Scripts have a folder of their own, and the program that they start lies above it."""
+    folder = tmp_path / "scripts"
+    folder.mkdir()
+    inner = folder / "train.sh"
+    inner.write_text(script.read_text())
+    target = folder / "train_fine.sh"
+    monkeypatch.chdir(folder)
+    write_layerwise_script(strategy, inner, target)
+    assert "../fine_grained_config.json" in target.read_text()
+    program = next(word for word in SCRIPT.replace('"', " ").split() if word.endswith(".py"))
+    (tmp_path / program).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / program).write_text("")
+    write_layerwise_script(strategy, inner, target)
+    assert " fine_grained_config.json" in target.read_text() and "../" not in target.read_text()
+    assert read_config(target).plan == PipelinePlan({"dense": ((2, 4),)}, {FULL: ((2, 0),)})
