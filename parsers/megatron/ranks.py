@@ -84,7 +84,7 @@ def _ranks_of_a_node(flags: Flags) -> int | None:
     if flags.assumed(*PER_NODE):
         return None
     try:
-        return flags.integer(*PER_NODE, default=None)  # type: ignore[no-any-return]
+        return flags.integer(*PER_NODE, default=None)
     except InputError:
         return None  # Set from the outside.
 
