@@ -18,7 +18,7 @@ SOLVED, ESTIMATED = "solved", "estimate"
 
 OPTIMISM = 0.95
 """What the formula's step time is multiplied with where it stands against solved ones, so that it is seldom above what
-a solve gives: over 122 strategies of four shipped jobs it was at most 4 % above (benchmarks/estimated_steps.py)."""
+a solve gives: over 126 strategies of four shipped jobs it was at most 4 % above (benchmarks/estimated_steps.py)."""
 
 MOST_SOLVED = 8
 """Quick solves, in multiples of the number to choose, after which only solved strategies are chosen."""
