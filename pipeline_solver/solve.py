@@ -213,15 +213,16 @@ def complete(problem: PipelineProblem, solution: Solution) -> Solution:
         return solution.replace(message=message)
     from taylor.pipeline_solver.evaluate import bubble_shares, peak_memory_mib, step_time
 
-    faults = check(problem, solution.plan, solution.objective)
+    plan = solution.plan
+    faults = check(problem, plan, solution.objective)
     if faults:
         raise SolverDisagreement(f"{solution.solver} gave a plan that does not hold: {' '.join(faults)}")
     if solution.objective is not None:
         # To the last digit what an evaluation of the plan gives: solvers add durations up in other orders.
-        step, bound = step_time(problem, solution.plan), solution.bound
+        step, bound = step_time(problem, plan), solution.bound
         bound = step if bound == solution.objective else bound if bound is None else min(bound, step)
         solution = solution.replace(objective=step, bound=bound)
-    bubble, peaks = bubble_shares(problem, solution.plan), peak_memory_mib(problem, solution.plan)
+    bubble, peaks = bubble_shares(problem, plan), peak_memory_mib(problem, plan)
     if solution.objective is not None and solution.bound is not None:
         work = _work_bound(problem, solution.objective, bubble)
         solution = solution.replace(bound=max(solution.bound, min(work, solution.objective)))
