@@ -348,6 +348,7 @@ def _tell(
 ) -> None:
     """Say what was read and what it is planned for, once for all candidates that agree in it."""
     jobs: dict[tuple[object, ...], list[JobFacts]] = {}
+    configs = list(configs)
     tell_misspelled(configs)
     for config in configs:
         facts = JobFacts(config, choose_device(config, device, register_path))
