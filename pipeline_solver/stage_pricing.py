@@ -234,8 +234,8 @@ def _told_apart(
     names = [kind.name for kind in merged.placed_kinds]
     of = np.zeros((len(problem.placed_kinds), len(names)), dtype=np.int64)
     for j, kind in enumerate(problem.placed_kinds):
-        costs = _costs(problem, kind.name)
-        name = next(other.name for other in merged.placed_kinds if _costs(merged, other.name) == costs)
+        of_kind = _costs(problem, kind.name)
+        name = next(other.name for other in merged.placed_kinds if _costs(merged, other.name) == of_kind)
         of[j, names.index(name)] = 1
     result: dict[object, ChunkType] = {}
     for one in found:
@@ -317,8 +317,8 @@ def columns_of(
     layers, recompute, forward, extra, group, number, begin, end = (
         np.concatenate([part[i] for part in parts], axis=1 if i == EXTRA else 0) for i in range(8)
     )
-    stage = np.repeat(np.arange(problem.stages), np.diff(start))[:, None]
-    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, stage)))
+    on = np.repeat(np.arange(problem.stages, dtype=np.int64), np.diff(start))[:, None]
+    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, on)))
     period = options[0].period
     phases = Phases(period, begin, end) if period > 1 else None
     return ColumnSet(problem, start, layers, recompute, durations, group, ordered, phases), number

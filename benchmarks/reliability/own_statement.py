@@ -99,17 +99,17 @@ def _step_time(
     apart = any(task[0] == WEIGHT_GRADIENT for order in orders for task in order)
     times = {}
     for chunk, layers in chunks.items():
-        here = problem.stage_times[chunk[1]] if problem.stage_times else StageTimes.of(problem)
-        forward = sum(here.forward[kind.name] for kind, _ in layers)
+        ratios = problem.stage_times[chunk[1]] if problem.stage_times else StageTimes.of(problem)
+        forward = sum(ratios.forward[kind.name] for kind, _ in layers)
         forward += problem.embedding_forward * (chunk == way[0]) + problem.head_forward * (chunk == way[-1])
-        backward, weight = here.backward_ratio * forward, 0.0
+        backward, weight = ratios.backward_ratio * forward, 0.0
         if apart:
             weight = problem.weight_gradient_share * backward
             backward -= weight
         for kind, mode in layers:
-            backward += here.recompute_ratio.get(mode, 0.0) * here.forward[kind.name]
+            backward += ratios.recompute_ratio.get(mode, 0.0) * ratios.forward[kind.name]
             if mode in problem.choices:
-                choice = here.choices[kind.name][mode]
+                choice = ratios.choices[kind.name][mode]
                 forward, backward = forward + choice.forward, backward + choice.backward
                 weight, backward = (
                     (weight + choice.weight_gradient, backward)
