@@ -1,4 +1,4 @@
-# Everything a fresh machine needs is Python (>= 3.10), pip and make.
+# Everything a fresh machine needs is Python (3.10 to 3.13), pip and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree imports demo pictures test profilers reliability outside random random-choices random-entries random-layerwise recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree pythons imports demo pictures test profilers reliability outside random random-choices random-entries random-layerwise recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -43,6 +43,10 @@ pictures: $(CORE)
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -n auto --dist worksteal
+
+# All modules and the README's commands on the oldest and the newest supported Python that are here, each installed anew.
+pythons: $(STAMP)
+	$(BIN)/python -m benchmarks.pythons
 
 # A pipeline stage under real MindSpore in simulation (CPU wheel, extra `mindspore`).
 test-mindspore: $(STAMP)

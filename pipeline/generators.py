@@ -29,8 +29,8 @@ from taylor.pipeline.v_orders import VOrder, dual_pipe_v_order, torch_zbv_order,
 from taylor.pipeline.words import tasks_of
 
 MOST_PASSES = 2**20
-"""Forward passes of a step (stages x VPP x micro-batches x sequence splits) whose order is built, at most. An evaluation
-of as many takes 0.5 GB; the largest published recipe has a quarter of them."""
+"""Forward passes of a step (stages x VPP x micro-batches x sequence splits) whose order is built, at most. Evaluating
+that many takes 0.5 GB."""
 
 
 @lru_cache(maxsize=64)
@@ -56,9 +56,7 @@ def build_schedule(spec: ScheduleSpec, stages: int, interleaves: int, micro_batc
     if min(stages, interleaves, micro_batches, spec.seq_splits) < 1:
         raise ValueError("stages, interleaves, micro-batches and sequence splits must be >= 1")
     if (passes := stages * interleaves * micro_batches * spec.seq_splits) > MOST_PASSES:
-        raise ValueError(
-            f"{micro_batches:,} micro-batches make {passes:,} forward passes; the limit is {MOST_PASSES:,}"
-        )
+        raise ValueError(f"{micro_batches:,} micro-batches make {passes:,} forward passes, above {MOST_PASSES:,}")
     traits = spec.traits
     if spec.seq_splits > 1 and not traits.sequence_splits:
         able = ", ".join(name for name in SCHEDULES if ScheduleSpec(name).traits.sequence_splits)

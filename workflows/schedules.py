@@ -70,8 +70,8 @@ def _require_bounded(config: TrainingConfig, spec: ScheduleSpec) -> None:
         return
     most = MOST_PASSES // each * strategy.dp * strategy.mbs
     raise InputError(
-        f"is too large to plan: {strategy.micro_batches:,} micro-batches x {strategy.pp} stages x {strategy.vpp} virtual "
-        f"stages make {strategy.micro_batches * each:,} forward passes a step; the limit is {MOST_PASSES:,}",
+        f"is too large to plan: {strategy.micro_batches:,} micro-batches x {strategy.pp} stages x {strategy.vpp} "
+        f"virtual stages make {strategy.micro_batches * each:,} forward passes a step; the limit is {MOST_PASSES:,}",
         file=config.path,
         field="global batch",
         value=strategy.micro_batches * strategy.dp * strategy.mbs,

@@ -11,8 +11,8 @@ EXECUTED = "EXECUTED"
 DEPENDENCIES = (
     "dask", "dask_jobqueue", "dateutil", "distributed", "highspy", "httpx", "kiwisolver", "llvmlite", "matplotlib",
     "mindspore", "msgpack", "networkx", "numba", "numpy", "packaging", "pandas", "ply", "psutil", "psycopg", "pulp",
-    "pydantic", "pydantic_core", "pyomo", "rich", "ruamel", "scipy", "setuptools", "shtab", "starlette", "tomli", "torch",
-    "tornado", "typing_extensions", "uvicorn", "yaml",
+    "pydantic", "pydantic_core", "pyomo", "rich", "ruamel", "scipy", "setuptools", "shtab", "starlette", "tomli",
+    "torch", "tornado", "typing_extensions", "uvicorn", "yaml",
 )  # fmt: skip
 
 _FILE = """\

@@ -180,7 +180,7 @@ def test_the_users_own_program_still_finds_its_own_modules(folder, tmp_path):
 
 
 def test_every_python_that_is_started_is_isolated():
-    """`sys.executable` stands where its arguments keep the working folder out, or where it runs the user's own program."""
+    """`sys.executable` stands where arguments keep the working folder out, or where the user's program runs."""
     allowed = {
         "base/isolated.py",
         "dryrun/processes.py",
