@@ -391,11 +391,11 @@ def _managed(address: ClusterAddress) -> Any:
     settings = {name: dask.config.get(f"jobqueue.{address.kind}.{name}", None) for name in (*USUAL_JOB, "walltime")}
     usual = {"processes": settings["cores"] or USUAL_JOB["processes"]}
     job: dict[str, Any] = {name: usual.get(name, value) for name, value in USUAL_JOB.items() if settings[name] is None}
-    if dask.config.get(f"jobqueue.{address.kind}.python", None) is None:
-        job["python"] = command_without_folder(sys.executable)
     told = ", ".join(f"{name} {value}" for name, value in {**settings, **job}.items())
     log.info("cluster: each of %d jobs of %s has %s; ~/.config/dask/jobqueue.yaml changes it", address.workers,
              address.kind, told)  # fmt: skip
+    if dask.config.get(f"jobqueue.{address.kind}.python", None) is None:
+        job["python"] = command_without_folder(sys.executable)
     cluster = {"slurm": dask_jobqueue.SLURMCluster, "pbs": dask_jobqueue.PBSCluster}[address.kind](**job)
     try:
         # The first job is waited for until it is submitted; of `scale`, what hinders that is only a line in a log.
