@@ -51,7 +51,7 @@ def modules() -> list[str]:
 def interpreter(version: str) -> Path | None:
     """A Python of this version: on the PATH, or one that pyenv has installed."""
     kept = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = [*sorted(kept.glob(f"{version}.*/bin/python")), shutil.which(f"python{version}")]
+    found = [*map(str, sorted(kept.glob(f"{version}.*/bin/python"))), shutil.which(f"python{version}")]
     for path in filter(None, found):
         if subprocess.run([path, "-c", "import venv, ensurepip"], capture_output=True).returncode == 0:
             return Path(path)
@@ -64,7 +64,7 @@ def failures(python: Path, version: str, folder: Path, seconds: float) -> list[s
     program = place / "bin" / "python"
     if not program.exists():
         subprocess.run([python, "-m", "venv", place], check=True)
-    pip = [program, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "-e", str(ROOT)]
+    pip = [str(program), "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "-e", str(ROOT)]
     subprocess.run(pip, check=True)
     work = place / "work"
     shutil.rmtree(work, ignore_errors=True)
