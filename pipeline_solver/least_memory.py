@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -10,7 +11,7 @@ from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.checker import EXACT_TOLERANCE_MIB, exact_peak_memory
 from taylor.pipeline_solver.entries import has_places, placements
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 
 
 @dataclass(frozen=True)
@@ -185,4 +186,5 @@ def _counting_fault(problem: PipelineProblem) -> str:
 
 
 def _mib(value: float) -> str:
-    return f"{value:.6f}".rstrip("0").rstrip(".")
+    """Whole MiB, rounded up: what is reported as enough has to be."""
+    return str(math.ceil(value - MEMORY_TOLERANCE_MIB))

@@ -18,9 +18,9 @@ def summary_lines(problem: PipelineProblem, solution: Solution) -> list[str]:
     )
     lines = [f"status {solution.status}, {solution.solver or 'no solver'}, {solution.seconds:.2f} s"]
     if solution.objective is not None:
-        lines.append(f"step {solution.objective:.6f} body-layer forwards{unit}")
+        lines.append(f"step {solution.objective:,.2f} body-layer forwards{unit}")
     if solution.bound is not None:
-        told = "no bound yet" if solution.gap is None else f"bound {solution.bound:.6f}, gap {gap_text(solution.gap)}"
+        told = "no bound yet" if solution.gap is None else f"bound {solution.bound:,.2f}, gap {gap_text(solution.gap)}"
         lines.append(told)
     if solution.bubble is not None:
         b = solution.bubble

@@ -71,9 +71,9 @@ class Alternative:
     def outcome(self) -> str:
         """Status and figure in a few words."""
         if self.objective is not None:
-            return f"{self.status}, step {self.objective:.6f}"
+            return f"{self.status}, step {self.objective:,.2f}"
         if self.bound is not None:
-            return f"{self.status}, bound {self.bound:.6f}"
+            return f"{self.status}, bound {self.bound:,.2f}"
         return f"{self.status}, {self.note}" if self.note else self.status
 
 

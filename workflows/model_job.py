@@ -95,6 +95,8 @@ class ModelJob:
     framework : str or None
         One of `FRAMEWORKS`: what the job runs under, and whose file is written. None: the usual one of the device
         that can describe the model.
+    allow_illegal : tuple of str
+        Legality rules that are not asked.
     """
 
     path: Path
@@ -107,6 +109,7 @@ class ModelJob:
     max_expert_parallel: int = 64
     margin: MemoryMargin = MemoryMargin()
     framework: str | None = None
+    allow_illegal: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -174,7 +177,9 @@ def choose_strategy(
     left = budget.part(2 * -(-len(files) // workers))
     limit = SECONDS_EACH if left is None else min(SECONDS_EACH, left)
     each = replace(how, time_limit=limit, workers=1)
-    candidates = load_candidates(files, device, register_path=job.register_path, margin=job.margin)
+    candidates = load_candidates(
+        files, device, register_path=job.register_path, margin=job.margin, allow_illegal=job.allow_illegal
+    )
     options = RankOptions(each, workers, report=False, output=folder, prove=1)
     ranking = rank(candidates, options, executor, own=False)
     best = ranking.table.iloc[0]
@@ -338,4 +343,5 @@ def _space(job: ModelJob, config: TrainingConfig) -> SearchOptions:
         fix=job.fix,
         bounds={"mbs": (1, 4), "vpp": (1, 2)},
         spread=False,
+        disabled_rules=job.allow_illegal,
     )

@@ -109,4 +109,5 @@ def model_job(args: argparse.Namespace, path: Path) -> ModelJob:
         register_path=chosen_path(args.register_path),
         margin=asked_margin(args),
         framework=framework_of(args),
+        allow_illegal=args.allow_illegal,
     )
