@@ -207,7 +207,11 @@ def misfit_layout(flags: Flags, model: ModelSpec) -> Misfit | None:
     """
     if not flags.has(LAYOUT):
         return None
-    chunks = expand_layout(flags.text(LAYOUT))
+    text = flags.text(LAYOUT)
+    try:
+        chunks = expand_layout(text)
+    except LayoutProblem as problem:
+        return Misfit(f"--{LAYOUT}", text, str(problem), "correct the layout")
     letters = "".join(chunks)
     for letter, there, of in (("t", layer_positions(flags), "layers"), ("m", model.mtp_layers, "MTP layers")):
         placed = letters.count(letter)

@@ -150,3 +150,10 @@ def test_both_ends_of_one_stage_settle_no_plan(tmp_path: Path) -> None:
 def test_ends_that_leave_layers_to_no_stage_are_said_with_what_megatron_builds(stages, first, last, built):
     with pytest.raises(LayoutProblem, match=f"Megatron builds {built} of the 20 layers"):
         ends_placement(20, stages, 1, first, last)
+
+
+def test_a_layout_without_a_loss_is_refused_under_a_v_schedule_too(tmp_path: Path) -> None:
+    """DualPipeV takes its stages from the schedule, so that the layout alone is at fault."""
+    file = job(tmp_path, "Et*4|t*4|t*4|t*4L|t", layers=17, mtp=0, pp=2, more="--schedules-method dualpipev")
+    with pytest.raises(InputError, match=r"--pipeline-model-parallel-layout: .*must end with L"):
+        StatedFile.read(FileJob(file))
