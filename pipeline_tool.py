@@ -3,16 +3,17 @@
 import os
 import sys
 
-# Nothing but `taylor` is imported from this folder, whatever files lie in it.
-FOLDER = os.path.dirname(os.path.abspath(__file__))
-sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != FOLDER]
-
 try:
-    from importlib.util import module_from_spec, spec_from_file_location
+    if __name__ in ("__main__", "__mp_main__"):  # the second in processes that the first starts anew
+        # Nothing but `taylor` is imported from this folder, whatever files lie in it.
+        FOLDER = os.path.dirname(os.path.abspath(__file__))
+        sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != FOLDER]
 
-    SPEC = spec_from_file_location("taylor", os.path.join(FOLDER, "taylor", "__init__.py"))
-    sys.modules["taylor"] = module_from_spec(SPEC)
-    SPEC.loader.exec_module(sys.modules["taylor"])
+        from importlib.util import module_from_spec, spec_from_file_location
+
+        SPEC = spec_from_file_location("taylor", os.path.join(FOLDER, "taylor", "__init__.py"))
+        sys.modules["taylor"] = module_from_spec(SPEC)
+        SPEC.loader.exec_module(sys.modules["taylor"])
 
     from taylor.base.interrupts import counted_interrupts
 

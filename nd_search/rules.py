@@ -53,7 +53,7 @@ EXPERIENCE_RULES: tuple[Rule, ...] = (
         lambda t, c: t.sp | (t.tp == 1),
         EXPERIENCE,
         applies=lambda c: (
-            c.model.moe is not None and not c.rules.core_models and "moe-sp-with-tp" in c.rules.framework.legality
+            c.model.moe is not None and not c.rules.core_models and "ep-in-dp-tp" in c.rules.framework.legality
         ),
         relax="do not pin sp=0, search tp = 1, or disable the rule for MindFormers before 1.6",
         source="MindFormers r1.6.0 mindformers/tools/check_rules.py:146 (1.6 to master)",

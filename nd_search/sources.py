@@ -114,7 +114,8 @@ SOURCES = {
     "heads-by-ulysses": (
         "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:247 (1.0.0 to 2.3.0; later MindSpeed master "
         "mindspeed/features_manager/context_parallel/ulysses_context_parallel.py:30); PaddleNLP "
-        "(paddle-galvatron b0bdd07) paddlenlp/transformers/llama/modeling.py:864"
+        "(paddle-galvatron b0bdd07) paddlenlp/transformers/llama/modeling.py:864; "
+        "MindFormers master mindformers/parallel_core/training_graph/transformer/attention.py:171 (core models)"
     ),
     "kv-groups-by-ulysses": (
         "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:255 (1.0.0 to 2.3.0); with --cp-comm-type a2a "

@@ -22,6 +22,7 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.chunk_ranges import layer_ranges, narrow_ranges, rule_out_short
 from taylor.pipeline_solver.durations import chunk_durations
+from taylor.pipeline_solver.evaluate import step_time
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.highs_model import HighsModel
 from taylor.pipeline_solver.least_memory import explain_infeasible, most_frugal_plan, over_limit
@@ -238,7 +239,10 @@ def solve_compact(
     try:
         model = CompactModel.build(problem, Stopper(run.deadline))
     except OutOfTime:
-        return run.no_solution(Termination.TIME_LIMIT)
+        stopped = run.no_solution(Termination.TIME_LIMIT)
+        if warm_start is None or over_limit(problem, warm_start):
+            return stopped
+        return stopped.replace(status=FEASIBLE, plan=warm_start, objective=step_time(problem, warm_start))
     try:
         if warm_start is not None:
             run.offer(model, warm_start)

@@ -178,7 +178,9 @@ def test_a_limit_below_any_plan_is_proven_infeasible_with_the_stage_and_the_leas
     assert done.returncode == 3, done.stderr
     assert "stage" in done.stderr and "MiB" in done.stderr and "Traceback" not in done.stderr
     assert reference_yaml.read_bytes() == before
-    assert not (tmp_path / "pipeline_output").exists() and not (tmp_path / "r.json").exists()
+    assert not (tmp_path / "pipeline_output").exists()
+    verdict = json.loads((tmp_path / "r.json").read_text())["verdict"]
+    assert verdict["fit"] == "does not fit" and "MiB" in verdict["reason"]
 
 
 def test_the_search_its_emitted_files_and_a_ranking_of_them_go_hand_in_hand(run_tool, tmp_path):

@@ -61,7 +61,6 @@ def test_a_users_own_rules_stand_with_the_others(tmp_path, capsys):
     [
         (["expert-by-ep"], "did you mean experts-by-ep"),
         (["--framework", "torchtitn"], "did you mean torchtitan"),
-        (["experts-by-ep", "--framework", "megatron"], "leave one of the two out"),
     ],
 )
 def test_what_is_not_there_is_answered_with_what_is(words, told):

@@ -112,6 +112,7 @@ HOLDS: dict[str, Holds] = {
     "sp-with-tp": lambda s, c: s.tp == 1 or s.sp,
     "cp-keeps-long-pieces": lambda s, c: s.cp == 1 or not c.rules.seq_length < 1024 * s.cp,
     "ep-in-dp-tp-of-new-releases": lambda s, c: not s.dp * s.tp % s.ep,
+    "moe-sp-of-new-releases": lambda s, c: s.tp == 1 or s.sp,
     "zero-bubble-of-new-releases": lambda s, c: not s.micro_batches < 2 * s.pp,
     "pipeline-mostly-busy": lambda s, c: 6 * (s.pp - 1) <= 4 * s.vpp * s.micro_batches,
 }
@@ -135,7 +136,7 @@ CONCERNS: dict[str, Callable[[SearchContext], bool]] = {
     "ep-in-shards": moe,
     "ep-holds-cp": lambda c: moe(c) and c.rules.ep_holds_cp,
     "op-needs-parallel-optimizer": lambda c: not c.rules.parallel_optimizer and not c.rules.parameter_shard,
-    "moe-sp-with-tp": moe,
+    "moe-sp-with-tp": lambda c: moe(c) and c.rules.core_models,
     "mamba-by-tp-cp": lambda c: False,
     "linear-heads-by-tp-cp": lambda c: False,
     "context-needs-flash": lambda c: not c.rules.flash_attention,
@@ -155,6 +156,7 @@ CONCERNS: dict[str, Callable[[SearchContext], bool]] = {
     ),
     "micro-batches-in-even-rounds": lambda c: c.schedule.name not in V_SHAPES,
     "ep-in-dp-tp-of-new-releases": lambda c: moe(c) and c.rules.core_models and c.rules.framework is MINDFORMERS,
+    "moe-sp-of-new-releases": lambda c: moe(c) and not c.rules.core_models and c.rules.framework is MINDFORMERS,
     "zero-bubble-of-new-releases": lambda c: c.schedule.name == "zero_bubble_v",
 }
 """Whether each rule says anything about a job, its framework apart; those that are not here always do."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from taylor.base.errors import InputError
 from taylor.command_lines import layerwise, parallel_tool
 from taylor.parsers.galvatron.strategy_file import read_strategy
 from taylor.workflows import layerwise_refine, search
@@ -84,6 +82,7 @@ def test_what_layerwise_costs_cannot_say_is_left_out_by_name(ranked, tmp_path, c
     assert json.loads((tmp_path / "layerwise" / "layerwise.json").read_text())[0]["reason"] == one.reason
 
 
-def test_without_full_the_flag_is_refused():
-    with pytest.raises(InputError, match=re.escape("--layerwise: has no effect without --full")):
-        parallel_tool.run([*JOB, "--layerwise"])
+def test_without_full_the_flag_is_noted(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    parallel_tool.run([*JOB, "--fix", "tp=2", "--output_path", "out/nd", "--layerwise"])
+    assert "--layerwise: has no effect without --full" in capsys.readouterr().err

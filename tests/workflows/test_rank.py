@@ -81,11 +81,13 @@ def test_a_schedule_that_does_not_exist_for_the_batch_is_refused_and_keeps_its_r
     (tmp_path / "files" / "odd.sh").write_text(odd, encoding="utf-8")
     for words in ((), ("-evaluate", "y")):
         done = run_tool("pipeline_parallel.py", "-shell", "files/odd.sh", "-dryrun", "n", "-check", "n", *words)
-        assert done.returncode == 2 and "multiples of the 4 stages" in done.stderr and "Traceback" not in done.stderr
+        assert done.returncode == 2 and "rule micro-batches-in-rounds" in done.stderr and "Traceback" not in done.stderr
     done = run_tool("pipeline_tool.py", "--yaml_path", "files", "--gbs", "6", "--report", "off")
     [table] = (tmp_path / "pipeline_output").glob("test_result_*.csv")
     [row] = pd.read_csv(table).to_dict("records")
-    assert row["status"] == "failed" and "multiples of the 4 stages" in row["reason"] and "Traceback" not in done.stderr
+    assert (
+        row["status"] == "failed" and "rule micro-batches-in-rounds" in row["reason"] and "Traceback" not in done.stderr
+    )
     named = ("--explain", "DP1_TP8_PP4_EP1_VPP2", "--gbs", "6")
     done = run_tool("parallel_tool.py", "--shell_path", "files/odd.sh", *named)
     assert done.returncode == 0 and "multiples of the 4 stages" in done.stdout, done.stderr

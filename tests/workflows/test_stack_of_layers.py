@@ -28,9 +28,11 @@ from taylor.workflows.stated_file import StatedFile
 from tests.parsers.megatron.test_hybrid import with_pattern
 from tests.parsers.megatron.test_scripts import BASE, script_of
 
-PERIODIC = BASE + "--experimental-attention-variant gdn\n--linear-attention-freq 4\n--num-experts 8\n"
+PERIODIC = (
+    BASE + "--sequence-parallel\n--experimental-attention-variant gdn\n--linear-attention-freq 4\n--num-experts 8\n"
+)
 PERIODIC += "--moe-ffn-hidden-size 512\n--moe-layer-freq '([0]*2+[1]*2)*6'\n"
-UNEVEN = with_pattern("'M-M*EGM-|M*EMG-|M-*EMM|MEM*M/*E'")
+UNEVEN = with_pattern("'M-M*EGM-|M*EMG-|M-*EMM|MEM*M/*E'") + "--sequence-parallel\n"
 
 
 def config_of(folder: Path, flags: str) -> TrainingConfig:

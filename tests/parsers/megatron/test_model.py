@@ -114,7 +114,9 @@ def test_expert_parallel_that_does_not_fit_a_stage_is_refused(more: str, fits: b
     if fits:
         StatedFile.read(FileJob(file))
         return
-    says = r"--expert-model-parallel-size: does not fit the 4 ranks of a stage.*found 4.*start 32 ranks"
+    says = (
+        r"--expert-model-parallel-size: breaks the rule ep-in-dp-cp: does not fit the 4 ranks.*found 4.*start 32 ranks"
+    )
     with pytest.raises(InputError, match=says):
         StatedFile.read(FileJob(file))
 

@@ -14,11 +14,13 @@ from benchmarks.reliability.outside import NotHere, loaded, source
 from taylor.base.errors import InputError
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.parameters import total_parameters
+from taylor.nd_search.stated import find_illegality
 from taylor.parsers.read import read_config
 from taylor.parsers.text.yaml_source import MAX_BYTES, MAX_LINES
 from taylor.parsers.write_back import emit_variant
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register.model import DENSE, MOE, MTP
+from taylor.workflows.devices import choose_device
 from tests.conftest import ROOT, SHARED
 
 SAMPLES = SHARED / "data" / "mindformers_yaml"
@@ -699,11 +701,12 @@ def test_experts_are_split_over_model_parallel_only_by_the_batched_products(
     assert not config.notes
 
 
-def test_expert_parallel_that_batched_products_cannot_run_is_a_misfit(tmp_path: Path) -> None:
+def test_expert_parallel_that_batched_products_cannot_run_is_illegal(tmp_path: Path) -> None:
     changes = (("  use_gmm: True", "  use_gmm: False"), ("  data_parallel: &dp 16", "  data_parallel: &dp 4"))
     config = read_config(changed(tmp_path, *changes))
-    assert config.misfit is not None and config.misfit.value == config.strategy.ep == 8
-    assert "does not divide data_parallel x context_parallel 4" in config.misfit.problem
+    found = find_illegality(config, choose_device(config).spec)
+    assert found is not None and [rule.name for rule in found.rules] == ["ep-in-dp-cp"]
+    assert (found.field, found.value, config.strategy.ep) == ("ep", 8, 8)
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_a_script_without_degrees_splits_nothing() -> None:
 def test_data_parallel_is_what_the_ranks_leave(start: str, flags: dict[str, int], dp: int, told: str | None) -> None:
     config = read(start, **flags)
     assert config.strategy.dp == dp
-    said = [note for note in config.notes if "data parallel" in note]
+    said = [note for note in config.notes if "ranks" in note]
     assert len(said) == (told is not None) and all(str(told) in note for note in said)
 
 
