@@ -178,7 +178,7 @@ def test_a_plan_that_is_known_is_the_first_one() -> None:
 def test_a_backward_of_no_time_leaves_chunks_that_do_not_fit_unreached() -> None:
     forward = np.array([1.0, np.inf])
     problem = small_problem(backward_ratio=0.0)
-    blocks = duration_blocks(problem, forward, np.zeros((3, 2)), 1.0)
+    blocks = duration_blocks(problem, forward, np.zeros((3, 2)), 0)
     assert [block.tolist() for block in blocks] == [[1.0, np.inf], [0.0, np.inf]]
 
 
