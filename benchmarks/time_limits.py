@@ -101,7 +101,7 @@ def _processor_seconds() -> float:
 def main(arguments: list[str] | None = None) -> int:
     """Run every command and print a line of each; 1 where one misses."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", nargs="?", type=Path, default=RECIPES / "scripts")
+    parser.add_argument("folder", nargs="?", type=lambda text: Path(text).resolve(), default=RECIPES / "scripts")
     parser.add_argument("--limits", type=float, nargs="+", default=[5.0, 20.0, 60.0], help="seconds")
     parser.add_argument("--recipes", type=int, default=10, help="how many, the largest first")
     parser.add_argument("--solvers", nargs="+", default=["HIGHS"])
