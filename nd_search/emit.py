@@ -164,7 +164,7 @@ def emit_yaml(
     data = launcher.dataset_keys(dataset) if dataset is not None else {}
     written: list[Path] = []
     names: list[str] = []
-    job = _job_of(config, table)
+    job = _job_of(config, table, folder)
     moved = _set_aside(folder, job)
     refused: InputError | None = None
     for stem, strategy in zip(file_stems(table), table, strict=True):
@@ -233,14 +233,19 @@ def baseline_of(folder: Path) -> Path | None:
     if not isinstance(job, dict):
         return None
     path = Path(str(job.get("path", "")))
-    known = [folder / BASELINE / path.name, path]
+    known = [folder / BASELINE / path.name, folder / path]
     return next((one for one in known if one.is_file()), None)
 
 
-def _job_of(config: TrainingConfig, table: StrategyTable) -> dict[str, object]:
-    """What tells one search's files from those of another: the configuration's path, ranks and batch."""
+def _job_of(config: TrainingConfig, table: StrategyTable, folder: Path) -> dict[str, object]:
+    """What distinguishes one search's files from those of another: the configuration's path from their folder, ranks
+    and batch."""
     first = table.row(0) if len(table) else config.strategy
-    return {"path": os.path.abspath(config.path), "ranks": first.world_size, "batch": first.global_batch}
+    return {
+        "path": os.path.relpath(config.path.resolve(), folder.resolve()),
+        "ranks": first.world_size,
+        "batch": first.global_batch,
+    }
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

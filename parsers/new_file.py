@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -44,6 +45,32 @@ class NewJob:
     def rest(self) -> int:
         """Ranks of one replica of the file as it is made."""
         return self.ranks // self.dp
+
+
+@dataclass(frozen=True)
+class NewFile:
+    """How one framework's file is made from a model alone.
+
+    Parameters
+    ----------
+    name, title : str
+        What ``--framework`` and messages call the framework.
+    suffix : str
+        Of its files.
+    text : callable
+        Makes the file of a job; raises `InputError` where it knows no such model.
+    on_ascend : bool
+        It is one of those that are assumed on Ascend devices; else elsewhere.
+    trains_mtp : bool
+        It trains a model's MTP modules.
+    """
+
+    name: str
+    title: str
+    suffix: str
+    text: Callable[[NewJob], str]
+    on_ascend: bool = False
+    trains_mtp: bool = True
 
 
 def difference(asked: ModelSpec, written: ModelSpec) -> str | None:

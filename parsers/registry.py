@@ -37,7 +37,7 @@ def speaking_for(config: TrainingConfig) -> Launcher:
     own = launcher_of(config)
     if own.starts_training:
         return own
-    return next((each for each in LAUNCHERS if each.name == config.rules.framework.name), own)
+    return {each.name: each for each in LAUNCHERS}.get(config.rules.framework.name, own)
 
 
 def launchers_for(path: Path) -> list[Launcher]:

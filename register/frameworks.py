@@ -509,3 +509,6 @@ DEFAULT_FRAMEWORK = MINDFORMERS
 
 UNDER_GALVATRON = MEGATRON
 """Whose rules closed forms take for a strategy of Galvatron: its runtime uses Megatron's parallel layers."""
+
+WRITTEN_FROM_MODELS = ("megatron", "mindspeed", "mindformers", "torchtitan")
+"""What ``--framework`` calls those whose files are made from a model alone (`parsers.new_files.NEW_FILES`)."""

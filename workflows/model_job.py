@@ -21,8 +21,8 @@ from taylor.nd_search.emit import emit_yaml
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import search
 from taylor.parsers.huggingface.registered import naming
-from taylor.parsers.new_file import NewJob, difference
-from taylor.parsers.new_files import NEW_FILES, NewFile
+from taylor.parsers.new_file import NewFile, NewJob, difference
+from taylor.parsers.new_files import NEW_FILES
 from taylor.parsers.read import config_of
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
@@ -66,9 +66,6 @@ NEUTRAL = "json"
 
 FRAMEWORKS = (*NEW_FILES, NEUTRAL)
 """What ``--framework`` takes."""
-
-USUAL_FRAMEWORKS = {False: ("megatron", "torchtitan"), True: ("mindspeed", "mindformers")}
-"""Frameworks that are assumed where nobody names one, the first that can describe the model; True: on Ascend."""
 
 ASCEND = "ascend"
 """How the names of Ascend's devices begin."""
@@ -275,7 +272,7 @@ def state_model(job: ModelJob, output: Path) -> Path:
             log.info("framework: %s (%s, %s)", one.name, one.title, by)
             return target
         if job.framework:
-            cure = f"use one of {', '.join(name for name in FRAMEWORKS if name != job.framework)}"
+            cure = f"use one of {', '.join(name for name in FRAMEWORKS if name != one.name)}"
             raise InputError(f"cannot describe {job.name}: {problem}", field="--framework", value=one.name, cure=cure)
         log.warning("%s's files cannot describe %s: %s", one.title, job.name, problem)
     log.info("framework: %s; the plan is written as JSON, which starts no training", rules.framework.name)
@@ -298,17 +295,19 @@ def _frameworks(job: ModelJob, config: TrainingConfig, device: DeviceSpec) -> li
     InputError
         When there is none of that name.
     """
-    if job.framework == NEUTRAL:
+    asked = job.framework
+    if asked == NEUTRAL:
         return []
-    if job.framework is not None:
-        if job.framework not in NEW_FILES:
+    if asked:
+        if asked not in NEW_FILES:
             cure = f"use one of {', '.join(FRAMEWORKS)}"
-            raise InputError("is no framework", field="--framework", value=job.framework, cure=cure)
-        return [NEW_FILES[job.framework]]
-    usual: tuple[str, ...] = USUAL_FRAMEWORKS[device.name.startswith(ASCEND)]
-    if config.rules.framework.name in NEW_FILES and config.rules.framework.name not in ("megatron", *usual):
-        usual = (config.rules.framework.name,)  # the model's own file names it
-    return [NEW_FILES[name] for name in usual]
+            raise InputError("is no framework", field="--framework", value=asked, cure=cure)
+        return [NEW_FILES[asked]]
+    usual = [one for one in NEW_FILES.values() if one.on_ascend is device.name.startswith(ASCEND)]
+    own = NEW_FILES.get(config.rules.framework.name)
+    if own is not None and own not in (next(iter(NEW_FILES.values())), *usual):
+        return [own]  # the model's own file names it
+    return usual
 
 
 def _write_new(one: NewFile, new: NewJob, target: Path, register_path: Path | None) -> str | None:
@@ -322,9 +321,9 @@ def _write_new(one: NewFile, new: NewJob, target: Path, register_path: Path | No
 
 
 def _trained(one: NewFile, model: ModelSpec) -> ModelSpec:
-    """What a framework trains of a model: torchtitan trains no MTP module."""
-    if one.name == "torchtitan" and model.mtp_layers:
-        log.warning("torchtitan trains %s without its MTP module", model.name)
+    """What a framework trains of a model."""
+    if not one.trains_mtp and model.mtp_layers:
+        log.warning("%s trains %s without its MTP module", one.title, model.name)
         return model.replace(mtp_layers=0)
     return model
 

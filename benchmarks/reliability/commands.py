@@ -98,8 +98,12 @@ def typed(most_seconds: float = SECONDS, quick: bool = False) -> Result:
     with tempfile.TemporaryDirectory(prefix="readme-") as clone:
         folder = Path(clone)
         prepare(folder, compiled=quick)
+        left_out: set[str] = set()  # files that commands make which are not typed
         for words in english:
             if words[0] in ELSEWHERE or not is_at_hand(words) or (quick and is_slow(words)):
+                left_out |= {words[at + 1] for at, word in enumerate(words[:-1]) if word == "-o"}
+                continue
+            if left_out & {*words}:
                 continue
             began = time.monotonic()
             code, text = type_command(words, folder, most_seconds)

@@ -7,7 +7,7 @@ from itertools import groupby
 from taylor.parsers.megatron.frequency import list_text
 from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN
 from taylor.parsers.megatron.stack import LINEAR_FREQ, LINEAR_VARIANTS, VARIANT
-from taylor.parsers.new_file import TRAIN_STEPS, NewJob
+from taylor.parsers.new_file import TRAIN_STEPS, NewFile, NewJob
 from taylor.register.layers import GATED_DELTA, SLIDING, AttentionSpec, LayerSpec, MoeSpec
 from taylor.register.model import ModelSpec
 from taylor.register.pattern import kinds_in_order
@@ -241,3 +241,9 @@ def _expert_flags(moe: MoeSpec, has_experts: list[bool]) -> _Flags:
         text = f"([0]*{parts[0][1]}+[1]*{parts[1][1]})" if plain else list_text(has_experts)
         flags[PATTERN] = f'"{text}"'
     return flags
+
+
+NEW_FILES = (
+    NewFile("megatron", "Megatron-LM", ".sh", megatron_script),
+    NewFile("mindspeed", "MindSpeed-LLM", ".sh", mindspeed_script, on_ascend=True),
+)

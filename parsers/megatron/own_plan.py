@@ -210,8 +210,8 @@ def misfit_layout(flags: Flags, model: ModelSpec) -> Misfit | None:
     text = flags.text(LAYOUT)
     try:
         chunks = expand_layout(text)
-    except LayoutProblem as problem:
-        return Misfit(f"--{LAYOUT}", text, str(problem), "correct the layout")
+    except LayoutProblem as error:
+        return Misfit(f"--{LAYOUT}", text, str(error), "correct the layout")
     letters = "".join(chunks)
     for letter, there, of in (("t", layer_positions(flags), "layers"), ("m", model.mtp_layers, "MTP layers")):
         placed = letters.count(letter)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from taylor.parsers.new_file import NewJob
+from taylor.parsers.new_file import NewFile, NewJob
 from taylor.register.layers import MoeSpec
 from taylor.register.model import MlaSpec, ModelSpec
 
@@ -208,3 +208,6 @@ def _yaml(value: object) -> str:
     if value is None or isinstance(value, (bool, int, float)):
         return "null" if value is None else str(value)
     return json.dumps(value)
+
+
+NEW_FILES = (NewFile("mindformers", "MindFormers", ".yaml", mindformers_yaml, on_ascend=True),)

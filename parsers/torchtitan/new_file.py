@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taylor.base.errors import InputError
-from taylor.parsers.new_file import TRAIN_STEPS, NewJob, difference
+from taylor.parsers.new_file import TRAIN_STEPS, NewFile, NewJob, difference
 from taylor.parsers.torchtitan.flavours import OWN_FLAVOURS
 from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
@@ -85,3 +85,6 @@ enable = false
 [activation_checkpoint]
 mode = "full"
 """
+
+
+NEW_FILES = (NewFile("torchtitan", "torchtitan", ".toml", torchtitan_toml, trains_mtp=False),)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from taylor.base.errors import InputError
 from taylor.command_lines.arguments import asked_margin, chosen_path
+from taylor.register.frameworks import WRITTEN_FROM_MODELS
 
-FRAMEWORK_NAMES = ("megatron", "mindspeed", "mindformers", "torchtitan", "json")
+FRAMEWORK_NAMES = (*WRITTEN_FROM_MODELS, "json")
 """`workflows.model_job.FRAMEWORKS`, which a command's --help must not wait for."""
 
 if TYPE_CHECKING:  # a command's --help and --version must not wait for what only its work needs
