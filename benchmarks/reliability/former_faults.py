@@ -158,7 +158,7 @@ FORMER = (
     ),
     Former(
         "what the launcher would not start is planned all the same", "workflows/schedules.py",
-        "if (misfit := config.misfit) is not None:", "if (misfit := config.misfit) is not None and not misfit:",
+        "if (misfit := config.misfit) is not None and", "if (misfit := config.misfit) is None and",
         ("tests/parsers/megatron/test_layouts.py",),
     ),
     Former(
