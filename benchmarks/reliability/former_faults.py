@@ -173,7 +173,8 @@ FORMER = (
     ),
     Former(
         "Ulysses over more ranks than key-value heads is let through under MindFormers", "register/frameworks.py",
-        '        "context-needs-flash",\n        "kv-groups-by-ulysses",\n', '        "context-needs-flash",\n',
+        '        "context-needs-flash",\n        "heads-by-ulysses",\n        "kv-groups-by-ulysses",\n',
+        '        "context-needs-flash",\n        "heads-by-ulysses",\n',
         (_LEGAL,),
     ),
     Former(
