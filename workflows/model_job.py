@@ -298,7 +298,7 @@ def _frameworks(job: ModelJob, config: TrainingConfig, device: DeviceSpec) -> li
     asked = job.framework
     if asked == NEUTRAL:
         return []
-    if asked:
+    if asked is not None:
         if asked not in NEW_FILES:
             cure = f"use one of {', '.join(FRAMEWORKS)}"
             raise InputError("is no framework", field="--framework", value=asked, cure=cure)
