@@ -35,7 +35,7 @@ from taylor.results import Found, Planned
 from taylor.workflows.candidates import config_files, load_candidates
 from taylor.workflows.devices import choose_device
 from taylor.workflows.evaluate_file import evaluate_own, own_solution
-from taylor.workflows.legality import refuse_unknown_rules
+from taylor.workflows.legality import refuse_unknown_rules, rules_waived
 from taylor.workflows.model_job import ModelJob, choose_strategy, model_file
 from taylor.workflows.options import FileJob, RatioChoice
 from taylor.workflows.own_plans import runs_on
@@ -202,7 +202,7 @@ def search(
     refuse_unknown_rules(allow_illegal, config)
     options["disabled_rules"] = (*options.get("disabled_rules", ()), *allow_illegal)
     chosen = choose_device(config, device)
-    solves = QuickSolves(config, chosen)
+    solves = QuickSolves(config, chosen, allow_illegal=rules_waived(options["disabled_rules"], config))
     return Found(config, search_space(config, chosen.spec, SearchOptions(**options), rules, quick_solve=solves))
 
 

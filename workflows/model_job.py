@@ -226,7 +226,15 @@ def write_strategies(
     chosen = choose_device(config, job.device, job.register_path)
     workers = workers or os.cpu_count() or 1
     until = math.inf if how.time_limit is None else time.monotonic() + QUICK_SHARE * how.time_limit
-    solves = QuickSolves(config, chosen, how=how, workers=workers, register_path=job.register_path, until=until)
+    solves = QuickSolves(
+        config,
+        chosen,
+        how=how,
+        workers=workers,
+        register_path=job.register_path,
+        allow_illegal=job.allow_illegal,
+        until=until,
+    )
     found = search(config, chosen.spec, replace(_space(job, config), profile_num=most), quick_solve=solves)
     which = [int(index) for index in found.chosen]
     log.info(

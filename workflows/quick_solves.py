@@ -26,6 +26,7 @@ from taylor.pipeline_solver.solution import INFEASIBLE, Solution
 from taylor.workflows.candidate_file import CandidateFile
 from taylor.workflows.devices import ChosenDevice
 from taylor.workflows.kept_solves import SolveStore
+from taylor.workflows.legality import require_legal
 from taylor.workflows.module_choices import offered_words, with_host_priced
 from taylor.workflows.options import AskedModules
 from taylor.workflows.own_plans import problem_of
@@ -61,6 +62,8 @@ class QuickSolves:
         Where files name their model, and the environment of their runs.
     store : SolveStore or None
         Where solves are kept and found again.
+    allow_illegal : tuple of str
+        Legality rules that a strategy may break.
     until : float
         Time of the monotonic clock after which no solve is begun: what is not solved keeps its estimate.
     """
@@ -74,6 +77,7 @@ class QuickSolves:
     register_path: Path | None = None
     env_json: Path | None = None
     store: SolveStore | None = None
+    allow_illegal: tuple[str, ...] = ()
     until: float = math.inf
 
     def __call__(self, strategies: Sequence[Strategy], limit_mib: float) -> list[SolvedStep]:
@@ -135,9 +139,11 @@ class QuickSolves:
             try:
                 emit_variant(self.config, strategy, path, plan=None)
                 config = read_for(path, self.register_path, self.env_json, self.config.margin)
+                if config.open_ranks is not None:
+                    config = config.on_ranks(strategy.world_size, strategy.global_batch)
             except TaylorError as error:
                 raise _Unwritten(str(error)) from error
-        config = with_host_priced(config, card)
+        config = require_legal(with_host_priced(config, card), card, self.allow_illegal)
         memory = replace(estimate_memory(config, card), device_limit_mib=limit_mib)
         ratios = estimate_ratios(config.model, strategy, config.rules, card)
         words = offered_words(config, card, self.modules)

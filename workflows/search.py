@@ -130,6 +130,7 @@ def _search(
         register_path=options.register_path,
         env_json=options.dryruns.env_json,
         store=SolveStore(options.ranking.output) if options.full else None,
+        allow_illegal=rules_waived(options.space.disabled_rules, config),
     )
     if corrected is None:
         log.info("memory: estimated by closed forms")

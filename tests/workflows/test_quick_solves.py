@@ -44,6 +44,32 @@ def test_a_quick_solve_states_the_problem_of_the_file_that_is_written(
         assert solves._problem(strategy, limit).fingerprint() == problem_of(candidate).fingerprint()
 
 
+OPEN = (
+    "python pretrain_gpt.py --num-layers 32 --hidden-size 4096 --num-attention-heads 32 --seq-length 4096 --swiglu "
+    "--max-position-embeddings 4096 --padded-vocab-size 50304 --micro-batch-size 1 --global-batch-size 64 --bf16 "
+    "--position-embedding-type rope --use-distributed-optimizer "
+)
+
+
+def test_a_file_that_leaves_its_ranks_open_is_solved_on_those_of_the_strategy(tmp_path: Path) -> None:
+    """The written script cannot hold them: read alone, it would be a job of the least ranks."""
+    (tmp_path / "open.sh").write_text(OPEN)
+    config = read_config(tmp_path / "open.sh")
+    assert config.open_ranks is not None and config.strategy.world_size == 1
+    strategy = Strategy(4, 2, 4, op=4, sp=False, micro_batches=16)
+    problem = QuickSolves(config, choose_device(config))._problem(strategy, 80_000.0)
+    assert (problem.stages, problem.micro_batches) == (4, 16)
+
+
+def test_a_strategy_with_which_the_file_does_not_start_has_no_plan(tmp_path: Path) -> None:
+    """A ranking refuses its file: Megatron's layers move to the host without a pipeline alone."""
+    (tmp_path / "moved.sh").write_text(OPEN + "--cpu-offloading-num-layers 4 --transformer-impl transformer_engine")
+    config = read_config(tmp_path / "moved.sh")
+    solves = QuickSolves(config, choose_device(config), workers=1)
+    [step] = solves([Strategy(4, 2, 4, op=4, sp=False, micro_batches=16)], 80_000.0)
+    assert step.ms is None and "does not go with 4 pipeline stages" in step.refused
+
+
 @pytest.mark.parametrize(
     "name, ranks",
     [("pretrain_deepseek3_128p.yaml", 128), ("pretrain_qwen3_30b_a3b.yaml", 32), ("pretrain_llama3_70b.sh", 32)],
