@@ -26,9 +26,7 @@ def refuse_unknown_rules(allowed: Sequence[str], config: TrainingConfig) -> None
     InputError
         With the names that are near.
     """
-    known = [rule.name for rule in LEGALITY_RULES]
-    if config.misfit is not None and config.misfit.rule:
-        known.append(config.misfit.rule)
+    known = _asked_names(config)
     for name in allowed:
         if name not in known:
             cure = f"{did_you_mean(name, known)} (`taylor rules` lists them)"
@@ -37,8 +35,14 @@ def refuse_unknown_rules(allowed: Sequence[str], config: TrainingConfig) -> None
 
 def rules_waived(disabled: Sequence[str], config: TrainingConfig) -> tuple[str, ...]:
     """Return those of a search's disabled rules that a stated job is asked."""
-    known = {rule.name for rule in LEGALITY_RULES} | ({config.misfit.rule} if config.misfit is not None else set())
+    known = _asked_names(config)
     return tuple(name for name in disabled if name in known)
+
+
+def _asked_names(config: TrainingConfig) -> list[str]:
+    """Names of the rules that a stated job is asked: legality's, and the one that its reader found broken."""
+    misfit = [config.misfit.rule] if config.misfit is not None and config.misfit.rule else []
+    return [*(rule.name for rule in LEGALITY_RULES), *misfit]
 
 
 def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[str] = ()) -> TrainingConfig:
