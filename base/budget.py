@@ -23,7 +23,7 @@ class TimeBudget:
 
     @classmethod
     def of(cls, seconds: float | None) -> TimeBudget:
-        """A budget of so many seconds from now; None for no limit."""
+        """Start a budget that ends `seconds` from now; None for no limit."""
         return cls(None if seconds is None else time.monotonic() + seconds)
 
     @property
@@ -49,7 +49,7 @@ class TimeBudget:
         return min(left, seconds)
 
     def later(self, seconds: float) -> TimeBudget:
-        """The same with so many seconds more."""
+        """Return a budget that ends `seconds` later."""
         return self if self.deadline is None else TimeBudget(self.deadline + seconds)
 
 

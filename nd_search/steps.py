@@ -92,9 +92,10 @@ def choose_by_solves(
     refused: dict[int, str] = {}
     while True:
         rank_ms = np.where(looked, step_ms, OPTIMISM * step_ms)
-        if int(looked.sum()) >= MOST_SOLVED * number:  # from here on nothing is solved that need not be
-            enough = np.flatnonzero(solved)
-            rank_ms[~looked] = np.inf if len(enough) >= number else rank_ms[~looked]
+        if (
+            looked.sum() >= MOST_SOLVED * number and solved.sum() >= number
+        ):  # enough was looked at, and enough is solved
+            rank_ms[~looked] = np.inf
         possible = np.flatnonzero(np.isfinite(rank_ms))
         chosen = possible[choose(table.select(possible), rank_ms[possible], number, options.spread)]
         open_ones = chosen[~looked[chosen]]
