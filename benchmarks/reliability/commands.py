@@ -26,6 +26,9 @@ ELSEWHERE = ("make", "pip", "source")
 
 SECONDS = 1800.0
 
+SHIPPED_SCRIPT = "config/pretrain_llama3_70b.sh"
+"""What stands for a script that a slow command would write, where it is not typed."""
+
 _BLOCK = re.compile(r"^```(?:sh|bash|shell)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -98,12 +101,11 @@ def typed(most_seconds: float = SECONDS, quick: bool = False) -> Result:
     with tempfile.TemporaryDirectory(prefix="readme-") as clone:
         folder = Path(clone)
         prepare(folder, compiled=quick)
-        left_out: set[str] = set()  # files that commands make which are not typed
         for words in english:
             if words[0] in ELSEWHERE or not is_at_hand(words) or (quick and is_slow(words)):
-                left_out |= {words[at + 1] for at, word in enumerate(words[:-1]) if word == "-o"}
-                continue
-            if left_out & {*words}:
+                for flag, name in zip(words, words[1:], strict=False):
+                    if flag == "-o" and name.endswith(".sh"):
+                        shutil.copy(folder / SHIPPED_SCRIPT, folder / name)
                 continue
             began = time.monotonic()
             code, text = type_command(words, folder, most_seconds)
