@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.checker import check
 from taylor.pipeline_solver.durations import schedule_of
@@ -24,7 +26,8 @@ def solve_plainly(problem: PipelineProblem, known: PipelinePlan | None, seconds:
     Parameters
     ----------
     seconds : float or None
-        Limit of the search for the plan of least memory, which is looked for where no even one fits.
+        Limit of the search for the plan of least memory, which is looked for where no even one fits; without a plan
+        where it comes first.
     """
     best = None if known is None else judged(problem, known, SOLVER_NAME)
     for one in placements(problem)[:1]:
@@ -32,10 +35,11 @@ def solve_plainly(problem: PipelineProblem, known: PipelinePlan | None, seconds:
             if not check(problem, plan):
                 best = better_of_two(best, judged(problem, plan, SOLVER_NAME))
     if best is None and not problem.uniform_recompute:
-        frugal = most_frugal_plan(problem, seconds)
-        if frugal is None or over_limit(problem, frugal):
-            return Solution(INFEASIBLE, Termination.INFEASIBLE, solver=SOLVER_NAME)
-        best = judged(problem, frugal, SOLVER_NAME)
+        with suppress(TimeoutError):
+            frugal = most_frugal_plan(problem, seconds)
+            if frugal is None or over_limit(problem, frugal):
+                return Solution(INFEASIBLE, Termination.INFEASIBLE, solver=SOLVER_NAME)
+            best = judged(problem, frugal, SOLVER_NAME)
     found = best or Solution(FEASIBLE, solver=SOLVER_NAME)
     return found.replace(bound=least_step_time(problem)).ended_by(Termination.NOT_COMPILED)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from taylor.base.budget import TimeBudget
+from taylor.base.budget import FINISH_SECONDS, TimeBudget
 from taylor.base.interrupts import presses
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.checker import check
@@ -92,7 +92,8 @@ def solve(
         if not ready:
             from taylor.pipeline_solver.plain_plans import solve_plainly
 
-            solution = solve_plainly(problem, warm_start, options.time_limit)
+            # The wait took the whole limit; a command has these seconds beyond it.
+            solution = solve_plainly(problem, warm_start, TimeBudget(deadline).later(FINISH_SECONDS).left)
         else:
             within = options.replace(time_limit=TimeBudget(deadline).left)
             if warm_start is None and not entry.one_recompute_choice and deadline is not None:
