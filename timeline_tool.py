@@ -4,7 +4,7 @@ import os
 import sys
 
 try:
-    if __name__ in ("__main__", "__mp_main__"):  # the second in processes that the first starts anew
+    if __name__ in ("__main__", "__mp_main__"):  # the second in processes that the first spawns
         # Nothing but `taylor` is imported from this folder, whatever files lie in it.
         FOLDER = os.path.dirname(os.path.abspath(__file__))
         sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != FOLDER]

@@ -59,7 +59,7 @@ def command_without_folder(interpreter: str) -> str:
 
 @cache
 def isolate_processes() -> None:
-    """Let processes that `multiprocessing` starts anew, and its resource tracker, ignore the working folder.
+    """Let processes that `multiprocessing` spawns, and its resource tracker, ignore the working folder.
 
     They are given this process's `sys.path` before they import anything but Python's own. Forked ones need nothing.
     """

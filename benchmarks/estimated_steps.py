@@ -48,8 +48,8 @@ def main() -> None:
     for name in JOBS:
         for what, ratios in zip(("formula", "search"), ratios_of(name), strict=True):
             low, middle, high, most = np.quantile(ratios, [0.0, 0.5, 0.9, 1.0])
-            told = f"least {low:.2f} median {middle:.2f} 90 % {high:.2f} most {most:.2f}"
-            print(f"{name:40} {what:8} {len(ratios):4} {told}")
+            figures = f"least {low:.2f} median {middle:.2f} 90 % {high:.2f} most {most:.2f}"
+            print(f"{name:40} {what:8} {len(ratios):4} {figures}")
 
 
 if __name__ == "__main__":

@@ -137,15 +137,20 @@ def main() -> int:
             start = time.monotonic()
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    told, why = outcome(case, Path(folder), args.limit)
+                    result, why = outcome(case, Path(folder), args.limit)
                 except TaylorError as error:
-                    told, why = DIFFERENT, f"{type(error).__name__}: {error}"
-            row = {**case._asdict(), "outcome": told, "why": why.replace(folder, ""), "seconds": f"{_since(start):.1f}"}
+                    result, why = DIFFERENT, f"{type(error).__name__}: {error}"
+            row = {
+                **case._asdict(),
+                "outcome": result,
+                "why": why.replace(folder, ""),
+                "seconds": f"{_since(start):.1f}",
+            }
             table.writerow(row)
             file.flush()
             known.append(row)
     counts = Counter(row["outcome"] for row in known)
-    print(f"{len(known)} cases: " + ", ".join(f"{count} {told}" for told, count in counts.most_common()))
+    print(f"{len(known)} cases: " + ", ".join(f"{count} {result}" for result, count in counts.most_common()))
     return 1 if counts[DIFFERENT] else 0
 
 

@@ -85,11 +85,11 @@ def limited_run(script: Path, limit: float, solver: str, *, cold: bool) -> Limit
         before, began = _processor_seconds(), time.monotonic()
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
         wall, processor = time.monotonic() - began, _processor_seconds() - before
-        told = json.loads(result.read_text()) if result.exists() else {}
-    status = str(told.get("status", done.stderr.strip()[-200:]))
+        stored = json.loads(result.read_text()) if result.exists() else {}
+    status = str(stored.get("status", done.stderr.strip()[-200:]))
     return LimitedRun(
         script.stem, solver, limit, wall, processor, os.getloadavg()[0], done.returncode, status,
-        told.get("objective"), told.get("bound"),
+        stored.get("objective"), stored.get("bound"),
     )  # fmt: skip
 
 

@@ -88,8 +88,8 @@ def difference(asked: ModelSpec, written: ModelSpec) -> str | None:
     if len(theirs) != len(ours):
         return f"{len(ours)} layers would become {len(theirs)}"
     for at, (one, other) in enumerate(zip(ours, theirs, strict=True)):
-        if told := _layer_difference(one, other):
-            return f"layer {at}: {told}"
+        if first := _layer_difference(one, other):
+            return f"layer {at}: {first}"
     if asked.mtp_layers != written.mtp_layers:
         return f"{asked.mtp_layers} MTP modules would become {written.mtp_layers}"
     if asked.mtp_layers and _module(asked) != _module(written):

@@ -109,7 +109,7 @@ def fit_verdict(
     known : KnownError or None
         Of the peaks.
     confirmed : bool
-        A dry-run of this very plan held.
+        A dry-run of this very plan passed.
     cure : str
         What a caller knows to mend a plan that does not fit.
     """

@@ -123,7 +123,7 @@ class QuickSolves:
         """The problem that a ranking states for the strategy's file.
 
         The file is written and read again: what a launcher derives from the degrees, such as a padded vocabulary, is
-        derived anew.
+        derived again.
 
         Raises
         ------
