@@ -41,8 +41,8 @@ const WORDS = {
 };
 // What a person at the page is told most often, as the program says it in English, and in Chinese.
 const CHINESE = [
-  [/breaks the rule ([\w-]+): .*?\(found (\d+)\); nearest legal: ([^;]+)/, "违反框架规则 $1（现为 $2）；最近的合法取值：$3"],
-  [/breaks the rule ([\w-]+): .*?\(found (\d+)\)/, "违反框架规则 $1（现为 $2）"],
+  [/breaks the rule ([\w-]+): (.*?) \(found (\d+)\); nearest legal: ([^;]+); source: (.*); --allow_illegal/, "违反框架规则 $1（$2）：现为 $3；最近的合法取值：$4；依据：$5"],
+  [/breaks the rule ([\w-]+): (.*?) \(found (\d+)\)/, "违反框架规则 $1（$2）：现为 $3"],
   [/ranks: is not divisible by TP x PP x CP = (\d+) \(found (\d+)\)/, "卡数 $2 不能被 TP x PP x CP = $1 整除"],
   [/gbs: is not divisible by DP x micro-batch = (\d+) \(found (\d+)\)/, "全局批大小 $2 不能被 DP x 微批大小 = $1 整除"],
   [/one stage has nothing to interleave \(found (\d+)\)/, "只有一个流水级，不能交错成 $1 块：请把交错数设为 1，或至少用两个流水级"],
