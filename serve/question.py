@@ -147,8 +147,11 @@ class Models:
         )  # fmt: skip
         config = base.replace(strategy=strategy, plan=None)
         config = config.replace(schedule=config.schedule_for(ask.vpp))
-        config = require_legal(config, choose_device(config, ask.device).spec)
-        require_schedule(config)
+        try:
+            config = require_legal(config, choose_device(config, ask.device).spec)
+            require_schedule(config)
+        except InputError as error:  # the file is the page's own, and no one's who asks
+            raise InputError(str(error).removeprefix(f"{config.path}: ")) from None
         return config
 
     def answer(self, ask: Question) -> dict[str, Any]:
