@@ -36,6 +36,7 @@ from benchmarks.brute_force import (
     with_choices,
     with_entries,
     with_unlike_lags,
+    with_unlike_ratios,
     with_unlike_stages,
 )
 from benchmarks.reliability.campaign import Figure, Part, Portion, Result, faults_of, run_part, split, total
@@ -108,6 +109,8 @@ def choice_problem(rng: np.random.Generator) -> PipelineProblem:
     if not problem.slowness and rng.random() < 0.2:
         problem = with_unlike_stages(problem, rng)
     problem = with_choices(problem, rng, MOST_CHOICES)
+    if problem.slowness and rng.random() < 0.5:
+        problem = with_unlike_ratios(problem, rng)
     return under_one_choice(problem, rng) if rng.random() < 0.25 else problem
 
 

@@ -14,6 +14,7 @@ from benchmarks.brute_force import (
     comparable_problem,
     enumerate_optimum,
     faults,
+    random_problem,
     with_choices,
     with_unlike_lags,
     with_unlike_ratios,
@@ -108,15 +109,17 @@ def test_the_optimum_on_stages_of_unlike_speed_and_memory_equals_that_over_every
             assert faults(problem, truth, solver) == [], problem
 
 
-@pytest.mark.parametrize(("solver", "count"), [("HIGHS", 20), ("HIGHS-MILP", 8), ("CBC", 3)])
+@pytest.mark.parametrize(("solver", "count"), [("HIGHS", 15), ("HIGHS-MILP", 8), ("CBC", 3)])
 def test_the_optimum_on_cards_of_unlike_time_ratios_equals_that_over_every_plan(solver, count):
     rng = np.random.default_rng(900)
     while count:
-        problem, _ = comparable_problem(rng, 20_000)
+        problem = random_problem(rng)
+        if problem.stages * problem.interleaves > 9:  # minutes of enumeration: `make random-choices` has these
+            continue
         if count % 3 == 0 and not problem.uniform_recompute:
             problem = with_choices(problem, rng, 3)
         problem = with_unlike_ratios(with_unlike_stages(problem, rng), rng)
-        truth = enumerate_optimum(problem, 50_000)
+        truth = enumerate_optimum(problem, 20_000)
         if truth is None:
             continue
         assert faults(problem, truth, solver, mps=solver == "CBC") == [], problem
