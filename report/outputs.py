@@ -17,7 +17,7 @@ from taylor.report.html import write_html_report
 from taylor.report.memory_parts import MemoryParts, from_problem
 from taylor.report.page_data import Course
 from taylor.report.picture import write_picture
-from taylor.report.planned import with_dryrun
+from taylor.report.planned import planned_timeline, with_dryrun
 from taylor.report.tables import summary_lines
 from taylor.report.timeline import Timeline, side_by_side
 
@@ -68,7 +68,7 @@ def write_views(
     """
     if solution.plan is None:
         raise InputError("has no plan to draw", field=title, cure="solve it first")
-    main = with_dryrun(Timeline.from_plan(problem, solution.plan, title), dryrun)
+    main = with_dryrun(planned_timeline(problem, solution.plan, title), dryrun)
     timelines = {title: main} | {name: _timeline(problem, name, plan) for name, plan in (others or {}).items()}
     together = _laid_together(timelines, title)
     files: dict[str, str] = {}
@@ -102,7 +102,7 @@ def _timeline(problem: PipelineProblem, name: str, plan: PipelinePlan | Timeline
     if isinstance(plan, Timeline):
         return plan
     try:
-        return Timeline.from_plan(problem, plan, name)
+        return planned_timeline(problem, plan, name)
     except ValueError as error:
         raise InputError(str(error), field=name) from error
 

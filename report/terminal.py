@@ -17,6 +17,7 @@ from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
 from taylor.report.compress import gap_text, strategy_text
 from taylor.report.plan_text import pair_lines, plan_table
+from taylor.report.planned import planned_timeline
 from taylor.report.ranking import note_lines, plan_lines, ranking_table, verdict_lines
 from taylor.report.slices import slice_marks
 from taylor.report.timeline import Timeline, drawing_windows, window_shares
@@ -152,7 +153,7 @@ def print_pipeline(problem: PipelineProblem, solution: Solution) -> None:
     """Print the pipeline of a plan in characters on standard output."""
     if solution.plan is not None:
         out = _standard_output()
-        out.print(pipeline_text(Timeline.from_plan(problem, solution.plan), out.width), soft_wrap=True)
+        out.print(pipeline_text(planned_timeline(problem, solution.plan), out.width), soft_wrap=True)
 
 
 @contextmanager

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
-from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import BubbleShares
 from taylor.report.host_link import HostTransfers
 from taylor.report.intervals import Activity, FloatArray, merged
@@ -138,13 +137,6 @@ class Timeline:
 
     def __len__(self) -> int:
         return len(self.start)
-
-    @classmethod
-    def from_plan(cls, problem: PipelineProblem, plan: PipelinePlan, title: str = "plan") -> Timeline:
-        """Simulate a plan: see `report.planned.planned_timeline`."""
-        from taylor.report.planned import planned_timeline
-
-        return planned_timeline(problem, plan, title)
 
     @property
     def rows(self) -> int:

@@ -17,7 +17,7 @@ from taylor.report.compress import compress
 from taylor.report.facts import Answer, PageFacts, PageTable
 from taylor.report.html import write_html_report
 from taylor.report.memory_parts import from_problem
-from taylor.report.timeline import Timeline
+from taylor.report.planned import planned_timeline
 from taylor.workflows.page_facts import EQUAL_GAIN, gap_words, room_answer
 
 DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "micro_batches")
@@ -159,7 +159,7 @@ def write_comparison_page(path: Path, first: Path, second: Path) -> None:
     names, results = _names(first, second), (read_result(first), read_result(second))
     told = compare(names, results)
     timelines = {
-        name: Timeline.from_plan(result.problem, result.plan, name) for name, result in zip(names, results, strict=True)
+        name: planned_timeline(result.problem, result.plan, name) for name, result in zip(names, results, strict=True)
     }
     fits = [
         room_answer(*_memory(result), result.memory_source or "", memory_error(result.memory_source or ""))

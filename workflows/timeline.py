@@ -14,6 +14,7 @@ from taylor.pipeline_solver.result import read_result
 from taylor.report.chrome_trace import write_chrome_trace
 from taylor.report.facts import PageFacts, PageTable
 from taylor.report.picture import write_picture
+from taylor.report.planned import planned_timeline
 from taylor.report.profile_source import load_profiles
 from taylor.report.share_tables import DeviceShare, device_shares, gaps_page_table, shares_page_table
 from taylor.report.shares import critical_row, gap_lines
@@ -117,7 +118,7 @@ def _sources(options: TimelineOptions) -> dict[str, Timeline]:
     if options.solution is not None:
         saved = read_result(options.solution)
         problem = saved.problem if options.unit_ms is None else saved.problem.replace(unit_ms=options.unit_ms)
-        shown[PLANNED] = Timeline.from_plan(problem, saved.plan, printable(options.solution.stem))
+        shown[PLANNED] = planned_timeline(problem, saved.plan, printable(options.solution.stem))
     elif options.unit_ms is not None:
         raise InputError(
             "is the unit of a plan, and there is none", field="--unit_ms", value=options.unit_ms, cure="add --solution"

@@ -13,7 +13,7 @@ from taylor.dryrun.stage_memory import Moment, StageMemory
 from taylor.parsers.read import read_config
 from taylor.pipeline.schedule import BACKWARD, FORWARD
 from taylor.report.breakdown import comparison_table
-from taylor.report.planned import with_dryrun
+from taylor.report.planned import planned_timeline, with_dryrun
 from taylor.report.timeline import Timeline, side_by_side
 from tests.dryrun_cases import LLAMA
 from tests.report_cases import deepseek, even_plan
@@ -40,7 +40,7 @@ def level(curve, time):
 
 
 def test_a_task_shows_its_peak_while_it_runs_and_what_is_left_after_it():
-    timeline = Timeline.from_plan(PROBLEM, PLAN)
+    timeline = planned_timeline(PROBLEM, PLAN)
     shown = with_dryrun(timeline, [StageMemory(2, 1200.0, {}, moments_of(timeline, 2))])
     assert [len(curve.time) > 0 for curve in shown.dryrun] == [False, False, True, False]
     tasks = tasks_of(timeline, 2)
@@ -54,7 +54,7 @@ def test_a_task_shows_its_peak_while_it_runs_and_what_is_left_after_it():
 
 
 def test_tasks_after_the_dry_runs_end_are_drawn_as_the_last_of_their_kind():
-    timeline = Timeline.from_plan(PROBLEM, PLAN)
+    timeline = planned_timeline(PROBLEM, PLAN)
     tasks = tasks_of(timeline, 2)
     kept = {FORWARD: 50.0, BACKWARD: -50.0}
     live, moments = 1000.0, []
@@ -73,14 +73,14 @@ def test_tasks_after_the_dry_runs_end_are_drawn_as_the_last_of_their_kind():
 
 
 def test_without_moments_nothing_is_drawn():
-    timeline = Timeline.from_plan(PROBLEM, PLAN)
+    timeline = planned_timeline(PROBLEM, PLAN)
     assert with_dryrun(timeline, [StageMemory(0, 1.0, {})]).dryrun == () == with_dryrun(timeline, []).dryrun
 
 
 def test_laid_beside_another_plan_the_curve_stays_with_its_own_rows():
-    timeline = Timeline.from_plan(PROBLEM, PLAN, "own")
+    timeline = planned_timeline(PROBLEM, PLAN, "own")
     shown = with_dryrun(timeline, [StageMemory(0, 1200.0, {}, moments_of(timeline, 0))])
-    both = side_by_side([Timeline.from_plan(PROBLEM, PLAN, "other"), shown])
+    both = side_by_side([planned_timeline(PROBLEM, PLAN, "other"), shown])
     assert [len(curve.time) > 0 for curve in both.dryrun] == [False] * 4 + [True] + [False] * 3
     assert both.dryrun[4].peak_mib == shown.dryrun[0].peak_mib
 
@@ -102,6 +102,6 @@ def test_the_table_shows_both_by_category_and_how_far_apart_they_are():
 
 @pytest.mark.parametrize("wrong", [1, 5])
 def test_a_timeline_refuses_curves_that_are_not_one_a_row(wrong):
-    timeline = Timeline.from_plan(PROBLEM, PLAN)
+    timeline = planned_timeline(PROBLEM, PLAN)
     with pytest.raises(ValueError, match="one entry a row"):
         Timeline(**{**timeline.__dict__, "dryrun": timeline.memory[:1] * wrong})

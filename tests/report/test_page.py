@@ -14,7 +14,7 @@ import pytest
 from taylor.report.facts import GOOD, Answer, PageFacts, PageTable, Share
 from taylor.report.html import write_html_report
 from taylor.report.memory_parts import MemoryParts, from_problem
-from taylor.report.timeline import Timeline
+from taylor.report.planned import planned_timeline
 from tests.report_browser import axe_script, browser, missing
 from tests.report_cases import deepseek, even_plan, ranking
 
@@ -40,7 +40,7 @@ def thousand(tmp_path_factory):
     table = ranking(1000)
     problem = deepseek(4, micro_batches=8, unit_ms=9.1)
     plans = {
-        f"candidate_{i}": Timeline.from_plan(problem, even_plan(problem, kept), f"plan {i}")
+        f"candidate_{i}": planned_timeline(problem, even_plan(problem, kept), f"plan {i}")
         for i, kept in ((0, 1), (7, 3))
     }
     pruned = pd.DataFrame({"rule": ["tp over a node", "memory"], "count": [120, 3000], "example": ["TP16", "DP1"]})
@@ -169,7 +169,7 @@ def test_hostile_names_stay_text(chromium, tmp_path):
     table["file"] = [HOSTILE + f"{i}.yaml" for i in range(3)]
     table["reason"], table["status"] = HOSTILE, HOSTILE
     problem = deepseek(4, micro_batches=8)
-    timeline = Timeline.from_plan(problem, even_plan(problem), HOSTILE)
+    timeline = planned_timeline(problem, even_plan(problem), HOSTILE)
     path = tmp_path / "hostile.html"
     facts = PageFacts(
         HOSTILE,
@@ -218,7 +218,7 @@ def test_a_click_on_a_point_of_the_trade_off_selects_its_candidate(chromium, tmp
 def test_a_job_of_many_tasks_is_drawn_in_three_windows(chromium, tmp_path):
     problem = deepseek(16, 2, 256, "interleaved")
     path = tmp_path / "big.html"
-    write_html_report(path, TITLE, plans={"big": Timeline.from_plan(problem, even_plan(problem))})
+    write_html_report(path, TITLE, plans={"big": planned_timeline(problem, even_plan(problem))})
     chromium.log("browser")
     chromium.open(path)
     assert chromium.log("browser") == []
@@ -230,7 +230,7 @@ def test_a_job_of_many_tasks_is_drawn_in_three_windows(chromium, tmp_path):
 def test_the_page_names_tasks_as_the_trace_does(chromium, tmp_path):
     """Planned names are made in the page; they must be those that Python gives."""
     for number, problem in enumerate((deepseek(4, 2, 8, "interleaved"), deepseek(4, 1, 6, "seqpipe", 3))):
-        timeline = Timeline.from_plan(problem, even_plan(problem))
+        timeline = planned_timeline(problem, even_plan(problem))
         chromium.open(write_html_report(tmp_path / f"{number}.html", TITLE, plans={"plan": timeline}))
         named = chromium.run(
             "return document.getElementById('pipeline-a').data.filter((trace) => trace.customdata)"
@@ -247,7 +247,7 @@ def test_the_course_of_a_solve_is_drawn_where_it_is_known(chromium, tmp_path):
         tmp_path / "course.html",
         TITLE,
         progress={"plan": course},
-        plans={"plan": Timeline.from_plan(problem, even_plan(problem))},
+        plans={"plan": planned_timeline(problem, even_plan(problem))},
     )
     chromium.open(path)
     chromium.click("#course summary")
@@ -308,7 +308,7 @@ def single(tmp_path_factory):
     """A page of one plan of two interleaves beside the file's own, with its problem and timeline."""
     problem = deepseek(16, 2, 32, "interleaved", unit_ms=9.1)
     timelines = {
-        name: Timeline.from_plan(problem, even_plan(problem, kept), name) for name, kept in (("plan", 1), ("own", 2))
+        name: planned_timeline(problem, even_plan(problem, kept), name) for name, kept in (("plan", 1), ("own", 2))
     }
     peaks = [steps.peak_mib for steps in timelines["plan"].memory]
     path = tmp_path_factory.mktemp("page") / "single.html"
@@ -369,7 +369,7 @@ def test_axe_finds_nothing_amiss(chromium, of_size, single, tmp_path, scheme):
     problem = deepseek(4, 1, 6, unit_ms=2.0)
     few = tmp_path / "few.html"
     table = ranking(8)
-    plans = {"candidate_0": Timeline.from_plan(problem, even_plan(problem))}
+    plans = {"candidate_0": planned_timeline(problem, even_plan(problem))}
     write_html_report(few, JOB, table, plans=plans, pruned=pd.DataFrame({"rule": ["tp"], "count": [3]}))
     for width in (1440, 390):
         of_size(width, 900, scheme)
@@ -431,7 +431,7 @@ def test_a_press_on_a_stage_draws_its_memory_larger(chromium, single):
 @needs_browser
 def test_the_pipeline_zooms_from_the_whole_step_to_one_micro_batch(chromium, tmp_path):
     problem = deepseek(16, 1, 128)
-    timeline = Timeline.from_plan(problem, even_plan(problem))
+    timeline = planned_timeline(problem, even_plan(problem))
     chromium.open(write_html_report(tmp_path / "big.html", TITLE, plans={"big": timeline}))
     views = chromium.run("return [...document.querySelectorAll('#views-a button')].map((one) => one.textContent)")
     assert views == ["three parts", "whole step", "warm-up", "steady state", "drain", "one micro-batch (0)"]
@@ -466,6 +466,6 @@ def test_a_ranking_with_twenty_big_pipelines_is_a_page_of_two_megabytes_at_most(
     plans = {}
     for i in range(20):
         problem = deepseek(32, 1, 192 + i, unit_ms=9.1 + 0.01 * i)
-        plans[f"candidate_{i}"] = Timeline.from_plan(problem, even_plan(problem, i % 2), f"plan {i}")
+        plans[f"candidate_{i}"] = planned_timeline(problem, even_plan(problem, i % 2), f"plan {i}")
     path = write_html_report(tmp_path / "twenty.html", TITLE, table, plans=plans)
     assert path.stat().st_size <= 2_000_000

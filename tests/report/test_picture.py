@@ -14,7 +14,7 @@ from taylor.pipeline_solver.evaluate import evaluate
 from taylor.report.outputs import write_views
 from taylor.report.palette import COLOURS, HATCHES, RECOMPUTE, ink, shade
 from taylor.report.picture import _draw, _size, write_picture
-from taylor.report.timeline import Timeline
+from taylor.report.planned import planned_timeline
 from tests.report_cases import deepseek, even_plan
 
 # Viénot, Brettel and Mollon 1999: dichromat simulation, linear RGB.
@@ -80,7 +80,7 @@ def test_no_label_is_cut_and_none_lies_on_another(problem):
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    timeline = Timeline.from_plan(problem, even_plan(problem), "a name of usual length")
+    timeline = planned_timeline(problem, even_plan(problem), "a name of usual length")
     figure = Figure(figsize=_size(timeline), layout="constrained")
     _draw(figure, timeline.in_ms())
     canvas = FigureCanvasAgg(figure)
@@ -119,7 +119,7 @@ def test_no_label_is_cut_and_none_lies_on_another(problem):
 
 def test_png_svg_and_pdf_are_what_their_suffix_says(tmp_path):
     problem = deepseek(4, 1, 4)
-    timeline = Timeline.from_plan(problem, even_plan(problem))
+    timeline = planned_timeline(problem, even_plan(problem))
     assert write_picture(timeline, tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     assert write_picture(timeline, tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
     root = ET.parse(write_picture(timeline, tmp_path / "a.svg")).getroot()
@@ -130,14 +130,14 @@ def test_png_svg_and_pdf_are_what_their_suffix_says(tmp_path):
 def test_another_suffix_is_refused_with_those_that_work(tmp_path):
     problem = deepseek(4, 1, 4)
     with pytest.raises(InputError, match=r"must end in \.png, \.svg, \.pdf"):
-        write_picture(Timeline.from_plan(problem, even_plan(problem)), tmp_path / "a.bmp")
+        write_picture(planned_timeline(problem, even_plan(problem)), tmp_path / "a.bmp")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_name_with_mathematics_or_markup_is_drawn_as_it_is(tmp_path):
     problem = deepseek(4, 1, 4)
     name = r"$\frac{a}{$ <b>&"
-    root = ET.parse(write_picture(Timeline.from_plan(problem, even_plan(problem), name), tmp_path / "a.svg")).getroot()
+    root = ET.parse(write_picture(planned_timeline(problem, even_plan(problem), name), tmp_path / "a.svg")).getroot()
     assert any(name in "".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text"))
 
 

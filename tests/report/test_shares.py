@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from taylor.pipeline.schedule import FORWARD
 from taylor.report.intervals import cut, length, merged, uncovered, union
+from taylor.report.planned import planned_timeline
 from taylor.report.profile_source import load_profiles
 from taylor.report.share_tables import MOST_LINES, device_shares, shares_table
 from taylor.report.shares import WHOLE, gaps, over_steps, step_shares
@@ -110,7 +111,7 @@ def test_every_step_of_a_log_has_its_own_shares_and_their_sum(tmp_path):
 
 def test_the_parts_of_a_plan_fill_its_step_and_the_gaps_are_its_idle_time():
     problem = deepseek(4, 1, 6, lag=0.2, tail=(1.0, 2.0, 0.5, 0.0))
-    timeline = Timeline.from_plan(problem, even_plan(problem))
+    timeline = planned_timeline(problem, even_plan(problem))
     idle = [0.0] * 4
     for gap in gaps(timeline):
         idle[gap.row] += gap.length
@@ -124,7 +125,7 @@ def test_the_parts_of_a_plan_fill_its_step_and_the_gaps_are_its_idle_time():
 
 def test_shares_are_the_same_in_ms_and_beside_another_timeline():
     problem = deepseek(4, 1, 6, unit_ms=3.0)
-    plan = Timeline.from_plan(problem, even_plan(problem))
+    plan = planned_timeline(problem, even_plan(problem))
     both = side_by_side({"a": plan, "b": plan})
     for share, later in zip(step_shares(plan), step_shares(both)[4:], strict=True):
         assert later.compute == pytest.approx(3.0 * share.compute) and later.idle == pytest.approx(3.0 * share.idle)

@@ -14,9 +14,10 @@ from taylor.pipeline.schedule import BACKWARD, FORWARD
 from taylor.report.chrome_trace import write_chrome_trace
 from taylor.report.lanes import lanes_of
 from taylor.report.picture import write_picture
+from taylor.report.planned import planned_timeline
 from taylor.report.shares import critical_row, gap_lines, gaps
 from taylor.report.sources import load_worker_logs
-from taylor.report.timeline import OTHER, Timeline, side_by_side
+from taylor.report.timeline import OTHER, side_by_side
 from tests.parsers.tables.test_worker_log import REAL, line, write
 from tests.report_cases import deepseek, even_plan
 
@@ -25,7 +26,7 @@ EPOCH = 1697793307000.0
 
 def planned(stages=8, micro_batches=12):
     problem = deepseek(stages, 1, micro_batches, unit_ms=3.0, lag=0.2)
-    return Timeline.from_plan(problem, even_plan(problem)).in_ms()
+    return planned_timeline(problem, even_plan(problem)).in_ms()
 
 
 def write_logs(folder, timeline, machines, clocks, steps=2):

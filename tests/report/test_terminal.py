@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from taylor.report.compress import compress, compress_grid, gap_text
+from taylor.report.planned import planned_timeline
 from taylor.report.shares import step_shares
 from taylor.report.terminal import live_line, pipeline_text, progress_text
-from taylor.report.timeline import Timeline
 from tests.report_cases import deepseek, even_plan
 
 
@@ -56,7 +56,7 @@ def test_a_gap_that_is_not_closed_never_reads_as_zero():
 
 def test_the_pipeline_in_characters_shows_who_works_when():
     problem = deepseek(4, 1, 4)
-    timeline = Timeline.from_plan(problem, even_plan(problem))
+    timeline = planned_timeline(problem, even_plan(problem))
     text = pipeline_text(timeline, 90).plain.splitlines()
     assert len(text) == 5 and all(len(line) <= 90 for line in text)
     rows = [line.split(" ", 2)[2] for line in text[:4]]

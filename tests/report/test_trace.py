@@ -13,7 +13,8 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
 from taylor.pipeline_solver.evaluate import evaluate, peak_memory_mib
 from taylor.report.chrome_trace import write_chrome_trace
-from taylor.report.timeline import OPTIMIZER, Timeline, drawing_windows, side_by_side
+from taylor.report.planned import planned_timeline
+from taylor.report.timeline import OPTIMIZER, drawing_windows, side_by_side
 from tests.report_cases import deepseek, even_plan
 
 CASES = {
@@ -28,7 +29,7 @@ EACH = pytest.mark.parametrize("problem", CASES.values(), ids=CASES.keys())
 
 
 def trace_of(problem, path):
-    write_chrome_trace(Timeline.from_plan(problem, even_plan(problem)), path)
+    write_chrome_trace(planned_timeline(problem, even_plan(problem)), path)
     return json.loads(path.read_text(encoding="utf-8"))
 
 
@@ -121,7 +122,7 @@ def test_memory_counters_peak_at_the_reported_peak(problem, tmp_path):
 
 @EACH
 def test_memory_ends_where_it_began(problem):
-    for steps in Timeline.from_plan(problem, even_plan(problem)).memory:
+    for steps in planned_timeline(problem, even_plan(problem)).memory:
         assert steps.mib[-1] == pytest.approx(steps.mib[0])
         assert (np.diff(steps.time) >= 0).all()
 
@@ -143,7 +144,7 @@ def test_flows_pair_up_between_different_stages_and_run_forward_in_time(problem,
 def test_activations_are_there_from_the_forwards_start_to_the_end_of_the_last_backward_of_the_piece(problem):
     """Memory at the middle of every task, counted anew from the tasks that hold activations then."""
     plan = even_plan(problem)
-    timeline = Timeline.from_plan(problem, plan)
+    timeline = planned_timeline(problem, plan)
     by_kind = plan.recompute_by_kind()
     kept = {
         (v, s): sum(
@@ -187,7 +188,7 @@ def test_activations_are_there_from_the_forwards_start_to_the_end_of_the_last_ba
 
 def test_one_forward_one_backward_hands_over_each_micro_batch_to_each_neighbour_twice():
     problem = deepseek(4, 1, 6)
-    assert len(Timeline.from_plan(problem, even_plan(problem)).flows) == 2 * 3 * 6
+    assert len(planned_timeline(problem, even_plan(problem)).flows) == 2 * 3 * 6
 
 
 @EACH
@@ -232,20 +233,20 @@ def test_the_trace_is_in_real_time_when_the_unit_is_known_and_says_so(tmp_path):
 
 def test_the_end_of_step_tail_is_a_task_of_its_own():
     problem = CASES["1f1b with lags and a tail"]
-    timeline = Timeline.from_plan(problem, even_plan(problem))
+    timeline = planned_timeline(problem, even_plan(problem))
     tails = timeline.direction == OPTIMIZER
     assert (timeline.end - timeline.start)[tails].tolist() == pytest.approx([1.0, 2.0, 0.5, 0.0])
 
 
 def test_a_plan_of_another_shape_is_refused():
     with pytest.raises(ValueError, match="the plan is for 4 stages x 1 interleaves, the problem for 16 x 1"):
-        Timeline.from_plan(deepseek(16), even_plan(deepseek(4)))
+        planned_timeline(deepseek(16), even_plan(deepseek(4)))
 
 
 def test_two_plans_side_by_side_keep_their_rows_tasks_and_lengths():
     problem = deepseek(4, 1, 6, unit_ms=2.0)
-    one = Timeline.from_plan(problem, even_plan(problem, 1), "own")
-    two = Timeline.from_plan(problem, even_plan(problem, 5), "even")
+    one = planned_timeline(problem, even_plan(problem, 1), "own")
+    two = planned_timeline(problem, even_plan(problem, 5), "even")
     both = side_by_side({"own": one, "even": two})
     assert both.row_names[:1] == ("own: stage 0",) and both.row_names[4:5] == ("even: stage 0",)
     assert len(both) == len(one) + len(two) and len(both.flows) == len(one.flows) + len(two.flows)
@@ -260,8 +261,8 @@ def test_units_and_milliseconds_do_not_lie_on_one_clock():
     with pytest.raises(ValueError, match="unit_ms"):
         side_by_side(
             [
-                Timeline.from_plan(deepseek(4, 1, 6), even_plan(deepseek(4, 1, 6))),
-                Timeline.from_plan(deepseek(4, 1, 6, unit_ms=2.0), even_plan(deepseek(4, 1, 6))),
+                planned_timeline(deepseek(4, 1, 6), even_plan(deepseek(4, 1, 6))),
+                planned_timeline(deepseek(4, 1, 6, unit_ms=2.0), even_plan(deepseek(4, 1, 6))),
             ]
         )
 
@@ -273,7 +274,7 @@ def test_a_big_job_is_drawn_as_warm_up_steady_state_and_drain_while_the_trace_ho
             for kind in deepseek().kinds
         )
     )
-    timeline = Timeline.from_plan(problem, even_plan(problem))
+    timeline = planned_timeline(problem, even_plan(problem))
     views = drawing_windows(timeline)
     assert [view.name for view in views] == ["warm-up", "steady state", "drain"]
     assert views[0].begin == timeline.begin and views[-1].end == timeline.finish
@@ -286,7 +287,7 @@ def test_a_big_job_is_drawn_as_warm_up_steady_state_and_drain_while_the_trace_ho
 def test_a_trace_of_a_plan_without_recompute_marks_none(tmp_path):
     problem = deepseek(4, 1, 6)
     plan = PipelinePlan(even_plan(problem).layers, {})
-    timeline = Timeline.from_plan(problem, plan)
+    timeline = planned_timeline(problem, plan)
     assert timeline.recompute.max() == 0
     write_chrome_trace(timeline, tmp_path / "trace.json")
     assert '"recompute"' not in (tmp_path / "trace.json").read_text(encoding="utf-8")
