@@ -7,6 +7,7 @@ moves (g−1)/g of what a rank holds, the share for other nodes over the network
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +23,11 @@ def in_node_bandwidth(group: Any, device: DeviceSpec) -> Any:
     return device.intra_node_gb_s * np.maximum(peers, 1) / max(1, device.devices_per_node - 1)
 
 
+def _between_domains(device: DeviceSpec, used: Any) -> float:
+    """GB/s of the network between domains; without end where nothing is sent over it, so that it may be unknown."""
+    return device.inter_node_gb_s if device.fabric is not None or np.any(used) else math.inf
+
+
 def ring_bandwidth(group: Any, stride: Any, device: DeviceSpec) -> Any:
     """GB/s of a ring over ranks that lie `stride` apart.
 
@@ -31,7 +37,7 @@ def ring_bandwidth(group: Any, stride: Any, device: DeviceSpec) -> Any:
     local = np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group)
     inside = in_node_bandwidth(local, device)
     crosses = np.greater(group * stride, device.devices_per_node)
-    return np.where(crosses, np.minimum(inside, device.inter_node_gb_s * local), inside)
+    return np.where(crosses, np.minimum(inside, _between_domains(device, crosses) * local), inside)
 
 
 def gather_ms(volume_bytes: Any, group: Any, stride: Any, device: DeviceSpec, share: float) -> Any:
@@ -89,7 +95,7 @@ def all_to_all_ms(
         # Nodes and ranks that a row reaches, over its copies; what arrives goes on inside to all but one rank.
         inside = (local - 1) / local * copies.reached(group) / copies.number
         outside = (nodes - 1) / nodes * copies.reached(nodes) / copies.number
-    slowest = np.maximum(inside / in_node_bandwidth(local, device), outside / device.inter_node_gb_s)
+    slowest = np.maximum(inside / in_node_bandwidth(local, device), outside / _between_domains(device, outside > 0))
     steps = np.ceil(np.log2(np.maximum(group, 1)))
     return volume_bytes * slowest / (share * 1e6) + steps * device.link_latency_us * 1e-3
 
@@ -97,5 +103,6 @@ def all_to_all_ms(
 def send_ms(volume_bytes: Any, distance: Any, device: DeviceSpec, share: float) -> Any:
     """Time to hand `volume_bytes` to a rank that lies `distance` ranks away, ms."""
     near = in_node_bandwidth(2, device)
-    speed = np.where(np.greater_equal(distance, device.devices_per_node), device.inter_node_gb_s, near)
+    far = np.greater_equal(distance, device.devices_per_node)
+    speed = np.where(far, _between_domains(device, far), near)
     return volume_bytes / (speed * share * 1e6) + device.link_latency_us * 1e-3

@@ -69,10 +69,24 @@ class UsualDevice:
         The device's name in the register.
     jobs : str
         Whose jobs they are, as messages call them: ``MindSpeed files``.
+    why : str
+        What in the file states the device, as the end of a sentence: ``by its name, pretrain_A3.sh``. Empty where it
+        is the default of such jobs.
+    known_by : str
+        What tells that the file is of that family where other files of its kind are not, as a clause: ``it has
+        --use-fused-rmsnorm``.
     """
 
     name: str
     jobs: str
+    why: str = ""
+    known_by: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why it is this device, as the end of a sentence."""
+        known = f", for {self.known_by}" if self.known_by else ""
+        return f"{self.why} ({self.jobs}{known})" if self.why else f"the default for {self.jobs}{known}"
 
 
 @dataclass(frozen=True)

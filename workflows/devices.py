@@ -18,19 +18,19 @@ class ChosenDevice:
     Parameters
     ----------
     spec : DeviceSpec
-    default_for : str
-        Whose default it is, where nobody named a device; else empty.
+    reason : str
+        Why it is this one where nobody named a device, see `UsualDevice.reason`; else empty.
     """
 
     spec: DeviceSpec
-    default_for: str = ""
+    reason: str = ""
 
     @property
     def assumption(self) -> str | None:
         """The sentence that says so where nobody named the device."""
-        if not self.default_for:
+        if not self.reason:
             return None
-        return f"no device named: {self.described}, the default for {self.default_for}; --device names another"
+        return f"no device named: {self.described}, {self.reason}; --device names another"
 
     @property
     def described(self) -> str:
@@ -61,4 +61,4 @@ def choose_device(
     if named is not None:
         return ChosenDevice(register.device(named))
     usual = launcher_of(config).usual_device_of(config)
-    return ChosenDevice(register.device(usual.name), usual.jobs)
+    return ChosenDevice(register.device(usual.name), usual.reason)

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.strategy import Strategy
+from taylor.parsers.ascend import stated_device
 from taylor.parsers.launcher import Launcher, UsualDevice
 from taylor.parsers.megatron import recompute, small_run, write
 from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP
 from taylor.parsers.megatron.launch import Launch
+from taylor.parsers.megatron.mindspeed import is_mindspeed, sign_of_mindspeed
 from taylor.parsers.megatron.optimizer import BESIDE_OPTIMIZER, host_optimizer_flags
 from taylor.parsers.megatron.own_plan import V_SCHEDULE, ZERO_BUBBLE
-from taylor.parsers.megatron.read import config_from_launch, is_mindspeed
+from taylor.parsers.megatron.ranks import ranks_of_a_node
+from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.run_log import read_log
 from taylor.parsers.megatron.swap import SWAP_PARTS
 from taylor.parsers.megatron.switches import switches
@@ -65,8 +69,14 @@ class FlagLauncher(Launcher):
         return config_from_launch(self.launch(path))
 
     def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
-        """An Ascend device where the file uses MindSpeed's flags."""
-        return ON_ASCEND if is_mindspeed(self.launch(config.path).flags) else self.usual_device
+        """An Ascend device where MindSpeed runs the file: the one that it states, else the usual one."""
+        launch = self.launch(config.path)
+        sign = sign_of_mindspeed(launch.flags)
+        if sign is None:
+            return self.usual_device
+        usual = replace(ON_ASCEND, known_by=sign)
+        stated = stated_device(config.path, launch.text, ranks_of_a_node(launch.flags))
+        return usual if stated is None else replace(usual, name=stated[0], why=stated[1])
 
     def with_plan(
         self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None

@@ -11,6 +11,7 @@ from taylor.parsers.megatron.frequency import list_text
 from taylor.parsers.megatron.hybrid import HybridLayers, pattern_text, read_hybrid
 from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN, kind_flags, says_dense_first, starts_with
 from taylor.parsers.megatron.layout import LayoutProblem, ends_placement, layout_text
+from taylor.parsers.megatron.mindspeed import is_mindspeed
 from taylor.parsers.megatron.own_plan import (
     DETACH,
     FIRST,
@@ -22,7 +23,6 @@ from taylor.parsers.megatron.own_plan import (
     V_METHOD,
     ZERO_BUBBLE,
 )
-from taylor.parsers.megatron.read import is_mindspeed
 from taylor.parsers.megatron.stack import FULL_INTERVAL, LINEAR_FREQ, WINDOW_FREQ, linear_layers, windowed_layers
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flags

@@ -64,7 +64,7 @@ def read_ranks(flags: Flags, tp: int, pp: int, cp: int, ep: int) -> Ranks:
         left_open = OpenRanks(unit, why, note) if assumed else None
         dp = world // (tp * pp * cp) if world % (tp * pp * cp) == 0 else 1
         return Ranks(dp, left_open, _misfit(flags, world, (tp, pp, cp, ep, expert_tp)))
-    per_node = _ranks_of_a_node(flags)
+    per_node = ranks_of_a_node(flags)
     least = least_multiple(unit, per_node)
     nodes = f" in whole nodes of {per_node:,}" if per_node is not None and per_node > 1 else ""
     states = "does not say how many ranks it starts" if world is None else f"starts {world:,} ranks by a default alone"
@@ -79,7 +79,7 @@ def expert_tensor(flags: Flags, tp: int) -> int:
     return int(flags.integer("expert-tensor-parallel-size", default=0, low=0)) or tp
 
 
-def _ranks_of_a_node(flags: Flags) -> int | None:
+def ranks_of_a_node(flags: Flags) -> int | None:
     """Ranks of a node, where the launch states them."""
     if flags.assumed(*PER_NODE):
         return None

@@ -16,6 +16,7 @@ from taylor.parsers.megatron.kinds import (
 )
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.layout import LayoutProblem
+from taylor.parsers.megatron.mindspeed import is_mindspeed
 from taylor.parsers.megatron.misfits import misfit_mtp_recompute, misfit_positions
 from taylor.parsers.megatron.model import read_model
 from taylor.parsers.megatron.offload import read_moved
@@ -49,19 +50,6 @@ from taylor.parsers.training_config import Misfit, TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.register import frameworks
 
-LAUNCHER_TELLTALES = (
-    "num-layer-list",
-    "noop-layers",
-    "schedules-method",
-    "ai-framework",
-    "use-fused-rmsnorm",
-    "use-fused-swiglu",
-    "use-fused-rotary-pos-emb",
-    "moe-tp-extend-ep",
-    "context-parallel-algo",
-    "reuse-fp32-param",
-)
-"""Flags that MindSpeed-LLM has and Megatron-LM lacks."""
 LEGALITY_ALONE = (
     "no-overlap-p2p-communication",
     "kv-head-repeat-before-uly-alltoall",
@@ -178,11 +166,6 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         notes=tuple(notes),
         unmodelled=read_unmodelled(flags, [fact for fact, holds in facts.items() if holds], launch.table()),
     )
-
-
-def is_mindspeed(flags: Flags) -> bool:
-    """Whether the launch uses flags that MindSpeed-LLM has and Megatron-LM lacks."""
-    return flags.has(*LAUNCHER_TELLTALES)
 
 
 def _misfit_offloading(flags: Flags, strategy: Strategy) -> Misfit | None:

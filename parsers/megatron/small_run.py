@@ -13,9 +13,9 @@ from taylor.base.errors import InputError
 from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN, has_experts, starts_with
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.layout import layout_text
+from taylor.parsers.megatron.mindspeed import is_mindspeed
 from taylor.parsers.megatron.own_plan import LAYOUT, PER_CHUNK
 from taylor.parsers.megatron.placing import PLACING, Wanted, interleave_flag, with_noops
-from taylor.parsers.megatron.read import is_mindspeed
 from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS, recompute_flags
 from taylor.parsers.megatron.switches import planned_flags, small_flags
 from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, Setting

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from taylor.parsers.megatron.mindspeed import is_mindspeed
 from taylor.parsers.megatron.placing import Wanted
-from taylor.parsers.megatron.read import is_mindspeed
 from taylor.parsers.small_run import Setting, Switch
 from taylor.parsers.text.flags import Flags
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.strategy import Strategy
+from taylor.parsers.ascend import stated_device
 from taylor.parsers.launcher import ExportForm, Launcher, Program, Tools, UsualDevice
 from taylor.parsers.mindformers import small_run, write
 from taylor.parsers.mindformers.export import export_fragment
@@ -72,6 +74,11 @@ class MindFormers(Launcher):
         """See `Launcher.with_plan`."""
         source = YamlSource.read(config.path)
         return source.text, write.with_plan(source, config, plan, micro_batches).text
+
+    def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
+        """The Ascend device that the file states, else the usual one."""
+        stated = stated_device(config.path, YamlSource.read(config.path).text, None)
+        return self.usual_device if stated is None else replace(self.usual_device, name=stated[0], why=stated[1])
 
     def module_words(self, config: TrainingConfig) -> ModuleWords:
         """The modules that ``select_recompute`` can name; MindFormers' swap is no choice."""

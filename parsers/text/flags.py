@@ -39,6 +39,22 @@ class Flag:
     joined: bool = False
 
 
+@dataclass(frozen=True)
+class Start:
+    """How a script starts a launch, beside its flags.
+
+    Parameters
+    ----------
+    programs : tuple of str
+        Names of the programs in the command, without their folders: ``torchrun``, ``pretrain_gpt.py``.
+    variables : tuple of str
+        Names of the variables that the script sets, in their order.
+    """
+
+    programs: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+
+
 class Flags:
     """All flags of one launch; of a doubled one the last counts, as in argparse.
 
@@ -52,12 +68,19 @@ class Flags:
         How many of them stand before the training program: options of what starts the ranks.
     place : callable
         What the file calls a flag, given or not; for errors.
+    start : Start
+        Programs and variables of the script that states them; empty for other files.
     """
 
     def __init__(
-        self, file: Path, flags: Sequence[Flag], starting: int = 0, place: Callable[[str], str] = "--{}".format
+        self,
+        file: Path,
+        flags: Sequence[Flag],
+        starting: int = 0,
+        place: Callable[[str], str] = "--{}".format,
+        start: Start = Start(),
     ) -> None:
-        self.file, self.flags, self.starting = file, list(flags), starting
+        self.file, self.flags, self.starting, self.start = file, list(flags), starting, start
         self.by_name = {flag.name: flag for flag in self.flags}
         self._place = place
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from taylor.base.errors import InputError
-from taylor.parsers.text.flags import Flag, Flags
+from taylor.parsers.text.flags import Flag, Flags, Start
 from taylor.parsers.text.shell_source import Command, ShellScript
 from taylor.parsers.text.shell_words import Word
 
@@ -47,7 +48,11 @@ def flags_of(script: ShellScript, form: FlagForm) -> Flags:
     """
     words = launch_words(script, form)
     program = next((at for at, word in enumerate(words) if word.text.endswith(".py")), 0)
-    return Flags(script.file, _parse(words), starting=len(_parse(words[:program])), place=form.written)
+    started = takewhile(lambda word: not word.text.startswith("-"), words)
+    programs = [word.text.rpartition("/")[2] for word in (*started, *words[program : program + 1])]
+    start = Start(tuple(dict.fromkeys(programs)), tuple(script.variables))
+    starting = len(_parse(words[:program]))
+    return Flags(script.file, _parse(words), starting=starting, place=form.written, start=start)
 
 
 def launch_words(script: ShellScript, form: FlagForm) -> Sequence[Word]:

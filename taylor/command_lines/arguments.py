@@ -492,8 +492,8 @@ def add_environment_options(parser: CommandParser) -> None:
     group.add_argument(
         "--device",
         metavar="NAME",
-        help="registered device, or its file (.yaml): memory, speed, links, cards a node (default: ascend-910b for "
-        "MindFormers and MindSpeed, h100-80g for Megatron and torchtitan)",
+        help="registered device, or its file (.yaml): memory, speed, links, cards a node (default: of Ascend "
+        "files what their name, folder, comments or NPUs a node state, else ascend-910b; h100-80g of others)",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
+from taylor.cost_model.collectives import all_to_all_ms, gather_ms, send_ms
 from taylor.register.device import DeviceSpec, LinkTier
 from taylor.register.registry import Registry
 from tests.conftest import SHARED
@@ -86,3 +88,18 @@ def test_the_widest_fast_tier_is_the_domain_and_the_last_one_the_network(tmp_pat
 def test_a_device_without_a_published_network_says_what_to_add() -> None:
     with pytest.raises(InputError, match=r"'ascend-950dt'.*register the device with your cluster's own"):
         _ = REGISTRY.device("ascend-950dt").inter_node_gb_s
+
+
+def test_jobs_inside_one_domain_need_no_published_network() -> None:
+    device = REGISTRY.device("ascend-950dt")
+    inside = device.devices_per_node
+    for taken in (
+        gather_ms(1e9, inside, 1, device, 0.6), all_to_all_ms(1e9, inside, 1, device, 0.6), send_ms(1e9, 8, device, 1.0)
+    ):  # fmt: skip
+        assert 0 < float(taken) < math.inf
+    for leaves in (
+        lambda: gather_ms(1e9, 2 * inside, 1, device, 0.6), lambda: all_to_all_ms(1e9, 2 * inside, 1, device, 0.6),
+        lambda: send_ms(1e9, inside, device, 1.0),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match="no bandwidth is published"):
+            leaves()

@@ -15,7 +15,6 @@ from taylor.parsers.flag_table import COSTS, NEUTRAL, READ, FlagRow, UnmodelledF
 from taylor.parsers.megatron.offload import OFFLOAD_MODULES, OFFLOADING
 from taylor.parsers.megatron.read import (
     DOCUMENT_MASKS,
-    LAUNCHER_TELLTALES,
     LEGALITY_ALONE,
     TIME_ALONE,
     config_from_launch,
@@ -282,10 +281,10 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
     read = {row.name for row in ROWS if row.status == READ}
     assert read - asked == set(), "rows called read that nothing asks for"
     assert asked - TABLE.rows.keys() == set(), "flags that are asked for and have no row"
-    # The launcher is also told from the other, and strategies are judged, by flags whose effect no figure has; what
-    # is moved to the host has a price in a pipeline alone, and an overlap of the experts' exchange decides for another.
-    unpriced = {*LAUNCHER_TELLTALES, *LEGALITY_ALONE, *TIME_ALONE, OFFLOADING, OFFLOAD_MODULES, SWAPPING, SWAP_MODULES}
-    unpriced |= {*EXCHANGE_OVERLAPS, DOCUMENT_MASKS}
+    # Strategies are also judged, and norms told apart, by flags whose effect no figure has; what is moved to the host
+    # has a price in a pipeline alone, and an overlap of the experts' exchange decides for another.
+    unpriced = {*LEGALITY_ALONE, *TIME_ALONE, OFFLOADING, OFFLOAD_MODULES, SWAPPING, SWAP_MODULES}
+    unpriced |= {*EXCHANGE_OVERLAPS, DOCUMENT_MASKS, "context-parallel-algo", "use-fused-rmsnorm"}
     assert asked - read - unpriced == set(), "flags that are asked for: their rows must say read"
 
 

@@ -1,0 +1,51 @@
+"""What tells that a launch by Megatron's flags is MindSpeed's, Megatron-LM on Ascend devices."""
+
+from __future__ import annotations
+
+import importlib.resources
+from functools import cache
+
+import yaml
+
+from taylor.parsers.text.flags import Flags
+
+PROGRAMS = ("posttrain_gpt.py", "pretrain_deepseek4.py", "pretrain_vlm.py", "pretrain_sora.py")
+"""Programs of MindSpeed-LLM c77308a1 and MindSpeed-MM 57069cd5 that Megatron-LM lacks."""
+STARTER = "msrun"
+"""Starts ranks on MindSpore, the other framework that MindSpeed runs on (MindSpeed-LLM c77308a1 examples/mindspore)."""
+SPEC = "mindspeed"
+"""What the module of ``--spec`` begins with: ``mindspeed_llm.tasks.models.spec.deepseek_spec``."""
+VARIABLES = ("HCCL_", "ASCEND_", "PYTORCH_NPU_", "NPU_ASD_", "ACLNN_", "NPUS_PER_NODE")
+"""What the names of variables begin with that only the software of Ascend devices, or a script for them, knows."""
+
+
+@cache
+def telltales() -> frozenset[str]:
+    """The flags of MindSpeed alone; ``python -m benchmarks.mindspeed_flags`` reads them off its argument parser."""
+    text = importlib.resources.files("taylor.parsers.megatron").joinpath("mindspeed.yaml").read_text(encoding="utf-8")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return frozenset(yaml.load(text, Loader=loader)["flags"])
+
+
+def sign_of_mindspeed(flags: Flags) -> str | None:
+    """The first thing that tells a launch to be MindSpeed's, as the end of a sentence; None where nothing does."""
+    known = telltales()
+    for name in flags.by_name:
+        if name in known:
+            return f"it has --{name}"
+    start = flags.start
+    for program in start.programs:
+        if program in PROGRAMS or program == STARTER:
+            return f"it starts {program}"
+    spec = flags.by_name.get("spec")
+    if spec is not None and spec.values and spec.values[0].text.startswith(SPEC):
+        return f"--spec names {spec.values[0].text}"
+    for name in start.variables:
+        if name.startswith(VARIABLES):
+            return f"it sets {name}"
+    return None
+
+
+def is_mindspeed(flags: Flags) -> bool:
+    """Whether MindSpeed runs the launch."""
+    return sign_of_mindspeed(flags) is not None
