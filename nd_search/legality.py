@@ -533,6 +533,16 @@ _LEGALITY: tuple[Rule, ...] = (
         changes=("gbs", "pp", "vpp"),
     ),
     Rule(
+        "pieces-fill-rounds",
+        "seqvpp and seqsmartvpp have vpp of 2 or more, no more pieces of a sequence than pp, and as many pieces in all "
+        "as pp; seqsmartvpp an even pp",
+        lambda t, c: (t.vpp > 1) & c.schedule.fits_pieces(t.pp, t.micro_batches),
+        LEGALITY,
+        applies=lambda c: c.schedule.traits.piece_rounds,
+        relax="choose another schedule, or other sequence splits, pp or vpp",
+        changes=("vpp", "pp", "gbs"),
+    ),
+    Rule(
         "micro-batches-in-even-rounds",
         "under interleaving max(1, micro_batches // pp), the number of rounds, divides the micro-batches",
         lambda t, c: (t.vpp == 1) | (t.micro_batches % np.maximum(1, t.micro_batches // t.pp) == 0),

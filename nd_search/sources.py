@@ -152,6 +152,11 @@ SOURCES = {
         "MindSpeed's have two by construction"
     ),
     "gpipe-one-chunk": "torchtitan v0.2.2 torchtitan/distributed/pipeline_parallel.py:96 (0.1 to main)",
+    "pieces-fill-rounds": (
+        "mindspore-ai/mindspore_test 71155665 mindspore/ccsrc/frontend/parallel/pipeline_transformer/"
+        "seqpipe_scheduler.cc, SeqvppScheduler::ComputeCycleList; mindspore/python/mindspore/context.py, "
+        "pipeline_scheduler (MindSpore 2.6 on)"
+    ),
     "schedule-needs-pipeline": "the definition of the schedule",
     "batch-by-dp": (
         "Megatron-LM core_v0.16.0 megatron/core/num_microbatches_calculator.py:340 (0.4 to 0.19); torchtitan "

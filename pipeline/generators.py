@@ -61,6 +61,11 @@ def build_schedule(spec: ScheduleSpec, stages: int, interleaves: int, micro_batc
     if spec.seq_splits > 1 and not traits.sequence_splits:
         able = ", ".join(name for name in SCHEDULES if ScheduleSpec(name).traits.sequence_splits)
         raise ValueError(f"sequence splits belong to {able}, not to {spec.name}")
+    if not spec.fits_pieces(stages, micro_batches):
+        split = f"{micro_batches} micro-batches of {spec.seq_splits} pieces on {stages} stages"
+        raise ValueError(f"{spec.name} {spec.pieces_wanted}, found {split}")
+    if traits.piece_rounds and interleaves < traits.least_interleaves:
+        raise ValueError(f"{spec.name} runs two interleaves or more, found {interleaves}")
     if traits.fixed_interleaves not in (None, interleaves):
         wanted = {1: "one interleave", 2: "two interleaves"}[traits.fixed_interleaves]
         others = [name for name in SCHEDULES if ScheduleSpec(name).name_without_interleaves == spec.name != name]
@@ -124,6 +129,8 @@ _ORDERS: dict[str, Callable[[ScheduleSpec, int, int, int], list[list[Task]] | VO
     "interleaved": _rounds,
     "megatron-interleaved": _rounds,
     "seqpipe": _rounds,
+    "seqvpp": _rounds,
+    "seqsmartvpp": _rounds,
     "torch-interleaved": _rounds,
     "zero_bubble_v": lambda spec, S, V, m: zero_bubble_v_order(S, m),
     "dualpipev": lambda spec, S, V, m: dual_pipe_v_order(S, m, whole_drain=spec.whole_drain),

@@ -35,6 +35,13 @@ class ScheduleTraits:
         Weight gradients are tasks of their own.
     sequence_splits : bool
         A sequence may go through the pipeline in pieces.
+    piece_rounds : bool
+        A round has as many pieces as stages where others have as many micro-batches. It needs no more pieces of a
+        sequence than stages, and the pieces of all micro-batches fill a round.
+    short_warm_up : bool
+        A stage warms up with one piece more than the stage behind it, whatever its interleaves.
+    even_stages : bool
+        It runs on an even number of stages.
     whole_rounds : bool
         Rounds through the interleaves have a set size, see `ScheduleSpec.group_size`.
     least_micro_batches : callable
@@ -59,6 +66,9 @@ class ScheduleTraits:
     v_shape: bool = False
     split_backward: bool = False
     sequence_splits: bool = False
+    piece_rounds: bool = False
+    short_warm_up: bool = False
+    even_stages: bool = False
     whole_rounds: bool = False
     least_micro_batches: Callable[[Any], Any] = lambda stages: 1
     low_memory_switch: bool = False
@@ -93,6 +103,10 @@ def _up_and_down(stages: Any) -> Any:
 
 _ZERO_BUBBLE = ScheduleTraits(split_backward=True, needs_pipeline=True)
 
+_PIECE_ROUNDS = ScheduleTraits(
+    least_interleaves=2, sequence_splits=True, piece_rounds=True, remainder=DEALT, needs_pipeline=True
+)
+
 _TRAITS = {
     "gpipe": ScheduleTraits(most_interleaves=1, keeps_all=True),
     PLAIN: ScheduleTraits(most_interleaves=1, fixed_interleaves=1, one_forward_one_backward=True),
@@ -100,6 +114,8 @@ _TRAITS = {
     "megatron-interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, whole_rounds=True),
     "torch-interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, remainder=EVEN),
     "seqpipe": ScheduleTraits(sequence_splits=True, remainder=DEALT, needs_pipeline=True),
+    "seqvpp": _PIECE_ROUNDS,
+    "seqsmartvpp": replace(_PIECE_ROUNDS, short_warm_up=True, even_stages=True),
     "zero_bubble_v": replace(_V_SHAPE, least_micro_batches=_up_and_down),
     "dualpipev": replace(_V_SHAPE, least_micro_batches=lambda stages: 2 * stages),
     "zbv": _V_SHAPE,
@@ -215,7 +231,7 @@ class ScheduleSpec:
         """
         if not (self.traits.one_forward_one_backward or self.traits.sequence_splits):
             return None
-        if interleaves == 1:
+        if interleaves == 1 or self.traits.short_warm_up:
             return 1
         return 1 if self.traits.low_memory_switch and self.low_memory else 2
 
@@ -223,6 +239,24 @@ class ScheduleSpec:
     def ahead(self) -> int:
         """Forwards that every stage warms up with beyond what the schedule's name says."""
         return int(self.one_ahead and self.traits.whole_rounds)
+
+    def fits_pieces(self, stages: Any, micro_batches: Any) -> Any:
+        """Whether rounds of pieces can run; int or int array [n] each, bool or bool array [n].
+
+        Source: MindSpore's ``SeqvppScheduler::ComputeCycleList`` (mindspore-ai/mindspore_test 71155665
+        mindspore/ccsrc/frontend/parallel/pipeline_transformer/seqpipe_scheduler.cc), and for even stages its
+        ``seqsmartvpp`` (mindspore/python/mindspore/context.py, ``pipeline_scheduler``).
+        """
+        if not self.traits.piece_rounds:
+            return micro_batches > 0
+        fits = (stages >= self.seq_splits) & (micro_batches * self.seq_splits >= stages)
+        return fits & (stages % 2 == 0) if self.traits.even_stages else fits
+
+    @property
+    def pieces_wanted(self) -> str:
+        """What `fits_pieces` asks for, as the end of a sentence."""
+        even = "an even number of stages, " if self.traits.even_stages else ""
+        return f"needs {even}no more pieces of a sequence than stages, and as many pieces in all as stages"
 
     def fits_rounds(self, stages: Any, micro_batches: Any) -> Any:
         """Whether rounds of a set size can run; int or int array [n] each, bool or bool array [n].
@@ -251,7 +285,8 @@ class ScheduleSpec:
         ``get_schedule_table``, core_v0.16.0 megatron/core/pipeline_parallel/schedules.py:798). Other rounds have S of
         them; fewer than S are one round. What is left over goes to the first round
         (MindSpore's interleaving, ``offset_`` in ``pipeline_scheduler.cc``), or is dealt one a round, from
-        the first round on and around again (its seqpipe, ``ComputeCycleList`` in ``seqpipe_scheduler.cc``).
+        the first round on and around again (its seqpipe, ``ComputeCycleList`` in ``seqpipe_scheduler.cc``). Rounds of
+        pieces (its seqvpp and seqsmartvpp, there too) have S // n micro-batches of n pieces in place of S.
         Torch's rounds are equal (``torch.distributed.pipelining.schedules.ScheduleInterleaved1F1B``).
 
         Raises
@@ -264,7 +299,8 @@ class ScheduleSpec:
             full, rest = divmod(micro_batches, size)
             runs = [(size, full), (rest, int(rest > 0))]
         else:
-            count = max(1, micro_batches // stages)
+            size = max(1, stages // self.seq_splits) if self.traits.piece_rounds else stages
+            count = max(1, micro_batches // size)
             each, ahead = divmod(micro_batches, count)
             if self.traits.remainder == TO_FIRST:
                 runs = [(micro_batches - stages * (count - 1), 1), (stages, count - 1)]

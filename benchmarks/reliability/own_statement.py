@@ -48,8 +48,8 @@ def order_of(problem: PipelineProblem, s: int) -> Order:
     S, V, m, spec = problem.stages, problem.interleaves, problem.micro_batches, problem.schedule
     if spec.name == "gpipe":
         return [(way, 0, i, 0) for way in (FORWARD, BACKWARD) for i in range(m)]
-    if spec.name == "seqpipe":
-        return mindspore_seqpipe(S, V, m, spec.seq_splits, s)
+    if spec.name in ("seqpipe", "seqvpp", "seqsmartvpp"):
+        return mindspore_seqpipe(S, V, m, spec.seq_splits, s, spec.name)
     if spec.name == "zbv":
         return torch_order("ScheduleZBVZeroBubble", S, V, m)(s)
     if V > 1 and spec.name == "megatron-interleaved":

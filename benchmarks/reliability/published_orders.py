@@ -308,20 +308,22 @@ def mindspore_interleaving(S: int, V: int, m: int, low_memory: bool, stage: int)
     return order + [(BACKWARD, v, i, 0) for v, i in backwards[max(0, len(forwards) - bias) :]]
 
 
-def mindspore_seqpipe(S: int, V: int, m: int, n: int, s: int) -> Order:
-    """One stage of ``SeqpipeScheduler`` (mindspore, pipeline_transformer/seqpipe_scheduler.cc).
+def mindspore_seqpipe(S: int, V: int, m: int, n: int, s: int, name: str = "seqpipe") -> Order:
+    """One stage of ``SeqpipeScheduler`` (mindspore, pipeline_transformer/seqpipe_scheduler.cc), or of the two made of it.
 
-    ``ComputeCycleList`` deals the micro-batches into cycles, ``ExtractDataStruct`` counts the warm-up, and
+    ``SeqvppScheduler`` has cycles of S // n micro-batches, ``SeqsmartvppScheduler`` those and a bias of 1
+    (``ComputeBias``). ``ComputeCycleList`` deals the micro-batches into cycles, ``ExtractDataStruct`` counts the warm-up, and
     ``MakeExecuteOrder`` sends backwards the oldest micro-batch in flight, its last chunk and piece first.
     """
-    cycles = [m] if m < S else [S] * (m // S)
+    size = S if name == "seqpipe" else S // n
+    cycles = [m] if m < size else [size] * (m // size)
     for extra in range(m - sum(cycles)):
         cycles[extra % len(cycles)] += 1
     forwards, first = [], 0
     for cycle in cycles:
         forwards += [(v, first + i, q) for v in range(V) for i in range(cycle) for q in range(n)]
         first += cycle
-    bias = 1 if V == 1 else 2
+    bias = 1 if V == 1 or name == "seqsmartvpp" else 2
     warm_up = min((S - 1 - s) * bias + (V - 1) * cycles[0] * n + n - 1, len(forwards) - 1)
 
     order: Order = []

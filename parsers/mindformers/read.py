@@ -32,7 +32,7 @@ _NO_LIMIT_MIB = 1024 * 1024
 """MindSpore's default of ``max_device_memory``, 1024GB: no limit of the file's own."""
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _DROPOUTS = tuple(f"{place}_dropout{suffix}" for place in ("hidden", "attention") for suffix in ("_rate", "", "_prob"))
-_SCHEDULERS = ("1f1b", "gpipe", "seqpipe", "zero_bubble_v")
+_SCHEDULERS = ("1f1b", "gpipe", "seqpipe", "seqvpp", "seqsmartvpp", "zero_bubble_v")
 
 
 def config_from_source(source: YamlSource) -> TrainingConfig:

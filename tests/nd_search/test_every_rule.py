@@ -100,6 +100,11 @@ HOLDS: dict[str, Holds] = {
     "zero-bubble-v-two-chunks": lambda s, c: s.vpp == 2,
     "gpipe-one-chunk": lambda s, c: s.vpp == 1,
     "schedule-needs-pipeline": lambda s, c: s.pp != 1,
+    "pieces-fill-rounds": lambda s, c: (
+        s.vpp > 1
+        and c.schedule.seq_splits <= s.pp <= s.micro_batches * c.schedule.seq_splits
+        and (s.pp % 2 == 0 or c.schedule.name == "seqvpp")
+    ),
     "batch-by-dp": lambda s, c: s.dp * s.mbs * s.micro_batches == c.gbs,
     "micro-batches-fill-zero-bubble": lambda s, c: not s.micro_batches < LEAST.get(c.schedule.name, lambda pp: 1)(s.pp),
     "micro-batches-fill-1f1b": lambda s, c: s.vpp > 1 or not s.micro_batches < s.pp,
@@ -148,7 +153,8 @@ CONCERNS: dict[str, Callable[[SearchContext], bool]] = {
     "interleaving-without-overlap": lambda c: not c.rules.overlap_p2p,
     "zero-bubble-v-two-chunks": lambda c: c.schedule.name in V_SHAPES,
     "gpipe-one-chunk": lambda c: c.schedule.name == "gpipe",
-    "schedule-needs-pipeline": lambda c: c.schedule.name in (*V_SHAPES, "zb-h1", "seqpipe"),
+    "schedule-needs-pipeline": lambda c: c.schedule.name in (*V_SHAPES, "zb-h1", "seqpipe", "seqvpp", "seqsmartvpp"),
+    "pieces-fill-rounds": lambda c: c.schedule.name in ("seqvpp", "seqsmartvpp"),
     "micro-batches-fill-zero-bubble": lambda c: c.schedule.name in V_SHAPES,
     "micro-batches-fill-1f1b": lambda c: c.schedule.name != "gpipe",
     "micro-batches-fill-interleaving": lambda c: (
@@ -176,8 +182,11 @@ def contexts() -> list[SearchContext]:
                 seq_length=(4096, 4095, 2048, 24, 48)[number % 5],
                 ulysses_degree=(1, None, 2, 3)[number % 4],
             )
-            name = ("1f1b", "gpipe", "zero_bubble_v", "1f1b", "dualpipev", "zbv", "zb-h1", "seqpipe")[number % 8]
-            schedule = ScheduleSpec(name, group_size=context.schedule.group_size)
+            name = (
+                "1f1b", "gpipe", "zero_bubble_v", "1f1b", "dualpipev", "zbv", "zb-h1", "seqpipe", "seqvpp", "seqsmartvpp"
+            )[number % 10]  # fmt: skip
+            splits = 1 + number % 3 if name.startswith("seq") else 1
+            schedule = ScheduleSpec(name, seq_splits=splits, group_size=context.schedule.group_size)
             found.append(replace(context, rules=rules, schedule=schedule, max_expert_parallel=4))
     return found
 

@@ -150,7 +150,10 @@ def schedules(draw: st.DrawFn) -> Schedule:
     micro_batches = max(draw(st.integers(1, 14)), traits.least_micro_batches(stages))
     if name in ("megatron-interleaved", "torch-interleaved", "interleaved-zb"):
         micro_batches = stages * draw(st.integers(1, 4))
-    splits = draw(st.integers(1, 4)) if name == "seqpipe" else 1
+    splits = draw(st.integers(1, 4)) if traits.sequence_splits else 1
+    if traits.piece_rounds:
+        stages = 2 * draw(st.integers(1, 3))
+        interleaves, splits, micro_batches = max(2, interleaves), min(splits, stages), max(stages, micro_batches)
     return build_schedule(ScheduleSpec(name, draw(st.booleans()), splits), stages, interleaves, micro_batches)
 
 
@@ -289,7 +292,8 @@ def test_every_schedule_is_offered_with_the_interleaves_and_micro_batches_of_its
     several, one, two, any_number = {2, 3, 4}, {1}, {2}, {1, 2, 3, 4}
     rows = {
         "gpipe": (one, 1), "1f1b": (one, 1), "interleaved": (several, 1), "megatron-interleaved": (several, 1),
-        "torch-interleaved": (several, 1), "seqpipe": (any_number, 1), "zero_bubble_v": (two, 7), "dualpipev": (two, 8),
+        "torch-interleaved": (several, 1), "seqpipe": (any_number, 1), "seqvpp": (several, 1),
+        "seqsmartvpp": (several, 1), "zero_bubble_v": (two, 7), "dualpipev": (two, 8),
         "zbv": (two, 1), "zb-h1": (one, 1), "zb-h2": (one, 7), "interleaved-zb": (several, 1),
         "searched": (any_number, 1), "searched-v": (two, 1),
     }  # fmt: skip
@@ -300,6 +304,8 @@ def test_every_schedule_is_offered_with_the_interleaves_and_micro_batches_of_its
         # The backward of plain and interleaved 1F1B is one task; zero-bubble orders part it.
         parted = name.startswith(("z", "dual", "searched")) or name == "interleaved-zb"
         assert traits.split_backward == parted and traits.v_shape == (rows[name][0] == two), name
-        assert traits.needs_pipeline == (parted or name == "seqpipe") and traits.keeps_all == (name == "gpipe"), name
+        assert traits.needs_pipeline == (parted or name.startswith("seq")) and traits.keeps_all == (name == "gpipe"), (
+            name
+        )
         assert traits.put_off == {"zb-h1": 1, "zb-h2": 2, "interleaved-zb": 1}.get(name), name
     assert len(rows) == len(SCHEDULES) + 2

@@ -14,6 +14,7 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import FORWARD, ScheduleSpec
 
 SHAPES = [(S, V, m, n) for S in (2, 3, 4) for V in (1, 2, 3) for m in (1, 3, 5, 8, 11) for n in (1, 3)]
+PIECES = [(S, V, m, n) for S in (2, 3, 4, 6) for V in (1, 2, 3) for m in (1, 2, 5, 8) for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(("S", "V", "m", "n"), SHAPES)
@@ -32,6 +33,22 @@ def test_seqpipe_runs_mindspores_order_and_keeps_as_much_alive(S: int, V: int, m
         assert vectors[s].sum(axis=1).max() * n == pytest.approx(most)
         assert max(map(sum, closed[s])) * n == pytest.approx(most)
         assert sum(alive_lower_bound(spec, S, V, s, m)) * n <= most + 1e-9
+
+
+@pytest.mark.parametrize("name", ["seqvpp", "seqsmartvpp"])
+@pytest.mark.parametrize(("S", "V", "m", "n"), [shape for shape in PIECES if shape[1] > 1])
+def test_seqvpp_and_seqsmartvpp_run_mindspores_orders(name: str, S: int, V: int, m: int, n: int) -> None:
+    spec = ScheduleSpec(name, seq_splits=n)
+    if n > S or m * n < S or (name == "seqsmartvpp" and S % 2):
+        with pytest.raises(ValueError, match="pieces"):
+            build_schedule(spec, S, V, m)
+        return
+    order = build_schedule(spec, S, V, m).order
+    for s in range(S):
+        assert [tuple(task) for task in order[s].tolist()] == mindspore_seqpipe(S, V, m, n, s, name)
+    alive = alive_micro_batches(spec, S, V, m)
+    longer = alive_micro_batches(ScheduleSpec("seqpipe", seq_splits=n), S, V, m)
+    assert max(map(sum, alive[0])) <= max(map(sum, longer[0])), "they keep no more alive than seqpipe"
 
 
 def test_the_rest_of_the_micro_batches_is_dealt_one_a_round() -> None:

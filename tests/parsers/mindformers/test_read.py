@@ -17,8 +17,10 @@ from taylor.cost_model.parameters import total_parameters
 from taylor.nd_search.stated import find_illegality
 from taylor.parsers.read import read_config
 from taylor.parsers.text.yaml_source import MAX_BYTES, MAX_LINES
+from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import emit_variant
 from taylor.pipeline.plan import FULL, SELECT
+from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import DENSE, MOE, MTP
 from taylor.workflows.devices import choose_device
 from tests.conftest import ROOT, SHARED
@@ -465,6 +467,22 @@ def test_selective_counts_hold_beyond_the_full_ones_in_list_and_pattern_form(tmp
 def test_a_list_of_operators_means_all_layers(tmp_path: Path) -> None:
     plan, _ = plan_of(tmp_path, EVEN, "False", select=r"['feed_forward\.mul']")
     assert plan.recompute[SELECT] == ((4, 4, 4, 4), (4, 4, 4, 3))
+
+
+@pytest.mark.parametrize("scheduler", ["seqvpp", "seqsmartvpp"])
+def test_seqvpp_and_seqsmartvpp_are_read_and_broken_ones_refused_by_their_rule(tmp_path: Path, scheduler: str) -> None:
+    def read(interleave: int, splits: int) -> TrainingConfig:
+        more = (("parallel_config:", f"parallel_config:\n  seq_split_num: {splits}"),)
+        plan_of(tmp_path, "0", "False", interleave=interleave, scheduler=scheduler, extra=more)
+        return read_config(next(tmp_path.glob("*.yaml")))
+
+    config = read(2, 2)
+    device = choose_device(config).spec
+    assert config.schedule == ScheduleSpec(scheduler, seq_splits=2) and config.strategy.vpp == 2
+    assert find_illegality(config, device) is None
+    for interleave, splits in ((1, 2), (2, 8)):
+        found = find_illegality(read(interleave, splits), device)
+        assert found is not None and "pieces-fill-rounds" in [rule.name for rule in found.rules]
 
 
 def test_the_v_shape_runs_its_second_row_in_reverse(tmp_path: Path) -> None:
