@@ -115,7 +115,9 @@ def read_kernel_details(path: str | Path, *, rank: int | None = None) -> RankPro
             field=f"row {ragged[0]}",
             cure="write the profile again",
         )
-    notes = tuple(f"{file}: row {line} has another number of cells than the header and is left out" for line in ragged)
+    notes = tuple(
+        f"{file}: row {line} has another number of cells than the header, or no end, and is left out" for line in ragged
+    )
     return builder.build(rank, notes=notes)
 
 

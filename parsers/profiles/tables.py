@@ -6,6 +6,7 @@ import csv
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.base.files import no_such_file
@@ -24,7 +25,8 @@ def stream_rows(
 
     Carriage returns, quotes around cells, tabs after numbers and empty lines are taken as they come; a
     row with another number of cells than the header is an error, or, where `ragged` is given, is left out
-    and its line number put there. The file must end with a line end, since a table that was cut looks whole otherwise.
+    and its line number put there. A file must end with a line end, since a table that was cut looks whole otherwise;
+    where `ragged` is given, a last row without one is left out too, unless it is whole but for a cell that nobody asks.
 
     Raises
     ------
@@ -41,7 +43,7 @@ def stream_rows(
             closed = raw.read(1) in (b"\n", b"\r")
         if size == 0:
             raise InputError("is empty", file=file, cure="write the profile again")
-        if not closed:
+        if not closed and ragged is None:
             raise InputError("is cut short: the last row has no end", file=file, cure="take the whole file")
         with open(file, encoding="utf-8-sig", errors="strict", newline="") as stream, large_cells():
             reader = csv.reader(stream)
@@ -49,20 +51,22 @@ def stream_rows(
             places: list[int | None] = [_place(header, name, file, needed=True) for name in required]
             places += [_place(header, name, file, needed=False) for name in optional]
             width = len(header)
-            for cells in reader:
+            # The last cell of a file without a last line end may be a part of one.
+            cut = not closed and width - 1 in places
+            for line, cells, last in _with_last(reader):
                 if not cells:
                     continue
-                if len(cells) != width:
+                if len(cells) != width or (last and cut):
                     if ragged is not None:
-                        ragged.append(reader.line_num)
+                        ragged.append(line)
                         continue
                     raise InputError(
                         f"has {len(cells)} cells and the header {width}",
                         file=file,
-                        field=f"row {reader.line_num}",
+                        field=f"row {line}",
                         cure="is the file cut short?",
                     )
-                yield reader.line_num, [None if place is None else cells[place] for place in places]
+                yield line, [None if place is None else cells[place] for place in places]
     except FileNotFoundError:
         raise no_such_file(file) from None
     except OSError as error:
@@ -81,6 +85,17 @@ def large_cells() -> Iterator[None]:
         yield
     finally:
         csv.field_size_limit(before)
+
+
+def _with_last(reader: Any) -> Iterator[tuple[int, list[str], bool]]:
+    """Rows of a CSV reader, each with its line number and whether it is the last one."""
+    before: tuple[int, list[str]] | None = None
+    for cells in reader:
+        if before is not None:
+            yield *before, False
+        before = reader.line_num, cells
+    if before is not None:
+        yield *before, True
 
 
 def _place(header: list[str], name: str, file: Path, *, needed: bool) -> int | None:

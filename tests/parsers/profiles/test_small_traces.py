@@ -252,6 +252,11 @@ def test_tables_are_read_by_the_names_of_their_columns(tmp_path: Path) -> None:
             rows(path, text)
     ragged: list[int] = []
     assert rows(path, "a,b\n1\n2,3\n4,5,6\n", ragged=ragged) == [(3, ["2", "3", None])] and ragged == [2, 4]
+    ragged = []
+    # Without a last line end: a row that ends in a cell that nobody asks is whole, another one may be cut.
+    assert rows(path, "a,b,x\n1,2,3\n4,5,6", ragged=ragged) == [(2, ["1", "2", None]), (3, ["4", "5", None])]
+    assert ragged == [] and rows(path, "a,b\n1,2\n4,5", ragged=ragged) == [(2, ["1", "2", None])] and ragged == [3]
+    assert rows(path, "a,b,x\n1,2,3\n4,5", ragged=ragged) == [(2, ["1", "2", None])] and ragged == [3, 3]
     assert rows(path, f"a,b\n1,{'x' * MAX_CELL}\n")[0][1][0] == "1"
     with pytest.raises(InputError, match="no CSV file|not a CSV file"):
         rows(path, f"a,b\n1,{'x' * (MAX_CELL + 1)}\n")
