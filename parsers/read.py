@@ -14,6 +14,7 @@ from taylor.parsers.launch_scripts import refuse_launch_of_other
 from taylor.parsers.other_files import refuse_other_file
 from taylor.parsers.registry import launchers_for
 from taylor.parsers.stage_comment import Rows, stage_devices_in
+from taylor.parsers.stated_size import size_note
 from taylor.parsers.training_config import TrainingConfig
 
 
@@ -68,7 +69,9 @@ def read_config(
         raise
     low_memory = launcher.low_memory_in({**os.environ, **(environment or {})})
     schedule = replace(config.schedule, low_memory=low_memory)
-    return config.replace(schedule=schedule, stage_devices=_stage_devices(config))
+    note = size_note(config)
+    notes = config.notes if note is None else (note, *config.notes)
+    return config.replace(schedule=schedule, stage_devices=_stage_devices(config), notes=notes)
 
 
 def _stage_devices(config: TrainingConfig) -> Rows:

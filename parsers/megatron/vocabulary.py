@@ -27,7 +27,8 @@ def read_vocabulary(flags: Flags, shape: tuple[int, ...], notes: list[str]) -> i
     ----------
     shape : tuple of int
         Layers, hidden size, attention heads, key-value heads, MLP width and experts (1 where there are none):
-        a published model of the register with the same ones gives its vocabulary where the script names none.
+        a published model of the register with the same ones, or with the same widths, gives its vocabulary where the
+        script names none.
     notes : list of str
         Takes what had to be assumed.
     """
@@ -76,16 +77,31 @@ def _configured(config: Any) -> Any:
 
 
 def _from_shape(shape: tuple[int, ...]) -> tuple[int, str] | None:
+    """The vocabulary of the published models with these sizes; of a cut model, of those with its widths.
+
+    A cut model has fewer layers, and may have fewer experts: its widths count, where all models that have them agree.
+    """
     registry = Registry.load()
-    alike = [
-        model
-        for model in map(registry.model, registry.model_names())
-        if shape
-        == (*(model.n_layers, model.hidden, model.n_heads, model.n_kv_heads, model.ffn_hidden), _experts(model))
-    ]
-    if len({model.vocab for model in alike}) != 1:
-        return None
-    return alike[0].vocab, f"that of {alike[0].name}, which has the same layers and sizes"
+    models = [registry.model(name) for name in registry.model_names()]
+    layers, *widths, experts = shape
+    for same, alike in (
+        (
+            "layers and sizes",
+            lambda model: _widths(model) == widths and (model.n_layers, _experts(model)) == (layers, experts),
+        ),
+        ("widths and experts", lambda model: _widths(model) == widths and _experts(model) == experts),
+        ("widths", lambda model: _widths(model) == widths and model.n_layers >= layers),
+    ):
+        found = [model for model in models if alike(model)]
+        if len({model.vocab for model in found}) == 1:
+            return found[0].vocab, f"that of {found[0].name}, which has the same {same}"
+        if found:
+            return None
+    return None
+
+
+def _widths(model: ModelSpec) -> list[int]:
+    return [model.hidden, model.n_heads, model.n_kv_heads, model.ffn_hidden]
 
 
 def _experts(model: ModelSpec) -> int:

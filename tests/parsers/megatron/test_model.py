@@ -54,6 +54,12 @@ LLAMA2_13B = (
     .replace("--num-attention-heads 16", "--num-attention-heads 40")
 )
 
+CUT_DEEPSEEK = (
+    NO_VOCABULARY.replace("--num-layers 24", "--num-layers 4")
+    .replace("--hidden-size 1024", "--hidden-size 7168")
+    .replace("--num-attention-heads 16", "--num-attention-heads 128")
+) + "--ffn-hidden-size 18432\n--kv-channels 192\n"
+
 
 @pytest.mark.parametrize(
     ("flags", "vocab", "why"),
@@ -61,6 +67,8 @@ LLAMA2_13B = (
         (NO_VOCABULARY, 32000, "an assumption"),
         (NO_VOCABULARY + "--merge-file merges.txt\n", 50432, "that of GPT2BPETokenizer"),
         (LLAMA2_13B + "--ffn-hidden-size 13824\n--swiglu\n", 32000, "that of llama2-13b"),
+        (CUT_DEEPSEEK, 129280, "that of deepseek-v3-671b, which has the same widths"),
+        (CUT_DEEPSEEK + "--num-experts 256\n", 129280, "deepseek-v3-671b, which has the same widths and experts"),
     ],
 )
 def test_a_vocabulary_that_is_not_given_is_assumed_aloud(flags: str, vocab: int, why: str, tmp_path: Path) -> None:
