@@ -119,7 +119,7 @@ OTHER_FILES = (
             ("gpt_args", "model"),
             ("sharding_size", "param_dtype"),
         ),
-        r"\bmindspeed_mm/[\w./]*\.py\b",
+        r"\bmindspeed_mm/[\w./]*\.py\b|\bpretrain_transformers\.py\b",
         "Ascend/MindSpeed-MM 57069cd5 examples/qwen3_5/qwen3_5_27B_config.yaml, "
         "examples/qwen3vl/qwen3vl_full_sft_8B.yaml, examples/qwen2.5vl/fsdp2_config.yaml",
     ),
@@ -154,6 +154,36 @@ OTHER_FILES = (
         (("base_model", "datasets"), ("base_model", "sequence_len"), ("base_model", "micro_batch_size")),
         r"\baxolotl\s+train\b|\baxolotl\.cli\.train\b",
         "axolotl-ai-cloud/axolotl 15f7910d examples/llama-3/fft-8b.yaml",
+    ),
+    OtherFile(
+        "a program that accelerate launch starts",
+        _NO_STAGES,
+        f"{_FLAGS} to plan it with pipeline stages",
+        (),
+        r"\baccelerate\s+launch\b",
+        "Ascend/MindSpeed-MM 57069cd5 examples/diffusers/flux/finetune_flux_dreambooth_deepspeed_bf16.sh:69",
+    ),
+    OtherFile(
+        "a post-training of a diffusion model",
+        "only language models are planned",
+        f"{_FLAGS}, a language model's",
+        (),
+        r"\bposttrain_\w*grpo\.py\b|\bposttrain_sora_\w+\.py\b",
+        "Ascend/MindSpeed-MM 57069cd5 examples/dancegrpo/posttrain_flux_dancegrpo.sh, "
+        "examples/wan2.1/14b/i2v/posttrain.sh",
+    ),
+    OtherFile(
+        "a MindFormers PyNative YAML",
+        "its degrees and batch have other names, and MindFormers runs it without a graph",
+        f"give the YAML that run_mindformer.py trains as a graph, or {_FLAGS}",
+        (
+            ("parallelism.tensor_parallel", "model"),
+            ("parallelism.data_parallel_shard",),
+            ("training.local_batch_size",),
+        ),
+        "",
+        "mindspore-ai/mindformers 167a50de tests/st/test_multi_cards_cases/test_pynative/test_models/test_deepseek3/"
+        "pynative_ds3.yaml",
     ),
     OtherFile(
         "an Accelerate configuration",

@@ -96,7 +96,15 @@ class FlagLauncher(Launcher):
         return write.with_strategy(self.launch(config.path), config, strategy, plan, extra).text
 
     def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
-        """The flags know 1F1B, plain and interleaved; MindSpeed's the V, zero bubble's own its two orders."""
+        """The flags know 1F1B, plain and interleaved; MindSpeed's the V, zero bubble's own its two orders.
+
+        Raises
+        ------
+        InputError
+            When the file holds no plan at all, for its layers stand in another one.
+        """
+        if (error := self.launch(config.path).holds_no_plan) is not None:
+            raise error
         if schedule.name in ("zb-h1", "zb-h2"):
             return self.launch(config.path).flags.has(ZERO_BUBBLE)
         if schedule.name == V_SCHEDULE.name:

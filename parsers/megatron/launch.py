@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from taylor.base.errors import InputError
 from taylor.parsers.flag_table import FlagTable
 from taylor.parsers.megatron.unmodelled import flag_table
 from taylor.parsers.text.flag_edit import Setting
@@ -27,6 +28,8 @@ class Launch(ABC):
     flags: Flags
     notes: Sequence[str]
     """What was assumed or is odd in it, one line each."""
+    holds_no_plan: InputError | None = None
+    """Why no plan is written into it, where its layers stand in another file."""
 
     def table(self) -> FlagTable:
         """What each of its flags means for a plan."""

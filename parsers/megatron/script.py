@@ -7,6 +7,7 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.launch import Launch
+from taylor.parsers.megatron.model_file import with_model_file
 from taylor.parsers.megatron.other_programs import refuse_other_program
 from taylor.parsers.text.flag_edit import Setting, edit_flags, plain_value, set_variable
 from taylor.parsers.text.flags import WORLD_FLAGS
@@ -42,8 +43,11 @@ class Script(Launch):
 
     def __init__(self, script: ShellScript) -> None:
         self._script, self.file, self.text = script, script.file, script.text
-        self.flags = flags_of(script, FORM)
+        self.flags, self._model_file = with_model_file(flags_of(script, FORM))
         self.notes = tuple(script.notes)
+        if self._model_file is not None:
+            cure = "solve with -write n, and write them there"
+            self.holds_no_plan = self._model_file.error("the layers of every stage", cure)
 
     @classmethod
     def read(cls, path: Path) -> Script:
@@ -66,6 +70,8 @@ class Script(Launch):
 
     def with_flags(self, wanted: Mapping[str, Setting], near: tuple[str, ...]) -> Script:
         """See `Launch.with_flags`: every value where it is written, new flags on lines of their own."""
+        if self._model_file is not None:
+            self._model_file.refuse_change(self.flags, wanted)
         return Script(edit_flags(self._script, wanted, FORM, near=near))
 
     def with_ranks(self, world: int) -> tuple[Script, dict[str, Setting]]:

@@ -84,6 +84,13 @@ class Flags:
         self.by_name = {flag.name: flag for flag in self.flags}
         self._place = place
 
+    def overlaid(self, stated: Sequence[Flag]) -> Flags:
+        """These flags with some that another file states in their place, or beside them."""
+        names = {flag.name for flag in stated}
+        own = [flag for flag in self.flags if flag.name not in names]
+        starting = sum(flag.name not in names for flag in self.flags[: self.starting])
+        return Flags(self.file, [*own, *stated], starting, self._place, self.start)
+
     def has(self, *names: str) -> bool:
         """Whether any of the flags is given."""
         return any(name in self.by_name for name in names)

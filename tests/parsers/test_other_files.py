@@ -43,6 +43,10 @@ FILES = {
     "verl": ["actor_rollout_ref:\n  model: {path: a}\ntrainer: {nnodes: 1}\n"],
     "LLaMA-Factory": ["model_name_or_path: a/b\nstage: sft\ndo_train: true\nfinetuning_type: full\n"],
     "axolotl": ["base_model: a/b\ndatasets:\n  - path: c\nsequence_len: 4096\nmicro_batch_size: 1\n"],
+    "MindFormers PyNative": [
+        "training: {local_batch_size: 2}\nparallelism: {tensor_parallel: 1, data_parallel_shard: -1}\n"
+        "model: {model_type: deepseek_v3, num_hidden_layers: 12}\n"
+    ],
     "Accelerate": ["compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 8\n"],
     "DeepSpeed": [
         "zero_optimization: {stage: 3}\nbf16: {enabled: true}\n",
@@ -60,6 +64,8 @@ COMMANDS = {
     "verl": "python3 -m verl.trainer.main_ppo actor_rollout_ref.model.path=a",
     "LLaMA-Factory": "llamafactory-cli train job.yaml",
     "axolotl": "axolotl train job.yaml",
+    "accelerate launch": "accelerate launch --config_file a.yaml ./train_dreambooth_flux.py",
+    "diffusion model": "torchrun posttrain_flux_dancegrpo.py --mm-model m.json",
 }
 
 

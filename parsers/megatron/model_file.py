@@ -1,0 +1,182 @@
+"""The JSON of MindSpeed-MM's ``--mm-model``: sizes and layers of its language model, read as flags of the launch.
+
+What the JSON states goes before the script's own flags: MindSpeed-MM builds the language model of ``text_decoder``
+(Ascend/MindSpeed-MM 57069cd5 pretrain_vlm.py:99-104, ``get_model_config``). ``pipeline_num_layers`` has the layers of
+each stage, with virtual stages a row of them each (mindspeed_mm/models/predictor/predict_model.py:59-91).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from taylor.base.errors import InputError, shortened
+from taylor.base.files import read_text
+from taylor.parsers.text.flags import Flag, Flags
+from taylor.parsers.text.shell_words import Char, Word
+
+MODEL_FILE, DECODER, PLACES = "mm-model", "text_decoder", "pipeline_num_layers"
+MAX_BYTES = 2**20
+_FOLDERS = 8
+"""Folders above a script from which its path to the JSON may count: it is written from the repository's root."""
+_NEEDED = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
+_VALUES = {
+    "num_layers": "num-layers",
+    "hidden_size": "hidden-size",
+    "ffn_hidden_size": "ffn-hidden-size",
+    "num_attention_heads": "num-attention-heads",
+    "num_query_groups": "num-query-groups",
+    "kv_channels": "kv-channels",
+    "vocab_size": "vocab-size",
+    "max_position_embeddings": "max-position-embeddings",
+    "position_embedding_type": "position-embedding-type",
+    "normalization": "normalization",
+    "num_moe_experts": "num-experts",
+    "moe_router_topk": "moe-router-topk",
+    "moe_intermediate_size": "moe-ffn-hidden-size",
+    "moe_ffn_hidden_size": "moe-ffn-hidden-size",
+    "moe_shared_expert_intermediate_size": "moe-shared-expert-intermediate-size",
+    "recompute_granularity": "recompute-granularity",
+    "recompute_method": "recompute-method",
+    "recompute_num_layers": "recompute-num-layers",
+}
+_SWITCHES = {
+    "group_query_attention": "group-query-attention",
+    "untie_embeddings_and_output_weights": "untie-embeddings-and-output-weights",
+    "add_qkv_bias": "add-qkv-bias",
+    "disable_bias_linear": "disable-bias-linear",
+    "gated_linear_unit": "swiglu",
+    "qk_layernorm": "qk-layernorm",
+    "use_qk_norm": "qk-layernorm",
+    "sequence_parallel": "sequence-parallel",
+    "moe_grouped_gemm": "moe-grouped-gemm",
+    "bf16": "bf16",
+}
+LAYER_FLAGS = ("num-layer-list", "pipeline-model-parallel-layout", "noop-layers")
+"""Flags that place layers in a script, and not where a JSON does."""
+
+
+class ModelFile:
+    """The JSON that a launch names.
+
+    Parameters
+    ----------
+    path : Path
+    flags : list of Flag
+        What it states, as flags.
+    """
+
+    def __init__(self, path: Path, flags: list[Flag]) -> None:
+        self.path, self.flags = path, flags
+
+    def error(self, what: str, cure: str, key: str = PLACES) -> InputError:
+        """The error for what would have to be written into it."""
+        problem = f"is not written: in a MindSpeed-MM job this file has {what}"
+        return InputError(problem, file=self.path, field=f"{DECODER}.{key}", cure=cure)
+
+    def refuse_change(self, flags: Flags, wanted: Mapping[str, object]) -> None:
+        """Refuse to set what a script has no say in to another value.
+
+        Raises
+        ------
+        InputError
+            With what to write into the JSON.
+        """
+        own = {flag.name for flag in self.flags} | set(LAYER_FLAGS)
+        for name, value in wanted.items():
+            now = flags.text(name) if flags.has(name) and flags.by_name[name].values else flags.has(name)
+            if name in own and now != value:
+                key = PLACES if name in LAYER_FLAGS else name.replace("-", "_")
+                raise self.error(key, f"write {value} there" if isinstance(value, str) else "change it there", key)
+
+
+def with_model_file(flags: Flags) -> tuple[Flags, ModelFile | None]:
+    """The flags of a launch with those that its JSON states.
+
+    Raises
+    ------
+    InputError
+        When the JSON is missing or damaged, or describes no language model with its sizes.
+    """
+    if not flags.has(MODEL_FILE):
+        return flags, None
+    path = _path(flags, str(flags.text(MODEL_FILE)))
+    data = _mapping(path)
+    decoder = data.get(DECODER)
+    if not isinstance(decoder, dict):
+        trained = data.get("predictor")
+        kind = trained.get("model_id") if isinstance(trained, dict) else None
+        told = f"is a diffusion model, {shortened(str(kind))}" if kind else "is missing"
+        cure = "give a script whose model file has a language model"
+        field = "predictor" if kind else DECODER
+        raise InputError(f"{told}: only language models are planned", file=path, field=field, cure=cure)
+    missing = next((name for name in _NEEDED if not isinstance(decoder.get(name), int)), None)
+    if missing is not None:
+        cure = f"write {', '.join(_NEEDED)}, as the configuration there has them"
+        where = " lie in the folder of init_from_hf_path" if "init_from_hf_path" in data else " are not in the file"
+        raise InputError(f"is missing: the sizes{where}", file=path, field=f"{DECODER}.{missing}", cure=cure)
+    stated = list(_flags(path, decoder, flags))
+    return flags.overlaid(stated), ModelFile(path, stated)
+
+
+def _path(flags: Flags, written: str) -> Path:
+    """The file, from the folder of the script or one above it; a script is started at its repository's root."""
+    folder = flags.file.absolute().parent
+    for above in (folder, *list(folder.parents)[:_FOLDERS]):
+        path = above / written
+        if path.suffix == ".json" and path.is_file():
+            return path
+    beside = folder / Path(written).name
+    if beside.suffix == ".json" and beside.is_file():
+        return beside
+    cure = "put the JSON beside the script, or the script into its repository"
+    raise flags.error(MODEL_FILE, "names a JSON that is not there; the model's sizes lie in it", written, cure)
+
+
+def _mapping(path: Path) -> Mapping[str, Any]:
+    try:
+        data = json.loads(read_text(path, limit_bytes=MAX_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not JSON: {error}", file=path) from None
+    if not isinstance(data, dict):
+        raise InputError("is not a JSON object", file=path)
+    return data
+
+
+def _flags(path: Path, decoder: Mapping[str, Any], flags: Flags) -> Iterator[Flag]:
+    for key, name in _VALUES.items():
+        value = decoder.get(key)
+        if isinstance(value, (int, str)) and not isinstance(value, bool):
+            yield _flag(name, str(value))
+    for key, name in _SWITCHES.items():
+        if decoder.get(key) is True:
+            yield _flag(name)
+    if decoder.get("add_bias_linear") is False:
+        yield _flag("disable-bias-linear")
+    places = decoder.get(PLACES)
+    stages = flags.integer("pipeline-model-parallel-size", default=1, high=4096)
+    if places is None or stages == 1:
+        return
+    rows = places if isinstance(places, list) and places and all(isinstance(row, list) for row in places) else [places]
+    if not all(isinstance(row, list) and len(row) == stages and all(map(_is_count, row)) for row in rows):
+        problem = f"must hold the layers of each of the {stages} stages, with virtual stages a row of them each"
+        raise InputError(problem, file=path, field=f"{DECODER}.{PLACES}", value=shortened(str(places)))
+    if len(rows) == 1:
+        yield _flag("num-layer-list", ",".join(map(str, rows[0])))
+    else:
+        chunks = ["t" * count for row in rows for count in row]
+        yield _flag("pipeline-model-parallel-layout", "|".join(["E" + chunks[0], *chunks[1:-1], chunks[-1] + "L"]))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= 1000
+
+
+def _flag(name: str, value: str | None = None) -> Flag:
+    return Flag(name, _word(f"--{name}"), () if value is None else (_word(value),))
+
+
+def _word(text: str) -> Word:
+    return Word(tuple(Char(char, None) for char in text))
