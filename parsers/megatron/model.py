@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from taylor.parsers.megatron.deepseek4 import compressed_model, head_size, is_deepseek4
 from taylor.parsers.megatron.hybrid import EXPERTS, MAX_MTP, HybridLayers, hybrid_notes, read_hybrid
 from taylor.parsers.megatron.kinds import empty_positions, layer_positions
 from taylor.parsers.megatron.other_layers import refuse_other_layers
@@ -42,8 +43,9 @@ def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
         kv_heads = flags.integer("num-query-groups", default=1, high=MAX_SIZE)
     if heads % kv_heads:
         raise flags.error("num-query-groups", f"must divide the {heads} attention heads", kv_heads)
-    mla = _read_mla(flags)
-    head_dim = flags.integer("kv-channels", default=None, high=MAX_SIZE)
+    compressed = is_deepseek4(flags)
+    mla = None if compressed else _read_mla(flags)
+    head_dim = flags.integer("kv-channels", default=head_size(flags) if compressed else None, high=MAX_SIZE)
     if head_dim is None:
         if mla is not None:
             head_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
@@ -105,6 +107,9 @@ def _with_layers(flags: Flags, plain: ModelSpec, hybrid: HybridLayers | None) ->
         sinks=flags.text("softmax-type", default="vanilla") == "learnable",
     )
     mlp = MlpSpec(plain.ffn_hidden, plain.gated_mlp, plain.mlp_bias)
+    if is_deepseek4(flags):
+        layers, module, extra = compressed_model(flags, plain)
+        return as_model(plain, layers, module).replace(extra_parameters=extra)
     if hybrid is None:
         return as_model(plain, decoder_layers(flags, attention, mlp, plain.moe))
     moe = plain.moe if EXPERTS in hybrid.letters + hybrid.mtp else None

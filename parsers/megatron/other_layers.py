@@ -7,7 +7,6 @@ from taylor.parsers.text.flags import Flags
 
 _OTHER_SPECS = {
     "longcat": "two attentions a layer (LongCat)",
-    "deepseek4": "compressed attention of DeepSeek-V4",
     "gated_delta_product": "gated delta products in place of Mamba layers",
 }
 """Words in ``--spec`` (MindSpeed-LLM master mindspeed_llm/tasks/models/spec; Megatron-LM main

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from taylor.base.errors import shortened
 from taylor.parsers.flag_table import FlagRow, FlagTable, UnmodelledFlag, load_flag_table
+from taylor.parsers.megatron.deepseek4 import SETTLED, is_deepseek4
 from taylor.parsers.text.flags import Flag, Flags
 
 EXPERTS, SCORES, PLAIN_NORMS, ROUTER_CASTS = "@experts", "@scores", "@plain-norms", "@router-casts"
@@ -34,8 +35,11 @@ def read_unmodelled(flags: Flags, facts: Collection[str], table: FlagTable) -> t
     starting = {flag.name for flag in flags.flags[: flags.starting]}
     given: list[tuple[str, str | None]] = []
     switched_on = set(facts)
+    settled = SETTLED if is_deepseek4(flags) else ()
     for name, flag in flags.by_name.items():
         row = table.find(name)
+        if name in settled:
+            continue
         if row is None and name in starting:
             continue
         given.append((name, _value(flag, row)))

@@ -166,7 +166,7 @@ def test_an_mtp_module_is_the_last_layer_again(tmp_path: Path) -> None:
         ("--window-size 127", "two whole numbers"),
         ("--heterogeneous-layers-config-path blocks.json", "--heterogeneous-layers-config-path: asks for what is not"),
         ("--spec mindspeed_llm.tasks.models.spec.longcat_spec layer_spec", "two attentions a layer"),
-        ("--spec mindspeed_llm.tasks.models.spec.deepseek4_spec layer_spec", "DeepSeek-V4"),
+        ("--spec mindspeed_llm.tasks.models.spec.deepseek4_spec layer_spec", "--qk-head-dim: is missing"),
         ("--spec megatron.core.models.hybrid.hybrid_layer_specs gated_delta_product_stack_spec", "delta products"),
     ],
 )
