@@ -17,6 +17,7 @@ from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.profile import TimeRatios
 from taylor.cost_model.time import estimate_ratios
 from taylor.cost_model.workspaces import allocated_mib
+from taylor.parsers.profiles.ascend_tables import cluster_step_ms
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL
@@ -128,6 +129,8 @@ def calibrate_device(options: CalibrateOptions) -> Calibrated:
 def read_runs(path: Path) -> list[Run]:
     """A table of runs: columns ``file`` and ``step_ms``; ``peak_mib``, ``device`` and ``set`` where they are there.
 
+    In place of a number ``step_ms`` may name a ``cluster_step_trace_time.csv`` of msprof-analyze.
+
     Raises
     ------
     InputError
@@ -150,7 +153,7 @@ def read_runs(path: Path) -> list[Run]:
             runs.append(
                 Run(
                     table.parent / name,
-                    _figure(row, "step_ms", where, table),
+                    _step_ms(row, where, table),
                     _figure(row, "peak_mib", where, table),
                     (row.get("device") or "").strip() or None,
                     (row.get("set") or "").strip(),
@@ -159,6 +162,14 @@ def read_runs(path: Path) -> list[Run]:
     except csv.Error as error:
         raise InputError(f"is no table: {error}", file=table, field=f"line {rows.line_num}") from None
     return runs
+
+
+def _step_ms(row: dict[str, str], where: str, table: Path) -> float | None:
+    """The step of a run: a number, or the table of msprof-analyze that shows it."""
+    text = (row.get("step_ms") or "").strip()
+    if text.lower().endswith(".csv") and "\0" not in text:
+        return cluster_step_ms(table.parent / text)
+    return _figure(row, "step_ms", where, table)
 
 
 def _figure(row: dict[str, str], column: str, where: str, table: Path) -> float | None:

@@ -309,11 +309,11 @@ def mindspore_interleaving(S: int, V: int, m: int, low_memory: bool, stage: int)
 
 
 def mindspore_seqpipe(S: int, V: int, m: int, n: int, s: int, name: str = "seqpipe") -> Order:
-    """One stage of ``SeqpipeScheduler`` (mindspore, pipeline_transformer/seqpipe_scheduler.cc), or of the two made of it.
+    """One stage of ``SeqpipeScheduler`` (mindspore, pipeline_transformer/seqpipe_scheduler.cc) or of those made of it.
 
     ``SeqvppScheduler`` has cycles of S // n micro-batches, ``SeqsmartvppScheduler`` those and a bias of 1
-    (``ComputeBias``). ``ComputeCycleList`` deals the micro-batches into cycles, ``ExtractDataStruct`` counts the warm-up, and
-    ``MakeExecuteOrder`` sends backwards the oldest micro-batch in flight, its last chunk and piece first.
+    (``ComputeBias``). ``ComputeCycleList`` deals the micro-batches into cycles, ``ExtractDataStruct`` counts the
+    warm-up, and ``MakeExecuteOrder`` sends backwards the oldest micro-batch in flight, its last chunk and piece first.
     """
     size = S if name == "seqpipe" else S // n
     cycles = [m] if m < size else [size] * (m // size)

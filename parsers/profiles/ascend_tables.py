@@ -1,16 +1,21 @@
-"""Ascend profiler's memory and step tables: memory_record.csv, operator_memory.csv, step_trace_time.csv."""
+"""Ascend profiler's memory and step tables: memory_record.csv, operator_memory.csv, step_trace_time.csv of one rank,
+and msprof-analyze's cluster_step_trace_time.csv of all."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 from taylor.base.errors import InputError
 from taylor.parsers.profiles.kernels import parse_us
 from taylor.parsers.profiles.tables import stream_rows
 
 MEMORY_RECORD, OPERATOR_MEMORY, STEP_TRACE = "memory_record.csv", "operator_memory.csv", "step_trace_time.csv"
+_PARTS = ("Computing", "Communication(Not Overlapped)", "Overlapped", "Communication", "Free", "Stage", "Bubble")
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,11 @@ class StepTrace:
     free_ms: float
     stage_ms: float
     bubble_ms: float
+
+    @property
+    def total_ms(self) -> float:
+        """The whole step of the rank."""
+        return self.stage_ms + self.bubble_ms
 
 
 def read_memory_record(path: str | Path) -> MemoryRecord:
@@ -101,38 +111,65 @@ def read_step_trace(path: str | Path) -> list[StepTrace]:
         When the table is damaged, or Stage is not computing + exposed communication + free − bubble.
     """
     file = Path(path)
-    names = ("Computing", "Communication(Not Overlapped)", "Overlapped", "Communication", "Free", "Stage", "Bubble")
     steps = []
-    for line, (step, *cells) in stream_rows(file, ("Step", *names)):
-        figures = [_figure(cell, file, line, name) for cell, name in zip(cells, names, strict=True)]
-        known = [value / 1e3 for value in figures if value is not None]
-        if len(known) < len(names):
-            raise InputError("lacks a figure", file=file, field=f"row {line}")
-        computing, exposed, overlapped, communication, free, stage, bubble = known
-        if abs(computing + exposed + free - bubble - stage) > 0.01 * stage + 1e-3:
-            raise InputError(
-                "does not add up: Stage = Computing + Communication(Not Overlapped) + Free - Bubble",
-                file=file,
-                field=f"row {line}",
-                value=stage * 1e3,
-                cure="are two columns swapped?",
-            )
+    for line, (step, *cells) in stream_rows(file, ("Step", *_PARTS)):
         number = step.strip() if step is not None else ""
-        steps.append(
-            StepTrace(
-                int(number) if number.isdigit() else None,
-                computing,
-                exposed,
-                overlapped,
-                communication,
-                free,
-                stage,
-                bubble,
-            )
-        )
+        steps.append(StepTrace(int(number) if number.isdigit() else None, *_parts_ms(cells, file, line)))
     if not steps:
         raise InputError("holds no step", file=file)
     return steps
+
+
+def read_cluster_steps(path: str | Path) -> dict[str, dict[int, StepTrace]]:
+    """Read msprof-analyze's ``cluster_step_trace_time.csv``: by step, how its time splits on every rank.
+
+    Rows of stages, which have the largest figure of a group of ranks in every column, are left out.
+
+    Raises
+    ------
+    InputError
+        When the table is damaged, holds no rank, or has a rank twice in a step.
+    """
+    file = Path(path)
+    steps: dict[str, dict[int, StepTrace]] = {}
+    for line, (step, kind, index, *cells) in stream_rows(file, ("Step", "Type", "Index", *_PARTS)):
+        if (kind or "").strip().lower() != "rank":
+            continue
+        rank = (index or "").strip()
+        if not re.fullmatch(r"\d{1,9}", rank):
+            raise InputError("must be the number of a rank", file=file, field=f"row {line}, Index", value=rank)
+        name = (step or "").strip()
+        ranks = steps.setdefault(name, {})
+        if int(rank) in ranks:
+            raise InputError("has a rank twice in a step", file=file, field=f"row {line}, Index", value=rank)
+        number = int(name) if re.fullmatch(r"\d{1,9}", name) else None
+        ranks[int(rank)] = StepTrace(number, *_parts_ms(cells, file, line))
+    if not steps:
+        raise InputError("holds no rank", file=file, cure="let msprof-analyze cluster run over all ranks' profiles")
+    return steps
+
+
+def cluster_step_ms(path: str | Path) -> float:
+    """The step time that ``cluster_step_trace_time.csv`` shows: the longest rank's, the median of all steps."""
+    return median(max(rank.total_ms for rank in ranks.values()) for ranks in read_cluster_steps(path).values())
+
+
+def _parts_ms(cells: Sequence[str | None], file: Path, line: int) -> list[float]:
+    """The figures of a row, ms."""
+    figures = [_figure(cell, file, line, name) for cell, name in zip(cells, _PARTS, strict=True)]
+    known = [value / 1e3 for value in figures if value is not None]
+    if len(known) < len(_PARTS):
+        raise InputError("lacks a figure", file=file, field=f"row {line}")
+    computing, exposed, _, _, free, stage, bubble = known
+    if abs(computing + exposed + free - bubble - stage) > 0.01 * stage + 1e-3:
+        raise InputError(
+            "does not add up: Stage = Computing + Communication(Not Overlapped) + Free - Bubble",
+            file=file,
+            field=f"row {line}",
+            value=stage * 1e3,
+            cure="are two columns swapped?",
+        )
+    return known
 
 
 def _time(text: str | None, file: Path, line: int) -> int:

@@ -183,7 +183,8 @@ def contexts() -> list[SearchContext]:
                 ulysses_degree=(1, None, 2, 3)[number % 4],
             )
             name = (
-                "1f1b", "gpipe", "zero_bubble_v", "1f1b", "dualpipev", "zbv", "zb-h1", "seqpipe", "seqvpp", "seqsmartvpp"
+                "1f1b", "gpipe", "zero_bubble_v", "1f1b", "dualpipev", "zbv", "zb-h1", "seqpipe", "seqvpp",
+                "seqsmartvpp",
             )[number % 10]  # fmt: skip
             splits = 1 + number % 3 if name.startswith("seq") else 1
             schedule = ScheduleSpec(name, seq_splits=splits, group_size=context.schedule.group_size)

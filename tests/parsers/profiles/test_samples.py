@@ -9,10 +9,17 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.profiles.ascend import ascend_rank, read_ascend_rank, read_kernel_details, read_trace_view
-from taylor.parsers.profiles.ascend_tables import read_memory_record, read_operator_memory, read_step_trace
+from taylor.parsers.profiles.ascend_tables import (
+    cluster_step_ms,
+    read_cluster_steps,
+    read_memory_record,
+    read_operator_memory,
+    read_step_trace,
+)
 from taylor.parsers.profiles.folder import rank_sources
 from taylor.parsers.profiles.kernels import BACKWARD_MARKER, COLLECTIVE, COMPUTE, FORWARD_MARKER, NO_MARKER, norm_marker
 from taylor.parsers.profiles.kineto import read_kineto
+from taylor.workflows.calibrate import read_runs
 from tests.conftest import SHARED
 
 ASCEND = SHARED / "data" / "ascend_profiles"
@@ -130,6 +137,36 @@ def test_a_step_of_nothing_but_one_microsecond_adds_up(tmp_path: Path) -> None:
     path = tmp_path / "step_trace_time.csv"
     path.write_text(f"{STEP_HEADER}\n1,1,0,0,0,0,0,0\n")
     assert read_step_trace(path)[0].computing_ms == 0.001
+
+
+CLUSTER = "Step,Type,Index,Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Stage,Bubble,Preparing"
+RANKS = (
+    "1,rank,4,239637.638,109905.202,14826.532,124731.734,297887.055,647429.75,0.0,10671.0\n"
+    "1,rank,7,240226.045,401927.422,238997.843,640925.265,3334.33,600000.0,45487.797,26926.5\n"
+    '1,stage,"(4, 7)",240226.045,401927.422,238997.843,640925.265,297887.055,647429.75,45487.797,26926.5\n'
+    "2,rank,4,200000.0,0.0,0.0,0.0,0.0,200000.0,0.0,1.0\n3,rank,4,900000.0,0.0,0.0,0.0,0.0,900000.0,0.0,1.0\n"
+)
+
+
+def test_the_steps_of_a_cluster_are_those_of_its_longest_rank(tmp_path: Path) -> None:
+    path = tmp_path / "cluster_step_trace_time.csv"
+    path.write_text(f"{CLUSTER}\n{RANKS}")
+    steps = read_cluster_steps(path)
+    assert {step: sorted(ranks) for step, ranks in steps.items()} == {"1": [4, 7], "2": [4], "3": [4]}
+    assert steps["1"][7].total_ms == pytest.approx(645.487797) and steps["1"][4].bubble_ms == 0.0
+    assert cluster_step_ms(path) == pytest.approx(647.42975)
+    table = tmp_path / "measured.csv"
+    table.write_text(f"file,step_ms\njob.sh,{path.name}\nother.sh,12.5\n")
+    assert [run.step_ms for run in read_runs(table)] == [pytest.approx(647.42975), 12.5]
+    for text, says in (
+        (RANKS.replace("rank", "stage"), "holds no rank"), (RANKS + "1,rank,4" + ",0" * 8 + "\n", "a rank twice"),
+        (RANKS.replace("rank,7", "rank,x"), "must be the number of a rank"),
+        (RANKS.replace("45487.797", "0", 1), "add up"),
+        (RANKS.rstrip(), "is cut short"),
+    ):  # fmt: skip
+        path.write_text(f"{CLUSTER}\n{text}")
+        with pytest.raises(InputError, match=says):
+            read_cluster_steps(path)
 
 
 def test_the_rank_stands_in_the_profilers_information() -> None:
