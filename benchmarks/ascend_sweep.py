@@ -31,6 +31,7 @@ from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.parameters import total_parameters
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
+from taylor.parsers.stated_size import size_note
 from taylor.workflows.devices import choose_device
 
 READ_SUFFIXES = (".sh", ".yaml", ".yml")
@@ -52,8 +53,9 @@ class Row:
     peak_mib: float = 0.0
     limit_mib: float = 0.0
     misfit: str = ""
-    open_down: bool = False
-    open_up: bool = False
+    least_mib: float = 0.0
+    lowers: str = ""
+    size: str = ""
     refusal: str = ""
     crash: str = ""
 
@@ -61,6 +63,17 @@ class Row:
     def over(self) -> bool:
         """The plan as written needs more memory than the device offers."""
         return self.peak_mib > self.limit_mib
+
+    @property
+    def explained(self) -> str:
+        """Why it may fit where the figure says that it does not; empty where nothing says so."""
+        if self.misfit:
+            return f"it does not start: {self.misfit}"
+        if self.size:
+            return self.size
+        if self.lowers:
+            return f"not known: {self.lowers} may lower the peak"
+        return "not known: within what the estimate may be off" if self.least_mib <= self.limit_mib else ""
 
     @property
     def named(self) -> str | None:
@@ -77,12 +90,14 @@ def swept(root: Path, file: Path) -> Row:
         chosen = choose_device(config)
         plan = config.plan or config.even_plan(config.strategy)
         stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
+        peak, known = max(stage.total for stage in stages), config.memory_error("estimate")
+        lowers = [flag.name for flag in config.unmodelled if flag.may_lower_memory]
         return Row(
             name, launcher_of(config).name, chosen.spec.name, chosen.reason, config.strategy.world_size,
-            total_parameters(config.model), max(stage.total for stage in stages),
-            config.memory_limit_mib(chosen.spec), "" if config.misfit is None else config.misfit.problem,
-            any(flag.may_lower_memory for flag in config.unmodelled),
-            any(flag.may_raise_memory for flag in config.unmodelled),
+            total_parameters(config.model), peak, config.memory_limit_mib(chosen.spec),
+            "" if config.misfit is None else config.misfit.problem,
+            peak if known is None else peak * known.lower(config.margin.told_risk), " ".join(lowers),
+            size_note(config) or "",
         )  # fmt: skip
     except (TaylorError, ValueError) as error:
         told = str(error).replace(str(root), "")
@@ -131,8 +146,15 @@ def summary(rows: Sequence[Row]) -> list[str]:
     lines += [f"wrong device: {row.file}: {row.device}, {row.why}" for row in wrong]
     named = sum(row.named is not None for row in read)
     over = [row for row in read if row.over]
-    lines += [f"does not fit: {row.file}: {row.peak_mib:,.0f} of {row.limit_mib:,.0f} MiB" for row in over]
-    lines.append(f"{named - len(wrong)} of {named} devices as the file's name states; {len(over)} do not fit")
+    lines += [
+        f"does not fit: {row.file}: {row.peak_mib:,.0f} of {row.limit_mib:,.0f} MiB; {row.explained or 'NOT EXPLAINED'}"
+        for row in over
+    ]
+    left = sum(not row.explained for row in over)
+    lines.append(
+        f"{named - len(wrong)} of {named} devices as the file's name states; {len(over)} plans over the limit, "
+        f"{left} of them without a reason why they may fit"
+    )
     return lines
 
 

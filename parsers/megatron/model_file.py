@@ -102,7 +102,7 @@ def with_model_file(flags: Flags) -> tuple[Flags, ModelFile | None]:
     """
     if not flags.has(MODEL_FILE):
         return flags, None
-    path = _path(flags, str(flags.text(MODEL_FILE)))
+    path = _path(flags)
     data = _mapping(path)
     decoder = data.get(DECODER)
     if not isinstance(decoder, dict):
@@ -121,8 +121,16 @@ def with_model_file(flags: Flags) -> tuple[Flags, ModelFile | None]:
     return flags.overlaid(stated), ModelFile(path, stated)
 
 
-def _path(flags: Flags, written: str) -> Path:
-    """The file, from the folder of the script or one above it; a script is started at its repository's root."""
+def _path(flags: Flags) -> Path:
+    """The file, from the folder of the script or one above it; a script is started at its repository's root.
+
+    Where a part of the path is known only when the job starts (``$(pwd)/model.json``), what stands behind it counts.
+    """
+    words = flags.by_name[MODEL_FILE].values
+    chars = words[0].chars if words else ()
+    start = 1 + max((at for at, char in enumerate(chars) if char.unknown), default=-1)
+    written = "".join(char.text for char in chars[start:])
+    written = written.lstrip("/") if start else written
     folder = flags.file.absolute().parent
     for above in (folder, *list(folder.parents)[:_FOLDERS]):
         path = above / written

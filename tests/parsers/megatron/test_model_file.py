@@ -98,5 +98,9 @@ def test_a_missing_json_is_named_and_one_beside_the_script_is_taken(tmp_path: Pa
     alone.write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
     with pytest.raises(InputError, match="--mm-model: names a JSON that is not there"):
         read_config(alone)
+    unknown = file.with_name("other.sh")
+    text = file.read_text(encoding="utf-8").replace("./examples", "$(cd `dirname $0`; cd ../..; pwd)/examples")
+    unknown.write_text(text, encoding="utf-8")
+    assert read_config(unknown).model.hidden == 3584
     (alone.parent / "model.json").write_text(json.dumps({"text_decoder": DECODER}), encoding="utf-8")
     assert read_config(alone).model.hidden == 3584
