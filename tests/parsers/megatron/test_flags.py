@@ -12,6 +12,7 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.flag_table import COSTS, NEUTRAL, READ, FlagRow, UnmodelledFlag
+from taylor.parsers.megatron.mindspeed import telltales
 from taylor.parsers.megatron.offload import OFFLOAD_MODULES, OFFLOADING
 from taylor.parsers.megatron.read import (
     DOCUMENT_MASKS,
@@ -141,6 +142,9 @@ def _on(row: FlagRow) -> Setting:
 def _base_for(row: FlagRow) -> dict[str, Setting]:
     """A script in which the flag is in force, without the flag itself."""
     base = dict(DENSE_BASE)
+    if row.name in telltales():
+        # A script for MindSpeed: what its flag changes is not only whose script it is.
+        base["overwrite-cache" if row.name == "print-expert-load" else "print-expert-load"] = True
     waiting, seen = [row], {row.name}
     while waiting:
         needs = waiting.pop().needs
