@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from taylor.cost_model.optimizer import OptimizerStates
+from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.frameworks import DEFAULT_FRAMEWORK, LOSS_FILLED, LOSS_TRAFFIC, Framework
 from taylor.register.narrow_products import NarrowProducts
 
@@ -410,6 +411,14 @@ class TrainingRules:
             narrow_weights=narrow is not None,
             optimizer=optimizer,
         )
+
+    def least_micro_batches(self, schedule: ScheduleSpec, stages: Any) -> Any:
+        """The fewest micro-batches with which the framework starts a schedule; int or int array [n] as the stages are.
+
+        A V-shaped one may want one more than its order needs (`Framework.filled_schedules`).
+        """
+        filled = self.core_models and schedule.name in self.framework.filled_schedules
+        return schedule.traits.least_micro_batches(stages) + filled
 
     def replace(self, **changes: Any) -> TrainingRules:
         """A copy with some rules changed."""

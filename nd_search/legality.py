@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.cost_model.strategy_table import StrategyTable
+from taylor.nd_search.mindspeed.table import START_RULES
 from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rule import LEGALITY, Mask, Rule
 from taylor.nd_search.sources import SOURCES
@@ -498,8 +499,8 @@ _LEGALITY: tuple[Rule, ...] = (
     ),
     Rule(
         "micro-batches-fill-zero-bubble",
-        "a V schedule has the micro-batches that its order needs: 2 * pp - 1, DualPipeV 2 * pp",
-        lambda t, c: t.micro_batches >= c.schedule.traits.least_micro_batches(t.pp),
+        "a V schedule has 2 * pp - 1 micro-batches, and 2 * pp under DualPipeV of torch or core models of MindFormers",
+        lambda t, c: t.micro_batches >= c.rules.least_micro_batches(c.schedule, t.pp),
         LEGALITY,
         applies=lambda c: c.schedule.v_shape,
         relax="raise --gbs, or search smaller pp, dp or mbs",
@@ -553,4 +554,4 @@ _LEGALITY: tuple[Rule, ...] = (
     ),
 )
 
-LEGALITY_RULES = _with_frameworks(_LEGALITY)
+LEGALITY_RULES = (*_with_frameworks(_LEGALITY), *(rule.as_rule() for rule in START_RULES))

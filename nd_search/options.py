@@ -12,6 +12,7 @@ from taylor.base.errors import InputError
 from taylor.cost_model.memory import best_case_peak_mib
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
+from taylor.parsers.stated_flags import StatedFlags
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.device import DeviceSpec
@@ -134,6 +135,8 @@ class SearchContext:
         Device memory a strategy may use, MiB.
     peak_of : PeakEstimate
         Where peak memory comes from.
+    flags : StatedFlags
+        What the launch says beside its strategy, for rules that read flags.
     """
 
     model: ModelSpec
@@ -147,6 +150,7 @@ class SearchContext:
     max_expert_parallel: int
     device_limit_mib: float
     peak_of: PeakEstimate = best_case_peak_mib
+    flags: StatedFlags = StatedFlags()
 
     @classmethod
     def settle(
@@ -172,6 +176,7 @@ class SearchContext:
             max_expert_parallel=options.max_expert_parallel,
             device_limit_mib=limit,
             peak_of=peak_of,
+            flags=config.flags,
         )
 
     @classmethod

@@ -46,7 +46,9 @@ class Rule:
         the releases that have the check in brackets.
     changes : tuple of str
         What of a job can be changed to obey it, the most likely first: fields of `Strategy`, ``seq`` (tokens a
-        sample) and ``gbs`` (samples a step).
+        sample) and ``gbs`` (samples a step). Empty where no other strategy obeys it.
+    field : str
+        Of a rule that reads flags: the flag at fault, without dashes.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Rule:
     relax: str = "disable the rule with --disable_rule"
     source: str = ""
     changes: tuple[str, ...] = ()
+    field: str = ""
 
     def concerns(self, context: SearchContext) -> bool:
         """Whether the rule is asked in this search at all."""

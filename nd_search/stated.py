@@ -41,16 +41,16 @@ class Illegality:
     rules : tuple of Rule
         The legality rules that it breaks, in the order of `LEGALITY_RULES`; at least one.
     field : str
-        What the first of them asks to change (one of its ``changes``).
-    value : int
-        The stated value of `field`.
+        What the first of them asks to change: one of its ``changes``, else its flag with dashes.
+    value : int or str
+        The stated value of `field`; ``on`` of a flag without one, ``not given`` of one that is not there.
     nearest : tuple of (str, int)
         Single changes, at most two a field, that make the job legal; where none does, those that mend the first rule.
     """
 
     rules: tuple[Rule, ...]
     field: str
-    value: int
+    value: int | str
     nearest: tuple[tuple[str, int], ...]
 
 
@@ -66,7 +66,12 @@ def broken_rules(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[s
     allowed : sequence of str
         Names of rules that are not asked.
     """
-    return tuple(_broken(_asked_of(config, allowed), _normal(config), device))
+    return _first_checked(_broken(_asked_of(config, allowed), _normal(config), device))
+
+
+def _first_checked(rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """Rules as the launcher comes upon them: those of its arguments go before those of ranks and layers."""
+    return tuple(sorted(rules, key=lambda rule: not rule.field))
 
 
 def find_illegality(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[str] = ()) -> Illegality | None:
@@ -85,8 +90,10 @@ def find_illegality(config: TrainingConfig, device: DeviceSpec, allowed: Sequenc
     nearest = _nearest(broken, [*broken, *obeyed], config, device) or _nearest(
         broken[:1], [broken[0], *obeyed], config, device
     )
-    field = broken[0].changes[0]
-    return Illegality(broken, field, _value(config, field), nearest)
+    first = broken[0]
+    if not first.changes:
+        return Illegality(broken, f"--{first.field}", config.flags.shown(first.field), nearest)
+    return Illegality(broken, first.changes[0], _value(config, first.changes[0]), nearest)
 
 
 def _asked_of(config: TrainingConfig, allowed: Sequence[str]) -> list[Rule]:

@@ -12,6 +12,7 @@ from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.ranks import OpenRanks, choices, nearest_multiples
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
+from taylor.parsers.stated_flags import StatedFlags
 from taylor.pipeline.plan import FULL, NONE, SELECT, Grid, PipelinePlan, deal_kinds, even_plan, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.device import DeviceSpec
@@ -123,6 +124,8 @@ class TrainingConfig:
     unmodelled : tuple of UnmodelledFlag
         Flags or keys of the file that cost memory, time or placement, or are unknown, and that no figure
         takes into account.
+    flags : StatedFlags
+        What the launch says, for its program's start rules.
     """
 
     path: Path
@@ -148,6 +151,7 @@ class TrainingConfig:
     batch_follows_ranks: bool = False
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledFlag, ...] = ()
+    flags: StatedFlags = StatedFlags()
 
     @property
     def pinned_kinds(self) -> tuple[str, ...]:

@@ -117,7 +117,7 @@ _TRAITS = {
     "seqvpp": _PIECE_ROUNDS,
     "seqsmartvpp": replace(_PIECE_ROUNDS, short_warm_up=True, even_stages=True),
     "zero_bubble_v": replace(_V_SHAPE, least_micro_batches=_up_and_down),
-    "dualpipev": replace(_V_SHAPE, least_micro_batches=lambda stages: 2 * stages),
+    "dualpipev": replace(_V_SHAPE, least_micro_batches=_up_and_down),
     "zbv": _V_SHAPE,
     "zb-h1": replace(_ZERO_BUBBLE, most_interleaves=1, fixed_interleaves=1, put_off=1),
     "zb-h2": replace(

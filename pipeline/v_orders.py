@@ -110,7 +110,7 @@ def _zero_bubble_v_stage(s: int, stages: int, micro_batches: int) -> _Stage:
 
 
 def dual_pipe_v_order(stages: int, micro_batches: int, *, whole_drain: bool = False) -> VOrder:
-    """DeepSeek's DualPipeV (github.com/deepseek-ai/DualPipe, dualpipe/dualpipev.py, ``step``); m >= 2S.
+    """DeepSeek's DualPipeV (github.com/deepseek-ai/DualPipe, dualpipe/dualpipev.py, ``step``); m >= 2S - 1.
 
     Without the overlap of a forward with a backward. MindSpeed's ``--schedules-method dualpipev`` runs it; with
     `whole_drain` the weight gradients of its drain run with their backward, as MindSpeed does without

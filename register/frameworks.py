@@ -306,6 +306,9 @@ class Framework:
         The known error of estimated peaks was seen in published runs of it (`cost_model.known_error`).
     repositories : tuple of str
         What the sources of its rules begin with.
+    filled_schedules : tuple of str
+        V-shaped schedules that it starts with 2 * pp micro-batches or more, one more than their order needs
+        (rule ``micro-batches-fill-zero-bubble``); of MindFormers its core models alone.
     """
 
     name: str
@@ -322,6 +325,7 @@ class Framework:
     step_ms: float = 0.0
     peaks_measured: bool = False
     repositories: tuple[str, ...] = ()
+    filled_schedules: tuple[str, ...] = ()
 
     def own_checks(self, source: str) -> str:
         """Return the checks of this framework's repositories among those that a rule stands for."""
@@ -333,6 +337,7 @@ class Framework:
 MINDFORMERS = Framework(
     name="mindformers",
     repositories=("MindFormers", "MindSpore"),
+    filled_schedules=("zero_bubble_v",),
     schedules=("1f1b", "gpipe", "interleaved", "zero_bubble_v"),
     interleaved_schedule="interleaved",
     legality=(
@@ -435,6 +440,7 @@ MEGATRON = Framework(
 TORCHTITAN = Framework(
     name="torchtitan",
     repositories=("torchtitan", "torch "),
+    filled_schedules=("dualpipev",),
     schedules=("1f1b", "gpipe", "torch-interleaved", "zbv", "interleaved-zb", "dualpipev"),
     interleaved_schedule="torch-interleaved",
     legality=(
@@ -445,6 +451,7 @@ TORCHTITAN = Framework(
         "op-holds-cp",
         "plain-replicas-alone",
         "sequence-by-2cp-tp-always",
+        "micro-batches-fill-zero-bubble",
         "micro-batches-fill-1f1b",
         "micro-batches-in-even-rounds",
     ),

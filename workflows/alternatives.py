@@ -92,6 +92,7 @@ def choices(
     most = sum(config.model.layer_counts().values()) // config.strategy.pp
     counts = range(1, min(MOST_INTERLEAVES, most) + 1) if interleaves == AUTO else [int(interleaves)]
     framework = config.rules.framework
+    stages, micro_batches = config.strategy.pp, config.strategy.micro_batches
     found: list[tuple[int, ScheduleSpec]] = []
     for vpp in counts:
         if schedule != AUTO:
@@ -100,7 +101,7 @@ def choices(
             continue
         for spec in map(config.schedule.renamed, framework.schedules):
             # Which interleaved order runs is the environment's choice: no file can say it.
-            if spec.traits.offered_with(vpp):
+            if spec.traits.offered_with(vpp) and micro_batches >= config.rules.least_micro_batches(spec, stages):
                 found.append((vpp, spec))
     return found
 

@@ -65,8 +65,10 @@ def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[
         no rule.
     """
     refuse_unknown_rules(allowed, config)
-    require_start(config, allowed)
-    if (found := find_illegality(config, device, allowed)) is not None:
+    found = find_illegality(config, device, allowed)
+    if found is None or not found.rules[0].field:  # A launcher comes upon its arguments first.
+        require_start(config, allowed)
+    if found is not None:
         raise InputError(
             _problem(found),
             file=config.path,
@@ -84,9 +86,9 @@ def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[
 
 def why_illegal(config: TrainingConfig, device: DeviceSpec) -> str | None:
     """One clause on why a job does not start as its file states it; None where it does."""
-    if (misfit := config.misfit) is not None:
+    found, misfit = find_illegality(config, device), config.misfit
+    if misfit is not None and (found is None or not found.rules[0].field):
         return f"{misfit.field} {misfit.value} {misfit.problem}"
-    found = find_illegality(config, device)
     if found is None:
         return None
     field = degree_words(config).get(found.field, found.field)

@@ -50,7 +50,13 @@ def require_schedule(config: TrainingConfig) -> None:
         )
     spec = config.schedule_for(strategy.vpp)
     _require_bounded(config, spec)
+    least = config.rules.least_micro_batches(spec, strategy.pp)
     try:
+        if strategy.micro_batches < least:
+            raise ValueError(
+                f"{spec.name} needs at least {least} micro-batches on {strategy.pp} stages, "
+                f"found {strategy.micro_batches}"
+            )
         build_schedule(spec, strategy.pp, strategy.vpp, strategy.micro_batches)
     except ValueError as error:
         raise InputError(

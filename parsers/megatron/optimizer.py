@@ -146,8 +146,8 @@ BESIDE_OPTIMIZER = ("use-distributed-optimizer", "num-layers")
 def misfit_host_optimizer(flags: Flags) -> Misfit | None:
     """Where the optimizer lies on the host and the job does not start.
 
-    Sources: Megatron-LM d98e8a64 megatron/training/arguments.py:1884-1893; MindSpeed 028de58c
-    mindspeed/features_manager/optimizer/swap_optimizer_feature.py:21-29.
+    Source: Megatron-LM d98e8a64 megatron/training/arguments.py:1884-1893. MindSpeed's own are start rules
+    (`nd_search.mindspeed`).
     """
     if flags.has(CPU_OFFLOAD):
         if not flags.has(AWARE):
@@ -155,12 +155,6 @@ def misfit_host_optimizer(flags: Flags) -> Misfit | None:
         if flags.has("fp8-param-gather") and flags.text("fp8-recipe", default="delayed") != "delayed":
             problem = "does not start with --fp8-param-gather and a recipe other than delayed"
             return Misfit(f"--{CPU_OFFLOAD}", "", problem, "take one of the two out, or --fp8-recipe delayed")
-    if flags.has(SWAPPED):
-        if flags.has("reuse-fp32-param"):
-            return Misfit(f"--{SWAPPED}", "", "does not start with --reuse-fp32-param", "take one of the two out")
-        if not read_sharding(flags).parallel_optimizer:
-            cure = "add --use-distributed-optimizer"
-            return Misfit(f"--{SWAPPED}", "", "does not start with an optimizer that is not split", cure)
     return None
 
 

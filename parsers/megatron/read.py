@@ -42,6 +42,7 @@ from taylor.parsers.megatron.own_plan import (
 from taylor.parsers.megatron.precision import read_narrow
 from taylor.parsers.megatron.ranks import EXTEND, Ranks, read_ranks
 from taylor.parsers.megatron.recompute import activation_notes, kept_modules, read_group, read_modules, recomputes_mtp
+from taylor.parsers.megatron.start_flags import read_stated_flags
 from taylor.parsers.megatron.swap import moves_attention
 from taylor.parsers.megatron.unmodelled import EXPERTS, MINDSPEED, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_SIZE
@@ -164,6 +165,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         open_ranks=ranks.left_open,
         batch_follows_ranks=not flags.has("global-batch-size"),
         notes=tuple(notes),
+        flags=read_stated_flags(flags, mindspeed=is_mindspeed(flags)),
         unmodelled=read_unmodelled(flags, [fact for fact, holds in facts.items() if holds], launch.table()),
     )
 

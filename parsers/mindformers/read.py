@@ -99,7 +99,7 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         moved=moved,
         device_limit_mib=_read_device_limit(top),
         mtp_counted=mtp_counted,
-        misfit=_misfit_mask(section, rules),
+        misfit=_misfit_mask(section, rules) or _misfit_recompute(top, schedule, mcore),
         batch_follows_ranks=True,
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
@@ -249,6 +249,27 @@ def _misfit_mask(section: Fields, rules: TrainingRules) -> Misfit | None:
                 any_strategy=True,
             )
     return None
+
+
+def _misfit_recompute(top: Fields, schedule: ScheduleSpec, mcore: bool) -> Misfit | None:
+    """Where core models under zero_bubble_v have a recompute list that does not name the chunks of a stage apart.
+
+    Releases before 1.7, and the old classes, take one number a stage.
+    """
+    value = recompute_entries(top)[0]
+    if not mcore or schedule.name != "zero_bubble_v" or not isinstance(value, list):
+        return None
+    if len(value) >= 2 and not all(isinstance(item, int) for item in value):
+        return None
+    return Misfit(
+        "recompute_config.recompute",
+        str(value),
+        "names a number a stage; under zero_bubble_v it has a list of every interleave",
+        "write two lists, as in [[1, 1], [0, 0]]",
+        "recompute-list-by-interleave",
+        "MindFormers r1.7.0 mindformers/parallel_core/transformer_config.py:695-700 (core models, 1.7 to master, "
+        "167a50de :2522-2527)",
+    )
 
 
 def _read_rules(top: Fields, section: Fields, moe: Fields | None, mcore: bool, notes: list[str]) -> TrainingRules:

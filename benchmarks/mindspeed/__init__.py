@@ -1,0 +1,1 @@
+"""MindSpeed's start rules against MindSpeed's own argument classes."""

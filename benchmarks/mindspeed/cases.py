@@ -1,0 +1,76 @@
+"""Every start rule broken once and obeyed once, as flags beside those of a small job."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+CASES = Path(__file__).with_name("cases.yaml")
+_COMMON = (
+    "--use-flash-attn --num-layers 16 --hidden-size 4096 --ffn-hidden-size 11008 --num-attention-heads 32 "
+    "--seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 64 "
+    "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 4 --position-embedding-type rope "
+    "--normalization RMSNorm --swiglu --disable-bias-linear --use-fused-swiglu --sequence-parallel "
+    "--untie-embeddings-and-output-weights --bf16 --use-distributed-optimizer --tokenizer-type NullTokenizer "
+    "--vocab-size 32000 --transformer-impl local --no-gradient-accumulation-fusion"
+)
+_EXPERTS = (
+    "--num-experts 16 --moe-router-topk 2 --moe-ffn-hidden-size 1408 --moe-grouped-gemm --expert-model-parallel-size 2 "
+    "--moe-token-dispatcher-type alltoall"
+)
+_LATENT = "--multi-latent-attention --qk-layernorm"
+BASES = {"dense": _COMMON, "experts": f"{_COMMON} {_EXPERTS}", "latent": f"{_COMMON} {_LATENT}"}
+WORLD = 16
+
+
+@dataclass(frozen=True)
+class Case:
+    """One rule, and the flags that break and that obey it.
+
+    Parameters
+    ----------
+    program : str
+        ``MindSpeed`` or ``MindSpeed-LLM``.
+    base : str
+        One of `BASES`.
+    broken, obeyed : str
+        Flags set beside the base's; ``!name`` takes one out.
+    """
+
+    rule: str
+    program: str
+    base: str
+    broken: str
+    obeyed: str
+
+    def words(self, *, breaking: bool) -> list[str]:
+        """All flags of the launch."""
+        return merged(BASES[self.base], self.broken if breaking else self.obeyed)
+
+
+def merged(base: str, changes: str) -> list[str]:
+    """The flags of a base with changes made to them."""
+    flags: dict[str, list[str]] = {}
+    for word in shlex.split(base) + shlex.split(changes):
+        if word.startswith("!"):
+            flags.pop(f"--{word[1:]}", None)
+        elif word.startswith("--"):
+            flags[word] = []
+            name = word
+        else:
+            flags[name].append(word)
+    return [word for flag, values in flags.items() for word in (flag, *values)]
+
+
+def read_cases() -> list[Case]:
+    """The cases of the file, a rule that both programs have for each of them."""
+    found = []
+    for rule, entry in yaml.safe_load(CASES.read_text(encoding="utf-8")).items():
+        programs = entry.get("programs", ["MindSpeed", "MindSpeed-LLM"])
+        found += [
+            Case(rule, program, entry.get("base", "dense"), entry["broken"], entry["obeyed"]) for program in programs
+        ]
+    return found

@@ -1,0 +1,1 @@
+"""What MindSpeed and MindSpeed-LLM refuse at start: their features' checks of arguments, one rule each."""

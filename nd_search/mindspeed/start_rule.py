@@ -1,0 +1,150 @@
+"""One start rule: a condition on flags and degrees under which a job is refused, and where the program checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.cost_model.strategy_table import StrategyTable
+from taylor.nd_search.options import SearchContext
+from taylor.nd_search.rule import LEGALITY, Mask, Rule
+from taylor.parsers.megatron.start_flags import MINDSPEED, MINDSPEED_LLM, PER_CHUNK, PER_RANK
+from taylor.parsers.stated_flags import StatedFlags
+from taylor.register.frameworks import MEGATRON
+
+CORE, LLM = "MindSpeed 028de58c mindspeed/features_manager/", "MindSpeed-LLM c77308a1 mindspeed_llm/features_manager/"
+SINCE = "2.1.0_core_r0.12.1 to master"
+"""The releases of MindSpeed whose features check their arguments; before, mindspeed/arguments.py did."""
+BOTH = frozenset({MINDSPEED, MINDSPEED_LLM})
+LLM_ALONE, CORE_ALONE = frozenset({MINDSPEED_LLM}), frozenset({MINDSPEED})
+
+Broken = Callable[[StrategyTable, StatedFlags, SearchContext], Any]
+"""Where a table's strategies break a rule: bool or bool [n]."""
+
+LAYOUT = "pipeline-model-parallel-layout"
+EXTEND = "moe-tp-extend-ep"
+
+
+@dataclass(frozen=True)
+class StartRule:
+    """A rule of MindSpeed's or MindSpeed-LLM's argument checks.
+
+    Parameters
+    ----------
+    name : str
+        How it is allowed to be broken.
+    explanation : str
+        One line: what must hold.
+    broken : callable
+        See `Broken`.
+    field : str
+        The flag at fault, without dashes, where no single change of the strategy mends the job.
+    source : str
+        Repository, release, file and line; in brackets the releases that have the check.
+    relax : str
+        What mends it.
+    changes : tuple of str
+        As `Rule.changes`; empty where the flags alone break it.
+    programs : frozenset of str
+        Which of the two programs checks it.
+    """
+
+    name: str
+    explanation: str
+    broken: Broken
+    field: str
+    source: str
+    relax: str
+    changes: tuple[str, ...] = ()
+    programs: frozenset[str] = BOTH
+
+    def as_rule(self) -> Rule:
+        """The rule as a search and a stated job are asked it."""
+
+        def keep(table: StrategyTable, context: SearchContext) -> Mask:
+            found = np.broadcast_to(np.asarray(self.broken(table, context.flags, context), dtype=bool), (len(table),))
+            return ~found
+
+        return Rule(
+            self.name,
+            self.explanation,
+            keep,
+            LEGALITY,
+            frameworks=(MEGATRON.name,),
+            applies=lambda context: not self.programs.isdisjoint(context.flags.programs),
+            relax=self.relax,
+            source=self.source,
+            changes=self.changes,
+            field=self.field,
+        )
+
+
+def apart(
+    feature: str, others: Sequence[str], source: str, *, programs: frozenset[str] = BOTH, releases: str = SINCE
+) -> list[StartRule]:
+    """Rules that a flag does not go with others: their ``incompatible_check``."""
+    return [
+        StartRule(
+            f"{feature}-without-{other}",
+            f"--{feature} does not go with --{other}",
+            lambda t, f, c, other=other: f.on(feature) & f.on(other),  # type: ignore[misc]
+            feature,
+            f"{source} ({releases})",
+            f"leave out --{other} or --{feature}",
+            programs=programs,
+        )
+        for other in others
+    ]
+
+
+def needs(
+    feature: str, other: str, source: str, *, programs: frozenset[str] = BOTH, releases: str = SINCE
+) -> StartRule:
+    """The rule that a flag needs another: their ``dependency_check``."""
+    return StartRule(
+        f"{feature}-needs-{other}",
+        f"--{feature} needs --{other}",
+        lambda t, f, c: f.on(feature) & (not f.on(other)),
+        feature,
+        f"{source} ({releases})",
+        f"add --{other}, or leave out --{feature}",
+        programs=programs,
+    )
+
+
+def dispatcher(flags: StatedFlags) -> str:
+    """How tokens reach the experts."""
+    return flags.text("moe-token-dispatcher-type", "allgather")
+
+
+def own_ep(table: StrategyTable, flags: StatedFlags) -> NDArray[np.int64]:
+    """``--expert-model-parallel-size``, which TP's ranks come on top of where they hold experts too; int64 [n]."""
+    return np.maximum(1, table.ep // table.tp) if flags.on(EXTEND) else table.ep
+
+
+def expert_tp(table: StrategyTable, flags: StatedFlags) -> NDArray[np.int64]:
+    """``--expert-tensor-parallel-size``, by default TP; int64 [n]."""
+    stated = flags.number("expert-tensor-parallel-size")
+    return np.full_like(table.tp, stated) if stated else table.tp
+
+
+def is_dual_pipe(context: SearchContext) -> bool:
+    """Whether the job runs ``--schedules-method dualpipev``."""
+    return context.schedule.name == "dualpipev"
+
+
+def reduces_beside(flags: StatedFlags) -> bool:
+    """Whether gradients are reduced beside the backward: Megatron-LM core_v0.12.1 megatron/training/arguments.py:495."""
+    return flags.on("overlap-grad-reduce") or flags.text("data-parallel-sharding-strategy") in (
+        "optim_grads",
+        "optim_grads_params",
+    )
+
+
+def has_adapters(flags: StatedFlags) -> bool:
+    """Whether the job trains LoRA's adapters."""
+    return flags.on("lora-target-modules")

@@ -1,0 +1,11 @@
+"""All start rules of MindSpeed and MindSpeed-LLM, in the order in which a job is asked them."""
+
+from __future__ import annotations
+
+from taylor.nd_search.mindspeed.experts import EXPERT_RULES
+from taylor.nd_search.mindspeed.pipeline import PIPELINE_RULES
+from taylor.nd_search.mindspeed.splits import SPLIT_RULES
+from taylor.nd_search.mindspeed.states import STATE_RULES
+
+START_RULES = (*PIPELINE_RULES, *EXPERT_RULES, *SPLIT_RULES, *STATE_RULES)
+"""Left out are checks that no launch script settles: of installed packages, and of files on the training machine."""

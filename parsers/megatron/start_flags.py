@@ -1,0 +1,130 @@
+"""What MindSpeed's start rules read of a launch: its flags, its program, and what some flags come to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from taylor.parsers.megatron.kinds import layer_positions
+from taylor.parsers.megatron.layout import LayoutProblem, expand_layout
+from taylor.parsers.stated_flags import StatedFlags
+from taylor.parsers.text.fields import MAX_LAYERS
+from taylor.parsers.text.flags import Flags
+
+MINDSPEED, MINDSPEED_LLM = "MindSpeed", "MindSpeed-LLM"
+EMPTY_CHUNK, EMPTY_SHARE = "a chunk without layers", "a stage of noop layers"
+NOOP_EARLY, ONE_CHUNK = "a noop layer before the last chunks", "a chunk that is a stage"
+BAD_UNALIGNED = "an unaligned list that does not fit"
+PER_CHUNK, PER_RANK = "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank"
+LLM_ALONE = (
+    "enable-hf2mg-convert",
+    "first-k-dense-replace",
+    "hf-cfg-dir",
+    "is-instruction-dataset",
+    "is-pairwise-dataset",
+    "kv-head-repeat-before-uly-alltoall",
+    "lora-r",
+    "lora-target-modules",
+    "mla-mm-split",
+    "neat-pack",
+    "no-pad-to-seq-lengths",
+    "no-shared-storage",
+    "num-layer-list",
+    "padded-vocab-size",
+    "prompt-type",
+    "rope-scaling-type",
+    "sliding-window",
+    "stage",
+    "use-deter-comp",
+    "use-mc2",
+)
+"""Flags of MindSpeed-LLM's parser that MindSpeed's lacks (c77308a1 and 028de58c, parsers built and compared)."""
+
+
+def read_stated_flags(flags: Flags, *, mindspeed: bool) -> StatedFlags:
+    """The flags of a launch under MindSpeed; nothing of any other, whose rules read no flags."""
+    if not mindspeed:
+        return StatedFlags()
+    values = {
+        name: None if not flag.values or flag.values[0].unknown else flag.values[0].text
+        for name, flag in flags.by_name.items()
+    }
+    llm = flags.has(*LLM_ALONE) or "mindspeed_llm" in (values.get("spec") or "")
+    layers, noops = layer_positions(flags), noop_positions(values.get("noop-layers") or "")
+    stages, each, of_rank = (_whole(values, name) for name in ("pipeline-model-parallel-size", PER_CHUNK, PER_RANK))
+    unaligned = values.get("pipeline-num-transformer-layers")
+    chunks = layers // max(1, stages) // each if each else of_rank or None
+    facts = {
+        EMPTY_CHUNK: _has_empty_chunk(values.get("pipeline-model-parallel-layout")),
+        EMPTY_SHARE: _has_empty_share(noops, layers, max(1, stages), each),
+        NOOP_EARLY: bool(noops) and (each == 0 or list(set(noops))[0] < layers - each),
+        ONE_CHUNK: each > 0 and each * max(1, stages) == layers,
+        BAD_UNALIGNED: unaligned is not None and not _fits(unaligned, layers, max(1, stages), chunks),
+    }
+    program = MINDSPEED_LLM if llm else MINDSPEED
+    return StatedFlags(frozenset({program}), values, frozenset(fact for fact, holds in facts.items() if holds))
+
+
+def _whole(values: Mapping[str, str | None], name: str) -> int:
+    text = values.get(name) or ""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+
+
+def _has_empty_chunk(layout: str | None) -> bool:
+    try:
+        return layout is not None and any("t" not in chunk for chunk in expand_layout(layout))
+    except LayoutProblem:
+        return False
+
+
+def noop_positions(text: str) -> list[int]:
+    """Positions that a list names, in its order; none where it is no list of whole numbers."""
+    words = text.split(",")
+    return [int(word) for word in words] if all(word.isdecimal() and len(word) < 10 for word in words) else []
+
+
+def _has_empty_share(noops: Sequence[int], layers: int, stages: int, each: int) -> bool:
+    """Whether noop layers alone fill an even share of a stage, or of a chunk.
+
+    MindSpeed-LLM c77308a1 mindspeed_llm/training/utils.py:1168 `check_pipeline_config`.
+    """
+    share, empty = layers // stages, set(noops)
+    if not noops or not share:
+        return False
+    cuts = [(stage * share, share) for stage in range(stages)]
+    if each:
+        cuts += [(start + v * each, each) for start, _ in cuts for v in range(share // each)]
+    return any(empty.issuperset(range(start, start + size)) for start, size in cuts)
+
+
+def _fits(text: str, layers: int, stages: int, chunks: int | None) -> bool:
+    """Whether a nested list has a number of layers for every chunk of every stage, and no more than the model.
+
+    MindSpeed 028de58c mindspeed/features_manager/pipeline_parallel/unaligned_pineline_feature.py:7-66.
+    """
+    outer: list[list[int]] = []
+    open_list: list[int] | None = None
+    tokens = re.findall(r"\d{1,9}|[*\[\]]", text)
+    for k, token in enumerate(tokens[1:], 1):
+        if token == "[":
+            open_list = []
+        elif token == "]" and open_list is not None:
+            outer.append(open_list)
+            open_list = None
+        elif token.isdecimal():
+            if tokens[k - 1] == "*":
+                repeated: list[Any] = outer if open_list is None else open_list
+                times = int(token)
+                if not repeated or times > MAX_LAYERS or len(repeated) > MAX_LAYERS:
+                    return False
+                repeated[-1:] = [repeated[-1]] * times
+            elif open_list is None:
+                return False
+            else:
+                open_list.append(int(token))
+    return (
+        len(outer) == stages
+        and all(len(inner) == (1 if chunks is None else chunks) for inner in outer)
+        and sum(map(sum, outer)) <= layers
+    )
