@@ -13,6 +13,7 @@ from taylor.nd_search.mindspeed.table import START_RULES
 from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rule import LEGALITY, Mask, Rule
 from taylor.nd_search.sources import SOURCES
+from taylor.parsers.megatron.start_flags import MINDSPEED_LLM, PER_CHUNK
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.frameworks import FRAMEWORKS
 from taylor.register.layers import LinearAttentionSpec, MambaSpec
@@ -124,6 +125,15 @@ def _linear_heads_are_dealt_out(table: StrategyTable, context: SearchContext) ->
         ranks = table.tp * table.cp
         result &= (linear.key_heads % ranks == 0) & (linear.value_heads % ranks == 0)
     return result
+
+
+def _interleaves_two_stages(context: SearchContext) -> bool:
+    """Whether two stages interleave without overlap too.
+
+    MindSpeed-LLM c77308a1 mindspeed_llm/features_manager/megatron_basic/training_basic.py:72-76 (1.0.0 to master) hides
+    chunks that are counted by layers from Megatron-LM's check.
+    """
+    return MINDSPEED_LLM in context.flags.programs and context.flags.on(PER_CHUNK)
 
 
 def _with_frameworks(rules: Iterable[Rule]) -> tuple[Rule, ...]:
@@ -456,7 +466,7 @@ _LEGALITY: tuple[Rule, ...] = (
     Rule(
         "interleaving-without-overlap",
         "vpp > 1 needs pp > 2 where transfers do not overlap (the file's --no-overlap-p2p-communication)",
-        lambda t, c: (t.vpp == 1) | (t.pp > 2),
+        lambda t, c: (t.vpp == 1) | (t.pp > 2) | ((t.pp == 2) & _interleaves_two_stages(c)),
         LEGALITY,
         applies=lambda c: not c.rules.overlap_p2p,
         relax="take that flag from the file, or search other pp or vpp",

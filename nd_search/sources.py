@@ -164,10 +164,10 @@ SOURCES = {
     ),
     "micro-batches-fill-zero-bubble": (
         "MindSpore master mindspore/ccsrc/frontend/parallel/pipeline_transformer/zero_bubble_v.cc, ProcessStep4 "
-        "(MindFormers 1.6 to master), MindFormers r1.7.0 mindformers/parallel_core/transformer_config.py:692 (core models, "
-        "1.7 to master, 167a50de :2518); MindSpeed 028de58c "
-        "mindspeed/features_manager/pipeline_parallel/dualpipev_feature.py:47 (2.1.0_core_r0.12.1 to master); torch 2.13 "
-        "torch/distributed/pipelining/schedules.py:3439 (DualPipeV, 2.8 to 2.13)"
+        "(MindFormers 1.6 to master), MindFormers r1.7.0 mindformers/parallel_core/transformer_config.py:692 (core "
+        "models, 1.7 to master, 167a50de :2518); MindSpeed 028de58c "
+        "mindspeed/features_manager/pipeline_parallel/dualpipev_feature.py:47 (2.1.0_core_r0.12.1 to master); torch "
+        "2.13 torch/distributed/pipelining/schedules.py:3439 (DualPipeV, 2.8 to 2.13)"
     ),
     "micro-batches-fill-interleaving": (
         "MindSpore master mindspore/ccsrc/frontend/parallel/pipeline_transformer/pipeline_scheduler.cc, "

@@ -38,6 +38,8 @@ class Case:
         One of `BASES`.
     broken, obeyed : str
         Flags set beside the base's; ``!name`` takes one out.
+    read : str
+        Flags of later releases without which a reader knows no sizes.
     """
 
     rule: str
@@ -45,6 +47,7 @@ class Case:
     base: str
     broken: str
     obeyed: str
+    read: str = ""
 
     def words(self, *, breaking: bool) -> list[str]:
         """All flags of the launch."""
@@ -65,12 +68,26 @@ def merged(base: str, changes: str) -> list[str]:
     return [word for flag, values in flags.items() for word in (flag, *values)]
 
 
+def of_program(program: str, words: list[str]) -> list[str]:
+    """A launch's flags with those that say whose it is."""
+    return [*words, "--use-fused-swiglu", *(["--no-shared-storage"] if program == "MindSpeed-LLM" else [])]
+
+
+def launch(program: str, words: list[str], folder: Path, world: int = WORLD) -> Path:
+    """A script that starts a program with these flags."""
+    path = folder / "launch.sh"
+    quoted = " ".join(shlex.quote(word) for word in of_program(program, words))
+    path.write_text(f"torchrun --nproc_per_node {world} --nnodes 1 pretrain_gpt.py {quoted}\n", encoding="utf-8")
+    return path
+
+
 def read_cases() -> list[Case]:
     """The cases of the file, a rule that both programs have for each of them."""
     found = []
     for rule, entry in yaml.safe_load(CASES.read_text(encoding="utf-8")).items():
         programs = entry.get("programs", ["MindSpeed", "MindSpeed-LLM"])
         found += [
-            Case(rule, program, entry.get("base", "dense"), entry["broken"], entry["obeyed"]) for program in programs
+            Case(rule, program, entry.get("base", "dense"), entry["broken"], entry["obeyed"], entry.get("read", ""))
+            for program in programs
         ]
     return found

@@ -24,9 +24,12 @@ from typing import Any
 from unittest.mock import MagicMock
 
 STAND_INS = frozenset(
-    "torch_npu torchair apex transformer_engine transformer_engine_torch acl einops mindspore triton_ascend wandb "
-    "tensorboard nvidia_resiliency_ext flash_attn transformers peft datasets sentencepiece regex six h5py tqdm "
-    "safetensors mindio_ttp pandas accelerate jsonlines nltk pybind11 zarr tensorstore multi_storage_client".split()
+    {
+        *("torch_npu", "torchair", "apex", "transformer_engine", "transformer_engine_torch", "acl", "einops"),
+        *("mindspore", "triton_ascend", "wandb", "tensorboard", "nvidia_resiliency_ext", "flash_attn", "transformers"),
+        *("peft", "datasets", "sentencepiece", "regex", "six", "h5py", "tqdm", "safetensors", "mindio_ttp", "pandas"),
+        *("accelerate", "jsonlines", "nltk", "pybind11", "zarr", "tensorstore", "multi_storage_client"),
+    }
 )
 """Packages that are stood in for, where they are not installed too."""
 BARE = ("", ".core", ".core.models", ".core.transformer", ".tasks", ".tasks.high_availability", ".training")
@@ -88,7 +91,7 @@ class Program:
         import torch.utils.flop_counter
 
         warnings.simplefilter("ignore")
-        torch.npu = MagicMock()
+        setattr(torch, "npu", MagicMock())  # noqa: B010
         torch.cuda.get_device_capability = lambda *words, **named: (9, 0)
         os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] = "1"
         sys.meta_path.insert(0, _Finder())
@@ -98,8 +101,7 @@ class Program:
         features = importlib.import_module("mindspeed.features_manager")
         self._manager = importlib.import_module("mindspeed.features_manager.features_manager").MindSpeedFeaturesManager
         self._arguments = importlib.import_module("megatron.training.arguments")
-        self._arguments._print_args = lambda *given, **named: None
-        self._arguments.get_device_arch_version = lambda: 9
+        vars(self._arguments).update(_print_args=lambda *given, **named: None, get_device_arch_version=lambda: 9)
         self._add_dummies = None
         if llm is not None:
             for name in BARE:
@@ -145,7 +147,11 @@ class Program:
     def _place(self, error: Exception) -> str:
         """The last line of a feature, or of Megatron-LM's arguments, on the way to an error."""
         frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if "features_manager/" in frame.filename and "feature.py" != Path(frame.filename).name]
+        own = [
+            frame
+            for frame in frames
+            if "features_manager/" in frame.filename and Path(frame.filename).name != "feature.py"
+        ]
         frame = (own or frames)[-1]
         name = frame.filename
         for root in self._roots:

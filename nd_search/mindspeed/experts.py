@@ -14,8 +14,6 @@ from taylor.nd_search.mindspeed.start_rule import (
     LAYOUT,
     LLM,
     LLM_ALONE,
-    PER_CHUNK,
-    PER_RANK,
     SINCE,
     StartRule,
     apart,
@@ -27,7 +25,7 @@ from taylor.nd_search.mindspeed.start_rule import (
     own_ep,
     reduces_beside,
 )
-from taylor.parsers.megatron.start_flags import EMPTY_CHUNK
+from taylor.parsers.megatron.start_flags import EMPTY_CHUNK, PER_CHUNK, PER_RANK
 from taylor.parsers.stated_flags import StatedFlags
 
 _FB, _OVERLAP, _GATHERED, _MC2 = (
@@ -274,7 +272,8 @@ _OF_EXPERTS = [
     needs(EXTEND, "moe-permutation-async-comm", f"{_EXTEND_CODE}:24", releases="1.0.RC3 to master"),
     needs(EXTEND, "moe-grouped-gemm", f"{_EXTEND_CODE}:24", releases="1.0.RC3 to master"),
     *apart(EXTEND, ["moe-expert-capacity-factor"], f"{_EXTEND_CODE}:27", releases="1.0.RC3 to master"),
-    needs("gemm-gradient-accumulation-fusion", "moe-grouped-gemm", f"{CORE}moe/gmm.py:17", releases="1.0.RC3 to master"),
+    needs("gemm-gradient-accumulation-fusion", "moe-grouped-gemm", f"{CORE}moe/gmm.py:17",
+          releases="1.0.RC3 to master"),
     StartRule(
         "fix-router-spreads-experts",
         "--fix-router needs ep > 1",
@@ -337,7 +336,8 @@ _OF_EXPERTS = [
         "write a positive number",
         programs=CORE_ALONE,
     ),
-    needs(_BALANCED, _FB, f"{CORE}moe/balanced_moe.py:74", programs=CORE_ALONE, releases="2.2.0_core_r0.12.1 to master"),
+    needs(_BALANCED, _FB, f"{CORE}moe/balanced_moe.py:74", programs=CORE_ALONE,
+          releases="2.2.0_core_r0.12.1 to master"),
     needs(_BALANCED, "moe-grouped-gemm", f"{CORE}moe/balanced_moe.py:75", programs=CORE_ALONE,
           releases="2.2.0_core_r0.12.1 to master"),
     StartRule(

@@ -12,15 +12,13 @@ from taylor.nd_search.mindspeed.start_rule import (
     LAYOUT,
     LLM,
     LLM_ALONE,
-    PER_CHUNK,
-    PER_RANK,
     SINCE,
     StartRule,
     apart,
     is_dual_pipe,
     reduces_beside,
 )
-from taylor.parsers.megatron.start_flags import BAD_UNALIGNED, EMPTY_SHARE, NOOP_EARLY, ONE_CHUNK
+from taylor.parsers.megatron.start_flags import BAD_UNALIGNED, EMPTY_SHARE, NOOP_EARLY, ONE_CHUNK, PER_CHUNK, PER_RANK
 from taylor.parsers.stated_flags import StatedFlags
 
 _DUAL, _METHOD = f"{CORE}pipeline_parallel/dualpipev_feature.py", "schedules-method"
@@ -163,7 +161,9 @@ _OF_RECOMPUTE = [
             f"{CORE}recompute/{file}.py:20 ({SINCE})",
             "write a number from 0 to --num-layers",
         )
-        for name, file in (("recompute-activation-function", "activation_function"), ("recompute-norm", "norm_function"))
+        for name, file in (
+            ("recompute-activation-function", "activation_function"), ("recompute-norm", "norm_function")
+        )
     ],
 ]  # fmt: skip
 
@@ -217,8 +217,8 @@ _OF_PLACES = [
            f"{CORE}pipeline_parallel/unaligned_pineline_feature.py:43", programs=LLM_ALONE),
     StartRule(
         "unaligned-list-of-stages",
-        "--pipeline-num-transformer-layers has a list of every stage, with a number of every chunk, and at most as many "
-        "layers as the model",
+        "--pipeline-num-transformer-layers has a list of every stage, with a number of every chunk, and at most as "
+        "many layers as the model",
         lambda t, f, c: BAD_UNALIGNED in f.facts,
         "pipeline-num-transformer-layers",
         f"{CORE}pipeline_parallel/unaligned_pineline_feature.py:48-66 ({SINCE})",

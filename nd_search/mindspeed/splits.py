@@ -21,6 +21,10 @@ from taylor.nd_search.mindspeed.start_rule import (
 )
 from taylor.parsers.stated_flags import StatedFlags
 
+_RING, _ULYSSES, _HYBRID = "megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo"
+_ADAPTIVE, _HYBRID_ADAPTIVE, _GATHERED, _MAMBA = (
+    "adaptive_cp_algo", "hybrid_adaptive_cp_algo", "kvallgather_cp_algo", "mamba_cp_algo"
+)  # fmt: skip
 _2D, _MC2, _COC, _UNALIGNED = "tp-2d", "use-ascend-mc2", "use-ascend-coc", "unaligned-linear"
 _2D_CODE, _TE_CODE = f"{CORE}tensor_parallel/tp_2d.py", f"{CORE}megatron_basic/transformer_engine_basic.py"
 
@@ -183,10 +187,6 @@ def _latent(flags: StatedFlags) -> bool:
     return flags.on("multi-latent-attention", "multi-head-latent-attention")
 
 
-_RING, _ULYSSES, _HYBRID = "megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo"
-_ADAPTIVE, _HYBRID_ADAPTIVE, _GATHERED, _MAMBA = (
-    "adaptive_cp_algo", "hybrid_adaptive_cp_algo", "kvallgather_cp_algo", "mamba_cp_algo"
-)  # fmt: skip
 _CP_CODE, _LLM_CP = f"{CORE}context_parallel/context_parallel_feature.py", f"{LLM}context_parallel/"
 _ADAPTIVE_CODE = f"{CORE}context_parallel/adaptive_context_parallel.py"
 _KV_CODE = f"{CORE}context_parallel/context_parallel_kv_cache.py"
@@ -239,7 +239,8 @@ _OF_CONTEXT = [
     StartRule(
         "hybrid-needs-ulysses-degree",
         "--context-parallel-algo hybrid_cp_algo and hybrid_adaptive_cp_algo with cp > 1 need --ulysses-degree-in-cp",
-        lambda t, f, c: (_algorithm(f) in (_HYBRID, _HYBRID_ADAPTIVE)) & (not f.on("ulysses-degree-in-cp")) & (t.cp > 1),
+        lambda t, f, c: (_algorithm(f) in (_HYBRID, _HYBRID_ADAPTIVE)) & (t.cp > 1)
+        & (not f.on("ulysses-degree-in-cp")),
         "ulysses-degree-in-cp",
         f"{_CP_CODE}:59 (1.0.RC2 to master), {_ADAPTIVE_CODE}:42",
         "write --ulysses-degree-in-cp, a divisor of cp below it",

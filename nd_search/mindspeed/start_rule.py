@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rule import LEGALITY, Mask, Rule
-from taylor.parsers.megatron.start_flags import MINDSPEED, MINDSPEED_LLM, PER_CHUNK, PER_RANK
+from taylor.parsers.megatron.start_flags import MINDSPEED, MINDSPEED_LLM
 from taylor.parsers.stated_flags import StatedFlags
 from taylor.register.frameworks import MEGATRON
 
@@ -138,7 +138,10 @@ def is_dual_pipe(context: SearchContext) -> bool:
 
 
 def reduces_beside(flags: StatedFlags) -> bool:
-    """Whether gradients are reduced beside the backward: Megatron-LM core_v0.12.1 megatron/training/arguments.py:495."""
+    """Whether gradients are reduced beside the backward.
+
+    Megatron-LM core_v0.12.1 megatron/training/arguments.py:495-500.
+    """
     return flags.on("overlap-grad-reduce") or flags.text("data-parallel-sharding-strategy") in (
         "optim_grads",
         "optim_grads_params",

@@ -174,12 +174,22 @@ _OF_MEMORY = [
     StartRule(
         "distilled-models",
         "--qad-enable has a dense model, one stage and --qad-teacher-load",
-        lambda t, f, c: f.on("qad-enable") & ((f.number("num-experts") != 0) | (t.pp > 1) | (not f.on("qad-teacher-load"))),
+        lambda t, f, c: f.on("qad-enable")
+        & ((f.number("num-experts") != 0) | (t.pp > 1) | (not f.on("qad-teacher-load"))),
         "qad-enable",
         f"{CORE}qad/qad_quant_engine.py:104-138 (master)",
         "ask for one stage",
         ("pp",),
         CORE_ALONE,
+    ),
+    StartRule(
+        "enable-high-availability-checkpoints",
+        "--enable-high-availability needs --ckpt-format torch",
+        lambda t, f, c: f.on("enable-high-availability") & (f.text("ckpt-format", "torch_dist") != "torch"),
+        "ckpt-format",
+        f"{LLM}high_availability/high_availability.py:43 (2.2.0 to master)",
+        "write --ckpt-format torch",
+        programs=LLM_ALONE,
     ),
     StartRule(
         "elastic-ranks",
@@ -205,7 +215,6 @@ _OF_MEMORY = [
         for feature, other, line in (
             ("enable-elastic-training", "use-custom-fsdp", 63),
             ("enable-elastic-training", _REUSE, 67),
-            ("enable-high-availability", "use-dist-ckpt", 43),
             ("enable-high-availability", "swap-attention", 45),
             ("enable-high-availability", "disable-gloo-group", 49),
             ("enable-high-availability", "swap-optimizer", 53),

@@ -83,8 +83,6 @@ def test_what_keeps_an_optimizer_off_the_host_is_named(words: str, told: str) ->
         ("--optimizer-cpu-offload --use-precision-aware-optimizer --fp8-recipe mxfp8", None),
         ("--optimizer-cpu-offload --use-precision-aware-optimizer --fp8-param-gather --fp8-recipe mxfp8", "recipe"),
         ("--fp8-param-gather --fp8-recipe mxfp8", None), ("--reuse-fp32-param", None),
-        ("--swap-optimizer --use-distributed-optimizer", None), ("--swap-optimizer", "that is not split"),
-        ("--swap-optimizer --use-distributed-optimizer --reuse-fp32-param", "--reuse-fp32-param"),
     ],
 )  # fmt: skip
 def test_an_optimizer_on_the_host_that_does_not_start_is_told(words: str, told: str | None) -> None:
