@@ -39,6 +39,7 @@ _ROW_FIELDS = {
     "time",
     "placement",
     "most",
+    "spares_states",
     "takes_value",
     "default",
     "silent",
@@ -101,6 +102,9 @@ class FlagRow:
         least one is given for ``costs``; for ``read`` they hold for the values outside `silent`.
     most : MemoryBound or None
         Where it means more memory: at most so much. None: no bound is known.
+    spares_states : bool
+        Weights, gradients and optimizer states take what they are counted with: the flag changes activations, kernels,
+        communication or the allocator alone.
     takes_value : bool
         False for a switch, which is in force wherever it is given.
     default : str or None
@@ -135,6 +139,7 @@ class FlagRow:
     why: str
     source: str
     group: str
+    spares_states: bool = False
 
     def is_silent(self, value: str | None) -> bool:
         """Whether the flag given with this value changes nothing that the figures leave out.
@@ -186,6 +191,8 @@ class UnmodelledFlag:
         Most memory that it adds, as in `FlagRow`.
     meant : str or None
         The known flag or key that an unknown one is one letter from, as `name` is written.
+    spares_states : bool
+        As in `FlagRow`; False where the flag is unknown.
     """
 
     name: str
@@ -197,6 +204,7 @@ class UnmodelledFlag:
     known: bool = True
     most: MemoryBound | None = None
     meant: str | None = None
+    spares_states: bool = False
 
     @property
     def may_lower_memory(self) -> bool:
@@ -285,7 +293,8 @@ class FlagTable:
                 found.append(self.unknown(name, value, prefix))
             elif not row.is_silent(value) and (not row.needs or names.intersection(row.needs)):
                 directions = row.memory, row.time, row.placement
-                found.append(UnmodelledFlag(prefix + name, value, *directions, row.why, most=row.most))
+                more: Any = {"most": row.most, "spares_states": row.spares_states}
+                found.append(UnmodelledFlag(prefix + name, value, *directions, row.why, **more))
         return tuple(found)
 
 
@@ -348,12 +357,15 @@ def _row(name: str, group: str, fields: Mapping[str, Any]) -> FlagRow:
         why=fields.get("why", ""),
         source=fields.get("source", ""),
         group=group,
+        spares_states=fields.get("spares_states", False),
     )
     directions = [each for each in (row.memory, row.time, row.placement) if each is not None]
     if row.status not in STATUSES:
         raise ValueError(f"{name}: status is {row.status!r}; it may be {', '.join(STATUSES)}")
     if any(each not in DIRECTIONS for each in directions):
         raise ValueError(f"{name}: a direction may be {', '.join(DIRECTIONS)}")
+    if row.spares_states and row.memory not in (LESS, EITHER):
+        raise ValueError(f"{name}: only a flag that may mean less memory spares states")
     if row.status == COSTS and not directions:
         raise ValueError(f"{name}: costs, and states no direction of memory, time or placement")
     if row.status == NEUTRAL and directions:

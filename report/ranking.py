@@ -19,6 +19,9 @@ WIDE = 100
 
 _PLANNED = (OPTIMAL.value, FEASIBLE.value)
 
+NOT_CERTAIN = "it is unknown whether it fits"
+"""How the certainty of a row begins where what is not modelled may turn the answer."""
+
 LISTED_REASONS = 5
 """Candidates without a plan whose reasons are printed; the table has all."""
 
@@ -164,8 +167,11 @@ def _fit_line(best: Mapping[str, Any]) -> str:
         return "not known"
     free, stage, limit = found
     share = f"{free / limit:.1%}".replace("%", " %")
-    line = f"fits, {free:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest"
     certainty = best.get("certainty")
+    room = f"{free:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest"
+    if isinstance(certainty, str) and certainty.startswith(NOT_CERTAIN):
+        return f"{certainty}; predicted: {room}"
+    line = f"fits, {room}"
     return f"{line}; {certainty}" if isinstance(certainty, str) and certainty else line
 
 

@@ -14,8 +14,11 @@ from taylor.cost_model.margin import MemoryMargin
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB
 from taylor.pipeline_solver.solution import Solution
+from taylor.report.ranking import NOT_CERTAIN
 
 NAMED_FLAGS = 4
+UNKNOWN_FIT = NOT_CERTAIN
+"""What a sentence says of a plan whose answer what is not modelled may turn."""
 
 
 class Fit(str, Enum):
@@ -64,11 +67,19 @@ class FitVerdict:
         """Answer, risk, reason and cure in one line."""
         answer = f"likely {self.fit}" if self.likely else str(self.fit)
         if self.fit is Fit.UNKNOWN:
-            answer = "it is unknown whether it fits"
+            answer = UNKNOWN_FIT
         if self.likely and self.risk is not None:
             answer += f", {100 * self.risk:.0f} % risk to run out of memory"
         parts = [answer, self.reason, self.cure]
         return "; ".join(part for part in parts if part)
+
+
+def doubt_of_no(flags: Sequence[UnmodelledFlag]) -> str:
+    """What may turn the answer that nothing fits, as a further sentence; empty where nothing may."""
+    lower = [flag for flag in flags if flag.may_lower_memory]
+    if not lower:
+        return ""
+    return f"; whether one fits is unknown: {named_flags(lower)} may lower the peak and {is_or_are(lower)} not modelled"
 
 
 def shortage(peaks_mib: Sequence[float], limits_mib: Sequence[float]) -> tuple[float, ...]:
@@ -95,6 +106,7 @@ def fit_verdict(
     known: KnownError | None,
     margin: MemoryMargin,
     *,
+    least_mib: Sequence[float | None] | None = None,
     confirmed: bool = False,
     cure: str = "",
 ) -> FitVerdict:
@@ -108,6 +120,9 @@ def fit_verdict(
         What each peak is at most with those flags and the known error; None: no bound is known.
     known : KnownError or None
         Of the peaks.
+    least_mib : sequence of (float or None) [pp], or None
+        What each peak is at least with those flags and the known error; None: no bound is known. A stage whose least
+        is above its limit settles the answer, whatever is not modelled.
     confirmed : bool
         A dry-run of this very plan passed.
     cure : str
@@ -127,8 +142,11 @@ def fit_verdict(
         reason = f"{short[worst]:,.0f} MiB short on stage {worst}{more}"
         cure = cure or f"the fullest stage needs a device with {max(peaks):,.0f} MiB"
         lower = [flag for flag in flags if flag.may_lower_memory]
-        if lower:
-            unknown = f"{reason} without {_named(lower)}, which may lower the peak and is not modelled"
+        least = (None,) * len(peaks) if least_mib is None else least_mib
+        settled = any(one is not None and one > limit for one, limit in zip(least, whole, strict=True))
+        if lower and not settled:
+            figure = f"{_predicted(peaks, limits, worst)}, {reason}"
+            unknown = f"{figure}; {named_flags(lower)} may lower the peak and {is_or_are(lower)} not modelled"
             return FitVerdict(Fit.UNKNOWN, False, short, risk, unknown, _measure(lower))
         likely = known is not None and not confirmed and peaks[worst] * known.lower(margin.told_risk) <= whole[worst]
         return FitVerdict(Fit.DOES_NOT_FIT, likely, short, risk, reason, cure)
@@ -136,7 +154,9 @@ def fit_verdict(
     if higher and most_mib is not None:
         beyond = [stage for stage, most in enumerate(most_mib) if most is None or most > whole[stage]]
         if beyond:
-            unknown = f"{_named(higher)} may raise the peak above the limit and is not modelled"
+            figure = _predicted(peaks, limits, tightest)
+            may = f"{named_flags(higher)} may raise the peak above the limit"
+            unknown = f"{figure}; {may} and {is_or_are(higher)} not modelled"
             return FitVerdict(Fit.UNKNOWN, False, short, risk, unknown, _measure(higher))
     most = peaks[tightest] * (1.0 if known is None or confirmed else known.upper(margin.told_risk))
     likely = most > whole[tightest] + MEMORY_TOLERANCE_MIB
@@ -146,10 +166,20 @@ def fit_verdict(
     return FitVerdict(Fit.FITS, True, short, risk, free, f"--risk {100 * margin.told_risk:g}% plans with more free")
 
 
-def _named(flags: Sequence[UnmodelledFlag]) -> str:
+def _predicted(peaks: Sequence[float], limits: Sequence[float], stage: int) -> str:
+    return f"{peaks[stage]:,.0f} of {limits[stage]:,.0f} MiB predicted on stage {stage}"
+
+
+def is_or_are(flags: Sequence[UnmodelledFlag]) -> str:
+    """The verb behind so many flags."""
+    return "is" if len(flags) == 1 else "are"
+
+
+def named_flags(flags: Sequence[UnmodelledFlag]) -> str:
+    """The first of them by name, and how many more there are."""
     names = ", ".join(shortened(flag.name) for flag in flags[:NAMED_FLAGS])
     return names if len(flags) <= NAMED_FLAGS else f"{names} and {len(flags) - NAMED_FLAGS} more"
 
 
 def _measure(flags: Sequence[UnmodelledFlag]) -> str:
-    return f"measure it by a dry-run, or leave out {_named(flags)}"
+    return f"measure it by a dry-run, or leave out {named_flags(flags)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from taylor.base.console import log
 from taylor.base.errors import shortened
@@ -11,6 +10,7 @@ from taylor.cost_model.activations import micro_batch_tokens, routed_slots, sequ
 from taylor.cost_model.alive import alive_micro_batches
 from taylor.cost_model.backward_room import workspace_bytes
 from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.states import StateBytes
 from taylor.cost_model.statics import MIB, embedding_state_bytes, head_state_bytes, layer_state_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
@@ -19,7 +19,7 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.solution import Solution
-from taylor.register.model import ModelSpec
+from taylor.register.model import ModelSpec, kind_of
 
 Interval = tuple[float | None, float | None]
 """Least and most of a stage's peak, MiB; None where no bound is known."""
@@ -33,25 +33,26 @@ def peak_intervals(
     """Between what the peak of each stage lies, [pp]; None where nothing is known of how far figures are off.
 
     Its ends are those of the figures' known error at the job's risk, moved by what flags that no figure has may add or
-    take away.
+    take away. Flags that leave weights, gradients and optimizer states alone take no more away than everything else.
 
     Parameters
     ----------
     memory : MemoryProfile
         What the problem rests on.
     """
-    lower = any(flag.may_lower_memory for flag in config.unmodelled)
+    lower = [flag for flag in config.unmodelled if flag.may_lower_memory]
     higher = [flag for flag in config.unmodelled if flag.may_raise_memory]
     if memory.every_flag:
-        lower, higher = False, []
+        lower, higher = [], []
     known, risk = config.memory_error(memory.source), config.margin.told_risk
     if solution.plan is None or (known is None and not (lower or higher)):
         return None
     least, most = (1.0, 1.0) if known is None else (known.lower(risk), known.upper(risk))
-    unbounded = any(flag.most is None for flag in higher)
+    unbounded, boundless = any(flag.most is None for flag in higher), not all(flag.spares_states for flag in lower)
+    states = [_states(config, problem, solution.plan, stage, config.rules) for stage in range(problem.stages)]
     return tuple(
         (
-            None if lower else least * peak,
+            None if boundless else least * (min(peak, states[stage].total / MIB) if lower else peak),
             None if unbounded else most * peak + _most_mib(config, problem, solution.plan, higher, stage),
         )
         for stage, peak in enumerate(solution.peak_memory_mib)
@@ -118,15 +119,22 @@ def layer_elements(model: ModelSpec, kind: str, degrees: Degrees, rules: Trainin
 def _parameters(config: TrainingConfig, problem: PipelineProblem, plan: PipelinePlan, stage: int) -> float:
     """Parameters whose gradients a stage's device would hold if nothing were split among replicas."""
     rules = config.rules.replace(parallel_optimizer=False, gradient_shard=False, parameter_shard=False)
-    parts: list[Any] = [
-        layer_state_bytes(config.model, kind, config.strategy, rules).scaled(sum(row[stage] for row in grid))
-        for kind, grid in plan.layers.items()
-    ]
+    return float(_states(config, problem, plan, stage, rules).gradients) / rules.gradient_bytes
+
+
+def _states(
+    config: TrainingConfig, problem: PipelineProblem, plan: PipelinePlan, stage: int, rules: TrainingRules
+) -> StateBytes:
+    """Weights, gradients and optimizer states of a stage, a device, bytes."""
+    total = StateBytes()
+    for kind, grid in plan.layers.items():
+        layer = layer_state_bytes(config.model, kind_of(kind), config.strategy, rules)
+        total = total + layer.scaled(sum(row[stage] for row in grid))
     if stage == 0:
-        parts.append(embedding_state_bytes(config.model, config.strategy, rules))
+        total = total + embedding_state_bytes(config.model, config.strategy, rules)
     if stage == problem.schedule.head_stage(problem.stages):
-        parts.append(head_state_bytes(config.model, config.strategy, rules))
-    return float(sum(part.gradients for part in parts)) / rules.gradient_bytes
+        total = total + head_state_bytes(config.model, config.strategy, rules)
+    return total
 
 
 def tell_intervals(config: TrainingConfig, solution: Solution, intervals: Sequence[Interval] | None) -> None:

@@ -16,6 +16,7 @@ from taylor.report.facts import BAD, GOOD, WARNING, Answer, PageFacts, PageTable
 from taylor.report.memory_parts import MemoryParts, from_breakdown, from_dryrun
 from taylor.report.tables import gap_text
 from taylor.workflows.dryrun_result import stage_memories
+from taylor.workflows.fit import UNKNOWN_FIT, Fit
 from taylor.workflows.job_facts import JobFacts, degrees_text, parameters_text
 from taylor.workflows.planned_file import EQUAL_SHARE, PlannedFile, over_limit
 from taylor.workflows.verdict import (
@@ -32,6 +33,8 @@ from taylor.workflows.verdict import (
 
 NO_PROOF = 0.5
 """Relative gap from which on a bound tells nothing."""
+
+NOT_KNOWN = "not known"
 
 EQUAL_GAIN = 100.0 * EQUAL_SHARE
 """Per cent below which a gain is told as none."""
@@ -102,10 +105,13 @@ def page_tables(planned: PlannedFile) -> list[PageTable]:
 
 
 def _figures(planned: PlannedFile, solution: Solution) -> list[str]:
-    if over_limit(solution):
-        status = "does not fit"
+    fit = planned.fit.fit if solution is planned.solution else planned.fit_of(solution).fit
+    if fit is Fit.DOES_NOT_FIT or (over_limit(solution) and fit is not Fit.UNKNOWN):
+        status = str(Fit.DOES_NOT_FIT)
+    elif solution is planned.own or over_limit(solution):
+        status = NOT_KNOWN if fit is Fit.UNKNOWN else str(Fit.FITS)
     else:
-        status = "fits" if solution is planned.own else proof_text(planned.problem, solution)
+        status = proof_text(planned.problem, solution)
     cells = _times(planned, solution.objective)
     if solution is planned.own:
         cells[2] = ""
@@ -188,6 +194,8 @@ def _fit(planned: PlannedFile) -> Answer:
     source, margin = planned.memory.source, planned.config.margin
     known = planned.config.memory_error(source)
     answer = room_answer(solution.peak_memory_mib, solution.memory_limit_mib, source, known, margin, held=held)
+    if planned.fit.fit is Fit.UNKNOWN:
+        answer = replace(answer, answer=f"{NOT_KNOWN}, {_fullest(solution)} predicted", tone=WARNING)
     return replace(answer, detail=fit_line(planned))
 
 
@@ -225,7 +233,9 @@ def room_answer(
 
 def room_words(answer: Answer) -> str:
     """The answer of `room_answer` as part of a sentence."""
-    room = answer.answer.partition(", ")[2]
+    word, _, room = answer.answer.partition(", ")
+    if word == NOT_KNOWN:
+        return f"{UNKNOWN_FIT} ({room})" if room else UNKNOWN_FIT
     return f"it fits with {room} on the fullest stage" if answer.tone != BAD else f"it does not fit: {room}"
 
 

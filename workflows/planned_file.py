@@ -25,7 +25,7 @@ from taylor.workflows.alternatives import Alternative
 from taylor.workflows.chosen_order import ChosenOrder
 from taylor.workflows.dryrun_result import dryrun_dict, stage_memories
 from taylor.workflows.export import export_what_can_be, store_exports
-from taylor.workflows.fit import FitVerdict, fit_verdict
+from taylor.workflows.fit import Fit, FitVerdict, fit_verdict
 from taylor.workflows.job_facts import JobFacts
 from taylor.workflows.memory_interval import Interval, peak_intervals, tell_intervals
 from taylor.workflows.module_choices import own_plan
@@ -108,16 +108,31 @@ class PlannedFile:
     @property
     def fit(self) -> FitVerdict:
         """Whether the plan fits."""
-        config, memory, intervals = self.config, self.memory, self.peak_intervals
         evaluated = self.solution.termination is Termination.NOT_SOLVED
         cure = "solve it: leave out -evaluate" if evaluated else ""
+        return self.fit_of(self.solution, confirmed=self.dryrun is not None, cure=cure)
+
+    def fit_of(self, solution: Solution, *, confirmed: bool = False, cure: str = "") -> FitVerdict:
+        """Whether a plan of this job fits, as far as its figures and what they leave out allow an answer.
+
+        Parameters
+        ----------
+        confirmed, cure
+            As in `fit_verdict`.
+        """
+        config, memory, plan = self.config, self.memory, solution.plan
+        shape = (self.problem.interleaves, self.problem.stages)
+        intervals: tuple[Interval, ...] | None = ((None, None),) * len(solution.peak_memory_mib)
+        if plan is None or (plan.interleaves, plan.stages) == shape:
+            intervals = peak_intervals(config, self.problem, solution, memory)
         return fit_verdict(
-            self.solution,
+            solution,
             () if memory.every_flag else config.unmodelled,
             None if intervals is None else [most for _, most in intervals],
             config.memory_error(memory.source),
             config.margin,
-            confirmed=self.dryrun is not None,
+            least_mib=None if intervals is None else [least for least, _ in intervals],
+            confirmed=confirmed,
             cure=cure,
         )
 
@@ -175,7 +190,7 @@ class PlannedFile:
         return {
             "step_ms": self._milliseconds(own),
             "peak_memory": [round(value, 3) for value in own.peak_memory_mib],
-            "fits": not over_limit(own),
+            "fits": {Fit.FITS: True, Fit.DOES_NOT_FIT: False, Fit.UNKNOWN: None}[self.fit_of(own).fit],
         }
 
     def _milliseconds(self, solution: Solution) -> float | None:

@@ -20,11 +20,12 @@ from taylor.report.facts import GOOD, WARNING, Answer, PageFacts
 from taylor.report.html import write_html_report
 from taylor.report.memory_parts import MemoryParts, from_breakdown, from_problem
 from taylor.report.planned import planned_timeline
+from taylor.report.ranking import NOT_CERTAIN
 from taylor.report.timeline import Timeline
 from taylor.workflows.candidate_file import CandidateFile
 from taylor.workflows.devices import ChosenDevice
 from taylor.workflows.job_facts import parameters_text
-from taylor.workflows.page_facts import EQUAL_GAIN, gap_words, room_answer, room_words
+from taylor.workflows.page_facts import EQUAL_GAIN, NOT_KNOWN, gap_words, room_answer, room_words
 from taylor.workflows.verdict import TIGHT
 
 DRAWN_CANDIDATES = 20
@@ -162,6 +163,10 @@ def _fit(best: Row) -> Answer:
         return Answer("Does it fit?", "not known", tone=WARNING)
     source = str(best.get("memory_source") or "")
     answer = room_answer(peaks, limits, source, None)
+    if answer.tone == GOOD and str(best.get("certainty")).startswith(NOT_CERTAIN):
+        stage, room = best.get("fullest_stage"), answer.answer.partition(", ")[2]
+        detail = f"{best.get('certainty')}; {answer.detail}"
+        return replace(answer, answer=f"{NOT_KNOWN}, {room} predicted on stage {stage}", detail=detail, tone=WARNING)
     if answer.tone != GOOD or not str(best.get("certainty")).startswith(TIGHT):
         return answer
     return replace(answer, answer=f"{answer.answer} (tight)", tone=WARNING)

@@ -17,7 +17,9 @@ from taylor.pipeline.plan import FULL
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.result import Result, plan_of_row
 from taylor.pipeline_solver.solution import CUT_OFF, FEASIBLE, OPTIMAL, OVER_LIMIT, Solution
+from taylor.report.ranking import NOT_CERTAIN
 from taylor.workflows.candidate_file import CandidateFile
+from taylor.workflows.fit import Fit, is_or_are, named_flags
 from taylor.workflows.verdict import sure_text
 
 DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs", "micro_batches")
@@ -75,6 +77,8 @@ PLACES = {str(OPTIMAL): 0, str(FEASIBLE): 0, str(CUT_OFF): 0, str(OVER_LIMIT): 1
 """Where the rows of a status stand: plans that fit by their step time (or its bound, where there is no plan), the
 file's own plan where it does not fit, all others."""
 
+DOES_NOT_FIT = str(Fit.DOES_NOT_FIT)
+
 NOT_SOLVED = {"status": "interrupted", "reason": "not solved yet"}
 """Cells of a candidate whose turn did not come."""
 
@@ -122,7 +126,7 @@ def _over_limit(solution: Solution, worst: int) -> str:
     over = sum(peak > limit + MEMORY_TOLERANCE_MIB for peak, limit in told)
     peak, limit = solution.peak_memory_mib[worst], solution.memory_limit_mib[worst]
     others = f"; {over - 1} more are over" if over > 1 else ""
-    return f"does not fit: stage {worst} needs {peak:,.0f} MiB, {peak - limit:,.0f} over its {limit:,.0f}{others}"
+    return f"{DOES_NOT_FIT}: stage {worst} needs {peak:,.0f} MiB, {peak - limit:,.0f} over its {limit:,.0f}{others}"
 
 
 def ranked_table(entries: Sequence[RankEntry], folder: Path, train_tokens: float | None = None) -> pd.DataFrame:
@@ -166,8 +170,21 @@ def _certainty(candidate: CandidateFile, cells: Mapping[str, Any]) -> str | None
     config, memory, free = candidate.config, candidate.memory, cells.get("free_mib")
     if config is None or memory is None or free is None or free < 0:
         return None
+    # A ranking keeps no interval of each candidate's peaks, so that a bounded flag is no reason for doubt here.
+    higher = [flag for flag in config.unmodelled if flag.may_raise_memory and flag.most is None]
+    if higher and not memory.every_flag:
+        return f"{NOT_CERTAIN}: {named_flags(higher)} may raise the peak and {is_or_are(higher)} not modelled"
     limit = float(json.loads(cells["memory_limit"])[cells["fullest_stage"]])
     return sure_text(config.memory_error(memory.source), config.margin, limit - free, limit).removeprefix("; ")
+
+
+def _doubt(candidate: CandidateFile) -> str:
+    """What may lower the peaks of a plan over its limit and is in no figure, as a clause; empty where nothing does."""
+    config, memory = candidate.config, candidate.memory
+    lower = [] if config is None else [flag for flag in config.unmodelled if flag.may_lower_memory]
+    if not lower or (memory is not None and memory.every_flag):
+        return ""
+    return f"; {named_flags(lower)} may lower the peak and {is_or_are(lower)} not modelled"
 
 
 def _record(entry: RankEntry, folder: Path, taken: set[str], train_tokens: float | None) -> dict[str, Any]:
@@ -190,6 +207,8 @@ def _record(entry: RankEntry, folder: Path, taken: set[str], train_tokens: float
         record["memory_source"] = candidate.memory.source
     record |= entry.cells
     record["certainty"] = _certainty(candidate, entry.cells)
+    if entry.cells.get("status") == OVER_LIMIT and (doubt := _doubt(candidate)):
+        record["reason"] = str(record["reason"]).replace(DOES_NOT_FIT, NOT_CERTAIN, 1) + doubt
     record["file"] = printable(str(candidate.path))
     if record.get("cost"):
         speed = candidate.throughput(record["cost"], train_tokens)

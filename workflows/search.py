@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taylor.base.console import log
+from taylor.base.errors import InfeasibleError
 from taylor.cost_model.margin import MemoryMargin
 from taylor.dryrun.fitting.grey_box import CorrectedPeaks
 from taylor.dryrun.interface import DryRunBackend
@@ -21,6 +22,7 @@ from taylor.workflows.candidates import load_candidates, memory_by_dryruns
 from taylor.workflows.devices import ChosenDevice, choose_device
 from taylor.workflows.dryrun_backend import open_backend
 from taylor.workflows.far_solve import sharing
+from taylor.workflows.fit import doubt_of_no
 from taylor.workflows.job_facts import JobFacts, degrees_text, tell_head, tell_misspelled, tell_notes
 from taylor.workflows.kept_solves import SolveStore
 from taylor.workflows.legality import rules_waived, why_illegal
@@ -108,7 +110,12 @@ def search_strategies(options: StrategySearchOptions, executor: Executor | None 
     _tell(options, JobFacts(config, chosen))
     output = options.ranking.output
     with open_backend(options.dryruns, config, output, sharing(executor, output)) as backend:
-        return _search(options, config, chosen, backend, executor)
+        try:
+            return _search(options, config, chosen, backend, executor)
+        except InfeasibleError as error:
+            if doubt := doubt_of_no(config.unmodelled):
+                raise InfeasibleError(f"{error}{doubt}") from error
+            raise
 
 
 def _search(

@@ -26,6 +26,7 @@ from taylor.pipeline_solver.stopping import OutOfTime
 from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_OBJECTIVE
 from taylor.workflows.alternatives import choices, solve_alternatives
 from taylor.workflows.evaluate_file import own_solution
+from taylor.workflows.fit import Fit, doubt_of_no
 from taylor.workflows.host_optimizer import on_host, solve_on_device_and_host
 from taylor.workflows.interrupted import keep_plan_so_far, keep_unchecked_plan
 from taylor.workflows.kept_solves import SolveStore, solve_or_find
@@ -111,7 +112,10 @@ def solve_file(
             try:
                 planned = solve_stated(file, memory, within, watch, SolveStore(outputs.folder))
             except (InfeasibleError, NoSolutionError) as error:
-                store_json(_without_plan(file, memory, error, budget), {}, outputs)
+                without = _without_plan(file, memory, error, budget)
+                store_json(without, {}, outputs)
+                if isinstance(error, InfeasibleError) and without.fit.fit is Fit.UNKNOWN:
+                    raise InfeasibleError(f"{error}{doubt_of_no(file.config.unmodelled)}") from error
                 raise
             if planned.solution.termination is Termination.INTERRUPTED:
                 raise keep_plan_so_far(planned, outputs)

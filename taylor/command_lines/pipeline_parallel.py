@@ -367,6 +367,7 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
     from taylor.report.terminal import print_pairs, print_pipeline, print_plan, print_table, print_verdict
     from taylor.workflows.dryrun_result import closed_forms, stage_memories
     from taylor.workflows.export import print_exports
+    from taylor.workflows.fit import UNKNOWN_FIT, Fit
     from taylor.workflows.verdict import (
         alternative_lines,
         order_lines,
@@ -377,7 +378,10 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
         verdict,
     )
 
-    if over := over_text(solved.solution, "the plan does not fit:"):
+    answer = (
+        "the plan does not fit:" if solved.fit.fit is Fit.DOES_NOT_FIT else f"{UNKNOWN_FIT}: by the prediction it is"
+    )
+    if over := over_text(solved.solution, answer):
         print(over)
     if verbose:
         print_pipeline(solved.problem, solved.solution)

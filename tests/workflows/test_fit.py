@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,9 @@ LESS = UnmodelledFlag("--takes-less", None, "less", None, None, "it does so")
 ODD = UnmodelledFlag("--odd", None, None, None, None, "", known=False)
 
 
-def judged(peak: float, *flags: UnmodelledFlag, most: float | None = None, **more: bool) -> FitVerdict:
+def judged(peak: float, *flags: UnmodelledFlag, most: float | None = None, **more: Any) -> FitVerdict:
     solution = Solution(FEASIBLE, peak_memory_mib=(50.0, peak), memory_limit_mib=(100.0, 100.0))
-    return fit_verdict(solution, flags, [most, most], KNOWN, MemoryMargin(), **more)  # type: ignore[arg-type]
+    return fit_verdict(solution, flags, [most, most], KNOWN, MemoryMargin(), **more)
 
 
 def test_far_from_the_limit_the_answer_is_flat() -> None:
@@ -67,6 +68,44 @@ def test_a_flag_that_could_turn_a_no_makes_it_unknown_and_one_that_cannot_does_n
     assert judged(130.0, LESS).fit is Fit.UNKNOWN and "--takes-less" in judged(130.0, LESS).reason
     assert judged(130.0, MORE).fit is Fit.DOES_NOT_FIT
     assert judged(80.0, LESS).fit is Fit.FITS
+    assert judged(130.0, LESS, least_mib=[None, 101.0]).fit is Fit.DOES_NOT_FIT
+    assert judged(130.0, LESS, least_mib=[None, 99.0]).fit is Fit.UNKNOWN
+
+
+def test_an_unknown_answer_shows_the_prediction() -> None:
+    assert "130 of 100 MiB predicted on stage 1, 30 MiB short" in judged(130.0, LESS).sentence
+    assert "80 of 100 MiB predicted on stage 1" in judged(80.0, MORE).sentence
+
+
+def test_only_a_flag_that_may_take_states_away_turns_states_beyond_the_limit(tmp_path: Path) -> None:
+    # Weights, gradients and Adam's states of 70 B parameters by TP 2 are far beyond the card, whatever attention keeps.
+    text = (ROOT / "config" / "pretrain_llama3_70b.sh").read_text().rstrip()
+    answers = {}
+    for flag in ("--distribute-saved-activations", "--odd 3"):
+        file = tmp_path / f"job{len(answers)}.sh"
+        file.write_text(f"{text} --tensor-model-parallel-size 1 --pipeline-model-parallel-size 1 {flag}\n")
+        answers[flag] = evaluate_file(FileJob(file, dryrun=False, check=False), Outputs(folder=tmp_path / "out")).fit
+    kept, turned = answers.values()
+    assert kept.fit is Fit.DOES_NOT_FIT and turned.fit is Fit.UNKNOWN and "--odd" in turned.reason
+
+
+def test_every_place_that_answers_says_unknown_where_the_record_does(run_tool: Any, tmp_path: Path) -> None:
+    text = (ROOT / "config" / "pretrain_llama3_70b.sh").read_text().rstrip()
+    file, result = tmp_path / "job.sh", tmp_path / "result.json"
+    page = tmp_path / "page.html"
+    words = ("-dryrun", "n", "-check", "n", "--result_json", result)
+    file.write_text(f"{text} --tensor-model-parallel-size 1 --odd 3\n")
+    done = run_tool("pipeline_parallel.py", "-shell", file, *words, "-evaluate", "y", "--html", page)
+    printed = " ".join(done.stdout.split())
+    assert "the plan does not fit" not in printed and "it is unknown whether it fits" in printed
+    told = json.loads(result.read_text())
+    assert told["verdict"]["fit"] == "unknown" and told["own_plan"]["fits"] is None
+    assert "it does not fit" not in page.read_text() and "it is unknown whether it fits" in page.read_text()
+    done = run_tool("pipeline_parallel.py", "-shell", file, *words)
+    assert done.returncode == 3 and json.loads(result.read_text())["verdict"]["fit"] == "unknown"
+    assert "whether one fits is unknown: --odd may lower the peak and is not modelled" in " ".join(done.stderr.split())
+    done = run_tool("parallel_tool.py", "--shell_path", file, "--dryrun_backend", "estimate", "--world_size", "4")
+    assert "whether one fits is unknown" in " ".join((done.stdout + done.stderr).split())
 
 
 def test_an_evaluated_plan_over_the_limit_has_its_verdict_in_the_json_and_in_the_last_lines(tmp_path: Path) -> None:
