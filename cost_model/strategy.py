@@ -219,6 +219,10 @@ class TrainingRules:
     recompute_group : int
         Layers that full recompute takes together: it keeps the input of the first alone, and runs all of them again at
         once (Megatron's ``--recompute-method uniform --recompute-num-layers``).
+    tensor_grid : (int, int) or None
+        TP's ranks form a grid, of so many ranks that split tokens and outputs by so many that split the hidden size
+        (``--tp-2d --tp-x --tp-y``, `cost_model.tensor_grid`); what a layer keeps is split as under sequence parallel,
+        which the strategy of such a job states. None: they form one group.
     """
 
     framework: Framework = DEFAULT_FRAMEWORK
@@ -277,6 +281,7 @@ class TrainingRules:
     compiled: bool = False
     graphed: tuple[str, ...] = ()
     recompute_group: int = 1
+    tensor_grid: tuple[int, int] | None = None
 
     @property
     def adds_in_products(self) -> bool:

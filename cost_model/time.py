@@ -29,6 +29,7 @@ from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import Degrees, StrategyTable
 from taylor.cost_model.tail import StageTime, tail_ms
+from taylor.cost_model.tensor_grid import forms_grid, grid_transfers
 from taylor.cost_model.work import head_work, layer_work
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.device import DeviceSpec
@@ -81,6 +82,11 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         # Only under sequence parallelism (Megatron-LM d98e8a64 megatron/training/arguments.py, `tp_comm_overlap`).
         shown_ahead = np.where(degrees.sp, shown_in_rings(tensor, dense.forward, degrees), shown_ahead)
         shown = np.where(degrees.sp, shown_in_rings(tensor, dense.backward, degrees), shown)
+    if rules.tensor_grid is not None:
+        on_grid = forms_grid(degrees, rules)
+        grid = grid_transfers(model, kind, degrees, rules, device, speed, dense)
+        shown_ahead = np.where(on_grid, grid.forward, shown_ahead)
+        shown, ring = np.where(on_grid, grid.backward, shown), ring + np.where(on_grid, grid.ring, 0.0)
     exchanged = shown_exchange_ms(expert, compute + compute_back, rules)
     # A ring's hops hide behind the attention of the block at hand.
     forward = compute + shown_ahead + exchanged + heads + shown_behind(ring, attention)

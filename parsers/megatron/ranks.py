@@ -19,6 +19,16 @@ from taylor.parsers.text.flags import WORLD_FLAGS, Flags
 from taylor.parsers.training_config import Misfit
 
 EXTEND = "moe-tp-extend-ep"
+TP_2D = "tp-2d"
+GRID_FLAGS = (
+    TP_2D,
+    "tp-x",
+    "tp-y",
+    "enable-overlap-ag-with-matmul",
+    "enable-overlap-matmul-with-rs",
+    "enable-backward-overlap-ag-with-matmul",
+)
+"""MindSpeed's flags of TP in two dimensions: 028de58c mindspeed/features_manager/tensor_parallel/tp_2d.py:15-28."""
 PER_NODE = ("nproc-per-node", "local-worker-num")
 
 
@@ -118,3 +128,12 @@ def _misfit(flags: Flags, world: int, degrees: tuple[int, int, int, int, int]) -
         "Megatron-LM core_v0.16.0 megatron/core/parallel_state.py:792 (0.10 to 0.19; before, EP divides DP, "
         "core_v0.9.0 :536)",
     )
+
+
+def read_tensor_grid(flags: Flags) -> tuple[int, int] | None:
+    """TP's ranks that split tokens and outputs, by those that split the hidden size; None without ``--tp-2d``.
+
+    Source: MindSpeed 028de58c mindspeed/features_manager/tensor_parallel/tp_2d.py:17-22, ``--tp-x`` and ``--tp-y``.
+    """
+    grid = flags.integer("tp-x", default=1), flags.integer("tp-y", default=1)
+    return grid if flags.has(TP_2D) else None

@@ -40,7 +40,7 @@ from taylor.parsers.megatron.own_plan import (
     swapped,
 )
 from taylor.parsers.megatron.precision import read_narrow
-from taylor.parsers.megatron.ranks import EXTEND, Ranks, read_ranks
+from taylor.parsers.megatron.ranks import EXTEND, Ranks, read_ranks, read_tensor_grid
 from taylor.parsers.megatron.recompute import activation_notes, kept_modules, read_group, read_modules, recomputes_mtp
 from taylor.parsers.megatron.start_flags import read_stated_flags
 from taylor.parsers.megatron.swap import moves_attention
@@ -224,7 +224,7 @@ def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> tuple[St
         ep=ep,
         cp=cp,
         op=optimizer_degree(flags, dp * cp),
-        sp=flags.has("sequence-parallel"),
+        sp=flags.has("sequence-parallel") or (read_tensor_grid(flags) is not None and tp > 1),
         vpp=interleaves,
         mbs=mbs,
         micro_batches=batch // (mbs * dp),
@@ -278,6 +278,7 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         loads_masks=_loads_masks(flags),
         logged_bytes=sum(moved for flag, moved in _LOGGED_BYTES.items() if flags.has(flag)),
         graphed=_graphed(flags),
+        tensor_grid=read_tensor_grid(flags),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
 

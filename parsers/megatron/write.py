@@ -11,7 +11,7 @@ from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.optimizer import split_flags
 from taylor.parsers.megatron.own_plan import DETACH, LAYOUT, PENDING, ZERO_BUBBLE
 from taylor.parsers.megatron.placing import KIND_FLAGS, PLACING, Wanted, chunk_layers, placing_flags
-from taylor.parsers.megatron.ranks import EXTEND
+from taylor.parsers.megatron.ranks import EXTEND, GRID_FLAGS, read_tensor_grid
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS, recompute_flags
 from taylor.parsers.training_config import TrainingConfig
@@ -83,6 +83,10 @@ def with_strategy(
             wanted |= {EXTEND: False, "expert-tensor-parallel-size": "1"}
     if strategy.sp != current.strategy.sp:
         wanted["sequence-parallel"] = strategy.sp
+    grid = read_tensor_grid(flags)
+    if grid is not None and grid[0] * grid[1] != strategy.tp:
+        # A grid of other ranks does not start; one group of them does, with the same memory.
+        wanted |= {name: False for name in GRID_FLAGS if flags.has(name)} | {"sequence-parallel": strategy.sp}
     wanted |= split_flags(flags, strategy)
     for name, value in extra.items():
         wanted[name.removeprefix("--").replace("_", "-")] = launch.setting(name, value)

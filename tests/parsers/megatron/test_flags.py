@@ -14,6 +14,7 @@ from taylor.base.errors import InputError
 from taylor.parsers.flag_table import COSTS, NEUTRAL, READ, FlagRow, UnmodelledFlag
 from taylor.parsers.megatron.mindspeed import telltales
 from taylor.parsers.megatron.offload import OFFLOAD_MODULES, OFFLOADING
+from taylor.parsers.megatron.ranks import GRID_FLAGS
 from taylor.parsers.megatron.read import (
     DOCUMENT_MASKS,
     LEGALITY_ALONE,
@@ -288,7 +289,8 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
     # Strategies are also judged, and norms told apart, by flags whose effect no figure has; what is moved to the host
     # has a price in a pipeline alone, and an overlap of the experts' exchange decides for another.
     unpriced = {*LEGALITY_ALONE, *TIME_ALONE, OFFLOADING, OFFLOAD_MODULES, SWAPPING, SWAP_MODULES}
-    unpriced |= {*EXCHANGE_OVERLAPS, DOCUMENT_MASKS, "context-parallel-algo", "use-fused-rmsnorm"}
+    # Flags of a grid of TP's ranks leave with it where a plan has another TP.
+    unpriced |= {*EXCHANGE_OVERLAPS, DOCUMENT_MASKS, *GRID_FLAGS, "context-parallel-algo", "use-fused-rmsnorm"}
     assert asked - read - unpriced == set(), "flags that are asked for: their rows must say read"
 
 
@@ -392,6 +394,7 @@ READ_BESIDE: dict[str, dict[str, Setting]] = {
     "fp4-recipe": {"fp4-format": "e2m1"},
     "fp4-param-gather": {"fp4-format": "e2m1"},
     "enable-gpt-oss": {"position-embedding-type": False},
+    **dict.fromkeys(("tp-x", "tp-y"), _flags_of("--tp-2d")),
     "mamba-expand": {"mamba-num-heads": False},
     "moe-enable-deepep": {"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "ncclep"},
 }

@@ -1,0 +1,102 @@
+"""Transfers of tensor parallelism in two dimensions (MindSpeed's ``--tp-2d``): TP ranks form a grid of x by y.
+
+The stream between layers is split x ways over tokens and y ways over the hidden size, a product's weight x ways over
+its outputs and y ways over its inputs. The product gathers its input among x ranks and scatters its partial sums among
+y; the product behind it does it the other way round. Nothing runs beside these in forward. Backward gathers the
+gradient of the output alone, then the input beside the product that needs no input, and scatters the input's gradient
+beside the weight's (MindSpeed 028de58c mindspeed/core/tensor_parallel/tp_2d/linear_2d_split_along_first_dim.py:96-131,
+170-228; which ranks: mlp_2d.py:30-62, self_attention_2d.py:46-87). So everything that a layer keeps is split TP ways,
+as under sequence parallelism. Keys and values go around a ring of y ranks (adaptor.py:30-36 of core/context_parallel,
+`TensorParallelYUnionCP`), and a norm reduces two numbers a token among them (rms_norm_2d.py:74, 89).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from taylor.cost_model.activations import micro_batch_tokens
+from taylor.cost_model.collectives import gather_ms
+from taylor.cost_model.overlap import shown_behind
+from taylor.cost_model.product_times import ProductTimes
+from taylor.cost_model.speed import Speed
+from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Degrees
+from taylor.register.device import DeviceSpec
+from taylor.register.layers import LayerSpec
+from taylor.register.model import ModelSpec
+
+_FP32 = 4
+
+
+class GridTransfers(NamedTuple):
+    """What a layer shows of its transfers, ms."""
+
+    forward: Any
+    backward: Any
+    ring: Any
+
+
+def grid_transfers(
+    model: ModelSpec,
+    kind: str,
+    degrees: Degrees,
+    rules: TrainingRules,
+    device: DeviceSpec,
+    speed: Speed,
+    products: ProductTimes,
+) -> GridTransfers:
+    """What one layer and micro-batch shows of the grid's transfers, and the keys and values in its ring, ms.
+
+    Parameters
+    ----------
+    products : ProductTimes
+        Times of the layer's matrix products.
+    """
+    assert rules.tensor_grid is not None
+    x, y = rules.tensor_grid
+    tokens = micro_batch_tokens(degrees, rules)
+
+    def among_x(width: Any) -> Any:
+        return gather_ms(tokens * width * rules.compute_bytes, x, 1, device, speed.network)
+
+    def among_y(width: Any, bytes_each: float = rules.compute_bytes) -> Any:
+        return gather_ms(tokens * width * bytes_each, y, x, device, speed.network)
+
+    forward: Any = 0.0
+    exposed: Any = 0.0
+    inputs: Any = 0.0
+    ring: Any = 0.0
+    for layer in model.layers_of(kind):
+        for wide_in, wide_out, first in _products(model, layer):
+            into = among_x(wide_in / y) if first else among_y(wide_in / x)
+            out = among_y(wide_out / x) if first else among_x(wide_out / y)
+            forward, exposed, inputs = forward + into + out, exposed + out, inputs + into
+        # An all-reduce is a gather and a scatter.
+        sums = 2 * layer.norm_count * among_y(1, _FP32)
+        forward, exposed = forward + sums, exposed + sums
+        if layer.attention is not None:
+            kept = layer.attention
+            ring = ring + among_y(kept.n_kv_heads * (kept.head_dim + kept.v_width) / x)
+    beside = shown_behind(inputs, products.input_gradients) + shown_behind(inputs, products.weight_gradients)
+    return GridTransfers(forward, exposed + beside, ring)
+
+
+def forms_grid(degrees: Degrees, rules: TrainingRules) -> Any:
+    """Whether the TP ranks form the job's grid."""
+    return rules.tensor_grid is not None and np.equal(degrees.tp, rules.tensor_grid[0] * rules.tensor_grid[1])
+
+
+def _products(model: ModelSpec, layer: LayerSpec) -> Iterator[tuple[int, int, bool]]:
+    """Width of input and output of a layer's products, and whether each gathers among x ranks."""
+    attention, mlp = layer.attention, layer.mlp
+    if attention is not None:
+        queries, context = attention.n_heads * attention.head_dim, attention.n_heads * attention.v_width
+        keys = attention.n_kv_heads * (attention.head_dim + attention.v_width)
+        yield model.hidden, queries + keys, True
+        yield context, model.hidden, False
+    if mlp is not None:
+        yield model.hidden, mlp.width * (2 if mlp.gated else 1), True
+        yield mlp.width, model.hidden, False
