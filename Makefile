@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree pythons imports demo pictures test profilers reliability outside random random-choices random-entries random-layerwise recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree pythons imports demo pictures test profilers reliability outside random random-choices random-entries random-pairs random-layerwise recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -80,6 +80,10 @@ random-choices: $(STAMP)
 # The same with MTP layers and heads on one of several chunks, and transfers that differ by boundary.
 random-entries: $(STAMP)
 	$(BIN)/python -m benchmarks.random_instances --entries
+
+# The same with forwards and backwards that run as one pass, in which layers hide each other's communication.
+random-pairs: $(STAMP)
+	$(BIN)/python -m benchmarks.random_instances --pairs --instances 500
 
 # Layer-wise plans against brute force, under the checker and beside Galvatron's own: hours on two cores.
 random-layerwise: $(STAMP)

@@ -25,7 +25,7 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule, ScheduleSpec
 from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem, StageTimes
+from taylor.pipeline_solver.problem import LayerChoice, LayerKind, Pairing, PipelineProblem, StageTimes
 
 Choice = tuple[int, ...]
 """Layers of one chunk: how many by kind, then how many by recompute mode (full, select)."""
@@ -419,13 +419,16 @@ def _play_all(
 ) -> NDArray[np.float64]:
     """Step time of every combination of the stages' choices, float64 [plans] in row-major order."""
     shape = tuple(map(len, by_stage))
-    durations: dict[tuple[int, int, int], NDArray[np.float64]] = {}
+    durations: dict[tuple[int, int, int, int], NDArray[np.float64]] = {}
+    beside = _passes(problem, schedule) if problem.pairing is not None else {}
     for s, choices in enumerate(by_stage):
         across = tuple(-1 if axis == s else 1 for axis in range(problem.stages))
         for v in range(problem.interleaves):
             rows = np.array([_times(problem, schedule, v, s, choice[v], modes) for choice in choices])
             for direction in range(rows.shape[1]):
-                durations[direction, v, s] = rows[:, direction].reshape(across)
+                for other in range(-1, problem.interleaves if problem.pairing is not None else 0):
+                    alone = [_alone(problem, schedule, (v, s, other), choice, direction) for choice in choices]
+                    durations[direction, v, s, other] = (rows[:, direction] + alone).reshape(across)
     whole = [] if schedule.whole is None else np.argwhere(schedule.whole).tolist()
     late = {(schedule.position(int(schedule.order[s, k, 1]), s), int(schedule.order[s, k, 2])) for s, k in whole}
     ended: dict[tuple[int, int, int, int], NDArray[np.float64]] = {}
@@ -454,7 +457,8 @@ def _play_all(
                         lag = problem.lags[boundary] if problem.lags else problem.lag
                         lag *= 1 + sum(k.hand_over for k in problem.kinds if k.places and k.places[0] <= boundary)
                     clock[s] = np.maximum(clock[s], ended[needed] + lag)
-                clock[s] = clock[s] + durations[direction, v, s]
+                other = beside.get((s, direction, v, micro_batch), -1)
+                clock[s] = clock[s] + durations[direction, v, s, other]
                 ended[direction, place, micro_batch, split] = clock[s]
                 queue[s].pop(0)
     tails = problem.tail or (0.0,) * problem.stages
@@ -462,6 +466,83 @@ def _play_all(
     for s in range(problem.stages):
         times = np.maximum(times, clock[s] + tails[s])
     return times.ravel()
+
+
+def _passes(problem: PipelineProblem, schedule: Schedule) -> dict[tuple[int, int, int, int], int]:
+    """The interleave beside which each (stage, direction, interleave, micro-batch) of a combined pass runs.
+
+    DualPipeV as MindSpeed counts its phases (dualpipev_schedules.py, ``generate_dualpipev_schedule`` and the loop
+    over ``overlap``, ``1b1overlap`` and ``interleaved_backward``); interleaved 1F1B by its warm-up.
+    """
+    S, V, m = problem.stages, problem.interleaves, problem.micro_batches
+    found = {}
+    for s in range(S):
+        if problem.schedule.v_shape:
+            forwards = [2 * (S - 1 - s) + s + 1, s + 1 + S - 1 - s]
+            backwards = [0, S - 1 - s]
+            ahead, skipped = 0, s < S - 1
+            for _ in range(2 * m - 4 * S + 2 * s + 2 + 2 * (S - 1 - s) + s + 1):
+                behind = 1 - ahead
+                if forwards[ahead] < m:
+                    if skipped:
+                        found[s, FORWARD, ahead, forwards[ahead]] = behind
+                        found[s, BACKWARD, behind, backwards[behind]] = ahead
+                    forwards[ahead] += 1
+                skipped = True
+                backwards[behind] += 1
+                ahead = behind
+        else:
+            warm_up = 2 * (S - 1 - s) + (V - 1) * S + 1
+            tasks = [[task for task in schedule.order[s].tolist() if task[0] == way] for way in (FORWARD, BACKWARD)]
+            for (_, v, i, _), (_, w, k, _) in zip(tasks[0][warm_up:], tasks[1], strict=False):
+                found[s, FORWARD, v, i], found[s, BACKWARD, w, k] = w, v
+    return found
+
+
+def _alone(
+    problem: PipelineProblem,
+    schedule: Schedule,
+    task: tuple[int, int, int],
+    choice: tuple[Choice, ...],
+    direction: int,
+) -> float:
+    """What a task (interleave, stage, interleave beside it) exposes for layers without one beside them."""
+    v, s, other = task
+    if problem.pairing is None or direction == WEIGHT_GRADIENT:
+        return 0.0
+    held = [[kind for kind, n in zip(problem.kinds, one, strict=False) for _ in range(n)] for one in choice]
+    own, theirs = held[v], held[other] if other >= 0 else []
+    exposed = [kind.exposed_backward if direction == BACKWARD else kind.exposed_forward for kind in own]
+    if problem.pairing.positions is not None:
+        empty = problem.pairing.positions - len(theirs)  # they come first on the way back
+        left = exposed[:empty]
+    else:
+        longer = max(0, len(own) - len(theirs))
+        left = exposed[:longer] if direction == BACKWARD else exposed[len(own) - longer :]
+    pinned = _pinned(problem, schedule, v, s)
+    return (
+        sum(left) + sum(kind.exposed_backward if direction == BACKWARD else kind.exposed_forward for kind in pinned)
+    ) * (problem.slowness[s] if problem.slowness else 1.0)
+
+
+def with_pairs(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
+    """The problem under a schedule that combines passes, whose kinds expose their communication beside no layer."""
+    S, V = problem.stages, problem.interleaves
+    v_shape = V == 2 and rng.random() < 0.7
+    micro_batches = 2 * S + int(rng.integers(0, 5)) if v_shape else S * int(rng.integers(1, 6))
+    kinds = []
+    for kind in problem.kinds:
+        exposed = np.round(rng.uniform(0.1, 1.5, 2) * kind.forward, 3) if rng.random() < 0.7 else np.zeros(2)
+        kinds.append(replace(kind, exposed_forward=float(exposed[0]), exposed_backward=float(exposed[1])))
+    spec = ScheduleSpec("dualpipev", whole_drain=bool(rng.integers(2)))
+    positions = -(-problem.layers // (S * V)) + int(rng.integers(0, 3)) if rng.random() < 0.7 else None
+    return problem.replace(
+        micro_batches=micro_batches,
+        kinds=tuple(kinds),
+        schedule=spec if v_shape else ScheduleSpec("megatron-interleaved", one_ahead=True),
+        pairing=Pairing(positions),
+        max_layers=problem.max_layers if positions is None else dict.fromkeys(np.ndindex(V, S), positions),
+    )
 
 
 def _times(

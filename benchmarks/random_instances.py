@@ -1,13 +1,15 @@
 """Stacks in which kinds of layers alternate, by the thousand: the solver against the enumeration of every plan.
 
-    python -m benchmarks.random_instances [--instances 2000] [--choices | --entries] [--processes 2] [--fresh]
+    python -m benchmarks.random_instances [--instances 2000] [--choices | --entries | --pairs] [--processes 2] [--fresh]
 
 Each instance is a small pipeline: two or three kinds in any order, up to five interleaves, chunks that may stay
 empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. With
 ``--choices`` a layer has up to five modes and choices, which add to forward, backward or weight gradient and leave
 activations or states on the host, whose memory is limited in two of three; half of them have any schedule, and in a
 quarter one choice must hold for every chunk. With ``--entries`` MTP layers, and at times a head, lie on one of several
-chunks, which may hold nothing else; four of ten have transfers that differ by boundary. The optimum is compared with
+chunks, which may hold nothing else; four of ten have transfers that differ by boundary. With ``--pairs`` forwards and
+backwards run as one pass (DualPipeV, or 1F1B with interleaves), and a layer that has none of the other pass beside it
+takes longer. The optimum is compared with
 the best of all plans, to 1e-9. Of every fifth the model file is solved by HiGHS and by CBC, from its cuts alone where
 the file says that they suffice. Six plans of each, the two best and some drawn at random, go through the checker with
 the time and the memory that the solver's own evaluation gives. Portions are kept in ``output/random_instances``: a
@@ -35,6 +37,7 @@ from benchmarks.brute_force import (
     under_one_choice,
     with_choices,
     with_entries,
+    with_pairs,
     with_unlike_lags,
     with_unlike_ratios,
     with_unlike_stages,
@@ -120,12 +123,28 @@ def entry_problem(rng: np.random.Generator) -> PipelineProblem:
     return with_unlike_lags(problem, rng) if rng.random() < 0.4 else problem
 
 
-DRAWN = {"stacks": alternating_problem, "choices": choice_problem, "entries": entry_problem}
+def paired_problem(rng: np.random.Generator) -> PipelineProblem:
+    """A small instance whose forwards and backwards run as one pass, DualPipeV or interleaved 1F1B."""
+    while True:
+        problem = random_problem(rng)
+        if problem.stages > 1 and problem.interleaves > 1 and problem.schedule.seq_splits == 1:
+            break
+    problem = with_pairs(problem.replace(schedule=ScheduleSpec("interleaved")), rng)
+    return with_unlike_stages(problem, rng) if rng.random() < 0.2 else problem
+
+
+DRAWN = {
+    "stacks": alternating_problem,
+    "choices": choice_problem,
+    "entries": entry_problem,
+    "pairs": paired_problem,
+}
 """What a campaign draws its instances with."""
-STREAMS: dict[str, list[int]] = {"stacks": [], "choices": [2], "entries": [3]}
+STREAMS: dict[str, list[int]] = {"stacks": [], "choices": [2], "entries": [3], "pairs": [4]}
 HELP = {
     "choices": "up to five choices a layer, with limits of the host",
     "entries": "MTP layers and heads on one of several chunks, transfers unlike by boundary",
+    "pairs": "forwards and backwards that run as one pass, in which layers hide each other's communication",
 }
 
 

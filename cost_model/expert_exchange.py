@@ -46,6 +46,27 @@ def shown_exchange_ms(exchange: Any, compute: Any, rules: TrainingRules) -> Any:
     return exchange - hidden * (1 - EXCHANGE_PROCESSORS)
 
 
+def alone_exchange_ms(
+    exchange: Any, rules: TrainingRules, shared: Any, expert_weight_gradients: Any
+) -> tuple[Any, Any]:
+    """What a layer's forward and backward expose of their experts' exchanges in passes that run alone, ms.
+
+    MindSpeed's passes with ``--moe-fb-overlap`` hide some of them behind the layer itself: the dispatch behind the
+    shared experts; backward the combine behind theirs, the dispatch behind the experts' weight gradients (MindSpeed
+    028de58c mindspeed/core/transformer/moe/moe_feature/fb_overlap/overlap_funcs/fwd.py:132-153, bwd.py:60-75, 125-144).
+
+    Parameters
+    ----------
+    shared, expert_weight_gradients : float
+        The layer's shared experts forward, and the weight gradients of its routed ones, ms.
+    """
+    if not rules.overlap_inside:
+        return exchange, exchange
+    half = exchange / 2
+    behind = np.minimum(2 * shared, half) + np.minimum(expert_weight_gradients, half)
+    return exchange - np.minimum(shared, half), exchange - behind
+
+
 def shared_experts_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, speed: Speed, work: LayerWork
 ) -> Any:

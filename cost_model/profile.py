@@ -79,6 +79,9 @@ class TimeRatios:
         MTP layer over body layer, forward; None = charged as the body layer.
     kind_forward : mapping of kind to float
         Of a model with a `pattern`: each kind's forward over the body layer's; 1 for a kind that it lacks.
+    exposed : mapping of kind to (float, float)
+        Where a forward and a backward run as one pass and hide each other's communication: how much longer a layer's
+        forward, and its backward, takes where no layer of the other stands beside it, over the body layer's forward.
     source : str
         ``given``, ``parsed`` or ``estimate``.
     """
@@ -94,4 +97,5 @@ class TimeRatios:
     tail: float = 0.0
     mtp_forward: float | None = None
     kind_forward: Mapping[str, float] = field(default_factory=dict)
+    exposed: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     source: str = "given"

@@ -178,6 +178,9 @@ class TrainingRules:
     overlap_experts : bool
         The experts' exchanges of one micro-batch run beside the computation of another's
         (``--overlap-moe-expert-parallel-comm``).
+    overlap_inside : bool
+        Under `overlap_experts`: in passes that run alone half of them run beside the same layer's shared experts and
+        weight gradients (MindSpeed's ``--moe-fb-overlap``).
     overlap_tensor : bool
         Tensor-parallel transfers run beside the products that need them (``--tp-comm-overlap``). Off: a usual share
         of them is shown.
@@ -265,6 +268,7 @@ class TrainingRules:
     dispatch_by_node: bool = False
     gathers_tokens: bool = False
     overlap_experts: bool = False
+    overlap_inside: bool = False
     overlap_shared: bool = False
     overlap_tensor: bool = False
     overlap_reduction: bool = True

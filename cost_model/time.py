@@ -11,7 +11,12 @@ from numpy.typing import NDArray
 from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, sequence_split
 from taylor.cost_model.collectives import all_to_all_ms, gather_ms, send_ms
 from taylor.cost_model.determinism import attention_backward_ms
-from taylor.cost_model.expert_exchange import expert_exchange_ms, shared_experts_ms, shown_exchange_ms
+from taylor.cost_model.expert_exchange import (
+    alone_exchange_ms,
+    expert_exchange_ms,
+    shared_experts_ms,
+    shown_exchange_ms,
+)
 from taylor.cost_model.expert_products import expert_products
 from taylor.cost_model.launches import host_time, shown_forward
 from taylor.cost_model.overlap import shown_behind, shown_in_rings
@@ -48,12 +53,14 @@ FLASH_BACKWARD = 2.5
 class LayerTime:
     """Times of one layer and micro-batch on one device, ms; each a scalar or an array [n].
 
-    `recompute` is by mode; `backward` has no recompute in it.
+    `recompute` is by mode; `backward` has no recompute in it. `exposed` is what forward and backward take longer where
+    they run beside no layer that goes the other way, and hide nothing of the experts' exchanges behind it.
     """
 
     forward: Any
     backward: Any
     recompute: Mapping[str, Any]
+    exposed: tuple[Any, Any] = (0.0, 0.0)
 
 
 def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> LayerTime:
@@ -88,26 +95,41 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         shown_ahead = np.where(on_grid, grid.forward, shown_ahead)
         shown, ring = np.where(on_grid, grid.backward, shown), ring + np.where(on_grid, grid.ring, 0.0)
     exchanged = shown_exchange_ms(expert, compute + compute_back, rules)
-    # A ring's hops hide behind the attention of the block at hand.
-    forward = compute + shown_ahead + exchanged + heads + shown_behind(ring, attention)
-    backward = compute_back + shown + exchanged + heads + shown_behind(2 * ring, attention_back)
-    if rules.overlap_shared:
+    shared = 0.0
+    if rules.overlap_shared or rules.overlap_inside:
         shared = shared_experts_ms(model, kind, degrees, rules, speed, work)
-        forward = forward - np.minimum(shared, exchanged)
-        backward = backward - np.minimum(2 * shared, exchanged)
+    # A ring's hops hide behind the attention of the block at hand.
+    ring_ahead, ring_behind = shown_behind(ring, attention), shown_behind(2 * ring, attention_back)
+    shards = (0.0, 0.0)
     if rules.parameter_shard:
-        shards = _shard_times(model, kind, degrees, rules, device, speed)
-        ahead, behind = _shown_shards(shards, degrees, rules, compute, compute_back, speed.shares["data_shown"])
-        forward, backward = forward + ahead, backward + behind
+        moved = _shard_times(model, kind, degrees, rules, device, speed)
+        shards = _shown_shards(moved, degrees, rules, compute, compute_back, speed.shares["data_shown"])
     host = host_time(model, kind, degrees, rules, device)
-    of_experts = grouped.forward + exchanged + speed.bytes(work.expert_activation_bytes)
-    forward = shown_forward(forward, of_experts, attention + scores, host, static=rules.static_experts)
-    backward = np.maximum(backward, host.backward)
     beside = 1e-3 * speed.shares["layer_us"]
-    forward, backward = forward + beside, backward + 2 * beside
+
+    def with_exchange(ahead: Any, behind: Any) -> tuple[Any, Any]:
+        """Forward and backward that expose so much of the exchanges."""
+        forward = compute + shown_ahead + ahead + heads + ring_ahead
+        backward = compute_back + shown + behind + heads + ring_behind
+        if rules.overlap_shared:
+            forward, backward = forward - np.minimum(shared, ahead), backward - np.minimum(2 * shared, behind)
+        if rules.parameter_shard:
+            forward, backward = forward + shards[0], backward + shards[1]
+        of_experts = grouped.forward + ahead + speed.bytes(work.expert_activation_bytes)
+        forward = shown_forward(forward, of_experts, attention + scores, host, static=rules.static_experts)
+        return forward + beside, np.maximum(backward, host.backward) + 2 * beside
+
+    forward, backward = with_exchange(exchanged, exchanged)
+    again, exposed = forward, (0.0, 0.0)
+    if rules.overlap_experts:
+        weight_gradients = grouped.backward / 2
+        again, behind = with_exchange(*alone_exchange_ms(expert, rules, shared, weight_gradients))
+        # A pass that hides more inside its own layers than beside another's takes no longer alone.
+        exposed = np.maximum(again - forward, 0.0), np.maximum(behind - backward, 0.0)
     pieces = LayerPieces(work, attention + scores, grouped.forward, tensor, expert)
     select = selective_ms(model, kind, degrees, rules, speed, pieces)
-    return LayerTime(forward, backward, {FULL: forward, SELECT: select})
+    # Full recompute runs the forward again by itself, before the backward.
+    return LayerTime(forward, backward, {FULL: again, SELECT: select}, exposed)
 
 
 def head_time(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> tuple[Any, Any]:
@@ -181,6 +203,7 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
         backward=backward / forward,
         recompute={FULL: full / forward, SELECT: select / forward, NONE: 0.0},
         kind_forward={kind: float(layer.forward) / unit for kind, layer in layers.items()} if model.pattern else {},
+        exposed=_exposed(model, layers, unit),
         head=float(head) / unit,
         unit_ms=unit,
         embedding=float(embedding) / unit,
@@ -189,6 +212,14 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
         tail=float(tail_ms(model, strategy, rules, device, beside)) / unit,
         source="estimate",
     )
+
+
+def _exposed(model: ModelSpec, layers: Mapping[str, LayerTime], unit: float) -> dict[str, tuple[float, float]]:
+    """`TimeRatios.exposed`; empty where nothing is. An MTP layer is one of the body's."""
+    found = {kind: (float(time.exposed[0]) / unit, float(time.exposed[1]) / unit) for kind, time in layers.items()}
+    if not any(map(any, found.values())):
+        return {}
+    return {**found, MTP: found[model.body_kind]}
 
 
 def step_ms(

@@ -282,6 +282,13 @@ class Launcher(ABC):
         """Recompute modes with which the job does not start, whatever its layers."""
         return ()
 
+    def chunk_positions(self, config: TrainingConfig, least: int) -> int | None:
+        """Positions of layers that every chunk of the pipeline has, empty ones included, at `least` so many.
+
+        None where a chunk has no more than its layers.
+        """
+        return None
+
     def mtp_places(self, config: TrainingConfig) -> tuple[int, ...] | None:
         """Chunks that MTP layers may lie on together, as positions in model order, where a file names every chunk's
         content: then embedding, head and MTP layers may have chunks to themselves.

@@ -20,9 +20,8 @@ from taylor.pipeline_solver import columns as columns_module
 from taylor.pipeline_solver.columns import ColumnSet, build_columns
 from taylor.pipeline_solver.compiled import announce_compilation
 from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.durations import chunk_durations, schedule_of
+from taylor.pipeline_solver.durations import chunk_durations, graph_of
 from taylor.pipeline_solver.enumeration import MOST_BORDERS
-from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.first_plans import FirstPlans
 from taylor.pipeline_solver.generation import Generation
 from taylor.pipeline_solver.least_memory import most_frugal_plan, over_limit
@@ -161,7 +160,7 @@ class _TreeRun:
         deadline = None if options.time_limit is None else self.began + options.time_limit
         self.stopper = Stopper(deadline, options.cutoff)
         self.on_progress = on_progress
-        self.graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
+        self.graph = graph_of(problem)
         self.memory = memory = options.memory or TreeMemory()
         self.paths = memory.paths = memory.paths or PathCuts(problem, self.graph)
         self.limits = WorkLimits(problem, self.graph)

@@ -17,6 +17,7 @@ from typing import Sequence
 import numpy as np
 
 from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.partners import partners
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 from taylor.pipeline_solver.enclosed_time import enclosed_step_time
@@ -91,7 +92,8 @@ def exact_step_time(problem: PipelineProblem, plan: PipelinePlan, schedule: Sche
     exact, lags, tail = _exact_times(problem, plan, schedule)
     unit = lcm(*(value.denominator for value in (*exact.values(), *lags, *tail)))
     durations = {key: int(value * unit) for key, value in exact.items()}
-    ends = _play(schedule, durations, [int(lag * unit) for lag in lags])
+    beside = None if problem.pairing is None else partners(schedule).tolist()
+    ends = _play(schedule, durations, [int(lag * unit) for lag in lags], beside)
     return Fraction(max(end + int(wait * unit) for end, wait in zip(ends, tail, strict=True)), unit)
 
 
@@ -150,7 +152,8 @@ def _time_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedul
 
     if schedule.order.shape[0] * schedule.order.shape[1] > FEW_TASKS:
         # Those that agree with the claim lie in one interval: where both ends do, so does the step time.
-        lower, upper = enclosed_step_time(schedule, *_exact_times(problem, plan, schedule))
+        beside = None if problem.pairing is None else partners(schedule)
+        lower, upper = enclosed_step_time(schedule, *_exact_times(problem, plan, schedule), beside)
         if agrees(lower) and agrees(upper):
             return []
     played = exact_step_time(problem, plan, schedule)
@@ -159,15 +162,20 @@ def _time_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedul
 
 def _exact_times(
     problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule
-) -> tuple[dict[tuple[int, int, int], Fraction], list[Fraction], list[Fraction]]:
-    """Time of a task by (direction, interleave, stage), transfer time by boundary in model order, tail by stage."""
+) -> tuple[dict[tuple[int, int, int, int], Fraction], list[Fraction], list[Fraction]]:
+    """Time of a task by (direction, interleave, stage, interleave beside which it runs in one pass or -1), transfer
+    time by boundary in model order, tail by stage."""
     splits = 1 + int(schedule.order[:, :, 3].max())
     with_weight_tasks = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
+    beside = (-1,) if problem.pairing is None else range(-1, problem.interleaves)
     exact = {
-        (direction, v, s): duration / splits * (Fraction(problem.slowness[s]) if problem.slowness else 1)
+        (direction, v, s, other): (duration + _exposed(problem, plan, (direction, v, s, other)))
+        / splits
+        * (Fraction(problem.slowness[s]) if problem.slowness else 1)
         for v in range(problem.interleaves)
         for s in range(problem.stages)
         for direction, duration in enumerate(_chunk_times(problem, plan, schedule, v, s, with_weight_tasks))
+        for other in beside
     }
     tail = [Fraction(value) for value in problem.tail] or [Fraction(0)] * problem.stages
     usual = [Fraction(lag) for lag in problem.lags or [problem.lag] * (schedule.chunks - 1)]
@@ -313,7 +321,42 @@ def _chunk_times(
     return forward, backward - weight, weight + more_weight
 
 
-def _play(schedule: Schedule, durations: dict[tuple[int, int, int], int], lags: list[int]) -> list[int]:
+def _exposed(problem: PipelineProblem, plan: PipelinePlan, task: tuple[int, int, int, int]) -> Fraction:
+    """What a task exposes of the communication of those of its chunk's layers that have none beside them.
+
+    The layers of the two chunks are laid beside each other one by one, as the pass runs them.
+    """
+    direction, v, s, other = task
+    if problem.pairing is None or direction == WEIGHT_GRADIENT:
+        return Fraction(0)
+
+    def layers(of: int) -> list[LayerKind]:
+        free = [kind for kind in problem.free_kinds if kind.name in plan.layers]
+        return [kind for kind in free for _ in range(plan.layers[kind.name][of][s])]
+
+    def time(kind: LayerKind) -> Fraction:
+        return Fraction(kind.exposed_backward if direction == BACKWARD else kind.exposed_forward)
+
+    alone = [kind for kind in problem.kinds if kind.pinned_last and kind.name in plan.layers]
+    total = sum((time(kind) * plan.layers[kind.name][v][s] for kind in alone), Fraction(0))
+    own, theirs = layers(v), layers(other) if other >= 0 else []
+    positions = problem.pairing.positions
+    if positions is not None:
+        row: list[LayerKind | None] = [*own, *[None] * (positions - len(own))]
+        beside = [*theirs, *[None] * (positions - len(theirs))]
+        met = [kind for kind, one in zip(row, beside[::-1], strict=True) if kind is not None and one is None]
+    else:
+        run = own[::-1] if direction == BACKWARD else own
+        met = run[len(theirs) :]
+    return total + sum(map(time, met), Fraction(0))
+
+
+def _play(
+    schedule: Schedule,
+    durations: dict[tuple[int, int, int, int], int],
+    lags: list[int],
+    beside: list[list[int]] | None,
+) -> list[int]:
     """End of every stage's last task [S], all times integers in the same unit."""
     orders = [[tuple(task) for task in order] for order in schedule.order.tolist()]
     whole = _whole_backwards(schedule)
@@ -334,10 +377,11 @@ def _play(schedule: Schedule, durations: dict[tuple[int, int, int], int], lags: 
                     end = ended.get((need_place, need_direction, micro_batch, split))
                     if end is None:
                         break
-                    other = schedule.chunk_at(need_place)[1]
-                    arrivals.append(end + (lags[min(place, need_place)] if other != s else 0))
+                    sender = schedule.chunk_at(need_place)[1]
+                    arrivals.append(end + (lags[min(place, need_place)] if sender != s else 0))
                 else:
-                    clock[s] = max(arrivals) + durations[direction, v, s]
+                    other = -1 if beside is None else beside[s][upcoming[s]]
+                    clock[s] = max(arrivals) + durations[direction, v, s, other]
                     ended[place, direction, micro_batch, split] = clock[s]
                     upcoming[s] += 1
                     left -= 1

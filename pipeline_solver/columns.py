@@ -19,7 +19,7 @@ from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline_solver.choice_columns import resource_needs, undominated_choices
 from taylor.pipeline_solver.chunk_types import prefix_cost
 from taylor.pipeline_solver.compiled import compiled
-from taylor.pipeline_solver.durations import duration_blocks, schedule_of
+from taylor.pipeline_solver.durations import duration_blocks, exposed_of_stage, schedule_of
 from taylor.pipeline_solver.phases import Phases
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.stage_tuples import StageTuples, TooManyColumns, fixed_parts
@@ -75,8 +75,23 @@ class ColumnSet:
     @cached_property
     def work(self) -> NDArray[np.float64]:
         """Time of one micro-batch on the stage (all its pieces), float64 [n]."""
-        work: NDArray[np.float64] = self.durations.sum(axis=1) * self.problem.schedule.seq_splits
+        work: NDArray[np.float64] = self._least_durations.sum(axis=1) * self.problem.schedule.seq_splits
         return work
+
+    @property
+    def _least_durations(self) -> NDArray[np.float64]:
+        """The least time of each chunk's task of each direction, float64 [n, D·V]: where passes are combined, those
+        beside the interleave that hides the most."""
+        if self.problem.pairing is None:
+            return self.durations
+        blocks = self.durations.reshape(len(self), -1, self.problem.interleaves)
+        directions = schedule_of(self.problem).directions
+        least: NDArray[np.float64] = blocks[:, :directions].copy()
+        for row in range(directions, blocks.shape[1]):
+            at = (row - directions) % 2
+            least[:, at] = np.minimum(least[:, at], blocks[:, row])
+        joined: NDArray[np.float64] = least.reshape(len(self), -1)
+        return joined
 
     @cached_property
     def least_kind(self) -> NDArray[np.int64]:
@@ -144,7 +159,8 @@ class ColumnSet:
                     for v in range(problem.interleaves)
                 ]
             ).T
-            asked = np.concatenate(duration_blocks(problem, forward, extra, s))
+            exposed = None if problem.pairing is None else exposed_of_stage(problem, s, layers[None, :, s])[:, 0]
+            asked = np.concatenate(duration_blocks(problem, forward, extra, s, exposed))
             rows = rows[(self.durations[rows] <= asked + 1e-9).all(axis=1)]
             if not len(rows):
                 return None
@@ -173,8 +189,26 @@ def build_columns(problem: PipelineProblem, tuples: list[StageTuples], most: int
         np.concatenate([part[i] for part in parts], axis=1 if i == EXTRA else 0) for i in range(5)
     )
     stage = np.repeat(np.arange(problem.stages), np.diff(start))[:, None]
-    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, stage)))
+    exposed = columns_exposed(problem, start, layers)
+    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, stage, exposed)))
     return ColumnSet(problem, start, layers, recompute, durations, group)
+
+
+def columns_exposed(
+    problem: PipelineProblem, start: NDArray[np.int64], layers: NDArray[np.integer], ordered: bool = True
+) -> NDArray[np.float64] | None:
+    """What columns of layers [n, V, K] expose of their communication, as `exposed_times` has it; None without pairing.
+
+    A stage's column holds all of its chunks, and so tells which layers of them stand beside each other. Columns that
+    leave the order of kinds open do not: what they expose at the least is taken.
+    """
+    if problem.pairing is None:
+        return None
+    parts = [
+        exposed_of_stage(problem, s, layers[a:b].astype(np.int64), ordered)
+        for s, (a, b) in enumerate(zip(start[:-1], start[1:], strict=True))
+    ]
+    return np.concatenate(parts, axis=1)
 
 
 def _stage_columns(

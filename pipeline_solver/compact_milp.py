@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.chunk_ranges import layer_ranges, narrow_ranges, rule_out_short
-from taylor.pipeline_solver.durations import chunk_durations
+from taylor.pipeline_solver.durations import chunk_durations, graph_of
 from taylor.pipeline_solver.evaluate import step_time
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.highs_model import HighsModel
@@ -76,7 +76,7 @@ class CompactModel:
         plans.model.step = pyo.Objective(expr=plans.model.step_time)
         plans.model.path_cut = pyo.Constraint(pyo.Any)
         form = linear_form(plans.model, plans.model.step_time, stopper)
-        graph = EventGraph.from_schedule(schedule, problem.boundary_lags)
+        graph = graph_of(problem)
         return cls(problem, plans, graph, form, form.column(plans.model.step_time))
 
     def add_cut(self, cut: tuple[float, ...]) -> Row | None:

@@ -27,8 +27,8 @@ BITS = 61
 FEW_TASKS = 500_000
 """Tasks up to which a plain play takes less than compiling it."""
 
-Durations = Mapping[tuple[int, int, int], Fraction]
-"""Time of one task by (direction, interleave, stage)."""
+Durations = Mapping[tuple[int, int, int, int], Fraction]
+"""Time of one task by (direction, interleave, stage, interleave beside which it runs in one pass or -1)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Waits:
     boundary : int64 [tasks]
         The boundary between chunks in model order that the output crosses; -1 where that one runs on the same stage.
     task_class : int64 [tasks]
-        (direction * V + v) * S + s.
+        ((direction * B + beside + 1) * V + v) * S + s, B the interleaves beside which tasks may run, and one more.
     """
 
     needed: NDArray[np.int64]
@@ -51,17 +51,23 @@ class Waits:
 
 
 def enclosed_step_time(
-    schedule: Schedule, durations: Durations, lags: Sequence[Fraction], tail: Sequence[Fraction]
+    schedule: Schedule,
+    durations: Durations,
+    lags: Sequence[Fraction],
+    tail: Sequence[Fraction],
+    beside: NDArray[np.int64] | None = None,
 ) -> tuple[Fraction, Fraction]:
     """Bounds on the step time, both exact; they differ by less than a unit of the play a task of the longest path.
 
     Parameters
     ----------
-    durations : mapping of (direction, interleave, stage) to Fraction
+    durations : mapping of (direction, interleave, stage, interleave beside or -1) to Fraction
     lags : sequence of Fraction [chunks - 1]
         Transfer time at each boundary between chunks in model order.
     tail : sequence of Fraction [S]
         Time after a stage's last task.
+    beside : int64 [S, tasks], optional
+        Interleave beside which each task runs in one pass, -1 where it runs alone; None where all do.
 
     Raises
     ------
@@ -69,10 +75,11 @@ def enclosed_step_time(
         When the schedule cannot be played to its end.
     """
     stages, tasks = schedule.order.shape[:2]
-    waits = _waits(schedule)
+    waits = _waits(schedule, beside)
     exact = [
-        durations.get((direction, v, s), Fraction(0))
+        durations.get((direction, v, s, other), Fraction(0))
         for direction in range(1 + int(schedule.order[:, :, 0].max()))
+        for other in range(-1, 0 if beside is None else schedule.interleaves)
         for v in range(schedule.interleaves)
         for s in range(stages)
     ]
@@ -132,7 +139,7 @@ def _compiled_play() -> Any:
     return compiled(play)
 
 
-def _waits(schedule: Schedule) -> Waits:
+def _waits(schedule: Schedule, beside: NDArray[np.int64] | None = None) -> Waits:
     stages, tasks = schedule.order.shape[:2]
     interleaves, micro_batches = schedule.interleaves, schedule.micro_batches
     direction, v, micro_batch, split = (schedule.order[:, :, column].astype(np.int64) for column in range(4))
@@ -159,6 +166,8 @@ def _waits(schedule: Schedule) -> Waits:
     needed = np.where(weight, -1, needed).reshape(-1)
     crosses = (needed >= 0) & (needed // tasks != s.reshape(-1))
     boundary = np.where(crosses, np.minimum(place, ahead).reshape(-1), -1)
+    if beside is not None:
+        direction = direction * (1 + interleaves) + beside + 1
     return Waits(needed, boundary, ((direction * interleaves + v) * stages + s).reshape(-1))
 
 

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline.schedule import Schedule
-from taylor.pipeline_solver.durations import chunk_durations
+from taylor.pipeline_solver.durations import chunk_durations, graph_of, schedule_of
 from taylor.pipeline_solver.entries import settled
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
@@ -66,8 +65,7 @@ def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
 
 def step_time(problem: PipelineProblem, plan: PipelinePlan) -> float:
     """Step time of a plan, in body-layer forward times."""
-    graph, _ = _graph(settled(problem, plan))
-    return graph.longest_path(chunk_durations(problem, plan))
+    return graph_of(settled(problem, plan)).longest_path(chunk_durations(problem, plan))
 
 
 def peak_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
@@ -133,13 +131,14 @@ def bubble_shares(problem: PipelineProblem, plan: PipelinePlan) -> BubbleShares:
     In sequence, with T the step and w an average stage's forward and backward work without recompute:
     `ideal` = (T0 − w) / T, T0 the step when that work lies evenly on all chunks and transfers take no
     time; `recompute` = (T1 − T0) / T, T1 the even step with the plan's recompute in it; `communication`
-    = (T − T of the plan without lags and tail) / T; `imbalance` is the rest. Where an uneven plan beats
-    the even one (the imbalance would be negative) the difference goes off `ideal`, then `recompute`.
+    = (T − T of the plan without lags, tail and what a pairing exposes) / T; `imbalance` is the rest. Where an
+    uneven plan beats the even one (the imbalance would be negative) the difference goes off `ideal`, then `recompute`.
     The parts sum to `total` = (T − w) / T.
     """
-    graph, schedule = _graph(settled(problem, plan))
-    without_lags = problem.replace(lag=0.0, lags=(), tail=())
-    free_graph = EventGraph.from_schedule(schedule, 0.0) if graph.lags.any() else graph
+    graph, schedule = graph_of(settled(problem, plan)), schedule_of(problem)
+    without_lags = problem.replace(lag=0.0, lags=(), tail=(), pairing=None)
+    same = problem.pairing is None and not graph.lags.any()
+    free_graph = graph if same else EventGraph.from_schedule(schedule, 0.0)
     no_recompute = PipelinePlan(plan.layers, {})
     useful, real = chunk_durations(without_lags, no_recompute), chunk_durations(without_lags, plan)
     step = graph.longest_path(chunk_durations(problem, plan))
@@ -160,11 +159,6 @@ def bubble_shares(problem: PipelineProblem, plan: PipelinePlan) -> BubbleShares:
     if ideal < 0:
         recompute, ideal = recompute + ideal, 0.0
     return BubbleShares(total, ideal, imbalance, recompute, communication)
-
-
-def _graph(problem: PipelineProblem) -> tuple[EventGraph, Schedule]:
-    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
-    return EventGraph.from_schedule(schedule, problem.boundary_lags), schedule
 
 
 def _spread(problem: PipelineProblem, durations: NDArray[np.float64]) -> NDArray[np.float64]:

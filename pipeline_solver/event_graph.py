@@ -7,7 +7,9 @@ durations, `counts @ durations + lag`, and the longest path attains it. A path's
 have each of the unlike transfer times, so that paths that differ in nothing else have the same to the last digit.
 
 Duration classes: (direction * V + v) * S + s for a task of a direction (0 forward, 1 backward, 2 weight
-gradient where the schedule has it) in chunk (v, s), then D * V * S + s for the tail of stage s.
+gradient where the schedule has it) in chunk (v, s), then D * V * S + s for the tail of stage s. Where passes are
+combined, a forward and a backward have two directions more for each interleave beside which a chunk's tasks run:
+after those of the schedule, forward and backward beside the first such interleave (`partner_table`), then the next.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline.dependencies import feeders
+from taylor.pipeline.partners import partners
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
 from taylor.pipeline_solver import event_paths
 
@@ -61,8 +64,10 @@ class EventGraph:
     _ends: NDArray[np.float64] = field(repr=False, compare=False)
 
     @classmethod
-    def from_schedule(cls, schedule: Schedule, lag: float | Sequence[float]) -> EventGraph:
+    def from_schedule(cls, schedule: Schedule, lag: float | Sequence[float], *, combined: bool = False) -> EventGraph:
         """The graph of a schedule with a transfer time `lag` (body-layer forward times) between stages (`edge_lags`).
+
+        With `combined`, tasks that run beside another in one pass have classes of their own.
 
         Raises
         ------
@@ -75,6 +80,8 @@ class EventGraph:
         lags, level = np.unique(edge_lag[crosses], return_inverse=True)
         levels = np.full(len(crosses), -1, dtype=np.int16)
         levels[crosses] = level
+        if combined:
+            directions, task_class = _combined(schedule, task_class, place)
         return cls(
             schedule,
             lags,
@@ -94,6 +101,12 @@ class EventGraph:
         """Whether the edge from `needed` crosses stages, bool [tasks]."""
         crosses: NDArray[np.bool_] = self.level >= 0
         return crosses
+
+    @property
+    def class_in_order(self) -> NDArray[np.int32]:
+        """Duration class of each task of ``schedule.order``, int32 [S, tasks]."""
+        found: NDArray[np.int32] = self.task_class[self.place - 1]
+        return found
 
     def lag_of(self, crossings: NDArray[np.int64]) -> float:
         """Lag of a path with so many edges of each level, int64 [levels]."""
@@ -149,6 +162,30 @@ class EventGraph:
         starts = np.maximum(self._ends[self.before], self._ends[self.needed] + self.edge_lag)
         result: NDArray[np.float64] = starts[self.place - 1]
         return result
+
+
+def partner_table(schedule: Schedule) -> NDArray[np.int64]:
+    """The interleaves beside which the tasks of each interleave run, in rising order, int64 [V, P]; -1 fills up."""
+    beside, of = partners(schedule), schedule.order[:, :, 1]
+    found = [np.unique(beside[(of == v) & (beside >= 0)]) for v in range(schedule.interleaves)]
+    table = np.full((len(found), max(map(len, found))), -1, dtype=np.int64)
+    for v, row in enumerate(found):
+        table[v, : len(row)] = row
+    return table
+
+
+def _combined(
+    schedule: Schedule, task_class: NDArray[np.int32], place: NDArray[np.int64]
+) -> tuple[int, NDArray[np.int32]]:
+    """Number of directions, and the duration class of each node, where combined passes have their own."""
+    table, beside, order = partner_table(schedule), partners(schedule), schedule.order
+    stage, at = np.nonzero(beside >= 0)
+    of = order[stage, at, 1]
+    rank = (table[of] == beside[stage, at][:, None]).argmax(axis=1) if table.shape[1] else of
+    direction = schedule.directions + 2 * rank + order[stage, at, 0]
+    found = task_class.copy()
+    found[place[stage, at] - 1] = (direction * schedule.interleaves + of) * schedule.stages + stage
+    return schedule.directions + 2 * table.shape[1], found
 
 
 def edge_lags(schedule: Schedule, lag: float | Sequence[float]) -> NDArray[np.float64]:

@@ -6,8 +6,7 @@ import time
 
 from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline_solver.busiest_stage import BusiestStage
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.durations import graph_of
 from taylor.pipeline_solver.kernel_wait import kernels_by
 from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
@@ -77,7 +76,7 @@ def _by_busiest_stage(
         return None
     deadline = None if options.time_limit is None else began + options.time_limit
     stopper = Stopper(deadline, options.cutoff)
-    search = BusiestStage(runs, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags), stopper)
+    search = BusiestStage(runs, graph_of(problem), stopper)
     stopped, plans = Termination.STALLED, True
     try:
         with stopper.catching_interrupts():

@@ -56,8 +56,7 @@ def _may_fork() -> bool:
 def _compile() -> None:
     """Solve small problems, which calls every kernel that a solve needs with the types that it is called with."""
     from taylor.pipeline_solver.branch_and_cut import branch_and_cut
-    from taylor.pipeline_solver.durations import schedule_of
-    from taylor.pipeline_solver.event_graph import EventGraph
+    from taylor.pipeline_solver.durations import graph_of
     from taylor.pipeline_solver.first_plans import FirstPlans
     from taylor.pipeline_solver.stopping import Stopper
     from taylor.pipeline_solver.uniform_recompute import solve_uniform
@@ -65,7 +64,7 @@ def _compile() -> None:
     os.setsid()  # Ctrl-C is the parent's
     log.setLevel(logging.ERROR)
     problem = small_problem(2)
-    graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
+    graph = graph_of(problem)
     FirstPlans(problem, graph, 0, Stopper(None)).begin(None)
     branch_and_cut(small_problem(1))
     branch_and_cut(problem)

@@ -6,10 +6,9 @@ from contextlib import suppress
 
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.durations import graph_of
 from taylor.pipeline_solver.entries import placements
 from taylor.pipeline_solver.evaluate import peak_memory_mib
-from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.least_memory import most_frugal_plan, over_limit
 from taylor.pipeline_solver.plan_walk import PlanWalk
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
@@ -45,7 +44,7 @@ def solve_plainly(problem: PipelineProblem, known: PipelinePlan | None, seconds:
 
 
 def _even_plans(problem: PipelineProblem) -> list[PipelinePlan]:
-    graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
+    graph = graph_of(problem)
     walk = PlanWalk(problem.replace(uniform_recompute=()), graph)
     free = [walk.plan_of(state) for by_work in (True, False) if (state := walk.even(by_work)) is not None]
     if problem.uniform_recompute:

@@ -9,7 +9,8 @@ import pyomo.environ as pyo
 
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import FULL, NONE, SELECT
-from taylor.pipeline.schedule import Schedule
+from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule
+from taylor.pipeline_solver.event_graph import partner_table
 from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.stopping import Stopper
 
@@ -263,6 +264,7 @@ def add_durations(
     share = problem.weight_gradient_share if weight_tasks else 0.0
     model.duration = pyo.Constraint(pyo.Any)
     durations = {}
+    hidden: dict[tuple[int, int, int], Any] = {}
     index = [(s, v) for v in range(problem.interleaves) for s in range(problem.stages)]
     for direction in range(3 if weight_tasks else 2):
         variable = pyo.Var(index, domain=pyo.NonNegativeReals)
@@ -278,9 +280,66 @@ def add_durations(
                     if added := _added(here, kind, mode, direction, weight_tasks):
                         terms.append(added * slow * recompute[mode, kind.name][s, v])
             extra = factor * slow * _extra_forward(here, schedule.position(v, s), schedule.chunks)
+            if problem.pairing is not None and direction != WEIGHT_GRADIENT:
+                hidden[direction, s, v] = pyo.quicksum(terms) + extra
+                terms += [slow * _exposed(kind, direction) * layers[kind.name][s, v] for kind in held]
+                extra += slow * _pinned_exposed(problem, schedule.position(v, s), direction)
             model.duration[DIRECTION_NAMES[direction], s, v] = variable[s, v] - pyo.quicksum(terms) == extra
             durations[(direction * problem.interleaves + v) * problem.stages + s] = variable[s, v]
+    if problem.pairing is not None:
+        durations |= _combined_durations(model, problem, schedule, kinds, layers, hidden)
     return durations
+
+
+def _combined_durations(
+    model: Any,
+    problem: PipelineProblem,
+    schedule: Schedule,
+    kinds: list[LayerKind],
+    layers: dict[str, Any],
+    hidden: dict[tuple[int, int, int], Any],
+) -> dict[int, Any]:
+    """Times of tasks in combined passes, at the least; `hidden` are those in which every layer has one beside it.
+
+    Of the layers of a chunk no more have one beside them than the other chunk holds layers. Which they are depends on
+    the order of kinds in the chunks, which these rows leave open: a relaxation where several kinds differ in what they
+    expose.
+    """
+    durations = {}
+    index = [(s, v) for v in range(problem.interleaves) for s in range(problem.stages)]
+    for rank, beside in enumerate(partner_table(schedule).T.tolist()):
+        for direction in (0, 1):
+            block = 3 if schedule.spec.traits.split_backward else 2
+            block += 2 * rank + direction
+            name = f"{DIRECTION_NAMES[direction]}_beside_{rank}"
+            variable = pyo.Var(index, domain=pyo.NonNegativeReals)
+            model.add_component(name, variable)
+            most = max(_exposed(kind, direction) for kind in kinds)
+            for s, v in index:
+                slow = problem.pace[s] / schedule.spec.seq_splits
+                pinned = slow * _pinned_exposed(problem, schedule.position(v, s), direction)
+                model.duration[name, s, v] = variable[s, v] - hidden[direction, s, v] >= pinned
+                terms = [
+                    slow * _exposed(kind, direction) * layers[kind.name][s, v]
+                    for kind in kinds
+                    if (s, v) in layers[kind.name] and _exposed(kind, direction)
+                ]
+                if beside[v] >= 0 and terms:
+                    other = (s, beside[v])
+                    theirs = [slow * most * layers[kind.name][other] for kind in kinds if other in layers[kind.name]]
+                    left = pyo.quicksum(terms) - pyo.quicksum(theirs)
+                    model.duration[name, s, v, "alone"] = variable[s, v] - hidden[direction, s, v] - left >= pinned
+                durations[(block * problem.interleaves + v) * problem.stages + s] = variable[s, v]
+    return durations
+
+
+def _exposed(kind: LayerKind, direction: int) -> float:
+    return kind.exposed_backward if direction else kind.exposed_forward
+
+
+def _pinned_exposed(problem: PipelineProblem, place: int, direction: int) -> float:
+    """What the pinned kinds of a chunk expose, which never have a layer beside them."""
+    return sum(kind.count * _exposed(kind, direction) for kind in problem.pinned_at(place))
 
 
 def _added(problem: PipelineProblem, kind: LayerKind, mode: str, direction: int, weight_tasks: bool) -> float:

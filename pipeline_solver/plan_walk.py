@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import NONE, PipelinePlan
+from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.annealing import Tasks
 from taylor.pipeline_solver.chunk_types import chunk_bounds
-from taylor.pipeline_solver.durations import has_weight_gradient, schedule_of, times_of
-from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.durations import has_weight_gradient, pinned_exposed, schedule_of, times_of
+from taylor.pipeline_solver.event_graph import EventGraph, partner_table
 from taylor.pipeline_solver.positions import State, plan_of_state
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.stage_tuples import FEW_KINDS, fixed_parts
@@ -38,12 +39,15 @@ class Stack(NamedTuple):
         Activations of a micro-batch, MiB; without recompute first, then by searched mode.
     extra : float64 [cards, modes, L + 1]
         Recompute time by card; of other choices what they add to all tasks together.
+    exposed : float64 [2, L + 1]
+        Under a pairing: what a forward, and a backward, takes longer for layers that have none beside them.
     """
 
     forward: NDArray[np.float64]
     states: NDArray[np.float64]
     kept: NDArray[np.float64]
     extra: NDArray[np.float64]
+    exposed: NDArray[np.float64]
 
 
 class Line(NamedTuple):
@@ -76,6 +80,12 @@ class Line(NamedTuple):
         How many times as long the tasks of a stage take.
     until : float64 [7]
         A number drawn below it, and not below the one before, makes a move of this kind; `walk_kernels` names them.
+    beside : int64 [V, P]
+        Under a pairing: `event_graph.partner_table`.
+    positions : int
+        `Pairing.positions`; -1 where it is None.
+    pinned_exposed : float64 [2, C]
+        What pinned kinds expose in a chunk's forward and backward.
     """
 
     stage: NDArray[np.int64]
@@ -93,6 +103,9 @@ class Line(NamedTuple):
     splits: float
     pace: NDArray[np.float64]
     until: NDArray[np.float64]
+    beside: NDArray[np.int64]
+    positions: int
+    pinned_exposed: NDArray[np.float64]
 
 
 class Cuts(NamedTuple):
@@ -234,6 +247,9 @@ def _stack(problem: PipelineProblem) -> Stack:
         sums([kind.layer_mib for kind in kinds]),
         np.array(kept),
         np.array(extra).reshape(len(cards), len(modes), problem.layers + 1),
+        np.zeros((2, problem.layers + 1))
+        if problem.pairing is None
+        else np.array([sums([kind.exposed[direction] for kind in kinds]) for direction in (0, 1)]),
     )
 
 
@@ -285,7 +301,20 @@ def _line(problem: PipelineProblem) -> Line:
         float(splits),
         np.array(problem.pace, dtype=np.float64),
         _until(problem),
+        *_pairs(problem, schedule, place),
     )
+
+
+def _pairs(
+    problem: PipelineProblem, schedule: Schedule, place: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], int, NDArray[np.float64]]:
+    """`Line.beside`, `Line.positions` and `Line.pinned_exposed`; empty without a pairing."""
+    pairing, pinned = problem.pairing, np.zeros((2, place.size))
+    if pairing is None:
+        return np.zeros((problem.interleaves, 0), dtype=np.int64), -1, pinned
+    for s in range(problem.stages):
+        pinned[:, place[:, s]] = pinned_exposed(problem, s, 2)
+    return partner_table(schedule), -1 if pairing.positions is None else pairing.positions, pinned
 
 
 def _until(problem: PipelineProblem) -> NDArray[np.float64]:

@@ -10,11 +10,42 @@ from functools import cached_property
 from math import inf
 from typing import Any, Mapping, Sequence
 
+import numpy as np
+
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
 
 MEMORY_TOLERANCE_MIB = 1e-6
 """One byte: how far a stage may pass its limit, for decimal figures of a profile are not exact in binary."""
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Which layers of a forward and a backward that run as one pass stand beside each other.
+
+    A pass takes the positions of the forward's chunk from the first one on, and those of the backward's chunk from the
+    last one back.
+
+    Parameters
+    ----------
+    positions : int or None
+        Every chunk has so many, the empty ones behind its layers, and a layer beside an empty one runs alone (MindSpeed
+        028de58c mindspeed/core/transformer/moe/moe_feature/fb_overlap/transformer_block.py:337-383 and
+        transformer_layer.py:182-189). None: a chunk has as many as layers, and the surplus of the longer one runs
+        alone (Megatron-LM d98e8a64 megatron/core/models/common/model_chunk_schedule_plan.py,
+        ``TransformerModelChunkSchedulePlan.run``).
+    """
+
+    positions: int | None = None
+
+    def count(self, own: Any, other: Any) -> Any:
+        """Layers of a chunk that have one beside them, where the other chunk holds so many; int or int array."""
+        fewer = np.minimum(own, other)
+        return fewer if self.positions is None else np.clip(own + other - self.positions, 0, fewer)
+
+    def keeps_first(self, backward: bool) -> bool:
+        """Whether they are the first ones of their chunk, else they are the last."""
+        return self.positions is None and not backward
 
 
 @dataclass(frozen=True)
@@ -71,6 +102,9 @@ class LayerKind:
         Of a pinned kind: how many times as much as usual it adds to what passes every boundary behind it.
     choices : mapping of choice to LayerChoice
         What each of `PipelineProblem.choices` costs in a layer of the kind.
+    exposed_forward, exposed_backward : float
+        Under a `PipelineProblem.pairing`: time more that a layer's forward, and its backward, takes where no layer of
+        a pass the other way stands beside it, which hides as much of its communication.
     """
 
     name: str
@@ -82,6 +116,13 @@ class LayerKind:
     places: tuple[int, ...] = ()
     hand_over: float = 0.0
     choices: Mapping[str, LayerChoice] = field(default_factory=dict)
+    exposed_forward: float = 0.0
+    exposed_backward: float = 0.0
+
+    @property
+    def exposed(self) -> tuple[float, float]:
+        """`exposed_forward` and `exposed_backward`."""
+        return self.exposed_forward, self.exposed_backward
 
     @property
     def least_mib(self) -> float:
@@ -92,7 +133,7 @@ class LayerKind:
     def costs(self) -> tuple[Any, ...]:
         """All that tells a layer of the kind from one of another kind."""
         choices = tuple(sorted(self.choices.items(), key=lambda item: item[0]))
-        return (self.forward, self.layer_mib, tuple(self.activation_mib.items()), choices)
+        return (self.forward, *self.exposed, self.layer_mib, tuple(self.activation_mib.items()), choices)
 
 
 @dataclass(frozen=True)
@@ -183,6 +224,9 @@ class PipelineProblem:
     uniform_recompute : tuple of (mode, int)
         When not empty, one of these holds for every chunk alike: its first so many layers (all, where it
         holds fewer) are recomputed in that mode, and no others. What the flags of some launchers can say.
+    pairing : Pairing or None
+        Where a forward and a backward run as one pass (`pipeline.partners`), which of their layers stand beside each
+        other; the times of the kinds are then those of a layer that has one. None: every task takes these.
     unit_ms : float or None
         Real time of one unit, ms.
 
@@ -219,6 +263,7 @@ class PipelineProblem:
     max_layers: Mapping[tuple[int, int], int] = field(default_factory=dict)
     fixed_recompute: Mapping[tuple[str, int, int], int] = field(default_factory=dict)
     uniform_recompute: tuple[tuple[str, int], ...] = ()
+    pairing: Pairing | None = None
     unit_ms: float | None = None
 
     def __post_init__(self) -> None:
@@ -285,6 +330,8 @@ class PipelineProblem:
             if not (kind.count >= 0 and kind.forward >= 0 and kind.layer_mib >= 0):
                 raise ValueError(f"kind {kind.name}: count, forward and layer_mib must be >= 0")
             _require(kind.hand_over >= 0, f"kind {kind.name}: hand_over must be >= 0", kind.hand_over)
+            finite = all(0 <= time < inf for time in kind.exposed)
+            _require(finite, f"kind {kind.name}: exposed times must be >= 0", kind.exposed)
             if kind.places:
                 self._check_places(kind)
             missing = [mode for mode in (NONE, *self.recompute_ratio, *self.choices) if mode not in kind.activation_mib]
@@ -509,6 +556,9 @@ class PipelineProblem:
         given = len(self.fixed_layers) + len(self.max_layers) + len(self.fixed_recompute)
         if given:
             lines.append(f"given or bounded by chunk: {given} count{'s' if given > 1 else ''} of layers or recompute")
+        if self.pairing is not None:
+            alone = ", ".join("{} {:.3g}/{:.3g}".format(kind.name, *kind.exposed) for kind in self.kinds)
+            lines.append(f"a layer without one beside it takes longer, forward/backward: {alone}")
         if self.uniform_recompute:
             lines.append(f"one recompute choice of {len(self.uniform_recompute)} holds for all chunks")
         return "\n".join(lines)

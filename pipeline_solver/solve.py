@@ -135,11 +135,10 @@ def _walked_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePla
     meets none."""
     if problem.uniform_recompute or has_places(problem):
         return _first_plan(problem, options) if problem.uniform_recompute else None
-    from taylor.pipeline_solver.durations import schedule_of
-    from taylor.pipeline_solver.event_graph import EventGraph
+    from taylor.pipeline_solver.durations import graph_of
     from taylor.pipeline_solver.first_plans import FirstPlans
 
-    graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
+    graph = graph_of(problem)
     walks = FirstPlans(problem, graph, options.seed, Stopper(TimeBudget.of(options.time_limit).deadline))
     with suppress(OutOfTime):
         walks.begin(None)

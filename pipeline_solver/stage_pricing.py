@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.chunk_types import ChunkType, RecomputeOptions, chunk_bounds, chunk_types
-from taylor.pipeline_solver.columns import EXTRA, ColumnSet
+from taylor.pipeline_solver.columns import EXTRA, ColumnSet, columns_exposed
 from taylor.pipeline_solver.compiled import compiled, overwrite
-from taylor.pipeline_solver.durations import duration_blocks, schedule_of
+from taylor.pipeline_solver.durations import duration_blocks, pinned_exposed, schedule_of
 from taylor.pipeline_solver.path_lp import Prices
 from taylor.pipeline_solver.phases import Phases
 from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
@@ -252,10 +252,18 @@ def _told_apart(
 
 
 def reduced_costs(problem: PipelineProblem, stage: StageOptions, s: int, prices: Prices) -> NDArray[np.float64]:
-    """What each option of stage `s` adds to a configuration's reduced cost, float64 [n]."""
+    """What each option of stage `s` adds to a configuration's reduced cost, float64 [n].
+
+    Under a pairing at the least: a chunk does not tell which of its layers have one beside them, and all do here.
+    """
     chunk = stage.chunk
     cost = stage.held @ prices.layer
-    blocks = duration_blocks(problem, stage.forward, stage.extra, s)
+    exposed = None
+    if problem.pairing is not None:
+        rows = 2 + len(prices.duration) - schedule_of(problem).directions
+        exposed = pinned_exposed(problem, s, rows)[:, chunk]
+        exposed[:2] += (stage.held @ np.array([kind.exposed for kind in problem.placed_kinds])).T
+    blocks = duration_blocks(problem, stage.forward, stage.extra, s, exposed)
     for block, price in zip(blocks, prices.duration, strict=True):
         cost = cost + price[chunk, s] * block
     if len(prices.begin):
@@ -318,7 +326,8 @@ def columns_of(
         np.concatenate([part[i] for part in parts], axis=1 if i == EXTRA else 0) for i in range(8)
     )
     on = np.repeat(np.arange(problem.stages, dtype=np.int64), np.diff(start))[:, None]
-    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, on)))
+    exposed = columns_exposed(problem, start, layers, ordered)
+    durations = np.ascontiguousarray(np.hstack(duration_blocks(problem, forward, extra, on, exposed)))
     period = options[0].period
     phases = Phases(period, begin, end) if period > 1 else None
     return ColumnSet(problem, start, layers, recompute, durations, group, ordered, phases), number

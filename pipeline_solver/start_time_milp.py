@@ -14,8 +14,8 @@ import pyomo.environ as pyo
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
-from taylor.pipeline_solver.durations import chunk_durations
-from taylor.pipeline_solver.event_graph import EventGraph, edge_lags
+from taylor.pipeline_solver.durations import chunk_durations, graph_of
+from taylor.pipeline_solver.event_graph import edge_lags
 from taylor.pipeline_solver.highs_model import HighsModel
 from taylor.pipeline_solver.linear_form import LinearForm, linear_form
 from taylor.pipeline_solver.milp import MilpStatus
@@ -41,6 +41,7 @@ def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:
     model.after_input = pyo.Constraint(pyo.Any)
     model.step_end = pyo.Constraint(pyo.Any)
     lags = edge_lags(schedule, problem.boundary_lags)
+    class_of = graph_of(problem).class_in_order
     index = {
         (direction, schedule.position(v, s), micro_batch, split): (s, t)
         for s, order in enumerate(schedule.order.tolist())
@@ -49,8 +50,7 @@ def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:
     for s, order in enumerate(schedule.order.tolist()):
         for t, (direction, v, micro_batch, split) in enumerate(order):
             if t:
-                before_direction, before_v = order[t - 1][:2]
-                took = plans.durations[_duration_class(schedule, before_direction, before_v, s)]
+                took = plans.durations[int(class_of[s, t - 1])]
                 model.in_turn[s, t] = model.start[s, t] - model.start[s, t - 1] - took >= 0
             needed = _needed(schedule, direction, schedule.position(v, s))
             if needed is None:
@@ -59,11 +59,10 @@ def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:
             other, u = index[need_direction, place, micro_batch, split]
             if (other, u) == (s, t - 1):
                 continue  # said already
-            took = plans.durations[_duration_class(schedule, need_direction, schedule.chunk_at(place)[0], other)]
+            took = plans.durations[int(class_of[other, u])]
             lag = float(lags[s, direction * schedule.interleaves + v])
             model.after_input[s, t] = model.start[s, t] - model.start[other, u] - took >= lag
-        last_direction, last_v = order[-1][:2]
-        took = plans.durations[_duration_class(schedule, last_direction, last_v, s)]
+        took = plans.durations[int(class_of[s, tasks - 1])]
         model.step_end[s] = model.step_time - model.start[s, tasks - 1] - took >= float(plans.tails[s])
     return plans, linear_form(model, model.step_time)
 
@@ -80,9 +79,7 @@ def solve_start_times(problem: PipelineProblem, options: SolveOptions = DEFAULT_
     if outcome.values is not None:
         form.load(outcome.values)
         plan = plans.plan()
-        objective = EventGraph.from_schedule(plans.schedule, problem.boundary_lags).longest_path(
-            chunk_durations(problem, plan)
-        )
+        objective = graph_of(problem).longest_path(chunk_durations(problem, plan))
     bound = outcome.bound if np.isfinite(outcome.bound) else None
     solution = Solution(
         FEASIBLE,
@@ -100,10 +97,6 @@ def solve_start_times(problem: PipelineProblem, options: SolveOptions = DEFAULT_
     if outcome.status is MilpStatus.FAILED:
         return solution.ended_by(Termination.SOLVER_FAILURE)
     return solution.ended_by(Termination.INTERRUPTED if outcome.interrupted else Termination.TIME_LIMIT)
-
-
-def _duration_class(schedule: Schedule, direction: int, v: int, s: int) -> int:
-    return (direction * schedule.interleaves + v) * schedule.stages + s
 
 
 def _needed(schedule: Schedule, direction: int, place: int) -> tuple[int, int] | None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:  # what a plan keeps to is asked without a solver
 def counts_tell(problem: PipelineProblem) -> bool:
     """Whether the LP over counts can stand for a problem: layers of one kind, and nothing to choose but counts."""
     settled = not problem.searched_modes or len(problem.uniform_recompute) == 1
-    return len(problem.placed_kinds) == 1 and not problem.choices and settled
+    linear = problem.pairing is None and not problem.choices
+    return len(problem.placed_kinds) == 1 and linear and settled
 
 
 def uniform_choice(problem: PipelineProblem, plan: PipelinePlan) -> int | None:
@@ -87,12 +88,11 @@ def first_plan(problem: PipelineProblem, seed: int, stopper: Stopper) -> Solutio
 
     Even chunks with the first choice that fits, and where none does, short walks under the most frugal ones.
     """
-    from taylor.pipeline_solver.durations import schedule_of
-    from taylor.pipeline_solver.event_graph import EventGraph
+    from taylor.pipeline_solver.durations import graph_of
     from taylor.pipeline_solver.first_plans import FirstPlans
     from taylor.pipeline_solver.plan_walk import PlanWalk
 
-    graph = EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)
+    graph = graph_of(problem)
     walk = PlanWalk(problem.replace(uniform_recompute=()), graph)
     even = [walk.even(by_work) for by_work in (True, False)]
     found = [nearest(problem, walk.plan_of(state), "") for state in even if state is not None]

@@ -182,24 +182,49 @@ def fit_all(stack, line, begin, taken):  # type: ignore[no-untyped-def]
 
 
 @compiled
+def block_count(line):  # type: ignore[no-untyped-def]
+    """Directions of the duration classes, those of combined passes included."""
+    directions = 3 if line.shares[0, 2] > 0.0 else 2
+    return directions + 2 * line.beside.shape[1]
+
+
+@compiled
 def chunk_blocks(stack, line, begin, taken, k, blocks, values):  # type: ignore[no-untyped-def]
     """Durations of chunk k's tasks by direction, into `values` [blocks]."""
-    card = line.card[line.stage[k]]
-    forward = stack.forward[card, begin[k + 1]] - stack.forward[card, begin[k]] + line.besides[k]
-    for b in range(blocks):
+    stage, v, low, high = line.stage[k], line.interleave[k], begin[k], begin[k + 1]
+    card, directions = line.card[stage], blocks - 2 * line.beside.shape[1]
+    forward = stack.forward[card, high] - stack.forward[card, low] + line.besides[k]
+    for b in range(directions):
         values[b] = line.shares[card, b] * forward
     values[1] += recompute_time(stack, line, begin, taken, k) / line.splits
+    # Combined passes: the layers that have none of the other chunk beside them expose their communication.
+    for j in range(line.beside.shape[1]):
+        for d in range(2):
+            at, exposed = directions + 2 * j + d, line.pinned_exposed[d, k]
+            if line.beside[v, j] >= 0:
+                other = line.place[line.beside[v, j], stage]
+                own, theirs = high - low, begin[other + 1] - begin[other]
+                pairs = min(own, theirs)
+                if line.positions >= 0:
+                    pairs = min(pairs, max(0, own + theirs - line.positions))
+                first_ones = line.positions < 0 and d == 0
+                first = low + pairs if first_ones else low
+                last = high if first_ones else high - pairs
+                exposed += stack.exposed[d, last] - stack.exposed[d, first]
+            values[at] = values[d] + exposed / line.splits
+    for d in range(2):
+        values[d] += (stack.exposed[d, high] - stack.exposed[d, low] + line.pinned_exposed[d, k]) / line.splits
     for b in range(blocks):
-        values[b] *= line.pace[line.stage[k]]
+        values[b] *= line.pace[stage]
 
 
 @compiled
 def task_durations(stack, line, tails, begin, taken):  # type: ignore[no-untyped-def]
     """Duration of every class of the event graph, float64 [R]."""
     V, S = line.place.shape
-    blocks = 3 if line.shares[0, 2] > 0.0 else 2
+    blocks = block_count(line)
     durations = np.zeros(blocks * V * S + S)
-    values = np.zeros(3)
+    values = np.zeros(blocks)
     for k in range(len(line.stage)):
         chunk_blocks(stack, line, begin, taken, k, blocks, values)
         for b in range(blocks):
@@ -322,7 +347,7 @@ def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: 
     np.random.seed(seed)
     V, S = line.place.shape
     C, M = len(line.stage), now.taken.shape[0]
-    blocks = 3 if line.shares[0, 2] > 0.0 else 2
+    blocks = block_count(line)
     classes = blocks * V * S
     counts, constant, known = cuts.counts, cuts.constant, cuts.known
     ends = np.zeros(tasks.before.shape[0] + 1)
@@ -346,7 +371,7 @@ def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: 
     changed = np.zeros(classes, dtype=np.int64)
     before = np.zeros(classes)
     path = np.zeros(classes)
-    piece = np.zeros(3)
+    piece = np.zeros(blocks)
     locked = np.zeros(1, dtype=np.int64)
     for step in range(steps):
         if not propose(line, begin, taken, locked):

@@ -6,21 +6,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline_solver.chunk_types import chunk_bounds
-from taylor.pipeline_solver.durations import schedule_of
+from taylor.pipeline_solver.durations import graph_of, schedule_of
 from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.problem import PipelineProblem
 
 
 def least_step_time(problem: PipelineProblem) -> float:
     """Step time that no plan beats, by its work alone, wherever kinds lie that may be placed; body-layer forwards."""
-    return WorkLimits(problem, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags)).bound()
+    return WorkLimits(problem, graph_of(problem)).bound()
 
 
 class WorkLimits:
     """Work against step time: how much work a step time leaves a stage, and the step time that all work asks for."""
 
     def __init__(self, problem: PipelineProblem, graph: EventGraph) -> None:
-        self.problem, self.graph = problem, graph
+        # Under a pairing, at best every layer has one beside it.
+        plain = problem.pairing is None
+        self.problem, self.graph = problem, graph if plain else graph_of(problem.replace(pairing=None))
 
     def under(self, step_time: float) -> NDArray[np.float64]:
         """Greatest time of one micro-batch on each stage in plans that take no longer, float64 [S]."""

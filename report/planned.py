@@ -13,10 +13,9 @@ from taylor.pipeline.dependencies import dependencies
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import NONE, PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
-from taylor.pipeline_solver.durations import chunk_durations
+from taylor.pipeline_solver.durations import chunk_durations, graph_of
 from taylor.pipeline_solver.entries import settled
 from taylor.pipeline_solver.evaluate import bubble_shares
-from taylor.pipeline_solver.event_graph import EventGraph
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.report.host_link import host_transfers, summed_choices
 from taylor.report.intervals import FloatArray
@@ -42,17 +41,15 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
         )
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     durations = np.asarray(chunk_durations(problem, plan), dtype=np.float64)
-    start = np.asarray(
-        EventGraph.from_schedule(schedule, settled(problem, plan).boundary_lags).start_times(durations),
-        dtype=np.float64,
-    )
+    graph = graph_of(settled(problem, plan))
+    start = np.asarray(graph.start_times(durations), dtype=np.float64)
     order = schedule.order.astype(np.int64)
     stage = np.broadcast_to(np.arange(problem.stages)[:, None], start.shape)
-    chunk = (order[..., 0] * problem.interleaves + order[..., 1]) * problem.stages + stage
-    end = start + durations[chunk]
+    of = graph.class_in_order
+    end = start + durations[of]
     # What a backward takes longer than it would without recompute is the recompute; it comes first.
     bare = chunk_durations(problem, replace(plan, recompute={}))
-    recompute = np.where(order[..., 0] == BACKWARD, (durations - bare)[chunk], 0.0)
+    recompute = np.where(order[..., 0] == BACKWARD, (durations - bare)[of], 0.0)
     memory = tuple(_memory(problem, plan, schedule, s, start[s], end[s]) for s in range(problem.stages))
     transfers = host_transfers(problem, plan, order, start, end)
     host = (

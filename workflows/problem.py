@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.parsers.registry import launcher_of, speaking_for
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.chunks import chunk_order
+from taylor.pipeline.partners import combines
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, values_in_order
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.problem import LayerKind, Pairing, PipelineProblem
 from taylor.register.device import DeviceSpec
 from taylor.register.model import DENSE, MOE, MTP, kind_of
 from taylor.workflows.entries import may_stand_alone, with_mtp_places
@@ -62,6 +64,9 @@ def build_problem(
             cure="use fewer stages or interleaves",
         )
     lags = _boundary_lags(config, ratios)
+    schedule = config.schedule_for(vpp)
+    pairing = _pairing(config, placed) if ratios.exposed and combines(schedule) else None
+    positions = None if pairing is None else pairing.positions
     problem = PipelineProblem(
         stages=stages,
         interleaves=vpp,
@@ -69,7 +74,7 @@ def build_problem(
         kinds=kinds,
         static_mib=memory.static_mib(stages),
         limit_mib=(memory.device_limit_mib,) * stages,
-        schedule=config.schedule_for(vpp),
+        schedule=schedule,
         backward_ratio=ratios.backward,
         recompute_ratio={mode: ratios.recompute[mode] for mode in (*modes, *unsearched)},
         unsearched=unsearched,
@@ -80,10 +85,18 @@ def build_problem(
         tail=(ratios.tail,) * stages if ratios.tail else (),
         min_layers=0 if empty else 1,
         entries_alone=alone,
+        max_layers={} if positions is None else {(v, s): positions for v in range(vpp) for s in range(stages)},
+        pairing=pairing,
         unit_ms=ratios.unit_ms,
         uniform_recompute=uniform_choices(config, modes),
     )
     return problem if device is None else with_mtp_places(problem, config, device)
+
+
+def _pairing(config: TrainingConfig, layers: int) -> Pairing:
+    """How the configuration's launcher lays the layers of combined passes beside each other."""
+    chunks = config.strategy.pp * config.strategy.vpp
+    return Pairing(launcher_of(config).chunk_positions(config, -(-layers // chunks)))
 
 
 def _boundary_lags(config: TrainingConfig, ratios: TimeRatios) -> tuple[float, ...]:
@@ -158,6 +171,7 @@ def _layer_kinds(
                 value=missing[0],
                 cure="add it to the memory profile, or plan without it",
             )
+        exposed = ratios.exposed.get(kind_of(name), (0.0, 0.0))
         kind = LayerKind(
             name,
             count,
@@ -165,13 +179,13 @@ def _layer_kinds(
             memory.layer_mib[entry],
             {mode: activation[mode] for mode in modes},
             pinned_last=name == MTP and not config.mtp_counted,
+            exposed_forward=exposed[0],
+            exposed_backward=exposed[1],
         )
         before = kinds[-1] if kinds else None
         if before and name == MTP and not kind.pinned_last and _same_costs(before, kind):
             # Equal layers side by side are one kind: the optimum is the same and the search smaller.
-            kinds[-1] = LayerKind(
-                before.name, before.count + count, before.forward, before.layer_mib, before.activation_mib
-            )
+            kinds[-1] = replace(before, count=before.count + count)
         else:
             kinds.append(kind)
     return tuple(kinds)

@@ -11,8 +11,7 @@ from functools import partial
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError
 from taylor.cost_model.profile import MemoryProfile
-from taylor.pipeline.generators import build_schedule
-from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.durations import graph_of
 from taylor.pipeline_solver.options import SolveOptions
 from taylor.pipeline_solver.problem import PipelineProblem
 from taylor.pipeline_solver.progress import OnProgress, Progress
@@ -51,8 +50,7 @@ def best_variant(
     problems = [one.file.problem(one.memory) for one in variants]
     bounds = []
     for problem in problems:
-        schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
-        bounds.append(WorkLimits(problem, EventGraph.from_schedule(schedule, problem.boundary_lags)).bound())
+        bounds.append(WorkLimits(problem, graph_of(problem)).bound())
     until = None if how.time_limit is None else time.monotonic() + how.time_limit
     best: tuple[int, Solution] | None = None
     tried: dict[int, Alternative] = {}

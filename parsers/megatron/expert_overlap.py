@@ -7,6 +7,8 @@ from taylor.parsers.text.flags import Flags
 from taylor.parsers.training_config import Misfit
 
 EXPERT_OVERLAP = "overlap-moe-expert-parallel-comm"
+FB_OVERLAP = "moe-fb-overlap"
+"""MindSpeed's."""
 _EXCHANGING = ("alltoall", "flex")
 
 

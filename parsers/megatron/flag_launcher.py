@@ -13,7 +13,8 @@ from taylor.cost_model.strategy import Strategy
 from taylor.parsers.ascend import stated_device
 from taylor.parsers.launcher import Launcher, UsualDevice
 from taylor.parsers.megatron import recompute, small_run, write
-from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP
+from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, FB_OVERLAP
+from taylor.parsers.megatron.kinds import layer_positions
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.mindspeed import is_mindspeed, sign_of_mindspeed
 from taylor.parsers.megatron.optimizer import BESIDE_OPTIMIZER, host_optimizer_flags
@@ -118,6 +119,17 @@ class FlagLauncher(Launcher):
     def barred_recompute(self, config: TrainingConfig) -> tuple[str, ...]:
         """Full recompute where the experts' exchange is overlapped (`misfit_expert_overlap`) or attention swapped."""
         return (FULL,) if config.schedule.one_ahead or config.by_module is not None else ()
+
+    def chunk_positions(self, config: TrainingConfig, least: int) -> int | None:
+        """Under MindSpeed's overlap of a forward with a backward, as many as the launch has where those suffice.
+
+        Of positions without a layer there may be any number, but each takes a layer from beside another.
+        """
+        flags, chunks = self.launch(config.path).flags, config.strategy.pp * config.strategy.vpp
+        if not flags.has(FB_OVERLAP):
+            return None
+        now = layer_positions(flags)
+        return now // chunks if now % chunks == 0 and now // chunks > least else least
 
     def mtp_places(self, config: TrainingConfig) -> tuple[int, ...] | None:
         """In a layout, which runs all interleaves forwards, any last chunk of a stage.

@@ -6,7 +6,7 @@ import math
 import re
 
 from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
-from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, misfit_expert_overlap
+from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, FB_OVERLAP, misfit_expert_overlap
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.kinds import (
     DENSE_FIRST,
@@ -264,7 +264,8 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         narrow_weights=narrow.weights,
         dispatch_by_node=_dispatches_by_node(flags),
         gathers_tokens=_gathers_tokens(flags),
-        overlap_experts=flags.has(EXPERT_OVERLAP, "moe-fb-overlap"),
+        overlap_experts=flags.has(EXPERT_OVERLAP, FB_OVERLAP),
+        overlap_inside=flags.has(FB_OVERLAP),
         overlap_tensor=flags.has("tp-comm-overlap"),
         overlap_shared=flags.has("moe-shared-expert-overlap"),
         static_experts=_is_static(flags),

@@ -103,7 +103,7 @@ def test_checker_evaluation_and_enclosed_step_agree_and_are_longer_than_half_way
     assert check(problem, solution.plan, solution.objective) == []
     assert evaluate(problem, solution.plan).objective == pytest.approx(solution.objective)
     schedule = build_schedule(problem.schedule, 2, 2, 4)
-    one = {(d, v, s): Fraction(1) for d in range(3) for v in range(2) for s in range(2)}
+    one = {(d, v, s, -1): Fraction(1) for d in range(3) for v in range(2) for s in range(2)}
     lags, tail = [Fraction(1, 4)] * 3, [Fraction(0)] * 2
     lower, upper = enclosed_step_time(schedule, one, lags, tail)
     durations = np.concatenate([np.ones(12), np.zeros(2)])

@@ -25,6 +25,11 @@ def test_the_optima_with_choices_and_limits_of_the_host_are_those_over_every_pla
     assert found["faults"] == [] and found["checked"] > 15 and found["files"] >= 1
 
 
+def test_the_optima_with_combined_passes_are_those_over_every_plan():
+    found = portion(seed=0, first=105, count=4, drawn="pairs")
+    assert found["faults"] == [] and found["checked"] > 4
+
+
 def test_drawn_choices_are_up_to_five_and_some_are_limited_by_the_host():
     problems = [choice_problem(np.random.default_rng([4, number])) for number in range(40)]
     assert {len(problem.searched_modes) for problem in problems} >= {2, 3, 4, 5}
