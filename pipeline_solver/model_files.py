@@ -124,6 +124,12 @@ def write_mps(
         comments.append(f"stages on {card_rows(problem.cards)}")
     if problem.slowness:
         comments.append(f"stages take {', '.join(f'{slow:g}' for slow in problem.slowness)} times as long")
+    if problem.pairing is not None:
+        comments.append(
+            "forward_beside_N, backward_beside_N: tasks of combined passes, at the least: which layers have one beside "
+            "them follows from the order of kinds in a chunk, which the rows leave open. A relaxation; the objective "
+            "above is exact"
+        )
     if form == "full":
         from taylor.pipeline_solver.start_time_milp import start_time_model
 
