@@ -202,9 +202,33 @@ def test_groups_that_megatron_refuses_are_refused(S: int, m: int, group: int | N
 # DeepSeek's DualPipeV ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("S", "m"), [(S, m) for S in (2, 3, 4, 5, 8) for m in range(2 * S, 2 * S + 11)])
+@pytest.mark.parametrize(("S", "m"), [(S, m) for S in (2, 3, 4, 5, 8) for m in range(2 * S - 1, 2 * S + 11)])
 def test_dualpipev_is_deepseeks_order(S: int, m: int) -> None:
     assert_same(ScheduleSpec("dualpipev"), S, 2, m, lambda s: dual_pipe_v_by_rule(S, m, s))
+
+
+@pytest.mark.parametrize("S", (2, 3, 4, 5, 8))
+def test_dualpipev_has_the_phases_that_mindspeed_counts_from_its_fewest_micro_batches_on(S: int) -> None:
+    """MindSpeed 028de58c mindspeed/core/pipeline_parallel/dualpipev/dualpipev_schedules.py:310-334, stated anew."""
+    for m in range(2 * S - 1, 2 * S + 6):
+        schedule = build_schedule(ScheduleSpec("dualpipev", whole_drain=True), S, 2, m)
+        for s in range(S):
+            warm_up, both_forward, fill, overlap, half = (
+                2 * (S - 1 - s),
+                s + 1,
+                S - s - 1,
+                2 * (m - 2 * S + s + 1),
+                S - s - 1,
+            )
+            assert overlap >= 0
+            forwards = [int(v) for direction, v, *_ in schedule.order[s] if direction == 0]
+            backwards = [int(v) for direction, v, *_ in schedule.order[s] if direction == 1]
+            paired = overlap // 2
+            assert forwards == [0] * warm_up + [0, 1] * both_forward + [1] * fill + [0, 1] * paired + [1] * half
+            drain = [1, 0] * (s + 1) + [0] * (S - 1 - s)
+            assert backwards == [1] * fill + [1, 0] * (paired + half) + drain
+    with pytest.raises(ValueError, match=f"at least {2 * S - 1} micro-batches"):
+        build_schedule(ScheduleSpec("dualpipev"), S, 2, 2 * S - 2)
 
 
 # MindSpore's zero-bubble V ------------------------------------------------------------------------------------------
