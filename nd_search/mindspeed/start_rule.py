@@ -14,7 +14,6 @@ from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rule import LEGALITY, Mask, Rule
 from taylor.parsers.megatron.start_flags import MINDSPEED, MINDSPEED_LLM
 from taylor.parsers.stated_flags import StatedFlags
-from taylor.register.frameworks import MEGATRON
 
 CORE, LLM = "MindSpeed 028de58c mindspeed/features_manager/", "MindSpeed-LLM c77308a1 mindspeed_llm/features_manager/"
 SINCE = "2.1.0_core_r0.12.1 to master"
@@ -74,7 +73,6 @@ class StartRule:
             self.explanation,
             keep,
             LEGALITY,
-            frameworks=(MEGATRON.name,),
             applies=lambda context: not self.programs.isdisjoint(context.flags.programs),
             relax=self.relax,
             source=self.source,

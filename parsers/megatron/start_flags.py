@@ -50,7 +50,7 @@ def read_stated_flags(flags: Flags, *, mindspeed: bool) -> StatedFlags:
         name: None if not flag.values or flag.values[0].unknown else flag.values[0].text
         for name, flag in flags.by_name.items()
     }
-    llm = flags.has(*LLM_ALONE) or "mindspeed_llm" in (values.get("spec") or "")
+    llm = not values.keys().isdisjoint(LLM_ALONE) or "mindspeed_llm" in (values.get("spec") or "")
     layers, noops = layer_positions(flags), noop_positions(values.get("noop-layers") or "")
     stages, each, of_rank = (_whole(values, name) for name in ("pipeline-model-parallel-size", PER_CHUNK, PER_RANK))
     unaligned = values.get("pipeline-num-transformer-layers")
