@@ -153,7 +153,7 @@ def test_ends_that_leave_layers_to_no_stage_are_said_with_what_megatron_builds(s
 
 
 def test_a_layout_without_a_loss_is_refused_under_a_v_schedule_too(tmp_path: Path) -> None:
-    """DualPipeV takes its stages from the schedule; MindSpeed refuses any layout beside it before it reads the layout."""
+    """DualPipeV takes its stages from the schedule; MindSpeed refuses any layout beside it first."""
     file = job(tmp_path, "Et*4|t*4|t*4|t*4L|t", layers=17, mtp=0, pp=2, more="--schedules-method dualpipev")
     with pytest.raises(InputError, match="dualpipev-without-layout"):
         StatedFile.read(FileJob(file))
