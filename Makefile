@@ -9,6 +9,8 @@ STAMP := $(VENV)/.installed
 
 .PHONY: tree pythons imports demo pictures test profilers reliability outside random random-choices random-entries random-pairs random-layerwise recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
+.PHONY: tree pythons imports demo pictures test profilers reliability mindspeed-rules outside random random-choices random-entries random-layerwise recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -64,6 +66,11 @@ profilers: $(STAMP)
 # What must never go wrong, measured anew: docs/reliability.md. A killed campaign goes on where it was.
 reliability: $(STAMP)
 	$(BIN)/python -m benchmarks.reliability
+
+# MindSpeed's start rules against its own argument classes, of three checkouts: two minutes on two cores.
+MINDSPEED_ROOT ?= output/outside
+mindspeed-rules: $(STAMP)
+	$(BIN)/python -m benchmarks.mindspeed --megatron $(MINDSPEED_ROOT)/Megatron-LM --mindspeed $(MINDSPEED_ROOT)/MindSpeed --mindspeed_llm $(MINDSPEED_ROOT)/MindSpeed-LLM
 
 # megatron-core, whose own code the campaign runs; the clones it also reads are in benchmarks/reliability/outside.py.
 outside: $(STAMP)

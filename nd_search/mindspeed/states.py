@@ -192,6 +192,15 @@ _OF_MEMORY = [
         programs=LLM_ALONE,
     ),
     StartRule(
+        "enable-elastic-training-needs-use-distributed-optimizer",
+        "--enable-elastic-training needs --use-distributed-optimizer, which --optimizer muon turns into its own",
+        lambda t, f, c: f.on("enable-elastic-training") & ((not f.on("use-distributed-optimizer")) | _is_muon(f)),
+        "enable-elastic-training",
+        f"{LLM}high_availability/high_availability.py:59 (2.2.0 to master)",
+        "add --use-distributed-optimizer, and leave out --optimizer muon",
+        programs=LLM_ALONE,
+    ),
+    StartRule(
         "elastic-ranks",
         "--enable-elastic-training has ep = 1 and cp = 1",
         lambda t, f, c: f.on("enable-elastic-training") & ((own_ep(t, f) > 1) | (t.cp > 1)),
@@ -207,7 +216,6 @@ _OF_MEMORY = [
         for feature, other, line in (
             ("enable-hbmfault-repair", "enable-high-availability", 39),
             ("enable-elastic-training", "enable-high-availability", 55),
-            ("enable-elastic-training", "use-distributed-optimizer", 59),
         )
     ],
     *[
