@@ -7,9 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree pythons imports demo pictures test profilers reliability outside random random-choices random-entries random-pairs random-layerwise recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
-
-.PHONY: tree pythons imports demo pictures test profilers reliability mindspeed-rules outside random random-choices random-entries random-layerwise recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree pythons imports demo pictures test profilers reliability mindspeed-rules outside random random-choices random-entries random-pairs random-layerwise recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

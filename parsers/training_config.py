@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
+from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.known_error import KnownError, memory_error, step_error
 from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.ranks import OpenRanks, choices, nearest_multiples
@@ -88,6 +89,9 @@ class TrainingConfig:
     recompute_group : int
         Layers that its own plan's full recompute takes together (`TrainingRules.recompute_group`); a plan that is
         written recomputes them one by one.
+    recomputes_in_bubble : bool
+        Its own plan runs micro-batches again in the pipeline's bubble (`ScheduleSpec.bubble_share`); one that is solved
+        does not.
     recomputes_mtp : bool
         Its own plan's full recompute takes the MTP layers too, beyond those that `plan` counts; a plan that is written
         never does.
@@ -137,6 +141,7 @@ class TrainingConfig:
     plan: PipelinePlan | None
     recompute_group: int = 1
     recomputes_mtp: bool = False
+    recomputes_in_bubble: bool = False
     device_limit_mib: float | None = None
     stage_devices: tuple[tuple[str, int], ...] = ()
     margin: MemoryMargin = MemoryMargin()
@@ -186,6 +191,12 @@ class TrainingConfig:
     def as_it_recomputes(self) -> TrainingConfig:
         """The configuration with the groups in which its own plan recomputes, and the MTP layers that it takes."""
         config = self.replace(rules=self.rules.replace(recompute_group=self.recompute_group))
+        if self.recomputes_in_bubble:
+            body = self.model.body_kind
+            inputs, whole = (
+                activation_bytes(self.model, body, mode, self.strategy, self.rules) for mode in (FULL, NONE)
+            )
+            config = config.replace(schedule=replace(self.schedule, bubble_share=float(inputs / whole)))
         plan = self.plan
         if not self.recomputes_mtp or plan is None or MTP not in plan.layers:
             return config

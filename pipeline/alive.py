@@ -15,16 +15,25 @@ def alive_vectors(schedule: Schedule) -> tuple[NDArray[np.float64], ...]:
 
     A micro-batch is alive in a chunk from the start of its forward until the end of its last task
     there: the backward, or the weight gradient where the schedule has such tasks (it still needs the
-    layer inputs). A piece of a split sequence counts 1/splits.
+    layer inputs). One that runs again in the bubble counts as the share that it keeps. A piece of a
+    split sequence counts 1/splits.
 
     Returns
     -------
     tuple of float64 [n, interleaves]
         One array a stage. Memory that grows with every count peaks at one of the rows.
     """
-    return _alive_vectors(
-        schedule.order.tobytes(), schedule.order.shape, schedule.interleaves, schedule.spec.seq_splits
-    )
+    spec = schedule.spec
+    vectors = _alive_vectors(schedule.order.tobytes(), schedule.order.shape, schedule.interleaves, spec.seq_splits)
+    if spec.bubble_share is None:
+        return vectors
+    return tuple(_with_inputs_alone(alive, len(vectors), spec.bubble_share) for alive in vectors)
+
+
+def _with_inputs_alone(alive: NDArray[np.float64], stages: int, share: float) -> NDArray[np.float64]:
+    """The same where micro-batches beyond so many in the first interleave count as a share (`bubble_share`)."""
+    first = np.minimum(alive[:, :1], stages) + share * np.maximum(alive[:, :1] - stages, 0)
+    return np.concatenate([first, alive[:, 1:]], axis=1)
 
 
 @lru_cache(maxsize=64)

@@ -170,6 +170,11 @@ class ScheduleSpec:
     whole_drain : bool
         Of DualPipeV: no weight gradient is put off, not even where the pipeline drains. MindSpeed runs it so without
         ``--dualpipev-dw-detach``.
+    bubble_share : float or None
+        Of interleaved rounds: from the S-th micro-batch alive in a stage's first interleave on, a further one keeps its
+        layers' inputs alone, this share of its activations, until it runs again in the pipeline's bubble. MindSpeed's
+        ``--recompute-in-bubble`` (028de58c mindspeed/core/pipeline_parallel/ripipe_schedules.py:369-378, 476-487:
+        forwards of the first pp·vpp chunks of a stage keep all; 771-797: how many more there are). None: off.
     words : tuple of str
         Of searched orders: the order of every stage (`pipeline.words`). Empty before there is one: what is asked
         of the schedule then (memory to plan with) is answered by ZB-H1, its interleaved form, or torch's ZBV.
@@ -181,6 +186,7 @@ class ScheduleSpec:
     group_size: int | None = None
     one_ahead: bool = False
     whole_drain: bool = False
+    bubble_share: float | None = None
     words: tuple[str, ...] = ()
 
     def for_interleaves(self, interleaves: int, framework: InterleavingFramework) -> ScheduleSpec:

@@ -137,6 +137,10 @@ def _most_alive(schedule: Schedule, s: int, kept: list[Fraction]) -> Fraction:
     change = (direction == FORWARD).astype(np.int64) - (direction == frees)
     alive = np.cumsum([np.where(interleave == v, change, 0) for v in range(len(kept))], axis=1)
     moments = set(map(tuple, alive[:, direction == FORWARD].T.tolist()))
+    share = schedule.spec.bubble_share
+    if share is not None:
+        S, part = schedule.order.shape[0], Fraction(share)
+        moments = {(min(n, S) + part * max(n - S, 0), *rest) for n, *rest in moments}
     most = max(sum((n * one / splits for n, one in zip(moment, kept, strict=True)), Fraction(0)) for moment in moments)
     return max(most, Fraction(0))
 

@@ -41,7 +41,14 @@ from taylor.parsers.megatron.own_plan import (
 )
 from taylor.parsers.megatron.precision import read_narrow
 from taylor.parsers.megatron.ranks import EXTEND, Ranks, read_ranks, read_tensor_grid
-from taylor.parsers.megatron.recompute import activation_notes, kept_modules, read_group, read_modules, recomputes_mtp
+from taylor.parsers.megatron.recompute import (
+    activation_notes,
+    kept_modules,
+    read_group,
+    read_modules,
+    recomputes_in_bubble,
+    recomputes_mtp,
+)
 from taylor.parsers.megatron.start_flags import read_stated_flags
 from taylor.parsers.megatron.swap import moves_attention
 from taylor.parsers.megatron.unmodelled import EXPERTS, MINDSPEED, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
@@ -155,6 +162,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         schedule=schedule,
         plan=plan,
         recompute_group=read_group(flags),
+        recomputes_in_bubble=recomputes_in_bubble(flags, strategy),
         recomputes_mtp=bool(model.mtp_layers) and recomputes_mtp(flags),
         mtp_counted=False,
         names_chunks=flags.has(LAYOUT),

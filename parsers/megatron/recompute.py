@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taylor.cost_model.module_choices import ModuleWords, words_of
+from taylor.cost_model.strategy import Strategy
 from taylor.parsers.megatron.layout import Placement
 from taylor.parsers.megatron.offload import MODULE_INPUTS, OFFLOAD_MODULES, OFFLOADING
 from taylor.parsers.megatron.swap import SWAPPING, is_block, is_swap, moves_attention, swap_choices, swap_flags
@@ -19,6 +20,7 @@ from taylor.register.model import MTP
 PER_RANK_RECOMPUTE = "enable-recompute-layers-per-pp-rank"
 MODULES, EXPERTS_AGAIN = "recompute-modules", "moe-layer-recompute"
 ACTIVATION, ACTIVATION_LAYERS = "recompute-activation-function", "recompute-activation-function-num-layers"
+IN_BUBBLE, IN_ADVANCE = "recompute-in-bubble", "recompute-in-advance"
 RECOMPUTE_FLAGS = (
     "recompute-granularity",
     "recompute-method",
@@ -28,6 +30,8 @@ RECOMPUTE_FLAGS = (
     EXPERTS_AGAIN,
     ACTIVATION,
     ACTIVATION_LAYERS,
+    IN_BUBBLE,
+    IN_ADVANCE,
     "checkpoint-activations",
     "activations-checkpoint-method",
     "activations-checkpoint-num-layers",
@@ -258,6 +262,15 @@ def read_group(flags: Flags) -> int:
     return 1
 
 
+def recomputes_in_bubble(flags: Flags, strategy: Strategy) -> bool:
+    """Whether micro-batches run again in the pipeline's bubble: with interleaves, and two rounds of them at least.
+
+    Source: MindSpeed 028de58c mindspeed/core/pipeline_parallel/ripipe_schedules.py:779.
+    """
+    rounds = strategy.micro_batches // strategy.pp
+    return flags.has(IN_BUBBLE) and strategy.pp > 1 and strategy.vpp > 1 and rounds > 1
+
+
 def recomputes_mtp(flags: Flags) -> bool:
     """Whether full recompute takes MTP layers too: ``uniform`` does, ``block`` skips them.
 
@@ -369,6 +382,9 @@ def recompute_flags(flags: Flags, plan: PipelinePlan) -> dict[str, Setting]:
         return absent
     if full == body and not any(map(any, plan.layers.get(MTP, ()))):
         return {**absent, **_block(1), "recompute-method": "uniform"}
+    # It starts with ``block`` alone: MindSpeed 028de58c
+    # mindspeed/features_manager/pipeline_parallel/ripipe_schedules_feature.py:105-112.
+    absent.pop(IN_ADVANCE)
     # MTP layers, which no plan recomputes, are left alone by ``block`` (`recomputes_mtp`).
     return {**absent, **_block(largest)}
 

@@ -140,8 +140,8 @@ def _same(config: TrainingConfig, plan: PipelinePlan, schedule: ScheduleSpec, mo
     """Whether a configuration means a plan; `model` knows the kinds of the plan's layers."""
     if config.plan is None or schedule.name != config.schedule.name:
         return False
-    if config.recompute_group > 1 or config.recomputes_mtp:
-        return False  # The script recomputes more at once than a plan says.
+    if config.recompute_group > 1 or config.recomputes_mtp or config.recomputes_in_bubble:
+        return False  # The script recomputes more than a plan says.
     if (config.plan.stages, config.plan.interleaves) != (plan.stages, plan.interleaves):
         return False
     v_shape = schedule.v_shape

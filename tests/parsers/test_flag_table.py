@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from taylor.parsers.flag_table import FlagTable, table_from_mapping
+from taylor.parsers.flag_table import FlagTable, load_flag_table, table_from_mapping
 
 
 def _table(**rows: dict[str, Any]) -> FlagTable:
@@ -86,3 +86,9 @@ def test_a_starred_row_stands_for_every_key_below_it() -> None:
 def test_a_row_that_is_not_in_the_form_is_refused(row: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         _table(flag=row)
+
+
+def test_true_alone_leaves_no_operator_out_of_mindformers_recompute() -> None:
+    table, key = load_flag_table("taylor.parsers.mindformers", "keys.yaml"), "recompute_config.select_recompute_exclude"
+    assert table.unmodelled([(key, "True")]) == ()
+    assert [flag.memory for flag in table.unmodelled([(rf"{key}.feed_forward\.mul", "True")])] == ["more"]

@@ -21,7 +21,7 @@ from taylor.parsers.megatron.read import (
     TIME_ALONE,
     config_from_launch,
 )
-from taylor.parsers.megatron.recompute import EXCHANGE_OVERLAPS
+from taylor.parsers.megatron.recompute import EXCHANGE_OVERLAPS, IN_ADVANCE, IN_BUBBLE
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.megatron.swap import SWAP_MODULES, SWAPPING
 from taylor.parsers.megatron.unmodelled import (
@@ -290,7 +290,8 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
     # has a price in a pipeline alone, and an overlap of the experts' exchange decides for another.
     unpriced = {*LEGALITY_ALONE, *TIME_ALONE, OFFLOADING, OFFLOAD_MODULES, SWAPPING, SWAP_MODULES}
     # Flags of a grid of TP's ranks leave with it where a plan has another TP.
-    unpriced |= {*EXCHANGE_OVERLAPS, DOCUMENT_MASKS, *GRID_FLAGS, "context-parallel-algo", "use-fused-rmsnorm"}
+    unpriced |= {*EXCHANGE_OVERLAPS, DOCUMENT_MASKS, *GRID_FLAGS, IN_BUBBLE, IN_ADVANCE}
+    unpriced |= {"context-parallel-algo", "use-fused-rmsnorm"}
     assert asked - read - unpriced == set(), "flags that are asked for: their rows must say read"
 
 
