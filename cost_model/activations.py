@@ -137,8 +137,8 @@ def _experts_entry(layer: LayerSpec) -> _Entry:
 
 
 def micro_batch_tokens(degrees: Degrees, rules: TrainingRules) -> Any:
-    """Tokens of one micro-batch on one context-parallel rank."""
-    return degrees.mbs * rules.seq_length / degrees.cp
+    """Tokens of one micro-batch on one context-parallel rank, of those that train."""
+    return (2 if rules.pairs else 1) * degrees.mbs * rules.seq_length / degrees.cp
 
 
 def sequence_split(degrees: Degrees) -> Any:

@@ -104,6 +104,8 @@ def _state(
     gradient = rules.gradient_bytes / gradient_shards
     weight = _weight_bytes(shards, rules, copy_weights, matrices)
     kept = _kept_bytes(shards, split, rules, matrices)
+    if rules.pairs:
+        weight = weight + rules.param_bytes  # The reference model's.
     return StateBytes(held * weight, held * gradient, held * kept / (shards if split else 1))
 
 

@@ -226,6 +226,10 @@ class TrainingRules:
         TP's ranks form a grid, of so many ranks that split tokens and outputs by so many that split the hidden size
         (``--tp-2d --tp-x --tp-y``, `cost_model.tensor_grid`); what a layer keeps is split as under sequence parallel,
         which the strategy of such a job states. None: they form one group.
+    pairs : bool
+        A sample is a pair of answers, which train together, beside a frozen reference model that runs forward alone:
+        DPO (MindSpeed-LLM c77308a1 mindspeed_llm/tasks/posttrain/dpo/dpo_model.py:55-110; dpo_trainer.py:363-370,
+        ``wrap_with_ddp=False``: no gradients and no optimizer states).
     """
 
     framework: Framework = DEFAULT_FRAMEWORK
@@ -286,6 +290,7 @@ class TrainingRules:
     graphed: tuple[str, ...] = ()
     recompute_group: int = 1
     tensor_grid: tuple[int, int] | None = None
+    pairs: bool = False
 
     @property
     def adds_in_products(self) -> bool:

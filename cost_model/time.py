@@ -128,8 +128,9 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         exposed = np.maximum(again - forward, 0.0), np.maximum(behind - backward, 0.0)
     pieces = LayerPieces(work, attention + scores, grouped.forward, tensor, expert)
     select = selective_ms(model, kind, degrees, rules, speed, pieces)
-    # Full recompute runs the forward again by itself, before the backward.
-    return LayerTime(forward, backward, {FULL: again, SELECT: select}, exposed)
+    # Full recompute runs the forward again by itself, before the backward. A reference model runs forward beside the one
+    # that trains, and is not recomputed.
+    return LayerTime(forward * (2 if rules.pairs else 1), backward, {FULL: again, SELECT: select}, exposed)
 
 
 def head_time(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> tuple[Any, Any]:
@@ -138,7 +139,9 @@ def head_time(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: 
     product = speed.product(work.flops, work.read_bytes, work.written_bytes)
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
     gather = gather_ms(boundary, degrees.tp, 1, device, speed.network)
-    return product + speed.bytes(work.element_bytes) + gather, speed.bytes(work.embedding_bytes) + gather
+    models = 2 if rules.pairs else 1
+    head, embedding = product + speed.bytes(work.element_bytes) + gather, speed.bytes(work.embedding_bytes) + gather
+    return models * head, models * embedding
 
 
 def lag_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Any:
@@ -166,7 +169,7 @@ def lags_by_stage_ms(
 
 def _sent_ms(distance: Any, model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Any:
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes / sequence_split(degrees)
-    return send_ms(boundary, distance, device, Speed.of(device, rules).network)
+    return send_ms((2 if rules.pairs else 1) * boundary, distance, device, Speed.of(device, rules).network)
 
 
 _PARTS: tuple[Callable[[LayerTime], Any], ...] = (
@@ -340,7 +343,7 @@ def _context_ms(
         recurrent, attention = layer.recurrent, layer.attention
         if attention is not None:
             width = _context_width(attention, degrees.tp * ways)
-            whole = degrees.mbs * rules.seq_length * width * rules.compute_bytes
+            whole = tokens * degrees.cp * width * rules.compute_bytes
             ring = ring + gather_ms(whole, degrees.cp / ways, degrees.tp * ways, device, speed.network)
             queries = attention.n_heads * (attention.qk_width + attention.v_width) / degrees.tp
             volume = tokens * (queries + ways * width) * rules.compute_bytes

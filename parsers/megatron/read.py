@@ -288,6 +288,7 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         logged_bytes=sum(moved for flag, moved in _LOGGED_BYTES.items() if flags.has(flag)),
         graphed=_graphed(flags),
         tensor_grid=read_tensor_grid(flags),
+        pairs=flags.text("stage", default="sft") == "dpo",
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
 

@@ -290,7 +290,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
     # has a price in a pipeline alone, and an overlap of the experts' exchange decides for another.
     unpriced = {*LEGALITY_ALONE, *TIME_ALONE, OFFLOADING, OFFLOAD_MODULES, SWAPPING, SWAP_MODULES}
     # Flags of a grid of TP's ranks leave with it where a plan has another TP.
-    unpriced |= {*EXCHANGE_OVERLAPS, DOCUMENT_MASKS, *GRID_FLAGS, IN_BUBBLE, IN_ADVANCE}
+    unpriced |= {*EXCHANGE_OVERLAPS, DOCUMENT_MASKS, *GRID_FLAGS, IN_BUBBLE, IN_ADVANCE, "stage"}
     unpriced |= {"context-parallel-algo", "use-fused-rmsnorm"}
     assert asked - read - unpriced == set(), "flags that are asked for: their rows must say read"
 
