@@ -172,7 +172,7 @@ def wanted_small(flags: dict[str, Any], run: Setting, mindspeed: bool) -> dict[s
 
 
 DROPPED = {
-    "auto-settings": True, "load": "/old", "save": "/new", "recompute-granularity": "full",
+    "load": "/old", "save": "/new", "recompute-granularity": "full",
     "recompute-method": "uniform", "recompute-num-layers": 1, "num-layers-per-virtual-pipeline-stage": 1,
 }  # fmt: skip
 
@@ -186,8 +186,8 @@ def test_a_small_run_has_the_flags_of_its_sizes_and_of_the_profile_and_keeps_the
     if stated:
         flags |= {"tensor-model-parallel-size": 8, "pipeline-model-parallel-size": 2, "context-parallel-size": 1,
                   "expert-model-parallel-size": 1, "num-experts": 1, **DROPPED}  # fmt: skip
-        flags |= {"num-layer-list": "1,3"} if mindspeed else {}
-    launch, dropped = script(flags), (*DROPPED, "num-layer-list")
+        flags |= {"num-layer-list": "1,3", "auto-settings": True} if mindspeed else {}
+    launch, dropped = script(flags), (*DROPPED, "num-layer-list", "auto-settings")
     for tp, pp, experts in itertools.product((1, 2), (1, 2, 4), (1, 8)):
         run = Setting(tp=tp, pp=pp, dp=16 // (tp * pp), ep=min(2, experts), experts=experts, mbs=3, seq=512,
                       layers=2 * pp)  # fmt: skip
