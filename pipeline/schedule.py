@@ -103,9 +103,8 @@ def _up_and_down(stages: Any) -> Any:
 
 _ZERO_BUBBLE = ScheduleTraits(split_backward=True, needs_pipeline=True)
 
-_PIECE_ROUNDS = ScheduleTraits(
-    least_interleaves=2, sequence_splits=True, piece_rounds=True, remainder=DEALT, needs_pipeline=True
-)
+_SEQPIPE = ScheduleTraits(sequence_splits=True, remainder=DEALT, needs_pipeline=True)
+_PIECE_ROUNDS = replace(_SEQPIPE, least_interleaves=2, piece_rounds=True)
 
 _TRAITS = {
     "gpipe": ScheduleTraits(most_interleaves=1, keeps_all=True),
@@ -113,7 +112,7 @@ _TRAITS = {
     "interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, low_memory_switch=True),
     "megatron-interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, whole_rounds=True),
     "torch-interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, remainder=EVEN),
-    "seqpipe": ScheduleTraits(sequence_splits=True, remainder=DEALT, needs_pipeline=True),
+    "seqpipe": _SEQPIPE,
     "seqvpp": _PIECE_ROUNDS,
     "seqsmartvpp": replace(_PIECE_ROUNDS, short_warm_up=True, even_stages=True),
     "zero_bubble_v": replace(_V_SHAPE, least_micro_batches=_up_and_down),
