@@ -23,7 +23,18 @@ ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 
-MODEL = ROOT / "config" / "pretrain_deepseek3_671b_1024p.yaml"
+SOLVED = (
+    "-shell",
+    str(ROOT / "config" / "pretrain_llama3_70b.sh"),
+    "--device",
+    "h100-80g",
+    "-vpp",
+    "2",
+    "--risk",
+    "5%",
+)
+"""The second example of the READMEs."""
+
 WIDTH, HEIGHT = 1280, 1000
 WIDEST = 1280
 COLOURS = 128
@@ -35,7 +46,7 @@ SETTLED_MS = 5000
 
 def take_report(folder: Path, chromium: str) -> bytes:
     """The first screen of the page of a solve."""
-    _taylor(folder, "pipeline_parallel.py", "-yaml", str(MODEL), "-o", "solved.yaml", "--html", "report.html")
+    _taylor(folder, "pipeline_parallel.py", *SOLVED, "-o", "solved.sh", "--html", "report.html")
     _run(
         folder, chromium, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
         f"--window-size={WIDTH},{HEIGHT}", f"--virtual-time-budget={SETTLED_MS}", "--screenshot=report.png",
