@@ -37,6 +37,8 @@ def evaluated(path: Path, device: str) -> tuple[float, float, int, int]:
     assert config.plan is not None
     memory = memory_profile(config.model, config.strategy, config.rules, 1e9, config.schedule)
     problem = build_problem(config, memory, estimate_ratios(config.model, config.strategy, config.rules, spec))
+    if problem.pairing is None or not problem.schedule.v_shape:
+        raise SystemExit(f"{path}: does not run DualPipeV with --moe-fb-overlap")
     plan = plan_in_terms_of(problem, config.plan)
     flags = launcher_of(config).launch(path).flags  # type: ignore[attr-defined]
     positions, empty = layer_positions(flags), empty_positions(flags)

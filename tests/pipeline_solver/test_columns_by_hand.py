@@ -89,7 +89,7 @@ def test_what_is_told_of_a_column_is_what_its_chunks_say(problem: PipelineProble
         layers = columns.layers[c].tolist()
         plan = plan_with(problem, s, layers, columns.recompute[c])
         exact, _, _ = exact_times(problem, plan, schedule)
-        times = [float(exact[d, v, s]) for d in range(2) for v in range(V)]
+        times = [float(exact[d, v, s, -1]) for d in range(2) for v in range(V)]
         assert columns.durations[c].tolist() == pytest.approx(times)
         assert columns.work[c] == pytest.approx(sum(times))
         assert columns.totals[c].tolist() == [sum(layers[v][j] for v in range(V)) for j in range(K)]

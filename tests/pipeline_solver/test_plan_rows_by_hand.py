@@ -211,7 +211,7 @@ class Rows:
         problem = self.problem
         exact, _, _ = exact_times(problem, plan, self.model.plans.schedule)
         times = np.zeros(self.model.graph.classes)
-        for (direction, v, s), time in exact.items():
+        for (direction, v, s, _), time in exact.items():
             times[(direction * problem.interleaves + v) * problem.stages + s] = float(time)
         return times
 
