@@ -128,8 +128,8 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         exposed = np.maximum(again - forward, 0.0), np.maximum(behind - backward, 0.0)
     pieces = LayerPieces(work, attention + scores, grouped.forward, tensor, expert)
     select = selective_ms(model, kind, degrees, rules, speed, pieces)
-    # Full recompute runs the forward again by itself, before the backward. A reference model runs forward beside the one
-    # that trains, and is not recomputed.
+    # Full recompute runs the forward again by itself, before the backward. A reference model runs forward beside the
+    # trained one, and is not recomputed.
     return LayerTime(forward * (2 if rules.pairs else 1), backward, {FULL: again, SELECT: select}, exposed)
 
 
