@@ -26,6 +26,8 @@ SIGNS = {
     "torchrun --nproc_per_node 8 pretrain_gpt.py {} --spec megatron.core.models.hybrid stack": None,
     "torchrun --nproc_per_node 8 pretrain_gpt.py {} --use-fused-rmsnorm": "it has --use-fused-rmsnorm",
     "torchrun --nproc_per_node 8 pretrain_gpt.py {} --swap-optimizer": "it has --swap-optimizer",
+    "export NCCL_IB_TIMEOUT=22\ntorchrun --nproc_per_node 8 pretrain_gpt.py {} --rope-theta 500000": None,
+    "export NCCL_IB_TIMEOUT=22\ntorchrun --nproc_per_node 8 pretrain_gpt.py {} --pack --neat-pack": "it has --pack",
     "torchrun --nproc_per_node 8 posttrain_gpt.py {}": "it starts posttrain_gpt.py",
     "msrun --worker_num 8 --local_worker_num 8 pretrain_gpt.py {}": "it starts msrun",
     "torchrun --nproc_per_node 8 pretrain_gpt.py {} --spec mindspeed_llm.tasks.models.spec.deepseek_spec layer_spec": (
