@@ -125,6 +125,7 @@ imports: $(STAMP) tree
 lint: $(STAMP) tree imports
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/python -m benchmarks.words
 	$(BIN)/mypy
 
 clean:

@@ -1,0 +1,147 @@
+"""The word check: words that the project's texts do not use, each with what stands in their place.
+
+Run from the repository's root: ``python -m benchmarks.words``. It prints one line a hit and ends with 1 where there is
+one. `SOURCES` says which files are read and how; docstrings and messages join it as further lines.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+WORDS = {
+    r"told|tell(?:s|ing)? apart": "predicted, estimated; reported, printed; distinguished",
+    r"held (?:against|by a test)|holds? (?:\w+ ){0,4}against": "checked against, covered by a test",
+    r"rows? holds?|does not hold|do not hold": "passes, is satisfied; fails",
+    r"rooms?|houses?|doors?|roads?|face": "package, project, entry point, path; memory or time that is free",
+    r"own plans?|(?:file|script)'s own": "baseline, the plan in the file; the same file",
+    r"states (?:are )?split": "distributed optimizer (ZeRO-1) over n ranks",
+    r"interleaves": "virtual stages (VPP)",
+    r"closed forms?": "analytical model",
+    r"walks?|walked": "local search; depth-first enumeration; sweep",
+    r"crowded|fruitless|hemmed in|in vain": "too many columns, no progress, stalled, without success",
+    r"anew": "again",
+    r"at hand": "available",
+    r"besides": "in addition (to), apart from",
+    r"lest": "so that … not",
+    r"such as (?:are|is)": "which are",
+    r"so many|as many as wanted": "n, the number of",
+    r"19 of 20": "95 % upper limit",
+    r"fits \(tight\)": "likely to run out of memory: x MiB free, y % risk",
+}
+"""Pattern of what is not written, whole words in any case, and what is."""
+
+ALLOWED = {
+    "README.md": ("file's own plan",),
+    "README.zh-CN.md": ("file's own plan",),
+}
+"""Phrases that a page may use, by its path; each is a quotation or a name. Keep it short."""
+
+GENERATED = ("docs/commands.md", "docs/flags.md", "docs/recipes.md")
+"""Pages that are written from code: their words are changed there."""
+
+NOT_YET_COVERED = (
+    "docs/mathematics.md",
+    "docs/tune.md",
+    "docs/layerwise.md",
+    "docs/offload.md",
+)
+"""Pages that are not checked yet."""
+
+Lines = Iterator[tuple[int, str]]
+"""(line number, text) of what a reader of a file reads as prose."""
+
+_CODE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
+_WRITTEN = re.compile(r"<!--[^>]*\bwritten by\b.*?<!--[^>]*\bend of\b[^>]*-->", re.IGNORECASE | re.DOTALL)
+_INLINE = re.compile(r"``.*?``|`[^`\n]*`|\]\([^)\n]*\)")
+
+
+def prose(text: str) -> Lines:
+    """Markdown without its code, link targets and the parts that a program writes."""
+    for pattern in (_CODE, _WRITTEN, _INLINE):
+        text = pattern.sub(lambda match: "`" + "\n" * match[0].count("\n") + "`", text)
+    yield from enumerate(text.splitlines(), 1)
+
+
+def docstrings(text: str) -> Lines:
+    """Docstrings of a module, its classes and functions, and the strings below its constants and fields."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            for number, line in prose(node.value.value):
+                yield node.lineno + number - 1, line
+
+
+def messages(text: str) -> Lines:
+    """String literals with a blank, docstrings left out: what a program may print."""
+    tree = ast.parse(text)
+    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or id(node) in documented:
+            continue
+        if isinstance(node.value, str) and " " in node.value:
+            yield node.lineno, node.value.replace("\n", " ")
+
+
+SOURCES: tuple[tuple[str, Callable[[str], Lines]], ...] = (
+    ("README*.md", prose),
+    ("CONTRIBUTING.md", prose),
+    ("SECURITY.md", prose),
+    ("docs/**/*.md", prose),
+)
+"""Glob from the root, and the reader of such files."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A word that is not to be written."""
+
+    place: str
+    """Path and line, as `docs/api.md:12`."""
+    word: str
+    instead: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: «{self.word}»: {self.instead}"
+
+
+def hits(place: str, lines: Lines, allowed: Sequence[str] = ()) -> Iterator[Hit]:
+    """Hits in the lines of one file."""
+    for number, line in lines:
+        for phrase in allowed:
+            line = line.replace(phrase, "")
+        for pattern, instead in WORDS.items():
+            for found in re.finditer(rf"(?<![\w-])(?:{pattern})(?![\w-])", line, _flags(pattern)):
+                yield Hit(f"{place}:{number}", found[0], instead)
+
+
+def _flags(pattern: str) -> re.RegexFlag:
+    # «Hugging Face» is a name.
+    return re.RegexFlag(0) if "face" in pattern else re.IGNORECASE
+
+
+def check(root: Path = ROOT) -> list[Hit]:
+    """Hits in all files that `SOURCES` names."""
+    found: list[Hit] = []
+    for pattern, reader in SOURCES:
+        for path in sorted(root.glob(pattern)):
+            place = path.relative_to(root).as_posix()
+            if place not in (*GENERATED, *NOT_YET_COVERED):
+                found += hits(place, reader(path.read_text(encoding="utf-8")), ALLOWED.get(place, ()))
+    return found
+
+
+def main() -> int:
+    """Print the hits; exit code 1 where there is one."""
+    found = check()
+    print(*found, sep="\n", end="\n" if found else "")
+    print(f"words: {len(found)} hits")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
