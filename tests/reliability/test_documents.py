@@ -64,6 +64,30 @@ def test_a_page_prints_the_same_commands_in_both_languages(page: str):
     assert all(words[0] in ("python", "taylor", *commands.ELSEWHERE) for words in english)
 
 
+OTHER_TWINS = sorted(
+    page.name for page in (ROOT / "docs" / "zh").glob("*.md") if f"docs/zh/{page.name}" not in commands.PAGES.values()
+)
+"""Chinese pages whose English twin lies in docs/ and whose commands need a cluster, so that no test types them."""
+
+
+def fenced(text: str) -> list[str]:
+    """Fenced blocks of a page, comments of shell lines left out."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [re.sub(r"\s+# .*$", "", block, flags=re.MULTILINE) for block in blocks]
+
+
+@pytest.mark.parametrize("name", OTHER_TWINS)
+def test_a_page_that_is_not_typed_has_the_same_blocks_in_both_languages(name: str):
+    english, chinese = ((folder / name).read_text(encoding="utf-8") for folder in (ROOT / "docs", ROOT / "docs" / "zh"))
+    assert fenced(english) == fenced(chinese) != []
+
+
+@pytest.mark.parametrize("page", commands.PAGES)
+def test_a_page_has_the_same_blocks_in_both_languages(page: str):
+    english, chinese = ((ROOT / name).read_text(encoding="utf-8") for name in (page, commands.PAGES[page]))
+    assert fenced(english) == fenced(chinese)
+
+
 def test_the_quick_commands_of_the_pages_run_in_a_fresh_clone_as_they_are_printed():
     result = commands.typed(quick=True)
     assert result["faults"] == [] and result["commands"] >= 12
