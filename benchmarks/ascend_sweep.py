@@ -32,7 +32,7 @@ from taylor.cost_model.parameters import total_parameters
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.stated_size import size_note
-from taylor.workflows.devices import choose_device
+from taylor.workflows.statement.devices import choose_device
 
 READ_SUFFIXES = (".sh", ".yaml", ".yml")
 KEPT_SUFFIXES = (*READ_SUFFIXES, ".json")

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule, ScheduleSpec
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerChoice, LayerKind, Pairing, PipelineProblem, StageTimes
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, Pairing, PipelineProblem, StageTimes
 
 Choice = tuple[int, ...]
 """Layers of one chunk: how many by kind, then how many by recompute mode (full, select)."""
@@ -592,9 +592,9 @@ def _as_plan(
 
 def faults(problem: PipelineProblem, truth: BruteForce, solver: str, *, mps: bool = False) -> list[str]:
     """Where a solver's answer, its plan, or its model file under CBC departs from the optimum."""
-    from taylor.pipeline_solver.checker import check
-    from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL
-    from taylor.pipeline_solver.solve import solve
+    from taylor.pipeline_solver.check.checker import check
+    from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL
+    from taylor.pipeline_solver.solving.solve import solve
 
     solution = solve(problem, SolveOptions(solver=solver))
     if truth.plan is None:
@@ -614,9 +614,9 @@ def faults(problem: PipelineProblem, truth: BruteForce, solver: str, *, mps: boo
 def _mps_optimum(problem: PipelineProblem, solution: object) -> float:
     import pulp
 
-    from taylor.pipeline_solver.cbc import cbc_path
-    from taylor.pipeline_solver.model_files import write_mps
-    from taylor.pipeline_solver.solution import Solution
+    from taylor.pipeline_solver.milp.cbc import cbc_path
+    from taylor.pipeline_solver.milp.model_files import write_mps
+    from taylor.pipeline_solver.model.solution import Solution
 
     assert isinstance(solution, Solution)
     with tempfile.TemporaryDirectory() as folder:

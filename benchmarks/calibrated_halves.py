@@ -24,7 +24,7 @@ from taylor.parsers.read import read_config
 from taylor.profiling.calibration.fit import Measured, calibrate
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
-from taylor.workflows.calibrate import read_runs, step_measured
+from taylor.workflows.measuring.calibrate import read_runs, step_measured
 
 SETS = ("nemo-dense", "nemo-moe", "papers-megatron-lm", "papers-zero", "torchtitan", "mindspeed-dense")
 

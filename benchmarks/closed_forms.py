@@ -20,9 +20,9 @@ from taylor.cost_model.best_case import best_case_peak_mib
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.cost_model.time import quick_step_ms
-from taylor.pipeline_solver.branch_and_cut import branch_and_cut
-from taylor.pipeline_solver.least_memory import explain_infeasible
-from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.milp.least_memory import explain_infeasible
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
 from taylor.register.registry import Registry
 
 ONE_BY_ONE = 200

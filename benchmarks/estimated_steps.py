@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import search
 from taylor.parsers.read import read_config
-from taylor.workflows.devices import choose_device
-from taylor.workflows.quick_solves import QuickSolves
+from taylor.workflows.searching.quick_solves import QuickSolves
+from taylor.workflows.statement.devices import choose_device
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"
 JOBS = (

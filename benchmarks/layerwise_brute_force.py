@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from taylor.base.compiled import compiled
 from taylor.base.errors import InputError
 from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCost, EndCosts, Layout, MemorySettings
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, LayerwisePlan
@@ -26,8 +27,7 @@ from taylor.layerwise.exact.solve import FixedSolution, solve_fixed
 from taylor.layerwise.job import LayerwiseJob, OuterChoice
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import FORWARD, Schedule, ScheduleSpec
-from taylor.pipeline_solver.compiled import compiled
-from taylor.pipeline_solver.milp import MilpStatus
+from taylor.pipeline_solver.milp.milp import MilpStatus
 
 MOST_S = 300.0
 """Seconds for one case's solution; the longest takes 10 s of CPU time, which a busy machine stretches."""

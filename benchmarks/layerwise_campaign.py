@@ -31,7 +31,7 @@ from taylor.base.errors import InputError
 from taylor.command_lines.layerwise import build_parser
 from taylor.command_lines.layerwise_options import search_request
 from taylor.layerwise.checker import check_plan
-from taylor.workflows.layerwise_search import search_job
+from taylor.workflows.layerwise.layerwise_search import search_job
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "output" / "layerwise_campaign"

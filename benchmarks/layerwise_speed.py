@@ -25,7 +25,7 @@ from taylor.layerwise.exact.fixed import FixedProblem
 from taylor.layerwise.exact.solve import FixedSolution, solve_fixed
 from taylor.layerwise.job import LayerwiseJob, OuterChoice
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.workflows.layerwise_search import search_job
+from taylor.workflows.layerwise.layerwise_search import search_job
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 RANKS = 8

@@ -37,7 +37,7 @@ from taylor.cost_model.workspaces import allocated_mib
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.registry import Registry
-from taylor.workflows.planned_step import planned_step_ms
+from taylor.workflows.statement.planned_step import planned_step_ms
 
 MEASURED = Path(__file__).resolve().parents[2] / "shared" / "data" / "measured_runs"
 

@@ -28,14 +28,14 @@ from taylor.cost_model.parameters import total_parameters
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.read import read_config
 from taylor.parsers.write_back import write_plan
-from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.register.registry import Registry
-from taylor.workflows.devices import choose_device
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.model_job import ModelJob, model_file, write_strategies
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.solve_file import solve_stated
-from taylor.workflows.stated_file import StatedFile
+from taylor.workflows.searching.model_job import ModelJob, model_file, write_strategies
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_stated
+from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.options import FileJob, Outputs
+from taylor.workflows.statement.stated_file import StatedFile
 
 DEVICES = ("a100-80g", "h100-80g", "h200-141g", "mi300x-192g", "ascend-910b")
 CONFIGS = Path("../shared/data/model_configs/models")

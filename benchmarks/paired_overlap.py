@@ -24,10 +24,10 @@ from taylor.parsers.registry import launcher_of
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
-from taylor.pipeline_solver.evaluate import step_time
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.timing.evaluate import step_time
 from taylor.register.registry import Registry
-from taylor.workflows.problem import build_problem, plan_in_terms_of
+from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
 
 
 def evaluated(path: Path, device: str) -> tuple[float, float, int, int]:

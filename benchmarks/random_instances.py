@@ -46,13 +46,13 @@ from benchmarks.reliability.campaign import Figure, Part, Portion, Result, fault
 from taylor.base.console import start_logging
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.checker import check, exact_host_memory, exact_peak_memory
-from taylor.pipeline_solver.evaluate import host_memory_mib, peak_memory_mib, step_time
-from taylor.pipeline_solver.model_files import CUTS_SUFFICE, write_mps
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL, Solution
-from taylor.pipeline_solver.solve import SolverDisagreement, solve
+from taylor.pipeline_solver.check.checker import check, exact_host_memory, exact_peak_memory
+from taylor.pipeline_solver.milp.model_files import CUTS_SUFFICE, write_mps
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL, Solution
+from taylor.pipeline_solver.solving.solve import SolverDisagreement, solve
+from taylor.pipeline_solver.timing.evaluate import host_memory_mib, peak_memory_mib, step_time
 
 INSTANCES = 2000
 OF_A_PORTION = 20
@@ -221,7 +221,7 @@ def model_file_faults(problem: PipelineProblem, solution: Solution, optimum: flo
     import highspy
     import pulp
 
-    from taylor.pipeline_solver.cbc import cbc_path
+    from taylor.pipeline_solver.milp.cbc import cbc_path
 
     with tempfile.TemporaryDirectory() as folder:
         path = write_mps(problem, solution, Path(folder) / "model.mps")

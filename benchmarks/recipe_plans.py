@@ -28,17 +28,17 @@ from taylor.base.errors import TaylorError
 from taylor.base.files import write_atomic
 from taylor.cost_model.profile import MemoryProfile
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.progress import Progress
-from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL, Solution
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.progress import Progress
+from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL, Solution
+from taylor.pipeline_solver.solving.solve import solve
 from taylor.register.registry import Registry
-from taylor.workflows.devices import choose_device
-from taylor.workflows.evaluate_file import own_solution
-from taylor.workflows.options import FileJob
-from taylor.workflows.planned_file import over_limit
-from taylor.workflows.stated_file import StatedFile
+from taylor.workflows.showing.planned_file import over_limit
+from taylor.workflows.solving.evaluate_file import own_solution
+from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.options import FileJob
+from taylor.workflows.statement.stated_file import StatedFile
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "recipes.md"
 HEAD = """# Published recipes and the best plan

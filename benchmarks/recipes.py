@@ -26,7 +26,7 @@ from taylor.parsers.megatron.script import Script
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.registry import Registry
-from taylor.workflows.planned_step import planned_step_ms
+from taylor.workflows.statement.planned_step import planned_step_ms
 
 RECIPES = Path(__file__).resolve().parents[2] / "shared" / "data" / "recipes"
 _TENSORWISE = "--fp8-format hybrid --fp8-recipe tensorwise --fp8-param-gather"

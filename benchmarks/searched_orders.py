@@ -18,9 +18,9 @@ import numpy as np
 
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.event_graph import edge_lags
-from taylor.pipeline_solver.order_problem import OrderProblem
-from taylor.pipeline_solver.order_search import search_order
+from taylor.pipeline_solver.orders.order_problem import OrderProblem
+from taylor.pipeline_solver.orders.order_search import search_order
+from taylor.pipeline_solver.timing.event_graph import edge_lags
 
 
 def random_case(rng: np.random.Generator, interleaves: int, most: int, stages: int = 4) -> OrderProblem:

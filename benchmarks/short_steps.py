@@ -29,7 +29,7 @@ from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
-from taylor.workflows.planned_step import planned_step_ms
+from taylor.workflows.statement.planned_step import planned_step_ms
 
 STEPS_MS: Mapping[str, float] = {
     "tp1_pp1_dist_optimizer_no_mmap_bin_files__a100_8": 112,

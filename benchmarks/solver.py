@@ -24,13 +24,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.compact_milp import solve_compact
-from taylor.pipeline_solver.exact import solve_exact
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.solution import Solution
-from taylor.pipeline_solver.solve import solve
-from taylor.pipeline_solver.start_time_milp import solve_start_times
+from taylor.pipeline_solver.milp.compact_milp import solve_compact
+from taylor.pipeline_solver.milp.start_time_milp import solve_start_times
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.solution import Solution
+from taylor.pipeline_solver.solving.exact import solve_exact
+from taylor.pipeline_solver.solving.solve import solve
 
 Method = Callable[..., Solution]
 

@@ -19,7 +19,7 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
-from taylor.workflows.tune import launcher_for
+from taylor.workflows.tuning.tune import launcher_for
 
 DEVICE = "ascend-910b"
 

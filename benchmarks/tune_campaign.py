@@ -45,8 +45,8 @@ from taylor.blackbox.stage_problem import Blocks, BlockTimes, even_stages, stage
 from taylor.blackbox.step_laws import StepLaws
 from taylor.parsers.small_run import Machines, Setting
 from taylor.pipeline.plan import FULL
-from taylor.workflows.tune import launcher_for
-from taylor.workflows.tune_search import SearchOptions, ShownRun, TunedLaws, search_plans
+from taylor.workflows.tuning.tune import launcher_for
+from taylor.workflows.tuning.tune_search import SearchOptions, ShownRun, TunedLaws, search_plans
 
 CARDS = Machines(2, 8)
 SHAPE_RUNS, MEMORY_STAGES = 12, 100

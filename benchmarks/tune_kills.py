@@ -22,8 +22,8 @@ from pathlib import Path
 
 from benchmarks.standin_build import hidden_cluster
 from benchmarks.standin_script import script_text
-from taylor.workflows.tune import TuneOptions, tune
-from taylor.workflows.tune_search import BEST
+from taylor.workflows.tuning.tune import TuneOptions, tune
+from taylor.workflows.tuning.tune_search import BEST
 
 COMMAND = Path(__file__).resolve().parents[1] / "tests" / "blackbox" / "standin_training.py"
 MEMORY = 8 * 2.0**30

@@ -24,7 +24,7 @@ from taylor.blackbox.operator_base import Origin
 from taylor.blackbox.rejection import Cleaned
 from taylor.blackbox.small_runs import SEARCHABLE, plan_small_runs
 from taylor.parsers.profiles.operators import Operator
-from taylor.workflows.tune_search import ShownRun, TunedLaws
+from taylor.workflows.tuning.tune_search import ShownRun, TunedLaws
 
 SAMPLES_EACH = 50
 LOOKUPS = 200

@@ -20,11 +20,11 @@ from taylor.blackbox.stage_problem import schedule_of, stage_blocks, stage_peaks
 from taylor.blackbox.step_laws import StepLaws
 from taylor.parsers.small_run import JobSizes, Setting
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver.evaluate import step_time
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import Solution
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import Solution
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.timing.evaluate import step_time
 
 MOST_MBS, MOST_CP, MOST_STAGES, MOST_CHUNKS = 8, 16, 64, 8
 AHEAD = 0.95

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from taylor.blackbox.stage_problem import alive_chunks
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan, deal_kinds
-from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 
 MOST_GROWTH = 3
 """Layers that the last chunk of a stage may have beyond equal ones, and the first one lack."""

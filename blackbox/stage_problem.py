@@ -20,7 +20,7 @@ from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 
 EMBEDDING, DENSE, LAYER, HEAD = "embedding", "dense", "layer", "head"
 """The blocks that small runs show, in the order of the model; `DENSE` where layers without experts stand in front."""

@@ -26,7 +26,7 @@ from taylor.layerwise.exact.uniform import uniform_plan
 from taylor.layerwise.job import LayerwiseJob, OuterChoice
 from taylor.layerwise.space import SpaceLimits, divisors
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
-from taylor.pipeline_solver.stopping import OutOfTime
+from taylor.pipeline_solver.model.stopping import OutOfTime
 
 Tell = Callable[[str], None]
 Moved = Callable[[int, str], None]

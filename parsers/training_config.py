@@ -232,9 +232,9 @@ class TrainingConfig:
     def in_kinds_of_model(self, plan: PipelinePlan) -> PipelinePlan:
         """The plan with its MTP layers named, where it was made for a problem that merges them into the body.
 
-        A problem in which an MTP layer costs what a body layer does has no kind for it (`workflows.problem`). Such a
-        plan counts MTP layers among the body's, and a file has a key of their own for them. Where MTP layers count as
-        layers they are the last ones in model order.
+        A problem in which an MTP layer costs what a body layer does has no kind for it
+        (`workflows.statement.problem`). Such a plan counts MTP layers among the body's, and a file has a key of their
+        own for them. Where MTP layers count as layers they are the last ones in model order.
         """
         count = self.model.mtp_layers
         if not count or not self.mtp_counted or MTP in plan.layers:

@@ -2,9 +2,9 @@
 
 The package solves any pipeline problem and knows nothing of configuration files:
 
->>> from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
->>> from taylor.pipeline_solver.options import SolveOptions
->>> from taylor.pipeline_solver.solve import solve
+>>> from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+>>> from taylor.pipeline_solver.model.options import SolveOptions
+>>> from taylor.pipeline_solver.solving.solve import solve
 >>> body = LayerKind("body", count=10, forward=1.0, layer_mib=400.0, activation_mib={"none": 250.0, "full": 20.0})
 >>> problem = PipelineProblem(
 ...     stages=2, interleaves=1, micro_batches=8, kinds=(body,), static_mib=(500.0, 900.0), limit_mib=(4000.0, 4000.0),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD
-from taylor.pipeline_solver.problem import LayerChoice, PipelineProblem
+from taylor.pipeline_solver.model.problem import LayerChoice, PipelineProblem
 from taylor.report.intervals import FloatArray
 
 IntArray = NDArray[np.int64]

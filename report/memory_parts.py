@@ -10,7 +10,7 @@ import numpy as np
 from taylor.cost_model.memory import StageBreakdown
 from taylor.dryrun.stage_memory import StageMemory
 from taylor.pipeline.plan import PipelinePlan, kind_of
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.model.problem import PipelineProblem
 
 AGREE_MIB = 1.0
 """Closed forms whose totals are this near to the planned peaks are their parts."""

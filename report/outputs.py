@@ -9,8 +9,8 @@ from typing import Mapping, Sequence
 from taylor.base.errors import InputError
 from taylor.dryrun.stage_memory import StageMemory
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import Solution
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import Solution
 from taylor.report.chrome_trace import write_chrome_trace
 from taylor.report.facts import PageFacts, PageTable
 from taylor.report.html import write_html_report

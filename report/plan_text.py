@@ -11,8 +11,8 @@ from rich.text import Text
 
 from taylor.base.console import wrapped
 from taylor.pipeline.plan import FULL, PipelinePlan, mode_title
-from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
-from taylor.pipeline_solver.solution import Solution
+from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.model.solution import Solution
 
 NAME_WIDTH = 12
 """Columns of a name before its text."""

@@ -13,10 +13,10 @@ from taylor.pipeline.dependencies import dependencies
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import NONE, PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
-from taylor.pipeline_solver.durations import chunk_durations, graph_of
-from taylor.pipeline_solver.entries import settled
-from taylor.pipeline_solver.evaluate import bubble_shares
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.model.places import settled
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.timing.durations import chunk_durations, graph_of
+from taylor.pipeline_solver.timing.evaluate import bubble_shares
 from taylor.report.host_link import host_transfers, summed_choices
 from taylor.report.intervals import FloatArray
 from taylor.report.timeline import OPTIMIZER, IntArray, MemorySteps, Timeline

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from taylor.cost_model.known_error import NEIGHBOUR_ERROR
-from taylor.pipeline_solver.solution import CUT_OFF, FEASIBLE, OPTIMAL, OVER_LIMIT
+from taylor.pipeline_solver.model.solution import CUT_OFF, FEASIBLE, OPTIMAL, OVER_LIMIT
 from taylor.report.compress import compress, compress_grid, in_gib, number, parse_json, strategy_text
 
 STATUS_STYLE = {OPTIMAL.value: "green", FEASIBLE.value: "yellow", CUT_OFF.value: "dim"}

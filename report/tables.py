@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from taylor.pipeline.plan import FULL
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import Solution
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import Solution
 from taylor.report.compress import compress
 from taylor.report.compress import gap_text as gap_text
 

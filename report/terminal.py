@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from taylor.base.console import error_console, live_display
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import Solution
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import Solution
 from taylor.report.compress import gap_text, strategy_text
 from taylor.report.plan_text import pair_lines, plan_table
 from taylor.report.planned import planned_timeline

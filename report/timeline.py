@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
-from taylor.pipeline_solver.solution import BubbleShares
+from taylor.pipeline_solver.model.solution import BubbleShares
 from taylor.report.host_link import HostTransfers
 from taylor.report.intervals import Activity, FloatArray, merged
 

@@ -25,8 +25,8 @@ from taylor.base.files import read_text
 from taylor.register.registry import Registry
 from taylor.serve.jobs import Jobs
 from taylor.serve.question import Models, Question
-from taylor.workflows.compare import compare
-from taylor.workflows.history import Store
+from taylor.workflows.measuring.history import Store
+from taylor.workflows.showing.compare import compare
 
 ASSETS = Path(__file__).parent / "assets"
 

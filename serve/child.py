@@ -15,16 +15,16 @@ from taylor.base.files import read_text, write_atomic
 from taylor.base.memory_limit import limit_memory
 from taylor.base.orphans import end_with_parent
 from taylor.parsers.registry import launcher_of
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.progress import Progress
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.progress import Progress
 from taylor.serve.question import Models, Question
-from taylor.workflows.candidates import load_candidates
-from taylor.workflows.history import Store, remember_ranking, remember_solve
-from taylor.workflows.interrupted import FOLDER as INTERRUPTED
-from taylor.workflows.model_job import ModelJob, write_strategies
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.rank import RankOptions, rank
-from taylor.workflows.solve_file import solve_file
+from taylor.workflows.measuring.history import Store, remember_ranking, remember_solve
+from taylor.workflows.ranking.candidates import load_candidates
+from taylor.workflows.ranking.rank import RankOptions, rank
+from taylor.workflows.searching.model_job import ModelJob, write_strategies
+from taylor.workflows.solving.interrupted import FOLDER as INTERRUPTED
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
 
 JOB, PROGRESS, DONE = "job.json", "progress.json", "done.json"
 

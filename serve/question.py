@@ -15,16 +15,16 @@ from taylor.cost_model.time import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
-from taylor.pipeline_solver.evaluate import peak_memory_mib, step_time
+from taylor.pipeline_solver.timing.evaluate import peak_memory_mib, step_time
 from taylor.register.registry import Registry
 from taylor.report.memory_parts import from_breakdown, from_problem
-from taylor.workflows.devices import choose_device
-from taylor.workflows.job_facts import JobFacts
-from taylor.workflows.legality import require_legal
-from taylor.workflows.model_job import ModelJob, model_file, per_node, state_model
-from taylor.workflows.problem import build_problem, plan_in_terms_of
-from taylor.workflows.schedules import require_schedule
-from taylor.workflows.stated_file import read_for
+from taylor.workflows.searching.model_job import ModelJob, model_file, per_node, state_model
+from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.job_facts import JobFacts
+from taylor.workflows.statement.legality import require_legal
+from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
+from taylor.workflows.statement.schedules import require_schedule
+from taylor.workflows.statement.stated_file import read_for
 
 MOST_KNOWN = 64
 """Models kept at hand."""

@@ -24,27 +24,27 @@ from taylor.parsers.tables.memory_profile import read_memory_profile
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver import evaluate as evaluation
-from taylor.pipeline_solver.model_files import write_mps, write_sol
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.progress import OnProgress
-from taylor.pipeline_solver.result import Result
+from taylor.pipeline_solver.milp.model_files import write_mps, write_sol
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.progress import OnProgress
+from taylor.pipeline_solver.solving.result import Result
+from taylor.pipeline_solver.timing import evaluate as evaluation
 from taylor.register.device import DeviceSpec
 from taylor.results import Found, Planned
-from taylor.workflows.candidates import config_files, load_candidates
-from taylor.workflows.devices import choose_device
-from taylor.workflows.evaluate_file import evaluate_own, own_solution
-from taylor.workflows.legality import refuse_unknown_rules, rules_waived
-from taylor.workflows.model_job import ModelJob, choose_strategy, model_file
-from taylor.workflows.options import FileJob, RatioChoice
-from taylor.workflows.own_plans import runs_on
-from taylor.workflows.planned_file import PlannedFile
-from taylor.workflows.quick_solves import QuickSolves
-from taylor.workflows.rank import PROVEN_CANDIDATES, Ranking, RankOptions
-from taylor.workflows.rank import rank as rank_candidates
-from taylor.workflows.solve_file import plan_or_raise, solve_stated
-from taylor.workflows.stated_file import StatedFile
+from taylor.workflows.ranking.candidates import config_files, load_candidates
+from taylor.workflows.ranking.own_plans import runs_on
+from taylor.workflows.ranking.rank import PROVEN_CANDIDATES, Ranking, RankOptions
+from taylor.workflows.ranking.rank import rank as rank_candidates
+from taylor.workflows.searching.model_job import ModelJob, choose_strategy, model_file
+from taylor.workflows.searching.quick_solves import QuickSolves
+from taylor.workflows.showing.planned_file import PlannedFile
+from taylor.workflows.solving.evaluate_file import evaluate_own, own_solution
+from taylor.workflows.solving.solve_file import plan_or_raise, solve_stated
+from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.legality import refuse_unknown_rules, rules_waived
+from taylor.workflows.statement.options import FileJob, RatioChoice
+from taylor.workflows.statement.stated_file import StatedFile
 
 Configuration = str | Path | TrainingConfig
 """A configuration's file, or the configuration that `read` gave."""
@@ -379,7 +379,7 @@ def write(what: Planned | Found, path: str | Path | None = None) -> list[Path]:
         page, picture = (target, None) if suffix == ".html" else (None, target)
         told: dict[str, Any] = {}
         if what.planned is not None and page is not None:
-            from taylor.workflows.page_facts import memory_parts, page_facts, page_tables
+            from taylor.workflows.showing.page_facts import memory_parts, page_facts, page_tables
 
             plan = what.planned
             told = {"facts": page_facts(plan), "parts": memory_parts(plan), "tables": page_tables(plan)}

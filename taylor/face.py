@@ -18,14 +18,14 @@ from taylor.cost_model.strategy import Strategy as Strategy
 from taylor.parsers.training_config import TrainingConfig as TrainingConfig
 from taylor.pipeline.plan import PipelinePlan as PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec as ScheduleSpec
-from taylor.pipeline_solver.problem import LayerKind as LayerKind
-from taylor.pipeline_solver.problem import PipelineProblem as PipelineProblem
-from taylor.pipeline_solver.solution import Solution as Solution
+from taylor.pipeline_solver.model.problem import LayerKind as LayerKind
+from taylor.pipeline_solver.model.problem import PipelineProblem as PipelineProblem
+from taylor.pipeline_solver.model.solution import Solution as Solution
 from taylor.register import device, model
 from taylor.register.registry import Registry as Registry
 from taylor.results import Found as Found
 from taylor.results import Planned as Planned
-from taylor.workflows.rank import Ranking as Ranking
+from taylor.workflows.ranking.rank import Ranking as Ranking
 
 EXAMPLES = shipped.CONFIG
 Device = device.DeviceSpec

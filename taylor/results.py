@@ -11,13 +11,12 @@ from taylor.nd_search.emit import candidate_frame
 from taylor.nd_search.search import SearchResult
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.result import Result
-from taylor.pipeline_solver.solution import Solution
-from taylor.pipeline_solver.solution_text import summary_html
-from taylor.workflows.fit import FitVerdict
-from taylor.workflows.planned_file import PlannedFile
-from taylor.workflows.verdict import speed_text, verdict
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import Solution, summary_html
+from taylor.pipeline_solver.solving.result import Result
+from taylor.workflows.showing.fit import FitVerdict
+from taylor.workflows.showing.planned_file import PlannedFile
+from taylor.workflows.showing.verdict import speed_text, verdict
 
 if TYPE_CHECKING:
     import pandas as pd

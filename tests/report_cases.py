@@ -9,7 +9,7 @@ import pandas as pd
 
 from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 
 
 def deepseek(

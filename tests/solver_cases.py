@@ -6,7 +6,7 @@ from typing import Any
 
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 
 REFERENCE_OBJECTIVE = 1132.662249
 """Step time of the reference case, published with the contract."""

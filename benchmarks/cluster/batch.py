@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.cluster.rankings import candidates, ranked
 from benchmarks.reliability.campaign import Figure, Part, Portion, Result
-from taylor.workflows.cluster import open_cluster
+from taylor.workflows.running.cluster import open_cluster
 
 CANDIDATES, JOBS = 24, 2
 START_SECONDS = 60.0
@@ -183,5 +183,5 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ]  # fmt: skip
 
 
-SOURCES = ("workflows/cluster.py", "workflows/cluster_jobs.py", "workflows/far_solve.py")
+SOURCES = ("workflows/running/cluster.py", "workflows/running/cluster_jobs.py", "workflows/running/far_solve.py")
 BATCH = Part("batch", lambda share: [Portion("slurm", slurm), Portion("pbs", pbs)], figures, at_once=1, sources=SOURCES)

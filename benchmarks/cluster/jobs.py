@@ -21,11 +21,11 @@ from typing import Any
 import psutil
 
 from benchmarks.reliability.campaign import Figure, Part, Portion, Result
-from taylor.workflows.cluster import open_cluster
-from taylor.workflows.process_pool import run_in_processes
+from taylor.workflows.running.cluster import open_cluster
+from taylor.workflows.running.process_pool import run_in_processes
 
 WORKERS, JOBS, A_PROCESS = 1000, 100_000, 100
-SOURCES = ("workflows/cluster.py", "workflows/cluster_jobs.py", "workflows/process_pool.py")
+SOURCES = ("workflows/running/cluster.py", "workflows/running/cluster_jobs.py", "workflows/running/process_pool.py")
 
 UNWATCHED = {
     "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",

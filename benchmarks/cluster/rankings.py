@@ -19,16 +19,16 @@ import psutil
 
 from benchmarks.reliability.campaign import Figure, Part, Portion, Result, chosen, total
 from benchmarks.reliability.load import write_candidates
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.solution import Solution
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.solution import Solution
 from taylor.register.registry import Registry
-from taylor.workflows import rank_solves
-from taylor.workflows.candidate_file import CandidateFile
-from taylor.workflows.candidates import load_candidates
-from taylor.workflows.cluster import open_cluster
-from taylor.workflows.far_solve import FarSolve
-from taylor.workflows.kept_solves import SolveStore
-from taylor.workflows.rank import RankOptions, rank
+from taylor.workflows.ranking import rank_solves
+from taylor.workflows.ranking.candidate_file import CandidateFile
+from taylor.workflows.ranking.candidates import load_candidates
+from taylor.workflows.ranking.rank import RankOptions, rank
+from taylor.workflows.running.cluster import open_cluster
+from taylor.workflows.running.far_solve import FarSolve
+from taylor.workflows.running.kept_solves import SolveStore
 
 CANDIDATES, KILL_CANDIDATES, KILL_RUNS, PAIRS = 200, 24, 20, 3
 RUNS_TOGETHER = 10

@@ -24,7 +24,7 @@ from benchmarks.brute_force import random_problem
 from benchmarks.reliability.campaign import ROOT, Figure, Part, kept_figures, run_part
 from taylor.base.console import log, start_logging
 from taylor.base.files import read_text, write_atomic
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.solving.solve import solve
 
 PARTS = (
     "solver", "schedules", "legality", "reading", "mutation", "former_faults", "determinism", "kills", "inputs",

@@ -47,7 +47,7 @@ FORMER = (
         ("tests/parsers/megatron/test_launched.py",),
     ),
     Former(
-        "a plan's selective recompute is not charged unless it is searched", "workflows/problem.py",
+        "a plan's selective recompute is not charged unless it is searched", "workflows/statement/problem.py",
         "unsearched = (SELECT,) if own and not searched else ()", "unsearched = ()",
         ("tests/workflows/test_evaluate_file.py::"
          "test_a_plan_is_charged_for_selective_recompute_whether_or_not_it_is_searched",),
@@ -144,7 +144,7 @@ FORMER = (
         ("tests/workflows/test_devices.py",),
     ),
     Former(
-        "ratios are the older tool's unless asked for", "workflows/options.py",
+        "ratios are the older tool's unless asked for", "workflows/statement/options.py",
         "    fixed: bool = False", "    fixed: bool = True", ("tests/workflows/test_time_ratios.py",),
     ),
     Former(
@@ -157,7 +157,7 @@ FORMER = (
         ("tests/parsers/megatron/test_scripts.py", "tests/parsers/megatron/test_model.py"),
     ),
     Former(
-        "what the launcher would not start is planned all the same", "workflows/schedules.py",
+        "what the launcher would not start is planned all the same", "workflows/statement/schedules.py",
         "if (misfit := config.misfit) is not None and", "if (misfit := config.misfit) is None and",
         ("tests/parsers/megatron/test_layouts.py",),
     ),
@@ -195,7 +195,7 @@ FORMER = (
         ("tests/parsers/profiles/test_streams.py",),
     ),
     Former(
-        "Ctrl-C writes the plan so far into the user's file", "workflows/interrupted.py",
+        "Ctrl-C writes the plan so far into the user's file", "workflows/solving/interrupted.py",
         "planned.plan, output=copy)", "planned.plan, output=config.path)", ("tests/workflows/test_interrupted.py",),
     ),
     Former(
@@ -203,7 +203,7 @@ FORMER = (
         "EXIT_INTERRUPTED = 130", "EXIT_INTERRUPTED = 0", ("tests/workflows/test_interrupted.py", "tests/base"),
     ),
     Former(
-        "a killed tool's workers stay for good", "pipeline_solver/worker_pool.py",
+        "a killed tool's workers stay for good", "pipeline_solver/tree/worker_pool.py",
         "    end_with_parent(coordinator)\n", "",
         ("tests/base/test_orphans.py",),
     ),
@@ -226,7 +226,7 @@ FORMER = (
         ("tests/parsers/mindformers/test_write.py",),
     ),
     Former(
-        "a check of which every dry-run crashed passes", "workflows/memory_check.py",
+        "a check of which every dry-run crashed passes", "workflows/solving/memory_check.py",
         "    if result.says_nothing:\n        raise _unchecked(result)\n", "",
         ("tests/dryrun/test_check.py::"
          "test_a_check_whose_every_dry_run_crashed_passes_nothing_and_ends_with_code_5",),
@@ -262,12 +262,12 @@ FORMER = (
         "replicated=table - split + positions", "replicated=table - split - positions", (_FORMULAS,),
     ),
     Former(
-        "what the last LP leaves out may be the plan that reaches its bound", "pipeline_solver/generation.py",
+        "what the last LP leaves out may be the plan that reaches its bound", "pipeline_solver/bounds/generation.py",
         "self.last.bound + 1e-6 * abs(step_time)", "self.last.bound - 1e-6 * abs(step_time)",
         ("tests/pipeline_solver/test_stage_pricing.py",),
     ),
     Former(
-        "lower bounds are missing from the model's file", "pipeline_solver/linear_form.py",
+        "lower bounds are missing from the model's file", "pipeline_solver/milp/linear_form.py",
         "elif lower or form.integer[index]:", "elif lower and form.integer[index]:",
         ("tests/pipeline_solver/test_model_files.py::test_bounds_of_columns_and_rows_are_those_that_another_reader_finds",),
     ),

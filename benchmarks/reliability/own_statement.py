@@ -21,7 +21,7 @@ from benchmarks.reliability.published_orders import (
     torch_order,
 )
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem, StageTimes
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem, StageTimes
 
 TOLERANCE = 1e-6
 

@@ -14,7 +14,7 @@ from benchmarks.reliability.outside import NotHere
 from taylor.cost_model.alive import alive_micro_batches
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 
 SHAPES = 200
 TIMES = ((1, 1, 1), (10, 12, 9), (10, 11, 10))
@@ -166,6 +166,6 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
 
 
 PART = Part("schedules", portions, figures, sources=(
-    "pipeline", "pipeline_solver/event_graph.py", "cost_model/alive.py", "benchmarks/reliability/schedules.py",
+    "pipeline", "pipeline_solver/timing/event_graph.py", "cost_model/alive.py", "benchmarks/reliability/schedules.py",
     "benchmarks/reliability/published_orders.py", "benchmarks/reliability/outside.py",
 ))  # fmt: skip

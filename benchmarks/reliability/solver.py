@@ -14,14 +14,14 @@ from benchmarks.reliability.campaign import Figure, Part, Portion, Result, chose
 from benchmarks.reliability.own_statement import own_faults
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.compact_milp import solve_compact
-from taylor.pipeline_solver.highs_model import HighsModel
-from taylor.pipeline_solver.model_files import write_mps
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
-from taylor.pipeline_solver.solve import SolverDisagreement, complete, solve
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.milp.compact_milp import solve_compact
+from taylor.pipeline_solver.milp.highs_model import HighsModel
+from taylor.pipeline_solver.milp.model_files import write_mps
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution
+from taylor.pipeline_solver.solving.solve import SolverDisagreement, complete, solve
 
 TOLERANCE = 1e-6
 """Relative difference at which two optima count as the same."""
@@ -198,7 +198,7 @@ def _model_file_optima(problem: PipelineProblem, solution: Solution) -> dict[str
     import highspy
     import pulp
 
-    from taylor.pipeline_solver.cbc import cbc_path
+    from taylor.pipeline_solver.milp.cbc import cbc_path
 
     optima: dict[str, float | None] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -14,7 +14,7 @@ from benchmarks.synthetic.profiles import SyntheticTimes, write_synthetic_profil
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.read import read_config
 from taylor.parsers.write_back import emit_variant
-from taylor.workflows.memory_source import memory_info_path
+from taylor.workflows.statement.memory_source import memory_info_path
 
 SHELL = """\
 #!/bin/bash

@@ -11,8 +11,8 @@ from benchmarks.reliability.specimens import SHELL, TOML
 from taylor.base.files import write_atomic
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan, as_grid
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.solution import Solution
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.solution import Solution
 
 LLAMA = ROOT / "config" / "pretrain_llama2_7b.yaml"
 
@@ -23,7 +23,7 @@ Writer = Callable[[Path, int], object]
 @cache
 def _solved(which: int) -> tuple[PipelineProblem, Solution]:
     """A problem worked by hand, and one of two plans for it as a solution."""
-    from taylor.pipeline_solver.evaluate import evaluate
+    from taylor.pipeline_solver.timing.evaluate import evaluate
 
     problem = PipelineProblem(
         2, 1, 4, (LayerKind("body", 4, 1.0, 10.0, {NONE: 4.0, FULL: 1.0}),), (5.0, 7.0), (100.0, 100.0)
@@ -79,7 +79,7 @@ def _searched(what: str) -> Writer:
 
 def _model(form: str) -> Writer:
     def write(folder: Path, which: int) -> object:
-        from taylor.pipeline_solver.model_files import write_mps
+        from taylor.pipeline_solver.milp.model_files import write_mps
 
         return write_mps(*_solved(which), folder / "model.mps", form=form)
 
@@ -87,7 +87,7 @@ def _model(form: str) -> Writer:
 
 
 def _sol(folder: Path, which: int) -> object:
-    from taylor.pipeline_solver.model_files import write_sol
+    from taylor.pipeline_solver.milp.model_files import write_sol
 
     return write_sol(*_solved(which), folder / "plan.sol")
 
@@ -104,8 +104,8 @@ def _view(role: str, name: str) -> Writer:
 
 
 def _result(folder: Path, which: int) -> object:
-    from taylor.workflows.evaluate_file import evaluate_file
-    from taylor.workflows.options import FileJob, Outputs
+    from taylor.workflows.solving.evaluate_file import evaluate_file
+    from taylor.workflows.statement.options import FileJob, Outputs
 
     job = FileJob(LLAMA, TimeRatios(backward=2.0 + which), dryrun=False, check=False)
     return evaluate_file(job, Outputs(folder=folder, result_json=folder / "result.json"))

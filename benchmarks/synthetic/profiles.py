@@ -23,7 +23,7 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.dependencies import dependencies
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
-from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 from taylor.profiling.pattern import Pass, charged_kinds, chunk_passes, task_order
 from taylor.register.model import DENSE, MOE
 

@@ -14,8 +14,8 @@ from taylor.base.errors import InfeasibleError, NoSolutionError
 from taylor.dryrun.fitting.linear_memory import Floats, LinearMemory
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRunResult
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import Solution
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import Solution
 
 SOLVES = 24
 """Problems solved in one round in search of such plans."""

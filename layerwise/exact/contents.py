@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from taylor.base.compiled import compiled
 from taylor.layerwise.exact.events import Array, LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem, least_order
 from taylor.layerwise.exact.relaxation import Prices
 from taylor.pipeline.schedule import BACKWARD, FORWARD
-from taylor.pipeline_solver.compiled import compiled
 
 
 class TooManyContents(Exception):

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from taylor.base.compiled import compiled
 from taylor.pipeline.schedule import BACKWARD, FORWARD, Schedule
-from taylor.pipeline_solver.compiled import compiled
-from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 
 Array = NDArray[np.float64]
 

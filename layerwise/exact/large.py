@@ -19,8 +19,8 @@ from taylor.layerwise.exact.events import Array, LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem, least_order
 from taylor.layerwise.exact.relaxation import Relaxed, relax, relax_above
 from taylor.pipeline.schedule import BACKWARD, FORWARD
-from taylor.pipeline_solver.highs_model import HighsModel
-from taylor.pipeline_solver.linear_form import LinearForm, Row
+from taylor.pipeline_solver.milp.highs_model import HighsModel
+from taylor.pipeline_solver.milp.linear_form import LinearForm, Row
 
 Counts = NDArray[np.int16]
 """Layers of one stage by chunk and choice [V, C]."""

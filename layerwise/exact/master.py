@@ -13,9 +13,9 @@ from taylor.layerwise.exact.contents import Contents
 from taylor.layerwise.exact.events import Array, LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem
 from taylor.layerwise.exact.relaxation import TIGHT, cut_row
-from taylor.pipeline_solver.highs_model import HighsModel
-from taylor.pipeline_solver.linear_form import LinearForm, Row
-from taylor.pipeline_solver.milp import MilpStatus
+from taylor.pipeline_solver.milp.highs_model import HighsModel
+from taylor.pipeline_solver.milp.linear_form import LinearForm, Row
+from taylor.pipeline_solver.milp.milp import MilpStatus
 
 MOST_ROUNDS = 400
 ROUNDING = 1e-7

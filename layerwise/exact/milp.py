@@ -14,9 +14,9 @@ import numpy as np
 
 from taylor.layerwise.exact.events import LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem
-from taylor.pipeline_solver.highs_model import HighsModel
-from taylor.pipeline_solver.linear_form import INFINITY, LinearForm, Row, write_mps_file
-from taylor.pipeline_solver.milp import MilpOutcome
+from taylor.pipeline_solver.milp.highs_model import HighsModel
+from taylor.pipeline_solver.milp.linear_form import INFINITY, LinearForm, Row, write_mps_file
+from taylor.pipeline_solver.milp.milp import MilpOutcome
 
 STEP = "step_time"
 Terms = list[tuple[int, float]]

@@ -17,10 +17,10 @@ from taylor.base.budget import TimeBudget
 from taylor.layerwise.exact.events import Array, LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem
 from taylor.pipeline.schedule import BACKWARD, FORWARD
-from taylor.pipeline_solver.highs_model import HighsModel
-from taylor.pipeline_solver.linear_form import LinearForm, Row
-from taylor.pipeline_solver.milp import MilpStatus
-from taylor.pipeline_solver.stopping import OutOfTime, Stopper
+from taylor.pipeline_solver.milp.highs_model import HighsModel
+from taylor.pipeline_solver.milp.linear_form import LinearForm, Row
+from taylor.pipeline_solver.milp.milp import MilpStatus
+from taylor.pipeline_solver.model.stopping import OutOfTime, Stopper
 
 MOST_ROUNDS = 300
 TIGHT = 1e-9

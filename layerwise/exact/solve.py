@@ -23,7 +23,7 @@ from taylor.layerwise.exact.relaxation import MOST_ROUNDS, relax
 from taylor.layerwise.exact.stage_tree import StageTree, free_contents
 from taylor.layerwise.exact.whole import WholeLayers
 from taylor.layerwise.job import OuterChoice
-from taylor.pipeline_solver.stopping import OutOfTime
+from taylor.pipeline_solver.model.stopping import OutOfTime
 
 FIRST_BUDGET, GROWTH = 0.002, 3.0
 """The first budget, as a share of the bound, and what it grows by."""

@@ -20,9 +20,9 @@ from taylor.layerwise.exact.contents import Contents, StageListing, TooManyConte
 from taylor.layerwise.exact.events import Array, LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem
 from taylor.layerwise.exact.relaxation import new_paths
-from taylor.pipeline_solver.highs_model import HighsModel
-from taylor.pipeline_solver.linear_form import LinearForm, Row
-from taylor.pipeline_solver.milp import MilpStatus
+from taylor.pipeline_solver.milp.highs_model import HighsModel
+from taylor.pipeline_solver.milp.linear_form import LinearForm, Row
+from taylor.pipeline_solver.milp.milp import MilpStatus
 
 Mask = NDArray[np.bool_]
 MOST_COLUMNS = 2000

@@ -17,9 +17,9 @@ from taylor.layerwise.exact.fixed import FixedProblem
 from taylor.layerwise.exact.large import Assembled, Counts, LargeSearch
 from taylor.layerwise.exact.relaxation import FIRST_TIME, Relaxed, cut_row, new_paths, relaxed_form
 from taylor.pipeline.schedule import BACKWARD, FORWARD
-from taylor.pipeline_solver.highs_model import HighsModel
-from taylor.pipeline_solver.linear_form import LinearForm, Row
-from taylor.pipeline_solver.milp import MilpStatus
+from taylor.pipeline_solver.milp.highs_model import HighsModel
+from taylor.pipeline_solver.milp.linear_form import LinearForm, Row
+from taylor.pipeline_solver.milp.milp import MilpStatus
 
 FIRST_NODES, MOST_NODES = 2000, 100_000
 """Nodes of the first round, of which a round that runs out of them leaves twice as many to the next; and of any."""

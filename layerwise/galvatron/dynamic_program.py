@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.pipeline_solver.compiled import compiled
+from taylor.base.compiled import compiled
 
 
 @compiled

@@ -21,7 +21,7 @@ from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy
 from taylor.layerwise.galvatron.dynamic_program import StageProgram
 from taylor.layerwise.galvatron.tasks import Task
 from taylor.layerwise.job import LayerwiseJob, OuterChoice
-from taylor.pipeline_solver.stopping import Stopper
+from taylor.pipeline_solver.model.stopping import Stopper
 
 LAYOUT_PRICE = 1e-7
 """Its price of a byte that changes its layout over an all-reduce's ms a MiB."""

@@ -21,7 +21,7 @@ from taylor.cost_model.margin import MemoryMargin
 from taylor.parsers.tables.ratios import MAX_RATIO
 
 if TYPE_CHECKING:  # a command's --help and --version must not wait for what only its work needs
-    from taylor.workflows.options import DryRunOptions
+    from taylor.workflows.statement.options import DryRunOptions
 
 MOST = 10**9
 """Largest count a flag takes: a thousand times the ranks, the batch and the seconds of anybody's job."""
@@ -277,7 +277,7 @@ def refuse_unknown_solver(name: str) -> None:
     InputError
         Names those like it, and those that there are.
     """
-    from taylor.pipeline_solver.solvers import SOLVERS, solver_named
+    from taylor.pipeline_solver.solving.solvers import SOLVERS, solver_named
 
     entry = solver_named(name)
     if entry.name not in SOLVERS:
@@ -565,7 +565,7 @@ def dryrun_options(args: argparse.Namespace, mindformers: str | None) -> DryRunO
     mindformers : str or None
         Path of ``run_mindformer.py`` or its folder, whose flag differs between the tools.
     """
-    from taylor.workflows.options import DryRunOptions
+    from taylor.workflows.statement.options import DryRunOptions
 
     return DryRunOptions(
         backend=args.dryrun_backend,

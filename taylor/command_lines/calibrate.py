@@ -48,8 +48,8 @@ def run(arguments: Sequence[str], program: str = "taylor calibrate") -> None:
     from taylor.base.files import refuse_unwritable
     from taylor.report.calibration import errors_table, figures_table, verdict
     from taylor.report.terminal import print_table
-    from taylor.workflows.calibrate import CalibrateOptions, memory_sentence
-    from taylor.workflows.calibrate_store import calibrate_from
+    from taylor.workflows.measuring.calibrate import CalibrateOptions, memory_sentence
+    from taylor.workflows.measuring.calibrate_store import calibrate_from
 
     output = path_or_none(args.output)
     if output is not None:

@@ -68,7 +68,7 @@ def run(arguments: Sequence[str], program: str = "taylor check") -> None:
     from taylor.report.layerwise import check_pairs, stage_table
     from taylor.report.measured import layerwise_table, plan_text
     from taylor.report.terminal import print_pairs, print_table
-    from taylor.workflows.layerwise import LayerwiseRequest, check_file
+    from taylor.workflows.layerwise.layerwise import LayerwiseRequest, check_file
 
     request = LayerwiseRequest(
         tuple(Path(each) for each in args.profiles), args.seq, args.hidden, args.memory, args.costs, args.model,

@@ -15,7 +15,7 @@ from taylor.command_lines.arguments import CommandParser
 if TYPE_CHECKING:  # a command's --help must not wait for Dask, nor for what solves
     from concurrent.futures import Executor
 
-    from taylor.workflows.history import Store
+    from taylor.workflows.measuring.history import Store
 
 CLUSTER_VARIABLE, STORE_VARIABLE = "TAYLOR_CLUSTER", "TAYLOR_STORE"
 
@@ -47,7 +47,7 @@ def chosen_cluster(args: argparse.Namespace) -> Iterator[Executor | None]:
     if not args.cluster:
         yield None
         return
-    from taylor.workflows.cluster import open_cluster
+    from taylor.workflows.running.cluster import open_cluster
 
     with open_cluster(args.cluster) as executor:
         yield executor
@@ -74,7 +74,7 @@ def chosen_store(args: argparse.Namespace, output: Path) -> Store | None:
     """
     if args.store.strip().lower() == NO_STORE:
         return None
-    from taylor.workflows.history import FILE, Store
+    from taylor.workflows.measuring.history import FILE, Store
 
     if not args.store:
         return Store(str(output / FILE))
@@ -92,7 +92,7 @@ def store_to_read(args: argparse.Namespace) -> Store:
     InputError
         When there is none.
     """
-    from taylor.workflows.history import FILE, Store
+    from taylor.workflows.measuring.history import FILE, Store
 
     if args.store:
         _refuse_other_names(args.store)

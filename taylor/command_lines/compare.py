@@ -41,7 +41,7 @@ def run(arguments: Sequence[str], program: str = "taylor compare") -> None:
     from taylor.base.files import refuse_unwritable
     from taylor.report.page_tables import terminal_table
     from taylor.report.terminal import print_table
-    from taylor.workflows.compare import compare_results, write_comparison_page
+    from taylor.workflows.showing.compare import compare_results, write_comparison_page
 
     page = path_or_none(args.html)
     if page is not None:

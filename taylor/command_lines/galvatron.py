@@ -14,7 +14,7 @@ from taylor.base.errors import InputError
 from taylor.command_lines.arguments import CommandParser, path_or_none
 
 if TYPE_CHECKING:
-    from taylor.workflows.measured_costs import CostAnswer, CostRequest
+    from taylor.workflows.layerwise.measured_costs import CostAnswer, CostRequest
 
 
 def build_parser(program: str = "taylor galvatron") -> CommandParser:
@@ -68,7 +68,7 @@ def run(arguments: Sequence[str], program: str = "taylor galvatron") -> None:
     """Parse, read, print."""
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
-    from taylor.workflows.measured_costs import is_folder
+    from taylor.workflows.layerwise.measured_costs import is_folder
 
     paths = [Path(path) for path in args.paths]
     if args.costs == "estimate":
@@ -94,7 +94,7 @@ def _folder(args: argparse.Namespace, paths: list[Path]) -> None:
     from taylor.parsers.galvatron.folder import read_folders
     from taylor.report.measured import folder_pairs, laws_table
     from taylor.report.terminal import print_pairs, print_table
-    from taylor.workflows.measured_costs import folder_record, known_laws
+    from taylor.workflows.layerwise.measured_costs import folder_record, known_laws
 
     folder = read_folders(paths)
     if args.json:
@@ -108,14 +108,14 @@ def _folder(args: argparse.Namespace, paths: list[Path]) -> None:
 
 def _costs(args: argparse.Namespace, paths: list[Path]) -> None:
     from taylor.parsers.galvatron.folder import read_folders
-    from taylor.workflows.measured_costs import answer_costs
+    from taylor.workflows.layerwise.measured_costs import answer_costs
 
     request = _request(args, "galvatron" if args.costs == "galvatron" else "taylor")
     _print_costs(answer_costs(read_folders(paths), request), as_json=args.json)
 
 
 def _estimate(args: argparse.Namespace) -> None:
-    from taylor.workflows.estimated_costs import estimate_costs, named_model
+    from taylor.workflows.layerwise.estimated_costs import estimate_costs, named_model
 
     if args.paths:
         cure = "leave the folders out, or --costs taylor reads them"
@@ -135,7 +135,7 @@ def _estimate(args: argparse.Namespace) -> None:
 def _request(args: argparse.Namespace, provider: str) -> CostRequest:
     """The job that costs are asked for, checked."""
     from taylor.cost_model.measured.cost_table import Setting
-    from taylor.workflows.measured_costs import CostRequest
+    from taylor.workflows.layerwise.measured_costs import CostRequest
 
     for name in ("layers", "hidden", "seq", "gbs"):
         if getattr(args, name) is None:
@@ -216,7 +216,7 @@ def _strategy(args: argparse.Namespace, path: Path) -> None:
 
 
 def _script(args: argparse.Namespace, strategy: Path, script: Path, target: Path | None) -> None:
-    from taylor.workflows.layerwise_script import layerwise_script, profiled_steps, write_layerwise_script
+    from taylor.workflows.layerwise.layerwise_script import layerwise_script, profiled_steps, write_layerwise_script
 
     if args.to is not None:
         log.warning("--to: has no effect beside --script")

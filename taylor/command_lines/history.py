@@ -21,7 +21,7 @@ from taylor.command_lines.arguments import (
 from taylor.command_lines.cluster import STORE_VARIABLE, store_to_read
 
 if TYPE_CHECKING:
-    from taylor.workflows.history import Plan, Run
+    from taylor.workflows.measuring.history import Plan, Run
 
 OF_A_RUN = {"plan", "measured", "peak", "source", "result_json", "o"}
 

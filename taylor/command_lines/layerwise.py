@@ -24,7 +24,7 @@ from taylor.command_lines.arguments import (
 )
 
 if TYPE_CHECKING:
-    from taylor.workflows.layerwise_search import SearchedJob
+    from taylor.workflows.layerwise.layerwise_search import SearchedJob
 
 
 def zero_list(text: str) -> tuple[int, ...]:
@@ -174,8 +174,8 @@ def run(arguments: Sequence[str], program: str = "taylor layerwise") -> int | No
     budget = TimeBudget.of(args.t)
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from taylor.command_lines.layerwise_options import search_request
-    from taylor.workflows.layerwise_outputs import Wanted, write_outputs
-    from taylor.workflows.layerwise_search import search_job
+    from taylor.workflows.layerwise.layerwise_outputs import Wanted, write_outputs
+    from taylor.workflows.layerwise.layerwise_search import search_job
 
     options, request = search_request(args)
     for note in options.notes:
@@ -204,7 +204,7 @@ def _print(args: argparse.Namespace, searched: SearchedJob, files: dict[str, str
     from taylor.report.layerwise import stage_table, tried_table
     from taylor.report.measured import layerwise_table, plan_text
     from taylor.report.terminal import print_pairs, print_table
-    from taylor.workflows.layerwise_outputs import found_pairs
+    from taylor.workflows.layerwise.layerwise_outputs import found_pairs
 
     plan = searched.result.plan
     for line in searched.assumed:

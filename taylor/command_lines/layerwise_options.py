@@ -14,8 +14,8 @@ from taylor.layerwise.search import OuterSpace
 from taylor.layerwise.space import SpaceLimits, batch_sizes
 from taylor.parsers.galvatron.search_file import SearchFile, read_search_file
 from taylor.pipeline.schedule import PLAIN
-from taylor.workflows.layerwise import LayerwiseRequest
-from taylor.workflows.layerwise_search import ESTIMATE, SearchRequest
+from taylor.workflows.layerwise.layerwise import LayerwiseRequest
+from taylor.workflows.layerwise.layerwise_search import ESTIMATE, SearchRequest
 
 MOST_BATCHES = 10_000
 _PATHS = (

@@ -28,7 +28,7 @@ def run(arguments: Sequence[str], program: str = "taylor merge") -> None:
     """Parse, join, rank, print."""
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
-    from taylor.workflows.shards import join_shards
+    from taylor.workflows.ranking.shards import join_shards
 
     of = join_shards(args.folders, Path(args.yaml_path), deciding_flags(args), Path(args.output_path))
     log.info("%d shards are joined; what they have not solved to its end is solved now", of)

@@ -11,10 +11,10 @@ from taylor.command_lines.arguments import asked_margin, chosen_path
 from taylor.register.frameworks import WRITTEN_FROM_MODELS
 
 FRAMEWORK_NAMES = (*WRITTEN_FROM_MODELS, "json")
-"""`workflows.model_job.FRAMEWORKS`, which a command's --help must not wait for."""
+"""`workflows.searching.model_job.FRAMEWORKS`, which a command's --help must not wait for."""
 
 if TYPE_CHECKING:  # a command's --help and --version must not wait for what only its work needs
-    from taylor.workflows.model_job import ModelJob
+    from taylor.workflows.searching.model_job import ModelJob
 
 MODEL_HELP = "a registered model's name, or a Hugging Face config.json or its folder; needs --world_size"
 
@@ -39,7 +39,7 @@ def framework_of(args: argparse.Namespace) -> str | None:
         When the output is no file of the framework.
     """
     from taylor.parsers.new_files import NEW_FILES
-    from taylor.workflows.model_job import NEUTRAL
+    from taylor.workflows.searching.model_job import NEUTRAL
 
     named: str | None = args.framework
     output = getattr(args, "o", None)
@@ -69,7 +69,7 @@ def model_path(args: argparse.Namespace, output: Path) -> Path:
     InputError
         When no such model is registered, or nothing says how many ranks to plan it for.
     """
-    from taylor.workflows.model_job import model_file
+    from taylor.workflows.searching.model_job import model_file
 
     path = model_file(args.model, output, chosen_path(args.register_path))
     if Path(args.model) != path and not Path(args.model).is_dir() and args.world_size is None:
@@ -98,7 +98,7 @@ def _fixed(args: argparse.Namespace) -> dict[str, int]:
 
 def model_job(args: argparse.Namespace, path: Path) -> ModelJob:
     """The job of a model's configuration: its ranks, sequence and batch, the degrees that are given, and the device."""
-    from taylor.workflows.model_job import ModelJob
+    from taylor.workflows.searching.model_job import ModelJob
 
     return ModelJob(
         path=path,

@@ -36,7 +36,7 @@ def run(arguments: Sequence[str], program: str = "taylor operators") -> None:
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from taylor.base.errors import InputError
     from taylor.blackbox.operator_base import OperatorBase, Origin
-    from taylor.workflows.operators import fill_base, summaries
+    from taylor.workflows.measuring.operators import fill_base, summaries
 
     path = Path(args.base)
     if not args.fill:

@@ -34,7 +34,7 @@ from taylor.command_lines.model_start import MODEL_HELP, add_framework_option, m
 from taylor.command_lines.ranking import add_ranking_options, print_files, remember_ranking
 
 if TYPE_CHECKING:
-    from taylor.workflows.search import StrategySearch
+    from taylor.workflows.searching.search import StrategySearch
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs")
 
@@ -197,13 +197,13 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | No
             "is no dimension", field="--search", value=unknown[0], cure=did_you_mean(unknown[0], DIMENSIONS)
         )
     from taylor.nd_search.options import SearchOptions
-    from taylor.pipeline_solver.options import SolveOptions
+    from taylor.pipeline_solver.model.options import SolveOptions
     from taylor.report.breakdown import breakdown_table, comparison_table
     from taylor.report.terminal import print_ranking, print_ranking_verdict, print_table
-    from taylor.workflows.explain import describe_rules, explain_strategy
-    from taylor.workflows.options import AskedModules
-    from taylor.workflows.rank import RankOptions
-    from taylor.workflows.search import StrategySearchOptions, search_strategies
+    from taylor.workflows.ranking.rank import RankOptions
+    from taylor.workflows.searching.explain import describe_rules, explain_strategy
+    from taylor.workflows.searching.search import StrategySearchOptions, search_strategies
+    from taylor.workflows.statement.options import AskedModules
 
     path = Path(sources[0]) if sources else own_or_shipped(DEFAULT_CONFIGURATION)
     if args.hf_path or args.model:
@@ -283,7 +283,7 @@ def _refine(done: StrategySearch, time_limit: float | None) -> int | None:
     """Refine the best candidates layer by layer, print what came of it."""
     from taylor.report.layerwise import refined_table
     from taylor.report.terminal import print_pairs, print_table
-    from taylor.workflows.layerwise_refine import refine_best
+    from taylor.workflows.searching.layerwise_refine import refine_best
 
     refinement = refine_best(done, time_limit)
     for one in refinement.left_out:
@@ -304,7 +304,7 @@ def _ranking_folder(output: Path) -> Path:
 def _stated(args: argparse.Namespace) -> Path:
     """A model's configuration with the sequence and the batch of the job."""
     from taylor.parsers.read import config_of
-    from taylor.workflows.model_job import ModelJob, state_model
+    from taylor.workflows.searching.model_job import ModelJob, state_model
 
     if args.world_size is None:
         named = "--model" if args.model else "--hf_path"

@@ -41,8 +41,8 @@ from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline.schedule import AUTO, SCHEDULES, SEARCHED, SEARCHED_V
 
 if TYPE_CHECKING:
-    from taylor.workflows.options import Export
-    from taylor.workflows.planned_file import PlannedFile
+    from taylor.workflows.showing.planned_file import PlannedFile
+    from taylor.workflows.statement.options import Export
 
 
 SOURCES = {"yaml", "shell", "toml", "hf", "model"}
@@ -74,7 +74,7 @@ def stage_devices(text: str) -> tuple[tuple[str, int], ...]:
 
 def export_form(text: str) -> Export:
     """The type of ``FORM`` or ``FORM=FILE``."""
-    from taylor.workflows.options import Export
+    from taylor.workflows.statement.options import Export
 
     form, _, file = text.partition("=")
     if form not in export_forms():
@@ -250,10 +250,10 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     args = build_parser(program).parse(arguments)
     budget = TimeBudget.of(args.t)
     start_logging(verbose=args.verbose, quiet=args.quiet)
-    from taylor.workflows.export import export_saved, print_exports, store_exports
+    from taylor.workflows.statement.export import export_saved, print_exports, store_exports
 
     if args.extract:
-        from taylor.workflows.extract import describe_saved_solution
+        from taylor.workflows.showing.extract import describe_saved_solution
 
         note_without_effect(args, args.given.keys() - WITH_EXTRACT, "with -extract y, which prints a saved solution")
         if not args.solution:
@@ -282,9 +282,9 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         refuse_without_effect(args, {*OF_A_MODEL, "gbs"}, "without --world_size", "name the ranks to plan for")
     if args.memory:
         refuse_without_effect(args, {"dryrun_data_dir"}, "with -memory, which states the memory")
-    from taylor.workflows.evaluate_file import evaluate_file
-    from taylor.workflows.options import AskedModules, FileJob, Outputs, RatioChoice
-    from taylor.workflows.planned_file import refuse_outputs
+    from taylor.workflows.showing.planned_outputs import refuse_outputs
+    from taylor.workflows.solving.evaluate_file import evaluate_file
+    from taylor.workflows.statement.options import AskedModules, FileJob, Outputs, RatioChoice
 
     outputs = Outputs(
         write=args.write,
@@ -302,7 +302,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     store = None if args.evaluate and not args.store else chosen_store(args, outputs.folder)
     path = config_of(Path(sources[0])) if not args.model else model_path(args, outputs.folder)
     if args.world_size is not None and (args.hf or args.model):
-        from taylor.workflows.model_job import SECONDS_CHOSEN
+        from taylor.workflows.searching.model_job import SECONDS_CHOSEN
 
         path = _searched(args, path, budget)
         if args.t is None:
@@ -339,21 +339,21 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         made_for_model=bool((args.hf or args.model) and args.world_size),
     )
     if not (args.hf or args.model) and (args.world_size is not None or args.gbs is not None):
-        from taylor.workflows.restated_file import on_asked
+        from taylor.workflows.statement.restated_file import on_asked
 
         job = on_asked(job, args.world_size, args.gbs, outputs.folder)
     if args.evaluate:
         solved = evaluate_file(job, outputs)
     else:
-        from taylor.pipeline_solver.options import SolveOptions
+        from taylor.pipeline_solver.model.options import SolveOptions
         from taylor.report.terminal import live_line
-        from taylor.workflows.solve_file import solve_file
+        from taylor.workflows.solving.solve_file import solve_file
 
         how = SolveOptions(solver=args.solver_name, time_limit=args.t, gap=args.gap, workers=args.workers)
         with live_line("solving") as on_progress:
             solved = solve_file(job, how, outputs, on_progress, budget)
     if store is not None:
-        from taylor.workflows.history import remember_solve
+        from taylor.workflows.measuring.history import remember_solve
 
         remembered = remember_solve(store, program, arguments, solved)
         if remembered is not None:
@@ -365,10 +365,9 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
     """Print a planned file: its plan, its figures, the files written, and the verdict last."""
     from taylor.report.breakdown import comparison_table
     from taylor.report.terminal import print_pairs, print_pipeline, print_plan, print_table, print_verdict
-    from taylor.workflows.dryrun_result import closed_forms, stage_memories
-    from taylor.workflows.export import print_exports
-    from taylor.workflows.fit import UNKNOWN_FIT, Fit
-    from taylor.workflows.verdict import (
+    from taylor.workflows.showing.dryrun_result import closed_forms, stage_memories
+    from taylor.workflows.showing.fit import UNKNOWN_FIT, Fit
+    from taylor.workflows.showing.verdict import (
         alternative_lines,
         order_lines,
         over_text,
@@ -377,6 +376,7 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
         units_line,
         verdict,
     )
+    from taylor.workflows.statement.export import print_exports
 
     answer = (
         "the plan does not fit:" if solved.fit.fit is Fit.DOES_NOT_FIT else f"{UNKNOWN_FIT}: by the prediction it is"
@@ -402,9 +402,9 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
 
 def _searched(args: argparse.Namespace, path: Path, budget: TimeBudget) -> Path:
     """The configuration that the search of a model's strategy writes."""
-    from taylor.pipeline_solver.options import SolveOptions
-    from taylor.workflows.model_job import choose_strategy
-    from taylor.workflows.options import Outputs
+    from taylor.pipeline_solver.model.options import SolveOptions
+    from taylor.workflows.searching.model_job import choose_strategy
+    from taylor.workflows.statement.options import Outputs
 
     how = SolveOptions(solver=args.solver_name, time_limit=budget.left, gap=args.gap)
     with chosen_cluster(args) as executor:

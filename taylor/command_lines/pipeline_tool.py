@@ -33,7 +33,7 @@ from taylor.command_lines.model_start import MODEL_HELP, add_framework_option, m
 from taylor.command_lines.ranking import ALL, add_ranking_options, add_shard_option, print_files, remember_ranking
 
 if TYPE_CHECKING:
-    from taylor.workflows.shards import Shard
+    from taylor.workflows.ranking.shard import Shard
 
 _WHERE_AND_HOW = "folders shard workers topn report output_path yaml_path verbose quiet cluster store"
 DECIDES_NO_SOLVE = frozenset(_WHERE_AND_HOW.split())
@@ -147,11 +147,11 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
         refuse_without_effect(
             args, {"world_size", "seq", "fix", "framework"}, "without --model: the files say it themselves"
         )
-    from taylor.pipeline_solver.options import SolveOptions
+    from taylor.pipeline_solver.model.options import SolveOptions
     from taylor.report.terminal import print_ranking, print_ranking_verdict
-    from taylor.workflows.candidates import rank_folder
-    from taylor.workflows.options import AskedModules
-    from taylor.workflows.rank import RankOptions
+    from taylor.workflows.ranking.candidates import rank_folder
+    from taylor.workflows.ranking.rank import RankOptions
+    from taylor.workflows.statement.options import AskedModules
 
     shard = _shard(args)
     store = chosen_store(args, Path(args.output_path))
@@ -183,7 +183,7 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
             shard=shard,
         )
     if shard is not None:
-        from taylor.workflows.shards import record_shard
+        from taylor.workflows.ranking.shards import record_shard
 
         record = record_shard(shard, Path(args.yaml_path), deciding_flags(args), Path(args.output_path))
         log.info("shard %d of %d is done: taylor merge joins them; %s", shard.number, shard.of, record)
@@ -199,14 +199,14 @@ def _shard(args: argparse.Namespace) -> Shard | None:
         return None
     if args.model:
         refuse_without_effect(args, {"shard"}, "with --model", "write its candidates with taylor search first")
-    from taylor.workflows.shards import Shard
+    from taylor.workflows.ranking.shard import Shard
 
     return Shard(*args.shard)
 
 
 def _strategies(args: argparse.Namespace) -> Path:
     """The folder of a model's quickest strategies, searched and written."""
-    from taylor.workflows.model_job import RANKED_STRATEGIES, write_strategies
+    from taylor.workflows.searching.model_job import RANKED_STRATEGIES, write_strategies
 
     if args.world_size is None:
         raise InputError("is needed with --model", field="--world_size", cure="name the ranks to plan for")

@@ -62,7 +62,7 @@ def run(arguments: Sequence[str], program: str = "taylor profile hardware") -> N
     from taylor.base.errors import InputError
     from taylor.base.near import did_you_mean
     from taylor.profiling.measuring.plan import KINDS, HardwarePlan
-    from taylor.workflows.profile_hardware import HardwareProfileOptions, profile_hardware, tell
+    from taylor.workflows.measuring.profile_hardware import HardwareProfileOptions, profile_hardware, tell
 
     kinds = tuple(word.strip() for word in args.only.split(",") if word.strip())
     for kind in kinds:

@@ -52,7 +52,7 @@ def build_parser(program: str = "taylor profile model") -> CommandParser:
         ("--vocab", usual.vocab, "of built-in layers: vocabulary"),
     ):
         group.add_argument(flag, type=positive_int, metavar="N", default=default, help=f"{text} (default: %(default)s)")
-    from taylor.workflows.profile_model import PEAK_PATTERN, STATES_PATTERN, TIME_PATTERN
+    from taylor.workflows.measuring.profile_model import PEAK_PATTERN, STATES_PATTERN, TIME_PATTERN
 
     command = parser.add_argument_group("your command")
     command.add_argument("--time_pattern", default=TIME_PATTERN, metavar="RE", help="a step's ms in its log")
@@ -75,7 +75,7 @@ def run(arguments: Sequence[str], program: str = "taylor profile model") -> None
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from taylor.base.errors import InputError
     from taylor.profiling.measuring.model_plan import BATCH, SEQUENCE, ModelPlan
-    from taylor.workflows.profile_model import ModelProfileOptions, lengths_between, profile_model
+    from taylor.workflows.measuring.profile_model import ModelProfileOptions, lengths_between, profile_model
 
     if args.layernum_max <= args.layernum_min:
         raise InputError("must be above --layernum_min", field="--layernum_max", value=args.layernum_max)

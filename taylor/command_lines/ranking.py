@@ -11,8 +11,8 @@ from taylor.base.errors import shortened
 from taylor.command_lines.arguments import positive_int
 
 if TYPE_CHECKING:
-    from taylor.workflows.history import Store
-    from taylor.workflows.rank import Ranking
+    from taylor.workflows.measuring.history import Store
+    from taylor.workflows.ranking.rank import Ranking
 
 ALL = "all"
 
@@ -78,7 +78,7 @@ def print_files(ranking: Ranking) -> None:
 def remember_ranking(store: Store | None, program: str, arguments: Sequence[str], ranking: Ranking) -> None:
     """Store a ranking, where there is a store, and say how it is found again."""
     if store is not None:
-        from taylor.workflows import history
+        from taylor.workflows.measuring import history
 
         name = history.remember_ranking(store, program, arguments, ranking)
         if name is not None:

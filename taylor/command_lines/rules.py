@@ -31,7 +31,7 @@ def run(arguments: Sequence[str], program: str = "taylor rules") -> None:
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from taylor.report.rules import rule_page, rule_record, rules_table
     from taylor.report.terminal import print_table
-    from taylor.workflows.known_rules import known_rule, known_rules
+    from taylor.workflows.statement.known_rules import known_rule, known_rules
 
     register_path = path_or_none(args.register_path)
     of_framework = args.framework

@@ -55,7 +55,7 @@ def run(arguments: Sequence[str], program: str = "timeline_tool.py") -> None:
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from taylor.report.share_tables import shares_table
     from taylor.report.terminal import print_table
-    from taylor.workflows.timeline import TimelineOptions, draw_timeline
+    from taylor.workflows.showing.timeline import TimelineOptions, draw_timeline
 
     drawn = draw_timeline(
         TimelineOptions(

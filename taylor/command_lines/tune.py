@@ -19,9 +19,9 @@ from taylor.command_lines.arguments import (
 
 if TYPE_CHECKING:
     from taylor.parsers.small_run import Setting
-    from taylor.workflows.tune import Covered, Tuned, Written
-    from taylor.workflows.tune_search import FullSize
-    from taylor.workflows.tune_switches import Compared
+    from taylor.workflows.tuning.tune import Covered, Tuned, Written
+    from taylor.workflows.tuning.tune_search import FullSize
+    from taylor.workflows.tuning.tune_switches import Compared
 
 
 def build_parser(program: str = "taylor tune") -> CommandParser:
@@ -87,7 +87,7 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
     from taylor.blackbox.memory_laws import RISK
     from taylor.blackbox.operator_base import Origin
     from taylor.blackbox.small_runs import SEARCHABLE
-    from taylor.workflows.tune import TuneOptions, memory_of, tune
+    from taylor.workflows.tuning.tune import TuneOptions, memory_of, tune
 
     searched = [word.strip() for word in args.search.split(",") if word.strip()]
     unknown = [word for word in searched if word not in SEARCHABLE]

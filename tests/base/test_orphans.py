@@ -14,7 +14,7 @@ from tests.conftest import ROOT
 
 BUILDING_SHARES = """
 import multiprocessing, os, time
-from taylor.pipeline_solver import worker_pool
+from taylor.pipeline_solver.tree import worker_pool
 
 class Endless:
     def __init__(self, *_):
@@ -34,7 +34,7 @@ time.sleep(60)
 
 WAITING = """
 import os, time
-from taylor.workflows import process_pool
+from taylor.workflows.running import process_pool
 
 def tell():
     print(os.getpid(), flush=True)

@@ -11,7 +11,7 @@ from taylor.blackbox.passes import Part
 from taylor.blackbox.small_runs import SEARCHABLE, plan_small_runs
 from taylor.parsers.small_run import PlannedJob, ProfiledSteps
 from taylor.pipeline.plan import PipelinePlan
-from taylor.workflows.tune_search import ShownRun, TunedLaws
+from taylor.workflows.tuning.tune_search import ShownRun, TunedLaws
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import pytest
 from taylor.blackbox.degree_search import AHEAD
 from taylor.blackbox.quick_steps import quick_step
 from taylor.blackbox.stage_problem import schedule_of
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.solving.solve import solve
 
 
 @pytest.mark.parametrize("chunks", [1, 2])

@@ -19,7 +19,7 @@ from taylor.parsers.registry import launchers_for
 from taylor.parsers.small_run import Machines, ProfiledSteps
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.pipeline.plan import FULL
-from taylor.workflows.tune import TuneOptions, launcher_for, tune
+from taylor.workflows.tuning.tune import TuneOptions, launcher_for, tune
 from tests.conftest import SHARED
 
 FILES = SHARED / "data" / "mindformers_yaml"

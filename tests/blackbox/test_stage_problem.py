@@ -15,10 +15,10 @@ from taylor.blackbox.stage_problem import BlockTimes, schedule_of, stage_blocks,
 from taylor.parsers.small_run import Setting
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.solving.solve import solve
 
 RUN = Setting(tp=8, cp=1, ep=8, mbs=1, seq=8192, experts=64, layers=22, pp=4, dp=16)
 TIMES = BlockTimes(embedding=0.5, layer=10.0, head=14.0, backward=20.0, transfer=0.2, update=(30.0,) * 4)

@@ -20,7 +20,7 @@ from taylor.command_lines import tune as command
 from taylor.parsers.registry import launchers_for
 from taylor.parsers.small_run import Machines, PlannedJob, ProfiledSteps
 from taylor.pipeline.plan import PipelinePlan
-from taylor.workflows.tune import launcher_for
+from taylor.workflows.tuning.tune import launcher_for
 from tests.conftest import ROOT, SHARED
 
 STANDIN = Path(__file__).with_name("standin_training.py")

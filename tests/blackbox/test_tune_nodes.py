@@ -8,7 +8,7 @@ import time
 from taylor.blackbox.small_runs import SmallRun
 from taylor.parsers.small_run import PlannedJob, Setting
 from taylor.pipeline.plan import PipelinePlan
-from taylor.workflows.tune_nodes import Nodes
+from taylor.workflows.tuning.tune_nodes import Nodes
 
 RUNS = [SmallRun(f"verify{number}", Setting(tp=number, layers=2), "shows operators", 16, ("mc2",)) for number in (1, 2)]
 PLAN = PipelinePlan({"layer": ((3, 1),)}, {"full": ((1, 0),)})

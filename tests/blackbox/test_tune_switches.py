@@ -13,8 +13,8 @@ from benchmarks.tune_campaign import CARDS, Network
 from taylor.blackbox.degree_search import Job, search
 from taylor.blackbox.small_runs import SEARCHABLE, plan_small_runs
 from taylor.parsers.small_run import Switch
-from taylor.workflows.tune_search import ShownRun, TunedLaws
-from taylor.workflows.tune_switches import Comparison
+from taylor.workflows.tuning.tune_search import ShownRun, TunedLaws
+from taylor.workflows.tuning.tune_switches import Comparison
 
 MC2, SAME, SLOW = Switch("mc2", "--a", above=("tp",)), Switch("same", "--b"), Switch("slow", "--c")
 
@@ -80,7 +80,7 @@ def test_a_switch_that_pays_is_kept_and_told_with_what_it_saves(network, laws, p
 
 
 def test_a_switch_whose_tensors_leave_no_room_is_not_kept(network, laws, plan, monkeypatch):
-    from taylor.workflows import tune_switches
+    from taylor.workflows.tuning import tune_switches
 
     grown = iter((1.0, 1.0, 1.5, 1.5))
     monkeypatch.setattr(tune_switches, "_bytes", lambda tensors: (round(1e9 * next(grown)), 10**10))

@@ -9,7 +9,7 @@ import pulp
 import pytest
 import yaml
 
-from taylor.pipeline_solver.cbc import cbc_path
+from taylor.pipeline_solver.milp.cbc import cbc_path
 from tests.conftest import REFERENCE_MEMORY, ROOT
 
 RATIOS = ("-layer_ratio", "0.397", "-b_ratio", "1.839", "-head_loss", "1.5", "-ra_ratio", "1")

@@ -18,8 +18,8 @@ from taylor.command_lines import check, layerwise
 from taylor.command_lines.layerwise_options import search_request
 from taylor.layerwise import search as searching
 from taylor.parsers.galvatron.strategy_file import read_strategy
-from taylor.pipeline_solver.cbc import cbc_path
-from taylor.workflows import layerwise_search
+from taylor.pipeline_solver.milp.cbc import cbc_path
+from taylor.workflows.layerwise import layerwise_search
 from tests import galvatron_cases as cases
 
 JOB = ["--hidden", "1024", "--seq", "4096"]

@@ -7,7 +7,7 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.command_lines.model_start import FRAMEWORK_NAMES, framework_of
 from taylor.command_lines.pipeline_parallel import build_parser
-from taylor.workflows.model_job import FRAMEWORKS
+from taylor.workflows.searching.model_job import FRAMEWORKS
 
 
 def framework(*words):

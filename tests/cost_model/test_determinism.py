@@ -19,7 +19,7 @@ from taylor.parsers.read import read_config
 from taylor.register import frameworks
 from taylor.register.layers import AttentionSpec
 from taylor.register.registry import Registry
-from taylor.workflows.planned_step import planned_step_ms
+from taylor.workflows.statement.planned_step import planned_step_ms
 
 torch = pytest.importorskip("torch")
 

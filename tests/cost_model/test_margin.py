@@ -15,9 +15,9 @@ from taylor.cost_model.margin import MemoryMargin
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.parsers.read import read_config
 from taylor.register.registry import Registry
-from taylor.workflows.candidates import load_candidates
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import FileJob, Outputs
+from taylor.workflows.ranking.candidates import load_candidates
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT
 
 LLAMA = ROOT / "config" / "pretrain_llama2_7b.yaml"

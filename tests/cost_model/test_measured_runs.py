@@ -7,7 +7,7 @@ import pytest
 from benchmarks.measured_runs import MEASURED, measured_runs, summary
 from taylor.parsers.read import read_config
 from taylor.register.registry import Registry
-from taylor.workflows.planned_step import planned_step_ms
+from taylor.workflows.statement.planned_step import planned_step_ms
 
 needs_runs = pytest.mark.skipif(not MEASURED.is_dir(), reason="the measured runs lie outside the repository")
 

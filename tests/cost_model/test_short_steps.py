@@ -20,7 +20,7 @@ from taylor.parsers.read import read_config
 from taylor.register import frameworks
 from taylor.register.layers import MlaSpec
 from taylor.register.registry import Registry
-from taylor.workflows.planned_step import planned_step_ms
+from taylor.workflows.statement.planned_step import planned_step_ms
 
 FILES = pytest.mark.skipif(not MEASURED.is_dir(), reason="the tests' launch files lie outside the repository")
 REGISTRY = Registry.load()

@@ -14,8 +14,8 @@ import yaml
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.read import read_config
 from taylor.parsers.tables.memory_profile import read_memory_profile
-from taylor.pipeline_solver.solve import solve
-from taylor.workflows.problem import build_problem
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.workflows.statement.problem import build_problem
 from tests.conftest import ROOT
 from tests.dryrun_cases import DEEPSEEK, DEEPSEEK_TRUTH, LLAMA, LLAMA_TRUTH, StandIn
 

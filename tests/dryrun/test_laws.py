@@ -16,7 +16,7 @@ from taylor.dryrun.fitting.near_plans import StageRecord, near_plans
 from taylor.dryrun.mindspore_backend import MindsporeBackend
 from taylor.dryrun.processes import ProgramRun, run_program
 from taylor.dryrun.torch_backend import TorchBackend
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.model.problem import PipelineProblem
 from tests.solver_cases import small_problem
 
 

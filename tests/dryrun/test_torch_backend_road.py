@@ -16,12 +16,12 @@ from taylor.dryrun import torch_backend
 from taylor.dryrun.torch_backend import TorchBackend
 from taylor.nd_search.options import SearchOptions
 from taylor.parsers.read import read_config
-from taylor.workflows.dryrun_backend import open_backend
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.explain import explain_strategy
-from taylor.workflows.options import DryRunOptions, FileJob, Outputs
-from taylor.workflows.search import StrategySearchOptions, search_strategies
-from taylor.workflows.solve_file import solve_file
+from taylor.workflows.searching.explain import explain_strategy
+from taylor.workflows.searching.search import StrategySearchOptions, search_strategies
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.dryrun_backend import open_backend
+from taylor.workflows.statement.options import DryRunOptions, FileJob, Outputs
 from tests.conftest import ROOT
 from tests.torch_cases import LLAMA3_70B, STAND_IN, StandIn
 

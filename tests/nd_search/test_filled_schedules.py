@@ -12,7 +12,7 @@ from taylor.parsers.read import read_config
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.frameworks import FRAMEWORKS
 from taylor.register.registry import Registry
-from taylor.workflows.legality import require_legal
+from taylor.workflows.statement.legality import require_legal
 
 DEVICE = Registry.load(None).device("ascend-910b")
 ZBV = """use_legacy: {legacy}

@@ -21,7 +21,7 @@ from taylor.nd_search.search import search
 from taylor.nd_search.stated import broken_rules
 from taylor.parsers.read import read_config
 from taylor.register.registry import Registry
-from taylor.workflows.legality import require_legal
+from taylor.workflows.statement.legality import require_legal
 
 DEVICE = Registry.load(None).device("ascend-910b")
 RECORD = yaml.safe_load(Path(__file__).with_name("mindspeed.yaml").read_text(encoding="utf-8"))

@@ -129,7 +129,7 @@ def test_a_job_of_the_page_imports_nothing_from_the_folder_of_the_server(folder)
 
 
 CLUSTER = """
-from taylor.workflows.cluster import open_cluster
+from taylor.workflows.running.cluster import open_cluster
 if __name__ == "__main__":
     with open_cluster("local:1") as executor:
         print(executor.submit(len, "four").result())
@@ -185,8 +185,8 @@ def test_every_python_that_is_started_is_isolated():
         "base/isolated.py",
         "dryrun/processes.py",
         "dryrun/launch.py",
-        "workflows/cluster.py",
-        "workflows/tune.py",
+        "workflows/running/cluster.py",
+        "workflows/tuning/tune.py",
     }
     found = set()
     for name in hostile.own_names(ROOT) - {"tests", "benchmarks"}:

@@ -19,8 +19,8 @@ from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.pipeline.schedule import SCHEDULES, ScheduleSpec
 from taylor.register.model import MTP
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.solve_file import solve_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT, SHARED
 from tests.parsers.flagscale.files import ONE_FILE as FLAGSCALE
 from tests.parsers.torchtitan.test_files import BASE as TOML

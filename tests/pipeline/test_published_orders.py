@@ -30,7 +30,7 @@ from benchmarks.reliability.schedules import order_faults
 from taylor.cost_model.alive import alive_micro_batches
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import BACKWARD, FORWARD, ScheduleSpec
-from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 
 V_SHAPES = [(S, m) for S in (2, 3, 4, 5, 8) for m in range(1, 2 * S + 8)]
 

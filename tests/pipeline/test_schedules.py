@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule, check_schedule
 from taylor.pipeline.schedule import FORWARD, SCHEDULES, WEIGHT_GRADIENT, Schedule, ScheduleSpec
-from taylor.pipeline_solver.event_graph import EventGraph
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 from taylor.register.frameworks import FRAMEWORKS, MEGATRON, MINDFORMERS, TORCHTITAN, Framework
 
 V_SHAPES = ("zero_bubble_v", "dualpipev", "zbv")

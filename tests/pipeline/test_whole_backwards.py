@@ -11,12 +11,12 @@ import pytest
 from taylor.pipeline.generators import build_schedule, check_schedule
 from taylor.pipeline.plan import FULL
 from taylor.pipeline.schedule import BACKWARD, WEIGHT_GRADIENT, ScheduleSpec
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.enclosed_time import enclosed_step_time
-from taylor.pipeline_solver.evaluate import evaluate
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.check.enclosed_time import enclosed_step_time
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.timing.evaluate import evaluate
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.solver_cases import small_problem
 
 SHAPES = [(1, 4), (2, 4), (2, 7), (3, 6), (4, 9), (5, 16)]

@@ -8,10 +8,10 @@ import numpy as np
 
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.columns import ColumnSet, build_columns
-from taylor.pipeline_solver.path_lp import Prices
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.stage_tuples import stage_tuples
+from taylor.pipeline_solver.bounds.path_lp import Prices
+from taylor.pipeline_solver.columns.columns import ColumnSet, build_columns
+from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 from tests.solver_cases import small_problem
 
 KEPT = {NONE: 4.0, FULL: 1.0, SELECT: 2.0, "off": 1.5}

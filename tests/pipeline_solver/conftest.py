@@ -19,4 +19,4 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def without_enumeration(monkeypatch):
     """Nodes are closed by LPs and splits alone: enumeration would close the small trees of tests before they branch."""
-    monkeypatch.setattr("taylor.pipeline_solver.enumeration.MOST_CELLS", 0)
+    monkeypatch.setattr("taylor.pipeline_solver.tree.enumeration.MOST_CELLS", 0)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from taylor.pipeline.plan import FULL, PipelinePlan
-from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.progress import Progress
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Termination
-from taylor.pipeline_solver.uniform_recompute import solve_uniform
+from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.progress import Progress
+from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Termination
+from taylor.pipeline_solver.solving.uniform_recompute import solve_uniform
 from tests.solver_cases import plan_of, small_problem
 
 INFINITE = float("inf")

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from taylor.pipeline_solver import annealing
-from taylor.pipeline_solver.annealing import Annealer, Cooling
-from taylor.pipeline_solver.columns import build_columns
-from taylor.pipeline_solver.cut_pool import CutPool
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.stage_programs import StagePrograms
-from taylor.pipeline_solver.stage_tuples import stage_tuples
+from taylor.pipeline_solver.bounds.cut_pool import CutPool
+from taylor.pipeline_solver.columns.columns import build_columns
+from taylor.pipeline_solver.columns.stage_programs import StagePrograms
+from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
+from taylor.pipeline_solver.heuristics import annealing
+from taylor.pipeline_solver.heuristics.annealing import Annealer, Cooling
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.solver_cases import reference_problem
 
 COOLING = Cooling(steps=400, seed=7, hot=20.0, cold=0.1)

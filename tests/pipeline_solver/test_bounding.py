@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from taylor.pipeline_solver import cut_pool
-from taylor.pipeline_solver.bounding import cut_loop
-from taylor.pipeline_solver.columns import build_columns
-from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.master import Master
-from taylor.pipeline_solver.stage_tuples import stage_tuples
-from taylor.pipeline_solver.stopping import Stopper
+from taylor.pipeline_solver.bounds import cut_pool
+from taylor.pipeline_solver.bounds.bounding import cut_loop
+from taylor.pipeline_solver.bounds.cut_pool import PathCuts
+from taylor.pipeline_solver.bounds.master import Master
+from taylor.pipeline_solver.columns.columns import build_columns
+from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
+from taylor.pipeline_solver.model.stopping import Stopper
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.solver_cases import reference_problem
 
 

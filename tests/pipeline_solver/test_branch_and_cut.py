@@ -13,12 +13,12 @@ import pytest
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.branch_and_cut import branch_and_cut
-from taylor.pipeline_solver.first_plans import FirstPlans
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.progress import Progress
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Termination
+from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.progress import Progress
+from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Termination
+from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
 from tests.solver_cases import small_problem
 
 # ---- an independent enumerator ----------------------------------------------------------------
@@ -249,11 +249,11 @@ def test_the_optimum_of_a_small_problem_is_that_of_brute_force(seed: int) -> Non
 @pytest.mark.parametrize("seed", range(1000, 1000 + RANDOM_CASES // 2))
 def test_pricing_and_narrowing_change_no_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The road for many columns, taken by small problems: few columns in the LP, listed under a first plan."""
-    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FEW_TUPLES", 0)
-    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.MANY_COLUMNS", 0)
-    monkeypatch.setattr("taylor.pipeline_solver.root.PRICE_ABOVE", 3)
-    monkeypatch.setattr("taylor.pipeline_solver.root.FIRST_COLUMNS", 1)
-    monkeypatch.setattr("taylor.pipeline_solver.master.PRICED_A_ROUND", 1)
+    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.FEW_TUPLES", 0)
+    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.MANY_COLUMNS", 0)
+    monkeypatch.setattr("taylor.pipeline_solver.tree.root.PRICE_ABOVE", 3)
+    monkeypatch.setattr("taylor.pipeline_solver.tree.root.FIRST_COLUMNS", 1)
+    monkeypatch.setattr("taylor.pipeline_solver.bounds.master.PRICED_A_ROUND", 1)
     problem = random_problem(seed)
     expected = brute_force(problem)
     solution = branch_and_cut(problem, SolveOptions(seed=seed))
@@ -274,7 +274,7 @@ def test_many_stages_of_few_layers_are_closed_too() -> None:
 
 def test_configurations_beyond_listing_go_to_the_compact_milp(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("MANY_COLUMNS", "MOST_COLUMNS"):
-        monkeypatch.setattr(f"taylor.pipeline_solver.branch_and_cut.{limit}", 5)
+        monkeypatch.setattr(f"taylor.pipeline_solver.tree.branch_and_cut.{limit}", 5)
     solution = branch_and_cut(deepseek(1))
     assert solution.status == OPTIMAL and "branch" not in solution.solver
     assert solution.objective == pytest.approx(1132.662249, abs=1e-6)
@@ -334,7 +334,7 @@ def test_the_two_interleave_plan_is_found_at_once_and_its_bound_never_passes_the
 
 @pytest.mark.parametrize("limit", [40000.0, 47000.0, 52000.0])
 def test_a_limit_that_no_plan_meets_is_proven_infeasible_and_no_other(limit: float) -> None:
-    from taylor.pipeline_solver.least_memory import least_device_memory
+    from taylor.pipeline_solver.milp.least_memory import least_device_memory
 
     least = least_device_memory(deepseek(1))
     assert least is not None and least.short_by_mib == 0
@@ -356,7 +356,7 @@ def test_more_memory_never_makes_the_step_longer() -> None:
 
 
 def test_every_cut_is_a_lower_bound_on_the_plan_and_one_attains_it() -> None:
-    from taylor.pipeline_solver.durations import chunk_durations
+    from taylor.pipeline_solver.timing.durations import chunk_durations
 
     problem = deepseek(2).replace(lag=0.3, tail=tuple(0.1 * s for s in range(16)))
     solution = branch_and_cut(problem, SolveOptions(gap=0.09))
@@ -427,9 +427,9 @@ def proves_what_brute_force_finds() -> None:
             assert solution.status == OPTIMAL and solution.objective == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("limit", ["branch_and_cut.MOST_COLUMNS", "stage_pricing.MAX_STEPS"])
+@pytest.mark.parametrize("limit", ["tree.branch_and_cut.MOST_COLUMNS", "bounds.stage_pricing.MAX_STEPS"])
 def test_where_configurations_are_too_many_to_price_the_milp_finds_the_same_optimum(monkeypatch, caplog, limit) -> None:
-    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FEW_TUPLES", 0)
+    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.FEW_TUPLES", 0)
     monkeypatch.setattr(f"taylor.pipeline_solver.{limit}", 1)
     monkeypatch.setattr("taylor.base.console.log.propagate", True)
     proves_what_brute_force_finds()
@@ -440,10 +440,10 @@ def test_hemmed_in_by_too_many_configurations_it_walks_on_and_the_milp_finds_the
     monkeypatch, caplog
 ) -> None:
     walked = []
-    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FEW_TUPLES", 0)
-    monkeypatch.setattr("taylor.pipeline_solver.targets.Targets.hemmed_in", True)
+    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.FEW_TUPLES", 0)
+    monkeypatch.setattr("taylor.pipeline_solver.tree.targets.Targets.hemmed_in", True)
     monkeypatch.setattr(
-        "taylor.pipeline_solver.branch_and_cut._TreeRun._walk_on", lambda run, first, _: walked.append(first)
+        "taylor.pipeline_solver.tree.branch_and_cut._TreeRun._walk_on", lambda run, first, _: walked.append(first)
     )
     monkeypatch.setattr("taylor.base.console.log.propagate", True)
     proves_what_brute_force_finds()
@@ -474,7 +474,7 @@ def test_time_that_ends_in_the_search_for_a_plan_that_fits_ends_the_solve_as_its
     def late(*_arguments):
         raise TimeoutError("the search for the least memory was not finished")
 
-    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut._TreeRun._begin", late)
+    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut._TreeRun._begin", late)
     found = branch_and_cut(small_problem(), SolveOptions(time_limit=1.0))
     assert found.plan is None and found.termination is Termination.TIME_LIMIT
 
@@ -483,10 +483,10 @@ def test_time_that_ends_in_the_search_for_a_plan_that_fits_ends_the_solve_as_its
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_long_walk_follows_where_the_bound_is_far_from_the_plan(monkeypatch, far, walks, listed) -> None:
     """Whether all configurations are listed or priced; elsewhere what short walks have met thrice is enough."""
-    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FAR_GAP", far)
-    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FEW_TO_WALK", 0)
+    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.FAR_GAP", far)
+    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.FEW_TO_WALK", 0)
     if not listed:
-        monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FEW_TUPLES", 0)
+        monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.FEW_TUPLES", 0)
     monkeypatch.setattr(FirstPlans, "start_again", lambda *_: True)
     long = []
     monkeypatch.setattr(FirstPlans, "go_on", lambda *_: long.append(1))
@@ -495,8 +495,10 @@ def test_a_long_walk_follows_where_the_bound_is_far_from_the_plan(monkeypatch, f
 
 
 def test_where_few_configurations_are_left_the_tree_does_not_wait_for_a_walk(monkeypatch) -> None:
-    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut.FAR_GAP", 0.0)
+    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.FAR_GAP", 0.0)
     walked = []
-    monkeypatch.setattr("taylor.pipeline_solver.branch_and_cut._TreeRun._walk_at_the_root", lambda *_: walked.append(1))
+    monkeypatch.setattr(
+        "taylor.pipeline_solver.tree.branch_and_cut._TreeRun._walk_at_the_root", lambda *_: walked.append(1)
+    )
     found = branch_and_cut(deepseek(2), SolveOptions(gap=1e-3))
     assert found.status == OPTIMAL and not walked

@@ -21,11 +21,11 @@ from benchmarks.brute_force import (
     with_unlike_stages,
 )
 from taylor.pipeline.plan import FULL
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import StageTimes
-from taylor.pipeline_solver.solve import solve
-from taylor.pipeline_solver.stage_tuples import FEW_KINDS
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.columns.stage_tuples import FEW_KINDS
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import StageTimes
+from taylor.pipeline_solver.solving.solve import solve
 from tests.solver_cases import plan_of, small_problem
 
 

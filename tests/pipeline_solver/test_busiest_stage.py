@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from benchmarks.brute_force import BruteForce, enumerate_optimum, random_problem
 from benchmarks.random_instances import alternating_problem
 from benchmarks.solver import deepseek
-from taylor.pipeline_solver.busiest_stage import BusiestStage, Part
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.durations import chunk_durations, duration_blocks, schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.exact import solve_exact
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import CUT_OFF, INFEASIBLE, OPTIMAL, Termination
-from taylor.pipeline_solver.stage_runs import stage_runs
-from taylor.pipeline_solver.stopping import OutOfTime, Stopper
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.columns.stage_runs import stage_runs
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import CUT_OFF, INFEASIBLE, OPTIMAL, Termination
+from taylor.pipeline_solver.model.stopping import OutOfTime, Stopper
+from taylor.pipeline_solver.solving.exact import solve_exact
+from taylor.pipeline_solver.timing.durations import chunk_durations, duration_blocks, schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
+from taylor.pipeline_solver.tree.busiest_stage import BusiestStage, Part
 from tests.solver_cases import REFERENCE_OBJECTIVE, reference_problem, small_problem
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -121,7 +121,7 @@ def test_a_small_problem_waits_for_no_compiler_and_no_lp(tmp_path: Path) -> None
     script = (
         "import sys\n"
         "from tests.solver_cases import reference_problem\n"
-        "from taylor.pipeline_solver.solve import solve\n"
+        "from taylor.pipeline_solver.solving.solve import solve\n"
         "solve(reference_problem())\n"
         "print([name for name in ('numba', 'scipy', 'highspy', 'pyomo') if name in sys.modules])\n"
     )

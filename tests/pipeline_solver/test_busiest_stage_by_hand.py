@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
-from taylor.pipeline_solver import busiest_stage as module
-from taylor.pipeline_solver.busiest_stage import BusiestStage, Part
-from taylor.pipeline_solver.checker import check, exact_step_time
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.stage_runs import stage_runs
-from taylor.pipeline_solver.stopping import Stopper
+from taylor.pipeline_solver.check.checker import check, exact_step_time
+from taylor.pipeline_solver.columns.stage_runs import stage_runs
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.stopping import Stopper
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
+from taylor.pipeline_solver.tree import busiest_stage as module
+from taylor.pipeline_solver.tree.busiest_stage import BusiestStage, Part
 from tests.solver_cases import plan_of, small_problem
 
 

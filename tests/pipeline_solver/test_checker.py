@@ -13,11 +13,11 @@ import pytest
 from benchmarks.brute_force import comparable_problem, with_unlike_lags
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import checker, enclosed_time
-from taylor.pipeline_solver.checker import _exact_times as exact_times
-from taylor.pipeline_solver.checker import check, exact_peak_memory, exact_step_time
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.problem import LayerKind
+from taylor.pipeline_solver.check import checker, enclosed_time
+from taylor.pipeline_solver.check.checker import _exact_times as exact_times
+from taylor.pipeline_solver.check.checker import check, exact_peak_memory, exact_step_time
+from taylor.pipeline_solver.model.problem import LayerKind
+from taylor.pipeline_solver.timing.durations import schedule_of
 from tests.solver_cases import plan_of, reference_problem, small_problem
 
 EVEN = plan_of({"body": [[2, 2]]})
@@ -142,7 +142,7 @@ def test_the_claimed_time_is_held_to_a_millionth():
 
 @pytest.mark.parametrize(
     ("module", "known"),
-    [(checker, {"enclosed_time", "problem"}), (enclosed_time, {"compiled"})],
+    [(checker, {"check.enclosed_time", "model.problem"}), (enclosed_time, set())],
 )
 def test_the_checker_imports_no_solver_module(module, known):
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))

@@ -10,9 +10,9 @@ import pytest
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import checker
-from taylor.pipeline_solver.checker import check, exact_host_memory, exact_peak_memory, exact_step_time
-from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
+from taylor.pipeline_solver.check import checker
+from taylor.pipeline_solver.check.checker import check, exact_host_memory, exact_peak_memory, exact_step_time
+from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
 from tests.solver_cases import plan_of, small_problem
 
 EVEN = plan_of({"body": [[2, 2]]})

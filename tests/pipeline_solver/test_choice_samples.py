@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from taylor.pipeline_solver import choice_samples
-from taylor.pipeline_solver.choice_samples import sample
-from taylor.pipeline_solver.choice_walk import CLOSED, ChoiceWalk, Rows, Told
-from taylor.pipeline_solver.phases import Borders
+from taylor.pipeline_solver.columns.phases import Borders
+from taylor.pipeline_solver.tree import choice_samples
+from taylor.pipeline_solver.tree.choice_samples import sample
+from taylor.pipeline_solver.tree.choice_walk import CLOSED, ChoiceWalk, Rows, Told
 from tests.pipeline_solver.test_enumeration import fits
 
 STAGES = 5

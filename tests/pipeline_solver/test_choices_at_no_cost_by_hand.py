@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from taylor.pipeline.plan import FULL, NONE, SELECT
-from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
-from taylor.pipeline_solver.progress import Progress
-from taylor.pipeline_solver.recompute_cases import without_choices
-from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL, Solution, Termination
-from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
+from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.progress import Progress
+from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL, Solution, Termination
+from taylor.pipeline_solver.solving.recompute_cases import without_choices
+from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
 from tests.pipeline_solver.scripted_choices import (
     FREE,
     INFINITE,

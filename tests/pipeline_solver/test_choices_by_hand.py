@@ -13,11 +13,11 @@ import pytest
 
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import recompute_cases as rule
-from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
-from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
-from taylor.pipeline_solver.progress import Progress
-from taylor.pipeline_solver.solution import (
+from taylor.pipeline_solver.heuristics.uniform_plans import better_of_two
+from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
+from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.progress import Progress
+from taylor.pipeline_solver.model.solution import (
     FEASIBLE,
     INFEASIBLE,
     MILP_ROUNDS,
@@ -28,13 +28,14 @@ from taylor.pipeline_solver.solution import (
     Status,
     Termination,
 )
-from taylor.pipeline_solver.tree_memory import TreeMemory
-from taylor.pipeline_solver.uniform_plans import better_of_two, distinct_choices, uniform_choice
-from taylor.pipeline_solver.uniform_recompute import (
+from taylor.pipeline_solver.model.uniform_rule import distinct_choices, uniform_choice
+from taylor.pipeline_solver.solving import recompute_cases as rule
+from taylor.pipeline_solver.solving.uniform_recompute import (
     UNRESTRICTED_BOUND,
     UNRESTRICTED_OBJECTIVE,
     solve_uniform,
 )
+from taylor.pipeline_solver.tree.tree_memory import TreeMemory
 from tests.pipeline_solver import scripted_choices
 from tests.pipeline_solver.scripted_choices import (
     FREE,

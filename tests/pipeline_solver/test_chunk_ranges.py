@@ -10,13 +10,14 @@ import pytest
 from benchmarks.brute_force import enumerate_optimum, random_problem, under_one_choice
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.checker import check, exact_step_time
-from taylor.pipeline_solver.chunk_ranges import CHORD, RANGE, layer_ranges, narrow_ranges, rule_out_short
-from taylor.pipeline_solver.compact_milp import CompactModel, solve_compact
-from taylor.pipeline_solver.milp import MilpStatus
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL, RANGED_ROUNDS, Termination
+from taylor.pipeline_solver.check.checker import check, exact_step_time
+from taylor.pipeline_solver.milp.chunk_ranges import CHORD, RANGE, layer_ranges, narrow_ranges, rule_out_short
+from taylor.pipeline_solver.milp.compact_milp import solve_compact
+from taylor.pipeline_solver.milp.compact_model import CompactModel
+from taylor.pipeline_solver.milp.milp import MilpStatus
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL, RANGED_ROUNDS, Termination
 
 COUNT, LAYERS = 3, 12
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from benchmarks.brute_force import random_problem, with_choices
-from taylor.pipeline_solver.chunk_types import (
+from taylor.pipeline_solver.columns.chunk_types import (
     _costs,
     _held,
     _recompute_options,
@@ -87,7 +87,7 @@ def test_the_telling_starts_hold_every_content_of_a_window_at_its_first_and_last
 
 @pytest.mark.parametrize("block", [1, 7, 64])
 def test_in_blocks_the_undominated_rows_are_those_of_one_after_the_other(block, monkeypatch):
-    monkeypatch.setattr("taylor.pipeline_solver.chunk_types.BLOCK", block)
+    monkeypatch.setattr("taylor.pipeline_solver.columns.chunk_types.BLOCK", block)
     rng = np.random.default_rng(block)
     for _ in range(40):
         costs = rng.integers(0, rng.integers(2, 9), (int(rng.integers(1, 150)), 4)).astype(float)

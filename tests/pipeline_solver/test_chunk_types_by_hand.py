@@ -9,8 +9,8 @@ import pytest
 
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import chunk_types as module
-from taylor.pipeline_solver.chunk_types import (
+from taylor.pipeline_solver.columns import chunk_types as module
+from taylor.pipeline_solver.columns.chunk_types import (
     ChunkChoices,
     RecomputeOptions,
     _recompute_options,
@@ -18,8 +18,8 @@ from taylor.pipeline_solver.chunk_types import (
     chunk_types,
     undominated,
 )
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.problem import LayerChoice, PipelineProblem
+from taylor.pipeline_solver.model.problem import LayerChoice, PipelineProblem
+from taylor.pipeline_solver.timing.durations import schedule_of
 from tests.pipeline_solver.column_cases import folded, kind, straight
 from tests.solver_cases import small_problem
 

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from taylor.pipeline_solver import column_floors
-from taylor.pipeline_solver.column_floors import ColumnFloors, column_costs, rule_out
-from taylor.pipeline_solver.columns import build_columns
-from taylor.pipeline_solver.path_lp import Prices
-from taylor.pipeline_solver.phases import Phases
-from taylor.pipeline_solver.price_pool import PricePool
-from taylor.pipeline_solver.stage_tuples import stage_tuples
+from taylor.pipeline_solver.bounds import column_floors
+from taylor.pipeline_solver.bounds.column_floors import ColumnFloors, column_costs, rule_out
+from taylor.pipeline_solver.bounds.path_lp import Prices
+from taylor.pipeline_solver.bounds.price_pool import PricePool
+from taylor.pipeline_solver.columns.columns import build_columns
+from taylor.pipeline_solver.columns.phases import Phases
+from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
 from tests.pipeline_solver.column_cases import priced, three_kinds
 
 INFINITE = float("inf")

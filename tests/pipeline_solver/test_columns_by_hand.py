@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from taylor.pipeline.plan import FULL, PipelinePlan
-from taylor.pipeline_solver.checker import _exact_times as exact_times
-from taylor.pipeline_solver.checker import exact_peak_memory
-from taylor.pipeline_solver.choice_columns import undominated_choices
-from taylor.pipeline_solver.columns import build_columns, minimal_choices
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.problem import LayerChoice, PipelineProblem
-from taylor.pipeline_solver.stage_tuples import TooManyColumns, stage_tuples
+from taylor.pipeline_solver.check.checker import _exact_times as exact_times
+from taylor.pipeline_solver.check.checker import exact_peak_memory
+from taylor.pipeline_solver.columns.choice_columns import undominated_choices
+from taylor.pipeline_solver.columns.columns import build_columns, minimal_choices
+from taylor.pipeline_solver.columns.stage_tuples import TooManyColumns, stage_tuples
+from taylor.pipeline_solver.model.problem import LayerChoice, PipelineProblem
+from taylor.pipeline_solver.timing.durations import schedule_of
 from tests.pipeline_solver.column_cases import PROBLEMS, folded, kind, listed, straight
 from tests.solver_cases import plan_of
 

@@ -14,15 +14,16 @@ from benchmarks.brute_force import comparable_problem
 from taylor.base.errors import InputError
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.compact_milp import CompactModel, solve_compact
-from taylor.pipeline_solver.durations import chunk_durations
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.highs_model import HighsModel
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Termination
-from taylor.pipeline_solver.solve import SolverDisagreement, complete, solve
-from taylor.pipeline_solver.start_time_milp import solve_start_times
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.milp.compact_milp import solve_compact
+from taylor.pipeline_solver.milp.compact_model import CompactModel
+from taylor.pipeline_solver.milp.highs_model import HighsModel
+from taylor.pipeline_solver.milp.start_time_milp import solve_start_times
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Termination
+from taylor.pipeline_solver.solving.solve import SolverDisagreement, complete, solve
+from taylor.pipeline_solver.timing.durations import chunk_durations
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.solver_cases import REFERENCE_OBJECTIVE, plan_of, reference_problem, small_problem
 
 
@@ -194,7 +195,7 @@ def test_a_poor_start_does_not_stand_for_the_optimum():
 
 def test_highs_prints_nothing_of_its_own():
     code = (
-        "from taylor.pipeline_solver.highs_model import silent_highs\n"
+        "from taylor.pipeline_solver.milp.highs_model import silent_highs\n"
         "model = silent_highs()\nmodel.addVars(1, [0.0], [1.0])\nmodel.run()\n"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

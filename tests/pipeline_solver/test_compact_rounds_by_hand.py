@@ -13,14 +13,23 @@ import pytest
 
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import compact_milp
-from taylor.pipeline_solver.compact_milp import CompactModel, _MilpRun, _narrows, _search_ranges, solve_compact
-from taylor.pipeline_solver.durations import chunk_durations, schedule_of
-from taylor.pipeline_solver.linear_form import Row
-from taylor.pipeline_solver.milp import MilpOutcome, MilpStatus
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.progress import Progress
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Status, Termination
+from taylor.pipeline_solver.milp import compact_milp
+from taylor.pipeline_solver.milp.compact_milp import _MilpRun, _narrows, _search_ranges, solve_compact
+from taylor.pipeline_solver.milp.compact_model import CompactModel
+from taylor.pipeline_solver.milp.linear_form import Row
+from taylor.pipeline_solver.milp.milp import MilpOutcome, MilpStatus
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.progress import Progress
+from taylor.pipeline_solver.model.solution import (
+    FEASIBLE,
+    INFEASIBLE,
+    NO_SOLUTION,
+    OPTIMAL,
+    Solution,
+    Status,
+    Termination,
+)
+from taylor.pipeline_solver.timing.durations import chunk_durations, schedule_of
 from tests.pipeline_solver.event_graph_reference import play
 from tests.solver_cases import plan_of, small_problem
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numba
 import pytest
 
+from taylor.base.compiled import announce_compilation, compiled
 from taylor.base.console import log
-from taylor.pipeline_solver.compiled import announce_compilation, compiled
 
 
 def double(x):

@@ -7,23 +7,24 @@ import pytest
 
 from benchmarks.brute_force import enumerate_optimum, random_problem, with_unlike_stages
 from taylor.pipeline.plan import FULL
-from taylor.pipeline_solver import count_master, tree_run
-from taylor.pipeline_solver.branch_and_cut import branch_and_cut
-from taylor.pipeline_solver.column_floors import column_costs
-from taylor.pipeline_solver.columns import build_columns
-from taylor.pipeline_solver.count_master import CountMaster
-from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.durations import chunk_durations, schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.master import Master
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.root import start_search
-from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL
-from taylor.pipeline_solver.splits import StageSplits
-from taylor.pipeline_solver.stage_tuples import stage_tuples
-from taylor.pipeline_solver.stopping import Stopper
-from taylor.pipeline_solver.tree_search import Search
-from taylor.pipeline_solver.uniform_plans import counts_tell
+from taylor.pipeline_solver.bounds import count_master
+from taylor.pipeline_solver.bounds.column_floors import column_costs
+from taylor.pipeline_solver.bounds.count_master import CountMaster
+from taylor.pipeline_solver.bounds.cut_pool import PathCuts
+from taylor.pipeline_solver.bounds.master import Master
+from taylor.pipeline_solver.columns.columns import build_columns
+from taylor.pipeline_solver.columns.splits import StageSplits
+from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL
+from taylor.pipeline_solver.model.stopping import Stopper
+from taylor.pipeline_solver.model.uniform_rule import counts_tell
+from taylor.pipeline_solver.timing.durations import chunk_durations, schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
+from taylor.pipeline_solver.tree import tree_run
+from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
+from taylor.pipeline_solver.tree.root import start_search
+from taylor.pipeline_solver.tree.tree_search import Search
 
 pytestmark = pytest.mark.usefixtures("without_enumeration")
 

@@ -11,16 +11,16 @@ import pytest
 from benchmarks.brute_force import enumerate_optimum, random_problem
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import recompute_cases as rule
-from taylor.pipeline_solver.branch_and_cut import branch_and_cut
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.recompute_cases import at_least
-from taylor.pipeline_solver.solution import INFEASIBLE, MILP_ROUNDS, OPTIMAL, RANGED_ROUNDS, Termination
-from taylor.pipeline_solver.solve import solve
-from taylor.pipeline_solver.tree_memory import TreeMemory
-from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, solve_uniform
-from taylor.pipeline_solver.work_limits import least_step_time
+from taylor.pipeline_solver.columns.work_limits import least_step_time
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import INFEASIBLE, MILP_ROUNDS, OPTIMAL, RANGED_ROUNDS, Termination
+from taylor.pipeline_solver.solving import recompute_cases as rule
+from taylor.pipeline_solver.solving.recompute_cases import at_least
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_BOUND, solve_uniform
+from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
+from taylor.pipeline_solver.tree.tree_memory import TreeMemory
 from tests.pipeline_solver.scripted_choices import (
     FREE,
     GAP,

@@ -12,18 +12,18 @@ from scipy.optimize import linprog
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import count_master
-from taylor.pipeline_solver.columns import ColumnSet, build_columns
-from taylor.pipeline_solver.count_master import CountMaster, master_of
-from taylor.pipeline_solver.cut_pool import CutPool, PathCuts
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.master import Master
-from taylor.pipeline_solver.path_lp import LpResult
-from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
-from taylor.pipeline_solver.splits import Split, StageSplits
-from taylor.pipeline_solver.stage_tuples import stage_tuples
-from taylor.pipeline_solver.uniform_plans import counts_tell
+from taylor.pipeline_solver.bounds import count_master
+from taylor.pipeline_solver.bounds.count_master import CountMaster, master_of
+from taylor.pipeline_solver.bounds.cut_pool import CutPool, PathCuts
+from taylor.pipeline_solver.bounds.master import Master
+from taylor.pipeline_solver.bounds.path_lp import LpResult
+from taylor.pipeline_solver.columns.columns import ColumnSet, build_columns
+from taylor.pipeline_solver.columns.splits import Split, StageSplits
+from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
+from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.uniform_rule import counts_tell
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.solver_cases import small_problem
 
 KEPT = {NONE: 4.0, FULL: 1.0, SELECT: 2.0}

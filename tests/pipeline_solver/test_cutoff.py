@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taylor.pipeline.plan import FULL
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.solution import CUT_OFF, INFEASIBLE, OPTIMAL, Termination
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.solution import CUT_OFF, INFEASIBLE, OPTIMAL, Termination
+from taylor.pipeline_solver.solving.solve import solve
 from tests.solver_cases import reference_problem, small_problem
 
 SOLVERS = ("HIGHS", "HIGHS-MILP")

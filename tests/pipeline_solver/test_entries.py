@@ -10,14 +10,15 @@ from benchmarks.brute_force import enumerate_optimum
 from benchmarks.random_instances import portion
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.checker import check, exact_step_time
-from taylor.pipeline_solver.entries import placements, settled, solve_places
-from taylor.pipeline_solver.evaluate import evaluate, peak_memory_mib
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.result import Result, problem_data
-from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL, Solution
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.check.checker import check, exact_step_time
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.places import placements, settled
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL, Solution
+from taylor.pipeline_solver.solving.entries import solve_places
+from taylor.pipeline_solver.solving.result import Result, problem_data
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.timing.evaluate import evaluate, peak_memory_mib
 from tests.solver_cases import plan_of, small_problem
 
 

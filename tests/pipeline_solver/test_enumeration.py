@@ -14,29 +14,29 @@ from benchmarks.brute_force import comparable_problem, random_problem
 from benchmarks.solver import deepseek, light_layers
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import choice_walk, enumeration
-from taylor.pipeline_solver.branch_and_cut import branch_and_cut
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.choice_samples import Sample
-from taylor.pipeline_solver.choice_walk import CHOICE, CLOSED, MOST_NEW, ChoiceWalk, Rows, Told
-from taylor.pipeline_solver.columns import build_columns
-from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.durations import chunk_durations, schedule_of
-from taylor.pipeline_solver.enumeration import Enumeration
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.generation import Generation
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.phases import Borders, Phases, borders_of, period_of
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.root import bound_root, start_search
-from taylor.pipeline_solver.share_messages import Best, Cuts, EnumerationAnswer
-from taylor.pipeline_solver.solution import OPTIMAL
-from taylor.pipeline_solver.stage_tuples import stage_tuples
-from taylor.pipeline_solver.stopping import OutOfTime, Stopper
-from taylor.pipeline_solver.tree_run import TreeRun
-from taylor.pipeline_solver.tree_search import Search
-from taylor.pipeline_solver.work_limits import WorkLimits
-from taylor.pipeline_solver.worker_pool import WorkerPool
+from taylor.pipeline_solver.bounds.cut_pool import PathCuts
+from taylor.pipeline_solver.bounds.generation import Generation
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.columns.columns import build_columns
+from taylor.pipeline_solver.columns.phases import Borders, Phases, borders_of, period_of
+from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
+from taylor.pipeline_solver.columns.work_limits import WorkLimits
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import OPTIMAL
+from taylor.pipeline_solver.model.stopping import OutOfTime, Stopper
+from taylor.pipeline_solver.timing.durations import chunk_durations, schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
+from taylor.pipeline_solver.tree import choice_walk, enumeration
+from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
+from taylor.pipeline_solver.tree.choice_samples import Sample
+from taylor.pipeline_solver.tree.choice_walk import CHOICE, CLOSED, MOST_NEW, ChoiceWalk, Rows, Told
+from taylor.pipeline_solver.tree.enumeration import Enumeration
+from taylor.pipeline_solver.tree.root import bound_root, start_search
+from taylor.pipeline_solver.tree.share_messages import Best, Cuts, EnumerationAnswer
+from taylor.pipeline_solver.tree.tree_run import TreeRun
+from taylor.pipeline_solver.tree.tree_search import Search
+from taylor.pipeline_solver.tree.worker_pool import WorkerPool
 from tests.pipeline_solver.test_phases import periodic_problems
 
 MOST_CHOICES = 1500

@@ -8,10 +8,10 @@ import pytest
 from benchmarks.brute_force import comparable_problem, random_plan, random_problem
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.checker import exact_peak_memory, exact_step_time
-from taylor.pipeline_solver.evaluate import bubble_shares, evaluate, peak_memory_mib
-from taylor.pipeline_solver.problem import LayerKind
-from taylor.pipeline_solver.solution import OVER_LIMIT
+from taylor.pipeline_solver.check.checker import exact_peak_memory, exact_step_time
+from taylor.pipeline_solver.model.problem import LayerKind
+from taylor.pipeline_solver.model.solution import OVER_LIMIT
+from taylor.pipeline_solver.timing.evaluate import bubble_shares, evaluate, peak_memory_mib
 from tests.solver_cases import plan_of, small_problem
 
 EVEN = plan_of({"body": [[2, 2]]})

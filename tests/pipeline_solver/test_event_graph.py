@@ -8,9 +8,9 @@ import pytest
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
-from taylor.pipeline_solver.durations import chunk_durations
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.timing.durations import chunk_durations
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.pipeline_solver.event_graph_reference import play
 
 CASES = [

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import incumbents
-from taylor.pipeline_solver.checker import exact_step_time
-from taylor.pipeline_solver.columns import build_columns
-from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.first_plans import FirstPlans
-from taylor.pipeline_solver.incumbents import Incumbents
-from taylor.pipeline_solver.problem import LayerChoice, LayerKind
-from taylor.pipeline_solver.stage_tuples import stage_tuples
+from taylor.pipeline_solver.bounds.cut_pool import PathCuts
+from taylor.pipeline_solver.check.checker import exact_step_time
+from taylor.pipeline_solver.columns.columns import build_columns
+from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
+from taylor.pipeline_solver.heuristics import incumbents
+from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
+from taylor.pipeline_solver.heuristics.incumbents import Incumbents
+from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.solver_cases import plan_of, small_problem
 
 BYTE = 1e-6

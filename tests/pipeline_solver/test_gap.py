@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.solution import OPTIMAL
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.solution import OPTIMAL
+from taylor.pipeline_solver.solving.solve import solve
 from tests.solver_cases import reference_problem
 
 

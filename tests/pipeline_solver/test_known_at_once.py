@@ -5,20 +5,21 @@ from __future__ import annotations
 import pytest
 
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan
-from taylor.pipeline_solver.branch_and_cut import branch_and_cut
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.compact_milp import solve_compact
-from taylor.pipeline_solver.entries import placements
-from taylor.pipeline_solver.evaluate import step_time
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.progress import Progress
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, OPTIMAL
-from taylor.pipeline_solver.solve import solve
-from taylor.pipeline_solver.solvers import Solver
-from taylor.pipeline_solver.stopping import Stopper
-from taylor.pipeline_solver.uniform_plans import first_plan, uniform_choice
-from taylor.pipeline_solver.work_limits import least_step_time
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.columns.work_limits import least_step_time
+from taylor.pipeline_solver.heuristics.uniform_plans import first_plan
+from taylor.pipeline_solver.milp.compact_milp import solve_compact
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.places import placements
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.progress import Progress
+from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, OPTIMAL
+from taylor.pipeline_solver.model.solver import Solver
+from taylor.pipeline_solver.model.stopping import Stopper
+from taylor.pipeline_solver.model.uniform_rule import uniform_choice
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.timing.evaluate import step_time
+from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
 from tests.pipeline_solver.test_uniform_recompute import uniform_problems
 from tests.solver_cases import small_problem
 

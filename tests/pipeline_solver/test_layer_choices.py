@@ -8,12 +8,12 @@ import pytest
 
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.checker import check, exact_host_memory, exact_peak_memory, exact_step_time
-from taylor.pipeline_solver.evaluate import evaluate
-from taylor.pipeline_solver.problem import LayerChoice
-from taylor.pipeline_solver.result import Result, problem_data
-from taylor.pipeline_solver.solution import OVER_LIMIT
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.check.checker import check, exact_host_memory, exact_peak_memory, exact_step_time
+from taylor.pipeline_solver.model.problem import LayerChoice
+from taylor.pipeline_solver.model.solution import OVER_LIMIT
+from taylor.pipeline_solver.solving.result import Result, problem_data
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.timing.evaluate import evaluate
 from tests.solver_cases import plan_of, small_problem
 
 OFFLOAD = LayerChoice(0.25, 0.5, 0.125, -6.0, host_mib=3.0, host_states_mib=6.0, link_time=0.5)

@@ -7,10 +7,10 @@ import pytest
 
 from benchmarks.brute_force import comparable_problem
 from taylor.pipeline.plan import FULL
-from taylor.pipeline_solver.least_memory import LeastMemory, explain_infeasible, least_device_memory
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.milp.least_memory import LeastMemory, explain_infeasible, least_device_memory
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL
+from taylor.pipeline_solver.solving.solve import solve
 from tests.solver_cases import reference_problem, small_problem
 
 

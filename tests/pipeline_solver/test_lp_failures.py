@@ -11,12 +11,12 @@ import pytest
 from benchmarks.brute_force import random_problem
 from benchmarks.reliability.solver import medium_problem, stopped_faults
 from taylor.base.errors import OutsideProgramError
-from taylor.pipeline_solver import tree_run, worker_pool
-from taylor.pipeline_solver.count_master import CountMaster
-from taylor.pipeline_solver.master import Master
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.path_lp import LpResult
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.bounds.count_master import CountMaster
+from taylor.pipeline_solver.bounds.master import Master
+from taylor.pipeline_solver.bounds.path_lp import LpResult
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.tree import tree_run, worker_pool
 
 pytestmark = pytest.mark.usefixtures("without_enumeration")
 

@@ -11,13 +11,13 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import linprog
 
-from taylor.pipeline_solver.columns import ColumnSet
-from taylor.pipeline_solver.cut_pool import CutPool, PathCuts
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.master import Master
-from taylor.pipeline_solver.path_lp import LpResult
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.bounds.cut_pool import CutPool, PathCuts
+from taylor.pipeline_solver.bounds.master import Master
+from taylor.pipeline_solver.bounds.path_lp import LpResult
+from taylor.pipeline_solver.columns.columns import ColumnSet
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.pipeline_solver.column_cases import PROBLEMS, folded, kind, listed
 from tests.solver_cases import small_problem
 

@@ -10,15 +10,15 @@ import pytest
 from benchmarks.brute_force import comparable_problem
 from taylor.base.errors import InputError
 from taylor.pipeline.plan import FULL, NONE, SELECT
-from taylor.pipeline_solver.cbc import cbc_path
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.compact_milp import CompactModel
-from taylor.pipeline_solver.linear_form import LinearForm, Row, write_mps_file
-from taylor.pipeline_solver.model_files import write_model, write_mps, write_sol
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerKind
-from taylor.pipeline_solver.solution import OPTIMAL
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.milp.cbc import cbc_path
+from taylor.pipeline_solver.milp.compact_model import CompactModel
+from taylor.pipeline_solver.milp.linear_form import LinearForm, Row, write_mps_file
+from taylor.pipeline_solver.milp.model_files import write_model, write_mps, write_sol
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import LayerKind
+from taylor.pipeline_solver.model.solution import OPTIMAL
+from taylor.pipeline_solver.solving.solve import solve
 from tests.solver_cases import REFERENCE_OBJECTIVE, plan_of, reference_problem, small_problem
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from taylor.pipeline_solver.options import DEFAULT_OPTIONS, SolveOptions
+from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
 
 
 @pytest.mark.parametrize("limit", [None, 0, 0.5])

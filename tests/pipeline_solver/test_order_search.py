@@ -12,12 +12,12 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.known_orders import known_orders
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import SEARCHED, SEARCHED_V, ScheduleSpec
-from taylor.pipeline_solver import order_kernels
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.event_graph import edge_lags
-from taylor.pipeline_solver.order_problem import OrderProblem
-from taylor.pipeline_solver.order_search import search_order
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.orders import order_kernels
+from taylor.pipeline_solver.orders.order_problem import OrderProblem
+from taylor.pipeline_solver.orders.order_search import search_order
+from taylor.pipeline_solver.timing.event_graph import edge_lags
 from tests.solver_cases import plan_of
 
 

@@ -14,11 +14,11 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.partners import partners
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan
 from taylor.pipeline.schedule import FORWARD, ScheduleSpec
-from taylor.pipeline_solver.checker import check, exact_step_time
-from taylor.pipeline_solver.durations import graph_of
-from taylor.pipeline_solver.evaluate import bubble_shares, evaluate, step_time
-from taylor.pipeline_solver.problem import LayerKind, Pairing, PipelineProblem
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.check.checker import check, exact_step_time
+from taylor.pipeline_solver.model.problem import LayerKind, Pairing, PipelineProblem
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.timing.durations import graph_of
+from taylor.pipeline_solver.timing.evaluate import bubble_shares, evaluate, step_time
 from tests.solver_cases import plan_of
 
 DUAL, ONE_AHEAD = ScheduleSpec("dualpipev", whole_drain=True), ScheduleSpec("megatron-interleaved", one_ahead=True)

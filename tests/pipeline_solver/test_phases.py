@@ -10,20 +10,20 @@ import pytest
 from benchmarks.brute_force import enumerate_optimum
 from benchmarks.random_instances import alternating_problem
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import branch_and_cut as tree
-from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.evaluate import step_time
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.generation import Generation
-from taylor.pipeline_solver.master import Master
-from taylor.pipeline_solver.phases import period_of
-from taylor.pipeline_solver.positions import plan_in_order
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.solution import OPTIMAL
-from taylor.pipeline_solver.stage_pricing import columns_of
-from taylor.pipeline_solver.stopping import Stopper
-from taylor.pipeline_solver.work_limits import WorkLimits
+from taylor.pipeline_solver.bounds.cut_pool import PathCuts
+from taylor.pipeline_solver.bounds.generation import Generation
+from taylor.pipeline_solver.bounds.master import Master
+from taylor.pipeline_solver.bounds.stage_pricing import columns_of
+from taylor.pipeline_solver.columns.phases import period_of
+from taylor.pipeline_solver.columns.positions import plan_in_order
+from taylor.pipeline_solver.columns.work_limits import WorkLimits
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.solution import OPTIMAL
+from taylor.pipeline_solver.model.stopping import Stopper
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.evaluate import step_time
+from taylor.pipeline_solver.timing.event_graph import EventGraph
+from taylor.pipeline_solver.tree import branch_and_cut as tree
 
 MOST_PLANS = 100_000
 

@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 
-from taylor.pipeline_solver.entries import placements, solve_places
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.progress import Progress
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Status, Termination
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.places import placements
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.progress import Progress
+from taylor.pipeline_solver.model.solution import (
+    FEASIBLE,
+    INFEASIBLE,
+    NO_SOLUTION,
+    OPTIMAL,
+    Solution,
+    Status,
+    Termination,
+)
+from taylor.pipeline_solver.solving.entries import solve_places
 from tests.pipeline_solver.test_entries import with_mtp
 from tests.solver_cases import plan_of
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from taylor.pipeline.plan import FULL
-from taylor.pipeline_solver import plain_plans
-from taylor.pipeline_solver.evaluate import evaluate
-from taylor.pipeline_solver.plain_plans import solve_plainly
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, Termination
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, Termination
+from taylor.pipeline_solver.solving import plain_plans
+from taylor.pipeline_solver.solving.plain_plans import solve_plainly
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.timing.evaluate import evaluate
 
 KIND = LayerKind("body", 8, 1.0, 100.0, {"none": 10.0, FULL: 1.0})
 

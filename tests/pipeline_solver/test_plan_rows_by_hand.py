@@ -12,11 +12,11 @@ import pytest
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.checker import _exact_times as exact_times
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.compact_milp import CompactModel
-from taylor.pipeline_solver.plan_rows import layer_bounds, mode_prefix, pinned_mib, safe_name
-from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
+from taylor.pipeline_solver.check.checker import _exact_times as exact_times
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.milp.compact_model import CompactModel
+from taylor.pipeline_solver.milp.plan_rows import layer_bounds, mode_prefix, pinned_mib, safe_name
+from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
 from tests.solver_cases import plan_of, small_problem
 
 KEPT = {NONE: 4.0, FULL: 1.0, SELECT: 2.0, "off:x": 1.5}

@@ -11,22 +11,23 @@ import pytest
 from benchmarks.brute_force import comparable_problem, random_problem
 from benchmarks.random_instances import alternating_problem
 from taylor.pipeline.plan import FULL, NONE
-from taylor.pipeline_solver import branch_and_cut as tree
-from taylor.pipeline_solver import plan_walk, tree_run, walk_kernels
-from taylor.pipeline_solver import targets as targets_module
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.evaluate import evaluate, peak_memory_mib
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.first_plans import FirstPlans
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.plan_walk import PlanWalk
-from taylor.pipeline_solver.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
-from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL
-from taylor.pipeline_solver.solve import SolverDisagreement, solve
-from taylor.pipeline_solver.stopping import Stopper
-from taylor.pipeline_solver.tree_memory import TreeMemory
-from taylor.pipeline_solver.tree_run import TreeEnd
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.heuristics import plan_walk, walk_kernels
+from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
+from taylor.pipeline_solver.heuristics.plan_walk import PlanWalk
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL
+from taylor.pipeline_solver.model.stopping import Stopper
+from taylor.pipeline_solver.solving.solve import SolverDisagreement, solve
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.evaluate import evaluate, peak_memory_mib
+from taylor.pipeline_solver.timing.event_graph import EventGraph
+from taylor.pipeline_solver.tree import branch_and_cut as tree
+from taylor.pipeline_solver.tree import targets as targets_module
+from taylor.pipeline_solver.tree import tree_run
+from taylor.pipeline_solver.tree.tree_memory import TreeMemory
+from taylor.pipeline_solver.tree.tree_run import TreeEnd
 from tests.solver_cases import reference_problem
 
 KERNELS = [
@@ -302,7 +303,7 @@ def test_a_plan_that_was_known_is_never_lost(solver):
 def test_a_known_plan_gives_a_wrong_proof_away(monkeypatch, claim):
     problem = reference_problem()
     known = solve(problem)
-    monkeypatch.setattr("taylor.pipeline_solver.exact.solve_exact", lambda *_, **__: known.replace(**claim))
+    monkeypatch.setattr("taylor.pipeline_solver.solving.exact.solve_exact", lambda *_, **__: known.replace(**claim))
     with pytest.raises(SolverDisagreement, match="is known"):
         solve(problem, warm_start=known.plan)
 

@@ -8,23 +8,25 @@ import pytest
 from benchmarks.brute_force import comparable_problem, enumerate_optimum
 from benchmarks.random_instances import alternating_problem
 from benchmarks.solver import light_layers
-from taylor.pipeline_solver import annealing, column_floors, probing, tree_run
-from taylor.pipeline_solver import branch_and_cut as tree
-from taylor.pipeline_solver.column_floors import ColumnFloors, column_costs
-from taylor.pipeline_solver.columns import build_columns
-from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.path_lp import LpResult
-from taylor.pipeline_solver.price_pool import PricePool
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.root import start_search
-from taylor.pipeline_solver.solution import OPTIMAL
-from taylor.pipeline_solver.stage_tuples import stage_tuples
-from taylor.pipeline_solver.stopping import OutOfTime, Stopper
-from taylor.pipeline_solver.tree_memory import TreeMemory
-from taylor.pipeline_solver.tree_search import Search
+from taylor.pipeline_solver.bounds import column_floors
+from taylor.pipeline_solver.bounds.column_floors import ColumnFloors, column_costs
+from taylor.pipeline_solver.bounds.cut_pool import PathCuts
+from taylor.pipeline_solver.bounds.path_lp import LpResult
+from taylor.pipeline_solver.bounds.price_pool import PricePool
+from taylor.pipeline_solver.columns.columns import build_columns
+from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
+from taylor.pipeline_solver.heuristics import annealing
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import OPTIMAL
+from taylor.pipeline_solver.model.stopping import OutOfTime, Stopper
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
+from taylor.pipeline_solver.tree import branch_and_cut as tree
+from taylor.pipeline_solver.tree import probing, tree_run
+from taylor.pipeline_solver.tree.root import start_search
+from taylor.pipeline_solver.tree.tree_memory import TreeMemory
+from taylor.pipeline_solver.tree.tree_search import Search
 
 
 def problems(number: int, seed: int):

@@ -8,7 +8,7 @@ import pytest
 
 import taylor.pipeline_solver
 from taylor.pipeline.plan import FULL, NONE
-from taylor.pipeline_solver.problem import LayerKind
+from taylor.pipeline_solver.model.problem import LayerKind
 from tests.solver_cases import reference_problem, small_problem
 
 KIND = small_problem().kinds[0]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from taylor.pipeline.plan import FULL, NONE, SELECT
-from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem, span
+from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem, span
 from tests.solver_cases import small_problem
 
 KEPT = {NONE: 4.0, FULL: 1.0, SELECT: 2.0, "off": 1.0, "far": 0.5}

@@ -9,8 +9,8 @@ import numpy as np
 from benchmarks import random_instances
 from benchmarks.brute_force import BruteForce
 from benchmarks.random_instances import campaign, choice_problem, instance, main, portion
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.solving.solve import solve
 
 
 def test_the_optima_of_a_sample_are_those_over_every_plan():

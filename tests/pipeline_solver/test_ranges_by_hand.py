@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import chunk_ranges as module
-from taylor.pipeline_solver.chunk_ranges import (
+from taylor.pipeline_solver.columns.work_limits import WorkLimits
+from taylor.pipeline_solver.milp import chunk_ranges as module
+from taylor.pipeline_solver.milp.chunk_ranges import (
     CHORD,
     RANGE,
     LayerRange,
@@ -22,13 +23,12 @@ from taylor.pipeline_solver.chunk_ranges import (
     narrow_ranges,
     rule_out_short,
 )
-from taylor.pipeline_solver.compact_milp import CompactModel
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.linear_form import LinearForm, Row
-from taylor.pipeline_solver.milp import MilpOutcome, MilpStatus
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.work_limits import WorkLimits
+from taylor.pipeline_solver.milp.compact_model import CompactModel
+from taylor.pipeline_solver.milp.linear_form import LinearForm, Row
+from taylor.pipeline_solver.milp.milp import MilpOutcome, MilpStatus
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.solver_cases import small_problem
 
 INFINITE = float("inf")

@@ -8,11 +8,11 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.pipeline.plan import FULL, SELECT
-from taylor.pipeline_solver.evaluate import evaluate
-from taylor.pipeline_solver.result import Result, plan_of_row, read_result
-from taylor.pipeline_solver.solution import INFEASIBLE, OPTIMAL, Solution, Termination
-from taylor.pipeline_solver.solve import solve
-from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
+from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL, Solution, Termination
+from taylor.pipeline_solver.solving.result import Result, plan_of_row, read_result
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
+from taylor.pipeline_solver.timing.evaluate import evaluate
 from tests.solver_cases import plan_of, small_problem
 
 

@@ -10,11 +10,11 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.pipeline.plan import FULL, NONE, SELECT
-from taylor.pipeline_solver.checker import exact_step_time
-from taylor.pipeline_solver.problem import LayerChoice, LayerKind, PipelineProblem
-from taylor.pipeline_solver.result import Result, plan_of_row, problem_data, read_result
-from taylor.pipeline_solver.solution import FEASIBLE, NO_SOLUTION, Solution, Termination
-from taylor.pipeline_solver.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
+from taylor.pipeline_solver.check.checker import exact_step_time
+from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.solution import FEASIBLE, NO_SOLUTION, Solution, Termination
+from taylor.pipeline_solver.solving.result import Result, plan_of_row, problem_data, read_result
+from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
 from tests.solver_cases import plan_of, small_problem
 
 KEPT = {NONE: 4.0, FULL: 1.0, SELECT: 2.0, "off": 1.0}

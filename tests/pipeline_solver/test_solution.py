@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.pipeline_solver.cbc import cbc_path
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.solution import FEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Termination
-from taylor.pipeline_solver.solve import solve
-from taylor.pipeline_solver.solvers import SOLVERS, solver_named
+from taylor.pipeline_solver.milp.cbc import cbc_path
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.solution import FEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Termination
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.solving.solvers import SOLVERS, solver_named
 from tests.solver_cases import plan_of, reference_problem, small_problem
 
 PLAN = plan_of({"body": [[2, 1], [1, 2]]}, {"full": [[1, 0], [0, 2]]})
@@ -79,7 +79,7 @@ def test_a_solver_is_found_by_its_name_in_any_case_of_letters(name):
 
 
 def test_where_there_is_no_cbc_its_cure_is_named(monkeypatch):
-    monkeypatch.setattr("taylor.pipeline_solver.pyomo_solver.cbc_path", lambda: None)
+    monkeypatch.setattr("taylor.pipeline_solver.milp.pyomo_solver.cbc_path", lambda: None)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(InputError, match=r"HIGHS, HIGHS-MILP, .*or install it \(pip install 'pulp\[cbc\]'\)"):
         solve(small_problem(), SolveOptions(solver="CBC"))

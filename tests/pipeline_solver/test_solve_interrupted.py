@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from taylor.pipeline.plan import FULL
-from taylor.pipeline_solver import uniform_recompute
-from taylor.pipeline_solver.evaluate import evaluate
-from taylor.pipeline_solver.solution import Termination
-from taylor.pipeline_solver.solve import complete, solve
+from taylor.pipeline_solver.model.solution import Termination
+from taylor.pipeline_solver.solving import uniform_recompute
+from taylor.pipeline_solver.solving.solve import complete, solve
+from taylor.pipeline_solver.timing.evaluate import evaluate
 from tests.solver_cases import small_problem
 
 

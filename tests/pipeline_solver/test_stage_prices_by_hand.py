@@ -11,14 +11,10 @@ from numpy.typing import NDArray
 
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import FULL, NONE, SELECT
-from taylor.pipeline_solver import stage_pricing
-from taylor.pipeline_solver.chunk_types import ChunkChoices, ChunkType
-from taylor.pipeline_solver.column_floors import column_costs
-from taylor.pipeline_solver.columns import build_columns
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.path_lp import Prices
-from taylor.pipeline_solver.problem import LayerChoice, PipelineProblem
-from taylor.pipeline_solver.stage_pricing import (
+from taylor.pipeline_solver.bounds import stage_pricing
+from taylor.pipeline_solver.bounds.column_floors import column_costs
+from taylor.pipeline_solver.bounds.path_lp import Prices
+from taylor.pipeline_solver.bounds.stage_pricing import (
     StageOptions,
     alike,
     all_below,
@@ -27,7 +23,11 @@ from taylor.pipeline_solver.stage_pricing import (
     reduced_costs,
     stage_options,
 )
-from taylor.pipeline_solver.stage_tuples import TooManyColumns, fixed_parts, stage_tuples
+from taylor.pipeline_solver.columns.chunk_types import ChunkChoices, ChunkType
+from taylor.pipeline_solver.columns.columns import build_columns
+from taylor.pipeline_solver.columns.stage_tuples import TooManyColumns, fixed_parts, stage_tuples
+from taylor.pipeline_solver.model.problem import LayerChoice, PipelineProblem
+from taylor.pipeline_solver.timing.durations import schedule_of
 from tests.pipeline_solver.column_cases import kind, priced, three_kinds, two_kinds
 from tests.solver_cases import small_problem
 

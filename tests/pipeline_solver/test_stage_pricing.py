@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 
 from benchmarks.brute_force import comparable_problem, enumerate_optimum, random_problem
-from taylor.pipeline_solver import branch_and_cut as tree
-from taylor.pipeline_solver import generation, stage_pricing
-from taylor.pipeline_solver.columns import build_columns
-from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.generation import Generation
-from taylor.pipeline_solver.master import Master
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import OPTIMAL
-from taylor.pipeline_solver.stage_pricing import all_below, cheapest, columns_of, reduced_costs, stage_options
-from taylor.pipeline_solver.stage_tuples import TooManyColumns, stage_tuples
-from taylor.pipeline_solver.stopping import Stopper
-from taylor.pipeline_solver.work_limits import WorkLimits
+from taylor.pipeline_solver.bounds import generation, stage_pricing
+from taylor.pipeline_solver.bounds.cut_pool import PathCuts
+from taylor.pipeline_solver.bounds.generation import Generation
+from taylor.pipeline_solver.bounds.master import Master
+from taylor.pipeline_solver.bounds.stage_pricing import all_below, cheapest, columns_of, reduced_costs, stage_options
+from taylor.pipeline_solver.columns.columns import build_columns
+from taylor.pipeline_solver.columns.stage_tuples import TooManyColumns, stage_tuples
+from taylor.pipeline_solver.columns.work_limits import WorkLimits
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import OPTIMAL
+from taylor.pipeline_solver.model.stopping import Stopper
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
+from taylor.pipeline_solver.tree import branch_and_cut as tree
 
 NO_LIMIT = 1e6
 """Work limit that no stage of a small problem reaches."""

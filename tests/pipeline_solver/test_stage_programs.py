@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.brute_force import random_problem
-from taylor.pipeline_solver import stage_programs
-from taylor.pipeline_solver.columns import build_columns
-from taylor.pipeline_solver.stage_programs import StagePrograms
-from taylor.pipeline_solver.stage_tuples import stage_tuples
+from taylor.pipeline_solver.columns import stage_programs
+from taylor.pipeline_solver.columns.columns import build_columns
+from taylor.pipeline_solver.columns.stage_programs import StagePrograms
+from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
 from tests.solver_cases import small_problem
 
 

@@ -10,10 +10,10 @@ import pytest
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver import stage_tuples as tuples_module
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.stage_tuples import TooManyColumns, fixed_parts, stage_tuples
+from taylor.pipeline_solver.columns import stage_tuples as tuples_module
+from taylor.pipeline_solver.columns.stage_tuples import TooManyColumns, fixed_parts, stage_tuples
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.timing.durations import schedule_of
 from tests.pipeline_solver.column_cases import kind, three_kinds, two_kinds
 from tests.solver_cases import small_problem
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from taylor.base.interrupts import presses
-from taylor.pipeline_solver.stopping import OutOfTime, Stopper
+from taylor.pipeline_solver.model.stopping import OutOfTime, Stopper
 
 INFINITE = float("inf")
 

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from taylor.pipeline_solver.targets import LEAST_STEP, Targets
-from taylor.pipeline_solver.tree_memory import TreeMemory
-from taylor.pipeline_solver.tree_run import TreeEnd
+from taylor.pipeline_solver.tree.targets import LEAST_STEP, Targets
+from taylor.pipeline_solver.tree.tree_memory import TreeMemory
+from taylor.pipeline_solver.tree.tree_run import TreeEnd
 
 
 def test_the_best_plan_is_the_first_target_and_a_better_plan_the_next():

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from taylor.pipeline_solver.threads import in_order
+from taylor.pipeline_solver.bounds.threads import in_order
 
 
 def calls(number: int, begun: list[int], fails: int = -1) -> list[Callable[[], int]]:

@@ -12,19 +12,19 @@ import pytest
 from numpy.typing import NDArray
 
 from taylor.pipeline.plan import FULL, NONE
-from taylor.pipeline_solver import tree_search
-from taylor.pipeline_solver.bounding import MAX_HELD_CUTS
-from taylor.pipeline_solver.columns import build_columns
-from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.path_lp import LpResult
-from taylor.pipeline_solver.price_pool import PricePool
-from taylor.pipeline_solver.problem import LayerKind
-from taylor.pipeline_solver.splits import Split
-from taylor.pipeline_solver.stage_tuples import stage_tuples
-from taylor.pipeline_solver.stopping import LpTrouble, OutOfTime, Stopper
-from taylor.pipeline_solver.tree_search import Search
+from taylor.pipeline_solver.bounds.bounding import MAX_HELD_CUTS
+from taylor.pipeline_solver.bounds.cut_pool import PathCuts
+from taylor.pipeline_solver.bounds.path_lp import LpResult
+from taylor.pipeline_solver.bounds.price_pool import PricePool
+from taylor.pipeline_solver.columns.columns import build_columns
+from taylor.pipeline_solver.columns.splits import Split
+from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
+from taylor.pipeline_solver.model.problem import LayerKind
+from taylor.pipeline_solver.model.stopping import LpTrouble, OutOfTime, Stopper
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
+from taylor.pipeline_solver.tree import tree_search
+from taylor.pipeline_solver.tree.tree_search import Search
 from tests.solver_cases import small_problem
 
 INFINITE = float("inf")

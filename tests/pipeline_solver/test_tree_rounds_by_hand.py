@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from taylor.pipeline_solver import tree_run
-from taylor.pipeline_solver.tree_memory import TreeMemory
-from taylor.pipeline_solver.tree_run import TreeEnd, TreeRun
+from taylor.pipeline_solver.tree import tree_run
+from taylor.pipeline_solver.tree.tree_memory import TreeMemory
+from taylor.pipeline_solver.tree.tree_run import TreeEnd, TreeRun
 
 INFINITE = float("inf")
 CUTOFF = 20.0

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from taylor.pipeline_solver.turns import ALL_FIRST, FIRST, LONGEST, SHORT, Turns, foreseen
+from taylor.pipeline_solver.solving.turns import ALL_FIRST, FIRST, LONGEST, SHORT, Turns, foreseen
 
 
 @pytest.fixture

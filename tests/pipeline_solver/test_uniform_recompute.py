@@ -10,17 +10,13 @@ import pytest
 
 from benchmarks.brute_force import enumerate_optimum, faults, random_problem, under_one_choice, with_choices
 from taylor.pipeline.plan import FULL, NONE, SELECT
-from taylor.pipeline_solver.branch_and_cut import branch_and_cut
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.model_files import write_sol
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerKind
-from taylor.pipeline_solver.progress import Progress
-from taylor.pipeline_solver.recompute_cases import Choices
-from taylor.pipeline_solver.solution import (
+from taylor.pipeline_solver.bounds.cut_pool import PathCuts
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.milp.model_files import write_sol
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import LayerKind
+from taylor.pipeline_solver.model.progress import Progress
+from taylor.pipeline_solver.model.solution import (
     FEASIBLE,
     INFEASIBLE,
     MILP_ROUNDS,
@@ -30,14 +26,18 @@ from taylor.pipeline_solver.solution import (
     Solution,
     Termination,
 )
-from taylor.pipeline_solver.solve import solve
-from taylor.pipeline_solver.tree_memory import TreeMemory
-from taylor.pipeline_solver.uniform_plans import uniform_choice
-from taylor.pipeline_solver.uniform_recompute import (
+from taylor.pipeline_solver.model.uniform_rule import uniform_choice
+from taylor.pipeline_solver.solving.recompute_cases import Choices
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.solving.uniform_recompute import (
     UNRESTRICTED_BOUND,
     UNRESTRICTED_OBJECTIVE,
     solve_uniform,
 )
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
+from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
+from taylor.pipeline_solver.tree.tree_memory import TreeMemory
 from tests.solver_cases import plan_of, reference_problem, small_problem
 
 

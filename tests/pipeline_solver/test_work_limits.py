@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from taylor.pipeline_solver.cut_pool import PathCuts
-from taylor.pipeline_solver.durations import schedule_of
-from taylor.pipeline_solver.event_graph import EventGraph
-from taylor.pipeline_solver.work_limits import WorkLimits
+from taylor.pipeline_solver.bounds.cut_pool import PathCuts
+from taylor.pipeline_solver.columns.work_limits import WorkLimits
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.solver_cases import small_problem
 
 

@@ -22,7 +22,7 @@ from taylor.profiling.calibration.fit import REGISTER, calibrate
 from taylor.register.device import DeviceSpec
 from taylor.register.device_file import device_text
 from taylor.register.registry import Registry
-from taylor.workflows.calibrate import CalibrateOptions, Run, calibrate_device, read_runs, step_measured
+from taylor.workflows.measuring.calibrate import CalibrateOptions, Run, calibrate_device, read_runs, step_measured
 from tests.conftest import ROOT, SHARED
 
 REGISTRY = Registry.load()

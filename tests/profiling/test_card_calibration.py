@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.card_runs import ONE_CARD, read_runs
 from taylor.parsers.read import read_config
-from taylor.workflows.calibrate import CalibrateOptions, calibrate_device
-from taylor.workflows.planned_step import planned_step_ms
+from taylor.workflows.measuring.calibrate import CalibrateOptions, calibrate_device
+from taylor.workflows.statement.planned_step import planned_step_ms
 
 RUNS = [run for run in read_runs()[1] if run.group == ONE_CARD]
 

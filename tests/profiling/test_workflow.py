@@ -18,8 +18,8 @@ from taylor.parsers.tables.ratios import read_ratios
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.profiling.folders import find_profile_folders
 from taylor.register.registry import Registry
-from taylor.workflows.candidates import load_candidates
-from taylor.workflows.profiles import _completed, parse_profiles
+from taylor.workflows.ranking.candidates import load_candidates
+from taylor.workflows.ranking.profiles import _completed, parse_profiles
 from tests.conftest import ROOT
 
 CONFIG = ROOT / "config" / "pretrain_deepseek3_671b_1024p.yaml"

@@ -11,10 +11,10 @@ from benchmarks.reliability.determinism import same_bytes
 from benchmarks.reliability.kills import killed, names_fewer_files
 from benchmarks.reliability.outputs import differences, without_times
 from benchmarks.reliability.solver import medium_problem
-from taylor.pipeline_solver import enumeration, tree_run
-from taylor.pipeline_solver.model_files import write_mps
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.milp.model_files import write_mps
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.tree import enumeration, tree_run
 
 
 @pytest.mark.parametrize("name", ["search", "ranking"])
@@ -60,7 +60,7 @@ def test_times_are_left_out_of_the_comparison_and_nothing_else():
 
 
 def test_a_worker_that_outlives_its_killed_tool_is_found_out(monkeypatch):
-    monkeypatch.setattr("taylor.workflows.process_pool.end_with_parent", lambda parent: None)
+    monkeypatch.setattr("taylor.workflows.running.process_pool.end_with_parent", lambda parent: None)
     monkeypatch.setattr("benchmarks.reliability.sandbox.ORPHAN_SECONDS", 0.5)
 
     def slowly(*arguments, **more):
@@ -68,7 +68,7 @@ def test_a_worker_that_outlives_its_killed_tool_is_found_out(monkeypatch):
         return solve(*arguments, **more)
 
     # Workers are there for most of the run, and every second kill hits the tool alone.
-    monkeypatch.setattr("taylor.workflows.rank_solves.solve", slowly)
+    monkeypatch.setattr("taylor.workflows.ranking.rank_solves.solve", slowly)
     assert any("outlived" in fault for seed in range(1, 13) for fault in killed("ranking", 2, seed)["faults"])
 
 

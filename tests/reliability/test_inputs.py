@@ -150,7 +150,7 @@ def test_a_registration_nested_thousands_deep_is_refused_at_once(tmp_path):
 def test_layer_tuples_listed_in_blocks_are_the_same_ones(monkeypatch):
     """All pairs at once took 600 MB for eight interleaves on one stage."""
     from benchmarks.brute_force import random_problem
-    from taylor.pipeline_solver import stage_tuples
+    from taylor.pipeline_solver.columns import stage_tuples
 
     rng = np.random.default_rng(12)
     several = 0

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from benchmarks.reliability import solver
-from taylor.pipeline_solver import enumeration
-from taylor.pipeline_solver.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.tree import enumeration
 from tests.solver_cases import small_problem
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
-from taylor.pipeline_solver.evaluate import evaluate
+from taylor.pipeline_solver.timing.evaluate import evaluate
 from taylor.report.outputs import write_views
 from taylor.report.palette import COLOURS, HATCHES, RECOMPUTE, ink, shade
 from taylor.report.picture import _draw, _size, write_picture

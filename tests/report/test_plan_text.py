@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from taylor.pipeline_solver.evaluate import evaluate
+from taylor.pipeline_solver.timing.evaluate import evaluate
 from taylor.report.plan_text import pair_lines, plan_table
 from tests.report.test_terminal import deepseek, even_plan
 

@@ -11,7 +11,7 @@ import pytest
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
-from taylor.pipeline_solver.evaluate import evaluate, peak_memory_mib
+from taylor.pipeline_solver.timing.evaluate import evaluate, peak_memory_mib
 from taylor.report.chrome_trace import write_chrome_trace
 from taylor.report.planned import planned_timeline
 from taylor.report.timeline import OPTIMIZER, drawing_windows, side_by_side

@@ -19,9 +19,9 @@ import pytest
 
 from taylor.cost_model.parameters import total_parameters
 from taylor.parsers.read import read_config
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.history import Store, remember_solve
-from taylor.workflows.options import FileJob, Outputs
+from taylor.workflows.measuring.history import Store, remember_solve
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT
 from tests.report_browser import browser, missing
 

@@ -7,11 +7,11 @@ import pytest
 from taylor.base.errors import InfeasibleError
 from taylor.parsers.read import read_config
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.solution import CUT_OFF
-from taylor.pipeline_solver.solve import solve
-from taylor.workflows.alternatives import AUTO, IMPOSSIBLE, choices, solve_alternatives
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.solution import CUT_OFF
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.workflows.solving.alternatives import AUTO, IMPOSSIBLE, choices, solve_alternatives
 from tests.conftest import ROOT
 
 PROBLEM = PipelineProblem(

@@ -11,7 +11,7 @@ from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
 from taylor.pipeline.generators import MOST_PASSES, build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.workflows.schedules import require_schedule
+from taylor.workflows.statement.schedules import require_schedule
 from tests.conftest import ROOT
 
 YAML = ROOT / "config" / "pretrain_llama3_70b.yaml"
@@ -33,7 +33,7 @@ def test_one_micro_batch_above_the_limit_is_refused_and_the_limit_itself_is_not(
     config = read_config(YAML)
     strategy = config.strategy.replace(pp=4, vpp=1, micro_batches=2**15 + 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("taylor.workflows.schedules.MOST_PASSES", 4 * 2**15)
+        patch.setattr("taylor.workflows.statement.schedules.MOST_PASSES", 4 * 2**15)
         with pytest.raises(InputError, match="global batch"):
             require_schedule(config.replace(strategy=strategy))
         require_schedule(config.replace(strategy=strategy.replace(micro_batches=2**15)))

@@ -12,7 +12,7 @@ import pytest
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.read import read_config
 from taylor.register.registry import Registry
-from taylor.workflows.candidates import load_candidates
+from taylor.workflows.ranking.candidates import load_candidates
 from tests.conftest import ROOT
 from tests.parsers.megatron.test_scripts import BASE as SHELL_FLAGS
 from tests.parsers.megatron.test_scripts import script_of

@@ -14,10 +14,10 @@ from taylor.base.errors import EXIT_INTERRUPTED, EXIT_OUTSIDE_PROGRAM, Interrupt
 from taylor.dryrun.estimate import EstimateBackend
 from taylor.dryrun.interface import DryRun, DryRunResult, StagePeak
 from taylor.parsers.read import read_config
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.solve_file import solve_file
-from taylor.workflows.stated_file import StatedFile
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
+from taylor.workflows.statement.stated_file import StatedFile
 from tests.conftest import ROOT
 
 

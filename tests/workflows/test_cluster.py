@@ -17,15 +17,15 @@ import pytest
 
 from benchmarks.reliability.load import write_candidates
 from taylor.base.errors import InputError, OutsideProgramError
-from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.register.registry import Registry
-from taylor.workflows.candidates import load_candidates
-from taylor.workflows.cluster import ClusterAddress, open_cluster
-from taylor.workflows.far_solve import FarSolve, SharedFolder, sharing
-from taylor.workflows.kept_solves import SolveStore
-from taylor.workflows.own_plans import problem_of
-from taylor.workflows.process_pool import Failed, SharedNumbers, run_in_processes
-from taylor.workflows.rank import RankOptions, rank
+from taylor.workflows.ranking.candidates import load_candidates
+from taylor.workflows.ranking.own_plans import problem_of
+from taylor.workflows.ranking.rank import RankOptions, rank
+from taylor.workflows.running.cluster import ClusterAddress, open_cluster
+from taylor.workflows.running.far_solve import FarSolve, SharedFolder, sharing
+from taylor.workflows.running.kept_solves import SolveStore
+from taylor.workflows.running.process_pool import Failed, SharedNumbers, run_in_processes
 from tests.conftest import ROOT
 
 
@@ -56,7 +56,7 @@ def test_what_is_no_address_is_refused_with_the_forms_that_there_are(text):
 )
 def test_a_cluster_that_cannot_be_had_is_refused_by_the_flag_that_names_it(address, words, monkeypatch):
     pytest.importorskip("distributed")
-    monkeypatch.setattr("taylor.workflows.cluster.CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr("taylor.workflows.running.cluster.CONNECT_SECONDS", 1.0)
     monkeypatch.setenv("PATH", os.devnull)
     with pytest.raises(InputError, match="--cluster") as refused, open_cluster(address):
         pass
@@ -246,7 +246,7 @@ def test_a_batch_system_that_takes_no_job_ends_the_command_with_its_reason(tmp_p
 def test_a_batch_system_is_asked_for_jobs_of_one_core_and_again_for_a_job_that_ended(tmp_path: Path, monkeypatch):
     """dask-jobqueue's own Slurm class, with an `sbatch` that writes down what it is given."""
     need_jobqueue()
-    from taylor.workflows.cluster import _managed
+    from taylor.workflows.running.cluster import _managed
 
     for name, words in {"sbatch": f"cp $1 {tmp_path}/$$.job; echo Submitted batch job $$", "scancel": ":"}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{words}\n")

@@ -10,10 +10,10 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.command_lines import main
-from taylor.pipeline_solver.evaluate import evaluate
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.result import Result
-from taylor.workflows.compare import compare_results, write_comparison_page
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.solving.result import Result
+from taylor.pipeline_solver.timing.evaluate import evaluate
+from taylor.workflows.showing.compare import compare_results, write_comparison_page
 from tests.report_cases import deepseek, even_plan
 
 JOB = {

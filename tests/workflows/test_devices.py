@@ -9,14 +9,14 @@ import pytest
 import taylor
 from taylor.nd_search.options import SearchOptions
 from taylor.parsers.read import read_config
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.workflows.candidates import load_candidates, rank_folder
-from taylor.workflows.devices import choose_device
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import DryRunOptions, FileJob, Outputs
-from taylor.workflows.rank import RankOptions
-from taylor.workflows.search import StrategySearchOptions, search_strategies
-from taylor.workflows.solve_file import solve_file
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.workflows.ranking.candidates import load_candidates, rank_folder
+from taylor.workflows.ranking.rank import RankOptions
+from taylor.workflows.searching.search import StrategySearchOptions, search_strategies
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.options import DryRunOptions, FileJob, Outputs
 from tests.conftest import ROOT
 from tests.parsers.torchtitan.test_files import BASE as TOML
 

@@ -12,12 +12,12 @@ from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline.schedule import AUTO
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.evaluate import evaluate
-from taylor.workflows.evaluate_file import evaluate_file, evaluate_own
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.solve_file import solve_file
-from taylor.workflows.stated_file import StatedFile
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.timing.evaluate import evaluate
+from taylor.workflows.solving.evaluate_file import evaluate_file, evaluate_own
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
+from taylor.workflows.statement.stated_file import StatedFile
 from tests.parsers.megatron.test_scripts import BASE as SHELL_FLAGS
 from tests.parsers.megatron.test_scripts import script_of
 

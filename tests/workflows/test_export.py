@@ -12,7 +12,7 @@ from taylor.command_lines import pipeline_parallel
 from taylor.parsers.megatron.layout import expand_layout
 from taylor.pipeline.plan import FULL
 from taylor.register.model import DENSE, MOE, MTP
-from taylor.workflows.export import with_mtp
+from taylor.workflows.statement.export import with_mtp
 from tests.conftest import ROOT
 from tests.solver_cases import plan_of
 

@@ -6,10 +6,10 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver.evaluate import evaluate
-from taylor.pipeline_solver.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.result import Result
-from taylor.workflows.extract import describe_saved_solution
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.solving.result import Result
+from taylor.pipeline_solver.timing.evaluate import evaluate
+from taylor.workflows.showing.extract import describe_saved_solution
 
 SOL = """# status optimal
 # objective 12.5

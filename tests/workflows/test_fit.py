@@ -12,13 +12,13 @@ from taylor.base.errors import InfeasibleError
 from taylor.cost_model.known_error import KnownError
 from taylor.cost_model.margin import MemoryMargin
 from taylor.parsers.flag_table import UnmodelledFlag
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.solution import FEASIBLE, Solution
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.fit import Fit, FitVerdict, fit_verdict, risk_of
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.solve_file import solve_file
-from taylor.workflows.verdict import fit_line
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.solution import FEASIBLE, Solution
+from taylor.workflows.showing.fit import Fit, FitVerdict, fit_verdict, risk_of
+from taylor.workflows.showing.verdict import fit_line
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT
 
 FILE = ROOT / "config" / "pretrain_deepseek3_128p.yaml"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError, TaylorError
-from taylor.workflows.history import Store
+from taylor.workflows.measuring.history import Store
 from tests.conftest import ROOT
 
 CONFIG = ROOT / "config" / "pretrain_llama2_7b.yaml"

@@ -10,12 +10,12 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.cost_model.margin import MemoryMargin
 from taylor.parsers.read import read_config
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.solve_file import solve_file
-from taylor.workflows.stated_file import StatedFile
-from taylor.workflows.verdict import gain_line
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.workflows.showing.verdict import gain_line
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
+from taylor.workflows.statement.stated_file import StatedFile
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 SCRIPT = CONFIG / "pretrain_llama3_70b.sh"

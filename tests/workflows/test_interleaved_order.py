@@ -12,10 +12,10 @@ from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.profiling.extract import ExtractedRatios
-from taylor.workflows import profiles
-from taylor.workflows.candidates import load_candidates
-from taylor.workflows.options import DryRunOptions, FileJob
-from taylor.workflows.stated_file import StatedFile
+from taylor.workflows.ranking import profiles
+from taylor.workflows.ranking.candidates import load_candidates
+from taylor.workflows.statement.options import DryRunOptions, FileJob
+from taylor.workflows.statement.stated_file import StatedFile
 from tests.conftest import ROOT
 
 FILE, SCRIPT = ROOT / "config" / "pretrain_llama2_7b.yaml", ROOT / "config" / "pretrain_llama3_70b.sh"

@@ -18,12 +18,12 @@ from taylor.base.console import run_command
 from taylor.base.errors import EXIT_INTERRUPTED, InterruptedSolve
 from taylor.command_lines import pipeline_parallel
 from taylor.parsers.read import read_config
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.result import read_result
-from taylor.pipeline_solver.solution import NO_SOLUTION, Solution, Termination
-from taylor.pipeline_solver.solve import complete
-from taylor.pipeline_solver.solvers import solver_named
-from taylor.workflows.solve_file import plan_or_raise
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.solution import NO_SOLUTION, Solution, Termination
+from taylor.pipeline_solver.solving.result import read_result
+from taylor.pipeline_solver.solving.solve import complete
+from taylor.pipeline_solver.solving.solvers import solver_named
+from taylor.workflows.solving.solve_file import plan_or_raise
 from tests.conftest import ROOT
 from tests.solver_cases import reference_problem
 
@@ -88,7 +88,7 @@ def test_no_copy_is_written_where_the_configuration_was_not_to_be_written(solve_
 
 def test_a_solve_interrupted_before_any_plan_ends_with_130_too(monkeypatch):
     nothing = Solution(NO_SOLUTION).ended_by(Termination.INTERRUPTED)
-    monkeypatch.setattr("taylor.workflows.kept_solves.solve", lambda *_, **__: nothing)
+    monkeypatch.setattr("taylor.workflows.running.kept_solves.solve", lambda *_, **__: nothing)
     with pytest.raises(InterruptedSolve, match="job.yaml: the search was interrupted before a plan was found") as stop:
         plan_or_raise(reference_problem(), SolveOptions(), None, "job.yaml")
     assert stop.value.exit_code == EXIT_INTERRUPTED
@@ -179,9 +179,9 @@ def test_a_press_whose_exception_is_caught_on_its_way_still_ends_the_choices(
         return complete(*inputs)
 
     if caught_by == "the solver":
-        monkeypatch.setattr("taylor.pipeline_solver.solve.solver_named", pressed_within)
+        monkeypatch.setattr("taylor.pipeline_solver.solving.solve.solver_named", pressed_within)
     else:
-        monkeypatch.setattr("taylor.pipeline_solver.solve.complete", pressed_behind)
+        monkeypatch.setattr("taylor.pipeline_solver.solving.solve.complete", pressed_behind)
     monkeypatch.chdir(tmp_path)
     words = ("-yaml", str(reference_yaml), "-memory", "memory.json", "-dryrun", "n", "-check", "n", "-vpp", "auto")
     assert run_command(lambda: pipeline_parallel.run(words)) == EXIT_INTERRUPTED

@@ -10,15 +10,15 @@ import pytest
 
 from taylor.nd_search.options import SearchOptions
 from taylor.parsers.read import read_config
-from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.register.registry import Registry
-from taylor.workflows.candidates import rank_folder
-from taylor.workflows.devices import choose_device
-from taylor.workflows.job_facts import JobFacts
-from taylor.workflows.options import DryRunOptions, FileJob
-from taylor.workflows.rank import RankOptions
-from taylor.workflows.search import StrategySearchOptions, search_strategies
-from taylor.workflows.stated_file import StatedFile
+from taylor.workflows.ranking.candidates import rank_folder
+from taylor.workflows.ranking.rank import RankOptions
+from taylor.workflows.searching.search import StrategySearchOptions, search_strategies
+from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.job_facts import JobFacts
+from taylor.workflows.statement.options import DryRunOptions, FileJob
+from taylor.workflows.statement.stated_file import StatedFile
 from tests.conftest import ROOT
 from tests.parsers.torchtitan.test_files import BASE as TOML
 

@@ -8,14 +8,14 @@ import pytest
 
 from taylor.parsers.read import read_config
 from taylor.pipeline.schedule import AUTO
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import CUT_OFF, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Termination
-from taylor.workflows import kept_solves
-from taylor.workflows import solve_file as module
-from taylor.workflows.kept_solves import SolveStore
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.solve_file import solve_file
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import CUT_OFF, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Termination
+from taylor.workflows.running import kept_solves
+from taylor.workflows.running.kept_solves import SolveStore
+from taylor.workflows.solving import solve_file as module
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT
 from tests.solver_cases import reference_problem
 

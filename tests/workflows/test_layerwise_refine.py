@@ -10,7 +10,7 @@ import pytest
 
 from taylor.command_lines import layerwise, parallel_tool
 from taylor.parsers.galvatron.strategy_file import read_strategy
-from taylor.workflows import layerwise_refine, search
+from taylor.workflows.searching import layerwise_refine, search
 
 JOB = ["--model", "llama-3.2-1b", "--world_size", "8", "--seq", "2048", "--gbs", "16"]
 FEW = ["--fix", "tp=2", "--workers", "1", "--output_path", "out", "--full"]

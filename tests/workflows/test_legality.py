@@ -21,9 +21,9 @@ from taylor.parsers.read import read_config
 from taylor.register.frameworks import UNDER_GALVATRON
 from taylor.register.registry import Registry
 from taylor.serve.question import Models, Question
-from taylor.workflows.candidates import load_candidates
-from taylor.workflows.devices import choose_device
-from taylor.workflows.legality import require_legal
+from taylor.workflows.ranking.candidates import load_candidates
+from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.legality import require_legal
 from tests.conftest import ROOT
 from tests.nd_search_cases import DEVICE, job
 

@@ -8,8 +8,8 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
-from taylor.workflows.devices import choose_device
-from taylor.workflows.legality import require_legal
+from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.legality import require_legal
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 FOLDERS = {"measured_runs": 130, "measured_runs_2026": 90, "mlperf": 10}

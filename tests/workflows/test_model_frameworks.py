@@ -14,16 +14,16 @@ from taylor.base.errors import InputError
 from taylor.parsers.new_file import NewJob, difference
 from taylor.parsers.new_files import NEW_FILES
 from taylor.parsers.read import read_config
-from taylor.pipeline_solver.options import SolveOptions
+from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.register.frameworks import MINDFORMERS
 from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
-from taylor.workflows import model_job
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.model_job import ModelJob, choose_strategy, model_file, state_model
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.problem import uniform_choices
-from taylor.workflows.solve_file import solve_file
+from taylor.workflows.searching import model_job
+from taylor.workflows.searching.model_job import ModelJob, choose_strategy, model_file, state_model
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
+from taylor.workflows.statement.problem import uniform_choices
 from tests.conftest import ROOT
 from tests.parsers.huggingface.test_launcher import written
 

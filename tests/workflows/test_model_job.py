@@ -10,13 +10,13 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.workflows import model_job
-from taylor.workflows.candidate_file import CandidateFile
-from taylor.workflows.model_job import ModelJob, choose_strategy, state_model
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.rank import Ranking
-from taylor.workflows.solve_file import solve_file
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.workflows.ranking.candidate_file import CandidateFile
+from taylor.workflows.ranking.rank import Ranking
+from taylor.workflows.searching import model_job
+from taylor.workflows.searching.model_job import ModelJob, choose_strategy, state_model
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
 from tests.parsers.huggingface.test_launcher import SECTION, written
 
 WIDE = {"hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32, "num_key_value_heads": 8}

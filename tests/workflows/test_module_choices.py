@@ -15,14 +15,14 @@ from taylor.cost_model.margin import MemoryMargin
 from taylor.parsers.megatron.recompute import by_module, nearest_plan, uniform_choices
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, NONE, SELECT
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.result import read_result
-from taylor.workflows.candidates import load_candidates, rank_folder
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import AskedModules, DryRunOptions, FileJob, Outputs
-from taylor.workflows.rank import RankOptions
-from taylor.workflows.solve_file import solve_file
-from taylor.workflows.stated_file import StatedFile
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.solving.result import read_result
+from taylor.workflows.ranking.candidates import load_candidates, rank_folder
+from taylor.workflows.ranking.rank import RankOptions
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import AskedModules, DryRunOptions, FileJob, Outputs
+from taylor.workflows.statement.stated_file import StatedFile
 from tests.solver_cases import plan_of
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"

@@ -14,13 +14,13 @@ from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.module_choices import words_of
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, SELECT
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import AskedModules, FileJob, Outputs
-from taylor.workflows.planned_file import PlannedFile
-from taylor.workflows.solve_file import solve_file
-from taylor.workflows.stated_file import StatedFile
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.workflows.showing.planned_file import PlannedFile
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import AskedModules, FileJob, Outputs
+from taylor.workflows.statement.stated_file import StatedFile
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 MIXTRAL, LLAMA = CONFIG / "pretrain_mixtral_8x7b.yaml", CONFIG / "pretrain_llama3_70b.yaml"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from taylor.parsers.read import read_config
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.solve_file import solve_file
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
 
 CONFIG = Path("config").resolve()
 

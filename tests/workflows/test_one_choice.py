@@ -12,13 +12,13 @@ from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.read import read_config
 from taylor.parsers.tables.memory_profile import read_memory_profile
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.evaluate import evaluate
-from taylor.workflows.candidate_file import CandidateFile
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.problem import build_problem, plan_in_terms_of
-from taylor.workflows.rank import RankOptions, rank
-from taylor.workflows.solve_file import solve_file
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.timing.evaluate import evaluate
+from taylor.workflows.ranking.candidate_file import CandidateFile
+from taylor.workflows.ranking.rank import RankOptions, rank
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
+from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
 from tests.conftest import ROOT
 from tests.parsers.megatron.test_scripts import BASE as SHELL_FLAGS
 from tests.parsers.megatron.test_scripts import script_of

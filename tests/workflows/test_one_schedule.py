@@ -28,18 +28,18 @@ from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, RECOMPUTE_MODES, SELECT, PipelinePlan
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
-from taylor.pipeline_solver.checker import exact_peak_memory
-from taylor.pipeline_solver.evaluate import evaluate
-from taylor.pipeline_solver.problem import PipelineProblem
+from taylor.pipeline_solver.check.checker import exact_peak_memory
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.timing.evaluate import evaluate
 from taylor.profiling.pattern import task_order
 from taylor.register.model import DENSE
 from taylor.register.registry import Registry
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.problem import build_problem, plan_in_terms_of
-from taylor.workflows.schedules import require_schedule
-from taylor.workflows.solve_file import solve_file
-from taylor.workflows.stated_file import StatedFile
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
+from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
+from taylor.workflows.statement.schedules import require_schedule
+from taylor.workflows.statement.stated_file import StatedFile
 from tests.conftest import ROOT, SHARED
 from tests.parsers.torchtitan.test_files import toml_file
 

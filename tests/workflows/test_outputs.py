@@ -11,8 +11,10 @@ from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import PipelinePlan
 from taylor.report import outputs as views
-from taylor.workflows import export, kept_solves, solve_file
-from taylor.workflows.options import Export, FileJob, Outputs
+from taylor.workflows.running import kept_solves
+from taylor.workflows.solving import solve_file
+from taylor.workflows.statement import export
+from taylor.workflows.statement.options import Export, FileJob, Outputs
 from tests.conftest import ROOT
 
 

@@ -12,20 +12,20 @@ import pandas as pd
 import pytest
 
 from taylor.cost_model.known_error import memory_error
-from taylor.pipeline_solver.evaluate import evaluate
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.solution import Termination
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.solution import Termination
+from taylor.pipeline_solver.timing.evaluate import evaluate
 from taylor.report.facts import BAD, GOOD, WARNING
-from taylor.workflows.candidates import load_candidates
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.page_facts import gap_words, memory_parts, page_facts, page_tables, room_answer
-from taylor.workflows.planned_file import PlannedFile
-from taylor.workflows.rank import RankOptions, rank
-from taylor.workflows.rank_page import ranking_facts
-from taylor.workflows.solve_file import solve_file
-from taylor.workflows.verdict import step_text
-from taylor.workflows.what_if import MIB_MORE, what_if_of, what_if_sentences
+from taylor.workflows.ranking.candidates import load_candidates
+from taylor.workflows.ranking.rank import RankOptions, rank
+from taylor.workflows.ranking.rank_page import ranking_facts
+from taylor.workflows.showing.page_facts import gap_words, memory_parts, page_facts, page_tables, room_answer
+from taylor.workflows.showing.planned_file import PlannedFile
+from taylor.workflows.showing.verdict import step_text
+from taylor.workflows.showing.what_if import MIB_MORE, what_if_of, what_if_sentences
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT
 from tests.report_cases import deepseek, even_plan
 
@@ -150,7 +150,7 @@ def least_limit(problem):
 
 
 def taylor_solve(problem):
-    from taylor.pipeline_solver.solve import solve
+    from taylor.pipeline_solver.solving.solve import solve
 
     solution = solve(problem)
     assert solution.termination in (Termination.PROVEN, Termination.INFEASIBLE)

@@ -12,11 +12,11 @@ from taylor.cost_model.time import estimate_ratios
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.pipeline.plan import FULL
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.problem import Pairing, PipelineProblem
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.problem import Pairing, PipelineProblem
+from taylor.pipeline_solver.solving.solve import solve
 from taylor.register.registry import Registry
-from taylor.workflows.problem import build_problem, plan_in_terms_of
+from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
 
 MODEL = (
     "--hidden-size 2048 --ffn-hidden-size 8192 --num-attention-heads 16 --seq-length 4096 --swiglu --bf16 "

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from taylor.pipeline_solver.result import read_result
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import FileJob, Outputs, RatioChoice
-from taylor.workflows.solve_file import solve_file
+from taylor.pipeline_solver.solving.result import read_result
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs, RatioChoice
 from tests.conftest import ROOT
 
 FILE = ROOT / "config" / "pretrain_llama2_7b.yaml"

@@ -13,7 +13,7 @@ import pytest
 
 from taylor.base.console import log, start_logging
 from taylor.base.errors import InputError
-from taylor.workflows.process_pool import (
+from taylor.workflows.running.process_pool import (
     DIED,
     Failed,
     FarExecutor,

@@ -11,12 +11,12 @@ from taylor.nd_search.emit import emit_yaml
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import search
 from taylor.parsers.read import read_config
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.workflows.candidates import load_candidates
-from taylor.workflows.devices import choose_device
-from taylor.workflows.own_plans import problem_of
-from taylor.workflows.quick_solves import QuickSolves
-from taylor.workflows.rank import RankOptions, rank
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.workflows.ranking.candidates import load_candidates
+from taylor.workflows.ranking.own_plans import problem_of
+from taylor.workflows.ranking.rank import RankOptions, rank
+from taylor.workflows.searching.quick_solves import QuickSolves
+from taylor.workflows.statement.devices import choose_device
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 

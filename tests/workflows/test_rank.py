@@ -16,14 +16,14 @@ import pytest
 
 from benchmarks.reliability.load import write_candidates
 from taylor.parsers.read import read_config
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.solution import NO_SOLUTION, Solution, Termination
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.solution import NO_SOLUTION, Solution, Termination
 from taylor.register.registry import Registry
-from taylor.workflows import rank as module
-from taylor.workflows import rank_solves
-from taylor.workflows.candidate_file import CandidateFile
-from taylor.workflows.candidates import load_candidates
-from taylor.workflows.rank_table import RankEntry, _record
+from taylor.workflows.ranking import rank as module
+from taylor.workflows.ranking import rank_solves
+from taylor.workflows.ranking.candidate_file import CandidateFile
+from taylor.workflows.ranking.candidates import load_candidates
+from taylor.workflows.ranking.rank_table import RankEntry, _record
 from tests.conftest import ROOT
 
 REAL = rank_solves.solve_one

@@ -11,11 +11,11 @@ from taylor.nd_search.emit import emit_yaml
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import search
 from taylor.parsers.read import read_config
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.workflows.candidates import rank_folder
-from taylor.workflows.devices import choose_device
-from taylor.workflows.options import DryRunOptions
-from taylor.workflows.rank import RankOptions
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.workflows.ranking.candidates import rank_folder
+from taylor.workflows.ranking.rank import RankOptions
+from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.options import DryRunOptions
 
 CONFIG = Path(__file__).resolve().parents[2] / "config"
 ESTIMATED = DryRunOptions(backend="estimate")

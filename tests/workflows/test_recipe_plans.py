@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from benchmarks.recipe_plans import SolvedRecipe, page
-from taylor.pipeline_solver.evaluate import evaluate
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.solve import solve
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.timing.evaluate import evaluate
 from tests.solver_cases import plan_of, small_problem
 
 UNEVEN = plan_of({"body": [[3, 1]]})

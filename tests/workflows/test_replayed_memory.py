@@ -8,9 +8,9 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.solve_file import solve_file
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT
 
 FILE = ROOT / "config" / "pretrain_deepseek3_128p.yaml"

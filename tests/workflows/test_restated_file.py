@@ -10,9 +10,9 @@ import taylor as api
 from taylor.base.errors import InputError
 from taylor.command_lines import pipeline_parallel
 from taylor.parsers.read import read_config
-from taylor.workflows.options import FileJob
-from taylor.workflows.restated_file import on_asked, restate
-from taylor.workflows.stated_file import StatedFile
+from taylor.workflows.statement.options import FileJob
+from taylor.workflows.statement.restated_file import on_asked, restate
+from taylor.workflows.statement.stated_file import StatedFile
 from tests.conftest import ROOT
 
 FILES = ["pretrain_deepseek3_128p.yaml", "pretrain_llama3_70b.sh", "pretrain_llama2_7b.yaml"]

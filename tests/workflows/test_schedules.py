@@ -10,8 +10,8 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.solve_file import solve_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT
 
 MEMORY = {

@@ -14,8 +14,8 @@ from taylor.parsers.export import export_order
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.known_orders import known_orders
 from taylor.pipeline.schedule import SEARCHED, SEARCHED_V, ScheduleSpec
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.result import read_result
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.solving.result import read_result
 from tests.conftest import ROOT
 
 YAML = ROOT / "config" / "pretrain_llama2_7b.yaml"  # two stages

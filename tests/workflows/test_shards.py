@@ -11,8 +11,9 @@ import pytest
 from benchmarks.reliability.outputs import without_times
 from taylor.base.errors import InputError
 from taylor.command_lines import main
-from taylor.workflows import shards
-from taylor.workflows.shards import Shard, join_shards
+from taylor.workflows.ranking import shards
+from taylor.workflows.ranking.shard import Shard
+from taylor.workflows.ranking.shards import join_shards
 from tests.conftest import ROOT
 
 FLAGS = {"prove": "all"}

@@ -18,13 +18,13 @@ from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import emit_variant
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan, deal_kinds
-from taylor.pipeline_solver.evaluate import evaluate
-from taylor.pipeline_solver.result import read_result
+from taylor.pipeline_solver.solving.result import read_result
+from taylor.pipeline_solver.timing.evaluate import evaluate
 from taylor.register.model import MTP
 from taylor.register.registry import Registry
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.stated_file import StatedFile
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.statement.options import FileJob, Outputs
+from taylor.workflows.statement.stated_file import StatedFile
 from tests.parsers.megatron.test_hybrid import with_pattern
 from tests.parsers.megatron.test_scripts import BASE, script_of
 

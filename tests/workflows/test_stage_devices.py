@@ -11,14 +11,14 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.command_lines.pipeline_parallel import run
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.result import read_result
-from taylor.pipeline_solver.solve import solve
-from taylor.workflows.options import ANY, GROUPS, LISTED, FileJob, RatioChoice
-from taylor.workflows.solve_file import solve_stated
-from taylor.workflows.stage_devices import order_name
-from taylor.workflows.stated_file import StatedFile
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.solving.result import read_result
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.workflows.solving.solve_file import solve_stated
+from taylor.workflows.statement.options import ANY, GROUPS, LISTED, FileJob, RatioChoice
+from taylor.workflows.statement.stage_devices import order_name
+from taylor.workflows.statement.stated_file import StatedFile
 
 SCRIPT = Path(__file__).resolve().parents[2] / "config" / "pretrain_llama3_70b.sh"  # four stages
 YAML = SCRIPT.with_name("pretrain_llama2_7b.yaml")  # two

@@ -11,19 +11,19 @@ import pytest
 
 from taylor.parsers.read import read_config
 from taylor.pipeline.schedule import AUTO
-from taylor.pipeline_solver import exact, kernel_wait
-from taylor.pipeline_solver import solve as solve_module
-from taylor.pipeline_solver.checker import check
-from taylor.pipeline_solver.compact_milp import CompactModel
-from taylor.pipeline_solver.model_files import write_model
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.solution import FEASIBLE, OPTIMAL, Termination
-from taylor.pipeline_solver.solve import solve
-from taylor.pipeline_solver.stopping import OutOfTime, Stopper
-from taylor.workflows import solve_file as module
-from taylor.workflows.kept_solves import SolveStore
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.solve_file import solve_file
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.milp.compact_model import CompactModel
+from taylor.pipeline_solver.milp.model_files import write_model
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.solution import FEASIBLE, OPTIMAL, Termination
+from taylor.pipeline_solver.model.stopping import OutOfTime, Stopper
+from taylor.pipeline_solver.solving import exact, kernel_wait
+from taylor.pipeline_solver.solving import solve as solve_module
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.workflows.running.kept_solves import SolveStore
+from taylor.workflows.solving import solve_file as module
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
 from tests.solver_cases import reference_problem
 
 LARGE = """torchrun --nproc_per_node 8 --nnodes 128 pretrain_gpt.py --num-layers 126 --hidden-size 16384
@@ -100,14 +100,14 @@ def test_such_a_plan_is_not_kept_for_a_run_that_has_the_kernels(tmp_path: Path) 
 
 
 def test_kernels_that_are_kept_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taylor.pipeline_solver.compiled.are_kept", lambda kernels: True)
+    monkeypatch.setattr("taylor.base.compiled.are_kept", lambda kernels: True)
     monkeypatch.setattr(kernel_wait.multiprocessing, "get_context", lambda kind: pytest.fail("a process was started"))
     assert kernel_wait.kernels_by(time.monotonic() + 60.0)
     assert kernel_wait.kernels_by(None)
 
 
 def test_kernels_that_take_longer_than_the_limit_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taylor.pipeline_solver.compiled.are_kept", lambda kernels: False)
+    monkeypatch.setattr("taylor.base.compiled.are_kept", lambda kernels: False)
     monkeypatch.setattr(kernel_wait, "_compile", lambda: time.sleep(600.0))
     monkeypatch.setattr(kernel_wait, "_may_fork", lambda: True)
     assert not kernel_wait.kernels_by(time.monotonic() + 0.2)

@@ -9,8 +9,8 @@ from taylor.cost_model.time import estimate_ratios
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register.registry import Registry
-from taylor.workflows.options import RatioChoice
-from taylor.workflows.time_ratios import SettledRatios, settle_ratios
+from taylor.workflows.statement.options import RatioChoice
+from taylor.workflows.statement.time_ratios import SettledRatios, settle_ratios
 from tests.conftest import ROOT
 
 CARD = Registry.load().device("ascend-910b")

@@ -16,13 +16,13 @@ from taylor.parsers.flag_table import MemoryBound, UnmodelledFlag
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.evaluate import evaluate
-from taylor.pipeline_solver.result import read_result
+from taylor.pipeline_solver.solving.result import read_result
+from taylor.pipeline_solver.timing.evaluate import evaluate
 from taylor.register import frameworks
 from taylor.register.registry import Registry
-from taylor.workflows.memory_interval import peak_intervals
-from taylor.workflows.memory_source import obtain_memory
-from taylor.workflows.problem import build_problem
+from taylor.workflows.showing.memory_interval import peak_intervals
+from taylor.workflows.statement.memory_source import obtain_memory
+from taylor.workflows.statement.problem import build_problem
 from tests.conftest import ROOT
 from tests.dryrun_cases import LLAMA, LLAMA_TRUTH, InProcess
 

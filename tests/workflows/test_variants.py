@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.pipeline_solver.solution import FEASIBLE, Solution, Termination
-from taylor.workflows import variants
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.solution import FEASIBLE, Solution, Termination
+from taylor.workflows.solving import variants
 from tests.solver_cases import plan_of, small_problem
 
 PLAN = plan_of({"body": [[2, 2]]})

@@ -11,12 +11,10 @@ from benchmarks.measured_runs import MEASURED, PEAK, STEP, known_error, measured
 from taylor.cost_model.known_error import MEMORY_ERRORS, NEIGHBOUR_ERROR, STEP_ERROR
 from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.profile import MemoryProfile
-from taylor.pipeline_solver.problem import PipelineProblem
-from taylor.pipeline_solver.solution import FEASIBLE, Solution, Termination
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import FileJob
-from taylor.workflows.planned_file import PlannedFile
-from taylor.workflows.verdict import (
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import FEASIBLE, Solution, Termination
+from taylor.workflows.showing.planned_file import PlannedFile
+from taylor.workflows.showing.verdict import (
     basis_line,
     fit_line,
     gain_line,
@@ -26,7 +24,9 @@ from taylor.workflows.verdict import (
     units_line,
     verdict,
 )
-from taylor.workflows.verdict import summary as summary_pairs
+from taylor.workflows.showing.verdict import summary as summary_pairs
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.statement.options import FileJob
 from tests.conftest import ROOT
 from tests.solver_cases import reference_problem
 

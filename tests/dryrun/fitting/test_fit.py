@@ -16,9 +16,9 @@ from taylor.dryrun.interface import DryRun
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.checker import exact_peak_memory
+from taylor.pipeline_solver.check.checker import exact_peak_memory
 from taylor.register.registry import Registry
-from taylor.workflows.problem import build_problem, plan_in_terms_of
+from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
 from tests.conftest import ROOT
 
 NAMES = (

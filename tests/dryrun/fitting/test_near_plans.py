@@ -16,9 +16,9 @@ from taylor.dryrun.fitting.near_plans import StageRecord, near_plans
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePeak
 from taylor.parsers.read import read_config
 from taylor.parsers.tables.memory_profile import read_memory_profile
-from taylor.pipeline_solver.solve import solve
-from taylor.workflows.memory_check import solve_checked
-from taylor.workflows.problem import build_problem
+from taylor.pipeline_solver.solving.solve import solve
+from taylor.workflows.solving.memory_check import solve_checked
+from taylor.workflows.statement.problem import build_problem
 from tests.dryrun_cases import DEEPSEEK, DEEPSEEK_TRUTH
 
 LIMIT = 56_320.0

@@ -11,7 +11,7 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.cost_model.measured.cost_table import Setting
 from taylor.parsers.galvatron.folder import read_folders
-from taylor.workflows.measured_costs import PROVIDERS, CostRequest, answer_costs
+from taylor.workflows.layerwise.measured_costs import PROVIDERS, CostRequest, answer_costs
 from tests import galvatron_cases as cases
 from tests.conftest import SHARED
 

@@ -14,7 +14,7 @@ from taylor.parsers.huggingface.registered import naming
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.register.registry import Registry
-from taylor.workflows.model_job import model_file
+from taylor.workflows.searching.model_job import model_file
 
 OWN = """\
 n_layers: 8

@@ -13,12 +13,12 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.evaluate import evaluate
+from taylor.pipeline_solver.timing.evaluate import evaluate
 from taylor.register.model import DENSE, MTP
-from taylor.workflows.entries import entry_lines
-from taylor.workflows.options import FileJob
-from taylor.workflows.problem import build_problem, plan_in_terms_of
-from taylor.workflows.stated_file import StatedFile
+from taylor.workflows.statement.entries import entry_lines
+from taylor.workflows.statement.options import FileJob
+from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
+from taylor.workflows.statement.stated_file import StatedFile
 from tests.parsers.megatron.test_scripts import BASE, script_of
 
 

@@ -13,7 +13,7 @@ from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT
-from taylor.workflows.problem import uniform_choices
+from taylor.workflows.statement.problem import uniform_choices
 
 BASE = (
     "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 512 --max-position-embeddings 512 "

@@ -17,8 +17,8 @@ from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
 from taylor.register.model import DENSE, MOE, MTP
-from taylor.workflows.options import FileJob
-from taylor.workflows.stated_file import StatedFile
+from taylor.workflows.statement.options import FileJob
+from taylor.workflows.statement.stated_file import StatedFile
 from tests.conftest import SHARED
 from tests.parsers.megatron.test_scripts import BASE, script_of
 

@@ -12,7 +12,7 @@ from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.megatron.mindspeed import sign_of_mindspeed, telltales
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.read import read_config
-from taylor.workflows.devices import choose_device
+from taylor.workflows.statement.devices import choose_device
 from tests.conftest import ROOT, SHARED
 
 FLAGS = (

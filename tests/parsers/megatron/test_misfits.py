@@ -8,8 +8,8 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
-from taylor.workflows.options import FileJob
-from taylor.workflows.stated_file import StatedFile
+from taylor.workflows.statement.options import FileJob
+from taylor.workflows.statement.stated_file import StatedFile
 from tests.parsers.megatron.test_scripts import BASE, script_of
 
 UNIFORM = "--recompute-granularity full\n--recompute-method uniform\n"

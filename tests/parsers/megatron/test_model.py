@@ -9,8 +9,8 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.cost_model.parameters import total_parameters
 from taylor.parsers.read import read_config
-from taylor.workflows.options import FileJob
-from taylor.workflows.stated_file import StatedFile
+from taylor.workflows.statement.options import FileJob
+from taylor.workflows.statement.stated_file import StatedFile
 from tests.conftest import SHARED
 from tests.parsers.megatron.test_scripts import BASE, needs_samples, script_of
 

@@ -13,9 +13,9 @@ from taylor.cost_model.parameters import total_parameters
 from taylor.parsers.megatron.model_file import MAX_BYTES
 from taylor.parsers.read import read_config
 from taylor.parsers.write_back import write_plan
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.solve_file import solve_file
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
 
 SCRIPT = """\
 MM_MODEL="./examples/vl/model.json"

@@ -9,10 +9,10 @@ import pytest
 from taylor.cost_model.activations import activation_bytes
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
-from taylor.pipeline_solver.checker import exact_peak_memory
-from taylor.pipeline_solver.evaluate import peak_memory_mib
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import FileJob, Outputs
+from taylor.pipeline_solver.check.checker import exact_peak_memory
+from taylor.pipeline_solver.timing.evaluate import peak_memory_mib
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.statement.options import FileJob, Outputs
 
 WORDS = (
     "--use-mcore-models --use-flash-attn --use-fused-rmsnorm --use-fused-swiglu --num-layers 16 --hidden-size 4096 "

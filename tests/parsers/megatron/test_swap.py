@@ -19,10 +19,10 @@ from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan, as_grid
-from taylor.pipeline_solver.options import SolveOptions
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import FileJob, Outputs
-from taylor.workflows.solve_file import solve_file
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
 from tests.parsers.megatron.test_scripts import BASE, script_of
 
 MOVED, AGAIN = "offload:self_attention", "mlp+offload:self_attention"

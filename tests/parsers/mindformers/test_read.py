@@ -22,7 +22,7 @@ from taylor.parsers.write_back import emit_variant
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import DENSE, MOE, MTP
-from taylor.workflows.devices import choose_device
+from taylor.workflows.statement.devices import choose_device
 from tests.conftest import ROOT, SHARED
 
 SAMPLES = SHARED / "data" / "mindformers_yaml"

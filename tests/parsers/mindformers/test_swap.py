@@ -16,9 +16,9 @@ from taylor.parsers.mindformers.swap import CORE, LAYER, read_swap
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan
-from taylor.pipeline_solver.evaluate import peak_memory_mib
-from taylor.workflows.evaluate_file import evaluate_file
-from taylor.workflows.options import FileJob, Outputs
+from taylor.pipeline_solver.timing.evaluate import peak_memory_mib
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.statement.options import FileJob, Outputs
 from tests.parsers.mindformers.test_modules import CONFIG, LEGACY, setting
 
 MIXTRAL = CONFIG / "pretrain_mixtral_8x7b.yaml"

@@ -11,7 +11,7 @@ from taylor.base.errors import InputError
 from taylor.parsers.galvatron.strategy_file import read_strategy, strategy_text, write_strategy
 from taylor.parsers.paddlenlp.auto_tuner import read_tuner_file
 from taylor.parsers.read import read_config
-from taylor.workflows.layerwise_script import layerwise_script
+from taylor.workflows.layerwise.layerwise_script import layerwise_script
 from tests import galvatron_cases as cases
 from tests.parsers.galvatron.test_hostile import damaged, mutated
 from tests.parsers.paddlenlp.test_auto_tuner import ARGUMENTS, HISTORY, JOB

@@ -15,7 +15,7 @@ from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan
-from taylor.workflows.layerwise_script import write_layerwise_script
+from taylor.workflows.layerwise.layerwise_script import write_layerwise_script
 from tests import galvatron_cases as cases
 from tests.conftest import SHARED
 

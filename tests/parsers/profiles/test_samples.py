@@ -19,7 +19,7 @@ from taylor.parsers.profiles.ascend_tables import (
 from taylor.parsers.profiles.folder import rank_sources
 from taylor.parsers.profiles.kernels import BACKWARD_MARKER, COLLECTIVE, COMPUTE, FORWARD_MARKER, NO_MARKER, norm_marker
 from taylor.parsers.profiles.kineto import read_kineto
-from taylor.workflows.calibrate import read_runs
+from taylor.workflows.measuring.calibrate import read_runs
 from tests.conftest import SHARED
 
 ASCEND = SHARED / "data" / "ascend_profiles"

@@ -1,0 +1,146 @@
+"""What LP prices say of a set of configurations: which are in no plan below a step time."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.base.compiled import compiled
+from taylor.pipeline_solver.bounds.path_lp import Prices
+from taylor.pipeline_solver.bounds.price_pool import PricePool
+from taylor.pipeline_solver.columns.columns import ColumnSet
+
+MOST_PRICES = 400
+"""Prices that a set of columns is held against at most, the newest ones."""
+
+MOST_COSTS = 4_000_000
+"""Reduced costs that are kept at most: fewer prices where the columns are many."""
+
+WORTH = 0.01
+"""Share of the columns that going through all prices must have ruled out to do it once more."""
+
+
+class ColumnFloors:
+    """What all prices of a pool say of a set of columns.
+
+    Parameters
+    ----------
+    pool : PricePool
+        May grow; what is new is read when it is asked for.
+    """
+
+    def __init__(self, columns: ColumnSet, pool: PricePool) -> None:
+        self.columns, self.pool = columns, pool
+        self.room = int(np.clip(MOST_COSTS // max(1, len(columns)), 4, MOST_PRICES))
+        self.read = 0
+        self.known = 0
+        self.values = np.zeros(self.room)
+        self.costs = np.empty((self.room, len(columns)))
+
+    def tighten(self, mask: NDArray[np.bool_], cutoff: float) -> tuple[float, NDArray[np.bool_]]:
+        """Rule out the columns that are in no plan below a step time.
+
+        Parameters
+        ----------
+        mask : bool [columns]
+            Columns that may be used.
+
+        Returns
+        -------
+        (float, bool [columns])
+            A step time that no plan of them beats, -inf without prices; and the columns of `mask` that are left. Where
+            none are left for a stage, the bound is inf.
+        """
+        self._catch_up()
+        left = mask.copy()
+        if not self.known:
+            return -np.inf, left
+        bound = rule_out(self.values[: self.known], self.costs[: self.known], self.columns.start, left, cutoff)
+        return bound, left
+
+    def under_prices(self) -> NDArray[np.float64]:
+        """Reduced costs of the columns under the newest prices, float64 [prices, columns]."""
+        self._catch_up()
+        return self.costs[: self.known]
+
+    def _catch_up(self) -> None:
+        """Price the columns with what is new in the pool; the newest prices take the place of the oldest."""
+        new = range(max(self.read, len(self.pool) - self.room), len(self.pool))
+        self.read = len(self.pool)
+        if not new:
+            return
+        places = np.array(new) % self.room
+        self.values[places] = [self.pool.values[k] for k in new]
+        self.costs[places] = column_costs(self.columns, [self.pool.prices[k] for k in new])
+        self.known = min(self.room, len(self.pool))
+
+
+@compiled
+def rule_out(values, costs, start, left, cutoff):  # type: ignore[no-untyped-def]
+    """Take out of `left` bool [n] what reduced costs rule out below `cutoff`, until little more goes.
+
+    `values` float64 [P] and `costs` float64 [P, n] are the prices' LP values and the columns' reduced costs, `start`
+    int64 [S + 1] the first column of each stage. Returns the best bound; inf where a stage has no column left, and
+    then `left` holds none.
+    """
+    P, S = len(values), len(start) - 1
+    highest = cutoff + 1e-9 * abs(cutoff)
+    bound = -np.inf
+    least = np.empty(S)
+    members, first = np.empty(len(left), dtype=np.int64), np.zeros(S + 1, dtype=np.int64)
+    while True:
+        count = 0
+        for s in range(S):
+            first[s] = count
+            for i in range(start[s], start[s + 1]):
+                if left[i]:
+                    members[count] = i
+                    count += 1
+            if count == first[s]:
+                left[:] = False
+                return np.inf
+        first[S] = count
+        gone = 0
+        for p in range(P):
+            total = values[p]
+            for s in range(S):
+                least[s] = np.inf
+                for q in range(first[s], first[s + 1]):
+                    if costs[p, members[q]] < least[s] and left[members[q]]:
+                        least[s] = costs[p, members[q]]
+                total += least[s]
+            bound = max(bound, total)
+            if bound >= cutoff:
+                return bound
+            for s in range(S):
+                most = highest - (total - least[s])
+                for q in range(first[s], first[s + 1]):
+                    if costs[p, members[q]] > most and left[members[q]]:
+                        left[members[q]] = False
+                        gone += 1
+        if gone <= WORTH * count:
+            return bound
+
+
+def column_costs(columns: ColumnSet, prices: list[Prices]) -> NDArray[np.float64]:
+    """Reduced cost of every column under each of the prices, float64 [prices, columns]."""
+    K = columns.layers.shape[2]
+    layer = np.array([one.layer for one in prices])
+    costs: NDArray[np.float64] = layer @ columns.totals.T
+    late, early = np.array([one.late for one in prices]), np.array([one.early for one in prices])
+    for s, (a, b) in enumerate(zip(columns.start[:-1], columns.start[1:], strict=True)):
+        duration = np.array([one.duration[:, :, s].reshape(-1) for one in prices])
+        costs[:, a:b] += duration @ columns.durations[a:b].T
+        costs[:, a:b] -= np.array([[one.stage[s]] for one in prices])
+        for j in range(K - 1):
+            if late[:, j, :, s].any():
+                costs[:, a:b] += late[:, j, :, s] @ (columns.greatest_kind[a:b] > j).T
+            if early[:, j, :, s].any():
+                costs[:, a:b] += early[:, j, :, s] @ (columns.least_kind[a:b] <= j).T
+        for p, one in enumerate(prices):
+            assert columns.phases is not None or not len(one.begin), "prices of phases hold for columns with phases"
+            if columns.phases is not None and len(one.begin):
+                begin, end = columns.phases.begin[a:b], columns.phases.end[a:b]
+                for v in range(begin.shape[1]):
+                    costs[p, a:b] += one.begin[begin[:, v], v, s] + one.end[end[:, v], v, s]
+    return costs

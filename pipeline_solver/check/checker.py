@@ -1,0 +1,416 @@
+"""Whether a plan holds and takes the time it claims, found without any of the solver's code.
+
+The step is played task by task, memory is walked along every stage's own task order, and all sums
+are exact (integers over a common denominator, `Fraction`), so that no rounding decides. The step of a
+large schedule lies between two exact bounds (`enclosed_time`), and is played only where these leave it open. Nothing of
+the solver, the event graph, the durations or the alive vectors is used: a mistake there shows here.
+The problem itself (layer times, layer and static memory) and the order of tasks (`build_schedule`) are
+the ones that the solvers use: a mistake in those does not show.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import lcm
+from typing import Sequence
+
+import numpy as np
+
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.partners import partners
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from taylor.pipeline_solver.check.enclosed_time import enclosed_step_time
+from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, LayerChoice, LayerKind, PipelineProblem
+
+EXACT_TOLERANCE_MIB = Fraction(str(MEMORY_TOLERANCE_MIB))
+"""The memory tolerance as the decimal fraction that it is written as."""
+
+TIME_TOLERANCE = Fraction(1, 10**6)
+"""Relative error allowed to a claimed step time."""
+
+FEW_TASKS = 20_000
+"""Tasks up to which a schedule is played in fractions: a tenth of a second, less than the compiler takes to load."""
+
+Layer = tuple[LayerKind, str]
+"""One layer and how it is recomputed."""
+
+
+def check(problem: PipelineProblem, plan: PipelinePlan, objective: float | None = None) -> list[str]:
+    """What is wrong with a plan.
+
+    Parameters
+    ----------
+    objective : float, optional
+        The step time that somebody claims for the plan, in body-layer forward times; it must agree
+        with the played one to a relative 1e-6.
+
+    Returns
+    -------
+    list of str
+        One sentence a violation; empty when the plan holds.
+    """
+    faults = _shape_faults(problem, plan)
+    if faults:  # nothing below makes sense on a plan of another shape
+        return faults
+    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    faults += _placement_faults(problem, plan, schedule)
+    faults += _recompute_faults(problem, plan, schedule)
+    if faults:
+        return faults
+    for stage, peak in enumerate(exact_peak_memory(problem, plan, schedule)):
+        limit = Fraction(problem.limit_mib[stage])
+        if peak > limit + EXACT_TOLERANCE_MIB:
+            faults.append(
+                f"Stage {stage} needs {float(peak):.6f} MiB at its worst moment, {float(peak - limit):.6f} MiB "
+                f"above its limit of {float(limit):.6f} MiB."
+            )
+    for stage, peak in enumerate(exact_host_memory(problem, plan, schedule)):
+        limit = Fraction(problem.host_limit_mib[stage]) if problem.host_limit_mib else peak
+        if peak > limit + EXACT_TOLERANCE_MIB:
+            faults.append(
+                f"Stage {stage} keeps {float(peak):.6f} MiB on its host at its worst moment, {float(peak - limit):.6f} "
+                f"MiB above its limit of {float(limit):.6f} MiB."
+            )
+    if objective is not None:
+        faults += _time_faults(problem, plan, schedule, Fraction(objective))
+    return faults
+
+
+def exact_step_time(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None) -> Fraction:
+    """Step time of a plan by playing the schedule, in body-layer forward times.
+
+    Every stage takes its tasks in order, each as soon as the stage is free and the task's input has
+    arrived.
+
+    Raises
+    ------
+    ValueError
+        When the schedule cannot be played to its end.
+    """
+    schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    exact, lags, tail = _exact_times(problem, plan, schedule)
+    unit = lcm(*(value.denominator for value in (*exact.values(), *lags, *tail)))
+    durations = {key: int(value * unit) for key, value in exact.items()}
+    beside = None if problem.pairing is None else partners(schedule).tolist()
+    ends = _play(schedule, durations, [int(lag * unit) for lag in lags], beside)
+    return Fraction(max(end + int(wait * unit) for end, wait in zip(ends, tail, strict=True)), unit)
+
+
+def exact_peak_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None) -> list[Fraction]:
+    """Peak memory of every stage, MiB [S], by walking the stage's own tasks.
+
+    A forward task leaves its part of the micro-batch's activations alive; they go when the last
+    backward task that needs them (the weight gradient where the schedule splits it off) is over.
+    """
+    schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    peaks = []
+    for s in range(problem.stages):
+        chunks = [_chunk_layers(problem, plan, schedule, v, s) for v in range(problem.interleaves)]
+        held = Fraction(problem.static_mib[s])
+        held += sum((Fraction(kind.layer_mib) for layers in chunks for kind, _ in layers), Fraction(0))
+        held += sum((Fraction(one.states_mib) for layers in chunks for one in _chosen(problem, layers)), Fraction(0))
+        kept = [sum((Fraction(kind.activation_mib[mode]) for kind, mode in layers), Fraction(0)) for layers in chunks]
+        peaks.append(held + _most_alive(schedule, s, kept))
+    return peaks
+
+
+def exact_host_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None) -> list[Fraction]:
+    """What a device of every stage keeps on its host at the worst moment, MiB [S]; alive as the activations are."""
+    if not problem.choices:
+        return [Fraction(0)] * problem.stages
+    schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    peaks = []
+    for s in range(problem.stages):
+        chunks = [_chosen(problem, _chunk_layers(problem, plan, schedule, v, s)) for v in range(problem.interleaves)]
+        held = sum((Fraction(one.host_states_mib) for chunk in chunks for one in chunk), Fraction(0))
+        kept = [sum((Fraction(one.host_mib) for one in chunk), Fraction(0)) for chunk in chunks]
+        peaks.append(held + _most_alive(schedule, s, kept))
+    return peaks
+
+
+def _most_alive(schedule: Schedule, s: int, kept: list[Fraction]) -> Fraction:
+    """What live micro-batches keep on a stage at the worst moment, where one keeps so much in each chunk [V]."""
+    splits = 1 + int(schedule.order[:, :, 3].max())
+    direction, interleave = schedule.order[s, :, 0], schedule.order[s, :, 1]
+    frees = WEIGHT_GRADIENT if (schedule.order[:, :, 0] == WEIGHT_GRADIENT).any() else BACKWARD
+    change = (direction == FORWARD).astype(np.int64) - (direction == frees)
+    alive = np.cumsum([np.where(interleave == v, change, 0) for v in range(len(kept))], axis=1)
+    moments = set(map(tuple, alive[:, direction == FORWARD].T.tolist()))
+    share = schedule.spec.bubble_share
+    if share is not None:
+        S, part = schedule.order.shape[0], Fraction(share)
+        moments = {(min(n, S) + part * max(n - S, 0), *rest) for n, *rest in moments}
+    most = max(sum((n * one / splits for n, one in zip(moment, kept, strict=True)), Fraction(0)) for moment in moments)
+    return max(most, Fraction(0))
+
+
+def _chosen(problem: PipelineProblem, layers: list[Layer]) -> list[LayerChoice]:
+    """What the layers under the problem's own choices cost."""
+    return [kind.choices[mode] for kind, mode in layers if mode in problem.choices]
+
+
+def _time_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, claimed: Fraction) -> list[str]:
+    def agrees(played: Fraction) -> bool:
+        return abs(played - claimed) <= TIME_TOLERANCE * max(abs(played), Fraction(1, 10**6))
+
+    if schedule.order.shape[0] * schedule.order.shape[1] > FEW_TASKS:
+        # Those that agree with the claim lie in one interval: where both ends do, so does the step time.
+        beside = None if problem.pairing is None else partners(schedule)
+        lower, upper = enclosed_step_time(schedule, *_exact_times(problem, plan, schedule), beside)
+        if agrees(lower) and agrees(upper):
+            return []
+    played = exact_step_time(problem, plan, schedule)
+    return [] if agrees(played) else [f"The step takes {float(played):.9f}, not {float(claimed):.9f} as claimed."]
+
+
+def _exact_times(
+    problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule
+) -> tuple[dict[tuple[int, int, int, int], Fraction], list[Fraction], list[Fraction]]:
+    """Time of a task by (direction, interleave, stage, interleave beside which it runs in one pass or -1), transfer
+    time by boundary in model order, tail by stage."""
+    splits = 1 + int(schedule.order[:, :, 3].max())
+    with_weight_tasks = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
+    beside = (-1,) if problem.pairing is None else range(-1, problem.interleaves)
+    exact = {
+        (direction, v, s, other): (duration + _exposed(problem, plan, (direction, v, s, other)))
+        / splits
+        * (Fraction(problem.slowness[s]) if problem.slowness else 1)
+        for v in range(problem.interleaves)
+        for s in range(problem.stages)
+        for direction, duration in enumerate(_chunk_times(problem, plan, schedule, v, s, with_weight_tasks))
+        for other in beside
+    }
+    tail = [Fraction(value) for value in problem.tail] or [Fraction(0)] * problem.stages
+    usual = [Fraction(lag) for lag in problem.lags or [problem.lag] * (schedule.chunks - 1)]
+    lags = list(usual)
+    for kind in problem.kinds:  # what a pinned kind adds passes every boundary behind it
+        held = plan.layers[kind.name] if kind.pinned_last and kind.name in plan.layers else ()
+        for v, s in [(v, s) for v, row in enumerate(held) for s, count in enumerate(row) if count]:
+            for boundary in range(schedule.position(v, s), schedule.chunks - 1):
+                lags[boundary] += Fraction(kind.hand_over) * usual[boundary]
+    return exact, lags, tail
+
+
+def _shape_faults(problem: PipelineProblem, plan: PipelinePlan) -> list[str]:
+    faults = []
+    if (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
+        faults.append(
+            f"The plan is for {plan.interleaves} interleaves x {plan.stages} stages, the problem has "
+            f"{problem.interleaves} x {problem.stages}."
+        )
+    names = [kind.name for kind in problem.kinds]
+    if unknown := [name for name in plan.layers if name not in names]:
+        faults.append(f"The plan holds layers of kind {', '.join(unknown)}, which the problem does not have.")
+    if [name for name in names if name in plan.layers] != [name for name in plan.layers if name in names]:
+        faults.append(f"The plan's kinds stand in another order than the model's: {', '.join(names)}.")
+    allowed = [mode for mode in problem.recompute_ratio if mode not in problem.unsearched] + list(problem.choices)
+    named = [mode for mode in plan.recompute if mode in problem.choices]
+    if named != [name for name in problem.choices if name in named]:
+        faults.append(f"The plan's choices stand in another order than the problem's: {', '.join(problem.choices)}.")
+    for mode, grid in plan.recompute.items():
+        if mode not in allowed and any(map(any, grid)):
+            faults.append(f"The plan recomputes layers in mode {mode}, which the problem does not allow.")
+    return faults
+
+
+def _placement_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule) -> list[str]:
+    faults = []
+    for kind in problem.kinds:
+        placed = sum(map(sum, plan.layers[kind.name])) if kind.name in plan.layers else 0
+        if placed != kind.count:
+            faults.append(f"The plan places {placed} layers of kind {kind.name}, the model has {kind.count}.")
+    walk = [schedule.chunk_at(position) for position in range(schedule.chunks)]
+    reached, reached_name = 0, ""
+    for place, (v, s) in enumerate(walk):
+        for index, kind in enumerate(problem.kinds):
+            held = plan.layers[kind.name][v][s] if kind.name in plan.layers else 0
+            if kind.pinned_last:
+                if held and place not in (kind.places or (len(walk) - 1,)):
+                    where = f"one of the chunks {list(kind.places)} in model order" if kind.places else "the last chunk"
+                    faults.append(f"Chunk [{v}][{s}] holds {kind.name} layers, which belong on {where}.")
+                if held and held != kind.count:
+                    faults.append(
+                        f"Chunk [{v}][{s}] holds {held} of {kind.count} {kind.name} layers, which lie together."
+                    )
+                if held and kind.places:
+                    reached, reached_name = max((reached, reached_name), (index, kind.name))
+            elif held:
+                if index < reached:
+                    faults.append(f"Chunk [{v}][{s}] holds {kind.name} layers after {reached_name} layers have begun.")
+                reached, reached_name = max((reached, reached_name), (index, kind.name))
+    for v, s in walk:
+        total = _free_total(problem, plan, v, s)
+        others = (v, s) in (walk[0], walk[-1]) or any(
+            kind.pinned_last and kind.name in plan.layers and plan.layers[kind.name][v][s] for kind in problem.kinds
+        )
+        if total < problem.min_layers and not (problem.entries_alone and others):
+            faults.append(f"Chunk [{v}][{s}] holds {total} layers, at least {problem.min_layers} are asked for.")
+        if (v, s) in problem.fixed_layers and total != problem.fixed_layers[v, s]:
+            faults.append(f"Chunk [{v}][{s}] holds {total} layers, {problem.fixed_layers[v, s]} are given.")
+        if (v, s) in problem.max_layers and total > problem.max_layers[v, s]:
+            faults.append(f"Chunk [{v}][{s}] holds {total} layers, at most {problem.max_layers[v, s]} are allowed.")
+    return faults
+
+
+def _recompute_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule) -> list[str]:
+    faults = []
+    for v, s in map(schedule.chunk_at, range(schedule.chunks)):
+        counts = {mode: grid[v][s] for mode, grid in plan.recompute.items()}
+        if any(kind.pinned_last and mode != NONE for kind, mode in _chunk_layers(problem, plan, schedule, v, s)):
+            faults.append(f"Chunk [{v}][{s}] recomputes a layer that is never recomputed.")
+        for (mode, given_v, given_s), given in problem.fixed_recompute.items():
+            if (given_v, given_s) == (v, s) and counts.get(mode, 0) != given:
+                faults.append(
+                    f"Chunk [{v}][{s}] recomputes {counts.get(mode, 0)} layers in mode {mode}, {given} are given."
+                )
+    if problem.uniform_recompute and not any(
+        _is_uniform(problem, plan, mode, most) for mode, most in problem.uniform_recompute
+    ):
+        faults.append("The plan does not recompute the first layers of every chunk alike, as one of the choices asks.")
+    return faults
+
+
+def _is_uniform(problem: PipelineProblem, plan: PipelinePlan, mode: str, most: int) -> bool:
+    """Whether every chunk recomputes its first `most` layers in the mode, and no others."""
+    for v in range(problem.interleaves):
+        for s in range(problem.stages):
+            taken = {of: grid[v][s] for of, grid in plan.recompute.items() if grid[v][s]}
+            asked = min(most, _free_total(problem, plan, v, s))
+            if taken != ({mode: asked} if asked else {}):
+                return False
+    return True
+
+
+def _free_total(problem: PipelineProblem, plan: PipelinePlan, v: int, s: int) -> int:
+    return sum(plan.layers[kind.name][v][s] for kind in problem.free_kinds if kind.name in plan.layers)
+
+
+def _chunk_layers(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, v: int, s: int) -> list[Layer]:
+    """Every layer of a chunk in model order with its mode: the first ones full, the next selective, other choices."""
+    kinds = [
+        kind for kind in problem.kinds for _ in range(plan.layers[kind.name][v][s] if kind.name in plan.layers else 0)
+    ]
+    order = [mode for mode in (FULL, SELECT, *problem.choices) if mode in plan.recompute]
+    modes = [mode for mode in order for _ in range(plan.recompute[mode][v][s])]
+    modes += [NONE] * (len(kinds) - len(modes))
+    return list(zip(kinds, modes, strict=True))
+
+
+def _chunk_times(
+    problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, v: int, s: int, with_weight_tasks: bool
+) -> tuple[Fraction, ...]:
+    """Forward, backward and, where it is a task of its own, weight-gradient time of one chunk."""
+    layers = _chunk_layers(problem, plan, schedule, v, s)
+    here = problem.stage_times[s] if problem.stage_times else None
+    phi = {kind.name: Fraction(kind.forward if here is None else here.forward[kind.name]) for kind in problem.kinds}
+    forward = sum((phi[kind.name] for kind, _ in layers), Fraction(0))
+    place = schedule.position(v, s)
+    if place == 0:
+        forward += Fraction(problem.embedding_forward)
+    if place == schedule.chunks - 1:
+        forward += Fraction(problem.head_forward)
+    ratios = problem.recompute_ratio if here is None else here.recompute_ratio
+    again = sum((Fraction(ratios[mode]) * phi[kind.name] for kind, mode in layers if mode in ratios), Fraction(0))
+    backward = Fraction(problem.backward_ratio if here is None else here.backward_ratio) * forward
+    weight = Fraction(problem.weight_gradient_share) * backward if with_weight_tasks else Fraction(0)
+    chosen = _chosen(problem, layers)
+    if here is not None:
+        chosen = [here.choices[kind.name][mode] for kind, mode in layers if mode in problem.choices]
+    more_weight = sum((Fraction(one.weight_gradient) for one in chosen), Fraction(0))
+    forward += sum((Fraction(one.forward) for one in chosen), Fraction(0))
+    backward += again + sum((Fraction(one.backward) for one in chosen), Fraction(0))
+    if not with_weight_tasks:
+        return forward, backward + more_weight
+    return forward, backward - weight, weight + more_weight
+
+
+def _exposed(problem: PipelineProblem, plan: PipelinePlan, task: tuple[int, int, int, int]) -> Fraction:
+    """What a task exposes of the communication of those of its chunk's layers that have none beside them.
+
+    The layers of the two chunks are laid beside each other one by one, as the pass runs them.
+    """
+    direction, v, s, other = task
+    if problem.pairing is None or direction == WEIGHT_GRADIENT:
+        return Fraction(0)
+
+    def layers(of: int) -> list[LayerKind]:
+        free = [kind for kind in problem.free_kinds if kind.name in plan.layers]
+        return [kind for kind in free for _ in range(plan.layers[kind.name][of][s])]
+
+    def time(kind: LayerKind) -> Fraction:
+        return Fraction(kind.exposed_backward if direction == BACKWARD else kind.exposed_forward)
+
+    alone = [kind for kind in problem.kinds if kind.pinned_last and kind.name in plan.layers]
+    total = sum((time(kind) * plan.layers[kind.name][v][s] for kind in alone), Fraction(0))
+    own, theirs = layers(v), layers(other) if other >= 0 else []
+    positions = problem.pairing.positions
+    if positions is not None:
+        row: list[LayerKind | None] = [*own, *[None] * (positions - len(own))]
+        beside = [*theirs, *[None] * (positions - len(theirs))]
+        met = [kind for kind, one in zip(row, beside[::-1], strict=True) if kind is not None and one is None]
+    else:
+        run = own[::-1] if direction == BACKWARD else own
+        met = run[len(theirs) :]
+    return total + sum(map(time, met), Fraction(0))
+
+
+def _play(
+    schedule: Schedule,
+    durations: dict[tuple[int, int, int, int], int],
+    lags: list[int],
+    beside: list[list[int]] | None,
+) -> list[int]:
+    """End of every stage's last task [S], all times integers in the same unit."""
+    orders = [[tuple(task) for task in order] for order in schedule.order.tolist()]
+    whole = _whole_backwards(schedule)
+    ended: dict[tuple[int, int, int, int], int] = {}  # (position, direction, micro-batch, split) -> end
+    clock = [0] * schedule.stages
+    upcoming = [0] * schedule.stages
+    left = sum(map(len, orders))
+    while left:
+        before = left
+        for s, order in enumerate(orders):
+            while upcoming[s] < len(order):
+                direction, v, micro_batch, split = order[upcoming[s]]
+                place = schedule.position(v, s)
+                arrivals = [clock[s]]
+                for need_place, need_direction in _needs(direction, place, schedule.chunks):
+                    if need_place > place and (need_place, micro_batch) in whole:
+                        need_direction = WEIGHT_GRADIENT
+                    end = ended.get((need_place, need_direction, micro_batch, split))
+                    if end is None:
+                        break
+                    sender = schedule.chunk_at(need_place)[1]
+                    arrivals.append(end + (lags[min(place, need_place)] if sender != s else 0))
+                else:
+                    other = -1 if beside is None else beside[s][upcoming[s]]
+                    clock[s] = max(arrivals) + durations[direction, v, s, other]
+                    ended[place, direction, micro_batch, split] = clock[s]
+                    upcoming[s] += 1
+                    left -= 1
+                    continue
+                break
+        if left == before:
+            raise ValueError(f"the schedule stops with {left} tasks left: each waits for another")
+    return clock
+
+
+def _whole_backwards(schedule: Schedule) -> set[tuple[int, int]]:
+    """(position, micro-batch) of the backwards of which nothing is handed over before their weight gradient is done."""
+    if schedule.whole is None:
+        return set()
+    return {
+        (schedule.position(int(v), int(s)), int(micro_batch))
+        for s, index in np.argwhere(schedule.whole)
+        for _, v, micro_batch, _ in [schedule.order[s, index]]
+    }
+
+
+def _needs(direction: int, place: int, chunks: int) -> Sequence[tuple[int, int]]:
+    """(position, direction) of the tasks of the same micro-batch that must be over before this one begins."""
+    if direction == FORWARD:
+        return [(place - 1, FORWARD)] if place else []
+    if direction == WEIGHT_GRADIENT:
+        return [(place, BACKWARD)]
+    return [(place, FORWARD), (place + 1, BACKWARD)] if place < chunks - 1 else [(place, FORWARD)]

@@ -1,0 +1,131 @@
+"""Choices of a stage's chunks that fit its memory where they are in no order: recompute beside offload and others."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.base.compiled import compiled
+from taylor.pipeline_solver.columns.stage_tuples import StageTuples
+from taylor.pipeline_solver.model.problem import PipelineProblem
+
+
+def resource_needs(
+    problem: PipelineProblem,
+    tuples: StageTuples,
+    alive: NDArray[np.float64],
+    s: int,
+    shape: tuple[int, int],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What each choice of each chunk type takes, float64 [V, types, choices, R], and what each tuple has, [n, R].
+
+    The resources are the device's memory at every alive vector and, where it is bounded, the host's.
+    """
+    host = len(alive) if problem.bounds_host else 0
+    need = np.zeros((problem.interleaves, *shape, len(alive) + host))
+    for v, row in enumerate(tuples.types):
+        for t, kind in enumerate(row):
+            need[v, t, : len(kind.choices), : len(alive)] = kind.choices.need(alive[:, v]).T
+            if host:
+                need[v, t, : len(kind.choices), len(alive) :] = kind.choices.host_need(alive[:, v]).T
+    limit = np.full((len(tuples.members), host), problem.host_limit_mib[s] if host else 0.0)
+    return need, np.ascontiguousarray(np.hstack([tuples.room_mib, limit]))
+
+
+@compiled
+def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # type: ignore[no-untyped-def]
+    """Choices of every tuple that fit its memory and of which no chunk can take a quicker one: `minimal_choices`
+    where choices are in no order. Chunks behind one that could, whatever they take, are not looked at.
+
+    Parameters
+    ----------
+    room : float64 [n, R]
+    need : float64 [V, types, choices, R]
+    extra : float64 [3, V, types, choices]
+
+    Returns
+    -------
+    owner int64 [n], option int64 [n, V], whether all were listed (no more than `most`)
+    """
+    tuples, V = members.shape
+    R = room.shape[1]
+    owner = np.zeros(0, dtype=np.int64)
+    option = np.zeros((0, V), dtype=np.int64)
+    at = np.zeros(V, dtype=np.int64)
+    used = np.zeros((V + 1, R))
+    # What chunks v.. need at the least and may take at most.
+    least, greatest = np.zeros((V + 1, R)), np.zeros((V + 1, R))
+    for fill in range(2):
+        found = 0
+        for t in range(tuples):
+            for r in range(R):
+                for v in range(V - 1, -1, -1):
+                    kind = members[t, v]
+                    frugal, lavish = np.inf, -np.inf
+                    for i in range(sizes[v, kind]):
+                        frugal = min(frugal, need[v, kind, i, r])
+                        lavish = max(lavish, need[v, kind, i, r])
+                    least[v, r] = least[v + 1, r] + frugal
+                    greatest[v, r] = greatest[v + 1, r] + lavish
+            v = 0
+            at[0] = 0
+            while v >= 0:
+                kind = members[t, v]
+                if at[v] >= sizes[v, kind]:
+                    v -= 1
+                    if v >= 0:
+                        at[v] += 1
+                    continue
+                fits = True
+                for r in range(R):
+                    used[v + 1, r] = used[v, r] + need[v, kind, at[v], r]
+                    if used[v + 1, r] + least[v + 1, r] > room[t, r] + tolerance:
+                        fits = False
+                if not fits:
+                    at[v] += 1
+                    continue
+                minimal = True
+                for w in range(v + 1):
+                    kind, i = members[t, w], at[w]
+                    for j in range(sizes[w, kind]):
+                        quicker = j != i
+                        for d in range(3):
+                            if extra[d, w, kind, j] > extra[d, w, kind, i]:
+                                quicker = False
+                        if not quicker:
+                            continue
+                        over = False
+                        same = True
+                        for r in range(R):
+                            more = need[w, kind, j, r] - need[w, kind, i, r]
+                            if used[v + 1, r] + greatest[v + 1, r] + more > room[t, r] + tolerance:
+                                over = True
+                                break
+                        for d in range(3):
+                            if extra[d, w, kind, j] < extra[d, w, kind, i]:
+                                same = False
+                        # Of two that take the same time and both fit, the first one stays.
+                        if not over and (not same or j < i):
+                            minimal = False
+                            break
+                    if not minimal:
+                        break
+                if not minimal:
+                    at[v] += 1
+                    continue
+                if v < V - 1:
+                    v += 1
+                    at[v] = 0
+                    continue
+                if fill == 1:
+                    owner[found] = t
+                    for w in range(V):
+                        option[found, w] = at[w]
+                found += 1
+                if found > most:
+                    return owner, option, False
+                at[v] += 1
+        if fill == 0:
+            owner = np.zeros(found, dtype=np.int64)
+            option = np.zeros((found, V), dtype=np.int64)
+    return owner, option, True

@@ -1,0 +1,240 @@
+"""The cheapest choice of one configuration a stage under given weights, by a dynamic programme over the stages."""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.base.compiled import compiled
+from taylor.pipeline_solver.columns.columns import ColumnSet
+from taylor.pipeline_solver.columns.stage_tuples import FEW_KINDS
+from taylor.pipeline_solver.timing.durations import schedule_of
+
+MAX_TABLE = 20_000_000
+"""States times stages beyond which the DP is left out."""
+
+
+class StagePrograms:
+    """Cheapest choice of one column a stage under any weights, exact in layer totals and order of kinds.
+
+    ``exact`` is false when the table would be too large, or the columns have no order; then `best` finds nothing.
+
+    The border between kind j and the next one lies in one row of chunks (an interleave). For each way
+    to choose those rows, columns fall into classes by (layers by kind, what they hold before and after
+    each border), and a DP over the stages with the layers used so far and the borders passed is exact.
+    With one interleave the layers used so far are a place in the model, whatever the number of kinds.
+    """
+
+    def __init__(self, columns: ColumnSet) -> None:
+        self.columns = columns
+        problem = columns.problem
+        schedule = schedule_of(problem)
+        kinds = problem.placed_kinds
+        self.counts = np.array([kind.count for kind in kinds], dtype=np.int64)
+        K, V = len(kinds), problem.interleaves
+        self.places: _Places | None = _places(columns) if V == 1 and K > FEW_KINDS else None
+        self.cases: list[tuple[NDArray[np.int64], ...]] = []
+        self.exact = columns.ordered
+        if self.places is not None or not columns.ordered:
+            return
+        self.states = int(np.prod(self.counts + 1)) * 2 ** (K - 1)
+        self.exact = self.states * problem.stages <= MAX_TABLE
+        if not self.exact:
+            return
+        stage = columns.stage
+        for rows in combinations_with_replacement(range(V), K - 1):
+            fits = np.ones(len(columns), dtype=bool)
+            needs = np.zeros(len(columns), dtype=np.int64)
+            passes = np.zeros(len(columns), dtype=np.int64)
+            for j, row in enumerate(rows):
+                early, late = columns.least_kind <= j, columns.greatest_kind > j
+                fits &= ~late[:, :row].any(axis=1) & ~early[:, row + 1 :].any(axis=1)
+                first, second = early[:, row], late[:, row]
+                if schedule.v_shape and row % 2:
+                    first, second = second, first
+                needs |= first.astype(np.int64) << j
+                passes |= second.astype(np.int64) << j
+            members = np.nonzero(fits)[0]
+            if len(np.unique(stage[members])) < problem.stages:
+                continue
+            keys = np.column_stack([stage, columns.totals, needs, passes])[members]
+            unique, label = np.unique(keys, axis=0, return_inverse=True)
+            start = np.searchsorted(unique[:, 0], np.arange(problem.stages + 1))
+            self.cases.append(
+                (
+                    members,
+                    label.reshape(-1),
+                    start,
+                    unique[:, 1 : 1 + K].copy(),
+                    unique[:, 1 + K].copy(),
+                    unique[:, 2 + K].copy(),
+                )
+            )
+
+    def best(self, weights: NDArray[np.float64]) -> NDArray[np.int64] | None:
+        """One column a stage, int64 [S], of least total weight; None when no choice is consistent."""
+        if self.places is not None:
+            return self._best_by_place(self.places, weights)
+        answer, least = None, np.inf
+        for members, label, start, totals, needs, passes in self.cases:
+            cost, winner = cheapest_members(members, label, len(totals), weights)
+            value, chosen = stage_program(start, totals, needs, passes, cost, self.counts)
+            if value < least:
+                answer, least = winner[chosen], value
+        return answer
+
+    def _best_by_place(self, places: _Places, weights: NDArray[np.float64]) -> NDArray[np.int64] | None:
+        every = np.arange(len(self.columns))
+        cost, winner = cheapest_members(every, places.label, len(places.layers), weights)
+        value, chosen = place_program(places.start, places.layers, places.first, places.last, cost, places.total)
+        return winner[chosen] if value < np.inf else None
+
+
+class _Places(NamedTuple):
+    """Classes of columns by (stage, layers by kind) with one interleave, and where in the model each may begin.
+
+    Parameters
+    ----------
+    label : int64 [n]
+        Class of each column.
+    start : int64 [S + 1]
+        First class of each stage.
+    layers, first, last : int64 [classes]
+        Layers, and least and greatest number of layers before them.
+    total : int
+        Layers of the model.
+    """
+
+    label: NDArray[np.int64]
+    start: NDArray[np.int64]
+    layers: NDArray[np.int64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    total: int
+
+
+def _places(columns: ColumnSet) -> _Places:
+    problem = columns.problem
+    borders = np.concatenate([[0], np.cumsum([kind.count for kind in problem.placed_kinds])])
+    keys = np.column_stack([columns.stage, columns.totals])
+    unique, label = np.unique(keys, axis=0, return_inverse=True)
+    held, classes = unique[:, 1:], np.arange(len(unique))
+    layers = held.sum(axis=1)
+    least = (held > 0).argmax(axis=1)
+    greatest = held.shape[1] - 1 - (held[:, ::-1] > 0).argmax(axis=1)
+    # Layers of several kinds end the first of them; layers of one kind may lie anywhere among its own.
+    several = greatest > least
+    first = np.where(several, borders[least + 1] - held[classes, least], borders[least])
+    last = np.where(several, first, borders[least + 1] - layers)
+    empty = layers == 0
+    first, last = np.where(empty, 0, first), np.where(empty, borders[-1], last)
+    start = np.searchsorted(unique[:, 0], np.arange(problem.stages + 1))
+    return _Places(label.reshape(-1), start, layers, first, last, int(borders[-1]))
+
+
+@compiled
+def place_program(start, layers, first, last, cost, total):  # type: ignore[no-untyped-def]
+    """DP over stages; the state is the number of layers before the stage.
+
+    Returns
+    -------
+    (float, int64 [S])
+        Least total cost (inf when nothing fits) and the class chosen on each stage.
+    """
+    S = len(start) - 1
+    value = np.full(total + 1, np.inf)
+    value[0] = 0.0
+    choice = np.full((S, total + 1), -1, dtype=np.int64)
+    for s in range(S):
+        after = np.full(total + 1, np.inf)
+        for c in range(start[s], start[s + 1]):
+            if cost[c] == np.inf:
+                continue
+            for place in range(first[c], last[c] + 1):
+                if value[place] + cost[c] < after[place + layers[c]]:
+                    after[place + layers[c]] = value[place] + cost[c]
+                    choice[s, place + layers[c]] = c
+        value = after
+    chosen = np.full(S, -1, dtype=np.int64)
+    if value[total] == np.inf:
+        return np.inf, chosen
+    place = total
+    for s in range(S - 1, -1, -1):
+        chosen[s] = choice[s, place]
+        place -= layers[chosen[s]]
+    return value[total], chosen
+
+
+@compiled
+def cheapest_members(members, label, classes, weights):  # type: ignore[no-untyped-def]
+    """Least weight of each class, and the column that has it."""
+    cost = np.full(classes, np.inf)
+    winner = np.full(classes, -1, dtype=np.int64)
+    for i in range(len(members)):
+        if weights[members[i]] < cost[label[i]]:
+            cost[label[i]] = weights[members[i]]
+            winner[label[i]] = members[i]
+    return cost, winner
+
+
+@compiled
+def stage_program(start, totals, needs, passes, cost, counts):  # type: ignore[no-untyped-def]
+    """DP over stages; the state is the layers of each kind used and the borders passed.
+
+    Returns
+    -------
+    (float, int64 [S])
+        Least total cost (inf when nothing fits) and the class chosen on each stage.
+    """
+    S, K = len(start) - 1, len(counts)
+    flags = 2 ** (K - 1)
+    stride = np.empty(K, dtype=np.int64)
+    size = 1
+    for j in range(K):
+        stride[j] = size
+        size *= counts[j] + 1
+    total_states = size * flags
+    value = np.full(total_states, np.inf)
+    value[0] = 0.0
+    choice = np.full((S, total_states), -1, dtype=np.int32)
+    origin = np.full((S, total_states), -1, dtype=np.int32)
+    for s in range(S):
+        after = np.full(total_states, np.inf)
+        for state in range(total_states):
+            if value[state] == np.inf:
+                continue
+            passed, code = state // size, state % size
+            for c in range(start[s], start[s + 1]):
+                if passed & needs[c] or cost[c] == np.inf:
+                    continue
+                fits = True
+                goal = code
+                for j in range(K):
+                    if (code // stride[j]) % (counts[j] + 1) + totals[c, j] > counts[j]:
+                        fits = False
+                        break
+                    goal += stride[j] * totals[c, j]
+                if not fits:
+                    continue
+                goal += (passed | passes[c]) * size
+                if value[state] + cost[c] < after[goal]:
+                    after[goal] = value[state] + cost[c]
+                    choice[s, goal] = c
+                    origin[s, goal] = state
+        value = after
+    best = -1
+    for passed in range(flags):
+        state = passed * size + size - 1
+        if value[state] < np.inf and (best < 0 or value[state] < value[best]):
+            best = state
+    chosen = np.full(S, -1, dtype=np.int64)
+    if best < 0:
+        return np.inf, chosen
+    least = value[best]
+    for s in range(S - 1, -1, -1):
+        chosen[s] = choice[s, best]
+        best = origin[s, best]
+    return least, chosen

@@ -1,0 +1,389 @@
+"""Annealing on stage configurations: good plans fast, from a plan that is known."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.base.compiled import compiled, overwrite
+from taylor.pipeline_solver.bounds.cut_pool import CutPool
+from taylor.pipeline_solver.columns.columns import ColumnSet
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
+from taylor.pipeline_solver.timing.event_kernels import longest_path
+
+SCREENING_CUTS = 300
+NEW_CUTS = 300
+"""Path cuts that annealing starts with, and those that it may find on the way."""
+
+
+class Tasks(NamedTuple):
+    """The event graph's arrays for the kernel; see `EventGraph`."""
+
+    before: NDArray[np.int32]
+    needed: NDArray[np.int32]
+    task_class: NDArray[np.int32]
+    edge_lag: NDArray[np.float64]
+    last: NDArray[np.int32]
+    tails: NDArray[np.float64]
+
+
+class Moves(NamedTuple):
+    """The columns, and what leads from one to another.
+
+    Parameters
+    ----------
+    durations : float64 [n, D·V]
+    start : int64 [S + 1]
+        First column of each stage.
+    least_kind, greatest_kind : int64 [n, V]
+        First and last kind of each chunk.
+    chunks : int64 [S·V, 2]
+        (interleave, stage) in model order.
+    group : int64 [n]
+        Number of the layer tuple of each column, without gaps.
+    group_start : int64 [groups + 1]
+        First column of each group.
+    more, less : int64 [groups, V, K]
+        The group with one layer of a kind more, or less, in a chunk; -1 where there is none.
+    label : int64 [n]
+        Number of the (stage, layers by kind) that a column shares with others.
+    by_label : int64 [n]
+        Columns sorted by label.
+    label_start : int64 [labels + 1]
+        First entry of each label in `by_label`.
+    totals : int64 [labels, K]
+        Layers by kind of each label.
+    stage_label : int64 [S + 1]
+        First label of each stage.
+    """
+
+    durations: NDArray[np.float64]
+    start: NDArray[np.int64]
+    least_kind: NDArray[np.int64]
+    greatest_kind: NDArray[np.int64]
+    chunks: NDArray[np.int64]
+    group: NDArray[np.int64]
+    group_start: NDArray[np.int64]
+    more: NDArray[np.int64]
+    less: NDArray[np.int64]
+    label: NDArray[np.int64]
+    by_label: NDArray[np.int64]
+    label_start: NDArray[np.int64]
+    totals: NDArray[np.int64]
+    stage_label: NDArray[np.int64]
+
+
+class Cooling(NamedTuple):
+    """How long to walk and how warm: `hot` and `cold` are temperatures in body-layer forward times."""
+
+    steps: int
+    seed: int
+    hot: float
+    cold: float
+
+
+class Annealer:
+    """Annealing that moves one to three stages and asks the known path cuts before the event graph."""
+
+    def __init__(self, columns: ColumnSet, graph: EventGraph, tails: NDArray[np.float64]) -> None:
+        self.columns = columns
+        self.tasks = Tasks(graph.before, graph.needed, graph.task_class, graph.edge_lag, graph.last, tails)
+        self.moves = _moves(columns)
+
+    def run(
+        self, chosen: NDArray[np.int64], pool: CutPool, cooling: Cooling
+    ) -> tuple[float, NDArray[np.int64], NDArray[np.float64]]:
+        """Anneal from a consistent choice of columns.
+
+        Returns
+        -------
+        (float, int64 [S], float64 [n, classes + 1])
+            Best step time, its columns, and the critical paths met on the way: class counts, then the constant.
+        """
+        classes = self.columns.durations.shape[1] * self.columns.problem.stages
+        known = min(pool.size, SCREENING_CUTS)
+        cuts = np.zeros((classes, SCREENING_CUTS + NEW_CUTS))
+        constant = np.zeros(SCREENING_CUTS + NEW_CUTS)
+        cuts[:, :known] = pool.counts[pool.size - known : pool.size].T
+        constant[:known] = pool.constant[pool.size - known : pool.size]
+        time, best, cuts_after = anneal(self.tasks, self.moves, cooling, chosen, cuts, constant, known)
+        found = np.hstack([cuts.T[known:cuts_after], constant[known:cuts_after, None]])
+        return time, best, found
+
+
+def _moves(columns: ColumnSet) -> Moves:
+    """The neighbour tables; they take a while for many columns."""
+    problem = columns.problem
+    schedule = schedule_of(problem)
+    S, V, K = problem.stages, problem.interleaves, columns.layers.shape[2]
+    # Columns by (stage, totals): exchanges of equal totals are drawn from a range of `by_label`.
+    keys = np.column_stack([columns.stage, columns.totals])
+    unique, label = np.unique(keys, axis=0, return_inverse=True)
+    label = label.reshape(-1)
+    by_label = np.argsort(label, kind="stable")
+    # Groups (layer tuples) renumbered without gaps, and their neighbours by one layer.
+    change = np.concatenate([[True], np.diff(columns.group) != 0])
+    first = np.nonzero(change)[0]
+    more, less = _neighbours(columns.layers[first].reshape(len(first), V * K), columns.stage[first])
+    return Moves(
+        durations=columns.durations,
+        start=columns.start,
+        least_kind=columns.least_kind,
+        greatest_kind=columns.greatest_kind,
+        chunks=np.array([schedule.chunk_at(k) for k in range(schedule.chunks)], dtype=np.int64),
+        group=np.cumsum(change) - 1,
+        group_start=np.concatenate([first, [len(columns)]]).astype(np.int64),
+        more=more.reshape(-1, V, K),
+        less=less.reshape(-1, V, K),
+        label=label,
+        by_label=by_label,
+        label_start=np.searchsorted(label[by_label], np.arange(len(unique) + 1)),
+        totals=unique[:, 1:].copy(),
+        stage_label=np.searchsorted(unique[:, 0], np.arange(S + 1)),
+    )
+
+
+def _neighbours(shapes: NDArray[np.int16], stage: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each layer tuple [n, cells], the one of its stage with a layer more in a cell, and with one less; or -1.
+
+    Tuples are looked up by a random sum over their cells, in which a layer more is one term more.
+    """
+    n, cells = shapes.shape
+    terms = np.random.default_rng(0).integers(2**64, size=cells + 1, dtype=np.uint64)
+    key = shapes.astype(np.uint64) @ terms[:cells] + stage.astype(np.uint64) * terms[cells]
+    order = np.argsort(key, kind="stable")
+    ordered = key[order]
+    more = np.full((n, cells), -1, dtype=np.int64)
+    less = np.full((n, cells), -1, dtype=np.int64)
+    for cell in range(cells):
+        place = np.minimum(np.searchsorted(ordered, key + terms[cell]), n - 1)
+        one = np.nonzero(ordered[place] == key + terms[cell])[0]
+        other = order[place[one]]
+        step = shapes[other] - shapes[one]
+        step[:, cell] -= 1
+        same = (stage[one] == stage[other]) & ~step.any(axis=1)  # two sums may be equal by chance
+        more[one[same], cell] = other[same]
+        less[other[same], cell] = one[same]
+    return more, less
+
+
+@compiled
+def consistent(chosen, moves):  # type: ignore[no-untyped-def]
+    """Whether kinds follow in order along the model."""
+    reached = 0
+    for k in range(moves.chunks.shape[0]):
+        v, column = moves.chunks[k, 0], chosen[moves.chunks[k, 1]]
+        high = moves.greatest_kind[column, v]
+        if high >= 0:
+            if moves.least_kind[column, v] < reached:
+                return False
+            reached = high
+    return True
+
+
+@compiled
+def draw_move(moves, now, new, moved, gap):  # type: ignore[no-untyped-def]
+    """Propose other columns for up to three stages; how many stages `moved`, 0 when the draw came to nothing.
+
+    `new` int64 [S] takes the columns, `moved` int64 [3] the stages; `gap` int64 [K] is room to work in. After a
+    draw that came to nothing `new` is `now` again.
+    """
+    start, group, group_start, label = moves.start, moves.group, moves.group_start, moves.label
+    S, V, K = len(start) - 1, moves.more.shape[1], moves.more.shape[2]
+    draw = np.random.random()
+    if draw < 0.15:
+        # The same layers, another recompute choice.
+        s = np.random.randint(S)
+        g = group[now[s]]
+        width = group_start[g + 1] - group_start[g]
+        if width < 2:
+            return 0
+        new[s] = group_start[g] + np.random.randint(width)
+        moved[0] = s
+        return 1
+    if draw < 0.70:
+        # One layer from a chunk to another, inside a stage or between two.
+        s = np.random.randint(S)
+        t = s if draw < 0.35 else np.random.randint(S)
+        v, w, k = np.random.randint(V), np.random.randint(V), np.random.randint(K)
+        if draw >= 0.35 and s == t:
+            return 0
+        g = moves.less[group[now[s]], v, k]
+        if g < 0:
+            return 0
+        n = 1
+        if s == t:
+            g = moves.more[g, w, k]
+            if g < 0 or v == w:
+                return 0
+        else:
+            h = moves.more[group[now[t]], w, k]
+            if h < 0:
+                return 0
+            new[t] = group_start[h] + np.random.randint(group_start[h + 1] - group_start[h])
+            moved[1] = t
+            n = 2
+        new[s] = group_start[g] + np.random.randint(group_start[g + 1] - group_start[g])
+        moved[0] = s
+        return n
+    # Up to three stages anew, the last one so that the layer totals hold.
+    n = min(S, 1 if draw > 0.97 else (2 if draw < 0.85 else 3))
+    gap[:] = 0
+    for i in range(n):
+        s = np.random.randint(S)
+        fits = True
+        for q in range(i):
+            if moved[q] == s:
+                fits = False
+        c = -1
+        if fits:
+            moved[i] = s
+            if i < n - 1:
+                c = start[s] + np.random.randint(start[s + 1] - start[s])
+            else:
+                for u in range(moves.stage_label[s], moves.stage_label[s + 1]):
+                    same = True
+                    for k in range(K):
+                        if moves.totals[u, k] != moves.totals[label[now[s]], k] - gap[k]:
+                            same = False
+                            break
+                    if same:
+                        first = moves.label_start[u]
+                        c = moves.by_label[first + np.random.randint(moves.label_start[u + 1] - first)]
+                        break
+        if c < 0:
+            for q in range(i):
+                new[moved[q]] = now[moved[q]]
+            return 0
+        for k in range(K):
+            gap[k] += moves.totals[label[c], k] - moves.totals[label[now[s]], k]
+        new[s] = c
+    return n
+
+
+@compiled
+def trace_path(tasks, ends, counts):  # type: ignore[no-untyped-def]
+    """Class counts of a critical path, float64 [classes], from the ends of all tasks; its constant (lags, tail)."""
+    counts[:] = 0.0
+    finish, node, constant = -1.0, 0, 0.0
+    for s in range(len(tasks.last)):
+        if ends[tasks.last[s]] + tasks.tails[s] > finish:
+            finish = ends[tasks.last[s]] + tasks.tails[s]
+            node = tasks.last[s]
+            constant = tasks.tails[s]
+    while node > 0:
+        counts[tasks.task_class[node - 1]] += 1.0
+        x, y = tasks.before[node - 1], tasks.needed[node - 1]
+        if y > 0 and (x == 0 or ends[y] + tasks.edge_lag[node - 1] > ends[x]):
+            constant += tasks.edge_lag[node - 1]
+            node = y
+        else:
+            node = x
+    return constant
+
+
+@compiled
+def anneal(tasks, moves, cooling, chosen, cuts, constant, known):  # type: ignore[no-untyped-def]
+    """Metropolis walk over consistent choices.
+
+    Parameters
+    ----------
+    tasks : Tasks
+    moves : Moves
+    cooling : Cooling
+    chosen : int64 [S]
+        Where to begin.
+    cuts : float64 [classes, capacity]
+        Path cuts, `known` of them at first; it grows with the paths met.
+    constant : float64 [capacity]
+
+    Returns
+    -------
+    (float, int64 [S], int)
+        Best step time, its columns, and how many cuts there are now.
+    """
+    np.random.seed(cooling.seed)
+    table = moves.durations
+    S, K = len(moves.start) - 1, moves.more.shape[2]
+    blocks = table.shape[1]
+    classes = blocks * S
+    capacity = cuts.shape[1]
+    ends = np.zeros(tasks.before.shape[0] + 1)
+    durations = np.zeros(classes + S)
+    durations[classes:] = tasks.tails
+    now = chosen.copy()
+    for s in range(S):
+        for b in range(blocks):
+            durations[b * S + s] = table[now[s], b]
+    time = longest_path(tasks.before, tasks.needed, tasks.task_class, tasks.edge_lag, tasks.last, durations, ends)
+    best_time, best = time, now.copy()
+    values = np.zeros(capacity)
+    for g in range(known):
+        values[g] = constant[g]
+        for r in range(classes):
+            values[g] += cuts[r, g] * durations[r]
+    trial = np.zeros(capacity)
+    new = now.copy()
+    moved = np.zeros(3, dtype=np.int64)
+    counts = np.zeros(classes)
+    gap = np.zeros(K, dtype=np.int64)
+    for step in range(cooling.steps):
+        temperature = cooling.hot * (cooling.cold / cooling.hot) ** (step / cooling.steps)
+        n = draw_move(moves, now, new, moved, gap)
+        if n == 0:
+            continue
+        if K > 1 and not consistent(new, moves):
+            for i in range(n):
+                new[moved[i]] = now[moved[i]]
+            continue
+        threshold = time - temperature * np.log(np.random.random() + 1e-300)
+        overwrite(trial, values, known)
+        for i in range(n):
+            s = moved[i]
+            for b in range(blocks):
+                change = table[new[s], b] - table[now[s], b]
+                if change != 0.0:
+                    for g in range(known):
+                        trial[g] += change * cuts[b * S + s, g]
+        bound = 0.0
+        for g in range(known):
+            bound = max(bound, trial[g])
+        accepted = False
+        if bound <= threshold:
+            for i in range(n):
+                for b in range(blocks):
+                    durations[b * S + moved[i]] = table[new[moved[i]], b]
+            length = longest_path(
+                tasks.before, tasks.needed, tasks.task_class, tasks.edge_lag, tasks.last, durations, ends
+            )
+            if length > threshold and length > bound * (1 + 1e-7) and known < capacity:
+                # A path that no known cut foresaw: the next moves like this one need no event graph.
+                value = trace_path(tasks, ends, counts)
+                values[known], trial[known], constant[known] = value, value, value
+                for r in range(classes):
+                    cuts[r, known] = counts[r]
+                    trial[known] += counts[r] * durations[r]
+                for s in range(S):
+                    for b in range(blocks):
+                        values[known] += counts[b * S + s] * table[now[s], b]
+                known += 1
+            if length <= threshold:
+                accepted = True
+                time = length
+                overwrite(values, trial, known)
+                for i in range(n):
+                    now[moved[i]] = new[moved[i]]
+                if time < best_time - 1e-9:
+                    best_time = time
+                    overwrite(best, now, S)
+            else:
+                for i in range(n):
+                    for b in range(blocks):
+                        durations[b * S + moved[i]] = table[now[moved[i]], b]
+        if not accepted:
+            for i in range(n):
+                new[moved[i]] = now[moved[i]]
+    return best_time, best, known

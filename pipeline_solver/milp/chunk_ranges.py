@@ -1,0 +1,239 @@
+"""How many layers chunks and stages hold in plans below a step time, and what the compact MILP gains by that.
+
+Under one recompute choice a chunk recomputes min(N, layers) of them. A relaxation knows no more of that than the chord
+between the fewest and the most layers that the chunk may hold, which is far too low where that range is wide. So the
+ranges are narrowed first: with the step time held to that of the best plan, an LP tells how many layers a chunk, or a
+stage, holds at the least and at the most. Narrower ranges raise the chords, and these narrow the ranges again.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from typing import TYPE_CHECKING
+
+from taylor.pipeline_solver.milp.highs_model import HighsModel
+from taylor.pipeline_solver.milp.linear_form import Row
+from taylor.pipeline_solver.milp.milp import MilpOutcome, MilpStatus
+
+if TYPE_CHECKING:
+    from taylor.pipeline_solver.milp.compact_model import CompactModel
+
+PASSES = 8
+"""Times that all ranges are narrowed at most."""
+
+WORTH = 0.05
+"""Share of all ranges that a pass must take off to be followed by another."""
+
+CUT_ROUNDS = 4
+"""LPs for one end of a range, unless asked otherwise."""
+
+RANGE, CHORD = "range", "chord"
+"""Names of the rows."""
+
+ROUNDING = 1e-5
+"""What an LP's optimum may be off by, in layers."""
+
+
+@dataclass
+class LayerRange:
+    """The columns whose sum is a chunk's or a stage's layers, and that sum's bounds.
+
+    Parameters
+    ----------
+    taken : tuple of int
+        Columns whose sum is the chunk's recomputed layers; empty for a stage.
+    switch : int or None
+        The column that is 1 where all the chunk's layers are recomputed, where the model has one.
+    """
+
+    held: tuple[int, ...]
+    taken: tuple[int, ...]
+    switch: int | None
+    least: int
+    most: int
+
+    def rows(self, count: int) -> list[Row]:
+        """The bounds, and what recomputed layers at least are for being min(count, layers) between them."""
+        ones = (1.0,) * len(self.held)
+        rows = [Row(RANGE, self.held, ones, float(self.least), float(self.most))]
+        low, high = min(count, self.least), min(count, self.most)
+        if not self.taken:
+            return rows
+        all_of_them = tuple(1.0 for _ in self.taken)
+        if self.switch is None or low == high or self.most <= count:
+            slope = (high - low) / (self.most - self.least) if self.most > self.least else 0.0
+            chord = (*self.taken, *self.held), (*all_of_them, *(-slope for _ in ones))
+            return [*rows, Row(CHORD, *chord, low - slope * self.least)]
+        # Where the switch is on, at most `count` layers are held and all are recomputed: two rows whose sum over the
+        # switch is the chord, and which say more once it is set.
+        beyond = float(self.most - count)
+        some = (*self.taken, self.switch), (*all_of_them, float(count - low))
+        every = (*self.taken, *self.held, self.switch), (*all_of_them, *(-1.0 for _ in ones), -beyond)
+        return [*rows, Row(CHORD, *some, float(count)), Row(CHORD, *every, -beyond)]
+
+
+def narrow_ranges(
+    model: CompactModel,
+    ranges: list[LayerRange],
+    below: float,
+    deadline: float | None = None,
+    cut_rounds: int = CUT_ROUNDS,
+) -> MilpOutcome:
+    """Narrow ranges to those of plans below a step time, and put them into the model's rows in place of others.
+
+    Parameters
+    ----------
+    model : CompactModel
+        Of a problem with one recompute choice. Paths that the relaxation meets in the end are added.
+    ranges : list of LayerRange
+        `layer_ranges` of the model, or narrower ones that hold for a step time not below this one.
+    deadline : float, optional
+        `time.monotonic()` at which to stop; what is known by then is put in.
+    cut_rounds : int
+        LPs for one end of a range at most, each with the longest paths at the one before.
+
+    Returns
+    -------
+    MilpOutcome
+        What the relaxation tells then; infeasible where no plan lies below.
+    """
+    known = len(model.cuts)
+    for turn in range(PASSES + 1):
+        outcome = _bounded(model, ranges, deadline)
+        if outcome.bound > below:
+            return MilpOutcome(MilpStatus.INFEASIBLE, None, inf)
+        if outcome.status is not MilpStatus.OPTIMAL or turn == PASSES:
+            break
+        wide = sum(one.most - one.least for one in ranges)
+        if not _narrowed(model, ranges, below, deadline, cut_rounds):
+            return MilpOutcome(MilpStatus.INFEASIBLE, None, inf)
+        if wide - sum(one.most - one.least for one in ranges) <= WORTH * wide:
+            break
+    if outcome.status is MilpStatus.OPTIMAL:
+        # The ends of the ranges have met hundreds of paths, of which the optimum needs few.
+        model.forget(known)
+        outcome = model.tighten_relaxation(deadline)
+    return outcome
+
+
+def rule_out_short(
+    model: CompactModel,
+    ranges: list[LayerRange],
+    below: float,
+    until: float | None = None,
+    deadline: float | None = None,
+) -> MilpOutcome:
+    """Find the chunks that hold no fewer layers than are recomputed, which the relaxation alone does not see.
+
+    With a chunk held to fewer, the ranges of all others are narrowed once more; where that leaves nothing, the chunk
+    recomputes exactly as many as the choice says. The chunk whose relaxation is the longest comes first, and each one
+    that is settled makes the next ones longer; the first that is not ends it.
+
+    Parameters
+    ----------
+    ranges : list of LayerRange
+        What `narrow_ranges` has left; narrowed in place.
+    until, deadline : float, optional
+        `time.monotonic()` at which to stop with the chunks, and with all.
+
+    Returns
+    -------
+    MilpOutcome
+        As `narrow_ranges` gives it.
+    """
+    ((_, count),) = model.problem.uniform_recompute
+    tried = []
+    for number, one in enumerate(ranges):
+        if one.taken and one.least < count <= one.most:
+            tried.append((_length(model, _held_short(ranges, number, count), until), number))
+    for _, number in sorted(tried, reverse=True):
+        known = len(model.cuts)
+        closer = narrow_ranges(model, _held_short(ranges, number, count), below, until, 1)
+        model.forget(known)
+        if closer.status is not MilpStatus.INFEASIBLE:
+            break
+        ranges[number].least = count
+    return narrow_ranges(model, ranges, below, deadline)
+
+
+def _length(model: CompactModel, ranges: list[LayerRange], deadline: float | None) -> float:
+    """The step time that the relaxation with these ranges tells; paths met are not kept."""
+    known = len(model.cuts)
+    outcome = _bounded(model, ranges, deadline)
+    model.forget(known)
+    return outcome.bound
+
+
+def _held_short(ranges: list[LayerRange], number: int, count: int) -> list[LayerRange]:
+    """The ranges with one chunk held to fewer layers than `count`."""
+    return [replace(one, most=count - 1) if at == number else replace(one) for at, one in enumerate(ranges)]
+
+
+def _bounded(model: CompactModel, ranges: list[LayerRange], deadline: float | None) -> MilpOutcome:
+    """The relaxation with the ranges in its rows in place of others."""
+    ((_, count),) = model.problem.uniform_recompute
+    others = [row for row in model.form.rows if row.name not in (RANGE, CHORD)]
+    model.form.rows[:] = [*(row for one in ranges for row in one.rows(count)), *others]
+    return model.tighten_relaxation(deadline)
+
+
+def layer_ranges(model: CompactModel) -> list[LayerRange]:
+    """The range of every chunk and of every stage as the problem gives them."""
+    problem, form, plans = model.problem, model.form, model.plans
+    ((mode, _),) = problem.uniform_recompute
+    chunks: dict[tuple[int, int], LayerRange] = {}
+    for place, least in enumerate(problem.least_layers):
+        v, s = plans.schedule.chunk_at(place)
+        able = [name for name, held in plans.layers.items() if (s, v) in held]
+        held = tuple(form.column(plans.layers[name][s, v]) for name in able)
+        taken = tuple(form.column(plans.recompute[mode, name][s, v]) for name in able)
+        most = min(problem.layers, sum(int(form.upper[column]) for column in held))
+        switches = plans.whole.get(mode, {})
+        switch = form.column(switches[s, v]) if (s, v) in switches else None
+        chunks[s, v] = LayerRange(held, taken, switch, min(least, most), most)
+    stages = []
+    for s in range(problem.stages):
+        own = [chunks[s, v] for v in range(problem.interleaves)]
+        every = tuple(column for one in own for column in one.held)
+        most = min(problem.layers, sum(one.most for one in own))
+        stages.append(LayerRange(every, (), None, sum(one.least for one in own), most))
+    return [one for one in (*chunks.values(), *stages) if one.held]
+
+
+def _narrowed(
+    model: CompactModel, ranges: list[LayerRange], below: float, deadline: float | None, cut_rounds: int
+) -> bool:
+    """Narrow every range by LPs over the model's rows as they stand; whether there can be a plan at all."""
+    relaxation = HighsModel(model.form, relaxed=True)
+    relaxation.set_bounds(model.step_time, 0.0, below)
+    relaxation.set_costs((model.step_time,), 0.0)
+    places = [place for place, row in enumerate(model.form.rows) if row.name == RANGE]
+    for place, one in zip(places, ranges, strict=True):
+        for sign in (1.0, -1.0):
+            relaxation.set_costs(one.held, sign)
+            before = known = one.least if sign > 0 else -one.most
+            for _ in range(cut_rounds):
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return True
+                outcome = relaxation.solve_lp(left)
+                if outcome.status is MilpStatus.INFEASIBLE:
+                    return False
+                if outcome.values is None:
+                    break
+                known = max(known, ceil(outcome.bound - ROUNDING))
+                longest, cuts = model.cut_at(model.durations_of(outcome.values))
+                if outcome.bound <= before + ROUNDING or not cuts or longest <= below:
+                    break
+                relaxation.add_rows(cuts)
+            if sign > 0:
+                one.least = max(one.least, known)
+            else:
+                one.most = min(one.most, -known)
+            relaxation.set_costs(one.held, 0.0)
+            if one.least > one.most:
+                return False
+            relaxation.set_row_bounds(place, float(one.least), float(one.most))
+    return True

@@ -1,0 +1,299 @@
+"""The compact MILP: plans alone, and path cuts T >= n_P·d + lag_P added in rounds until bound = value.
+
+The step time of a plan is the longest path of the event graph, so every path is a valid linear cut on
+the task times d, and only a few of the paths ever bind. A round solves the MILP over the cuts known
+(its bound is proven), takes the plan found, evaluates it exactly (its step time is attained) and adds
+the critical paths of both ways of breaking ties. Cuts at the optimum of the linear relaxation come
+first: they are cheap and carry most of the bound.
+"""
+
+from __future__ import annotations
+
+import time
+from math import inf, isfinite
+from typing import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.columns.work_limits import WorkLimits
+from taylor.pipeline_solver.milp.chunk_ranges import layer_ranges, narrow_ranges, rule_out_short
+from taylor.pipeline_solver.milp.compact_model import CompactModel
+from taylor.pipeline_solver.milp.highs_model import HighsModel
+from taylor.pipeline_solver.milp.least_memory import explain_infeasible, most_frugal_plan, over_limit
+from taylor.pipeline_solver.milp.milp import MilpSolver, MilpStatus
+from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.progress import OnProgress, Progress
+from taylor.pipeline_solver.model.solution import (
+    FEASIBLE,
+    INFEASIBLE,
+    MILP_ROUNDS,
+    RANGED_ROUNDS,
+    Solution,
+    Termination,
+)
+from taylor.pipeline_solver.model.stopping import OutOfTime, Stopper, no_cutoff
+from taylor.pipeline_solver.timing.durations import chunk_durations
+from taylor.pipeline_solver.timing.evaluate import step_time
+
+HAIR = 1e-9
+"""Share by which plans may be longer than what they must not exceed, for rounding."""
+
+FIRST_ROUND_NODES = 2000
+NODES_AFTER, NODES_IN_VAIN = 2, 8
+"""Nodes of the first round at most; each further one may take so many times those of the one before, more where that
+one met no new path: a round begins its tree anew."""
+
+NARROWED_SHARE = 0.7
+"""Share of the time left that may go into finding the chunks which hold no fewer layers than they recompute."""
+
+CLOSE_RELAXATION = 2e-3
+"""Share of the step time between the relaxation's bound and the best plan below which ranges are not narrowed."""
+
+
+def solve_compact(
+    problem: PipelineProblem,
+    options: SolveOptions = DEFAULT_OPTIONS,
+    *,
+    warm_start: PipelinePlan | None = None,
+    on_progress: OnProgress | None = None,
+    solver_name: str = "HIGHS-MILP",
+    make_solver: Callable[[CompactModel], MilpSolver] | None = None,
+    cuts: Sequence[tuple[float, ...]] = (),
+    most_rounds: int | None = None,
+) -> Solution:
+    """Solve a pipeline problem by the compact MILP with path cuts.
+
+    Parameters
+    ----------
+    options : SolveOptions
+        `solver` plays no role here: `make_solver` decides.
+    warm_start : PipelinePlan, optional
+        A plan to begin from.
+    on_progress : callable, optional
+        Called with a `Progress` now and then.
+    solver_name : str
+        The name that the solution bears.
+    make_solver : callable, optional
+        Gives the MILP solver for the model; HiGHS by default.
+    cuts : sequence of tuple of float
+        Path cuts known already, as `CompactModel.cuts` holds them.
+    most_rounds : int, optional
+        Rounds after which to stop: a limit that, unlike the clock's, is the same on every machine.
+
+    Returns
+    -------
+    Solution
+        Ctrl-C and the time limit give the best plan so far with its bound.
+    """
+    run = _MilpRun(problem, options, solver_name, on_progress)
+    try:
+        model = CompactModel.build(problem, Stopper(run.deadline))
+    except OutOfTime:
+        stopped = run.no_solution(Termination.TIME_LIMIT)
+        if warm_start is None or over_limit(problem, warm_start):
+            return stopped
+        return stopped.replace(status=FEASIBLE, plan=warm_start, objective=step_time(problem, warm_start))
+    try:
+        if warm_start is not None:
+            run.offer(model, warm_start)
+        elif not run.over():
+            # Whether there is a plan at all is decided without the clock of the step, which is quick.
+            frugal = most_frugal_plan(problem, run.left())
+            if frugal is None or over_limit(problem, frugal):
+                return run.infeasible(explain_infeasible(problem, frugal))
+            run.offer(model, frugal)
+        run.raise_bound(WorkLimits(problem, model.graph).bound())
+        run.tell("solving the relaxation")
+        for cut in cuts:
+            model.add_cut(cut)
+        model.seed()
+        root = model.tighten_relaxation(run.deadline)
+        if root.status is MilpStatus.INFEASIBLE:
+            return run.infeasible()
+        run.raise_bound(root.bound)
+        run.tell(f"{len(model.cuts)} path cuts at the relaxation")
+        if make_solver is None and most_rounds is None and _narrows(run, problem):
+            _search_ranges(run, model, options)
+        else:
+            # With the step time left free the search meets the paths of other plans, which a model file needs.
+            _search(run, model, make_solver or _highs(options), inf, FIRST_ROUND_NODES, most_rounds)
+    except KeyboardInterrupt:
+        run.ended = Termination.INTERRUPTED
+    except TimeoutError:
+        run.ended = Termination.TIME_LIMIT
+    return run.infeasible() if run.is_infeasible else run.solution(model)
+
+
+def _narrows(run: _MilpRun, problem: PipelineProblem) -> bool:
+    """Whether to narrow the ranges of layers first."""
+    far = run.to_beat() - run.bound > CLOSE_RELAXATION * run.to_beat()
+    return problem.interleaves > 1 and len(problem.uniform_recompute) == 1 and isfinite(run.to_beat()) and far
+
+
+def _search_ranges(run: _MilpRun, model: CompactModel, options: SolveOptions) -> None:
+    """Narrow the ranges of layers to those of plans that are as short as the best one, and search these."""
+    run.ranged = True
+    below = run.to_beat() * (1.0 + HAIR)
+    ranges = layer_ranges(model)
+    root = narrow_ranges(model, ranges, below, run.deadline)
+    if root.status is MilpStatus.OPTIMAL and root.bound < below:
+        left = run.left()
+        until = None if left is None else time.monotonic() + NARROWED_SHARE * left
+        root = rule_out_short(model, ranges, below, until, run.deadline)
+    run.raise_bound(below if root.status is MilpStatus.INFEASIBLE else min(root.bound, below))
+    run.tell("ranges of layers")
+    _search(run, model, _highs(options), below, FIRST_ROUND_NODES * NODES_IN_VAIN)
+
+
+def _search(
+    run: _MilpRun,
+    model: CompactModel,
+    make_solver: Callable[[CompactModel], MilpSolver],
+    below: float,
+    nodes: int,
+    most_rounds: int | None = None,
+) -> None:
+    """Rounds of the MILP and of new paths, until the best plan is proven, or that none takes as little as `below`."""
+    model.form.upper[model.step_time] = below
+    solver = make_solver(model)
+    known = len(model.cuts)
+    while not run.over() and (most_rounds is None or run.rounds < most_rounds):
+        asked = run.gap_of_round()
+        points: list[NDArray[np.float64]] = []
+        outcome = solver.solve_milp(
+            gap=asked,
+            time_limit=run.left(),
+            # A long round works with the cuts of its beginning: stop it now and then to renew them.
+            node_limit=nodes,
+            start=model.point_of(run.plan) if run.plan is not None and run.objective <= below else None,
+            on_point=points.append,
+            on_bound=lambda bound: run.note_bound(min(bound, below)),
+            enough=lambda: run.cut_off() or run.left() == 0.0,
+        )
+        if outcome.status is MilpStatus.INFEASIBLE:
+            if isfinite(below):
+                run.raise_bound(below)
+            else:
+                run.is_infeasible = True
+            return
+        run.raise_bound(min(outcome.bound, below))
+        if outcome.values is not None:
+            points.append(outcome.values)
+        fresh = any([run.offer(model, model.plan_of(point)) for point in points])
+        # With no new path and no finer gap to ask for, the next round would be this one again.
+        again = not fresh and outcome.status is MilpStatus.OPTIMAL and run.gap_of_round() >= asked
+        if outcome.interrupted:
+            run.ended = Termination.INTERRUPTED
+        elif run.cut_off():
+            run.ended = Termination.CUT_OFF
+        elif not fresh and outcome.status is MilpStatus.FAILED:
+            run.ended = Termination.SOLVER_FAILURE
+        elif again and not run.closed():
+            run.ended = Termination.STALLED
+        nodes *= NODES_AFTER if fresh else NODES_IN_VAIN
+        run.rounds += 1
+        run.tell(f"round {run.rounds}: {len(model.cuts)} path cuts")
+        solver.add_rows(model.form.rows[len(model.form.rows) - (len(model.cuts) - known) :])
+        known = len(model.cuts)
+
+
+def _highs(options: SolveOptions) -> Callable[[CompactModel], MilpSolver]:
+    return lambda model: HighsModel(model.form, seed=options.seed, threads=options.workers)
+
+
+class _MilpRun:
+    """Clock, best plan, proven bound and reasons to stop of one solve."""
+
+    def __init__(
+        self, problem: PipelineProblem, options: SolveOptions, solver_name: str, on_progress: OnProgress | None
+    ) -> None:
+        self.problem, self.solver_name, self.gap, self.on_progress = problem, solver_name, options.gap, on_progress
+        self.began = time.monotonic()
+        self.deadline = None if options.time_limit is None else self.began + options.time_limit
+        self.plan: PipelinePlan | None = None
+        self.objective, self.bound = float("inf"), 0.0 if options.memory is None else options.memory.bound
+        self.rounds = 0
+        self.is_infeasible = self.ranged = False
+        self.cutoff = options.cutoff or no_cutoff
+        self.ended: Termination | None = None
+
+    def to_beat(self) -> float:
+        """The best plan's step time, or less where others have set a cut-off."""
+        return min(self.objective, self.cutoff())
+
+    def left(self) -> float | None:
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def closed(self) -> bool:
+        return self.plan is not None and self.objective - self.bound <= self.gap * abs(self.objective)
+
+    def cut_off(self) -> bool:
+        return self.bound >= self.cutoff()
+
+    def over(self) -> bool:
+        return self.closed() or self.cut_off() or self.ended is not None or self.left() == 0.0
+
+    def gap_of_round(self) -> float:
+        """A tenth of the gap that is open: the early rounds are there for their cuts, not for their proof."""
+        present = 1e-3 if self.plan is None else (self.objective - self.bound) / self.objective
+        return min(1e-3, max(self.gap / 4, present / 10))
+
+    def raise_bound(self, bound: float) -> None:
+        # A bound above an attained value by less than the solver's tolerance is that value.
+        self.bound = min(max(self.bound, bound), self.objective)
+
+    def offer(self, model: CompactModel, plan: PipelinePlan) -> bool:
+        """Take a plan if it is the best; whether its critical paths were new cuts."""
+        longest, rows = model.cut_at(chunk_durations(self.problem, plan))
+        if longest < self.objective:
+            self.plan, self.objective = plan, longest
+            self.bound = min(self.bound, longest)
+        return bool(rows)
+
+    def note_bound(self, bound: float) -> None:
+        """Take a bound that the solver tells in the middle of a round."""
+        if bound > self.bound:
+            self.raise_bound(bound)
+            self.tell(f"round {self.rounds + 1}")
+
+    def tell(self, note: str) -> None:
+        if self.on_progress is not None:
+            objective = None if self.plan is None else self.objective
+            self.on_progress(Progress(time.monotonic() - self.began, objective, self.bound or None, note))
+
+    def infeasible(self, message: str | None = None) -> Solution:
+        seconds = time.monotonic() - self.began
+        return Solution(
+            INFEASIBLE, Termination.INFEASIBLE, solver=self.solver_name, seconds=seconds, message=message or ""
+        )
+
+    def no_solution(self, end: Termination) -> Solution:
+        """What there is before the model."""
+        seconds = time.monotonic() - self.began
+        bound = self.bound or None
+        return Solution(FEASIBLE, bound=bound, solver=self.solver_name, seconds=seconds).ended_by(end)
+
+    def solution(self, model: CompactModel) -> Solution:
+        solution = Solution(
+            FEASIBLE,
+            plan=self.plan,
+            objective=None if self.plan is None else self.objective,
+            bound=self.bound,
+            solver=self.solver_name,
+            seconds=time.monotonic() - self.began,
+            statistics={RANGED_ROUNDS if self.ranged else MILP_ROUNDS: self.rounds, "cuts": len(model.cuts)},
+            cuts=tuple(model.cuts),
+        )
+        if self.closed():
+            return solution.closed(interrupted=self.ended is Termination.INTERRUPTED)
+        if self.cut_off() and self.ended is not Termination.INTERRUPTED:
+            return solution.ended_by(Termination.CUT_OFF)
+        late = Termination.TIME_LIMIT if self.left() == 0.0 else Termination.ROUND_LIMIT
+        ended = solution.ended_by(self.ended or late)
+        if self.ended is Termination.STALLED and self.problem.pairing is not None:
+            # Its rows leave open which layers of combined passes have one beside them (`plan_rows`).
+            return ended.replace(message="the MILP takes combined passes at the least, and has no more to tell")
+        return ended

@@ -1,0 +1,223 @@
+"""The solved model as files: `.mps` with readable names and every cut, `.sol` with the variables' values.
+
+Pyomo is imported only when a file is written: it takes a good part of a second.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from taylor.base.budget import TimeBudget
+from taylor.base.errors import InputError
+from taylor.base.files import write_atomic
+from taylor.pipeline_solver.milp.linear_form import INFINITY, Row, write_mps_file
+from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS
+from taylor.pipeline_solver.model.places import placements, settled
+from taylor.pipeline_solver.model.problem import PipelineProblem, card_rows
+from taylor.pipeline_solver.model.solution import MILP_ROUNDS, OPTIMAL, Solution
+from taylor.pipeline_solver.model.stopping import Stopper
+from taylor.pipeline_solver.timing.durations import chunk_durations
+
+if TYPE_CHECKING:
+    from taylor.pipeline_solver.milp.compact_model import CompactModel
+
+FORMS = ("compact", "full")
+
+CUTS_SUFFICE = "path_cut: these alone give the objective"
+"""What the comment of a model file begins with whose cuts carry the whole proof."""
+
+COMPLETION_ROUNDS = 4
+COMPLETION_CHUNKS = 12
+COMPLETION_CELLS = 600
+"""Limits on the search for path cuts that a solution did not bring: MILP rounds, with several interleaves the chunks,
+and chunks times kinds of layers. One interleave of few kinds takes a fraction of a second; beyond, the compact MILP is
+soon out of reach, and the row of the proven bound then carries the proof. Without a deadline the clock has no say: the
+same solution gives the same file."""
+
+
+def write_model(
+    problem: PipelineProblem,
+    solution: Solution,
+    mps: Path,
+    sol: Path,
+    form: str = "compact",
+    deadline: float | None = None,
+) -> bool:
+    """Write both files of a solution from one model, which takes a while to build for a stack of many kinds.
+
+    Parameters
+    ----------
+    mps, sol : Path
+        What `write_mps` and `write_sol` would write.
+    form : str
+        As in `write_mps`.
+    deadline : float, optional
+        `time.monotonic()` after which neither file is written; cuts are searched for up to halfway there.
+
+    Returns
+    -------
+    bool
+        Whether the files are those that a call without a deadline writes.
+
+    Raises
+    ------
+    InputError
+        When the form is unknown or a file cannot be written.
+    OutOfTime
+        When the deadline came first; the files are as they were.
+    """
+    stopper = Stopper(deadline)
+    stopper.check()
+    shared = _compact(_of_plan(problem, solution), stopper) if form == "compact" else None
+    began = time.monotonic()
+    halfway = None if deadline is None else (began + deadline) / 2
+    write_mps(problem, solution, mps, form, shared, halfway)
+    whole = halfway is None or time.monotonic() < halfway
+    write_sol(problem, solution, sol, shared)
+    return whole
+
+
+def write_mps(
+    problem: PipelineProblem,
+    solution: Solution,
+    path: str | Path,
+    form: str = "compact",
+    model: CompactModel | None = None,
+    deadline: float | None = None,
+) -> Path:
+    """Write the model that a solution solves; any MPS reader finds the reported optimum in it.
+
+    Parameters
+    ----------
+    form : str
+        ``compact``: the plan's variables and the path cuts T >= n_P·d + lag_P that were found, the
+        proven bound being one more row. ``full``: one start variable a task, no cuts.
+    model : CompactModel, optional
+        The problem's compact model where it is built already; it takes the cuts.
+    deadline : float, optional
+        `time.monotonic()` at which to stop searching for cuts that the solution did not bring.
+
+    Raises
+    ------
+    InputError
+        When the form is unknown or the file cannot be written.
+    """
+    problem = _of_plan(problem, solution)
+    if form not in FORMS:
+        raise InputError("no such form of the model file", field="mps_form", value=form, cure=f"use {', '.join(FORMS)}")
+    comments = [
+        f"{problem.stages} stages, {problem.interleaves} interleaves, {problem.micro_batches} micro-batches, "
+        f"{problem.schedule.name}; minimise step_time, in forward times of a body layer",
+        f"{solution.status}; objective {solution.objective!r}; proven bound {solution.bound!r}",
+        "x_KIND[stage,interleave]: layers; recompute_KIND, select_KIND: those fully, selectively recomputed",
+    ]
+    if problem.choices:
+        comments.append(f"choice_NAME_KIND: those under another choice, in this order: {', '.join(problem.choices)}")
+    comments += [
+        f"{kind.count} {kind.name} on the chunk at position {kind.places[0]} of the model's"
+        for kind in problem.pinned_kinds
+        if kind.places
+    ]
+    if problem.cards:
+        comments.append(f"stages on {card_rows(problem.cards)}")
+    if problem.slowness:
+        comments.append(f"stages take {', '.join(f'{slow:g}' for slow in problem.slowness)} times as long")
+    if problem.pairing is not None:
+        comments.append(
+            "forward_beside_N, backward_beside_N: tasks of combined passes, at the least: which layers have one beside "
+            "them follows from the order of kinds in a chunk, which the rows leave open. A relaxation; the objective "
+            "above is exact"
+        )
+    if form == "full":
+        from taylor.pipeline_solver.milp.start_time_milp import start_time_model
+
+        return write_mps_file(start_time_model(problem)[1], path, comments)
+    model = model or _compact(problem)
+    if _add_cuts(model, problem, solution, deadline):
+        comments.append(f"{CUTS_SUFFICE}; proven_bound only shortens the way")
+    else:
+        comments.append("path_cut: not all that there are; proven_bound holds what the search proved beyond them")
+    return write_mps_file(model.form, path, comments)
+
+
+def write_sol(
+    problem: PipelineProblem, solution: Solution, path: str | Path, model: CompactModel | None = None
+) -> Path:
+    """Write a solution as text: status, objective and bound, then ``name value`` a line.
+
+    The names are those of the compact model's variables, as the `.mps` has them.
+
+    Parameters
+    ----------
+    model : CompactModel, optional
+        The problem's compact model where it is built already.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be written.
+    """
+    lines = [
+        f"# status {solution.status}",
+        f"# objective {'unknown' if solution.objective is None else repr(solution.objective)}",
+        f"# bound {'unknown' if solution.bound is None else repr(solution.bound)}",
+        f"# solver {solution.solver}",
+    ]
+    if problem.cards:
+        lines.append(f"# stages on {card_rows(problem.cards)}")
+    if solution.plan is not None:
+        model = model or _compact(_of_plan(problem, solution))
+        values = model.point_of(solution.plan)
+        for name, integer, value in zip(model.form.names, model.form.integer, values.tolist(), strict=True):
+            lines.append(f"{name} {round(value) if integer else value!r}")
+    return write_atomic(path, "\n".join([*lines, ""]))
+
+
+def _of_plan(problem: PipelineProblem, solution: Solution) -> PipelineProblem:
+    """The problem with pinned kinds where the solution has them: a model file states one place of each."""
+    return placements(problem)[0] if solution.plan is None else settled(problem, solution.plan)
+
+
+def _compact(problem: PipelineProblem, stopper: Stopper | None = None) -> CompactModel:
+    from taylor.pipeline_solver.milp.compact_model import CompactModel
+
+    return CompactModel.build(problem, stopper)
+
+
+def _add_cuts(model: CompactModel, problem: PipelineProblem, solution: Solution, deadline: float | None = None) -> bool:
+    """Give the model the solution's cuts; whether they alone make its optimum the reported one.
+
+    The model knows a plan's step time only from the paths among its cuts. A search by the compact MILP
+    leaves all that matter, one by branch-and-cut those that closed its last branches: the MILP's own
+    rounds, begun at the plan, add what is missing.
+    """
+    from taylor.pipeline_solver.milp.compact_milp import solve_compact
+
+    cuts = list(solution.cuts)
+    complete = solution.status == OPTIMAL and MILP_ROUNDS in solution.statistics
+    chunks = problem.stages * problem.interleaves
+    few_cells = chunks * len(problem.placed_kinds) <= COMPLETION_CELLS
+    within_reach = few_cells and (problem.interleaves == 1 or chunks <= COMPLETION_CHUNKS)
+    if solution.status == OPTIMAL and not complete and within_reach:
+        again = solve_compact(
+            problem,
+            DEFAULT_OPTIONS.replace(time_limit=TimeBudget(deadline).left),
+            warm_start=solution.plan,
+            most_rounds=COMPLETION_ROUNDS,
+            cuts=cuts,
+        )
+        cuts += again.cuts
+        complete = again.status == OPTIMAL
+    if not cuts:
+        model.seed()
+        if few_cells:  # beyond, a search that brought no cuts was a short one: its file must not take longer
+            model.tighten_relaxation(deadline)
+    for cut in cuts:
+        model.add_cut(cut)
+    if solution.plan is not None:
+        model.cut_at(chunk_durations(problem, solution.plan))
+    if solution.bound is not None and 0 < solution.bound < INFINITY:
+        model.form.rows.append(Row("proven_bound", (model.step_time,), (1.0,), lower=float(solution.bound)))
+    return complete

@@ -1,0 +1,358 @@
+"""The rows that every MILP of the pipeline problem shares: layers, order of kinds, recompute, memory, task times."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Iterable, Sequence
+
+import pyomo.environ as pyo
+
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.stopping import Stopper
+from taylor.pipeline_solver.timing.event_graph import partner_table
+
+_PREFIXES = {FULL: "recompute", SELECT: "select"}
+DIRECTION_NAMES = ("forward", "backward", "weight_gradient")
+
+Chunk = tuple[int, int]
+"""(stage, interleave), the index of every variable."""
+
+
+def mode_prefix(mode: str) -> str:
+    """How the names of a mode's variables begin."""
+    return _PREFIXES.get(mode) or f"choice_{safe_name(mode)}"
+
+
+def safe_name(text: str) -> str:
+    """A kind's name as part of a variable's name."""
+    return re.sub(r"\W", "_", text)
+
+
+def layer_bounds(problem: PipelineProblem, kinds: list[LayerKind], chunks: list[Chunk]) -> dict[tuple[str, Chunk], int]:
+    """Upper bounds on the layers of a kind in a chunk; 0 where the kind cannot stand."""
+    total = sum(kind.count for kind in kinds)
+    least = problem.least_layers
+    most = {}
+    up_to = 0
+    for kind in kinds:
+        before, up_to = up_to, up_to + kind.count
+        for place, (s, v) in enumerate(chunks):
+            # The chunks before hold their least layers of this kind or earlier ones, those after of this or later.
+            room = min(
+                kind.count,
+                up_to - sum(least[:place]),
+                total - before - sum(least[place + 1 :]),
+                total - sum(least) + least[place],
+                0 if problem.is_beyond(place) else total,
+                problem.fixed_layers.get((v, s), total),
+                problem.max_layers.get((v, s), total),
+            )
+            most[kind.name, (s, v)] = max(0, room)
+    return most
+
+
+def _total(model: Any, terms: Iterable[Any]) -> Any:
+    """A sum of variables; where there are none, a variable fixed at 0, so that the row can say infeasible."""
+    found = list(terms)
+    if found:
+        return pyo.quicksum(found)
+    if not hasattr(model, "nothing"):
+        model.nothing = pyo.Var(bounds=(0, 0))
+    return model.nothing
+
+
+def add_layer_rows(
+    model: Any, problem: PipelineProblem, kinds: list[LayerKind], chunks: list[Chunk], layers: dict[str, Any]
+) -> None:
+    """Add the rows that deal out every kind's layers and keep each chunk's given, least and most layers."""
+    for kind in kinds:
+        row = pyo.Constraint(expr=_total(model, layers[kind.name].values()) == kind.count)
+        model.add_component(f"layers_{safe_name(kind.name)}", row)
+    model.least_layers = pyo.Constraint(pyo.Any)
+    model.given_layers = pyo.Constraint(pyo.Any)
+    model.most_layers = pyo.Constraint(pyo.Any)
+    for (s, v), least in zip(chunks, problem.least_layers, strict=True):
+        held = _total(model, (layers[kind.name][s, v] for kind in kinds if (s, v) in layers[kind.name]))
+        if (v, s) in problem.fixed_layers:
+            model.given_layers[s, v] = held == problem.fixed_layers[v, s]
+        if least > 0:
+            model.least_layers[s, v] = held >= least
+        if (v, s) in problem.max_layers:
+            model.most_layers[s, v] = held <= problem.max_layers[v, s]
+
+
+def add_order_rows(
+    model: Any,
+    kinds: list[LayerKind],
+    chunks: list[Chunk],
+    layers: dict[str, Any],
+    most: dict[tuple[str, Chunk], int],
+) -> dict[int, Any]:
+    """Once a chunk holds a later kind, no chunk after it holds an earlier one.
+
+    A kind is tied to its own switch alone, and a later kind's switch is never on before an earlier one's: that says
+    as much, in the relaxation too, as a row for every pair of a switch and a kind, of which a hundred kinds have many.
+    """
+    switches: dict[int, Any] = {}
+    model.order = pyo.Constraint(pyo.Any)
+    for index in range(1, len(kinds)):
+        early, late = kinds[index - 1], kinds[index]
+        # Past the last chunk where the early kinds may stand nothing needs to be said.
+        reach = max((k for k, c in enumerate(chunks) for kind in kinds[:index] if most[kind.name, c]), default=0)
+        name = safe_name(late.name)
+        begun = pyo.Var(chunks[:reach], domain=pyo.Binary)
+        model.add_component(f"begun_{name}", begun)
+        for place, chunk in enumerate(chunks[:reach]):
+            after = chunks[place + 1]
+            if place:
+                model.order[name, "stays", chunk[0], chunk[1]] = begun[chunks[place - 1]] <= begun[chunk]
+            if index > 1 and chunk in switches[index - 1]:
+                model.order[name, "later", chunk[0], chunk[1]] = begun[chunk] <= switches[index - 1][chunk]
+            if chunk in layers[late.name]:
+                model.order[name, "late", chunk[0], chunk[1]] = (
+                    layers[late.name][chunk] <= most[late.name, chunk] * begun[chunk]
+                )
+            if after in layers[early.name]:
+                model.order[name, "early", after[0], after[1]] = (
+                    layers[early.name][after] + most[early.name, after] * begun[chunk] <= most[early.name, after]
+                )
+        switches[index] = begun
+    return switches
+
+
+def add_recompute_rows(
+    model: Any,
+    problem: PipelineProblem,
+    kinds: list[LayerKind],
+    chunks: list[Chunk],
+    layers: dict[str, Any],
+    recompute: dict[tuple[str, str], Any],
+    most: dict[tuple[str, Chunk], int],
+) -> dict[tuple[str, int], Any]:
+    """Recomputed layers are held ones, the first of their chunk, and as many as given where given.
+
+    As in the rows of order, a kind is tied to its own switches alone, and these to those of the kind before it.
+    """
+
+    def holds(some: list[LayerKind], chunk: Chunk) -> bool:
+        return any(most[kind.name, chunk] for kind in some)
+
+    switches: dict[tuple[str, int], Any] = {}
+    modes = problem.searched_modes
+    model.recomputed = pyo.Constraint(pyo.Any)
+    model.first_layers = pyo.Constraint(pyo.Any)
+    model.given_recompute = pyo.Constraint(pyo.Any)
+    for kind in kinds if modes else ():
+        for chunk, held in layers[kind.name].items():
+            model.recomputed[safe_name(kind.name), chunk[0], chunk[1]] = (
+                pyo.quicksum(recompute[mode, kind.name][chunk] for mode in modes) <= held
+            )
+    for index in range(1, len(kinds)):
+        early, late = kinds[index - 1], kinds[index]
+        name = safe_name(late.name)
+        mixed = [chunk for chunk in chunks if holds(kinds[:index], chunk) and holds(kinds[index:], chunk)]
+        for position, mode in enumerate(modes):
+            # Layers in this mode or an earlier one: a later kind has some only when the earlier kinds have no others.
+            reached = pyo.Var(mixed, domain=pyo.Binary)
+            model.add_component(f"{mode_prefix(mode)}_reaches_{name}", reached)
+            switches[mode, index] = reached
+            for chunk in mixed:
+                if chunk in layers[late.name]:
+                    taken = pyo.quicksum(recompute[taking, late.name][chunk] for taking in modes[: position + 1])
+                    model.first_layers[name, mode_prefix(mode), "late", chunk[0], chunk[1]] = (
+                        taken <= most[late.name, chunk] * reached[chunk]
+                    )
+                if chunk in layers[early.name]:
+                    taken = pyo.quicksum(recompute[taking, early.name][chunk] for taking in modes[: position + 1])
+                    model.first_layers[name, mode_prefix(mode), "early", chunk[0], chunk[1]] = (
+                        layers[early.name][chunk] - taken + most[early.name, chunk] * reached[chunk]
+                        <= most[early.name, chunk]
+                    )
+                if index > 1 and chunk in switches[mode, index - 1]:
+                    model.first_layers[name, mode_prefix(mode), "later", chunk[0], chunk[1]] = (
+                        reached[chunk] <= switches[mode, index - 1][chunk]
+                    )
+    for (mode, v, s), given in problem.fixed_recompute.items():
+        able = [kind for kind in kinds if mode in modes and (s, v) in layers[kind.name]]
+        counted = _total(model, (recompute[mode, kind.name][s, v] for kind in able))
+        model.given_recompute[mode_prefix(mode), s, v] = counted == given
+    return switches
+
+
+def add_memory_rows(
+    model: Any,
+    problem: PipelineProblem,
+    schedule: Schedule,
+    kinds: list[LayerKind],
+    layers: dict[str, Any],
+    recompute: dict[tuple[str, str], Any],
+    stopper: Stopper | None = None,
+) -> None:
+    """Static, layers and what live micro-batches keep, at most the limit, at every moment that can be the worst."""
+    model.memory = pyo.Constraint(pyo.Any)
+    for s, vectors in enumerate(alive_vectors(schedule)):
+        for moment, alive in enumerate(vectors.tolist()):
+            if stopper is not None:
+                stopper.check()
+            terms = [
+                term
+                for kind in kinds
+                for v in range(problem.interleaves)
+                if (s, v) in layers[kind.name]
+                for term in _memory_terms(problem, kind, (s, v), alive[v], layers, recompute)
+            ]
+            room = problem.limit_mib[s] - problem.static_mib[s] - pinned_mib(problem, schedule, s, alive)
+            model.memory[s if len(vectors) == 1 else (s, moment)] = _total(model, terms) <= room
+    if not problem.bounds_host:
+        return
+    model.host_memory = pyo.Constraint(pyo.Any)
+    for s, vectors in enumerate(alive_vectors(schedule)):
+        for moment, alive in enumerate(vectors.tolist()):
+            weights = [
+                (kind.choices[name].host_states_mib + alive[v] * kind.choices[name].host_mib, counted[s, v])
+                for (name, of), counted in recompute.items()
+                if name in problem.choices
+                for kind in kinds
+                if kind.name == of
+                for v in range(problem.interleaves)
+                if (s, v) in layers[of]
+            ]
+            terms = [weight * variable for weight, variable in weights if weight]
+            if terms:
+                model.host_memory[s, moment] = pyo.quicksum(terms) <= problem.host_limit_mib[s]
+
+
+def _memory_terms(
+    problem: PipelineProblem,
+    kind: LayerKind,
+    chunk: Chunk,
+    alive: float,
+    layers: dict[str, Any],
+    recompute: dict[tuple[str, str], Any],
+) -> list[Any]:
+    kept = kind.activation_mib[NONE]
+    weights = [(kind.layer_mib + alive * kept, layers[kind.name][chunk])]
+    for mode in problem.searched_modes:
+        states = kind.choices[mode].states_mib if mode in problem.choices else 0.0
+        weights.append((states + alive * (kind.activation_mib[mode] - kept), recompute[mode, kind.name][chunk]))
+    return [weight * variable for weight, variable in weights if weight]
+
+
+def pinned_mib(problem: PipelineProblem, schedule: Schedule, stage: int, alive: Sequence[float]) -> float:
+    """Memory that the pinned kinds take on a stage with `alive` [V] micro-batches by interleave, MiB."""
+    return sum(
+        kind.count * (kind.layer_mib + alive[v] * kind.activation_mib[NONE])
+        for v in range(problem.interleaves)
+        for kind in problem.pinned_at(schedule.position(v, stage))
+    )
+
+
+def add_durations(
+    model: Any,
+    problem: PipelineProblem,
+    schedule: Schedule,
+    kinds: list[LayerKind],
+    layers: dict[str, Any],
+    recompute: dict[tuple[str, str], Any],
+) -> dict[int, Any]:
+    """One variable for the time of a task of every chunk and direction, by the event graph's class index."""
+    splits = schedule.spec.seq_splits
+    weight_tasks = schedule.spec.traits.split_backward
+    share = problem.weight_gradient_share if weight_tasks else 0.0
+    model.duration = pyo.Constraint(pyo.Any)
+    durations = {}
+    hidden: dict[tuple[int, int, int], Any] = {}
+    index = [(s, v) for v in range(problem.interleaves) for s in range(problem.stages)]
+    for direction in range(3 if weight_tasks else 2):
+        variable = pyo.Var(index, domain=pyo.NonNegativeReals)
+        model.add_component(DIRECTION_NAMES[direction], variable)
+        for s, v in index:
+            slow, here = problem.pace[s] / splits, problem.on_stage(s)
+            factor = (1.0, here.backward_ratio * (1 - share), here.backward_ratio * share)[direction]
+            on_card = [one for one in here.kinds if any(one.name == kind.name for kind in kinds)]
+            held = [kind for kind in on_card if (s, v) in layers[kind.name]]
+            terms = [factor * slow * kind.forward * layers[kind.name][s, v] for kind in held]
+            for kind in held:
+                for mode in problem.searched_modes:
+                    if added := _added(here, kind, mode, direction, weight_tasks):
+                        terms.append(added * slow * recompute[mode, kind.name][s, v])
+            extra = factor * slow * _extra_forward(here, schedule.position(v, s), schedule.chunks)
+            if problem.pairing is not None and direction != WEIGHT_GRADIENT:
+                hidden[direction, s, v] = pyo.quicksum(terms) + extra
+                terms += [slow * _exposed(kind, direction) * layers[kind.name][s, v] for kind in held]
+                extra += slow * _pinned_exposed(problem, schedule.position(v, s), direction)
+            model.duration[DIRECTION_NAMES[direction], s, v] = variable[s, v] - pyo.quicksum(terms) == extra
+            durations[(direction * problem.interleaves + v) * problem.stages + s] = variable[s, v]
+    if problem.pairing is not None:
+        durations |= _combined_durations(model, problem, schedule, kinds, layers, hidden)
+    return durations
+
+
+def _combined_durations(
+    model: Any,
+    problem: PipelineProblem,
+    schedule: Schedule,
+    kinds: list[LayerKind],
+    layers: dict[str, Any],
+    hidden: dict[tuple[int, int, int], Any],
+) -> dict[int, Any]:
+    """Times of tasks in combined passes, at the least; `hidden` are those in which every layer has one beside it.
+
+    Of the layers of a chunk no more have one beside them than the other chunk holds layers. Which they are depends on
+    the order of kinds in the chunks, which these rows leave open: a relaxation where several kinds differ in what they
+    expose.
+    """
+    durations = {}
+    index = [(s, v) for v in range(problem.interleaves) for s in range(problem.stages)]
+    for rank, beside in enumerate(partner_table(schedule).T.tolist()):
+        for direction in (0, 1):
+            block = 3 if schedule.spec.traits.split_backward else 2
+            block += 2 * rank + direction
+            name = f"{DIRECTION_NAMES[direction]}_beside_{rank}"
+            variable = pyo.Var(index, domain=pyo.NonNegativeReals)
+            model.add_component(name, variable)
+            most = max(_exposed(kind, direction) for kind in kinds)
+            for s, v in index:
+                slow = problem.pace[s] / schedule.spec.seq_splits
+                pinned = slow * _pinned_exposed(problem, schedule.position(v, s), direction)
+                model.duration[name, s, v] = variable[s, v] - hidden[direction, s, v] >= pinned
+                terms = [
+                    slow * _exposed(kind, direction) * layers[kind.name][s, v]
+                    for kind in kinds
+                    if (s, v) in layers[kind.name] and _exposed(kind, direction)
+                ]
+                if beside[v] >= 0 and terms:
+                    other = (s, beside[v])
+                    theirs = [slow * most * layers[kind.name][other] for kind in kinds if other in layers[kind.name]]
+                    left = pyo.quicksum(terms) - pyo.quicksum(theirs)
+                    model.duration[name, s, v, "alone"] = variable[s, v] - hidden[direction, s, v] - left >= pinned
+                durations[(block * problem.interleaves + v) * problem.stages + s] = variable[s, v]
+    return durations
+
+
+def _exposed(kind: LayerKind, direction: int) -> float:
+    return kind.exposed_backward if direction else kind.exposed_forward
+
+
+def _pinned_exposed(problem: PipelineProblem, place: int, direction: int) -> float:
+    """What the pinned kinds of a chunk expose, which never have a layer beside them."""
+    return sum(kind.count * _exposed(kind, direction) for kind in problem.pinned_at(place))
+
+
+def _added(problem: PipelineProblem, kind: LayerKind, mode: str, direction: int, weight_tasks: bool) -> float:
+    """Time that a mode adds to a task of one layer in a direction."""
+    one = problem.choice_of(kind, mode)
+    if direction == 1 and not weight_tasks:
+        return one.backward + one.weight_gradient
+    return (one.forward, one.backward, one.weight_gradient)[direction]
+
+
+def _extra_forward(problem: PipelineProblem, place: int, chunks: int) -> float:
+    """Forward time of a chunk besides the layers that the solver places."""
+    extra = problem.embedding_forward if place == 0 else 0.0
+    if place == chunks - 1:
+        extra += problem.head_forward
+    return extra + sum(kind.count * kind.forward for kind in problem.pinned_at(place))

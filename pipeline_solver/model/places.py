@@ -1,0 +1,47 @@
+"""Places of kinds that lie together on one of several chunks (MTP, …): a problem with each, and those of a plan."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from taylor.pipeline.chunks import position_of
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+
+
+def placed(problem: PipelineProblem, places: dict[str, int]) -> PipelineProblem:
+    """The problem with the one place of each of the named kinds."""
+
+    def at(kind: LayerKind) -> LayerKind:
+        return replace(kind, places=(places[kind.name],)) if kind.name in places else kind
+
+    return problem.replace(kinds=tuple(map(at, problem.kinds)))
+
+
+def has_places(problem: PipelineProblem) -> bool:
+    """Whether the place of some kind is to be chosen."""
+    return any(len(kind.places) > 1 for kind in problem.pinned_kinds)
+
+
+def placements(problem: PipelineProblem) -> list[PipelineProblem]:
+    """The problem with each choice of places that keeps the kinds' order, the last places first; itself without any."""
+    if not has_places(problem):
+        return [problem]
+    kinds = problem.pinned_kinds
+    choices = itertools.product(*(sorted(problem.places_of(kind), reverse=True) for kind in kinds))
+    named = [{kind.name: at for kind, at in zip(kinds, places, strict=True) if kind.places}
+             for places in choices if list(places) == sorted(places)]  # fmt: skip
+    return [placed(problem, places) for places in named]
+
+
+def settled(problem: PipelineProblem, plan: PipelinePlan) -> PipelineProblem:
+    """The problem with the pinned kinds where a plan has them; the same where it spreads one over chunks."""
+    places = {}
+    v_shape, stages = problem.schedule.v_shape, problem.stages
+    for kind in problem.pinned_kinds:
+        grid = plan.layers.get(kind.name, ())
+        held = [position_of(v, s, stages, v_shape) for v, row in enumerate(grid) for s, n in enumerate(row) if n]
+        if len(held) == 1 and (held[0],) != problem.places_of(kind):
+            places[kind.name] = held[0]
+    return placed(problem, places) if places else problem

@@ -1,0 +1,178 @@
+"""Local search over the orders of a pipeline's tasks, compiled: one task of a stage goes earlier or later."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from taylor.base.compiled import compiled
+
+SMALL = 1e-4
+"""Weight of the mean end of the stages beside the step time: of orders that take as long, the tighter one is kept."""
+
+
+@compiled
+def play(words, m, dur, feeder_stage, feeder_block, lag, tail, ends, at, counts, clock):  # type: ignore[no-untyped-def]
+    """Step time of the orders; infinite where they deadlock. Fills when each task of a block ends, [K, m, S]."""
+    S, tasks = words.shape
+    at[:] = 0
+    counts[:] = 0
+    clock[:] = 0.0
+    left = S * tasks
+    while left > 0:
+        moved = False
+        for s in range(S):
+            while at[s] < tasks:
+                k = words[s, at[s]]
+                n = counts[k, s]
+                u = feeder_stage[s, k]
+                begin = clock[s]
+                if u >= 0:
+                    j = feeder_block[s, k]
+                    if counts[j, u] <= n:
+                        break
+                    begin = max(begin, ends[j, n, u] + lag[k, s])
+                clock[s] = begin + dur[k, s]
+                ends[k, n, s] = clock[s]
+                counts[k, s] = n + 1
+                at[s] += 1
+                left -= 1
+                moved = True
+        if not moved:
+            return np.inf
+    finish = 0.0
+    for s in range(S):
+        finish = max(finish, clock[s] + tail[s])
+    return finish
+
+
+@compiled
+def fits(word, change, room, s):  # type: ignore[no-untyped-def]
+    """Whether a stage's order never needs more than its room."""
+    load = 0.0
+    for k in word:
+        load += change[k, s]
+        if load > room:
+            return False
+    return True
+
+
+@compiled
+def finish_of(words, m, dur, feeder_stage, feeder_block, lag, tail, change, room):  # type: ignore[no-untyped-def]
+    """Step time of the orders; infinite where a stage has no room for them or they deadlock."""
+    K, S = dur.shape
+    for s in range(S):
+        if not fits(words[s], change, room[s], s):
+            return np.inf
+    ends = np.zeros((K, m, S))
+    at, counts, clock = np.zeros(S, dtype=np.int64), np.zeros((K, S), dtype=np.int64), np.zeros(S)
+    return play(words, m, dur, feeder_stage, feeder_block, lag, tail, ends, at, counts, clock)
+
+
+@compiled
+def dispatch(chain, m, dur, feeder_stage, feeder_block, lag, tail, change, room, most_ahead, patience):  # type: ignore[no-untyped-def]
+    """Orders made by rules: whoever can begin first is next; of those, backwards before forwards before weights.
+
+    Parameters
+    ----------
+    most_ahead : float64 [S]
+        Micro-batches that a stage may keep, over its interleaves.
+    patience : float
+        A weight gradient runs only where nothing else can begin within this share of its time.
+    """
+    K, S = dur.shape
+    V = K // 3
+    tasks = K * m
+    words = np.zeros((S, tasks), dtype=np.int16)
+    ends = np.zeros((K, m, S))
+    counts, clock, load = np.zeros((K, S), dtype=np.int64), np.zeros(S), np.zeros(S)
+    done, alive = np.zeros(S, dtype=np.int64), np.zeros(S)
+    for _ in range(S * tasks):
+        best, at, which = np.inf, -1, -1
+        for s in range(S):
+            for c in range(K):
+                # Backwards of later chunks first, then forwards of later chunks, then weight gradients.
+                k = (2 * V - 1 - c) if c < 2 * V else c
+                n = counts[k, s]
+                if n == m or load[s] + change[k, s] > room[s]:
+                    continue
+                if k < V and alive[s] >= most_ahead[s]:
+                    continue
+                u = feeder_stage[s, k]
+                begin = clock[s]
+                if u >= 0:
+                    j = feeder_block[s, k]
+                    if counts[j, u] <= n:
+                        continue
+                    begin = max(begin, ends[j, n, u] + lag[k, s])
+                if k >= 2 * V:
+                    begin += patience * dur[k, s]
+                if begin < best - 1e-9:
+                    best, at, which = begin, s, k
+        if at < 0:
+            return words, np.inf
+        s, k = at, which
+        n = counts[k, s]
+        begin = clock[s]
+        if feeder_stage[s, k] >= 0:
+            u = feeder_stage[s, k]
+            begin = max(begin, ends[feeder_block[s, k], n, u] + lag[k, s])
+        clock[s] = begin + dur[k, s]
+        ends[k, n, s] = clock[s]
+        counts[k, s] += 1
+        load[s] += change[k, s]
+        alive[s] += 1.0 if k < V else (-1.0 if k >= 2 * V else 0.0)
+        words[s, done[s]] = k
+        done[s] += 1
+    finish = 0.0
+    for s in range(S):
+        finish = max(finish, clock[s] + tail[s])
+    return words, finish
+
+
+@compiled
+def improve(words, m, dur, feeder_stage, feeder_block, lag, tail, change, room, rounds, heat, target, seed):  # type: ignore[no-untyped-def]
+    """Simulated annealing from given orders: the best ones met, and their step time.
+
+    A move takes one task of a stage to another place near it. `heat` is the first temperature as a share of the
+    step time; it falls to nothing over `rounds` moves. Ends early when `target` is reached.
+    """
+    np.random.seed(seed)
+    K, S = dur.shape
+    tasks = words.shape[1]
+    ends = np.zeros((K, m, S))
+    at, counts, clock = np.zeros(S, dtype=np.int64), np.zeros((K, S), dtype=np.int64), np.zeros(S)
+    own = words.copy()
+    time = play(own, m, dur, feeder_stage, feeder_block, lag, tail, ends, at, counts, clock)
+    best, best_words = time, own.copy()
+    score = time + SMALL * clock.mean()
+    old = np.zeros(tasks, dtype=np.int16)
+    for turn in range(rounds):
+        if best <= target:
+            break
+        s = np.random.randint(S)
+        i = np.random.randint(tasks)
+        reach = 1 + np.random.randint(1 + min(tasks - 1, 2 * K))
+        j = i + reach if np.random.random() < 0.5 else i - reach
+        if j < 0 or j >= tasks:
+            continue
+        old[:] = own[s]
+        k = own[s, i]
+        step = 1 if j > i else -1
+        t = i
+        while t != j:
+            own[s, t] = own[s, t + step]
+            t += step
+        own[s, j] = k
+        new = np.inf
+        if fits(own[s], change, room[s], s):
+            new = play(own, m, dur, feeder_stage, feeder_block, lag, tail, ends, at, counts, clock)
+        worth = new + SMALL * clock.mean()
+        warm = heat * time * (1.0 - turn / rounds)
+        if worth <= score or (new < np.inf and warm > 0 and np.random.random() < np.exp((score - worth) / warm)):
+            score = worth
+            if new < best - 1e-9:
+                best = new
+                best_words[:] = own
+        else:
+            own[s] = old
+    return best_words, best

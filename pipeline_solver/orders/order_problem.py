@@ -1,0 +1,137 @@
+"""The tasks of a pipeline whose order is to be chosen: how long they take, what they keep, what they wait for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.pipeline.dependencies import feeders
+from taylor.pipeline.plan import NONE, PipelinePlan
+from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+from taylor.pipeline_solver.model.places import settled
+from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.timing.durations import chunk_durations, schedule_of
+from taylor.pipeline_solver.timing.event_graph import edge_lags
+
+
+@dataclass(frozen=True)
+class OrderProblem:
+    """One plan's tasks; a block is direction · V + interleave, and there are K = 3V on every stage.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Any order of the same tasks: what is looked at is where chunks stand.
+    durations : float64 [K, S]
+        Time of a task.
+    lag : float64 [K, S]
+        Time that the transfer takes of what a task waits for; 0 where that is on its own stage.
+    tail : float64 [S]
+        Time after a stage's last task.
+    kept_mib : float64 [V, S]
+        What a micro-batch leaves alive in a chunk from its forward to its weight gradient.
+    room_mib : float64 [S]
+        What a stage has for that.
+    """
+
+    schedule: Schedule
+    durations: NDArray[np.float64]
+    lag: NDArray[np.float64]
+    tail: NDArray[np.float64]
+    kept_mib: NDArray[np.float64]
+    room_mib: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, problem: PipelineProblem, plan: PipelinePlan) -> OrderProblem:
+        """The tasks of a plan under a problem whose schedule runs weight gradients apart.
+
+        Raises
+        ------
+        ValueError
+            When it does not, or cuts sequences into pieces, or the host's memory has a limit too.
+        """
+        schedule = schedule_of(problem)
+        if schedule.directions <= WEIGHT_GRADIENT or problem.schedule.seq_splits > 1:
+            raise ValueError("an order is chosen where weight gradients are tasks of their own and sequences are whole")
+        if problem.choices and problem.host_limit_mib:
+            raise ValueError("an order is not chosen where the host's memory has a limit too")
+        S, V = problem.stages, problem.interleaves
+        times = chunk_durations(problem, plan)
+        kept = np.zeros((V, S))
+        held = np.array(problem.static_mib, dtype=np.float64)
+        modes = plan.recompute_by_kind()
+        for kind in problem.kinds:
+            held += kind.layer_mib * np.array(plan.layers[kind.name], dtype=np.float64).sum(axis=0)
+            for mode, grid in modes[kind.name].items():
+                if mode == NONE or plan.uses(mode):
+                    layers = np.array(grid, dtype=np.float64)
+                    kept += kind.activation_mib[mode] * layers
+                    if mode in problem.choices:
+                        held += kind.choices[mode].states_mib * layers.sum(axis=0)
+        room = np.array(problem.limit_mib) + MEMORY_TOLERANCE_MIB - held
+        lag = np.ascontiguousarray(edge_lags(schedule, settled(problem, plan).boundary_lags).T)
+        return cls(schedule, times[: 3 * V * S].reshape(3 * V, S), lag, times[3 * V * S :], kept, room)
+
+    @cached_property
+    def waits(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """`feeders` of the schedule."""
+        return feeders(self.schedule)
+
+    @cached_property
+    def chain(self) -> NDArray[np.int64]:
+        """(block, stage) of a micro-batch's tasks, each after what it waits for, int64 [3VS, 2]."""
+        chunks = [self.schedule.chunk_at(place) for place in range(self.schedule.chunks)]
+        V = self.schedule.interleaves
+        ahead = [(FORWARD * V + v, s) for v, s in chunks]
+        back = [(direction * V + v, s) for v, s in reversed(chunks) for direction in (BACKWARD, WEIGHT_GRADIENT)]
+        return np.array(ahead + back, dtype=np.int64)
+
+    @cached_property
+    def before(self) -> NDArray[np.bool_]:
+        """Whether a micro-batch's task of block j comes before that of block k on a stage, bool [K, K, S]."""
+        K, S = self.durations.shape
+        V = self.schedule.interleaves
+        result = np.zeros((K, K, S), dtype=np.bool_)
+        for s in range(S):
+            place = {v: self.schedule.position(v, s) for v in range(V)}
+            for v in range(V):
+                forward, backward, weight = v, BACKWARD * V + v, WEIGHT_GRADIENT * V + v
+                for other in range(V):
+                    result[other, forward, s] = place[other] < place[v]
+                    result[other, backward, s] = result[other, weight, s] = True
+                    result[BACKWARD * V + other, backward, s] = place[other] > place[v]
+                    result[BACKWARD * V + other, weight, s] = place[other] >= place[v]
+        return result
+
+    @cached_property
+    def gap(self) -> NDArray[np.int64]:
+        """With one interleave, how many micro-batches a stage can keep, int64 [S]; 0 with several."""
+        S, m = self.room_mib.shape[0], self.schedule.micro_batches
+        if self.schedule.interleaves > 1:
+            return np.zeros(S, dtype=np.int64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fits = np.where(self.kept_mib[0] > 0, np.floor(self.room_mib / self.kept_mib[0]), m)
+        if (fits < 1).any():
+            raise ValueError("a stage has no room for a micro-batch")
+        return np.clip(fits, 1, m).astype(np.int64)
+
+    @cached_property
+    def change(self) -> NDArray[np.float64]:
+        """Memory that a task takes or gives back, MiB, float64 [K, S]."""
+        nothing = np.zeros_like(self.kept_mib)
+        return np.concatenate([self.kept_mib, nothing, -self.kept_mib])
+
+    def finish(self, words: NDArray[np.int16]) -> float:
+        """Step time of the orders given as blocks, int16 [S, tasks]; infinite where they do not fit or deadlock."""
+        from taylor.pipeline_solver.orders.order_moves import finish_of
+
+        stage, block = self.waits
+        return float(
+            finish_of(
+                words, self.schedule.micro_batches, self.durations, stage, block, self.lag, self.tail, self.change,
+                self.room_mib,
+            )
+        )  # fmt: skip

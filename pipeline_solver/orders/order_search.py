@@ -1,0 +1,150 @@
+"""Chooses the order of a pipeline's tasks for one plan: the best that was found, and what is proven of all orders.
+
+A job shop: the stages are machines, the tasks forwards, input gradients and weight gradients of every chunk and
+micro-batch, and a stage keeps no more micro-batches at once than its memory holds. Known orders and rules are the
+start, moves of single tasks make them better (`order_moves`), and where there are few tasks a branch and bound
+(`order_kernels`) finds the best order and proves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.pipeline.schedule import Schedule
+from taylor.pipeline.words import LETTERS
+from taylor.pipeline_solver.orders.order_problem import OrderProblem
+
+FEW_TASKS = 400
+"""Tasks of all stages up to which orders are branched on."""
+
+NODES = 400_000
+"""Partial orders that are looked at, at most."""
+
+REMEMBERED_BYTES = 64 * 2**20
+"""Memory for partial orders that others are compared with."""
+
+MOVES = 40_000_000
+"""Moves times tasks of a local search: some seconds."""
+
+CLOSED = 1e-6
+"""Relative gap below which an order is proven the best."""
+
+
+@dataclass(frozen=True)
+class OrderFound:
+    """The best order that was found for a plan.
+
+    Parameters
+    ----------
+    words : tuple of str [S]
+        The order of every stage (`pipeline.words`).
+    step : float
+        Its step time, in body-layer forwards.
+    bound : float
+        No order of this plan takes less.
+    started_from : float
+        Step time of the best order that was given.
+    nodes : int
+        Partial orders that were looked at.
+    """
+
+    words: tuple[str, ...]
+    step: float
+    bound: float
+    started_from: float
+    nodes: int = 0
+
+    @property
+    def proven(self) -> bool:
+        """Whether no order takes less."""
+        return self.step - self.bound <= CLOSED * abs(self.step)
+
+
+def search_order(
+    tasks: OrderProblem, known: Sequence[Schedule], *, seed: int = 0, moves: int = MOVES, nodes: int = NODES
+) -> OrderFound:
+    """The best order of the tasks, no worse than the best known one.
+
+    Parameters
+    ----------
+    known : sequence of Schedule
+        Orders of the same tasks; those that do not fit the memory are left out.
+    moves : int
+        Moves times tasks of the local search.
+    nodes : int
+        Partial orders that are branched on at most; 0 looks at none.
+
+    Raises
+    ------
+    ValueError
+        When there is none: a stage has no room for a micro-batch.
+    """
+    from taylor.pipeline_solver.orders import order_kernels, order_moves
+
+    S, m, K = tasks.schedule.stages, tasks.schedule.micro_batches, tasks.durations.shape[0]
+    stage, block = tasks.waits
+    common = (m, np.ascontiguousarray(tasks.durations), stage, block, tasks.lag, tasks.tail)
+    given = [(tasks.finish(words), words) for words in map(_blocks, known)]
+    started = min((step for step, _ in given), default=np.inf)
+    starts = [one for one in given if one[0] < np.inf]
+    alone = _one_by_one(tasks)
+    starts.append((tasks.finish(alone), alone))
+    if starts[-1][0] == np.inf:
+        raise ValueError("a stage has no room for a micro-batch")
+    for ahead in sorted({1.0 * K * S, 1.0 * S * K / 3, 2.0 * S * K / 3 - 1, S * K / 2}):
+        for patience in (0.0, 0.5, 1.0):
+            for slope in (0.0, 1.0, 2.0):
+                most = np.maximum(1.0, ahead - slope * np.arange(S))
+                words, step = order_moves.dispatch(tasks.chain, *common, tasks.change, tasks.room_mib, most, patience)
+                if step < np.inf:
+                    starts.append((step, words))
+    best, words = min(starts, key=lambda one: one[0])
+    gap = tasks.gap
+    salts = np.random.default_rng(seed).integers(1, 2**63, size=(K, m + 1, S), dtype=np.uint64)
+    wide = S + K * m * S
+    slots = max(1, REMEMBERED_BYTES // (8 * wide)) if nodes and K * m * S <= FEW_TASKS else 1
+
+    def branch(limit: int, slots: int) -> tuple[float, NDArray[np.int16], int, int, float]:
+        found: tuple[float, NDArray[np.int16], int, int, float] = order_kernels.branch_and_bound(
+            tasks.chain, m, common[1], stage, block, tasks.before, gap, tasks.lag, tasks.tail, tasks.change,
+            tasks.room_mib, salts, best, limit, slots,
+        )  # fmt: skip
+        return found
+
+    bound = branch(0, 1)[4]
+    rounds = moves // (K * m * S)
+    for turn, (_, start) in enumerate(sorted(starts, key=lambda one: one[0])[:3]):
+        if best <= bound * (1 + CLOSED):
+            break
+        better, step = order_moves.improve(
+            start, *common, tasks.change, tasks.room_mib, rounds // 3, 0.002, bound * (1 + CLOSED), seed + turn
+        )
+        if step < best:
+            best, words = step, better
+    looked = 0
+    if nodes and K * m * S <= FEW_TASKS and best > bound * (1 + CLOSED):
+        step, found, end, looked, _ = branch(nodes, slots)
+        if step < best:
+            best, words = step, found
+        if end == order_kernels.FULL:
+            bound = best
+    return OrderFound(_words(words, K // 3), float(best), float(min(bound, best)), float(started), looked)
+
+
+def _one_by_one(tasks: OrderProblem) -> NDArray[np.int16]:
+    """The order that needs the least memory: a micro-batch begins when the one before it is over."""
+    S, m = tasks.schedule.stages, tasks.schedule.micro_batches
+    turns = [[k for k, s in tasks.chain.tolist() if s == stage] * m for stage in range(S)]
+    return np.array(turns, dtype=np.int16)
+
+
+def _blocks(schedule: Schedule) -> NDArray[np.int16]:
+    return schedule.blocks().astype(np.int16)
+
+
+def _words(blocks: NDArray[np.int16], interleaves: int) -> tuple[str, ...]:
+    return tuple(" ".join(f"{LETTERS[k // interleaves]}{k % interleaves}" for k in row) for row in blocks.tolist())

@@ -1,0 +1,134 @@
+"""Kinds that lie together on one of several chunks (MTP, …): the problem with each of their places, one by one.
+
+They are few, and with its place such a kind is a constant of its stage, so that every solver has the problem that it
+is made for: the places are solved one after the other, each against the best plan so far.
+"""
+
+from __future__ import annotations
+
+import time
+
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.places import placements, settled
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.progress import OnProgress, Progress
+from taylor.pipeline_solver.model.solution import (
+    FEASIBLE,
+    INFEASIBLE,
+    NO_SOLUTION,
+    Solution,
+    Termination,
+    proven_within,
+)
+from taylor.pipeline_solver.model.solver import Solver
+from taylor.pipeline_solver.solving.turns import Turns
+from taylor.pipeline_solver.tree.tree_memory import TreeMemory
+
+LEAST_UNTRIED = 3
+"""Places that a first turn leaves time for at the least where each of them begins anew."""
+
+
+def solve_places(
+    problem: PipelineProblem,
+    options: SolveOptions,
+    *,
+    run: Solver,
+    warm_start: PipelinePlan | None = None,
+    on_progress: OnProgress | None = None,
+) -> Solution:
+    """Solve a problem in which the place of some kind is to be chosen.
+
+    Parameters
+    ----------
+    run : Solver
+        What solves it with given places.
+
+    Returns
+    -------
+    Solution
+        `bound` holds for every place.
+    """
+    began = time.monotonic()
+    deadline = None if options.time_limit is None else began + options.time_limit
+    ones = placements(problem)
+    if warm_start is not None:  # where the known plan has them first: the others must be better
+        known = settled(problem, warm_start)
+        ones.sort(key=lambda one: one.kinds != known.kinds)
+    best: Solution | None = None
+    proven = [0.0] * len(ones)
+    turns: Turns[int] = Turns(deadline)
+    # Recompute choices have cases of their own within each place, which short turns would leave nothing.
+    resumable = not problem.uniform_recompute
+    memories = [TreeMemory() for _ in ones]
+    stopped: Termination | None = None
+
+    def to_beat() -> float:
+        least = float("inf") if best is None or best.objective is None else best.objective * (1.0 - options.gap / 2)
+        return min(least, float("inf") if options.cutoff is None else options.cutoff())
+
+    def attempt(at: int, seconds: float | None) -> None:
+        nonlocal best, stopped
+        start = next((p for p in (None if best is None else best.plan, warm_start) if _lies_as(ones[at], p)), None)
+        told = None if on_progress is None else lambda progress: tell(progress)
+        within = options.replace(time_limit=seconds, cutoff=to_beat, memory=memories[at])
+        found = run(ones[at], within, warm_start=start, on_progress=told)
+        if found.termination is Termination.INTERRUPTED:
+            stopped = Termination.INTERRUPTED
+        reached = float("inf") if found.status is INFEASIBLE else found.bound or 0.0
+        proven[at] = max(proven[at], reached)
+        if found.objective is not None and (best is None or best.objective is None or found.objective < best.objective):
+            best = found
+
+    def tell(progress: Progress) -> None:
+        assert on_progress is not None
+        known = None if best is None else best.objective
+        objectives = [value for value in (progress.objective, known) if value is not None]
+        on_progress(
+            Progress(time.monotonic() - began, min(objectives, default=None), min(proven) or None, progress.note)
+        )
+
+    def settled_all() -> bool:
+        """Whether the best plan is proven as far as was asked; places are cut off at half of that gap."""
+        known = None if best is None else best.objective
+        return known is not None and proven_within(known, min(proven), options.gap)
+
+    def over() -> bool:
+        return stopped is not None or (deadline is not None and time.monotonic() >= deadline)
+
+    for at in range(len(ones)):
+        if not over():
+            # The problem without the rule takes a share of a place's turn, which need not grow with the last places.
+            attempt(
+                at,
+                turns.first(len(ones) - at if resumable else max(LEAST_UNTRIED, len(ones) - at), resumable=resumable),
+            )
+    while not over() and not settled_all():
+        pending = [(bound, at) for at, bound in enumerate(proven) if bound < to_beat()]
+        if not pending:
+            break
+        at, seconds = turns.later(pending, resumable=resumable)
+        before = proven[at]
+        attempt(at, seconds)
+        if deadline is None and proven[at] <= before:
+            break
+    bound, seconds = min(proven), time.monotonic() - began
+    if best is None or best.objective is None:
+        if bound == float("inf"):
+            return Solution(INFEASIBLE, Termination.INFEASIBLE, seconds=seconds)
+        end = Termination.CUT_OFF if options.cutoff is not None and bound >= options.cutoff() else None
+        return Solution(NO_SOLUTION, bound=bound or None, seconds=seconds).ended_by(
+            stopped or end or Termination.TIME_LIMIT
+        )
+    bound = min(bound, best.objective)
+    whole = best.replace(status=FEASIBLE, bound=bound, seconds=seconds)
+    if proven_within(best.objective, bound, options.gap):
+        return whole.closed(interrupted=stopped is Termination.INTERRUPTED)
+    if options.cutoff is not None and bound >= options.cutoff():
+        stopped = stopped or Termination.CUT_OFF
+    return whole.ended_by(stopped or (Termination.TIME_LIMIT if over() else Termination.STALLED))
+
+
+def _lies_as(problem: PipelineProblem, plan: PipelinePlan | None) -> bool:
+    """Whether a plan has the pinned kinds where a problem with given places has them."""
+    return plan is not None and settled(problem, plan).kinds == problem.kinds

@@ -1,0 +1,84 @@
+"""Compiled kernels within a time limit: a process of its own compiles what no earlier run has left on the disk.
+
+A compilation cannot be stopped half-way, and all of them take about a minute. So a solve that has a limit waits for
+them elsewhere, and plans without them where the limit comes first. What was compiled until then is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import threading
+import time
+
+from taylor.base.console import log
+from taylor.pipeline.plan import FULL
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS
+from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+
+POLL_SECONDS = 0.05
+
+
+def kernels_by(deadline: float | None) -> bool:
+    """Whether the solver's kernels are there in time; those that are not are compiled meanwhile.
+
+    Parameters
+    ----------
+    deadline : float or None
+        `time.monotonic()` up to which to wait; None waits for nothing: each is compiled where it is called first.
+    """
+    if deadline is None or not _may_fork():
+        return True
+    from taylor.base.compiled import are_kept
+    from taylor.pipeline_solver.tree.branch_and_cut import KERNELS_OF_LIMITED
+
+    if are_kept(KERNELS_OF_LIMITED) is not False:
+        return True
+    log.warning("compiling the solver's kernels: once, about a minute, which the time limit counts")
+    child = multiprocessing.get_context("fork").Process(target=_compile, daemon=True)
+    child.start()
+    try:
+        while child.is_alive() and time.monotonic() < deadline:
+            child.join(POLL_SECONDS)
+        return not child.is_alive()
+    finally:
+        child.kill()
+        child.join()
+
+
+def _may_fork() -> bool:
+    """Whether this process can start another that goes on with what it has loaded."""
+    return hasattr(os, "fork") and threading.active_count() == 1 and not multiprocessing.current_process().daemon
+
+
+def _compile() -> None:
+    """Solve small problems, which calls every kernel that a solve needs with the types that it is called with."""
+    from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
+    from taylor.pipeline_solver.model.stopping import Stopper
+    from taylor.pipeline_solver.solving.uniform_recompute import solve_uniform
+    from taylor.pipeline_solver.timing.durations import graph_of
+    from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
+
+    os.setsid()  # Ctrl-C is the parent's
+    log.setLevel(logging.ERROR)
+    problem = small_problem(2)
+    graph = graph_of(problem)
+    FirstPlans(problem, graph, 0, Stopper(None)).begin(None)
+    branch_and_cut(small_problem(1))
+    branch_and_cut(problem)
+    uniform = problem.replace(uniform_recompute=((FULL, 0), (FULL, 1), (FULL, 2)))
+    solve_uniform(uniform, DEFAULT_OPTIONS, run=branch_and_cut, one_by_one=True)
+
+
+def small_problem(interleaves: int) -> PipelineProblem:
+    """A problem of two stages whose memory leaves a choice."""
+    kinds = (
+        LayerKind("dense", 5, 0.5, 100.0, {"none": 50.0, FULL: 5.0}),
+        LayerKind("moe", 8, 1.0, 200.0, {"none": 80.0, FULL: 5.0}),
+    )
+    name = "1f1b" if interleaves == 1 else "megatron-interleaved"
+    return PipelineProblem(
+        2, interleaves, 4, kinds, (100.0, 300.0), (2600.0, 2600.0), schedule=ScheduleSpec(name), head_forward=0.5
+    )

@@ -1,0 +1,230 @@
+"""Solve a pipeline problem with any solver, and check its plan."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from taylor.base.budget import FINISH_SECONDS, TimeBudget
+from taylor.base.interrupts import presses
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.columns.work_limits import least_step_time
+from taylor.pipeline_solver.heuristics.uniform_plans import first_plan
+from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
+from taylor.pipeline_solver.model.places import has_places, placements
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.progress import OnProgress, Progress, going_on
+from taylor.pipeline_solver.model.solution import (
+    FEASIBLE,
+    INFEASIBLE,
+    NO_SOLUTION,
+    PROVEN_GAP,
+    BubbleShares,
+    Solution,
+    Termination,
+)
+from taylor.pipeline_solver.model.stopping import OutOfTime, Stopper
+from taylor.pipeline_solver.solving.entries import solve_places
+from taylor.pipeline_solver.solving.kernel_wait import kernels_by
+from taylor.pipeline_solver.solving.solvers import SolverEntry, solver_named
+
+FIRST_PLACES = 3
+"""Places of a kind for which a first plan is looked for at most."""
+
+
+class SolverDisagreement(AssertionError):
+    """The checker found fault with a solver's plan: a mistake in the program, never in the input."""
+
+
+def solve(
+    problem: PipelineProblem,
+    options: SolveOptions = DEFAULT_OPTIONS,
+    *,
+    warm_start: PipelinePlan | None = None,
+    on_progress: OnProgress | None = None,
+) -> Solution:
+    """Solve a pipeline problem.
+
+    Parameters
+    ----------
+    options : SolveOptions
+        The solver and its limits.
+    warm_start : PipelinePlan, optional
+        A plan to begin from, and to be no worse than; one that breaks the problem's rules is passed over.
+    on_progress : callable, optional
+        Called with a `Progress` now and then.
+
+    Returns
+    -------
+    Solution
+        Passed by the checker, with memory and bubble filled in. Without a plan, `message` says why.
+
+    Raises
+    ------
+    InputError
+        When Pyomo has no such solver.
+    SolverDisagreement
+        When the checker finds fault with the plan.
+    """
+    began = time.monotonic()
+    if warm_start is not None and check(problem, warm_start):
+        warm_start = None
+    entry = solver_named(options.solver)
+    run: Any = entry.load()
+    if problem.uniform_recompute:
+        from taylor.pipeline_solver.solving.uniform_recompute import solve_uniform
+
+        run = partial(solve_uniform, run=run, one_by_one=entry.one_recompute_choice)
+    if has_places(problem):
+        run = partial(solve_places, run=run)
+    pressed = presses()
+    deadline = None if options.time_limit is None else began + options.time_limit
+    ready = not _needs_kernels(problem, entry) or kernels_by(deadline)
+    floor = 0.0
+    if problem.uniform_recompute or has_places(problem):  # solved case by case: what is known comes before the first
+        floor = least_step_time(problem)
+        if problem.uniform_recompute and warm_start is None and ready:
+            warm_start = _first_plan(problem, options)
+        on_progress = _told_at_once(problem, warm_start, floor, on_progress, began)
+    try:
+        if not ready:
+            from taylor.pipeline_solver.solving.plain_plans import solve_plainly
+
+            # The wait took the whole limit; a command has these seconds beyond it.
+            solution = solve_plainly(problem, warm_start, TimeBudget(deadline).later(FINISH_SECONDS).left)
+        else:
+            within = options.replace(time_limit=TimeBudget(deadline).left)
+            if warm_start is None and not entry.one_recompute_choice and deadline is not None:
+                warm_start = _walked_plan(problem, within)
+            solution = run(problem, within, warm_start=warm_start, on_progress=on_progress)
+    except KeyboardInterrupt:  # before the solver itself heard of it
+        if warm_start is None:
+            raise
+        solution = Solution(NO_SOLUTION, solver=options.solver).ended_by(Termination.INTERRUPTED)
+    if presses() > pressed:  # pressed in the last moments of a proof, which has no use for it: the user asked to stop
+        solution = solution.replace(termination=Termination.INTERRUPTED)
+    if warm_start is not None:
+        solution = _no_worse(problem, solution, warm_start)
+    if deadline is not None and not solution.bound and solution.status is not INFEASIBLE:
+        floor = floor or least_step_time(problem)
+        solution = solution.replace(bound=floor if solution.objective is None else min(floor, solution.objective))
+    elif floor and None in (solution.plan, solution.bound) and solution.status is not INFEASIBLE:
+        solution = solution.replace(bound=max(floor, solution.bound or 0.0))
+    return complete(problem, solution).replace(seconds=time.monotonic() - began)
+
+
+def _first_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePlan | None:
+    """A plan for a problem with one recompute choice for all chunks, from the first place for which one is met."""
+    stopper = Stopper(None if options.time_limit is None else time.monotonic() + options.time_limit)
+    try:
+        found = (first_plan(one, options.seed, stopper) for one in placements(problem)[:FIRST_PLACES])
+        return next((one.plan for one in found if one is not None), None)
+    except OutOfTime:
+        return None
+
+
+def _needs_kernels(problem: PipelineProblem, entry: SolverEntry) -> bool:
+    """Whether a solve begins with compiled kernels; with one interleave the busiest stage comes before them."""
+    return problem.interleaves > 1 or bool(problem.uniform_recompute) or not entry.one_recompute_choice
+
+
+def _walked_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePlan | None:
+    """A good plan for a MILP solver to begin from, which has a limit and may find none by itself; None where the walk
+    meets none."""
+    if problem.uniform_recompute or has_places(problem):
+        return _first_plan(problem, options) if problem.uniform_recompute else None
+    from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
+    from taylor.pipeline_solver.timing.durations import graph_of
+
+    graph = graph_of(problem)
+    walks = FirstPlans(problem, graph, options.seed, Stopper(TimeBudget.of(options.time_limit).deadline))
+    with suppress(OutOfTime):
+        walks.begin(None)
+    return walks.plan
+
+
+def _told_at_once(
+    problem: PipelineProblem, known: PipelinePlan | None, floor: float, on_progress: OnProgress | None, began: float
+) -> OnProgress | None:
+    """Tells what is known from the start, and passes progress on with it."""
+    from taylor.pipeline_solver.timing.evaluate import step_time
+
+    if on_progress is None:
+        return None
+    objective, seconds = None if known is None else step_time(problem, known), time.monotonic() - began
+    told = going_on(on_progress, seconds, objective, floor)
+    on_progress(Progress(seconds, objective, floor, "first plan"))
+    return told
+
+
+def _no_worse(problem: PipelineProblem, solution: Solution, known: PipelinePlan) -> Solution:
+    """The solution, or with the plan that was known where a solver stopped before it had one as good.
+
+    Raises
+    ------
+    SolverDisagreement
+        When the solver has proven that there can be no such plan.
+    """
+    from taylor.pipeline_solver.timing.evaluate import step_time
+
+    time_known = step_time(problem, known)
+    if solution.status is INFEASIBLE:
+        raise SolverDisagreement(f"{solution.solver} calls the problem infeasible, yet a plan is known")
+    if solution.bound is not None and solution.bound > time_known * (1 + PROVEN_GAP):
+        raise SolverDisagreement(f"{solution.solver} proves {solution.bound!r}, yet a plan of {time_known!r} is known")
+    if solution.termination is Termination.CUT_OFF:
+        return solution
+    if solution.objective is not None and solution.objective <= time_known:
+        return solution
+    end = solution.termination or Termination.STALLED
+    return solution.replace(status=FEASIBLE, plan=known, objective=time_known).ended_by(end)
+
+
+def _work_bound(problem: PipelineProblem, objective: float, bubble: BubbleShares) -> float:
+    """Step time that the work asks for, which no recompute adds to: whatever the plan, the stages share it."""
+    if not problem.slowness and not problem.stage_times:
+        return objective * (1.0 - bubble.total)
+    forward = (
+        problem.head_forward + problem.embedding_forward + sum(kind.count * kind.forward for kind in problem.kinds)
+    )
+    speed = sum(1.0 / slow for slow in problem.least_pace)
+    return problem.micro_batches * (1.0 + problem.backward_ratio) * forward / speed
+
+
+def complete(problem: PipelineProblem, solution: Solution) -> Solution:
+    """Check a solver's plan and fill in its memory and bubble; say why there is none.
+
+    Raises
+    ------
+    SolverDisagreement
+        When the checker finds fault with the plan.
+    """
+    solution = solution.replace(memory_limit_mib=tuple(map(float, problem.limit_mib)))
+    if solution.plan is None:
+        if solution.status is not INFEASIBLE or solution.message:
+            return solution
+        from taylor.pipeline_solver.milp.least_memory import explain_infeasible
+
+        message = explain_infeasible(problem)
+        if message is None:
+            raise SolverDisagreement(f"{solution.solver} calls the problem infeasible, yet it has a plan")
+        return solution.replace(message=message)
+    from taylor.pipeline_solver.timing.evaluate import bubble_shares, peak_memory_mib, step_time
+
+    plan = solution.plan
+    faults = check(problem, plan, solution.objective)
+    if faults:
+        raise SolverDisagreement(f"{solution.solver} gave a plan that does not hold: {' '.join(faults)}")
+    if solution.objective is not None:
+        # To the last digit what an evaluation of the plan gives: solvers add durations up in other orders.
+        step, bound = step_time(problem, plan), solution.bound
+        bound = step if bound == solution.objective else bound if bound is None else min(bound, step)
+        solution = solution.replace(objective=step, bound=bound)
+    bubble, peaks = bubble_shares(problem, plan), peak_memory_mib(problem, plan)
+    if solution.objective is not None and solution.bound is not None:
+        work = _work_bound(problem, solution.objective, bubble)
+        solution = solution.replace(bound=max(solution.bound, min(work, solution.objective)))
+    return solution.replace(peak_memory_mib=peaks, bubble=bubble)

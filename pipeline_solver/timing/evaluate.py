@@ -1,0 +1,169 @@
+"""What a given plan costs: step time, memory by stage, and where the step's idle time comes from."""
+
+from __future__ import annotations
+
+import time
+from math import inf
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.generators import build_schedule
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.model.places import settled
+from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.model.solution import FEASIBLE, OVER_LIMIT, BubbleShares, Solution, Termination
+from taylor.pipeline_solver.timing.durations import chunk_durations, graph_of, schedule_of
+from taylor.pipeline_solver.timing.event_graph import EventGraph
+
+
+def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
+    """Report a plan in every figure of a solution, without solving anything.
+
+    Returns
+    -------
+    Solution
+        With status `FEASIBLE`, or `OVER_LIMIT` where `message` says which stages are over their limit; no bound.
+
+    Raises
+    ------
+    ValueError
+        When the plan uses a recompute mode whose costs the problem does not know.
+    """
+    began = time.monotonic()
+    known = {*problem.recompute_ratio, *problem.choices}
+    unknown = [mode for mode in plan.recompute if mode not in known and plan.uses(mode)]
+    if unknown:
+        raise ValueError(f"the plan recomputes by {unknown[0]}, whose costs the problem does not know")
+    peaks = peak_memory_mib(problem, plan)
+    over = [
+        f"stage {stage} needs {peak:.0f} MiB, {peak - limit:.0f} MiB above its limit of {limit:.0f} MiB"
+        for stage, (peak, limit) in enumerate(zip(peaks, problem.limit_mib, strict=True))
+        if peak > limit + MEMORY_TOLERANCE_MIB
+    ]
+    over += [
+        f"stage {stage} needs {peak:.0f} MiB of the host, {peak - limit:.0f} MiB above its limit of {limit:.0f} MiB"
+        for stage, (peak, limit) in enumerate(
+            zip(host_memory_mib(problem, plan), problem.host_limit_mib or [inf] * problem.stages, strict=True)
+        )
+        if peak > limit + MEMORY_TOLERANCE_MIB
+    ]
+    return Solution(
+        OVER_LIMIT if over else FEASIBLE,
+        Termination.NOT_SOLVED,
+        plan=plan,
+        objective=step_time(problem, plan),
+        solver="evaluation",
+        seconds=time.monotonic() - began,
+        peak_memory_mib=peaks,
+        memory_limit_mib=tuple(map(float, problem.limit_mib)),
+        bubble=bubble_shares(problem, plan),
+        message="; ".join(over),
+    )
+
+
+def step_time(problem: PipelineProblem, plan: PipelinePlan) -> float:
+    """Step time of a plan, in body-layer forward times."""
+    return graph_of(settled(problem, plan)).longest_path(chunk_durations(problem, plan))
+
+
+def peak_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
+    """Peak memory of every stage, MiB [S]: static + layers + what live micro-batches keep, at the worst moment."""
+    fixed = np.array(problem.static_mib, dtype=float)
+    kept = np.zeros((problem.interleaves, problem.stages))
+    by_kind = plan.recompute_by_kind()
+    for kind in problem.kinds:
+        if kind.name not in plan.layers:
+            continue
+        fixed += kind.layer_mib * np.array(plan.layers[kind.name]).sum(axis=0)
+        for mode, grid in by_kind[kind.name].items():
+            if any(map(any, grid)):
+                kept += kind.activation_mib[mode] * np.array(grid)
+                if mode in problem.choices:
+                    fixed += kind.choices[mode].states_mib * np.array(grid).sum(axis=0)
+    return _at_worst(problem, fixed, kept)
+
+
+def host_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
+    """What one device of every stage keeps on its host at the worst moment, MiB [S]."""
+    fixed, kept = np.zeros(problem.stages), np.zeros((problem.interleaves, problem.stages))
+    by_kind = plan.recompute_by_kind()
+    for kind in problem.kinds:
+        for name in problem.choices if kind.name in plan.layers else ():
+            grid = np.array(by_kind[kind.name].get(name, np.zeros(kept.shape)))
+            fixed += kind.choices[name].host_states_mib * grid.sum(axis=0)
+            kept += kind.choices[name].host_mib * grid
+    return _at_worst(problem, fixed, kept)
+
+
+def over_limits_mib(problem: PipelineProblem, plan: PipelinePlan) -> float:
+    """What all stages need beyond their limits, of devices and of hosts that are bounded, MiB."""
+    needs = [(peak_memory_mib(problem, plan), problem.limit_mib)]
+    if problem.bounds_host:
+        needs.append((host_memory_mib(problem, plan), problem.host_limit_mib))
+    return sum(max(0.0, need - limit) for pair in needs for need, limit in zip(*pair, strict=True))
+
+
+def host_link_shares(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
+    """Share of the step for which the link to the host is busy in each direction, by stage [S]."""
+    step = step_time(problem, plan)
+    busy = np.zeros(problem.stages)
+    by_kind = plan.recompute_by_kind()
+    for kind in problem.kinds:
+        for name in problem.choices if kind.name in plan.layers else ():
+            held = np.array(by_kind[kind.name].get(name, ((0,) * problem.stages,)))
+            busy += problem.micro_batches * kind.choices[name].link_time * held.sum(axis=0)
+    return tuple((busy / step).tolist()) if step > 0 else (0.0,) * problem.stages
+
+
+def _at_worst(problem: PipelineProblem, fixed: NDArray[np.float64], kept: NDArray[np.float64]) -> tuple[float, ...]:
+    """What is fixed [S], and what live micro-batches keep in each chunk [V, S] at the worst moment, together."""
+    schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    return tuple(
+        float(fixed[s] + (vectors @ kept[:, s]).max(initial=0.0)) for s, vectors in enumerate(alive_vectors(schedule))
+    )
+
+
+def bubble_shares(problem: PipelineProblem, plan: PipelinePlan) -> BubbleShares:
+    """Attribute the part of the step in which an average stage does no first-time work, as shares of the step.
+
+    In sequence, with T the step and w an average stage's forward and backward work without recompute:
+    `ideal` = (T0 − w) / T, T0 the step when that work lies evenly on all chunks and transfers take no
+    time; `recompute` = (T1 − T0) / T, T1 the even step with the plan's recompute in it; `communication`
+    = (T − T of the plan without lags, tail and what a pairing exposes) / T; `imbalance` is the rest. Where an
+    uneven plan beats the even one (the imbalance would be negative) the difference goes off `ideal`, then `recompute`.
+    The parts sum to `total` = (T − w) / T.
+    """
+    graph, schedule = graph_of(settled(problem, plan)), schedule_of(problem)
+    without_lags = problem.replace(lag=0.0, lags=(), tail=(), pairing=None)
+    same = problem.pairing is None and not graph.lags.any()
+    free_graph = graph if same else EventGraph.from_schedule(schedule, 0.0)
+    no_recompute = PipelinePlan(plan.layers, {})
+    useful, real = chunk_durations(without_lags, no_recompute), chunk_durations(without_lags, plan)
+    step = graph.longest_path(chunk_durations(problem, plan))
+    if step <= 0:
+        return BubbleShares(0.0, 0.0, 0.0, 0.0, 0.0)
+    tasks = problem.micro_batches * schedule.spec.seq_splits
+    work = float(useful[: len(useful) - problem.stages].sum()) * tasks / problem.stages
+    even = free_graph.longest_path(_spread(problem, useful))
+    even_recomputed = free_graph.longest_path(_spread(problem, real))
+    level = free_graph.longest_path(real)
+    total = (step - work) / step
+    communication = (step - level) / step
+    recompute = (even_recomputed - even) / step
+    ideal = (even - work) / step
+    imbalance = total - ideal - recompute - communication
+    if imbalance < 0:
+        ideal, imbalance = ideal + imbalance, 0.0
+    if ideal < 0:
+        recompute, ideal = recompute + ideal, 0.0
+    return BubbleShares(total, ideal, imbalance, recompute, communication)
+
+
+def _spread(problem: PipelineProblem, durations: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Task times with every direction's total spread evenly over all chunks; tails are kept."""
+    chunks = problem.stages * problem.interleaves
+    tasks, tails = durations[: len(durations) - problem.stages], durations[len(durations) - problem.stages :]
+    means = tasks.reshape(-1, chunks).mean(axis=1)
+    return np.concatenate([np.repeat(means, chunks), tails])

@@ -1,0 +1,581 @@
+"""Exact solver: branch and cut over stage configurations, with proof of the gap.
+
+Columns (`columns`), an LP over them with path cuts (`master`), plans by DP and annealing
+(`incumbents`), and a tree that splits one stage's configurations (`tree_search`). The open nodes are
+worked on in a fixed number of shares, measured in simplex iterations, so that without a time limit the
+result depends on the seed alone, whatever the number of worker processes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from taylor.base.compiled import announce_compilation
+from taylor.base.console import log
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.bounds.cut_pool import PathCuts
+from taylor.pipeline_solver.bounds.generation import Generation
+from taylor.pipeline_solver.columns import columns as columns_module
+from taylor.pipeline_solver.columns import stage_programs
+from taylor.pipeline_solver.columns.columns import ColumnSet, build_columns
+from taylor.pipeline_solver.columns.phases import period_of
+from taylor.pipeline_solver.columns.stage_tuples import FEW_KINDS, TooManyColumns, stage_tuples
+from taylor.pipeline_solver.columns.work_limits import WorkLimits
+from taylor.pipeline_solver.heuristics import annealing, walk_kernels
+from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
+from taylor.pipeline_solver.milp.least_memory import most_frugal_plan, over_limit
+from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.progress import OnProgress, Progress, going_on
+from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, Solution, Termination, better_of
+from taylor.pipeline_solver.model.stopping import LpTrouble, OutOfTime, Stopper
+from taylor.pipeline_solver.timing import event_kernels
+from taylor.pipeline_solver.timing.durations import chunk_durations, graph_of
+from taylor.pipeline_solver.tree.enumeration import MOST_BORDERS
+from taylor.pipeline_solver.tree.root import bound_root, start_search
+from taylor.pipeline_solver.tree.targets import Targets
+from taylor.pipeline_solver.tree.tree_memory import FEW_CHUNKS, TreeMemory, closed_by_milp
+from taylor.pipeline_solver.tree.tree_run import TreeEnd, TreeRun
+from taylor.pipeline_solver.tree.tree_search import Search
+
+SOLVER_NAME = "branch-and-cut"
+KERNELS = (
+    event_kernels.longest_path, event_kernels.critical_path, columns_module.minimal_choices, annealing.anneal,
+    stage_programs.stage_program,
+)  # fmt: skip
+"""What every solve needs compiled; what only some need, a few seconds' work, is not announced."""
+KERNELS_OF_LIMITED = (*KERNELS, walk_kernels.walk, walk_kernels.fit_all, walk_kernels.task_durations)
+"""What a solve with a time limit needs compiled before it begins: a walk is what takes longest."""
+FEW_TUPLES, MANY_COLUMNS = 2000, 20_000
+"""Layer tuples of all stages, and configurations, up to which all are listed; of more, those that prices leave."""
+
+MANY_KINDS_TUPLES = 20_000
+"""The same with several interleaves and more than `FEW_KINDS` kinds, of a stage."""
+
+FEW_INTERLEAVES = 8
+"""Interleaves up to which all configurations are listed, where they are few, before there is a plan."""
+
+MOST_COLUMNS = 200_000
+"""Configurations that a tree may have."""
+
+FEW_LOOSE, MANY_LOOSE = 3000, 100_000
+"""Configurations that leave the order of kinds open, up to which they are told apart by their phases from the start:
+the latter where these can be enumerated. Of more, they prove what they can first, for they are a half to a tenth as
+many."""
+
+LONG_WALKS = 3
+WALK_GAIN, WALK_SHARE = 0.003, 0.1
+"""With many columns, how often long walks go on from the first plan, for what gain, and for what share of the time."""
+
+FAR_GAP = 0.02
+"""Share of the step time that must be open for long walks where short ones met the same plan, and for more of them
+where configurations leave the kinds' order open."""
+LOOSE_WALKS, LOOSE_IN_VAIN, LOOSE_SHARE = 24, 6, 0.5
+"""How many of the latter there are at most, after how many in vain they end, and their share of the time left."""
+
+FEW_TO_WALK = 500
+"""Configurations left at the root up to which the tree closes sooner than a walk ends."""
+
+LISTED_BELOW = 0.99
+"""Share of a step time under which configurations were too many, below which they are looked for again."""
+
+LEAST_GAP = 2e-7
+"""Gap below which LP tolerances decide, not the search."""
+
+REPORTED_CUTS = 500
+
+
+def branch_and_cut(
+    problem: PipelineProblem,
+    options: SolveOptions = DEFAULT_OPTIONS,
+    *,
+    warm_start: PipelinePlan | None = None,
+    on_progress: OnProgress | None = None,
+    cuts: Sequence[tuple[float, ...]] = (),
+) -> Solution:
+    """Find the plan of least step time, and prove it.
+
+    Parameters
+    ----------
+    problem : PipelineProblem
+    options : SolveOptions
+        At the time limit the best plan is returned with its proven bound. A gap below about 4e-7 is out of
+        reach: there the rounding in LPs decides.
+    warm_start : PipelinePlan, optional
+        A plan that keeps the problem's rules, to start from.
+    on_progress : callable, optional
+    cuts : sequence of tuple of float
+        Path cuts that are known, in the form of the result's.
+
+    Returns
+    -------
+    Solution
+        `cuts` are the path cuts found: R class counts, then the path's lag. A keyboard interrupt ends
+        the search as a time limit does.
+
+    When the stage configurations are too many to list, the compact MILP solves the problem instead.
+    """
+    announce_compilation(KERNELS)
+    run = _TreeRun(problem, options, on_progress)
+    for cut in cuts:
+        run.paths.pool.add(np.array(cut[: run.paths.classes]), cut[-1])
+    try:
+        with run.stopper.catching_interrupts():
+            run.solve(warm_start)
+    except TooManyColumns as reason:
+        log.warning("%s: the compact MILP takes over", reason)
+        run.hand_over = run.crowded = True
+        run.memory.unlisted = min(run.memory.unlisted, run.aim())
+    except (KeyboardInterrupt, OutOfTime, TimeoutError) as stop:
+        run.stopped = Termination.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else Termination.TIME_LIMIT
+    solution = run.solution()
+    if not run.hand_over or run.stopped is not None:
+        return solution
+    from taylor.pipeline_solver.milp.compact_milp import solve_compact  # here, for Pyomo takes a second to load
+
+    # One thread after a tree: what the MILP finds must not depend on the number of workers. Where no tree could begin,
+    # it starts from nothing: it meets paths by the plans that it finds, and from the best plan on it finds few.
+    closed = solve_compact(
+        problem,
+        options.replace(time_limit=run.left(), workers=options.workers if run.crowded else 1),
+        warm_start=None if run.crowded else solution.plan,
+        cuts=() if run.crowded or closed_by_milp(problem) else solution.cuts,
+        on_progress=going_on(on_progress, solution.seconds, solution.objective, solution.bound),
+    )
+    run.keep(closed)
+    whole = better_of(solution, closed, options.gap)
+    name = closed.solver if run.crowded else SOLVER_NAME
+    return whole.replace(solver=name, seconds=time.monotonic() - run.began)
+
+
+class _TreeRun:
+    """One call of `branch_and_cut`: its clock, its search, what it has proven."""
+
+    def __init__(self, problem: PipelineProblem, options: SolveOptions, on_progress: OnProgress | None) -> None:
+        self.problem, self.seed, self.workers = problem, options.seed, options.workers
+        self.gap = options.gap
+        self.closing_gap = max(0.5 * options.gap, LEAST_GAP)
+        self.began = time.monotonic()
+        deadline = None if options.time_limit is None else self.began + options.time_limit
+        self.stopper = Stopper(deadline, options.cutoff)
+        self.on_progress = on_progress
+        self.graph = graph_of(problem)
+        self.memory = memory = options.memory if isinstance(options.memory, TreeMemory) else TreeMemory()
+        self.paths = memory.paths = memory.paths or PathCuts(problem, self.graph)
+        self.limits = WorkLimits(problem, self.graph)
+        # With several interleaves and many kinds, positions are left to the walk and, at the end, to the MILP.
+        self.ordered = problem.interleaves == 1 or len(problem.placed_kinds) <= FEW_KINDS
+        self.first: FirstPlans | None = None
+        self.search: Search | None = None
+        self.known: tuple[float, PipelinePlan | None] = (np.inf, None)
+        self.bound = memory.bound
+        self.infeasible = False
+        self.finished = False
+        self.hand_over = self.crowded = False
+        self.stopped: Termination | None = None
+        self.counts = {"columns": 0, "nodes": 0, "lp_solves": 0}
+        self.rounds = 0
+        self.tree_seconds = 0.0
+
+    def left(self, least: float = 0.0) -> float | None:
+        """Seconds left of the time limit, at least so many; None without a limit."""
+        deadline = self.stopper.deadline
+        return None if deadline is None else max(least, deadline - time.monotonic())
+
+    def report(self, note: str) -> None:
+        """Tell the listener where the search stands."""
+        if self.on_progress is not None:
+            best = self.best_time()
+            self.on_progress(
+                Progress(
+                    time.monotonic() - self.began,
+                    float(best) if np.isfinite(best) else None,
+                    float(self.bound) if self.bound > 0 else None,
+                    note,
+                )
+            )
+
+    def best_time(self) -> float:
+        """The best step time so far; inf before there is a plan."""
+        walked = self.first.time if self.first is not None and self.first.plan is not None else np.inf
+        searched = self.search.plans.best_time if self.search is not None else np.inf
+        return float(min(self.known[0], walked, searched))
+
+    def best(self) -> tuple[float, PipelinePlan | None]:
+        """The best step time so far and its plan; inf and None before there is one."""
+        best = self.best_time()
+        if self.known[0] > best:
+            search = self.search
+            if search is not None and search.plans.best is not None and search.plans.best_time <= best:
+                self.known = best, search.plan_of(search.plans.best)
+            elif self.first is not None:
+                self.known = best, self.first.plan
+        return self.known
+
+    def solve(self, warm_start: PipelinePlan | None) -> None:
+        """Go on with the tree of an earlier solve, or begin."""
+        try:
+            try:
+                if isinstance(self.memory.tree, TreeRun):
+                    self._go_on(self.memory.tree)
+                elif self._slow():
+                    self._know(warm_start)
+                else:
+                    self._begin(warm_start)
+            except LpTrouble as trouble:
+                few = self.problem.stages * self.problem.interleaves <= FEW_CHUNKS
+                if few or not self._tell_apart():  # the MILP's rows by kind hold few chunks well together
+                    raise
+                log.info("%s: configurations are told apart by their phases", trouble)
+                self._leave()
+                self._raise_targets(Targets(self.memory, self.aim(), self.bound))
+        except LpTrouble as trouble:
+            log.warning("%s: the compact MILP goes on", trouble)
+            self.hand_over = True
+        if not self.infeasible:
+            self.report("done")
+
+    def _slow(self) -> bool:
+        """Whether a tree was left that the MILP is to go on with, or none could begin under much the same step time."""
+        self.crowded |= self.aim() > LISTED_BELOW * self.memory.unlisted
+        self.hand_over |= self.crowded
+        self.hand_over |= closed_by_milp(self.problem) and self.memory.left < np.inf
+        return self.hand_over
+
+    def _know(self, plan: PipelinePlan | None) -> None:
+        """Take a plan that is known."""
+        if plan is not None:
+            self.known = float(self.graph.longest_path(chunk_durations(self.problem, plan))), plan
+
+    def _begin(self, warm_start: PipelinePlan | None) -> None:
+        """List the configurations, or price them where they are many; bound the root, search the tree."""
+        self.bound = max(self.bound, self.limits.bound())
+        # Where kinds or interleaves are many, listing takes seconds: a plan comes before it.
+        quick = self.ordered and self.problem.interleaves <= FEW_INTERLEAVES
+        first = None if quick else self._first_plans(warm_start)
+        if first is None:
+            self._know(warm_start)
+        self.report("listing stage configurations")
+        columns = self._all_columns() if first is not None or self.ordered else None
+        if columns is not None:
+            self._all(columns, warm_start if first is None else first.plan)
+            return
+        first = first or self._first_plans(warm_start)
+        if first is None:
+            self.infeasible = True
+        else:
+            self._some(first)
+
+    def _all_columns(self) -> ColumnSet | None:
+        """All configurations; None where they are many."""
+        problem = self.problem
+        try:
+            if not self.ordered and period_of(problem) == 1:
+                return build_columns(problem, stage_tuples(problem, MANY_KINDS_TUPLES), MOST_COLUMNS)
+            tuples = stage_tuples(problem, FEW_TUPLES)
+            if sum(len(part.members) for part in tuples) > FEW_TUPLES:
+                return None
+            columns = build_columns(problem, tuples, MANY_COLUMNS)
+        except TooManyColumns:
+            return None
+        return columns if len(columns) <= MANY_COLUMNS else None
+
+    def _all(self, columns: ColumnSet, warm_start: PipelinePlan | None) -> None:
+        """Search all configurations."""
+        if (np.diff(columns.start) == 0).any():
+            self.infeasible = True
+            return
+        self.search = search = self._tree_of(columns)
+        if search.plans.programs.exact and search.plans.programs.best(columns.work) is None:
+            self.infeasible = True
+            return
+        start_search(search, columns.find(warm_start) if warm_start is not None else None)
+        end = self._searched(search)
+        if end is not None and not self.hand_over:
+            self._searched_all(end)
+
+    def _searched_all(self, end: TreeEnd) -> None:
+        """The tree of all configurations has ended: where it was left, lower targets are proven first."""
+        if end is TreeEnd.LEFT:
+            self.memory.left = self.aim()
+            if self._slow():
+                return
+            self._raise_targets(Targets(self.memory, self.aim(), self.bound))
+            return
+        self.finished = self.bound < self.stopper.cutoff()
+        self.infeasible = self.finished and self.best()[1] is None
+
+    def _some(self, first: FirstPlans) -> None:
+        """Price configurations against the best plan, and search those that it leaves."""
+        generation = self._generation(first.time)
+        settled = walked = self.memory.walked
+        self.memory.walked = True
+        for attempt in range(LONG_WALKS + 1):
+            aim = self.aim()
+            self.report(f"pricing stage configurations under {aim:.6g}")
+            self.bound = max(self.bound, min(generation.bound(aim), aim))
+            if self._closed() or settled or attempt == LONG_WALKS:
+                break
+            before, left = first.time, self.left()
+            seconds = None if left is None else WALK_SHARE * left
+            settled = attempt == 0 and first.start_again(seconds) and not self._far(first.time)
+            if not settled and first.time <= self.stopper.cutoff():
+                met = first.time
+                first.go_on(attempt, seconds)
+                settled = first.time > met * (1 - WALK_GAIN)
+            if first.time >= before:
+                break
+        few = not (self.ordered or self._closed()) and self._few_loose(generation)
+        if not (self.ordered or walked or few) and self._far(self.aim()):
+            self._walk_on(first, generation)
+        if few and self._tell_apart():
+            generation = self._generation(self.aim(), generation.held)
+        self._raise_targets(Targets(self.memory, self.aim(), self.bound), generation)
+
+    def _far(self, step_time: float) -> bool:
+        """Whether so much is open below a step time that a longer walk may well better what short ones have met."""
+        return self.bound < (1.0 - FAR_GAP) * step_time
+
+    def _few_loose(self, generation: Generation) -> bool:
+        """Whether configurations without order are so few that they are told apart by their phases from the start."""
+        period = period_of(self.problem)
+        if period == 1:
+            return False
+        most = MANY_LOOSE if period**self.problem.interleaves <= MOST_BORDERS else FEW_LOOSE
+        return generation.few_under(self.aim(), most)
+
+    def _tell_apart(self) -> bool:
+        """Tell configurations without order apart by their phases from now on; False where that is nothing new."""
+        period = 1 if self.ordered else period_of(self.problem)
+        if self.memory.period == period:
+            return False
+        self.memory.period = period
+        self.memory.forget_trees()
+        return True
+
+    def _walk_on(self, first: FirstPlans, generation: Generation) -> None:
+        """Long walks while they find better plans: of columns that leave the kinds' order open no plan comes."""
+        left, in_vain = self.left(), 0
+        until = np.inf if left is None else time.monotonic() + LOOSE_SHARE * left
+        for attempt in range(LOOSE_WALKS):
+            if in_vain == LOOSE_IN_VAIN or time.monotonic() >= until or first.time > self.stopper.cutoff():
+                break
+            before = first.time
+            first.go_on(attempt, None if left is None else until - time.monotonic())
+            in_vain = 0 if first.time < before else in_vain + 1
+            self.report("walking on")
+        self.bound = max(self.bound, min(generation.bound(self.aim()), self.aim()))
+
+    def aim(self) -> float:
+        """The step time that a plan must beat: the best plan's, or less where others have set a cut-off."""
+        return min(self.best_time(), self.stopper.cutoff())
+
+    def _closed(self) -> bool:
+        """Whether nothing is left to prove."""
+        return self.bound >= min(self.best_time() * (1.0 - self.closing_gap), self.stopper.cutoff())
+
+    def _first_plans(self, warm_start: PipelinePlan | None) -> FirstPlans | None:
+        """Walks that have found a plan; None when there is no plan at all."""
+        first = FirstPlans(self.problem, self.graph, self.seed, self.stopper)
+        self.first = first
+        first.begin(warm_start)
+        if first.plan is None:
+            frugal = most_frugal_plan(self.problem, self.left())
+            if frugal is None or over_limit(self.problem, frugal):
+                return None
+            first.begin(frugal)
+        self.report("first plan")
+        return first
+
+    def _tree_of(self, columns: ColumnSet, target: float = np.inf) -> Search:
+        prices = self.memory.prices if columns.ordered else self.memory.loose_prices
+        return Search(self.problem, columns, self.paths, self.closing_gap, self.seed, self.stopper, target, prices)
+
+    def _go_on(self, run: TreeRun) -> None:
+        """Go on with a tree that an earlier solve had no time for, and with what is to prove then."""
+        self.memory.tree = None
+        self.search = tree = run.tree
+        run.resume(self.stopper, self._note)
+        self.report("going on")
+        targets = Targets(self.memory, self.aim(), self.bound)
+        targets.target = min(tree.target, targets.target)
+        end = self._run(run)
+        if self.hand_over:
+            return
+        if np.isinf(tree.target):  # of all configurations
+            self._searched_all(end)
+        else:
+            targets.searched(end, self.aim(), self.bound, self.tree_seconds, self.left())
+            if not self._slow():
+                self._raise_targets(targets)
+
+    def _raise_targets(self, targets: Targets, generation: Generation | None = None) -> None:
+        """Prove step times up to the best plan's, each in a tree of its own."""
+        while not self._closed():
+            generation = generation or self._generation(self.aim())
+            target = targets.settle(self.aim(), self.bound)
+            if targets.hemmed_in:
+                if self.first is not None:
+                    self._walk_on(self.first, generation)
+                raise TooManyColumns(f"the stages have more than {MOST_COLUMNS} configurations just above the bound")
+            self.report(f"pricing stage configurations under {target:.6g}")
+            self.bound = max(self.bound, min(generation.bound(target), target))
+            if self.bound >= target:
+                targets.proven(self.bound)
+                continue
+            try:
+                found = generation.columns_under(target, MOST_COLUMNS)
+            except TooManyColumns:
+                if targets.patient or self.problem.stages * self.problem.interleaves <= FEW_CHUNKS:
+                    raise
+                targets.crowded()
+                continue
+            if found is None:
+                self.bound = target
+                targets.proven(target)
+                continue
+            whole = targets.whole
+            self._leave()
+            self.search = tree = self._tree_of(found.columns, self.aim() if whole else target)
+            _, plan = self.best()
+            chosen = found.columns.find(plan) if whole and plan is not None and self.ordered else None
+            start_search(tree, chosen, found.first, found.held)
+            end = self._searched(tree, targets.patient)
+            if self.hand_over:
+                return
+            assert end is not None, "a target bounds the tree"
+            targets.searched(end, self.aim(), self.bound, self.tree_seconds, self.left())
+            if self._slow():
+                return
+        self.finished = self.bound < self.stopper.cutoff()
+
+    def _generation(self, step_time: float, held: Sequence[int] = ()) -> Generation:
+        return Generation(
+            self.problem,
+            step_time,
+            self.limits,
+            self.paths,
+            self.stopper,
+            self.ordered,
+            self.memory.period,
+            held,
+            self.workers,
+        )
+
+    def _leave(self) -> None:
+        """Keep what the present tree has found, for another takes its place."""
+        self.best()
+        if self.search is not None:
+            self._count(self.search)
+        self.search = None
+
+    def _count(self, search: Search) -> None:
+        self.counts["nodes"] += search.nodes
+        self.counts["lp_solves"] += search.lp_solves()
+
+    def _searched(self, tree: Search, patient: bool = False) -> TreeEnd | None:
+        """Search a tree; what it proves on the way counts. None when its columns hold no plan at all."""
+        self.tree_seconds = 0.0
+        self.counts["columns"] = max(self.counts["columns"], len(tree.columns))
+        self.report("solving the root")
+        root = bound_root(tree)
+        if np.isinf(root) and root > 0 and tree.plans.best is None and np.isinf(tree.target):
+            self.infeasible = True
+            return None
+        self.bound = max(self.bound, min(root, tree.cutoff))
+        many = tree.alive.sum() > FEW_TO_WALK
+        if self.first is None and tree.open and self.problem.interleaves > 1 and many and self._far(self.aim()):
+            self._walk_at_the_root(tree)
+        if tree.open and tree.plans.programs.places is not None:
+            # Many kinds: splits of stages close slowly what the MILP's rows by kind hold together.
+            return self._ended(TreeEnd.HANDED_OVER)
+        return self._run(TreeRun(tree, self.workers, self.seed, self._note, self.memory, patient))
+
+    def _walk_at_the_root(self, tree: Search) -> None:
+        """Where all configurations are listed and the root leaves much open, walk: what the tree anneals is short."""
+        _, plan = self.best()
+        first, left = self._first_plans(plan), self.left()
+        if first is None:
+            return
+        seconds = None if left is None else WALK_SHARE * left
+        first.start_again(seconds)
+        if first.time * (1.0 - FAR_GAP) <= self.stopper.cutoff():
+            first.go_on(0, seconds)
+        chosen = tree.columns.find(first.plan) if first.plan is not None else None
+        if chosen is not None:
+            tree.plans.try_choice(chosen)
+
+    def _run(self, run: TreeRun) -> TreeEnd:
+        """Search a tree whose root is bounded; where the time ends before the tree, a later solve goes on with it."""
+        before, began = run.rounds, time.monotonic()
+        try:
+            end = run.search()
+        except (OutOfTime, KeyboardInterrupt):
+            run.tree.rest()
+            self.memory.tree = run
+            raise
+        finally:
+            self.rounds += run.rounds - before
+            run.seconds += time.monotonic() - began
+            self.tree_seconds = run.seconds
+        if end is TreeEnd.DONE:
+            self.bound = max(self.bound, run.tree.cutoff)
+        return self._ended(end)
+
+    def _ended(self, end: TreeEnd) -> TreeEnd:
+        self.hand_over = self.hand_over or end is TreeEnd.HANDED_OVER
+        return end
+
+    def _note(self, bound: float, text: str) -> None:
+        self.bound = max(self.bound, bound)
+        self.report(text)
+
+    def solution(self) -> Solution:
+        """What has been found and proven."""
+        seconds = time.monotonic() - self.began
+        search = self.search
+        statistics: dict[str, float] = {"rounds": self.rounds}
+        if search is not None:
+            self._count(search)
+            if not self.finished:
+                tree = search.lower_bound() if search.open else 0.0
+                self.bound = max(self.bound, tree, min(search.root_bound, search.cutoff))
+        if self.paths.pool.size:
+            statistics |= {**self.counts, "cuts": self.paths.pool.size}
+        base = Solution(FEASIBLE, solver=SOLVER_NAME, seconds=seconds, statistics=statistics)
+        stopped = self.stopped or Termination.SOLVER_FAILURE
+        if self.bound >= self.stopper.cutoff() and stopped is not Termination.INTERRUPTED:
+            stopped = Termination.CUT_OFF
+        if self.infeasible:
+            return base.replace(status=INFEASIBLE, termination=Termination.INFEASIBLE)
+        self.memory.bound = max(self.memory.bound, min(self.bound, self.best_time()))
+        best, plan = self.best()
+        if plan is None:
+            return base.replace(bound=self.bound or None).ended_by(stopped)
+        bound = min(self.bound, best)
+        optimal = best - bound <= self.gap * abs(best) or self.finished
+        found = base.replace(plan=plan, objective=best, bound=bound, cuts=self._reported_cuts(plan))
+        return found.closed(interrupted=stopped is Termination.INTERRUPTED) if optimal else found.ended_by(stopped)
+
+    def keep(self, closed: Solution) -> None:
+        """Keep what another solver has proven and met for a later solve."""
+        best = np.inf if closed.objective is None else closed.objective
+        self.memory.bound = max(self.memory.bound, min(closed.bound or 0.0, best))
+        for cut in closed.cuts:
+            self.paths.pool.add(np.array(cut[: self.paths.classes]), cut[-1])
+
+    def _reported_cuts(self, plan: PipelinePlan) -> tuple[tuple[float, ...], ...]:
+        """The plan's longest paths, the LP's cuts and the newest others: R class counts and the lag total each."""
+        pool = self.paths.pool
+        if not pool.size:
+            return ()
+        held = self.search.master.held if self.search is not None and self.search.master is not None else []
+        durations = chunk_durations(self.problem, plan)[: self.paths.classes]
+        own = [self.paths.path(durations, prefer)[1] for prefer in (0, 1)]
+        numbers = dict.fromkeys([*own, *held, *range(max(0, pool.size - REPORTED_CUTS), pool.size)])
+        # The pool's constant holds the path's lags and the tail it ends with, so the tail counts stay 0.
+        tails = [0.0] * self.problem.stages
+        return tuple((*pool.counts[g].tolist(), *tails, float(pool.constant[g])) for g in numbers)

@@ -1,0 +1,170 @@
+"""Samples of a walk through choices: how long it will take, and choices from its depth.
+
+A sample goes down the walk level by level. Of all partial choices of a level that nothing rules out it keeps one for
+each group of places, drawn at random, which from then on stands for as many as it was drawn from (P.-C. Chen,
+"Heuristic sampling", SIAM Journal on Computing 21, 1992): so it sees a few hundred columns and tells, without bias,
+how many the walk has before it. One of the deepest partial choices, made whole, is where the walk would spend its
+time: its longest path is a row that prunes what lies around it, before the walk comes there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taylor.base.compiled import compiled, overwrite
+from taylor.pipeline_solver.tree.choice_walk import ChoiceWalk, in_order, prunes
+
+GROUPS = 64
+"""Groups of places of a level, of each of which a partial choice is kept."""
+
+FREE = np.iinfo(np.int64).max
+"""Place of the first chunk of a kind that no column chosen so far holds."""
+
+
+class Sample(NamedTuple):
+    """What a sample tells.
+
+    Parameters
+    ----------
+    steps : float
+        Columns that the walk looks at as a whole, as far as this sample tells.
+    looked : int
+        Columns that the sample looked at.
+    choice : int64 [S] or None
+        A column for each stage; None where its kinds could not be kept in order.
+    """
+
+    steps: float
+    looked: int
+    choice: NDArray[np.int64] | None
+
+
+def sample(walk: ChoiceWalk, cutoff: float, seed: int) -> Sample:
+    """Sample a walk of one part that has not begun."""
+    walk.catch_up()
+    rows, order, classes = walk.rows, walk.order, walk.classes
+    chosen = np.full(len(order), -1, dtype=np.int64)
+    steps, looked = sample_steps(
+        rows.costs, classes.listed, classes.begin, classes.crowd, classes.least, walk.known, walk.rest, *walk.moves,
+        rows.told.late, rows.told.early, cutoff, walk.rank, walk.partial[0], seed, chosen,
+    )  # fmt: skip
+    if (chosen < 0).any():
+        return Sample(steps, looked, None)
+    choice = np.empty(len(order), dtype=np.int64)
+    choice[order] = rows.members[chosen]
+    return Sample(steps, looked, choice)
+
+
+@compiled
+def sample_steps(  # type: ignore[no-untyped-def]
+    costs, listed, begin, crowd, least, rows, rest, first, of, behind, late, early, cutoff, rank, start, seed, chosen,
+):  # fmt: skip
+    """One sample: the columns that the walk would look at, and how many were.
+
+    `start` float64 [room] is what no column adds; the others are those of `walk_choices`. A choice is written to
+    `chosen` int64 [S]; where none is found, some of it stays -1.
+    """
+    np.random.seed(seed)
+    S, K = len(chosen), late.shape[1]
+    steps, looked = 0.0, 0
+    # What is kept of the level: its place, for how many it stands, its sums, first late and last early chunks, columns.
+    place, stands = np.zeros(1, dtype=np.int64), np.ones(1)
+    sums = np.empty((1, rows))
+    overwrite(sums[0], start, rows)
+    from_late, to_early = np.full((1, K), FREE), np.full((1, K), -1)
+    columns = np.full((1, S), -1)
+    for k in range(S):
+        found = np.zeros(GROUPS)
+        parent, column, there_at = np.empty(GROUPS, np.int64), np.empty(GROUPS, np.int64), np.empty(GROUPS, np.int64)
+        for x in range(len(place)):
+            for move in range(first[place[x]], first[place[x] + 1]):
+                c, there = of[move], behind[move]
+                looked += 1
+                steps += stands[x]
+                if crowd[c] >= 0 and prunes(sums[x], least[crowd[c]], rest[there], rows, cutoff, rank):
+                    continue
+                for q in range(begin[c], begin[c + 1]):
+                    i = listed[q]
+                    if q > begin[c]:
+                        looked += 1
+                        steps += stands[x]
+                    if not in_order(from_late[x], late[i], to_early[x], early[i]):
+                        continue
+                    if prunes(sums[x], costs[i], rest[there], rows, cutoff, rank):
+                        continue
+                    group = there % GROUPS
+                    found[group] += stands[x]
+                    if np.random.random() * found[group] < stands[x]:
+                        parent[group], column[group], there_at[group] = x, i, there
+        n = 0
+        for group in range(GROUPS):
+            n += found[group] > 0.0
+        if n == 0:
+            break
+        new_sums, new_columns = np.empty((n, rows)), np.empty((n, S), np.int64)
+        new_late, new_early = np.empty((n, K), np.int64), np.empty((n, K), np.int64)
+        place, stands = np.empty(n, np.int64), np.empty(n)
+        y = 0
+        for group in range(GROUPS):
+            if found[group] == 0.0:
+                continue
+            x, i = parent[group], column[group]
+            for p in range(rows):
+                new_sums[y, p] = sums[x, p] + costs[i, p]
+            for j in range(K):
+                new_late[y, j] = min(from_late[x, j], late[i, j])
+                new_early[y, j] = max(to_early[x, j], early[i, j])
+            overwrite(new_columns[y], columns[x], S)
+            new_columns[y, k] = i
+            place[y], stands[y] = there_at[group], found[group]
+            y += 1
+        sums, columns, from_late, to_early = new_sums, new_columns, new_late, new_early
+    drawn = np.random.random() * stands.sum()
+    x = 0
+    while x + 1 < len(stands) and drawn > stands[x]:
+        drawn -= stands[x]
+        x += 1
+    overwrite(chosen, columns[x], S)
+    _complete(
+        costs, rows, rest, listed, begin, first, of, behind, late, early, place[x], sums[x], from_late[x], to_early[x],
+        chosen,
+    )  # fmt: skip
+    return steps, looked
+
+
+@compiled
+def _complete(  # type: ignore[no-untyped-def]
+    costs, rows, rest, listed, begin, first, of, behind, late, early, place, sums, from_late, to_early, chosen,
+):  # fmt: skip
+    """Choose the stages that are left, each time the column under which the highest row is the least.
+
+    `sums`, `from_late` and `to_early`, of the choice so far, are written over.
+    """
+    for k in range(len(chosen)):
+        if chosen[k] >= 0:
+            continue
+        best, after = np.inf, -1
+        for move in range(first[place], first[place + 1]):
+            c, there = of[move], behind[move]
+            for q in range(begin[c], begin[c + 1]):
+                i = listed[q]
+                if not in_order(from_late, late[i], to_early, early[i]):
+                    continue
+                highest, p = -np.inf, rows - 1
+                while p >= 0 and highest < best:  # from the newest row on, which is the likeliest to tell
+                    highest = max(highest, sums[p] + costs[i, p] + rest[there, p])
+                    p -= 1
+                if highest < best:
+                    best, after, chosen[k] = highest, there, i
+        if after < 0:
+            return
+        i = chosen[k]
+        for p in range(rows):
+            sums[p] += costs[i, p]
+        for j in range(len(from_late)):
+            from_late[j] = min(from_late[j], late[i, j])
+            to_early[j] = max(to_early[j], early[i, j])
+        place = after

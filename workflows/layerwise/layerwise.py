@@ -1,0 +1,197 @@
+"""Layer-wise strategies from files: a job and its costs from profiles, a strategy file checked and priced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from taylor.base.errors import InputError
+from taylor.cost_model.measured.cost_table import CostProvider, MemorySettings, Setting
+from taylor.cost_model.measured.galvatron.step import galvatron_step_s
+from taylor.cost_model.measured.layer_strategy import LayerwisePlan
+from taylor.layerwise.checker import LayerwiseCheck, check_plan
+from taylor.layerwise.job import LayerwiseJob
+from taylor.parsers.galvatron.folder import ProfileFolder, read_folders
+from taylor.parsers.galvatron.strategy_file import StrategyFile, read_strategy
+from taylor.workflows.layerwise.measured_costs import CostRequest, provider_of
+
+
+@dataclass(frozen=True)
+class LayerwiseRequest:
+    """A job and where its costs come from.
+
+    Parameters
+    ----------
+    folders : tuple of Path
+        Folders of profiles.
+    tokens, hidden : int
+        Tokens a sample, width of the hidden states.
+    limit_gb : float
+        Memory of a rank, GB of 1024 MiB.
+    costs : str
+        ``taylor`` or ``galvatron``.
+    model, time_mode, memory_mode, by_bandwidth
+        As `CostRequest`.
+    kv_hidden, reduce_every_micro_batch, sequence_parallel
+        As `Setting`.
+    global_buffer, whole_mib, precision
+        As `LayerwiseJob`.
+    by_kind : tuple of int
+        Layers of each kind, in model order; empty: of one kind.
+    """
+
+    folders: tuple[Path, ...]
+    tokens: int
+    hidden: int
+    limit_gb: float
+    costs: str = "taylor"
+    model: str | None = None
+    time_mode: str | None = None
+    memory_mode: str | None = None
+    by_bandwidth: bool = False
+    kv_hidden: int | None = None
+    reduce_every_micro_batch: bool = False
+    sequence_parallel: bool = True
+    global_buffer: bool = False
+    whole_mib: bool = False
+    precision: str = "bf16"
+    by_kind: tuple[int, ...] = ()
+
+    def costs_text(self) -> str:
+        """Which costs price a file, and from which profiles."""
+        rules = "true rules on the measured tables" if self.costs == "taylor" else "Galvatron's own model"
+        modes = {"--time_mode": self.time_mode, "--memory_mode": self.memory_mode}
+        named = "".join(f" {flag} {mode}" for flag, mode in modes.items() if mode is not None)
+        folders = ", ".join(map(str, self.folders))
+        return f"{rules} (--costs {self.costs}{named}), profiles of {folders}"
+
+    def job(self, world: int, layers: int, names: Sequence[str] = ()) -> LayerwiseJob:
+        """The job on so many ranks.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The kinds of layers that have costs, in model order.
+
+        Raises
+        ------
+        InputError
+            When layers are not told for each of them.
+        """
+        counts = self.by_kind or (layers,)
+        if names and len(names) != len(counts):
+            raise InputError(
+                f"has {len(counts)} numbers, and the profiles have {len(names)} kinds of layers: {', '.join(names)}",
+                field="--layers", value=",".join(map(str, counts)), cure="give the layers of each, in this order",
+            )  # fmt: skip
+        if sum(counts) != layers:
+            raise InputError(
+                f"makes {sum(counts)} layers, and the plan has {layers}", field="--layers",
+                value=",".join(map(str, counts)), cure="correct it",
+            )  # fmt: skip
+        return LayerwiseJob(
+            world, layers, self.tokens, self.hidden, self.limit_gb * 1024, precision=self.precision,
+            sequence_parallel=self.sequence_parallel, reduce_every_micro_batch=self.reduce_every_micro_batch,
+            kv_hidden=self.kv_hidden, global_buffer=self.global_buffer, whole_mib=self.whole_mib,
+            kinds=tuple(zip(names, counts, strict=True)),
+        )  # fmt: skip
+
+    def provider(self, folder: ProfileFolder, world: int, layers: int) -> tuple[CostProvider, tuple[str, ...]]:
+        """The source of costs, and its warnings.
+
+        Raises
+        ------
+        InputError
+            When a profile is missing.
+        """
+        setting = Setting(1, 1, 1, self.tokens, self.hidden, sequence_parallel=self.sequence_parallel)
+        request = CostRequest(
+            world, setting, layers, self.model, self.costs, self.time_mode, self.memory_mode, self.by_bandwidth
+        )
+        provider, _, warnings = provider_of(folder, folder.model(self.model), request)
+        return provider, warnings
+
+
+@dataclass(frozen=True)
+class CheckedFile:
+    """A strategy file, checked.
+
+    Parameters
+    ----------
+    file : StrategyFile
+    found : LayerwiseCheck
+    formula_s : float or None
+        The step by Galvatron's own formula, s; None where the plan does not hold together.
+    memory : MemorySettings
+    warnings : tuple of str
+    costs : str
+        What it was priced with.
+    """
+
+    file: StrategyFile
+    found: LayerwiseCheck
+    formula_s: float | None
+    memory: MemorySettings
+    warnings: tuple[str, ...] = ()
+    costs: str = ""
+
+    @property
+    def plan(self) -> LayerwisePlan:
+        """The plan that the file holds."""
+        return self.file.plan
+
+    def to_dict(self) -> Mapping[str, Any]:
+        """As plain data."""
+        whole = self.formula_s is not None
+        return {
+            "step_s": self.found.step_s if whole else None,
+            "samples_a_s": self.plan.global_batch / self.found.step_s if whole else None,
+            "galvatron_formula_s": self.formula_s,
+            "usable_mib": self.found.usable_mib,
+            "stages": [asdict(stage) for stage in self.found.stages],
+            "costs": self.costs,
+            "faults": list(self.found.faults),
+            "notes": [*self.file.notes, *self.warnings],
+        }
+
+
+def check_file(path: Path, request: LayerwiseRequest, world: int | None = None) -> CheckedFile:
+    """Price a strategy file, a user's own or a rival's, and hold it to its memory.
+
+    Parameters
+    ----------
+    world : int, optional
+        Ranks, where the file does not say them.
+
+    Raises
+    ------
+    InputError
+        When the file or a profile cannot be used.
+    """
+    file = read_strategy(path, world)
+    plan = file.plan
+    folder = read_folders(list(request.folders))
+    provider, warnings = request.provider(folder, plan.world, len(plan.layers))
+    job = request.job(plan.world, len(plan.layers), provider.kinds)
+    try:
+        found = check_plan(job, plan, provider)
+        formula = None if not found.stages else plan_formula_s(job, plan, provider)
+    except InputError as error:
+        raise InputError(f"cannot be priced: {error}", file=path) from error
+    return CheckedFile(file, found, formula, provider.memory, warnings, request.costs_text())
+
+
+def plan_formula_s(job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvider) -> float | None:
+    """A plan's step by Galvatron's own formula, s; None with several interleaves, which it does not know."""
+    if plan.interleaves > 1:
+        return None
+    setting = Setting(
+        plan.stages, plan.global_batch, plan.micro_batches, job.tokens, job.hidden, job.precision,
+        job.sequence_parallel, job.reduce_every_micro_batch, plan.schedule, job.kv_hidden,
+    )  # fmt: skip
+    every = [provider.layer(*each, setting) for each in zip(job.kind_of, plan.layers, strict=True)]
+    starts = [sum(plan.division[:s]) for s in range(plan.stages + 1)]
+    rows = [every[start:end] for start, end in zip(starts[:-1], starts[1:], strict=True)]
+    return galvatron_step_s(rows, provider.ends(plan.ends, setting), plan.micro_batches)

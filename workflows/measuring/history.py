@@ -1,0 +1,407 @@
+"""The store of results: every run with its inputs, its plans and figures, and what was measured of them later."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import taylor
+from taylor.base.console import log
+from taylor.base.database import Database, open_database
+from taylor.base.errors import InputError, TaylorError
+from taylor.base.files import printable, read_text, write_atomic
+from taylor.parsers.write_back import write_plan
+from taylor.pipeline_solver.solving.result import Result
+
+if TYPE_CHECKING:  # an evaluation loads no tables
+    from taylor.workflows.ranking.rank import Ranking
+    from taylor.workflows.showing.planned_file import PlannedFile
+
+FILE = "history.sqlite"
+"""The store of a folder of results where no other is named."""
+
+NO_STORE = "none"
+
+MOST_TEXT = 4 * 2**20
+"""Longest configuration that is stored, characters."""
+
+WITH_CONFIGURATION = 20
+"""Plans of a ranking, the best, that are stored with their configurations."""
+
+MOST_MS = 1e12
+
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS taylor_runs (id TEXT PRIMARY KEY, at TEXT NOT NULL, command TEXT NOT NULL, "
+    "file TEXT NOT NULL, model TEXT NOT NULL, device TEXT NOT NULL, ranks INTEGER NOT NULL, version TEXT NOT NULL, "
+    "inputs TEXT NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS taylor_plans (run TEXT NOT NULL, number INTEGER NOT NULL, strategy TEXT NOT NULL, "
+    "status TEXT NOT NULL, step_ms DOUBLE PRECISION, gap DOUBLE PRECISION, mfu DOUBLE PRECISION, "
+    "peak_mib DOUBLE PRECISION, name TEXT NOT NULL, config TEXT, result TEXT NOT NULL, PRIMARY KEY (run, number))",
+    "CREATE TABLE IF NOT EXISTS taylor_measured (run TEXT NOT NULL, number INTEGER NOT NULL, at TEXT NOT NULL, "
+    "step_ms DOUBLE PRECISION, peak_mib DOUBLE PRECISION, source TEXT NOT NULL)",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan of a run, with what was measured of it last.
+
+    Parameters
+    ----------
+    number : int
+        Its place in the run, from 1.
+    strategy : str
+        The degrees.
+    step_ms, measured_ms : float or None
+        Told, and measured.
+    name : str
+        Of its configuration.
+    """
+
+    number: int
+    strategy: str
+    status: str
+    step_ms: float | None
+    gap: float | None
+    mfu: float | None
+    peak_mib: float | None
+    name: str
+    measured_ms: float | None = None
+    measured_mib: float | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a command, its plans the best first.
+
+    Parameters
+    ----------
+    at : str
+        When it ended, UTC.
+    count : int
+        Plans; `plans` may hold fewer.
+    """
+
+    id: str
+    at: str
+    command: str
+    file: str
+    model: str
+    device: str
+    ranks: int
+    version: str
+    count: int
+    plans: tuple[Plan, ...]
+
+
+@dataclass(frozen=True)
+class Store:
+    """A store of results.
+
+    Parameters
+    ----------
+    url : str
+        As `open_database` takes it.
+    field : str
+        The flag that names it.
+    """
+
+    url: str
+    field: str = "--store"
+
+    def ensure(self) -> None:
+        """Make the tables where they are missing: what cannot be written is refused before there is work to lose.
+
+        Raises
+        ------
+        InputError
+            When the store cannot be opened or written.
+        """
+        with self._open(write=True) as database:
+            for table in _TABLES:
+                database.do(table)
+
+    def add(self, run: Mapping[str, Any], plans: Sequence[Mapping[str, Any]]) -> str:
+        """Store a run; returns its name.
+
+        Parameters
+        ----------
+        run, plans : mapping, sequence of mappings
+            Columns of the tables but `id`, `at`, `version`, `run` and `number`.
+        """
+        name = secrets.token_hex(4)
+        row = {"id": name, "at": _now(), "version": taylor.__version__, **run}
+        with self._open(write=True) as database:
+            for table in _TABLES:
+                database.do(table)
+            database.do(_insert("taylor_runs", row), _cells(row))
+            rows = [{"run": name, "number": number, **plan} for number, plan in enumerate(plans, 1)]
+            if rows:
+                database.do_each(_insert("taylor_plans", rows[0]), [_cells(each) for each in rows])
+        return name
+
+    def runs(self, *, model: str = "", device: str = "", most: int = 20, plans: int = 1) -> list[Run]:
+        """The latest runs first.
+
+        Parameters
+        ----------
+        model, device : str
+            Only runs whose model or device has this in its name.
+        plans : int
+            How many of each run's plans to read, the best.
+        """
+        wanted = [f"%{text.lower()}%" for text in (model, device)]
+        with self._open(write=False) as database:
+            rows = database.do(
+                "SELECT id FROM taylor_runs WHERE lower(model) LIKE ? AND lower(device) LIKE ? "
+                "ORDER BY at DESC, id LIMIT ?",
+                (*wanted, most),
+            )
+            return [_run(database, row[0], plans) for row in rows]
+
+    def run(self, name: str, plans: int = 1000) -> Run:
+        """One run, by its name or the beginning of it.
+
+        Raises
+        ------
+        InputError
+            When there is none, or more than one.
+        """
+        with self._open(write=False) as database:
+            return _run(database, self._named(database, name), plans)
+
+    def result(self, name: str, number: int = 1) -> Result:
+        """A plan as the result of its solve.
+
+        Raises
+        ------
+        InputError
+            When there is none, or it is a row of a ranking, which holds no problem.
+        """
+        text, _ = self._cells(name, number, "result")
+        told = json.loads(text)
+        if "problem" not in told:
+            cure = f"solve its configuration: taylor history {name} --plan {number} -o FILE writes it"
+            raise InputError("is of a ranking, which keeps no problems", field="ID", value=name, cure=cure)
+        return Result.from_dict(told, Path(f"{name}"))
+
+    def configuration(self, name: str, number: int = 1) -> tuple[str, str]:
+        """Name and text of a plan's configuration.
+
+        Raises
+        ------
+        InputError
+            When there is none.
+        """
+        text, file = self._cells(name, number, "config")
+        if text is None:
+            raise InputError("is stored without its configuration", field="history", value=f"{name}, plan {number}")
+        return Path(file).name, text
+
+    def measure(
+        self, name: str, number: int, *, step_ms: float | None, peak_mib: float | None = None, source: str = ""
+    ) -> None:
+        """Store what was measured of a plan.
+
+        Raises
+        ------
+        InputError
+            When there is no such plan, or a value is none.
+        """
+        for field, value in (("--measured", step_ms), ("--peak", peak_mib)):
+            if value is not None and not (0 < value < MOST_MS and math.isfinite(value)):
+                raise InputError("must be a number > 0", field=field, value=value)
+        self._cells(name, number, "status")
+        with self._open(write=True) as database:
+            row = {"run": self._named(database, name), "number": number, "at": _now(), "step_ms": step_ms,
+                   "peak_mib": peak_mib, "source": source}  # fmt: skip
+            database.do(_insert("taylor_measured", row), list(row.values()))
+
+    def write_measured(self, folder: Path, *, device: str | None = None) -> int:
+        """Write what was measured as a table of runs with its configurations (``measured.csv``), as calibration reads.
+
+        Parameters
+        ----------
+        device : str, optional
+            Only what ran on this one, by its name.
+
+        Returns
+        -------
+        int
+            Rows.
+        """
+        with self._open(write=False) as database:
+            rows = database.do(
+                "SELECT m.run, m.number, m.step_ms, m.peak_mib, r.device, p.name, p.config FROM taylor_measured m "
+                "JOIN taylor_plans p ON p.run = m.run AND p.number = m.number JOIN taylor_runs r ON r.id = m.run "
+                "WHERE p.config IS NOT NULL ORDER BY m.at"
+            )
+        lines = ["file,step_ms,peak_mib,device"]
+        for number, (run, plan, step, peak, on, name, text) in enumerate(rows):
+            if device is not None and on != device:
+                continue
+            # The name comes from a store that others may write: only its ending is taken.
+            file = f"{number}-{run}-{plan}{Path(name).suffix if Path(name).suffix in SUFFIXES else '.yaml'}"
+            write_atomic(folder / file, text)
+            lines.append(f"{file},{step or ''},{peak or ''},{on}")
+        write_atomic(folder / "measured.csv", "\n".join(lines) + "\n")
+        return len(lines) - 1
+
+    def _open(self, *, write: bool) -> Any:
+        return open_database(self.url, write=write, field=self.field)
+
+    def _named(self, database: Database, name: str) -> str:
+        plain = name.replace("%", "").replace("_", "")
+        found = database.do("SELECT id FROM taylor_runs WHERE id LIKE ? LIMIT 2", (f"{plain}%",)) if plain else []
+        if len(found) != 1:
+            problem = "names several runs of the store" if found else "is no run of the store"
+            cure = "name more letters" if found else "taylor history lists them"
+            raise InputError(problem, field="ID", value=name, cure=cure)
+        return str(found[0][0])
+
+    def _cells(self, name: str, number: int, column: str) -> tuple[Any, str]:
+        with self._open(write=False) as database:
+            run = self._named(database, name)
+            rows = database.do(f"SELECT {column}, name FROM taylor_plans WHERE run = ? AND number = ?", (run, number))
+        if not rows:
+            raise InputError("has no such plan", field="--plan", value=number, cure=f"taylor history {name} lists them")
+        return rows[0][0], rows[0][1]
+
+
+SUFFIXES = (".yaml", ".yml", ".sh", ".toml", ".json")
+"""Endings of configurations."""
+
+
+def remember_solve(store: Store, command: str, arguments: Sequence[str], planned: PlannedFile) -> str | None:
+    """Store the run of a command that solved or evaluated one file; None, and a warning, where that fails."""
+    told = planned.result().to_dict()
+    own = _text(planned.config.path)
+    run = {
+        "command": command,
+        "file": str(planned.config.path),
+        "model": planned.config.model.name,
+        "device": planned.facts.device.spec.name,
+        "ranks": planned.config.strategy.world_size,
+        "inputs": json.dumps({"arguments": list(map(str, arguments)), "configuration": own}),
+    }
+    peaks = planned.solution.peak_memory_mib
+    plan = {
+        "strategy": json.dumps(told["strategy"]),
+        "status": str(planned.solution.status),
+        "step_ms": told["step_ms"],
+        "gap": planned.solution.gap,
+        "mfu": told["mfu"],
+        "peak_mib": max(peaks, default=None),
+        "name": planned.config.path.name,
+        "config": _with_plan(planned),
+        "result": json.dumps(told),
+    }
+    return _unless_it_fails(store, run, [plan])
+
+
+def remember_ranking(store: Store, command: str, arguments: Sequence[str], ranking: Ranking) -> str | None:
+    """Store the run of a command that ranked candidates, the best with their configurations."""
+    table = ranking.table[ranking.table["own"] == 0]
+    if table.empty:
+        return None
+    plans = []
+    for place, row in enumerate(table.to_dict("records")):
+        known = {key: value for key, value in row.items() if not _missing(value)}
+        peaks = json.loads(known.get("peak_memory", "[]"))
+        plans.append(
+            {
+                "strategy": json.dumps({name: known[name] for name in DEGREES if name in known}, default=int),
+                "status": str(known.get("status", "")),
+                "step_ms": known.get("cost"),
+                "gap": known.get("gap"),
+                "mfu": known.get("mfu"),
+                "peak_mib": max(map(float, peaks), default=None),
+                "name": Path(str(row["file"])).name,
+                "config": _text(Path(str(row["file"]))) if place < WITH_CONFIGURATION else None,
+                "result": json.dumps(known, default=float),
+            }
+        )
+    inputs = {"arguments": list(map(str, arguments)), "table": str(ranking.csv)}
+    run = {
+        "command": command,
+        "file": str(ranking.csv),
+        "model": ranking.model,
+        "device": ranking.device,
+        "ranks": ranking.ranks,
+        "inputs": json.dumps(inputs),
+    }
+    return _unless_it_fails(store, run, plans)
+
+
+DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "micro_batches")
+
+
+def _unless_it_fails(store: Store, run: Mapping[str, Any], plans: Sequence[Mapping[str, Any]]) -> str | None:
+    try:
+        return store.add(run, plans)
+    except TaylorError as error:
+        log.warning("the run is not remembered: %s", error)
+        return None
+
+
+_RUN = ("id", "at", "command", "file", "model", "device", "ranks", "version")
+_PLAN = ("number", "strategy", "status", "step_ms", "gap", "mfu", "peak_mib", "name")
+
+
+def _run(database: Database, name: str, plans: int) -> Run:
+    [row] = database.do(f"SELECT {', '.join(_RUN)} FROM taylor_runs WHERE id = ?", (name,))
+    [(count,)] = database.do("SELECT count(*) FROM taylor_plans WHERE run = ?", (name,))
+    told = database.do(
+        f"SELECT {', '.join(_PLAN)} FROM taylor_plans WHERE run = ? ORDER BY number LIMIT ?", (name, plans)
+    )
+    measured = {
+        number: {"measured_ms": step, "measured_mib": peak}
+        for number, step, peak in database.do(
+            "SELECT number, step_ms, peak_mib FROM taylor_measured WHERE run = ? ORDER BY at", (name,)
+        )
+    }
+    found = [dict(zip(_PLAN, cells, strict=True)) | measured.get(cells[0], {}) for cells in told]
+    return Run(**dict(zip(_RUN, row, strict=True)), count=count, plans=tuple(Plan(**each) for each in found))
+
+
+def _with_plan(planned: PlannedFile) -> str | None:
+    """The configuration with the plan that was found, whether or not it was written anywhere."""
+    written = planned.files.get("config")
+    if written is not None or planned.own is planned.solution:
+        return _text(Path(written or planned.config.path))
+    with tempfile.TemporaryDirectory(prefix="taylor-") as folder, suppress(TaylorError):
+        copy = Path(folder) / planned.config.path.name
+        return _text(write_plan(planned.config.replace(schedule=planned.problem.schedule), planned.plan, output=copy))
+    return None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        text = read_text(path, limit_bytes=MOST_TEXT)
+    except (InputError, OSError):
+        return None
+    return None if "\0" in text else text
+
+
+def _missing(value: Any) -> bool:
+    return value is None or value != value or str(value) == "<NA>"
+
+
+def _cells(row: Mapping[str, Any]) -> list[Any]:
+    return [printable(value) if isinstance(value, str) else value for value in row.values()]
+
+
+def _insert(table: str, row: Mapping[str, Any]) -> str:
+    return f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join('?' * len(row))})"
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="milliseconds")

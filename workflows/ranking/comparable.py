@@ -1,0 +1,54 @@
+"""Puts the times of candidates on one footing: what some measured ones do not tell, none counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from taylor.base.console import log
+from taylor.cost_model.profile import TimeRatios
+from taylor.workflows.ranking.candidate_file import CandidateFile
+
+ESTIMATE = "estimate"
+
+COSTS = {"lag": "transfers between stages", "embedding": "the embedding", "tail": "the end of the step"}
+"""Costs of `TimeRatios` that a measurement may lack, by field, as a reader calls them."""
+
+
+def on_one_footing(candidates: Sequence[CandidateFile]) -> list[CandidateFile]:
+    """The candidates with only those costs that all measured ones tell, as far as any is measured.
+
+    A step time with the transfers in it would rank behind one without them for that alone. Where the measured ones
+    agree, estimates beside them follow; where they do not, the cost is left out of all, and a line says so.
+    """
+    measured = [one for one in candidates if one.ratios is not None and one.ratios.source != ESTIMATE]
+    if not measured:
+        return list(candidates)
+    gone = []
+    for cost, words in COSTS.items():
+        told = [_tells(one, cost) for one in measured if cost != "lag" or _stages(one) > 1]
+        if told and all(told):
+            continue
+        gone.append(cost)
+        if any(told):
+            log.warning(
+                "%d of %d measured candidates tell nothing of %s: it is left out of all, so that they compare",
+                told.count(False),
+                len(told),
+                words,
+            )
+    return [one if one.ratios is None else replace(one, ratios=_without(one.ratios, gone)) for one in candidates]
+
+
+def _tells(candidate: CandidateFile, cost: str) -> bool:
+    return bool(getattr(candidate.ratios, cost) > 0)
+
+
+def _stages(candidate: CandidateFile) -> int:
+    return 1 if candidate.config is None else candidate.config.strategy.pp
+
+
+def _without(ratios: TimeRatios, costs: Sequence[str]) -> TimeRatios:
+    gone: dict[str, Any] = dict.fromkeys(costs, 0.0)
+    return replace(ratios, **gone)

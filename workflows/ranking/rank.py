@@ -1,0 +1,189 @@
+"""Many candidates: each solved on its own, kept when done, ranked by step time."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from taylor.base.errors import TaylorError
+from taylor.base.files import printable, write_atomic
+from taylor.base.interrupts import hold_interrupts
+from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import FEASIBLE, Solution
+from taylor.workflows.ranking.candidate_file import CandidateFile
+from taylor.workflows.ranking.own_plans import best_entries, given_entries, own_solution, problem_of
+from taylor.workflows.ranking.rank_solves import RankSolves
+from taylor.workflows.ranking.rank_table import NOT_SOLVED, RankEntry, failed_row, ranked_table, solved_row
+from taylor.workflows.running.kept_solves import SolveStore
+from taylor.workflows.running.process_pool import Failed
+from taylor.workflows.running.run_folder import new_run_folder
+
+SHOWN_COLUMNS = ("dp", "tp", "pp", "ep", "vpp", "mbs", "micro_batches", "cost", "gap", "status")
+SHOWN_CANDIDATES = 10
+"""What a notebook shows of a ranking."""
+
+PROVEN_CANDIDATES = 5
+"""How many of the best candidates are solved to their end."""
+
+SOLVED = "solved_config"
+"""Folder, in that of a run, of the configurations with their plans."""
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """How candidates are solved and where the results go.
+
+    Parameters
+    ----------
+    how : SolveOptions
+        How each candidate is solved.
+    workers : int
+        Candidates solved at once, a process each.
+    report : Path or bool
+        The page to write; True puts it beside the table, False writes none.
+    output : Path
+        Folder of the table, the solves that are done, and the folders of the runs.
+    prove : int or None
+        How many of the best are solved to their end; the others stop where it is proven that they are not among
+        them. None: all are.
+    train_tokens : float or None
+        Tokens of the whole training, for its length in days.
+    made_for_model : bool
+        The files were made for a model: the plans in them are nobody's, so that nothing is compared with them.
+    """
+
+    how: SolveOptions = DEFAULT_OPTIONS
+    workers: int = field(default_factory=lambda: os.cpu_count() or 1)
+    report: Path | bool = True
+    output: Path = Path("pipeline_output")
+    prove: int | None = PROVEN_CANDIDATES
+    train_tokens: float | None = None
+    made_for_model: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class Ranking:
+    """The ranked table (best first, failures last), the files written, and the folder of the run.
+
+    Parameters
+    ----------
+    model, device, ranks : str, str, int
+        Of the first candidate that can be read.
+    """
+
+    table: pd.DataFrame
+    csv: Path
+    report: Path | None
+    folder: Path | None = None
+    model: str = ""
+    device: str = ""
+    ranks: int = 0
+
+    def __repr__(self) -> str:
+        return f"{self._head()}\n{self._shown().to_string(index=False)}"
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(self._head())}</p>{self._shown().to_html(index=False)}"
+
+    def _head(self) -> str:
+        candidates = self.table[self.table["own"] == 0]
+        solved = int(candidates["objective"].notna().sum())
+        return f"{solved} of {len(candidates)} candidates solved, cost in ms a step; {self.csv}"
+
+    def _shown(self) -> pd.DataFrame:
+        return self.table[list(SHOWN_COLUMNS)].head(SHOWN_CANDIDATES)
+
+
+def rank(
+    candidates: Sequence[CandidateFile],
+    options: RankOptions,
+    executor: Executor | None = None,
+    pruned: pd.DataFrame | None = None,
+    own: CandidateFile | bool = True,
+) -> Ranking:
+    """Solve every candidate and rank them by step time.
+
+    Each finished solve is kept on disk at once, so that a killed run, started again, solves only what
+    is missing. A candidate that fails keeps its row with the reason. What the table names lies in a folder of this
+    run alone.
+
+    Parameters
+    ----------
+    executor : concurrent.futures.Executor, optional
+        Where the solves run; a pool of `options.workers` processes when not given.
+    pruned : DataFrame, optional
+        What the search removed and why, for the report.
+    own : CandidateFile or bool
+        What the candidates are compared with in a row of its own: the plan of the configuration that they come from;
+        True: for each job, the best of the plans that their own files hold; False: nothing.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        After the rows finished so far were written.
+    """
+    rows: dict[int, Mapping[str, Any]] = {}
+    problems: dict[int, PipelineProblem] = {}
+    for number, candidate in enumerate(candidates):
+        try:
+            problems[number] = problem_of(candidate)
+        except TaylorError as error:
+            rows[number] = failed_row(str(error))
+    own = False if options.made_for_model else own
+    own_plans = _own_plans(candidates, problems) if own is True else {}
+    compared = best_entries(candidates, problems, own_plans) if own is True else given_entries(own)
+
+    def keep(number: int, found: Solution | Failed) -> None:
+        if isinstance(found, Failed):
+            rows[number] = failed_row(found.reason)
+        else:
+            rows[number] = solved_row(problems[number], found)
+
+    rivals = {number: candidates[number].job for number in problems}
+    solves = RankSolves(problems, rivals, options.prove, options.how, SolveStore(options.output), keep, own_plans)
+    for number, solution in own_plans.items():
+        if solution.status == FEASIBLE:
+            solves.note_step(number, solution.objective)
+    run = new_run_folder(options.output)
+    csv = options.output / f"test_result_{run.name}.csv"
+    try:
+        solves.run(options.workers, executor)
+    finally:
+        with hold_interrupts():
+            solved = [RankEntry(one, rows.get(number, NOT_SOLVED)) for number, one in enumerate(candidates)]
+            table = ranked_table([*solved, *compared], run / SOLVED, options.train_tokens)
+            text = table.to_csv(index=False, lineterminator="\n")
+            for path in (run / csv.name, csv):
+                write_atomic(path, text)
+    report = None
+    if options.report:
+        report = options.report if isinstance(options.report, Path) else csv.with_suffix(".html")
+        from taylor.workflows.ranking.rank_page import write_ranking_page
+
+        drawn = {printable(candidates[number].path.name): problem for number, problem in problems.items()}
+        write_ranking_page(report, table, drawn, candidates, pruned)
+        write_atomic(run / csv.with_suffix(".html").name, report.read_bytes())
+    return Ranking(table, csv, report, run, *_job(candidates))
+
+
+def _job(candidates: Sequence[CandidateFile]) -> tuple[str, str, int]:
+    """Model, device and ranks of the first candidate that can be read."""
+    for one in candidates:
+        if one.config is not None:
+            device = "" if one.device is None else one.device.spec.name
+            return one.config.model.name, device, one.config.strategy.world_size
+    return "", "", 0
+
+
+def _own_plans(candidates: Sequence[CandidateFile], problems: Mapping[int, PipelineProblem]) -> dict[int, Solution]:
+    """The plans that the candidates' files hold, by the candidate's number."""
+    found = {number: own_solution(candidates[number], problem) for number, problem in problems.items()}
+    return {number: solution for number, solution in found.items() if solution is not None}

@@ -1,0 +1,102 @@
+"""Explains why one strategy is, or is not, a candidate of a search, and lists the rules that decide it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from taylor.base.errors import InputError
+from taylor.cost_model.memory import StageBreakdown, lightest_plan, stage_breakdown
+from taylor.cost_model.strategy import Strategy
+from taylor.dryrun.interface import DryRun
+from taylor.dryrun.stage_memory import StageMemory
+from taylor.nd_search.options import SearchContext
+from taylor.nd_search.rules import list_rules
+from taylor.nd_search.search import explain
+from taylor.nd_search.space import with_ruled_splits
+from taylor.nd_search.user_rules import load_user_rules
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, NONE
+from taylor.workflows.searching.search import StrategySearchOptions
+from taylor.workflows.showing.dryrun_result import stage_memories
+from taylor.workflows.showing.memory_interval import reserve
+from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.dryrun_backend import open_backend
+from taylor.workflows.statement.job_facts import JobFacts, tell_head, tell_misspelled, tell_notes
+from taylor.workflows.statement.schedules import require_schedule
+from taylor.workflows.statement.stated_file import read_for
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why a strategy is or is not a candidate; its memory by stage under the most recompute, MiB.
+
+    `measured` is what a dry-run of the same plan saw, of the stages that ran, where a backend sees it.
+    """
+
+    reasons: tuple[str, ...]
+    stages: tuple[StageBreakdown, ...]
+    limit_mib: float
+    measured: tuple[StageMemory, ...] = ()
+
+
+def describe_rules(options: StrategySearchOptions) -> str:
+    """The rules, one line each, the user's own included."""
+    return list_rules(load_user_rules(options.rules_path))
+
+
+def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
+    """Why one strategy is, or is not, a candidate, and what memory it needs.
+
+    Parameters
+    ----------
+    name : str
+        Degrees as file names carry them, ``DP16_TP4_PP16_EP8``; ``CP``, ``VPP`` and ``MBS`` may follow.
+
+    Raises
+    ------
+    InputError
+        When the name is not of that form.
+    """
+    config = read_for(options.path, options.register_path, options.dryruns.env_json, options.margin)
+    chosen = choose_device(config, options.device, options.register_path)
+    facts, device = JobFacts(config, chosen), chosen.spec
+    tell_misspelled([config])
+    tell_head([f"{config.path}: {facts.model_line(options.register_path)}", facts.device_line()])
+    tell_notes(config)
+    strategy = _strategy_of(name, config, options.space.gbs)
+    strategy = with_ruled_splits(strategy, SearchContext.settle(config, device, options.space), options.space)
+    lines = explain(config, device, options.space, strategy, options.rules_path)
+    lines += [sentence for sentence in (reserve(config),) if sentence is not None]
+    limit = config.memory_limit_mib(device)
+    if strategy.micro_batches < 1 or strategy.pp * strategy.vpp > sum(config.model.layer_counts().values()):
+        return Explanation(tuple(lines), (), limit)
+    try:
+        require_schedule(config.replace(strategy=strategy))
+    except InputError as error:
+        return Explanation((*lines, f"no memory by stage: {error.problem}"), (), limit)
+    recompute = NONE if options.space.recompute == "none" else FULL
+    schedule = config.schedule_for(strategy.vpp)
+    plan = lightest_plan(config.model, strategy, config.rules, recompute, schedule)
+    stages = stage_breakdown(config.model, strategy, config.rules, plan, schedule)
+    measured: tuple[StageMemory, ...] = ()
+    if options.dryruns.backend == "torch":
+        with open_backend(options.dryruns, config, options.ranking.output) as backend:
+            assert backend is not None
+            run = DryRun(config.replace(schedule=schedule), strategy, plan)
+            measured = stage_memories(backend.measure([run])[0])
+    return Explanation(tuple(lines), tuple(stages), limit, measured)
+
+
+def _strategy_of(name: str, config: TrainingConfig, gbs: int | None) -> Strategy:
+    degrees: dict[str, int] = {}
+    for part in name.upper().split("_"):
+        match = re.fullmatch(r"(DP|TP|PP|EP|CP|VPP|MBS)([1-9][0-9]{0,6})", part)
+        if match is None:
+            raise InputError("is not of the form DP16_TP4_PP16_EP8", field="--explain", value=name)
+        degrees[match[1].lower()] = int(match[2])
+    own = config.strategy
+    strategy = own.replace(**degrees)
+    batch = gbs or own.global_batch
+    per_step = strategy.dp * strategy.mbs
+    return strategy.replace(micro_batches=batch // per_step)

@@ -1,0 +1,354 @@
+"""A job made of a model alone: stated in a framework's own file, its strategy searched, the best one written."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from taylor.base.budget import TimeBudget
+from taylor.base.console import log
+from taylor.base.errors import InfeasibleError, InputError
+from taylor.base.files import printable, write_atomic
+from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.strategy import Strategy
+from taylor.nd_search.emit import emit_yaml
+from taylor.nd_search.options import SearchOptions
+from taylor.nd_search.search import search
+from taylor.parsers.huggingface.registered import naming
+from taylor.parsers.new_file import NewFile, NewJob, difference
+from taylor.parsers.new_files import NEW_FILES
+from taylor.parsers.read import config_of
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline_solver.columns.stage_tuples import FEW_KINDS
+from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
+from taylor.pipeline_solver.model.solution import NO_SOLUTION
+from taylor.register.device import DeviceSpec
+from taylor.register.model import ModelSpec
+from taylor.register.registry import Registry
+from taylor.workflows.ranking.candidates import load_candidates
+from taylor.workflows.ranking.rank import RankOptions, rank
+from taylor.workflows.searching.quick_solves import QuickSolves
+from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.job_facts import degrees_text
+from taylor.workflows.statement.stated_file import read_for
+
+USUAL_BATCH = 1024
+"""Samples a step where nobody says."""
+
+SOLVED_STRATEGIES = 6
+"""Strategies, the quickest by their first plan, that are solved and compared."""
+
+RANKED_STRATEGIES = 20
+"""Strategies, the quickest by their first plan, that a ranking of a model's solves."""
+
+SECONDS_EACH = 6.0
+"""Longest that one of them may take."""
+
+SECONDS_CHOSEN = 30.0
+"""Longest that the proof for the one chosen takes where nobody says."""
+
+QUICK_SHARE = 0.25
+"""Share of a time limit that the quick solves before the choice may take."""
+
+LONG_SEQUENCE = 32_768
+"""Tokens of a sample from which on context parallelism is searched too."""
+
+
+NEUTRAL = "json"
+"""The framework of a file that describes a model and its training, and starts none."""
+
+FRAMEWORKS = (*NEW_FILES, NEUTRAL)
+"""What ``--framework`` takes."""
+
+ASCEND = "ascend"
+"""How the names of Ascend's devices begin."""
+
+
+@dataclass(frozen=True)
+class ModelJob:
+    """What a model is to be trained on and with.
+
+    Parameters
+    ----------
+    path : Path
+        The model's configuration.
+    world_size : int
+        Ranks to plan for.
+    seq_length, gbs : int or None
+        Tokens a sample and samples a step; the file's own, else usual ones, which is said.
+    fix : mapping of dimension to int
+        Degrees that are given.
+    device : str or None
+        Name of a registered device.
+    margin : MemoryMargin
+        What every device keeps free.
+    framework : str or None
+        One of `FRAMEWORKS`: what the job runs under, and whose file is written. None: the usual one of the device
+        that can describe the model.
+    allow_illegal : tuple of str
+        Legality rules that are not asked.
+    """
+
+    path: Path
+    world_size: int
+    seq_length: int | None = None
+    gbs: int | None = None
+    fix: Mapping[str, int] = field(default_factory=dict)
+    device: str | None = None
+    register_path: Path | None = None
+    max_expert_parallel: int = 64
+    margin: MemoryMargin = MemoryMargin()
+    framework: str | None = None
+    allow_illegal: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """What its files are called: like the model's file, or its folder where that is a ``config.json``."""
+        path = self.path.resolve()
+        return printable(path.parent.name if path.stem == "config" and path.parent.name else path.stem)
+
+
+def model_file(model: str, output: Path, register_path: Path | None = None) -> Path:
+    """The configuration of a model that is named.
+
+    Parameters
+    ----------
+    model : str
+        A ``config.json`` or a folder with one, or the name of a registered model.
+    output : Path
+        Its folder ``jobs`` takes the file that names a registered model.
+
+    Raises
+    ------
+    InputError
+        When no such model is registered (the near names are told).
+    """
+    path = config_of(Path(model))
+    if path.suffix == ".json" or path.is_file():
+        return path
+    name = Registry.load(register_path).model(model).name
+    return write_atomic(output / "jobs" / re.sub(r"[^\w.+-]", "-", name) / "config.json", naming(name))
+
+
+def choose_strategy(
+    job: ModelJob, how: SolveOptions, workers: int, output: Path, executor: Executor | None = None
+) -> Path:
+    """Search the strategies of a job, solve the quickest, and write the best of them as a configuration.
+
+    Parameters
+    ----------
+    how : SolveOptions
+        How a strategy is solved; half of its time limit is that of all of them, and each takes `SECONDS_EACH` at most.
+    workers : int
+        Strategies solved at once.
+    output : Path
+        Its folder ``jobs`` takes what is written.
+    executor : concurrent.futures.Executor, optional
+        Where they are solved, in place of this machine.
+
+    Returns
+    -------
+    Path
+        A file of the job's framework with the strategy, an even split of the layers and full recompute.
+
+    Raises
+    ------
+    InputError
+        When the model cannot be read, or no strategy is legal.
+    InfeasibleError
+        When none fits the device's memory.
+    """
+    budget = TimeBudget.of(how.time_limit)
+    folder = output / "jobs" / job.name
+    files = write_strategies(job, output, SOLVED_STRATEGIES, how, workers)
+    config = read_for(files[0], job.register_path, margin=job.margin)
+    device = choose_device(config, job.device, job.register_path).spec
+    # Half of the remaining time goes into the choice, whose solves stand in line for the processes.
+    left = budget.part(2 * -(-len(files) // workers))
+    limit = SECONDS_EACH if left is None else min(SECONDS_EACH, left)
+    each = replace(how, time_limit=limit, workers=1)
+    candidates = load_candidates(
+        files, device, register_path=job.register_path, margin=job.margin, allow_illegal=job.allow_illegal
+    )
+    options = RankOptions(each, workers, report=False, output=folder, prove=1)
+    ranking = rank(candidates, options, executor, own=False)
+    best = ranking.table.iloc[0]
+    if not best["cost"] > 0:
+        waiting = ranking.table[ranking.table["status"] == str(NO_SOLUTION)]
+        if waiting.empty:
+            raise InfeasibleError(f"{job.path}: none of the strategies solved has a plan: {best['reason']}")
+        best = min((row for _, row in waiting.iterrows()), key=lambda row: _place(files, row["file"]))
+        log.warning("no plan was found within %g s a strategy: the quickest by the estimate is taken", limit)
+    for _, row in ranking.table.iterrows():
+        if row["cost"] > 0:
+            degrees = f"DP{row['dp']} TP{row['tp']} PP{row['pp']} EP{row['ep']} CP{row['cp']} VPP{row['vpp']}"
+            log.info("  %s, micro-batch %s: %.0f ms a step", degrees, row["mbs"], row["cost"])
+    strategy = read_for(Path(best["file"]), job.register_path).strategy
+    log.info("chosen: %s", degrees_text(strategy))
+    text = launcher_of(config).with_strategy(config, strategy, None, {})
+    return write_atomic(folder / f"{job.name}{config.path.suffix}", text)
+
+
+def write_strategies(
+    job: ModelJob, output: Path, most: int, how: SolveOptions = DEFAULT_OPTIONS, workers: int | None = None
+) -> list[Path]:
+    """Search the strategies of a job and write the quickest by a quick solve, each as a configuration.
+
+    Parameters
+    ----------
+    output : Path
+        Its folder ``jobs`` takes them.
+    most : int
+        How many are written at most.
+    how, workers
+        How a strategy is solved quickly, and how many at once; as many as there are cores when left out.
+
+    Returns
+    -------
+    list of Path
+        The quickest first; all in one folder, which holds no other.
+
+    Raises
+    ------
+    InputError
+        When the model cannot be read, or no strategy is legal.
+    InfeasibleError
+        When none fits the device's memory, or none has a plan.
+    """
+    config = read_for(state_model(job, output), job.register_path, margin=job.margin)
+    chosen = choose_device(config, job.device, job.register_path)
+    workers = workers or os.cpu_count() or 1
+    until = math.inf if how.time_limit is None else time.monotonic() + QUICK_SHARE * how.time_limit
+    solves = QuickSolves(
+        config,
+        chosen,
+        how=how,
+        workers=workers,
+        register_path=job.register_path,
+        allow_illegal=job.allow_illegal,
+        until=until,
+    )
+    found = search(config, chosen.spec, replace(_space(job, config), profile_num=most), quick_solve=solves)
+    which = [int(index) for index in found.chosen]
+    log.info(
+        "%s: %d legal strategies on %d ranks of %s, %d of them may fit; the quickest %d by their first plan are solved",
+        job.name, found.counts["legal"], job.world_size, chosen.spec.name, len(found.candidates), len(which),
+    )  # fmt: skip
+    return emit_yaml(found, config, output / "jobs" / job.name / "strategies", which=which)
+
+
+def _place(files: list[Path], name: str) -> int:
+    """Where a file stands among those that were solved, the quickest first."""
+    return [printable(str(file)) for file in files].index(name)
+
+
+def state_model(job: ModelJob, output: Path) -> Path:
+    """Write a file of the job's framework that trains the model with a sequence and a batch, and no degrees yet.
+
+    Parameters
+    ----------
+    output : Path
+        Its folder ``jobs`` takes it.
+
+    Raises
+    ------
+    InputError
+        When the model cannot be read, or the framework that is named cannot describe it.
+    """
+    config = read_for(job.path, job.register_path)
+    rules = config.rules if job.seq_length is None else config.rules.replace(seq_length=job.seq_length)
+    samples = job.gbs or (config.strategy.global_batch if config.strategy.global_batch > 1 else USUAL_BATCH)
+    if job.gbs is None and samples == USUAL_BATCH:
+        log.info("no batch named: %d samples a step are assumed; --gbs names another", samples)
+    if job.seq_length is None:
+        log.info("no sequence named: %d tokens a sample; --seq names another", rules.seq_length)
+    device = choose_device(config, job.device, job.register_path).spec
+    folder = output / "jobs" / job.name
+    new = NewJob(config.model.replace(name=job.name), rules.seq_length, samples, job.world_size, per_node(device))
+    for one in _frameworks(job, config, device):
+        target = folder / f"{job.name}.model{one.suffix}"
+        problem = _write_new(one, new, target, job.register_path)
+        if problem is None:
+            by = "named" if job.framework else "assumed; --framework names another"
+            log.info("framework: %s (%s, %s)", one.name, one.title, by)
+            return target
+        if job.framework:
+            cure = f"use one of {', '.join(name for name in FRAMEWORKS if name != one.name)}"
+            raise InputError(f"cannot describe {job.name}: {problem}", field="--framework", value=one.name, cure=cure)
+        log.warning("%s's files cannot describe %s: %s", one.title, job.name, problem)
+    log.info("framework: %s; the plan is written as JSON, which starts no training", rules.framework.name)
+    strategy = Strategy(1, 1, 1, micro_batches=samples)
+    text = launcher_of(config).with_strategy(config.replace(rules=rules, plan=None), strategy, None, {})
+    return write_atomic(folder / f"{job.name}.model{config.path.suffix}", text)
+
+
+def per_node(device: DeviceSpec) -> int:
+    """Devices of a host: those of its nearest links, eight where these join a whole rack."""
+    cards = next((tier.cards for tier in device.links if tier.name == "node" and tier.cards), None)
+    return cards or min(8, device.domain.cards or 8)
+
+
+def _frameworks(job: ModelJob, config: TrainingConfig, device: DeviceSpec) -> list[NewFile]:
+    """The frameworks to try, the one that is named alone; none for `NEUTRAL`.
+
+    Raises
+    ------
+    InputError
+        When there is none of that name.
+    """
+    asked = job.framework
+    if asked == NEUTRAL:
+        return []
+    if asked is not None:
+        if asked not in NEW_FILES:
+            cure = f"use one of {', '.join(FRAMEWORKS)}"
+            raise InputError("is no framework", field="--framework", value=asked, cure=cure)
+        return [NEW_FILES[asked]]
+    usual = [one for one in NEW_FILES.values() if one.on_ascend is device.name.startswith(ASCEND)]
+    own = NEW_FILES.get(config.rules.framework.name)
+    if own is not None and own not in (next(iter(NEW_FILES.values())), *usual):
+        return [own]  # the model's own file names it
+    return usual
+
+
+def _write_new(one: NewFile, new: NewJob, target: Path, register_path: Path | None) -> str | None:
+    """Write a framework's file for a model; what it cannot say of it, where it cannot."""
+    try:
+        write_atomic(target, one.text(new))
+        written = read_for(target, register_path)
+    except InputError as error:
+        return error.problem
+    return difference(_trained(one, new.model), written.model)
+
+
+def _trained(one: NewFile, model: ModelSpec) -> ModelSpec:
+    """What a framework trains of a model."""
+    if not one.trains_mtp and model.mtp_layers:
+        log.warning("%s trains %s without its MTP module", one.title, model.name)
+        return model.replace(mtp_layers=0)
+    return model
+
+
+def _space(job: ModelJob, config: TrainingConfig) -> SearchOptions:
+    searched = ["dp", "tp", "pp", "ep", "mbs"]
+    # With more runs of unlike layers a solve of several interleaves is long.
+    if len(config.model.layer_counts()) <= FEW_KINDS:
+        searched.append("vpp")
+    if config.rules.seq_length >= LONG_SEQUENCE:
+        searched.append("cp")
+    return SearchOptions(
+        world_size=job.world_size,
+        max_expert_parallel=job.max_expert_parallel,
+        search=tuple(searched),
+        fix=job.fix,
+        bounds={"mbs": (1, 4), "vpp": (1, 2)},
+        spread=False,
+        disabled_rules=job.allow_illegal,
+    )

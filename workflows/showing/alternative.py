@@ -1,0 +1,66 @@
+"""How one choice of interleaves and schedule came out, and what it is called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from taylor.pipeline.schedule import ScheduleSpec
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """How one choice of interleaves and schedule came out.
+
+    Parameters
+    ----------
+    status : str
+        The solve's own status (``cut_off``: its bound passed the best plan of another choice) or
+        ``impossible`` (the schedule does not exist for these numbers; `note` says why).
+    objective, bound : float or None
+        In body-layer forward times, comparable between choices.
+    label : str
+        What was tried, where that is not interleaves and schedule: the devices in the order of the stages.
+    """
+
+    interleaves: int
+    schedule: ScheduleSpec
+    status: str
+    objective: float | None = None
+    bound: float | None = None
+    seconds: float = 0.0
+    note: str = ""
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """What was tried as a person writes it: schedule and interleaves unless it has a label."""
+        return self.label or choice_name(self.interleaves, self.schedule)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The alternative as plain data."""
+        return {
+            "name": self.name,
+            "interleaves": self.interleaves,
+            "schedule": self.schedule.name,
+            "status": self.status,
+            "objective": self.objective,
+            "bound": self.bound,
+            "note": self.note,
+        }
+
+    @property
+    def outcome(self) -> str:
+        """Status and figure in a few words."""
+        if self.objective is not None:
+            return f"{self.status}, step {self.objective:,.2f}"
+        if self.bound is not None:
+            return f"{self.status}, bound {self.bound:,.2f}"
+        return f"{self.status}, {self.note}" if self.note else self.status
+
+
+def choice_name(interleaves: int, schedule: ScheduleSpec) -> str:
+    """Schedule and interleaves as a person writes them."""
+    switch = f", low memory {'on' if schedule.low_memory else 'off'}"
+    memory = switch if schedule.traits.low_memory_switch else ""
+    return f"{schedule.name} vpp {interleaves}{memory}"

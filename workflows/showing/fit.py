@@ -1,0 +1,185 @@
+"""Whether a plan fits its devices: one record, which the result's JSON, the last lines of the log and the API share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from taylor.base.errors import shortened
+from taylor.cost_model.known_error import KnownError, risk_beyond
+from taylor.cost_model.margin import MemoryMargin
+from taylor.parsers.flag_table import UnmodelledFlag
+from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB
+from taylor.pipeline_solver.model.solution import Solution
+from taylor.report.ranking import NOT_CERTAIN
+
+NAMED_FLAGS = 4
+UNKNOWN_FIT = NOT_CERTAIN
+"""What a sentence says of a plan whose answer what is not modelled may turn."""
+
+
+class Fit(str, Enum):
+    """The answer."""
+
+    FITS = "fits"
+    DOES_NOT_FIT = "does not fit"
+    UNKNOWN = "unknown"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class FitVerdict:
+    """Whether a plan fits, and what to do where it does not.
+
+    Parameters
+    ----------
+    fit : Fit
+    likely : bool
+        The answer is that of the predicted peaks, and the interval of one of them crosses its limit.
+    shortage_mib : tuple of float [pp]
+        How far each stage's predicted peak is above its limit, MiB; 0 where it is below. Empty without a peak.
+    risk : float or None
+        Probability that the stage with the least memory free runs out of it; None where no error is known.
+    reason : str
+        Why the answer is no flat one, or what is short; empty where it fits.
+    cure : str
+        What would mend it; empty where nothing has to be.
+    """
+
+    fit: Fit
+    likely: bool = False
+    shortage_mib: tuple[float, ...] = ()
+    risk: float | None = None
+    reason: str = ""
+    cure: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return {**asdict(self), "fit": str(self.fit), "shortage_mib": [round(one, 3) for one in self.shortage_mib]}
+
+    @property
+    def sentence(self) -> str:
+        """Answer, risk, reason and cure in one line."""
+        answer = f"likely {self.fit}" if self.likely else str(self.fit)
+        if self.fit is Fit.UNKNOWN:
+            answer = UNKNOWN_FIT
+        if self.likely and self.risk is not None:
+            answer += f", {100 * self.risk:.0f} % risk to run out of memory"
+        parts = [answer, self.reason, self.cure]
+        return "; ".join(part for part in parts if part)
+
+
+def doubt_of_no(flags: Sequence[UnmodelledFlag]) -> str:
+    """What may turn the answer that nothing fits, as a further sentence; empty where nothing may."""
+    lower = [flag for flag in flags if flag.may_lower_memory]
+    if not lower:
+        return ""
+    return f"; whether one fits is unknown: {named_flags(lower)} may lower the peak and {is_or_are(lower)} not modelled"
+
+
+def shortage(peaks_mib: Sequence[float], limits_mib: Sequence[float]) -> tuple[float, ...]:
+    """How far each peak is above its limit, MiB, as far as it is more than rounding."""
+    over = (peak - limit for peak, limit in zip(peaks_mib, limits_mib, strict=True))
+    return tuple(one if one > MEMORY_TOLERANCE_MIB else 0.0 for one in over)
+
+
+def risk_of(known: KnownError | None, peak_mib: float, limit_mib: float) -> float | None:
+    """Probability that a predicted peak is above a limit when it is measured; None where no error is known."""
+    if known is None or peak_mib <= 0 or limit_mib <= 0:
+        return None
+    share = math.log(limit_mib / peak_mib)
+    far = math.log1p(known.above) if share >= 0 else -math.log1p(-known.below)
+    if not far:
+        return float(share < 0)
+    return risk_beyond(share / far)
+
+
+def fit_verdict(
+    solution: Solution,
+    flags: Sequence[UnmodelledFlag],
+    most_mib: Sequence[float | None] | None,
+    known: KnownError | None,
+    margin: MemoryMargin,
+    *,
+    least_mib: Sequence[float | None] | None = None,
+    confirmed: bool = False,
+    cure: str = "",
+) -> FitVerdict:
+    """The verdict of a plan with predicted peaks.
+
+    Parameters
+    ----------
+    flags : sequence of UnmodelledFlag
+        Flags of the job whose effect is in no peak.
+    most_mib : sequence of (float or None) [pp], or None
+        What each peak is at most with those flags and the known error; None: no bound is known.
+    known : KnownError or None
+        Of the peaks.
+    least_mib : sequence of (float or None) [pp], or None
+        What each peak is at least with those flags and the known error; None: no bound is known. A stage whose least
+        is above its limit settles the answer, whatever is not modelled.
+    confirmed : bool
+        A dry-run of this very plan passed.
+    cure : str
+        What a caller knows to mend a plan that does not fit.
+    """
+    peaks, limits = solution.peak_memory_mib, solution.memory_limit_mib
+    if not peaks:
+        return FitVerdict(Fit.UNKNOWN, reason=solution.message or "its memory is not known")
+    short = shortage(peaks, limits)
+    whole = [margin.around(limit, known) for limit in limits]
+    tightest = min(range(len(peaks)), key=lambda stage: whole[stage] - peaks[stage])
+    risk = None if confirmed else risk_of(known, peaks[tightest], whole[tightest])
+    if any(short):
+        worst = short.index(max(short))
+        beside = sum(map(bool, short)) - 1
+        more = f", and {beside} further stage{'s' * (beside > 1)}" if beside else ""
+        reason = f"{short[worst]:,.0f} MiB short on stage {worst}{more}"
+        cure = cure or f"the fullest stage needs a device with {max(peaks):,.0f} MiB"
+        lower = [flag for flag in flags if flag.may_lower_memory]
+        least = (None,) * len(peaks) if least_mib is None else least_mib
+        settled = any(one is not None and one > limit for one, limit in zip(least, whole, strict=True))
+        if lower and not settled:
+            figure = f"{_predicted(peaks, limits, worst)}, {reason}"
+            unknown = f"{figure}; {named_flags(lower)} may lower the peak and {is_or_are(lower)} not modelled"
+            return FitVerdict(Fit.UNKNOWN, False, short, risk, unknown, _measure(lower))
+        likely = known is not None and not confirmed and peaks[worst] * known.lower(margin.told_risk) <= whole[worst]
+        return FitVerdict(Fit.DOES_NOT_FIT, likely, short, risk, reason, cure)
+    higher = [] if confirmed else [flag for flag in flags if flag.may_raise_memory]
+    if higher and most_mib is not None:
+        beyond = [stage for stage, most in enumerate(most_mib) if most is None or most > whole[stage]]
+        if beyond:
+            figure = _predicted(peaks, limits, tightest)
+            may = f"{named_flags(higher)} may raise the peak above the limit"
+            unknown = f"{figure}; {may} and {is_or_are(higher)} not modelled"
+            return FitVerdict(Fit.UNKNOWN, False, short, risk, unknown, _measure(higher))
+    most = peaks[tightest] * (1.0 if known is None or confirmed else known.upper(margin.told_risk))
+    likely = most > whole[tightest] + MEMORY_TOLERANCE_MIB
+    if not likely:
+        return FitVerdict(Fit.FITS, False, short, risk)
+    free = f"{whole[tightest] - peaks[tightest]:,.0f} MiB free on stage {tightest}"
+    return FitVerdict(Fit.FITS, True, short, risk, free, f"--risk {100 * margin.told_risk:g}% plans with more free")
+
+
+def _predicted(peaks: Sequence[float], limits: Sequence[float], stage: int) -> str:
+    return f"{peaks[stage]:,.0f} of {limits[stage]:,.0f} MiB predicted on stage {stage}"
+
+
+def is_or_are(flags: Sequence[UnmodelledFlag]) -> str:
+    """The verb behind so many flags."""
+    return "is" if len(flags) == 1 else "are"
+
+
+def named_flags(flags: Sequence[UnmodelledFlag]) -> str:
+    """The first of them by name, and how many more there are."""
+    names = ", ".join(shortened(flag.name) for flag in flags[:NAMED_FLAGS])
+    return names if len(flags) <= NAMED_FLAGS else f"{names} and {len(flags) - NAMED_FLAGS} more"
+
+
+def _measure(flags: Sequence[UnmodelledFlag]) -> str:
+    return f"measure it by a dry-run, or leave out {named_flags(flags)}"

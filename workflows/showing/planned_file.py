@@ -1,0 +1,209 @@
+"""A configuration file with its plan, solved or evaluated, and the files that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from taylor.base.files import printable
+from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.throughput import Throughput
+from taylor.dryrun.interface import DryRunResult
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.model.solution import Solution, Termination
+from taylor.pipeline_solver.solving.result import Result
+from taylor.register.model import MTP
+from taylor.workflows.showing.alternative import Alternative
+from taylor.workflows.showing.chosen_order import ChosenOrder
+from taylor.workflows.showing.dryrun_result import dryrun_dict
+from taylor.workflows.showing.fit import Fit, FitVerdict, fit_verdict
+from taylor.workflows.showing.memory_interval import Interval, peak_intervals
+from taylor.workflows.statement.job_facts import JobFacts
+from taylor.workflows.statement.module_choices import own_plan
+from taylor.workflows.statement.options import Export
+from taylor.workflows.statement.problem import plan_in_terms_of
+
+EQUAL_SHARE = 5e-4
+"""Relative difference below which two step times are told as the same."""
+
+
+@dataclass(frozen=True)
+class PlannedFile:
+    """A configuration with its problem and solution.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        As it was read.
+    facts : JobFacts
+        What is known of the job, with the interleaves and the schedule of the solution.
+    memory : MemoryProfile
+        What the problem rests on.
+    alternatives : tuple of Alternative
+        Interleaves and schedules that were tried, where the tool chose among several.
+    dryrun : DryRunResult or None
+        The dry-run of the solution's plan, where the check made one.
+    files : dict
+        Path of every file written, by role.
+    exports : sequence of (Export, str)
+        The plan in the words of other launchers.
+    own : Solution or None
+        The file's own plan evaluated, under the same memory and times; None where it has none that can be.
+    even : Solution or None
+        The best plan of evenly spread layers, where stages are unlike each other.
+    order : ChosenOrder or None
+        What is known of the order of tasks, where it was chosen for the plan.
+    compared : bool
+        The plan in the file is somebody's, to compare with.
+    """
+
+    config: TrainingConfig
+    facts: JobFacts
+    memory: MemoryProfile
+    problem: PipelineProblem
+    solution: Solution
+    alternatives: tuple[Alternative, ...] = ()
+    dryrun: DryRunResult | None = None
+    files: dict[str, str] = field(default_factory=dict)
+    exports: Sequence[tuple[Export, str]] = ()
+    own: Solution | None = None
+    even: Solution | None = None
+    order: ChosenOrder | None = None
+    compared: bool = True
+
+    @property
+    def name(self) -> str:
+        """What its files and drawings are called."""
+        return printable(self.config.path.stem)
+
+    @property
+    def plan(self) -> PipelinePlan:
+        """The plan; a planned file has one."""
+        assert self.solution.plan is not None
+        return self.solution.plan
+
+    @property
+    def mtp_among_layers(self) -> int:
+        """MTP layers that the problem counts with the kind before them."""
+        return 0 if any(kind.name == MTP for kind in self.problem.kinds) else self.config.model.mtp_layers
+
+    @property
+    def peak_intervals(self) -> tuple[Interval, ...] | None:
+        """Between what each stage's peak lies when flags that no figure has take effect."""
+        return peak_intervals(self.config, self.problem, self.solution, self.memory)
+
+    @property
+    def fit(self) -> FitVerdict:
+        """Whether the plan fits."""
+        evaluated = self.solution.termination is Termination.NOT_SOLVED
+        cure = "solve it: leave out -evaluate" if evaluated else ""
+        return self.fit_of(self.solution, confirmed=self.dryrun is not None, cure=cure)
+
+    def fit_of(self, solution: Solution, *, confirmed: bool = False, cure: str = "") -> FitVerdict:
+        """Whether a plan of this job fits, as far as its figures and what they leave out allow an answer.
+
+        Parameters
+        ----------
+        confirmed, cure
+            As in `fit_verdict`.
+        """
+        config, memory, plan = self.config, self.memory, solution.plan
+        shape = (self.problem.interleaves, self.problem.stages)
+        intervals: tuple[Interval, ...] | None = ((None, None),) * len(solution.peak_memory_mib)
+        if plan is None or (plan.interleaves, plan.stages) == shape:
+            intervals = peak_intervals(config, self.problem, solution, memory)
+        return fit_verdict(
+            solution,
+            () if memory.every_flag else config.unmodelled,
+            None if intervals is None else [most for _, most in intervals],
+            config.memory_error(memory.source),
+            config.margin,
+            least_mib=None if intervals is None else [least for least, _ in intervals],
+            confirmed=confirmed,
+            cure=cure,
+        )
+
+    @property
+    def step_interval_ms(self) -> tuple[float, float] | None:
+        """Between what the step lies, ms; None where its time is not estimated or not known."""
+        step, ratios = self._milliseconds(self.solution), self.facts.ratios
+        if step is None or ratios is None or ratios.ratios.source != "estimate":
+            return None
+        known, risk = self.config.step_error(self.facts.device.spec), self.config.margin.told_risk
+        return step * known.lower(risk), step * known.upper(risk)
+
+    def own_plan(self) -> dict[str, PipelinePlan]:
+        """The file's own plan, by its name on a page; empty where it has another shape than the solved one, or a
+        recompute mode whose costs the problem does not know."""
+        plan, problem = own_plan(self.config), self.problem
+        if (
+            plan is None
+            or not self.compared
+            or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages)
+        ):
+            return {}
+        if any(plan.uses(mode) for mode in plan.recompute if mode not in (*problem.recompute_ratio, *problem.choices)):
+            return {}
+        return {"as in the file": plan_in_terms_of(self.problem, plan)}
+
+    @property
+    def speed(self) -> Throughput | None:
+        """The step in ms and what it means; None without a step time."""
+        step = self._milliseconds(self.solution)
+        return None if step is None else self.facts.throughput(step)
+
+    @property
+    def assumed(self) -> list[str]:
+        """A sentence for each value that no input gave."""
+        memory = ["memory estimated by closed forms"] if self.memory.source == "estimate" else []
+        return [*self.facts.assumptions, *memory]
+
+    def job_dict(self) -> dict[str, Any]:
+        """What a result says of the job besides problem and solution, as plain data."""
+        speed, own = self.speed, self.own
+        return self.facts.to_dict() | {
+            "assumed": self.assumed,
+            **dict.fromkeys(one.name for one in fields(Throughput)),
+            **({} if speed is None else asdict(speed)),
+            "step_interval_ms": self.step_interval_ms,
+            "risk": self.config.margin.told_risk,
+            "verdict": self.fit.to_dict(),
+            "own_plan": None if own is None else self._own_dict(own),
+            **({} if self.even is None else {"even_split": self._own_dict(self.even)}),
+            **({} if self.order is None else {"order": self.order.to_dict()}),
+        }
+
+    def _own_dict(self, own: Solution) -> dict[str, Any]:
+        return {
+            "step_ms": self._milliseconds(own),
+            "peak_memory": [round(value, 3) for value in own.peak_memory_mib],
+            "fits": {Fit.FITS: True, Fit.DOES_NOT_FIT: False, Fit.UNKNOWN: None}[self.fit_of(own).fit],
+        }
+
+    def _milliseconds(self, solution: Solution) -> float | None:
+        unit = self.problem.unit_ms
+        return None if solution.objective is None or unit is None else solution.objective * unit
+
+    def result(self) -> Result:
+        """The result that files, pages and tables show."""
+        return Result(
+            self.problem,
+            self.solution,
+            memory_source=self.memory.source,
+            mtp_layers=self.mtp_among_layers,
+            dryrun=None if self.dryrun is None else dryrun_dict(self.dryrun),
+            alternatives=[one.to_dict() for one in self.alternatives],
+            unmodelled=[flag.sentence for flag in self.config.unmodelled],
+            peak_interval_mib=self.peak_intervals,
+            files=self.files,
+            job=self.job_dict(),
+        )
+
+
+def over_limit(solution: Solution) -> list[int]:
+    """The stages whose peak memory is above their limit."""
+    told = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
+    return [stage for stage, (peak, limit) in enumerate(told) if peak > limit + MEMORY_TOLERANCE_MIB]

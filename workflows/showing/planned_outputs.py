@@ -1,0 +1,133 @@
+"""The files of a plan: the configuration, the result for programs, and the views that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from taylor.base.budget import NO_LIMIT, TimeBudget
+from taylor.base.console import log
+from taylor.base.errors import TaylorError
+from taylor.base.files import refuse_unwritable, write_atomic
+from taylor.pipeline.plan import PipelinePlan
+from taylor.workflows.showing.dryrun_result import stage_memories
+from taylor.workflows.showing.memory_interval import tell_intervals
+from taylor.workflows.showing.planned_file import PlannedFile
+from taylor.workflows.statement.export import export_what_can_be, store_exports
+from taylor.workflows.statement.options import Outputs
+
+History = Sequence[tuple[float, float | None, float | None]]
+"""How a solve went: seconds, best step time and proven bound in body-layer forward times."""
+
+
+def refuse_outputs(outputs: Outputs) -> None:
+    """Refuse, before anything is solved, a file that the user named and that cannot be written.
+
+    Raises
+    ------
+    InputError
+        Names its flag.
+    """
+    for flag, path in outputs.named.items():
+        refuse_unwritable(path, flag)
+    if outputs.picture is not None:
+        from taylor.report.picture import refuse_format
+
+        refuse_format(outputs.picture)
+
+
+def store_result(
+    planned: PlannedFile,
+    files: dict[str, str],
+    outputs: Outputs,
+    *,
+    beside: dict[str, PipelinePlan] | None = None,
+    history: History = (),
+    budget: TimeBudget = NO_LIMIT,
+) -> PlannedFile:
+    """Write the result's JSON, then what shows the plan; returns the planned file with all its `files`.
+
+    A view or an export that fails is told in the log: what was solved is kept by then. Says too how far the peaks may
+    be off where flags of the file are in no figure.
+
+    Parameters
+    ----------
+    files : dict
+        What was written before, by role.
+    beside : mapping of name to PipelinePlan, optional
+        Plans to lay beside this one on the page.
+    history : sequence of (seconds, objective, bound)
+        How the solve went, for the page.
+    budget : TimeBudget
+        What further solves for the page may take at most.
+    """
+    tell_intervals(planned.config, planned.solution, planned.peak_intervals)
+    done = store_json(planned, files, outputs)
+    views = _write_views(planned, outputs, beside, history, budget)
+    exports = export_what_can_be(outputs.exports, planned.problem, planned.plan, planned.mtp_among_layers)
+    for one, text in exports:
+        if one.path is not None:
+            views |= _unless_it_fails(f"export {one.form}", one.path, partial(store_exports, [(one, text)]))
+    done = store_json(done, files | views, outputs) if views else done
+    return replace(done, exports=exports)
+
+
+def store_json(planned: PlannedFile, files: dict[str, str], outputs: Outputs) -> PlannedFile:
+    """The planned file with the files that are written, and its JSON where that was asked for."""
+    if outputs.result_json is None:
+        return replace(planned, files=files)
+    done = replace(planned, files=files | {"result": str(outputs.result_json)})
+    write_atomic(outputs.result_json, done.result().to_json())
+    return done
+
+
+def _write_views(
+    planned: PlannedFile,
+    outputs: Outputs,
+    beside: dict[str, PipelinePlan] | None,
+    history: History,
+    budget: TimeBudget,
+) -> dict[str, str]:
+    """Write the trace, the page and the picture that were asked for; returns the paths of those written, by role."""
+    if outputs.trace is None and outputs.html is None and outputs.picture is None and not outputs.what_if:
+        return {}
+    from taylor.report.outputs import write_views
+    from taylor.workflows.showing.page_facts import memory_parts, page_facts, page_tables
+    from taylor.workflows.showing.what_if import what_if_of
+
+    changes = (
+        what_if_of(planned, asked=outputs.what_if, budget=budget) if outputs.html is not None or outputs.what_if else []
+    )
+    page = {
+        "others": beside,
+        "progress": history,
+        "facts": page_facts(planned, changes),
+        "parts": memory_parts(planned),
+        "tables": page_tables(planned),
+    }
+    dryrun = stage_memories(planned.dryrun)
+    written: dict[str, str] = {}
+    views: tuple[tuple[str, Path | None, dict[str, Any]], ...] = (
+        ("trace", outputs.trace, {}),
+        ("html", outputs.html, page),
+        ("picture", outputs.picture, {}),
+    )
+    for role, path, more in views:
+        if path is not None:
+            shown = {role: path, **more}
+            write = partial(write_views, planned.problem, planned.solution, title=planned.name, dryrun=dryrun, **shown)
+            written |= _unless_it_fails(role, path, write)
+    return written
+
+
+def _unless_it_fails(role: str, path: Path, write: Callable[[], object]) -> dict[str, str]:
+    """The path by role once it is written; nothing, and a warning, where it could not be."""
+    try:
+        write()
+    except TaylorError as error:
+        log.warning("%s is left out: %s", role, error)
+        return {}
+    return {role: str(path)}

@@ -1,0 +1,272 @@
+"""What a reader wants to know of a plan, in a few lines: how fast, against what, does it fit, what it rests on."""
+
+from __future__ import annotations
+
+from taylor.cost_model.known_error import KnownError
+from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.throughput import Throughput
+from taylor.pipeline.plan import RECOMPUTE_MODES, PipelinePlan, mode_title
+from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.model.solution import CUT_OFF, OPTIMAL, PROVEN_GAP, Solution, Termination
+from taylor.pipeline_solver.timing.evaluate import host_link_shares, host_memory_mib
+from taylor.report.compress import compress, gap_text
+from taylor.workflows.showing.alternative import choice_name
+from taylor.workflows.showing.fit import Fit
+from taylor.workflows.showing.planned_file import EQUAL_SHARE, PlannedFile, over_limit
+from taylor.workflows.statement.stage_devices import order_name
+
+MEMORY_WORDS = {
+    "estimate": "memory estimated by closed forms",
+    "dry-run": "memory fitted to dry-runs",
+    "saved": "memory fitted to an earlier run's dry-runs",
+    "replay": "memory estimated and moved onto the peaks of earlier dry-runs",
+    "file": "memory as the given profile states it",
+}
+
+TIGHT = "tight"
+"""How what is told of a plan begins that fits as told, and whose upper end does not."""
+
+UNKNOWN_ERROR = 0.01
+"""Share of the limit below which room is told to be tight where nobody knows how sure the memory is."""
+
+
+def verdict(planned: PlannedFile) -> list[str]:
+    """Three lines: which plan and how much faster, does it fit and with what margin, what it rests on."""
+    return [gain_line(planned), fit_line(planned), basis_line(planned)]
+
+
+def summary(planned: PlannedFile) -> list[tuple[str, str]]:
+    """What a solve or an evaluation gave, as name and text, in the field's units."""
+    problem, solution = planned.problem, planned.solution
+    pairs = [("step", f"{step_text(problem, solution.objective)}, {proof_text(problem, solution)}")]
+    if (ends := planned.step_interval_ms) is not None:
+        low, high = (_ms_text(end) for end in ends)
+        pairs.append(("interval", f"{low} to {high} in nine of ten cases, as far as the estimate is known to be off"))
+    if (speed := planned.speed) is not None:
+        pairs.append(("speed", speed_text(speed, planned.facts.train_tokens)))
+    if (bubble := solution.bubble) is not None:
+        parts = f"ideal {bubble.ideal:.1%}, imbalance {bubble.imbalance:.1%}, recompute {bubble.recompute:.1%}"
+        told = f"{bubble.total:.1%} of the step: {parts}, communication {bubble.communication:.1%}"
+        pairs.append(("bubble", told.replace("%", " %")))
+    if solution.plan is not None:
+        uncounted = [kind.name for kind in problem.kinds if kind.pinned_last]
+        pairs.append(("offset", _spaced(compress(solution.plan.offset(uncounted)))))
+        pairs += [
+            (mode_title(mode), _spaced(compress(grid)))
+            for mode, grid in solution.plan.recompute.items()
+            if mode in RECOMPUTE_MODES or solution.plan.uses(mode)
+        ]
+        if max(host_memory_mib(problem, solution.plan)) > 0:
+            pairs.append(("host", _host_text(problem, solution.plan)))
+    return pairs
+
+
+def _host_text(problem: PipelineProblem, plan: PipelinePlan) -> str:
+    """What lies on the host at the worst moment, and how long the link to it is busy."""
+    held, busy = host_memory_mib(problem, plan), host_link_shares(problem, plan)
+    fullest, busiest = held.index(max(held)), busy.index(max(busy))
+    limit = f" of {problem.host_limit_mib[fullest]:,.0f}" if problem.host_limit_mib else ""
+    told = f"at most {held[fullest]:,.0f}{limit} MiB a device, on stage {fullest}; "
+    if not busy[busiest]:
+        return told + "the time of its transfers is not counted"
+    return f"{told}the link to it busy {100 * busy[busiest]:.1f} % of the step in each direction, on stage {busiest}"
+
+
+def units_line(planned: PlannedFile) -> str:
+    """The step and its bound as the solver and the model file count them."""
+    solution, unit = planned.solution, planned.problem.unit_ms
+    bound = "" if solution.bound is None else f", proven bound {solution.bound:.6f}"
+    each = "" if unit is None else f" of {unit:,.6f} ms each"
+    return f"step {solution.objective or 0.0:.6f} forwards of one body layer{each}{bound}"
+
+
+def step_text(problem: PipelineProblem, objective: float | None) -> str:
+    """A step time in ms, or in plain words of its unit where no real time is known."""
+    if objective is None:
+        return "unknown"
+    if problem.unit_ms is None:
+        return f"{objective:,.2f} times the forward of one body layer"
+    return _ms_text(objective * problem.unit_ms)
+
+
+def _ms_text(step: float) -> str:
+    return f"{step:,.0f} ms" if step >= 1000 else f"{step:,.4g} ms"
+
+
+def proof_text(problem: PipelineProblem, solution: Solution) -> str:
+    """How good a plan is known to be."""
+    if solution.termination is Termination.NOT_SOLVED:
+        return "evaluated, not solved"
+    took = f" in {solution.seconds:.1f} s"
+    why = f" ({solution.message})" if solution.message else ""
+    if solution.gap is None or solution.bound is None:
+        return f"no bound yet{took}{why}"
+    if solution.gap <= PROVEN_GAP:
+        return f"proven to be the fastest{took}{why}"
+    least = step_text(problem, solution.bound)
+    return f"no plan takes less than {least} (gap {gap_text(solution.gap)}){took}{why}"
+
+
+def speed_text(speed: Throughput, train_tokens: float | None = None) -> str:
+    """Tokens a second, TFLOP/s and MFU, and the days of the training where its length is known."""
+    mfu = "" if speed.mfu is None else f" (MFU {100 * speed.mfu:.1f} % of the {speed.mfu_precision} peak)"
+    days = ""
+    if speed.train_days is not None and train_tokens is not None:
+        days = f"; {speed.train_days:,.1f} days for {tokens_text(train_tokens)} tokens"
+    return (
+        f"{speed.tokens_per_second:,.0f} tokens/s, {speed.tokens_per_second_per_device:,.1f} a device; "
+        f"{speed.tflops_per_device:,.1f} TFLOP/s a device{mfu}{days}"
+    )
+
+
+def tokens_text(count: float) -> str:
+    """A count of tokens as a person writes it: ``1.5 T``."""
+    for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
+        if count >= size:
+            return f"{count / size:,.4g} {letter}"
+    return f"{count:,.0f}"
+
+
+def alternative_lines(planned: PlannedFile) -> list[tuple[str, str]]:
+    """The schedules and interleaves that were tried, each with how it came out."""
+    lines = []
+    for one in planned.alternatives:
+        if one.objective is not None:
+            told = step_text(planned.problem, one.objective)
+            told += "" if one.status == OPTIMAL else f", {one.status}"
+        elif one.status == CUT_OFF:
+            told = f"stopped: no plan takes less than {step_text(planned.problem, one.bound)}"
+        else:
+            told = f"{one.status}: {one.note}" if one.note else one.status
+        lines.append(("tried", f"{one.name}: {told}"))
+    return lines
+
+
+def split_lines(planned: PlannedFile) -> list[tuple[str, str]]:
+    """The plan of evenly spread layers on the same stages, where these are unlike each other."""
+    even, solution = planned.even, planned.solution
+    if even is None or not solution.objective:
+        return []
+    if even.objective is None:
+        return [("even split", f"no plan: {even.message or even.status}")]
+    slower = 100 * (even.objective / solution.objective - 1.0)
+    told = f"{slower:.1f} % slower" if slower >= 0.05 else "as fast"
+    return [("even split", f"{step_text(planned.problem, even.objective)}, {told}")]
+
+
+def order_lines(planned: PlannedFile) -> list[tuple[str, str]]:
+    """What an order that was chosen for the plan gains, how good it is known to be, and who can run it."""
+    order, problem = planned.order, planned.problem
+    if order is None:
+        return []
+    known, found = order.known_step, order.found
+    gain = known / found.step - 1.0
+    better = "as fast as" if gain < EQUAL_SHARE else f"{100 * gain:.1f} % faster than"
+    proof = (
+        "no order of this plan takes less"
+        if found.proven
+        else (f"no order of this plan takes less than {step_text(problem, found.bound)}")
+    )
+    return [
+        ("order", f"{better} the best plan with {order.known} ({step_text(problem, known)}); {proof}"),
+        ("order", "no launcher takes it as it stands; torch's pipelining does from --export torch-actions=FILE"),
+    ]
+
+
+def gain_line(planned: PlannedFile) -> str:
+    """The step beside that of the file's own plan, under the same memory and times."""
+    own, solution, problem = planned.own, planned.solution, planned.problem
+    step = step_text(problem, solution.objective)
+    if planned.facts.stages is not None:
+        step = f"{order_name(planned.facts.stages.specs)}: {step}"
+    elif planned.alternatives:
+        label = next(
+            (one.label for one in planned.alternatives if one.label and one.objective == solution.objective), ""
+        )
+        step = f"{label or choice_name(problem.interleaves, problem.schedule)}: {step}"
+    if not planned.compared:
+        return f"{step} a step"
+    if own is solution:
+        return f"{step} a step by the file's own plan; nothing was solved"
+    if own is None or own.objective is None or not solution.objective:
+        reason = (
+            "the file has no plan of its own to compare with"
+            if planned.config.plan is None
+            else "the file's own plan cannot be compared: its schedule does not run so, or its memory is not told"
+        )
+        return f"{step} a step; {reason}"
+    gain = own.objective / solution.objective - 1.0
+    if abs(gain) < EQUAL_SHARE:
+        against = f"{step} a step, as fast as the file's own plan"
+    else:
+        word = "faster" if gain > 0 else "slower"
+        other = step_text(problem, own.objective)
+        against = f"{step} a step, {100 * abs(gain):.1f} % {word} than the file's own plan ({other})"
+    return f"{against}{over_text(own, '; that one is')}"
+
+
+def fit_line(planned: PlannedFile) -> str:
+    """Whether the plan fits, with how much memory free on the fullest stage, and how sure that is."""
+    solution, told = planned.solution, planned.fit
+    if not solution.peak_memory_mib:
+        return "its memory is not known"
+    if told.fit is not Fit.FITS:
+        return told.sentence
+    by_stage = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
+    room, stage = min((limit - peak, stage) for stage, (peak, limit) in enumerate(by_stage))
+    limit, margin = solution.memory_limit_mib[stage], planned.config.margin
+    beside = f" besides the margin of {margin}" if margin else ""
+    share = f"{100 * room / limit:.1f} %"
+    answer = "likely fits" if told.likely else "fits"
+    line = f"{answer}, {room:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest{beside}"
+    if planned.dryrun is not None:
+        return f"{line}; a dry-run of this very plan held"
+    if told.likely and told.risk is not None:
+        line += f"; {100 * told.risk:.0f} % risk to run out of memory"
+    known = planned.config.memory_error(planned.memory.source)
+    return line + sure_text(known, margin, limit - room, limit)
+
+
+def sure_text(known: KnownError | None, margin: MemoryMargin, peak_mib: float, limit_mib: float) -> str:
+    """How sure it is that a stage fits: the upper end of its peak, beside the limit that the margin was taken off.
+
+    Parameters
+    ----------
+    known : KnownError or None
+        Of the peak; None where nothing is known.
+    """
+    whole = margin.around(limit_mib, known)
+    if known is None:
+        enough = whole - peak_mib >= UNKNOWN_ERROR * whole
+        return "" if enough else f"; {TIGHT}: --margin {100 * UNKNOWN_ERROR:.0f}% plans with more room"
+    risk, most = margin.told_risk, peak_mib * known.upper(margin.told_risk)
+    told = f"up to {most:,.0f} MiB with {100 * risk:g} % risk"
+    if most <= whole + MEMORY_TOLERANCE_MIB:
+        return f"; {told}, as {known.sentence}"
+    return f"; {TIGHT}: {told}, as {known.sentence}; --risk {100 * risk:g}% plans with room for it"
+
+
+def over_text(solution: Solution, lead: str) -> str:
+    """How far a plan is over its limit, behind `lead`; empty where it fits."""
+    over = over_limit(solution)
+    if not over:
+        return ""
+    peaks, limits = solution.peak_memory_mib, solution.memory_limit_mib
+    worst = max(over, key=lambda stage: peaks[stage] - limits[stage])
+    others = f", and {len(over) - 1} further stage{'s' * (len(over) > 2)} over theirs" if len(over) > 1 else ""
+    beyond = f"{peaks[worst] - limits[worst]:,.0f} MiB over its limit of {limits[worst]:,.0f} on stage {worst}"
+    return f"{lead} {beyond}{others}"
+
+
+def basis_line(planned: PlannedFile) -> str:
+    """Where the figures come from, and what nobody stated."""
+    memory = MEMORY_WORDS.get(planned.memory.source, f"memory: {planned.memory.source}")
+    facts = planned.facts
+    device = facts.device.spec.name
+    named = f"{device}, assumed as no device was named" if facts.device.assumption else device
+    times = "" if facts.ratios is None else f", {facts.ratios.short} for {named}"
+    return f"{memory}{times}"
+
+
+def _spaced(text: str) -> str:
+    return text.replace(",", ", ")

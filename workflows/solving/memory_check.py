@@ -1,0 +1,291 @@
+"""The check of a plan by dry-runs: a plan that does not hold is solved again with what its dry-run showed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from taylor.base.console import log
+from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError, OutsideProgramError
+from taylor.cost_model.profile import MemoryProfile
+from taylor.dryrun.fitting.fit import CLOSE, Observation, fit_memory
+from taylor.dryrun.fitting.linear_memory import Floats, LinearMemory
+from taylor.dryrun.fitting.margins import fitted_peaks, next_margins, stages_over
+from taylor.dryrun.fitting.near_plans import SAFE, NearPlan, PlanSearch, StageRecord
+from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, DryRunResult
+from taylor.dryrun.measure import observations_of
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import Solution
+from taylor.workflows.statement.memory_source import keep_measured, known_observations
+
+MAX_ROUNDS = 8
+BEST_OF_ROUNDS = 4
+"""Rounds in which a better plan than the one that held is looked for, where peaks scatter."""
+PLANS = 5
+"""Plans dry-run in one of these rounds."""
+CALM = 0.004
+"""Relative scatter of peaks about the fit up to which a program counts as one that repeats itself."""
+SURE = 0.98
+"""Chance that a stage keeps its limit, from which on it is dry-run only after the doubtful stages of its plan."""
+
+
+class CheckStopped(Exception):
+    """The check ended before its time: Ctrl-C, or dry-runs that failed; its cause is the error, where there is one.
+
+    Parameters
+    ----------
+    problem, solution : PipelineProblem, Solution
+        The best plan so far.
+    held : bool
+        Whether that plan held in its dry-run.
+    """
+
+    def __init__(self, problem: PipelineProblem, solution: Solution, *, held: bool = False) -> None:
+        super().__init__()
+        self.problem, self.solution, self.held = problem, solution, held
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The best plan that held.
+
+    Parameters
+    ----------
+    problem : PipelineProblem
+        What it solves; its limits differ from the device's by what dry-runs showed beyond the fitted memory.
+    memory : MemoryProfile
+        As refitted.
+    rounds : int
+        Rounds of dry-runs, of one plan each, or of several where peaks scatter.
+    dryrun : DryRunResult
+        This plan's.
+    """
+
+    problem: PipelineProblem
+    solution: Solution
+    memory: MemoryProfile
+    rounds: int
+    dryrun: DryRunResult
+
+
+def solve_checked(
+    config: TrainingConfig,
+    memory: MemoryProfile,
+    backend: DryRunBackend,
+    output: Path,
+    modes: Sequence[str],
+    state: Callable[[MemoryProfile], PipelineProblem],
+    solve: Callable[[PipelineProblem], Solution],
+) -> Checked:
+    """Solve, dry-run the plan, and where a stage is over its limit refit the memory and solve again.
+
+    The refit counts the plan's own stages more than the designed runs. What it still leaves of a
+    stage's excess is taken off that stage's limit; from the third round on, every stage keeps a margin
+    of the largest excess seen, and the margin widens: so the loop ends.
+
+    Where peaks scatter about the fit, whether the best plan holds is a matter of chance, so in each of
+    `BEST_OF_ROUNDS` rounds some near it are dry-run too (`near_plans`), and the best that held is taken.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        With the interleaves and the schedule that are solved for.
+    state : callable
+        Memory to problem.
+    solve : callable
+        Problem to solution; raises when there is none, `CheckStopped` when Ctrl-C ended it at a plan.
+
+    Raises
+    ------
+    InfeasibleError
+        When, by what the dry-runs showed, nothing fits.
+    NoSolutionError
+        When no plan held within `MAX_ROUNDS`.
+    CheckStopped
+        When Ctrl-C came, or a plan cannot be checked: every dry-run of a round failed, or that of a stage whose peak
+        no other stage bounds; with the best plan so far.
+    """
+    linear = LinearMemory(config, modes)
+    observations = known_observations(config, output) if memory.source in ("dry-run", "saved") else []
+    scatter = fit_memory(linear, observations, memory).scatter if len(observations) > len(linear.unknowns) else 0.0
+    limits = np.full(linear.stages, memory.device_limit_mib)
+    margin = np.zeros(linear.stages)
+    prior, problem = memory, state(memory)
+    # What an exact backend leaves of a fit is no scatter: the same plan has the same peaks.
+    calm = backend.exact or scatter <= CALM
+    search = None if calm else PlanSearch(StageRecord(linear), limits, scatter, solve, PLANS)
+    best: tuple[NearPlan, DryRunResult] | None = None
+    for round_ in range(1, MAX_ROUNDS + 1):
+        batch: list[NearPlan] = []
+        if best is None:
+            try:
+                solution = solve(problem)
+            except InfeasibleError as error:
+                if round_ == 1:
+                    raise
+                raise InfeasibleError(f"after {round_ - 1} dry-runs of solved plans nothing fits: {error}") from error
+            batch.append(NearPlan(problem, solution, np.zeros(linear.stages)))
+        try:
+            if search is not None and round_ <= BEST_OF_ROUNDS:
+                batch += search.more(state(memory), fitted_peaks(linear, memory), best[0] if best else None, batch)
+            if not batch:
+                break
+            results = _dry_run(config, backend, batch, limits)
+            if all(result.says_nothing for result in results):
+                raise _unchecked(results[0])
+        except (KeyboardInterrupt, InterruptedSolve, CheckStopped, OutsideProgramError) as error:
+            near = best[0] if best is not None else batch[0]
+            raise CheckStopped(near.problem, near.solution, held=best is not None) from error
+        over: dict[int, str] = {}
+        unknown: tuple[NearPlan, OutsideProgramError] | None = None
+        for near, result in zip(batch, results, strict=True):
+            observations += observations_of([result], 1.0 if search is not None else CLOSE)
+            exceeded = stages_over(result, limits)
+            over = over or exceeded
+            if search is not None:
+                search.record.add(result)
+            for peak in result.failures:
+                if peak.failure != OUT_OF_MEMORY:
+                    log.warning("check: stage %d could not be checked: %s", peak.stage, peak.failure)
+            if exceeded or result.says_nothing:
+                continue
+            if missing := _unbounded(result, near.plan, fitted_peaks(linear, memory)(near.plan)):
+                unknown = unknown or (near, _unchecked(result, missing))
+            elif best is None or near.time < best[0].time:
+                best = (near, result)
+        if observations:
+            memory = replace(_refit(linear, observations, prior), every_flag=backend.every_flag)
+            keep_measured(config, output, memory, observations)
+        if best is not None:
+            if search is None or round_ == BEST_OF_ROUNDS:
+                break
+            continue
+        if unknown is not None:
+            raise CheckStopped(unknown[0].problem, unknown[0].solution) from unknown[1]
+        log.info("check: round %d, over the limit: %s", round_, "; ".join(over.values()))
+        fitted = fitted_peaks(linear, memory)(batch[0].plan)
+        margin = next_margins(fitted, results[0], limits, margin, round_)
+        if search is not None:
+            margin = np.maximum(margin, SAFE * scatter * limits)
+        problem = state(memory).replace(limit_mib=tuple(map(float, limits - margin)))
+    if best is None:
+        raise NoSolutionError(
+            f"{config.path}: no plan held in {MAX_ROUNDS} dry-runs; of the last one {'; '.join(over.values())}"
+        )
+    near, result = best
+    rounds = round_ if batch else round_ - 1
+    log.info("check: %s (round %d)", _verdict(result), rounds)
+    return Checked(near.problem, near.solution, memory, rounds, result)
+
+
+def _dry_run(
+    config: TrainingConfig, backend: DryRunBackend, batch: Sequence[NearPlan], limits: Floats
+) -> list[DryRunResult]:
+    """Dry-run plans: the stages that may fail first, and the others only where these hold."""
+
+    def run(near: NearPlan, stages: Sequence[int]) -> DryRun:
+        return DryRun(config.replace(schedule=near.problem.schedule), config.strategy, near.plan, tuple(stages))
+
+    doubtful = [np.flatnonzero(near.chances < SURE).tolist() for near in batch]
+    results = backend.measure([run(near, stages) for near, stages in zip(batch, doubtful, strict=True)])
+    held = [index for index, result in enumerate(results) if not stages_over(result, limits)]
+    rest = [[stage for stage in range(len(limits)) if stage not in doubtful[index]] for index in held]
+    later = [(index, stages) for index, stages in zip(held, rest, strict=True) if stages]
+    if later:
+        more = backend.measure([run(batch[index], stages) for index, stages in later])
+        for (index, _), result in zip(later, more, strict=True):
+            stages = sorted((*results[index].stages, *result.stages), key=lambda peak: peak.stage)
+            results[index] = DryRunResult(run(batch[index], [peak.stage for peak in stages]), tuple(stages))
+    return results
+
+
+def check_plan(
+    config: TrainingConfig,
+    plan: PipelinePlan,
+    backend: DryRunBackend,
+    memory: MemoryProfile,
+    modes: Sequence[str],
+) -> DryRunResult:
+    """Dry-run one plan and say whether it holds; nothing is solved.
+
+    Parameters
+    ----------
+    memory : MemoryProfile
+        With the limit of a device, and what is known of the plan's memory before the dry-run.
+
+    Raises
+    ------
+    OutsideProgramError
+        When the dry-run of every stage failed, or that of a stage whose peak no other stage bounds.
+    """
+    result = backend.measure([DryRun(config, config.strategy, plan)])[0]
+    if result.says_nothing:
+        raise _unchecked(result)
+    over = stages_over(result, np.full(config.strategy.pp, memory.device_limit_mib))
+    if over:
+        log.warning("check: over the limit: %s", "; ".join(over.values()))
+        return result
+    linear = LinearMemory(config, modes)
+    if missing := _unbounded(result, plan, fitted_peaks(linear, memory)(plan)):
+        raise _unchecked(result, missing)
+    log.info("check: %s", _verdict(result))
+    return result
+
+
+def _unbounded(result: DryRunResult, plan: PipelinePlan, fitted: Floats) -> list[int]:
+    """The stages without a peak whose need no measured stage bounds.
+
+    A stage is bounded by one between the first and the last, as it is itself, that holds and recomputes the same layers
+    and that by the fitted memory needs as much: under 1F1B, one before it.
+
+    Parameters
+    ----------
+    fitted : float64 [stages]
+        Peaks of the plan by the fitted coefficients, MiB.
+    """
+
+    def content(stage: int) -> list[tuple[int, ...]]:
+        grids = [*plan.layers.values(), *(plan.recomputed(mode) for mode in (FULL, SELECT))]
+        return [tuple(row[stage] for row in grid) for grid in grids]
+
+    inner = [peak.stage for peak in result.stages if peak.peak_mib is not None and 0 < peak.stage < plan.stages - 1]
+    return [
+        missing.stage
+        for missing in result.failures
+        if not 0 < missing.stage < plan.stages - 1
+        or not any(content(twin) == content(missing.stage) and fitted[twin] >= fitted[missing.stage] for twin in inner)
+    ]
+
+
+def _verdict(result: DryRunResult) -> str:
+    """On how many stages a plan holds, and by what the others are bounded."""
+    measured = len(result.stages) - len(result.failures)
+    text = f"the plan holds on {measured} of {len(result.stages)} stages"
+    if not result.failures:
+        return text
+    missing = ", ".join(str(peak.stage) for peak in result.failures)
+    return f"{text}; stage {missing} gave no peak, and holds as a measured stage of the same layers that needs as much"
+
+
+def _unchecked(result: DryRunResult, missing: Sequence[int] = ()) -> OutsideProgramError:
+    """The error that a plan is not known to hold, with what its first failed dry-run said."""
+    if missing:
+        held = f"the plan holds on {len(result.stages) - len(result.failures)} of {len(result.stages)} stages, but "
+        which = f"{held}stage {', '.join(map(str, missing))} gave no peak and no measured stage is its like"
+    else:
+        which = f"none of {len(result.stages)} dry-runs of the plan gave a peak"
+    return OutsideProgramError(
+        f"check: {which}, so it is not known to hold: {result.describe_failure()}; mend the dry-run, or take the plan "
+        "unchecked with -check n"
+    )
+
+
+def _refit(linear: LinearMemory, observations: Sequence[Observation], prior: MemoryProfile) -> MemoryProfile:
+    fit = fit_memory(linear, observations, prior)
+    log.debug("%s", fit.describe())
+    return linear.profile(fit.values, prior, "dry-run")

@@ -1,0 +1,117 @@
+"""Chooses the backend that dry-runs go to, and says in one line which it is or why there is none."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from taylor.base.console import log
+from taylor.base.errors import InputError
+from taylor.dryrun.dataset import ensure_dataset
+from taylor.dryrun.interface import DryRunBackend
+from taylor.dryrun.launch import Starter
+from taylor.dryrun.measure import PROBE_STAGES
+from taylor.dryrun.mindspore_backend import MindsporeBackend
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.training_config import TrainingConfig
+from taylor.workflows.statement.options import DryRunOptions
+
+DRYRUNS = Path("dryrun")
+"""Folder, below the output folder, of the dry-runs' files, logs and results."""
+
+
+def open_backend(
+    options: DryRunOptions, config: TrainingConfig, output: Path, executor: Executor | None = None
+) -> AbstractContextManager[DryRunBackend | None]:
+    """The backend that dry-runs go to, as a context; None in it when memory has to be estimated.
+
+    What ``auto`` came to is said in one line.
+
+    Parameters
+    ----------
+    executor : concurrent.futures.Executor, optional
+        Where they run; its machines must see the folder of the results. This machine when not given.
+
+    Raises
+    ------
+    InputError
+        When the backend asked for cannot run here.
+    """
+    if options.backend == "estimate":
+        return nullcontext(None)
+    if executor is not None:
+        output = output.absolute()  # another machine stands in another folder
+    if options.backend == "torch":
+        from taylor.dryrun.torch_backend import TorchBackend, require_torch, torch_version  # its data models take time
+
+        require_torch()
+        log.info("dry-runs: by torch %s on fake tensors, %d stages at once", torch_version(), options.parallel_num)
+        return TorchBackend(
+            output / DRYRUNS / "torch",
+            parallel=options.parallel_num,
+            timeout_s=options.timeout_s,
+            retries=options.retries,
+            executor=executor,
+        )
+    starter = Starter.find(
+        launcher_of(config),
+        options.mindformers,
+        options.env_json,
+        options.register_path,
+        env_named=options.env_named,
+    )
+    why_not = _why_not(starter, options, config)
+    if why_not:
+        log.info("dry-runs: none can run here (%s)", why_not)
+        return nullcontext(None)
+    log.info("dry-runs: by %s with %s", starter.tools.program or f"bash {config.path}", starter.tools.interpreter)
+    if options.env_json is not None and options.env_json.is_file():
+        log.info("dry-runs: environment of %s", options.env_json)
+    return MindsporeBackend(
+        starter,
+        output / DRYRUNS,
+        _dataset_keys(starter, options, config),
+        parallel=options.parallel_num,
+        timeout_s=options.timeout_s,
+        retries=options.retries,
+        executor=executor,
+    )
+
+
+def _dataset_keys(starter: Starter, options: DryRunOptions, config: TrainingConfig) -> dict[str, object]:
+    """The entries that make a dry-run read the small data set, which is written where it is missing."""
+    if options.small_dataset is None or not starter.launcher.dataset_keys(""):
+        return {}
+    strategy = config.strategy
+    # Probes have as many micro-batches as stages.
+    batch = strategy.dp * strategy.mbs * max(strategy.micro_batches, PROBE_STAGES[-1])
+    dataset = ensure_dataset(options.small_dataset, config.rules.seq_length, config.model.vocab, starter, batch)
+    return {} if dataset is None else starter.launcher.dataset_keys(str(dataset))
+
+
+def _why_not(starter: Starter, options: DryRunOptions, config: TrainingConfig) -> str:
+    """Why MindSpore cannot be used; raises where it was asked for and there is nothing to start."""
+    asked, program = options.backend == "mindspore", starter.launcher.program
+    if not starter.launcher.starts_training:
+        if asked:
+            starter.launcher.dryrun_command(config.path, config.path, starter.tools)
+        return f"a {starter.launcher.title} starts no training; --dryrun_backend torch measures its stages"
+    if program is None:
+        # A file that starts itself is only run where the user asked for it.
+        return "" if asked else f"{config.path.name} starts itself; --dryrun_backend mindspore runs it"
+    if starter.tools.program is None:
+        place = options.mindformers if options.mindformers is not None else "the flag's default"
+        if asked:
+            raise InputError(
+                f"no {program.file} there",
+                field=program.flags,
+                value=str(place),
+                cure=f"name {program.file} or its folder, or use --dryrun_backend estimate",
+            )
+        if options.mindformers is None:
+            return f"no {program.file} is named: {program.flags}"
+        return f"no {program.file} at {place}"
+    if not asked and starter.mindspore_version() is None:
+        return f"{starter.tools.interpreter} has no mindspore"
+    return ""

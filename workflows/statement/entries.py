@@ -1,0 +1,57 @@
+"""Where embedding, head and MTP layers may lie in a job's pipeline, by what its kind of file can say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from taylor.cost_model.mtp_entry import MtpEntry
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline_solver.model.places import settled
+from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.register.device import DeviceSpec
+from taylor.register.model import MTP
+
+
+def may_stand_alone(config: TrainingConfig) -> bool:
+    """Whether the configuration's kind of file can give embedding, head and MTP layers chunks of their own."""
+    return launcher_of(config).mtp_places(config) is not None
+
+
+def entry_lines(config: TrainingConfig) -> tuple[str, ...]:
+    """What is tried of the places of embedding, head and MTP layers, in a line; none where they are as given."""
+    if not may_stand_alone(config) or config.strategy.pp == 1:
+        return ()
+    names = "embedding and head"
+    if MTP not in config.model.layer_counts():
+        return (f"{names} may have chunks of their own, as the layout can name them",)
+    return (f"{names} may have chunks of their own, MTP layers lie with the head or a chunk before it",)
+
+
+def with_mtp_places(problem: PipelineProblem, config: TrainingConfig, device: DeviceSpec) -> PipelineProblem:
+    """The problem with MTP layers where the file has them, with the head or a chunk before it, what moves with them
+    counted as theirs."""
+    mtp = next((kind for kind in problem.kinds if kind.name == MTP and kind.pinned_last and kind.count), None)
+    allowed = launcher_of(config).mtp_places(config)
+    last = problem.stages * problem.interleaves - 1
+    if mtp is None or allowed is None or problem.stages == 1:
+        return problem
+    plan = config.plan
+    same = plan is not None and (plan.interleaves, plan.stages) == (problem.interleaves, problem.stages)
+    own = settled(problem, plan) if plan is not None and same else problem
+    places = {last - 1, last, *(place for kind in own.pinned_kinds for place in kind.places)}
+    entry = MtpEntry.of(config.model, config.strategy, config.rules, device)
+    projections = min(entry.projection_forward, problem.head_forward)
+    beside = min(entry.states_mib, problem.static_mib[-1])
+    kind = replace(
+        mtp,
+        forward=mtp.forward + projections / mtp.count,
+        layer_mib=mtp.layer_mib + beside / mtp.count,
+        places=tuple(sorted(places.intersection(allowed))),
+        hand_over=float(mtp.count),
+    )
+    return problem.replace(
+        kinds=tuple(kind if one is mtp else one for one in problem.kinds),
+        head_forward=problem.head_forward - projections,
+        static_mib=(*problem.static_mib[:-1], problem.static_mib[-1] - beside),
+    )

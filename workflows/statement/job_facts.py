@@ -1,0 +1,201 @@
+"""What is known of a job before anything is planned: as the first lines of a command, and as part of a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from taylor.base.console import log
+from taylor.cost_model.parameters import active_parameters, total_parameters
+from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.throughput import Throughput, throughput
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.training_config import TrainingConfig
+from taylor.register.model import DENSE, MOE, MTP, ModelSpec
+from taylor.register.registry import Registry
+from taylor.workflows.statement.devices import ChosenDevice
+from taylor.workflows.statement.stage_devices import OnStages
+from taylor.workflows.statement.time_ratios import SettledRatios
+
+LISTED_FLAGS = 60
+"""Most flags that the log names; real files hold up to some twenty that no figure takes into account."""
+
+KIND_WORDS = {DENSE: "dense", MOE: "MoE", MTP: "MTP"}
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """A job as it was read, and what was assumed of it.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        With the interleaves and the schedule that are planned for.
+    device : ChosenDevice
+    ratios : SettledRatios or None
+        None where every candidate has its own.
+    train_tokens : float or None
+        Tokens of the whole training.
+    stages : OnStages or None
+        What each stage lies on, where not all lie on `device`.
+    further : tuple of str
+        Further sentences of what was assumed.
+    """
+
+    config: TrainingConfig
+    device: ChosenDevice
+    ratios: SettledRatios | None = None
+    train_tokens: float | None = None
+    stages: OnStages | None = None
+    further: tuple[str, ...] = ()
+
+    def head(self, register_path: Path | None = None) -> list[str]:
+        """The first lines of a command that plans this very job."""
+        lines = [f"{self.config.path}: {self.model_line(register_path)}", self.strategy_line(), self.device_line()]
+        if self.stages is not None:
+            return [*lines, *self.stages.ratio_lines, *self.further]
+        return (
+            [*lines, *self.further]
+            if self.ratios is None
+            else [*lines, f"time ratios {self.ratios.described}", *self.further]
+        )
+
+    def model_line(self, register_path: Path | None = None) -> str:
+        """Kind of file, model, parameters beside the published count, layers by kind."""
+        model = self.config.model
+        told = parameters_text(model)
+        published = Registry.load(register_path).published_like(model)
+        if published is not None and published.published_parameters is not None:
+            told += f" (published for {published.name}: {_billions(published.published_parameters)})"
+        layers = " + ".join(f"{count} {KIND_WORDS.get(kind, kind)}" for kind, count in model.kind_counts.items())
+        return f"{launcher_of(self.config).title}, {model.name}, {told}, {layers} layers"
+
+    def strategy_line(self) -> str:
+        """Degrees, schedule, batch, sequence, precision."""
+        config, strategy = self.config, self.config.strategy
+        assumed = "" if config.open_ranks is None else " (assumed; --world_size names others)"
+        return (
+            f"strategy {degrees_text(strategy)} on {strategy.world_size:,} ranks{assumed}, {config.schedule.name}; "
+            f"batch {strategy.global_batch:,} = DP {strategy.dp:,} x {strategy.micro_batches:,} micro-batches of "
+            f"{strategy.mbs}; {self.tokens_text()}"
+        )
+
+    def tokens_text(self) -> str:
+        """Sequence, and bits of computing and of stored parameters."""
+        rules = self.config.rules
+        return (
+            f"sequences of {rules.seq_length:,} tokens; computing in {8 * rules.compute_bytes} bits, parameters in "
+            f"{8 * rules.param_bytes}"
+        )
+
+    def device_line(self) -> str:
+        """The device with its memory, and the limit that holds."""
+        described = self.device.assumption or f"device {self.device.described}"
+        by = "what the device offers" if self.config.device_limit_mib is None else "by the file"
+        margin = f" less a margin of {self.config.margin}" if self.config.margin else ""
+        limit = self.config.memory_limit_mib(self.device.spec)
+        if self.stages is not None:
+            return f"{self.stages.described}; memory limit of each {by}{margin}"
+        return f"{described}; memory limit {limit:,.0f} MiB, {by}{margin}"
+
+    @property
+    def assumptions(self) -> list[str]:
+        """A sentence for each value that no input gave."""
+        sentences = [self.device.assumption, *self.config.notes, *self.further]
+        if self.stages is not None:
+            sentences += self.stages.assumptions
+        elif self.ratios is not None:
+            sentences += self.ratios.assumptions
+        return [sentence for sentence in sentences if sentence]
+
+    def throughput(self, step_ms: float) -> Throughput:
+        """What a step time means for the job."""
+        config, device = self.config, self.device.spec
+        if self.stages is not None:
+            device = self.stages.average(device, config.rules.gemm_precision)
+        return throughput(config.model, config.strategy, config.rules, device, step_ms, self.train_tokens)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Model, device, strategy and batch as plain data."""
+        model, strategy = self.config.model, self.config.strategy
+        return {
+            "model": {
+                "name": model.name,
+                "parameters": total_parameters(model),
+                "active_parameters": active_parameters(model),
+                "layers": model.kind_counts,
+            },
+            "device": {"name": self.device.spec.name, "memory_mib": self.device.spec.memory_mib},
+            **({} if self.stages is None else {"stage_devices": [spec.name for spec in self.stages.specs]}),
+            "strategy": asdict(strategy),
+            "batch": {
+                "global": strategy.global_batch,
+                "micro": strategy.mbs,
+                "micro_batches": strategy.micro_batches,
+                "sequence": self.config.rules.seq_length,
+            },
+        }
+
+
+def tell_head(lines: Sequence[str]) -> None:
+    """Log the first lines of a command."""
+    for line in lines:
+        log.info("%s", line)
+
+
+def tell_misspelled(configs: Sequence[TrainingConfig]) -> None:
+    """Log the names in files that are one letter from a known one: what they ask for is left out of the job.
+
+    A command logs them before all else; `tell_notes` does not repeat them.
+    """
+    found = (f"{one.path.name}: {flag.sentence}" for one in configs for flag in one.unmodelled if flag.meant)
+    for line in list(dict.fromkeys(found))[:LISTED_FLAGS]:
+        log.warning("%s", line)
+
+
+def tell_notes(config: TrainingConfig) -> None:
+    """Log what a reader assumed or found odd, and the flags that no figure takes into account."""
+    name = config.path.name
+    for note in config.notes:
+        log.warning("%s: %s", name, note)
+    tell_unmodelled(name, [flag.sentence for flag in config.unmodelled if flag.meant is None])
+
+
+def tell_unmodelled(where: str, sentences: Sequence[str]) -> None:
+    """Log the flags that no figure takes into account, a line each; a file of nothing but odd flags gets a few.
+
+    Parameters
+    ----------
+    where : str
+        Whose flags they are.
+    sentences : sequence of str
+        One a flag.
+    """
+    if not sentences:
+        return
+    listed = "".join(f"\n          {sentence}" for sentence in sentences[:LISTED_FLAGS])
+    further = len(sentences) - LISTED_FLAGS
+    more = f"\n          and {further} more" if further > 0 else ""
+    log.warning("%s: what these ask for is not in the figures:%s%s", where, listed, more)
+
+
+def parameters_text(model: ModelSpec) -> str:
+    """Parameters, and how many of them a token meets where experts make a difference: MTP modules left out."""
+    total, active = total_parameters(model), active_parameters(model)
+    return f"{_billions(total)} parameters" + (f", {_billions(active)} active" if active != total else "")
+
+
+def degrees_text(strategy: Strategy) -> str:
+    """The degrees as tables write them, those of 1 left out behind DP, TP and PP."""
+    parts = [f"DP{strategy.dp} TP{strategy.tp} PP{strategy.pp}"]
+    parts += [
+        f"{name.upper()}{getattr(strategy, name)}" for name in ("ep", "cp", "vpp", "mbs") if getattr(strategy, name) > 1
+    ]
+    split = f", states split {strategy.op} ways" if strategy.op > 1 else ""
+    return " ".join(parts) + (", sequence parallel" if strategy.sp and strategy.tp > 1 else "") + split
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:,.1f} B" if count >= 10**9 else f"{count / 1e6:,.1f} M"

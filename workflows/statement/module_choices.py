@@ -1,0 +1,262 @@
+"""Adds to a pipeline problem what a job asked to choose from by module: recompute of some, offload of others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from taylor.base.errors import InputError
+from taylor.cost_model.activations import activation_bytes
+from taylor.cost_model.module_choices import (
+    ModuleChoice,
+    ModuleCost,
+    ModuleWords,
+    choice_name,
+    module_choices,
+    stated_choices,
+    words_of,
+)
+from taylor.cost_model.offload import HOST_LINK_SHARE
+from taylor.cost_model.statics import MIB
+from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.tail import CARDS_A_HOST, HOST_UPDATE_MS
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.plan import FULL, NONE, RECOMPUTE_MODES, SELECT, Grid, PipelinePlan, as_grid, kind_of
+from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
+from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.register.device import DeviceSpec
+from taylor.workflows.statement.options import AskedModules
+from taylor.workflows.statement.problem import uniform_choices
+
+HOST_SHARE = 0.8
+"""Share of a device's part of the host memory that offload may take, without a source: the rest is the system's and
+the data loaders'."""
+
+
+def offered_words(config: TrainingConfig, device: DeviceSpec, asked: AskedModules) -> ModuleWords | None:
+    """The modules that a job's file can name, of those asked for; None where none are.
+
+    Raises
+    ------
+    InputError
+        When files of the launcher can say no such thing, or the device has no link to its host in the register.
+    """
+    if not (asked.recompute or asked.offload):
+        return None
+    launcher = launcher_of(config)
+    words = launcher.module_words(config)
+    flags = {"--recompute_modules": (asked.recompute, words.recompute), "--offload": (asked.offload, words.offload)}
+    for flag, (wanted, known) in flags.items():
+        if wanted and not known:
+            raise InputError(
+                f"cannot be said by {launcher.title}",
+                file=config.path,
+                field=flag,
+                value="y",
+                cure="plan a Megatron-LM script, or leave it out",
+            )
+    if asked.offload:
+        require_host_link(device, "--offload")
+    return replace(
+        words,
+        recompute=words.recompute if asked.recompute else {},
+        offload=words.offload if asked.offload else {},
+    )
+
+
+def require_host_link(device: DeviceSpec, flag: str) -> None:
+    """Refuse a flag that moves something to the host where the device's link to it is not known.
+
+    Raises
+    ------
+    InputError
+    """
+    if device.host_link_gb_s is None:
+        raise InputError(
+            f"needs the bandwidth between {device.name} and its host, which no source states",
+            field=flag,
+            value="y",
+            cure="register the device with its host_link_gb_s, or measure it with taylor profile hardware",
+        )
+
+
+def with_host_priced(config: TrainingConfig, device: DeviceSpec) -> TrainingConfig:
+    """The configuration with what lies on the host among what figures have: of its own plan, and of its optimizer.
+
+    Where the device's link to its host is not known, the memory of what is moved counts and its time does not: it
+    stays among the flags that the figures lack. No module is moved, and the flags stay likewise, where the file settles
+    no plan or its plan computes every layer again whole.
+    """
+    plan, moved, priced = config.plan, config.moved, config.linked
+    if moved is not None and (plan is None or plan.recomputed(FULL) == _body(config, plan)):
+        config = config.replace(moved=None)
+    elif moved is not None:
+        priced += moved.flags
+    if device.host_link_gb_s is None:
+        return config
+    return config.replace(unmodelled=tuple(each for each in config.unmodelled if each.name not in priced))
+
+
+def own_modules(config: TrainingConfig) -> ModuleWords | None:
+    """The modules that run again and those that are moved in a file's own plan; None where it moves none."""
+    if config.moved is None or config.plan is None or config.by_module is not None:
+        return None
+    known = launcher_of(config).module_words(config)
+    parts = config.rules.recomputed_parts if config.plan.uses(SELECT) else ()
+    again = {word: of for word, of in known.recompute.items() if set(of) <= set(parts)}
+    return ModuleWords(again, {word: part for word, part in known.offload.items() if word in config.moved.words})
+
+
+def own_plan(config: TrainingConfig) -> PipelinePlan | None:
+    """A file's own plan: the layers under the modules that run again in each where these differ, or those that are not
+    recomputed whole under the choice of what it leaves on the host."""
+    if config.by_module is not None:
+        return config.by_module
+    words, plan = own_modules(config), config.plan
+    if words is None or plan is None:
+        return plan
+    full = plan.recomputed(FULL)
+    rest = np.subtract(_body(config, plan), full)
+    name = choice_name(tuple(words.recompute), tuple(words.offload))
+    return PipelinePlan(plan.layers, {FULL: full, name: as_grid(rest.tolist())})
+
+
+def known_plan(config: TrainingConfig, words: ModuleWords | None) -> PipelinePlan | None:
+    """A file's own plan as choices by module that were asked for say it: selective recompute is one of them."""
+    plan = own_plan(config)
+    if config.by_module is not None or plan is None or not (sets := _own_sets(config, words)):
+        return plan
+    grids = {choice_name(sets[0], ()) if mode == SELECT else mode: grid for mode, grid in plan.recompute.items()}
+    return PipelinePlan(plan.layers, grids)
+
+
+def _body(config: TrainingConfig, plan: PipelinePlan) -> Grid:
+    return plan.total_layers([kind for kind in plan.layers if kind not in config.pinned_kinds])
+
+
+def with_module_choices(
+    problem: PipelineProblem, config: TrainingConfig, device: DeviceSpec, words: ModuleWords | None
+) -> PipelineProblem:
+    """The problem with choices by module, priced by the closed forms in proportion to its own times and memory.
+
+    One of them is the file's own where that moves something, whether or not others are offered. What is on its way to
+    or from the host, one layer's part, is spread over a stage's even share of layers.
+    """
+    own = own_modules(config)
+    if words is None and own is None and config.by_module is None:
+        return problem
+    if config.by_module is not None or (words is not None and words.nested):
+        found = _nested_choices(config, device, words)
+        if SELECT in problem.searched_modes and launcher_of(config).module_words(config).nested:
+            # Its modules are among the choices, of which each must hold the next one's.
+            problem = problem.replace(unsearched=(*problem.unsearched, SELECT))
+    else:
+        found = module_choices(config.model, config.strategy, config.rules, device, words or ModuleWords(), own=own)
+    per_stage = max(1.0, problem.layers / problem.stages)
+    kinds = tuple(_with_choices(kind, found, config, per_stage) for kind in problem.kinds)
+    names = tuple(one.name for one in found)
+    modes = (*problem.searched_modes, *names)
+    offloaded = any(one.offload for one in found)
+    limit = host_limit_mib(device) if offloaded else None
+    chosen = problem.replace(kinds=kinds, choices=names, uniform_recompute=uniform_choices(config, modes))
+    if limit is None or max(_most_on_host(chosen)) <= limit:
+        return chosen
+    return chosen.replace(host_limit_mib=(limit,) * problem.stages)
+
+
+def _nested_choices(config: TrainingConfig, device: DeviceSpec, words: ModuleWords | None) -> list[ModuleChoice]:
+    """The choices that were asked for with the file's own among them, or the file's own alone."""
+    launcher, job = launcher_of(config), (config.model, config.strategy, config.rules, device)
+    names = [] if config.by_module is None else [m for m in config.by_module.recompute if m not in RECOMPUTE_MODES]
+    known = replace(launcher.module_words(config), offload=launcher.swap_parts)
+    if words is None:
+        return stated_choices(*job, known, names)
+    found = module_choices(*job, words, through=_own_sets(config, words))
+    found += stated_choices(*job, known, [name for name in names if words_of(name)[1]])
+    return sorted(found, key=lambda one: (-len(one.recompute), -len(one.offload)))
+
+
+def _own_sets(config: TrainingConfig, words: ModuleWords | None) -> list[tuple[str, ...]]:
+    """The sets of modules that run again in layers of the file's own plan, by rising size, where choices are nested.
+
+    Selective recompute of one set alone is among them where choices are asked for, so that none is worse.
+    """
+    if config.by_module is None:
+        if words is None or not words.nested or config.plan is None or not config.plan.uses(SELECT):
+            return []
+        parts = set(config.rules.recomputed_parts)
+        selective = tuple(word for word, of in words.recompute.items() if set(of) <= parts)
+        return [selective] if selective else []
+    sets = {words_of(mode)[0] for mode in config.by_module.recompute if mode not in RECOMPUTE_MODES}
+    return sorted(filter(None, sets), key=len)
+
+
+def _most_on_host(problem: PipelineProblem) -> list[float]:
+    """MiB of the host that no plan passes on each stage: as many layers as the device holds, all of them moved."""
+    lightest = max(1e-9, min(kind.least_mib for kind in problem.free_kinds))
+    most = max(one.host_mib for kind in problem.free_kinds for one in kind.choices.values())
+    free = (limit - static for limit, static in zip(problem.limit_mib, problem.static_mib, strict=True))
+    held = [min(problem.layers, max(0.0, room) // lightest) for room in free]
+    alive = [float(vectors.sum(axis=1).max()) for vectors in alive_vectors(schedule_of(problem))]
+    return [layers * n * most for layers, n in zip(held, alive, strict=True)]
+
+
+def host_limit_mib(device: DeviceSpec) -> float | None:
+    """Host memory that offload of one device may take; None where the register states none."""
+    return None if device.host_memory_mib is None else HOST_SHARE * device.host_memory_mib
+
+
+def assumptions(device: DeviceSpec) -> list[str]:
+    """A sentence for each value of offload that no input gave."""
+    limit = host_limit_mib(device)
+    kept = (
+        "no host memory is stated, so nothing limits it"
+        if limit is None
+        else f"at most {limit:,.0f} MiB of the host for each device, {HOST_SHARE:.0%} of its part (assumed: the rest "
+        "is the system's)"
+    )
+    if device.host_link_gb_s is None:
+        return [f"offload: its memory alone counts, for no source states {device.name}'s link to its host; {kept}"]
+    link = (
+        f"{HOST_LINK_SHARE:.0%} of the {device.host_link_gb_s:g} GB/s between device and host in each direction (as "
+        "measured on A100, H100 and GH200)"
+    )
+    return [f"offload: {link}, a layer's transfers beside one layer's computation; {kept}"]
+
+
+def optimizer_assumptions(rules: TrainingRules, device: DeviceSpec) -> list[str]:
+    """A sentence for the values by which an optimizer on the host is priced; none where none is."""
+    if not rules.optimizer.host_share or device.host_link_gb_s is None:
+        return []
+    way = f"its way over {HOST_LINK_SHARE:.0%} of the {device.host_link_gb_s:g} GB/s between device and host"
+    if not rules.optimizer.host_updates:
+        return [f"optimizer on the host: {way}"]
+    pace = f"{HOST_UPDATE_MS * 1e6:g} s a billion parameters, for {CARDS_A_HOST} cards a host"
+    return [f"optimizer on the host: {way}; the host's update takes {pace} (CPU-Adam on two Xeon 8168)"]
+
+
+def _with_choices(kind: LayerKind, found: list[ModuleChoice], config: TrainingConfig, per_stage: float) -> LayerKind:
+    name = kind_of(kind.name)
+    activation, choices = dict(kind.activation_mib), {}
+    for one in found:
+        # A kind without costs of its own is charged as the body.
+        cost = one.costs.get(name) or one.costs[config.model.body_kind]
+        plain = name if name in one.costs else config.model.body_kind
+        told = float(activation_bytes(config.model, plain, NONE, config.strategy, config.rules)) / MIB
+        activation[one.name], choices[one.name] = _priced(kind, cost, told, per_stage)
+    return replace(kind, activation_mib=activation, choices=choices)
+
+
+def _priced(kind: LayerKind, cost: ModuleCost, told_mib: float, per_stage: float) -> tuple[float, LayerChoice]:
+    """What is kept, and the rest of a choice's costs, with the profile's memory in place of the closed form's."""
+    scale = kind.activation_mib[NONE] / told_mib if told_mib else 1.0
+    return scale * cost.kept_mib, LayerChoice(
+        forward=cost.forward * kind.forward,
+        backward=cost.backward * kind.forward,
+        states_mib=scale * cost.host_mib / per_stage,
+        host_mib=scale * cost.host_mib,
+        link_time=cost.link * kind.forward,
+    )

@@ -1,0 +1,28 @@
+"""Step time of a configuration by its own plan on the event graph: the one road where a plan is known."""
+
+from __future__ import annotations
+
+from taylor.cost_model.time import estimate_ratios
+from taylor.dryrun.estimate import estimate_memory
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline_solver.timing.evaluate import step_time
+from taylor.register.device import DeviceSpec
+from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
+
+
+def planned_step_ms(config: TrainingConfig, device: DeviceSpec) -> float:
+    """Time of one step by the file's own plan, else the even one, ms.
+
+    Closed forms tell the times of layers and ends (`estimate_ratios`), the event graph what a step makes of them, as
+    where the file is evaluated or solved. `cost_model.time.step_ms` knows no plan and orders strategies only.
+
+    Raises
+    ------
+    InputError
+        When the plan cannot be stated as a pipeline problem.
+    """
+    plan = config.plan or config.even_plan(config.strategy)
+    ratios = estimate_ratios(config.model, config.strategy, config.rules, device)
+    problem = build_problem(config, estimate_memory(config, device), ratios, device=device)
+    assert ratios.unit_ms is not None
+    return step_time(problem, plan_in_terms_of(problem, plan)) * ratios.unit_ms

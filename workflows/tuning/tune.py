@@ -1,0 +1,448 @@
+"""Small runs of a user's own training file: written, started one after another, read, and what they tell."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from collections.abc import Collection, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from taylor.base.console import log
+from taylor.base.errors import InputError
+from taylor.base.files import read_text, write_atomic
+from taylor.base.kept import read_kept, write_kept
+from taylor.blackbox.blocks import LawfulOperator, RunOperators, lawful_operators
+from taylor.blackbox.foretold import ShowingRun, foretell, showing_run
+from taylor.blackbox.memory_laws import RISK
+from taylor.blackbox.operator_base import OperatorBase, Origin
+from taylor.blackbox.operator_speed import Coverage, OperatorSpeeds
+from taylor.blackbox.small_runs import MOST_RUNS, SEARCHABLE, SmallRun, SmallRuns, candidate_runs, plan_small_runs
+from taylor.blackbox.told import Told, laws_as_data, told
+from taylor.dryrun.logs import last_lines
+from taylor.dryrun.processes import ProgramRun, run_program
+from taylor.parsers.launcher import Launcher, Tools
+from taylor.parsers.profiles.ascend import KERNELS
+from taylor.parsers.profiles.folder import KINETO, rank_sources
+from taylor.parsers.profiles.operators import Operator, read_operators
+from taylor.parsers.registry import recognising
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Switch
+from taylor.register.registry import Registry
+from taylor.workflows.measuring.operators import fill_base
+from taylor.workflows.tuning.tune_nodes import Nodes
+from taylor.workflows.tuning.tune_search import Searched, SearchOptions, ShownRun, search_plans
+
+PROFILE, LOG, LAWS = "profile", "run.log", "laws.json"
+LEAST_ALIGNED = 2
+"""Runs of which laws are fitted."""
+ANSWER_S = 60.0
+"""Seconds after the last small run within which the other nodes look for what to verify."""
+ENOUGH_HELD = 0.7
+"""Share of the job's time that a base must hold; below, a further small run is proposed."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What is tuned, where, and how.
+
+    Parameters
+    ----------
+    nodes, per_node : int or None
+        The machines of the small runs; what the file starts where they are None.
+    tokens : int or None
+        Tokens of a sample in small runs, where not as `plan_small_runs` chooses.
+    timeout_s : float
+        Longest that one may take.
+    dry : bool
+        Write the runs only.
+    retry : bool
+        Start those again that failed before.
+    base : Path or None
+        The operator base that the runs fill, and in which the job's operators are looked up; one of its own in the
+        work folder where it is None.
+    origin : Origin
+        What the runs are measured on.
+    ranks, batch : int or None
+        Of the job that is searched; the file's own where they are None.
+    limit : float or None
+        Bytes of a device; nothing is searched where it is None.
+    verify : bool
+        Start a small run for each of the best plans.
+    risk : float
+        How often a stage of a plan may take more than is told at most.
+    switches : collection of str
+        As of `SearchOptions`.
+    full_size : bool
+        Start each of the best plans itself for a few steps, on all the cards that the job has.
+    """
+
+    script: Path
+    work_dir: Path
+    _: KW_ONLY
+    nodes: int | None = None
+    per_node: int | None = None
+    master_addr: str | None = None
+    master_port: int | None = None
+    node_rank: int | None = None
+    searched: Collection[str] = SEARCHABLE
+    tokens: int | None = None
+    timeout_s: float = 1800.0
+    dry: bool = False
+    retry: bool = False
+    base: Path | None = None
+    origin: Origin = Origin("this cluster")
+    ranks: int | None = None
+    batch: int | None = None
+    limit: float | None = None
+    verify: bool = True
+    risk: float = RISK
+    switches: Collection[str] = ()
+    full_size: bool = False
+
+
+@dataclass(frozen=True)
+class Covered:
+    """How much of the job at its own degrees an operator base holds.
+
+    Parameters
+    ----------
+    operators, unsure : int
+        Foretold by laws, and not settled by them.
+    coverage : Coverage
+        Of the operators that compute.
+    further : ShowingRun or None
+        Proposed where too little of the time is held.
+    """
+
+    operators: int
+    unsure: int
+    coverage: Coverage
+    further: ShowingRun | None
+
+
+@dataclass(frozen=True)
+class Written:
+    """A small run's file, and how it ended.
+
+    Parameters
+    ----------
+    ended : str or None
+        None where it has not run; empty where it ended well; else what went wrong.
+    """
+
+    run: SmallRun
+    file: Path
+    seconds: float = 0.0
+    ended: str | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Of the run's file, log and profile."""
+        return self.file.parent
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The runs, and what they told where enough have run.
+
+    Parameters
+    ----------
+    not_searched : str
+        Why no plan was searched; empty where one was, or too few runs have ended.
+    """
+
+    sizes: JobSizes
+    machines: Machines
+    runs: tuple[Written, ...]
+    left_out: tuple[str, ...]
+    told: Told | None = None
+    laws: Path | None = None
+    covered: Covered | None = None
+    searched: Searched | None = None
+    not_searched: str = ""
+
+
+def tune(options: TuneOptions) -> Tuned:
+    """Write small runs, start those that have not run, and fit the laws of what they show.
+
+    Started again, it goes on where it was: a run whose file is as it was when it ended is not started twice.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be cut down, or a profile is damaged.
+    WriteError
+        When a file cannot be written.
+    """
+    launcher = launcher_for(options.script)
+    sizes = launcher.job_sizes(options.script)
+    _refuse_unknown(options, launcher.switches(options.script))
+    if launcher.program is not None and not options.dry:
+        cure = "say --dry, let your scheduler start the files that it writes, and call it with --dry again"
+        raise InputError(f"is started by {launcher.program.file} on every rank", file=options.script, cure=cure)
+    machines = _machines(options, sizes)
+    ranks = options.ranks or sizes.own.ranks
+    if options.full_size and ranks != machines.ranks:
+        cure = f"say --world_size {machines.ranks}, or leave --full_size out"
+        raise InputError("has as many ranks as there are cards at hand", field="--full_size", value=ranks, cure=cure)
+    _refuse_unverified(options)
+    planned = plan_small_runs(sizes, machines, options.searched, options.tokens)
+    runs = [_written(one, launcher, machines, options) for one in planned.runs]
+    several = machines.nodes > 1 and options.node_rank is not None and options.verify and not options.dry
+    nodes = Nodes(options.work_dir, machines.nodes) if several else None
+    if nodes is not None and not options.node_rank:
+        nodes.open()
+    if not options.dry:
+        runs = [_started(one, launcher, options) for one in runs]
+    if options.node_rank:
+        # The first node has the first rank's profile, and alone tells what follows.
+        if nodes is not None:
+            nodes.serve(options.node_rank, partial(_begun, launcher, machines, options), options.timeout_s)
+        return Tuned(sizes, machines, tuple(runs), planned.left_out, not_searched="the first node tells the plans")
+    try:
+        return _from_runs(runs, planned, launcher, machines, options, nodes)
+    finally:
+        if nodes is not None:
+            nodes.close()
+
+
+def _from_runs(
+    runs: Sequence[Written],
+    planned: SmallRuns,
+    launcher: Launcher,
+    machines: Machines,
+    options: TuneOptions,
+    nodes: Nodes | None,
+) -> Tuned:
+    """What the runs that have ended tell."""
+    sizes = launcher.job_sizes(options.script)
+    done = [one for one in runs if one.ended == ""]
+    found, file, covered = None, None, None
+    # What tells a dense layer from the embedding is of no other use.
+    single = [one for one in done if one.run.setting.pp == 1 and one.run.setting.dense <= sizes.least_dense]
+    shown = [one for one in single if _has_profile(one.folder)]
+    if len(shown) < LEAST_ALIGNED <= len(done):
+        left = "PyTorch traces" if any(map(_has_trace, done)) else f"no {KERNELS}"
+        log.warning("%s: the runs left %s; laws are read from Ascend's %s alone", launcher.title, left, KERNELS)
+    if len(shown) >= LEAST_ALIGNED:
+        operators = _laws(shown)
+        file = write_atomic(options.work_dir / LAWS, json.dumps(laws_as_data(operators), indent=1) + "\n")
+        found = _told(operators, planned, sizes, machines)
+        covered = _covered(operators, done, sizes, machines, options)
+    tuned = Tuned(sizes, machines, tuple(runs), planned.left_out, found, file, covered)
+    return tuned if found is None else _with_plans(tuned, done, launcher, options, nodes)
+
+
+def _refuse_unverified(options: TuneOptions) -> None:
+    """Refuse what verifying runs alone would answer, where there are none."""
+    asked = {"--switches": options.switches, "--full_size": options.full_size}
+    without = "--dry" if options.dry else "--no_verify"
+    for flag, value in asked.items():
+        if value and (options.dry or not options.verify):
+            raise InputError(f"needs runs of the plans found, and {without} starts none", field=flag,
+                             cure=f"leave one of them out: {flag} or {without}")  # fmt: skip
+
+
+def _refuse_unknown(options: TuneOptions, there: Sequence[Switch]) -> None:
+    unknown = sorted(set(options.switches) - {one.name for one in there})
+    if unknown:
+        names = ", ".join(one.name for one in there)
+        cure = f"this file has {names}" if names else "this file has none"
+        raise InputError("names none that the file has", field="--switches", value=", ".join(unknown), cure=cure)
+
+
+def _begun(launcher: Launcher, machines: Machines, options: TuneOptions, run: SmallRun) -> Written:
+    """A run, started unless it has ended already."""
+    return _started(_written(run, launcher, machines, options), launcher, options)
+
+
+def _with_plans(
+    tuned: Tuned, done: Sequence[Written], launcher: Launcher, options: TuneOptions, nodes: Nodes | None
+) -> Tuned:
+    """The same with the best plans of the whole job, or with why there are none."""
+    own = tuned.sizes.own
+    ranks, batch = options.ranks or own.ranks, options.batch or tuned.sizes.batch
+    if not launcher.log_tells_parameters:
+        reason = f"the logs of a {launcher.title} tell no parameters by name, whose memory a plan is searched with"
+        return replace(tuned, not_searched=reason)
+    if options.limit is None:
+        return replace(tuned, not_searched="say --memory_gib, or a registered --device, to have plans searched")
+    if batch is None:
+        return replace(tuned, not_searched="the file does not say its batch: say --gbs")
+
+    def verify(run: SmallRun) -> Path | None:
+        if nodes is not None:
+            nodes.order(run)
+        one = _begun(launcher, tuned.machines, options, run)
+        return one.folder if one.ended == "" and _has_profile(one.folder) else None
+
+    def whole(run: SmallRun) -> Path | None:
+        if nodes is not None:
+            nodes.order(run)
+        one = _begun(launcher, tuned.machines, options, run)
+        return one.folder / LOG if one.ended == "" else None
+
+    verifies = options.verify and not options.dry
+    if verifies and nodes is not None and not nodes.answer(ANSWER_S):
+        log.warning("no plan is verified: the other nodes do not look into %s for what to start", options.work_dir)
+        verifies = False
+    wanted = SearchOptions(
+        options.script, options.work_dir, ranks, batch, options.limit, options.searched, _base_file(options),
+        options.origin, verify if verifies else None, options.risk, options.switches,
+        whole if verifies and options.full_size else None,
+    )  # fmt: skip
+    shown = [ShownRun(one.run.name, one.run.setting, one.folder) for one in done if _has_profile(one.folder)]
+    try:
+        found = search_plans(shown, launcher, tuned.sizes, tuned.machines, wanted)
+    except InputError as error:
+        return replace(tuned, not_searched=str(error))
+    return replace(tuned, searched=found)
+
+
+def _base_file(options: TuneOptions) -> Path:
+    return options.base or options.work_dir / "operators.sqlite"
+
+
+def launcher_for(path: Path) -> Launcher:
+    """The launcher whose training file this is.
+
+    Raises
+    ------
+    InputError
+        When the file is missing, or none's.
+    """
+    launchers = recognising(path)
+    if not launchers:
+        cure = "name the script that starts the training"
+        raise InputError("is no training file that is known", file=path, cure=cure)
+    return launchers[0]
+
+
+def memory_of(device: str) -> float | None:
+    """Bytes that a job may take on a registered device; None where it is not registered."""
+    try:
+        return float(Registry.load().device(device).usable_memory_mib * (1 << 20))
+    except InputError:
+        return None
+
+
+def _machines(options: TuneOptions, sizes: JobSizes) -> Machines:
+    nodes = options.nodes or sizes.nodes
+    per_node = options.per_node or sizes.per_node
+    if nodes is None or per_node is None:
+        cure = "say --nnodes and --nproc-per-node"
+        raise InputError("does not say on how many cards it starts", file=options.script, cure=cure)
+    return Machines(nodes, per_node, options.master_addr, options.master_port, options.node_rank)
+
+
+def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: TuneOptions) -> Written:
+    """Write a run's file, unless it stands there already, and find how it ended where it has run."""
+    folder = options.work_dir.resolve() / run.name
+    file = folder / _file_name(options)
+    script, setting, whole = options.script, run.setting, run.whole
+    if whole is None:
+        profiled = ProfiledSteps(folder / PROFILE, run.steps)
+        text = launcher.small_run(script, setting, machines, profiled, run.switched)
+    else:
+        text = launcher.whole_run(script, setting, whole, machines, run.steps)
+    if not file.is_file() or read_text(file) != text:
+        write_atomic(file, text)
+    kept = read_kept(_ended_file(file, options))
+    if isinstance(kept, dict) and kept.get("file") == _digest(text):
+        return Written(run, file, float(kept["seconds"]), str(kept["failure"]))
+    if options.dry and _has_profile(folder):
+        return Written(run, file, ended="")  # Started by a scheduler.
+    return Written(run, file)
+
+
+def _file_name(options: TuneOptions) -> str:
+    """Nodes that share a disk have a file each, for it says which node it starts."""
+    script = options.script
+    return f"{script.stem}_{options.node_rank}{script.suffix}" if options.node_rank else script.name
+
+
+def _has_profile(folder: Path) -> bool:
+    return any((folder / PROFILE).rglob(KERNELS))
+
+
+def _has_trace(one: Written) -> bool:
+    """Whether a run left PyTorch traces: Megatron-LM writes them beside the folder that it is told (d98e8a64
+    megatron/training/training.py:4493)."""
+    try:
+        return any(source.format == KINETO for source in rank_sources(one.folder))
+    except InputError:
+        return False
+
+
+def _ended_file(file: Path, options: TuneOptions) -> Path:
+    """Where it is kept how a run ended; nodes that share a disk have one each."""
+    return file.parent / f"ended_{options.node_rank or 0}.json"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _started(one: Written, launcher: Launcher, options: TuneOptions) -> Written:
+    """Start a run that has not ended yet, in a process group of its own, and keep how it ended."""
+    if one.ended == "" or (one.ended is not None and not options.retry):
+        return one
+    log.info("run %s: %s", one.run.name, one.run.why)
+    if not options.node_rank:
+        # What an earlier start of it left when it was killed is no whole profile.
+        shutil.rmtree(one.folder / PROFILE, ignore_errors=True)
+    command = launcher.dryrun_command(one.file, options.script.resolve(), Tools(sys.executable))
+    own_log = one.folder / (f"run_{options.node_rank}.log" if options.node_rank else LOG)
+    where = launcher.working_folder(options.script)
+    outcome = run_program(ProgramRun(command, dict(os.environ), one.folder, own_log, options.timeout_s, where))
+    failure = outcome.failure
+    if failure:
+        log.warning("run %s %s: %s", one.run.name, failure, " | ".join(last_lines(own_log)))
+    data = {"file": _digest(read_text(one.file)), "seconds": outcome.seconds, "failure": failure}
+    write_kept(_ended_file(one.file, options), data)
+    return Written(one.run, one.file, outcome.seconds, failure)
+
+
+def _laws(runs: Sequence[Written]) -> tuple[LawfulOperator, ...]:
+    return lawful_operators([RunOperators(one.run.setting, _one_step(one)) for one in runs])
+
+
+def _one_step(one: Written) -> tuple[Operator, ...]:
+    """The operators of the last profiled step of a run's first rank."""
+    source = rank_sources(one.folder / PROFILE)[0]
+    table = read_operators(source.path / KERNELS)
+    last = max((sample.step for sample in table.samples), default=-1)
+    # Collectives have no shapes; their laws come from what they send (`blackbox.group_laws`).
+    computing = (sample for sample in table.samples if sample.operator.is_compute)
+    return tuple(sample.operator for sample in computing if sample.step == last)
+
+
+def _told(operators: Sequence[LawfulOperator], planned: SmallRuns, sizes: JobSizes, machines: Machines) -> Told:
+    base = planned.runs[0].setting
+    candidates = candidate_runs(base, sizes, machines.ranks)
+    return told(operators, candidates, MOST_RUNS - len(planned.runs))
+
+
+def _covered(
+    operators: Sequence[LawfulOperator],
+    done: Sequence[Written],
+    sizes: JobSizes,
+    machines: Machines,
+    options: TuneOptions,
+) -> Covered | None:
+    """Fill the base from the runs, and look the job's operators up in it; None where no base is named."""
+    if options.base is None:
+        return None
+    base = OperatorBase(options.base)
+    fill_base(base, [one.folder / PROFILE for one in done if _has_profile(one.folder)], options.origin)
+    foretold = foretell(operators, sizes.own)
+    computing = [one for one in foretold.operators if one.is_compute]
+    coverage = OperatorSpeeds(base.times(options.origin)).coverage(computing)
+    further = None
+    if coverage.by_time < ENOUGH_HELD:
+        further = showing_run(operators, coverage.unknown, sizes.own, sizes, machines.ranks)
+    return Covered(len(foretold.operators), foretold.unsure, coverage, further)

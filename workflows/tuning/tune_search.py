@@ -1,0 +1,401 @@
+"""From small runs to the best few plans of a large job: laws, search, scripts, and runs that verify them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from taylor.base.console import log
+from taylor.base.errors import InputError
+from taylor.base.files import read_text, write_atomic
+from taylor.blackbox.degree_search import HALF_WIDTH, Found, Job, Ranked, again, search
+from taylor.blackbox.foretold import showing_run
+from taylor.blackbox.memory_laws import RISK, MemoryLaws, memory_laws
+from taylor.blackbox.operator_base import OperatorBase, Origin
+from taylor.blackbox.operator_speed import OperatorSpeeds
+from taylor.blackbox.recorded import RecordedRun
+from taylor.blackbox.small_runs import MOST_RUNS, SmallRun
+from taylor.blackbox.step_laws import StepLaws
+from taylor.blackbox.tensor_traces import recorded_memory
+from taylor.parsers.launcher import Launcher
+from taylor.parsers.profiles.operators import Operator
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, RunLog, Setting
+from taylor.pipeline.plan import FULL
+from taylor.workflows.measuring.operators import fill_base
+from taylor.workflows.tuning.tune_record import MOST_LOG, read_neighbour, read_run
+from taylor.workflows.tuning.tune_switches import Compared, Comparison, SwitchedPlan
+
+BEST, BEST_FOLDER = "best.json", "best"
+VERIFYING_STEPS = 16
+"""Steps profiled where plans are verified. The best ones often differ by less than the noise of the two steps from
+which laws are fitted; sixteen leave a third of it."""
+FULL_STEPS = 10
+"""Steps of a plan that is run itself; the later half is told."""
+GIB = float(1 << 30)
+
+
+@dataclass(frozen=True)
+class ShownRun:
+    """A small run that ended well: its folder has `profile` and `run.log`."""
+
+    name: str
+    setting: Setting
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A small run that shows a plan's operators: both passes of its micro-batch as told before and as measured, ms."""
+
+    run: str
+    told_ms: float
+    measured_ms: float
+
+
+@dataclass(frozen=True)
+class FullSize:
+    """A plan itself, run for a few steps: a step's time, ms, and the peak of its log, bytes; None where it failed."""
+
+    run: str
+    step_ms: float | None
+    peak: int | None
+
+
+@dataclass(frozen=True)
+class BestPlan:
+    """One of the best.
+
+    Parameters
+    ----------
+    low_ms, high_ms : float
+        The interval that holds nine of ten.
+    before_ms : float or None
+        What was told before verification.
+    verified : Verified or None
+    script : Path or None
+        The user's file with the plan in it; None where its flags cannot say it.
+    switches : tuple of Compared
+        What small runs with and without showed; `ranked` is told with those that pay.
+    full_size : FullSize or None
+    """
+
+    ranked: Ranked
+    low_ms: float
+    high_ms: float
+    script: Path | None
+    before_ms: float | None = None
+    verified: Verified | None = None
+    switches: tuple[Compared, ...] = ()
+    full_size: FullSize | None = None
+
+    @property
+    def states(self) -> dict[str, bool]:
+        """Whether it has each switch that was compared."""
+        return {one.switch.name: one.on for one in self.switches}
+
+    @property
+    def peak(self) -> float:
+        """Bytes of the fullest stage."""
+        return max(one.peak for one in self.ranked.peaks)
+
+    @property
+    def upper(self) -> float:
+        """The same with all that small runs leave open."""
+        return max(one.upper for one in self.ranked.peaks)
+
+
+@dataclass(frozen=True)
+class Searched:
+    """The best plans, what they rest on, and where they lie as JSON.
+
+    Parameters
+    ----------
+    own_error, own_worst : float
+        By how much both passes of the small runs themselves are told wrong: in the middle, and at most.
+    """
+
+    best: tuple[BestPlan, ...]
+    found: Found
+    own_error: float
+    own_worst: float
+    assumed: tuple[str, ...]
+    file: Path
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What is searched, and where it is written.
+
+    Parameters
+    ----------
+    ranks, batch : int
+    limit : float
+        Bytes of a device.
+    origin : Origin
+        What the runs were measured on.
+    verify : callable or None
+        Starts a small run, and tells its folder, or None where it failed; None to verify nothing.
+    risk : float
+        As of `MemoryLaws`.
+    switches : collection of str
+        Names of `Launcher.switches` that small runs compare for each of the best plans, where those are verified.
+    whole : callable or None
+        Starts a plan itself for a few steps, and tells its log, or None where it failed; None to start none.
+    """
+
+    script: Path
+    work_dir: Path
+    ranks: int
+    batch: int
+    limit: float
+    searched: Collection[str]
+    base: Path
+    origin: Origin
+    verify: Callable[[SmallRun], Path | None] | None = None
+    risk: float = RISK
+    switches: Collection[str] = ()
+    whole: Callable[[SmallRun], Path | None] | None = None
+
+
+class TunedLaws:
+    """The laws of what has been read so far."""
+
+    def __init__(self, runs: Sequence[ShownRun], launcher: Launcher, sizes: JobSizes, options: SearchOptions) -> None:
+        self.options, self.sizes, self.launcher = options, sizes, launcher
+        self.base = OperatorBase(options.base)
+        self.runs = {run.name: self._read(run) for run in runs}
+        single = [run for run in self.runs.values() if run.setting.pp == 1]
+        least = sizes.least_dense
+        self.single = [run for run in single if run.setting.dense == least]
+        self.dense = next((run for run in single if run.setting.dense > least), None)
+        self.memory: MemoryLaws = memory_laws(recorded_memory(self.single, self.dense), options.risk)
+        self.several = [run for run in self.runs.values() if run.setting.pp > 1]
+        self.steps = self._steps()
+
+    def _read(self, run: ShownRun) -> RecordedRun:
+        fill_base(self.base, [run.folder / "profile"], self.options.origin)
+        if run.setting.pp > 1:
+            return read_neighbour(run.folder / "profile", run.setting)
+        return read_run(run.folder / "profile", run.folder / "run.log", run.setting, self.launcher)
+
+    def _steps(self) -> StepLaws:
+        speeds = OperatorSpeeds(self.base.times(self.options.origin))
+        per_node = self.sizes.per_node or 8
+        hidden = self.sizes.hidden_reduction
+        return StepLaws(
+            self.single, self.several, self.memory, speeds, per_node, hidden_reduction=hidden, dense=self.dense
+        )
+
+    def add(self, run: ShownRun) -> RecordedRun:
+        """Take the operators of another run into the base."""
+        recorded = self._read(run)
+        self.refresh()
+        return recorded
+
+    def refresh(self) -> None:
+        """Read the base again."""
+        self.steps = self._steps()
+
+    def own_errors(self) -> list[float]:
+        """By how much the passes of each small run are told wrong."""
+        return [abs(self.steps.passes_ns(run.setting) / self.steps.measured_passes_ns(run) - 1) for run in self.single]
+
+
+def search_plans(
+    runs: Sequence[ShownRun], launcher: Launcher, sizes: JobSizes, machines: Machines, options: SearchOptions
+) -> Searched:
+    """The best plans of a job, verified where that is wanted.
+
+    Raises
+    ------
+    InputError
+        When the runs do not tell enough, or no plan fits.
+    """
+    laws = TunedLaws(runs, launcher, sizes, options)
+    uniform = launcher.uniform_recompute(sizes.own.layers, (FULL,))
+    job = Job(sizes, options.ranks, options.batch, options.limit, options.searched, uniform)
+    log.info("searching degrees of %d ranks", options.ranks)
+    found = search(job, laws.steps)
+    verified: dict[Setting, Verified] = {}
+    best = found.best
+    if options.verify is not None:
+        pool, left = list[Ranked](), max(len(found.best), MOST_RUNS - len(runs))
+        for number, ranked in enumerate((*found.best, *found.near), 1):
+            one = None
+            if len(verified) < left:
+                one = _verified(ranked, number, laws, machines, options.verify)
+            if one is not None:
+                verified[ranked.run] = one
+            # What is near the best takes a place among them only by what was measured.
+            if one is not None or len(pool) < len(found.best) or not _missing(laws.steps, ranked):
+                pool.append(ranked)
+        best = again(pool, job, laws.steps)[: len(found.best)]
+    chosen = _switched(best, laws, machines, options)
+    errors = laws.own_errors()
+    before = {one.run: one.step_ms for one in (*found.best, *found.near)}
+    plans = list[BestPlan]()
+    for switched in chosen:
+        ranked = switched.ranked
+        width = HALF_WIDTH * (ranked.error**2 + median(errors) ** 2) ** 0.5
+        plan = BestPlan(ranked, ranked.step_ms * (1 - width), ranked.step_ms * (1 + width), None)
+        told = before.get(ranked.run) if options.verify is not None else None
+        plan = replace(plan, before_ms=told, verified=verified.get(ranked.run))
+        plans.append(replace(plan, switches=switched.compared))
+    if options.whole is not None:
+        plans = _by_full_size([replace(one, full_size=_full_size(one, laws, options)) for one in plans])
+    plans = [replace(one, script=_script(one, place, launcher, options)) for place, one in enumerate(plans, 1)]
+    assumed = _assumed(laws, options)
+    done = Searched(tuple(plans), found, median(errors), max(errors), assumed, options.work_dir / BEST)
+    write_atomic(done.file, json.dumps(as_data(done, options), indent=1) + "\n")
+    return done
+
+
+def _switched(
+    best: Sequence[Ranked], laws: TunedLaws, machines: Machines, options: SearchOptions
+) -> tuple[SwitchedPlan, ...]:
+    """The best plans with the switches that pay, in the order that these give."""
+    wanted = [one for one in laws.launcher.switches(options.script) if one.name in options.switches]
+    if options.verify is None or not wanted:
+        return tuple(SwitchedPlan(one, ()) for one in best)
+    compare = Comparison(wanted, laws.launcher, laws.sizes, machines, options.verify, _name, options.limit)
+    found = [compare.switched(one, laws.steps, VERIFYING_STEPS) for one in best]
+    return tuple(sorted(found, key=lambda one: one.ranked.step_ms))
+
+
+def _verified(
+    ranked: Ranked, number: int, laws: TunedLaws, machines: Machines, verify: Callable[[SmallRun], Path | None]
+) -> Verified | None:
+    """Run what shows a plan's operators on the cards at hand, and take them into the base."""
+    steps = laws.steps
+    missing = _missing(steps, ranked)
+    if not missing:
+        return None
+    shown = showing_run(steps.operators, missing, ranked.run, laws.sizes, machines.ranks)
+    if shown is None:
+        return None
+    told, name = steps.passes_ns(shown.setting), _name(shown.setting)
+    why = f"shows {shown.shown} operators of plan {number}"
+    folder = verify(SmallRun(name, shown.setting, why, VERIFYING_STEPS))
+    if folder is None:
+        return None
+    recorded = laws.add(ShownRun(name, shown.setting, folder))
+    return Verified(name, told / 1e6, steps.measured_passes_ns(recorded) / 1e6)
+
+
+def _name(run: Setting) -> str:
+    """The same for the same run, whatever place its plan has: an earlier start may have found another order."""
+    experts = f"_ep{run.ep}_of{run.experts}" if run.experts > 1 else ""
+    return f"verify_tp{run.tp}_cp{run.cp}{experts}_mbs{run.mbs}_seq{run.seq}"
+
+
+def _missing(steps: StepLaws, ranked: Ranked) -> list[Operator]:
+    """Operators of a plan that no run has shown."""
+    return [one for one in steps.operators_of(ranked.run) if not _exact(steps, one)]
+
+
+def _exact(steps: StepLaws, operator: Operator) -> bool:
+    estimate = steps.speeds.estimate(operator)
+    return estimate is not None and estimate.exact
+
+
+def _full_size(one: BestPlan, laws: TunedLaws, options: SearchOptions) -> FullSize | None:
+    """A plan itself on all the cards; None where the file cannot say it."""
+    assert options.whole is not None
+    run = one.ranked.run
+    degrees = "_".join(f"{name}{getattr(run, name)}" for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "mbs"))
+    name, why = f"verify_whole_{degrees}", "runs the plan itself"
+    try:
+        file = options.whole(SmallRun(name, run, why, FULL_STEPS, whole=_job(one, options)))
+    except InputError as error:
+        log.warning("a plan is not run: %s", error)
+        return None
+    told = RunLog({}, None, None) if file is None else laws.launcher.run_log(read_text(file, limit_bytes=MOST_LOG))
+    return FullSize(name, told.step_ms, told.peak)
+
+
+def _job(one: BestPlan, options: SearchOptions) -> PlannedJob:
+    return PlannedJob(one.ranked.plan, tuple(one.states.items()), options.batch)
+
+
+def _by_full_size(plans: Sequence[BestPlan]) -> list[BestPlan]:
+    """Plans that ran by their own time, then those that could not be run, then those that failed."""
+
+    def key(one: BestPlan) -> tuple[int, float]:
+        if one.full_size is None:
+            return 1, one.ranked.step_ms
+        return (2, one.ranked.step_ms) if one.full_size.step_ms is None else (0, one.full_size.step_ms)
+
+    return sorted(plans, key=key)
+
+
+def _script(one: BestPlan, place: int, launcher: Launcher, options: SearchOptions) -> Path | None:
+    """The user's file with a plan in it, in a folder of its own."""
+    ranked = one.ranked
+    try:
+        text = launcher.planned_job(options.script, ranked.run, _job(one, options))
+    except InputError as error:
+        log.warning("plan %d is not written: %s", place, error)
+        return None
+    suffix = options.script.suffix
+    return write_atomic(options.work_dir / BEST_FOLDER / f"{options.script.stem}_{place}{suffix}", text)
+
+
+def _assumed(laws: TunedLaws, options: SearchOptions) -> tuple[str, ...]:
+    steps, hidden = laws.steps, "beside" if laws.sizes.hidden_reduction else "after"
+    said = [
+        "1F1B, interleaved where a stage has several chunks; the optimizer is sharded over data parallel ranks",
+        f"gradients are reduced {hidden} the backward pass, as the file's flags say",
+    ]
+    compared = options.switches if options.verify is not None else ()
+    kept = [one for one in laws.launcher.switches(options.script) if one.stays and one.name not in compared]
+    said += [f"{one.flag} of the file is not in the times: compare it by --switches {one.name}" for one in kept]
+    if steps.unsure:
+        said.append(f"left out, for no group of ranks gives them a law: {', '.join(sorted(set(steps.unsure)))}")
+    return tuple(said)
+
+
+def as_data(done: Searched, options: SearchOptions) -> dict[str, Any]:
+    """What was found as JSON data: ms, bytes."""
+    return {
+        "ranks": options.ranks,
+        "batch": options.batch,
+        "memory_limit": options.limit,
+        "legal": done.found.legal,
+        "fitting": done.found.fitting,
+        "solved": done.found.solved,
+        "small_run_error": {"median": done.own_error, "largest": done.own_worst},
+        "assumed": list(done.assumed),
+        "best": [_plan_data(one) for one in done.best],
+    }
+
+
+def _plan_data(one: BestPlan) -> dict[str, Any]:
+    run, plan = one.ranked.run, one.ranked.plan
+    return {
+        "strategy": {name: getattr(run, name) for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "mbs")},
+        "micro_batches": one.ranked.micro_batches,
+        "layers": [list(row) for row in plan.total_layers()],
+        "recompute": {mode: [list(row) for row in grid] for mode, grid in plan.recompute.items()},
+        "step_ms": one.ranked.step_ms,
+        "interval_ms": [one.low_ms, one.high_ms],
+        "peak_memory": [stage.peak for stage in one.ranked.peaks],
+        "peak_upper": one.upper,
+        "told_before_verification_ms": one.before_ms,
+        "verified": None
+        if one.verified is None
+        else {"run": one.verified.run, "told_ms": one.verified.told_ms, "measured_ms": one.verified.measured_ms},
+        "switches": [_compared_data(each) for each in one.switches],
+        "full_size": None if one.full_size is None else asdict(one.full_size),
+        "script": None if one.script is None else str(one.script),
+    }
+
+
+def _compared_data(one: Compared) -> dict[str, Any]:
+    after = one.after_ms if math.isfinite(one.after_ms) else None
+    told = {"switch": one.switch.name, "flag": one.switch.flag, "on": one.on, "before_ms": one.before_ms}
+    return told | {"switched_ms": after, "switched_memory": one.memory, "fits": one.fits}

@@ -1,0 +1,176 @@
+"""Switches of a plan's layers (MC2, fused token rearrangement, overlapped exchanges), compared by small runs.
+
+What a switch changes in a layer's operators no law of the small runs knows. So runs with the plan's own shapes are
+started with a switch and without, everything else the same: with few layers and with one more, whose difference is a
+layer. The switch is kept where that takes less by more than the noise of the steps; the next one is compared beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+
+from taylor.blackbox.degree_search import Ranked
+from taylor.blackbox.foretold import showing_run
+from taylor.blackbox.operator_speed import MEDIAN_VARIANCE
+from taylor.blackbox.rejection import spread_of
+from taylor.blackbox.small_runs import SmallRun
+from taylor.blackbox.step_laws import StepLaws
+from taylor.parsers.launcher import Launcher
+from taylor.parsers.profiles.allocations import Allocation
+from taylor.parsers.small_run import JobSizes, Machines, Setting, Switch
+from taylor.workflows.tuning.tune_record import read_steps
+
+SURE = 2.0
+"""Standard errors by which a switch has to be faster."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A switch of one plan.
+
+    Parameters
+    ----------
+    on : bool
+        Whether the plan has it.
+    before_ms, after_ms : float
+        A layer's forward pass, the same again and its backward pass for one micro-batch, before it was switched and
+        after; infinite where that failed.
+    memory : float
+        What the tensors of the switched run take, in those of the other.
+    fits : bool
+        Whether the plan has room for that.
+    """
+
+    switch: Switch
+    on: bool
+    before_ms: float
+    after_ms: float
+    memory: float = 1.0
+    fits: bool = True
+
+
+@dataclass(frozen=True)
+class SwitchedPlan:
+    """A plan with its switches: told with what they save, and take."""
+
+    ranked: Ranked
+    compared: tuple[Compared, ...]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A layer's passes and their standard error, ns; the most bytes of a run's tensors at once, and of all together."""
+
+    ns: float
+    error: float
+    most: int
+    total: int
+
+
+class Comparison:
+    """Small runs of switches, each started once for all plans that it shows.
+
+    Parameters
+    ----------
+    start : callable
+        As `SearchOptions.verify`.
+    name : callable
+        Name of the run of a setting.
+    limit : float
+        Bytes of a device.
+    """
+
+    def __init__(
+        self,
+        switches: Sequence[Switch],
+        launcher: Launcher,
+        sizes: JobSizes,
+        machines: Machines,
+        start: Callable[[SmallRun], Path | None],
+        name: Callable[[Setting], str],
+        limit: float,
+    ) -> None:
+        self.switches, self.launcher, self.sizes, self.machines = switches, launcher, sizes, machines
+        self.start, self.name, self.limit = start, name, limit
+        self._known: dict[tuple[Setting, tuple[str, ...]], _Shown | None] = {}
+
+    def switched(self, ranked: Ranked, steps: StepLaws, profiled: int) -> SwitchedPlan:
+        """A plan with the switches that pay, compared one after the other.
+
+        Parameters
+        ----------
+        profiled : int
+            Steps of a run that are profiled.
+        """
+        run = ranked.run
+        shown = showing_run(steps.operators, steps.operators_of(run), run, self.sizes, self.machines.ranks)
+        on = {one.name: one.on and one.may_be_on(run) for one in self.switches}
+        compared, switched = list[Compared](), tuple[str, ...]()
+        for one in self.switches:
+            others = [name for name, state in on.items() if state and name != one.name]
+            if shown is None or not one.may_be_on(run, others) or not one.may_be_on(shown.setting, others):
+                continue
+            before = self._shown(shown.setting, switched, steps, profiled)
+            if before is None or before.ns <= 0:
+                break
+            after = self._shown(shown.setting, (*switched, one.name), steps, profiled)
+            if after is None or after.ns <= 0:
+                compared.append(Compared(one, on[one.name], before.ns / 1e6, math.inf))
+                continue
+            # Tensors are not told apart into what is kept and what is not: each takes the greater share at most.
+            memory = max(after.most / max(1, before.most), after.total / max(1, before.total))
+            fits = memory <= 1 or all(peak.upper * memory <= self.limit for peak in ranked.peaks)
+            pays = before.ns - after.ns > SURE * math.hypot(before.error, after.error)
+            if pays and fits:
+                switched, on[one.name] = (*switched, one.name), not on[one.name]
+                ranked = _with(ranked, after.ns / before.ns, max(1.0, memory))
+            compared.append(Compared(one, on[one.name], before.ns / 1e6, after.ns / 1e6, memory, fits))
+        return SwitchedPlan(ranked, tuple(compared))
+
+    def _shown(self, setting: Setting, switched: tuple[str, ...], steps: StepLaws, profiled: int) -> _Shown | None:
+        key = (setting, switched)
+        if key not in self._known:
+            few = self._read(setting, switched, steps, profiled)
+            more = (
+                None
+                if few is None
+                else self._read(setting.replace(layers=setting.layers + 1), switched, steps, profiled)
+            )
+            layer = None
+            if few is not None and more is not None:
+                layer = replace(more, ns=more.ns - few.ns, error=math.hypot(more.error, few.error))
+            self._known[key] = layer
+        return self._known[key]
+
+    def _read(self, setting: Setting, switched: tuple[str, ...], steps: StepLaws, profiled: int) -> _Shown | None:
+        """All passes of a run."""
+        one_more = setting.layers > self.sizes.least_layers
+        name = "_".join((self.name(setting), *switched, *[f"layers{setting.layers}"] * one_more))
+        why = f"with {', '.join(switched) or 'nothing'} switched"
+        folder = self.start(SmallRun(name, setting, why, profiled, switched))
+        if folder is None:
+            return None
+        runs = read_steps(folder / "profile", folder / "run.log", setting, self.launcher)
+        took = [steps.measured_passes_ns(run) for run in runs]
+        error = median(took) * spread_of(took) * math.sqrt(MEDIAN_VARIANCE / len(took))
+        return _Shown(float(median(took)), error, *_bytes(runs[-1].allocations))
+
+
+def _with(ranked: Ranked, time: float, memory: float) -> Ranked:
+    peaks = tuple(replace(one, peak=one.peak * memory, upper=one.upper * memory) for one in ranked.peaks)
+    return replace(ranked, step_ms=ranked.step_ms * time, peaks=peaks)
+
+
+def _bytes(tensors: Sequence[Allocation]) -> tuple[int, int]:
+    """The most bytes of tensors alive at once, and of all."""
+    events = [(one.start_ns, one.bytes) for one in tensors]
+    events += [(one.end_ns, -one.bytes) for one in tensors if one.end_ns is not None]
+    alive = most = 0
+    for _, size in sorted(events):
+        alive += size
+        most = max(most, alive)
+    return most, sum(one.bytes for one in tensors)
