@@ -1,7 +1,7 @@
-"""Kinds that lie together on one of several chunks (MTP, …): the problem with each of their places, one by one.
+"""Kinds that lie together on one of several chunks (MTP, …): one subproblem for each of their places.
 
-They are few, and with its place such a kind is a constant of its stage, so that every solver has the problem that it
-is made for: the places are solved one after the other, each against the best plan so far.
+Places are few. With its place fixed, such a kind is a constant of its stage, so every solver gets a problem of its
+usual form. The places are solved one after the other, each against the best plan so far.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from taylor.pipeline_solver.solving.turns import Turns
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory
 
 LEAST_UNTRIED = 3
-"""Places that a first turn leaves time for at the least where each of them begins anew."""
+"""Least number of places that a first time slice leaves time for, where every slice starts from nothing."""
 
 
 def solve_places(
@@ -37,12 +37,12 @@ def solve_places(
     warm_start: PipelinePlan | None = None,
     on_progress: OnProgress | None = None,
 ) -> Solution:
-    """Solve a problem in which the place of some kind is to be chosen.
+    """Solve a problem that leaves the place of some kind open.
 
     Parameters
     ----------
     run : Solver
-        What solves it with given places.
+        Solves the problem with given places.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def solve_places(
     best: Solution | None = None
     proven = [0.0] * len(ones)
     turns: Turns[int] = Turns(deadline)
-    # Recompute choices have cases of their own within each place, which short turns would leave nothing.
+    # Recompute choices are subproblems within each place; short time slices would leave them nothing.
     resumable = not problem.uniform_recompute
     memories = [TreeMemory() for _ in ones]
     stopped: Termination | None = None
@@ -89,7 +89,7 @@ def solve_places(
         )
 
     def settled_all() -> bool:
-        """Whether the best plan is proven as far as was asked; places are cut off at half of that gap."""
+        """Return whether the best plan is proven to the asked gap; places are cut off at half of that gap."""
         known = None if best is None else best.objective
         return known is not None and proven_within(known, min(proven), options.gap)
 
@@ -98,7 +98,7 @@ def solve_places(
 
     for at in range(len(ones)):
         if not over():
-            # The problem without the rule takes a share of a place's turn, which need not grow with the last places.
+            # The problem without the rule takes a fraction of a place's time slice; the last places need no more.
             attempt(
                 at,
                 turns.first(len(ones) - at if resumable else max(LEAST_UNTRIED, len(ones) - at), resumable=resumable),
@@ -130,5 +130,5 @@ def solve_places(
 
 
 def _lies_as(problem: PipelineProblem, plan: PipelinePlan | None) -> bool:
-    """Whether a plan has the pinned kinds where a problem with given places has them."""
+    """Return whether a plan has the pinned kinds where a problem with given places has them."""
     return plan is not None and settled(problem, plan).kinds == problem.kinds

@@ -1,4 +1,4 @@
-"""The exact solver: with one interleave by the busiest stage; what that leaves open, by branch and cut."""
+"""The exact solver: by the busiest stage without virtual stages; what remains open, by branch and cut."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def solve_exact(
         from taylor.pipeline_solver.solving.plain_plans import solve_plainly
 
         return better_of(first, solve_plainly(problem, first.plan, 0.0), options.gap)
-    from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut  # here, for its compiled kernels take a while
+    from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut  # here: its compiled kernels take a while
 
     if first is None:
         return branch_and_cut(problem, options, warm_start=warm_start, on_progress=on_progress)
@@ -66,7 +66,7 @@ def solve_exact(
 def _by_busiest_stage(
     problem: PipelineProblem, options: SolveOptions, warm_start: PipelinePlan | None, on_progress: OnProgress | None
 ) -> Solution | None:
-    """What the busiest stage tells of a problem of one interleave; `STALLED` where that is not all.
+    """Solve a problem without virtual stages by its busiest stage; `STALLED` where a gap remains.
 
     None where the runs of layers are too many to list.
     """

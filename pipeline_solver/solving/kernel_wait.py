@@ -1,7 +1,7 @@
-"""Compiled kernels within a time limit: a process of its own compiles what no earlier run has left on the disk.
+"""Compiled kernels within a time limit: a separate process compiles what no earlier run has cached on disk.
 
-A compilation cannot be stopped half-way, and all of them take about a minute. So a solve that has a limit waits for
-them elsewhere, and plans without them where the limit comes first. What was compiled until then is kept.
+A compilation cannot be interrupted, and all of them take about a minute. So a solve with a limit waits for that
+process, and plans without kernels where the limit comes first. What was compiled until then is kept.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ POLL_SECONDS = 0.05
 
 
 def kernels_by(deadline: float | None) -> bool:
-    """Whether the solver's kernels are there in time; those that are not are compiled meanwhile.
+    """Return whether the solver's kernels are ready in time; compile the missing ones meanwhile.
 
     Parameters
     ----------
     deadline : float or None
-        `time.monotonic()` up to which to wait; None waits for nothing: each is compiled where it is called first.
+        `time.monotonic()` up to which to wait; None does not wait: each kernel is compiled at its first call.
     """
     if deadline is None or not _may_fork():
         return True
@@ -49,12 +49,12 @@ def kernels_by(deadline: float | None) -> bool:
 
 
 def _may_fork() -> bool:
-    """Whether this process can start another that goes on with what it has loaded."""
+    """Return whether this process can fork another that keeps what is loaded."""
     return hasattr(os, "fork") and threading.active_count() == 1 and not multiprocessing.current_process().daemon
 
 
 def _compile() -> None:
-    """Solve small problems, which calls every kernel that a solve needs with the types that it is called with."""
+    """Solve small problems, which calls every kernel of a solve with its argument types."""
     from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
     from taylor.pipeline_solver.model.stopping import Stopper
     from taylor.pipeline_solver.solving.uniform_recompute import solve_uniform

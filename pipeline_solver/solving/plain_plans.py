@@ -1,4 +1,4 @@
-"""A plan where nothing may be compiled: even chunks, each stage with the least recompute that fits its memory."""
+"""A plan without compiled code: even chunks, each stage with the least recompute that fits its memory."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ def solve_plainly(problem: PipelineProblem, known: PipelinePlan | None, seconds:
     Parameters
     ----------
     seconds : float or None
-        Limit of the search for the plan of least memory, which is looked for where no even one fits; without a plan
-        where it comes first.
+        Limit of the search for the plan of least memory, which runs where no even plan fits. It may end without one.
     """
     best = None if known is None else judged(problem, known, SOLVER_NAME)
     for one in placements(problem)[:1]:
@@ -54,8 +53,8 @@ def _even_plans(problem: PipelineProblem) -> list[PipelinePlan]:
 
 
 def least_recompute(problem: PipelineProblem, free: PipelinePlan) -> PipelinePlan:
-    """The plan whose stages each recompute as many layers of every chunk as their memory asks for, in the first mode
-    that is searched; all of them where that is too few."""
+    """The plan whose stages recompute, in the first searched mode, as many layers of every chunk as their memory needs;
+    all layers where that is too few."""
     mode = next(iter(problem.searched_modes), None)
     if mode is None:
         return free

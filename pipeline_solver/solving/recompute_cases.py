@@ -1,13 +1,13 @@
-"""One recompute choice for every chunk: the choices one after the other, each a problem of its own.
+"""One recompute choice for every chunk: the choices one after the other, each a subproblem.
 
-A choice is cut off as soon as its proven bound reaches the best plan so far. The many counts far above an even chunk's
-layers are much alike, for most chunks recompute all layers then: one problem that no plan of any of them beats
-(`at_least`) stands for all, until it holds a better plan or has had its time; then the least of them are tried one by
-one, and the others as one again. Without a time limit each is tried by itself: no clock would end what stands for all.
+A choice is cut off as soon as its lower bound reaches the best plan so far. Counts far above an even chunk's layers are
+much alike, because most chunks then recompute all layers. One relaxed problem that no plan of any of them beats
+(`at_least`) replaces them all, until it has a better plan or its time is used up. Then the smallest counts are tried
+one by one, and the others as one again. Without a time limit each count is tried by itself: no clock would end the
+relaxed problem.
 
-Where layers have further choices, the problem in which no choice costs anything (`without_choices`) comes first, whose
-bound holds for each of them: one proof for all where memory can be had for nothing, by offload that computation hides,
-say.
+Where layers have further choices, the problem in which no choice costs time (`without_choices`) comes first. Its bound
+is valid for each of them: one proof for all where memory is free, for example by overlapped offload.
 """
 
 from __future__ import annotations
@@ -37,31 +37,30 @@ from taylor.pipeline_solver.solving.turns import LONGEST, Turns
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory, closed_by_milp
 
 FIRST_SHARE = 0.15
-"""Share of the time limit, as turns reckon with it, that the problem without the rule may take, and that in which
-choices cost nothing."""
+"""Fraction of the limit as `turns` counts it for the problem without the rule, and for the one in which choices cost
+nothing."""
 
 RELAXED_SHARE = 0.85
-"""Share of what is left of it that the problem without costs of choices may take while a plan is as good as its best
-one."""
+"""Fraction of its remainder for the problem without costs of choices, while a plan is as good as its best one."""
 
 NO_LIMIT_MIB = 1e12
-"""Memory that no stage fills."""
+"""More memory than any stage fills, MiB."""
 
 GREAT, MANY = 2, 4
-"""How many times an even chunk's layers counts have that are tried as one, and how many they are at the least: with
-smaller ones in between, what stands for them is far from each."""
+"""Counts from this multiple of an even chunk's layers are tried as one, where there are at least so many: with smaller
+counts among them the relaxed problem is far from each."""
 
 NEAR = 0.004
-"""Share of the step time to beat that later turns leave open until no choice is open by more: under a time limit all
-choices are brought near to it before one is brought to it, for the last of a gap takes the longest."""
+"""Fraction of the step time to beat that later time slices leave open until no choice is open by more. Under a time
+limit all choices come near the step time before one reaches it, because the last of a gap takes longest."""
 
 FURTHER, FURTHER_IN_VAIN = 0.25, 0.5
-"""Where counts as one hold a better plan or stay open, those up to so many more, as a share, are tried one by one;
-where probing rules out next to nothing, those up to twice as many more: the next ones are likely to take their time in
-vain, too, that of two or three counts."""
+"""Where counts tried as one have a better plan or stay open, counts up to this fraction more are tried one by one;
+where probing rules out next to nothing, up to the second fraction more: the next ones are likely to fail, too, and to
+cost the time of two or three counts."""
 
 SECOND = 0.25
-"""Share of the time limit, as turns reckon with it, of the one later turn that counts have as one."""
+"""Fraction of the limit as `turns` counts it for the one later time slice of counts tried as one."""
 
 
 class Case(NamedTuple):
@@ -78,7 +77,7 @@ class Case(NamedTuple):
 def without_choices(problem: PipelineProblem) -> PipelineProblem:
     """The problem in which every layer takes the time of no recompute and the least memory of all its choices.
 
-    No plan of the problem is faster than the best one of this, whatever is recomputed or offloaded.
+    Its optimum bounds every plan of the problem, whatever is recomputed or offloaded.
     """
     modes = (NONE, *problem.searched_modes)
     kinds = (
@@ -97,9 +96,9 @@ def without_choices(problem: PipelineProblem) -> PipelineProblem:
 
 
 def at_least(problem: PipelineProblem, mode: str, most: int) -> PipelineProblem:
-    """The problem in which chunks recompute `most` layers and keep no more of the others than of these.
+    """The problem in which chunks recompute `most` layers, and the other layers keep no more than these.
 
-    No plan under `most` or any greater count of the mode is faster than its best one.
+    Its optimum bounds every plan with `most` or any greater count of the mode.
     """
     kinds = (
         kind
@@ -113,7 +112,7 @@ def at_least(problem: PipelineProblem, mode: str, most: int) -> PipelineProblem:
 
 
 class Choices:
-    """The problem with one choice after the other, each against the best plan of all; a later solve goes on with it."""
+    """One choice after the other, each against the best plan of all; a later solve resumes it."""
 
     def __init__(self, problem: PipelineProblem, run: Solver, memory: TreeMemory, *, timed: bool) -> None:
         self.problem, self.run = problem, run
@@ -128,13 +127,13 @@ class Choices:
         self.on_progress: OnProgress | None = None
         self.proven: dict[Case, float] = {}
         self.memories: dict[Case, TreeMemory] = {}
-        self.cut: dict[Case, float] = {}  # step times below which their last turns looked
+        self.cut: dict[Case, float] = {}  # step times below which their last time slices searched
         self.untried = self._cases() if timed else [Case(*choice) for choice in distinct_choices(problem)]
         self.done: list[Case] = []
         self.closed: set[str] = set()
-        self.kept: tuple[str, int] | None = None  # what the best plan without the rule keeps to
+        self.kept: tuple[str, int] | None = None  # the choice that the best plan without the rule obeys
         self.turns: Turns[Case] = Turns(None)
-        # Of few chunks the MILP goes on, and begins anew each time.
+        # With few chunks the MILP takes over, and starts from nothing each time.
         self.resumable = not closed_by_milp(problem)
         self.stopped: Termination | None = None
         self.near = False
@@ -150,7 +149,7 @@ class Choices:
         free: Solution,
         best: Solution | None,
     ) -> None:
-        """Begin a solve, with what is known of the problem without the rule and the best plan that keeps it."""
+        """Begin a solve with the results of the problem without the rule and the best plan that obeys it."""
         self.options, self.began, self.deadline, self.on_progress = options, began, deadline, on_progress
         self.turns, self.stopped, self.near = Turns(deadline), None, False
         self.free, self.floor = free, max(self.floor, free.bound or 0.0)
@@ -165,16 +164,16 @@ class Choices:
         return min(best * (1.0 - self.options.gap / 2), asked)
 
     def asked(self) -> float:
-        """Step time below which the open choices are to be looked through: `to_beat`, or a little less at first."""
+        """Step time below which the open choices are searched: `to_beat`, or a little less at first."""
         return self.to_beat() * (1.0 - NEAR if self.near else 1.0)
 
     def bound(self) -> float:
-        """What no choice beats."""
+        """Lower bound of all choices."""
         untried = [0.0 for case in self.untried if case not in self.proven]
         return min((max(bound, self.floor) for bound in [*self.proven.values(), *untried]), default=float("inf"))
 
     def solve(self) -> None:
-        """Try every case a little while, then go on with those that are open, the most promising first."""
+        """Try every subproblem briefly, then resume the open ones, the most promising first."""
         self._relax()
         self._try_untried()
         while not self._over() and not self._settled():
@@ -200,7 +199,7 @@ class Choices:
                 return
 
     def _try_untried(self) -> None:
-        """Give every untried case its first turn; what a case of many counts falls into is untried then."""
+        """Give every untried subproblem its first time slice; the parts of a split one count as untried."""
         while self.untried and self.floor < self.to_beat() and not self._over():
             case, room = self.untried[0], self._room()
             seconds = self.turns.first(self._untried(room), resumable=True)
@@ -219,11 +218,11 @@ class Choices:
                     self.closed.add(case.mode)
 
     def _tried_as_well(self, case: Case, room: int) -> bool:
-        """Whether a count that no chunk of a better plan passes was tried: greater ones are the same."""
+        """Return whether a count that no chunk of a better plan exceeds was tried: greater ones are the same."""
         return any(of.mode == case.mode and room <= of.most <= case.most for of in self.done)
 
     def _cases(self) -> list[Case]:
-        """The choices that differ; of the counts of a recompute mode the great ones, where they are many, as one."""
+        """The distinct choices; the great counts of a recompute mode, where they are many, as one."""
         problem = self.problem
         choices = distinct_choices(problem)
         great = GREAT * -(-problem.layers // (problem.stages * problem.interleaves))
@@ -241,9 +240,10 @@ class Choices:
         return cases
 
     def _try_beyond(self, case: Case, seconds: float | None, *, again: bool = False) -> None:
-        """Look for a bound of a count and all greater ones; where a better plan turns up, the least are cases again.
+        """Bound a count and all greater ones; split off the smallest where a better plan is found.
 
-        So they are where probing rules out next to nothing, and where the case stays open after a later turn (`again`).
+        Split them off, too, where probing rules out next to nothing, and where the subproblem stays open after a later
+        time slice (`again`).
         """
         self.proven.setdefault(case, 0.0)
         told = _told(self, str(case), self.on_progress, plans=False)
@@ -264,8 +264,8 @@ class Choices:
         told: OnProgress | None,
         below: Callable[[], float],
     ) -> tuple[Solution, bool]:
-        """Solve a relaxed problem until a better plan is met, none is proven to be `below` or that is in vain; whether
-        one is met."""
+        """Solve a relaxed problem until a better plan is found, none is proven to be `below`, or progress stops; return
+        the solution, and whether one is found."""
         better = False
 
         def watch(progress: Progress) -> None:
@@ -274,7 +274,7 @@ class Choices:
             if told is not None:
                 told(progress)
 
-        # A better plan answers the question: nothing is left to beat then.
+        # A better plan answers the question: nothing remains to beat then.
         asked = self._within(seconds).replace(
             cutoff=lambda: 0.0 if better or _in_vain(memory) else below(), memory=memory
         )
@@ -289,33 +289,33 @@ class Choices:
         warm_start: PipelinePlan | None = None,
         on_progress: OnProgress | None = None,
     ) -> Solution:
-        """Run the solver; an interrupt ends the search of all cases."""
+        """Run the solver; an interrupt ends the search of all subproblems."""
         found = self.run(problem, options, warm_start=warm_start, on_progress=on_progress)
         if found.termination is Termination.INTERRUPTED:
             self.stopped = Termination.INTERRUPTED
         return found
 
     def _memory(self, case: Case, fresh: TreeMemory) -> TreeMemory:
-        """What earlier turns have left of a case: no tree that was cut off below what is asked for now."""
+        """The memory of a subproblem's earlier time slices, without a tree whose cutoff was below the one asked now."""
         memory = self.memories.setdefault(case, fresh)
         if self.asked() > self.cut.get(case, float("inf")):
             memory.tree = None
         return memory
 
     def _reached(self, case: Case, found: Solution) -> float:
-        """Keep what a solve has proven of a case, and below which step time; all that is proven of it."""
+        """Record the bound that a solve proved of a subproblem, and its cutoff; return the best bound of it."""
         self.cut[case] = self.asked()
         reached = float("inf") if found.status == INFEASIBLE else max(found.bound or 0.0, self.floor)
         self.proven[case] = max(reached, self.proven[case])
         return self.proven[case]
 
     def _take_nearest(self, found: Solution) -> None:
-        """Take the plan with the layers of a relaxed problem's that keeps the rule, where it is the best."""
+        """Give a relaxed problem's layers the recompute that obeys the rule, and keep the plan where it is the best."""
         near = None if found.plan is None else nearest(self.problem, found.plan, found.solver)
         self.best = self.best if near is None else better_of_two(self.best, near)
 
     def _part(self, case: Case, reached: float, further: float) -> None:
-        """Put the least counts of a case in its place, and the others as one again."""
+        """Replace a subproblem by its smallest counts, and the others as one again."""
         del self.proven[case], self.memories[case]
         counts = [most for mode, most in distinct_choices(self.problem) if mode == case.mode and most >= case.most]
         upto = max(case.most + 1, int(case.most * (1.0 + further)))
@@ -329,18 +329,18 @@ class Choices:
         self.untried[:0] = parts
 
     def _room(self) -> int:
-        """Layers of a chunk that no plan passes which beats the best: counts from there on are the same choice."""
+        """Layers of a chunk that no better plan exceeds: counts from there on are the same choice."""
         return self.problem.layers if self.best is None else _layers_within(self.problem, self.to_beat())
 
     def _untried(self, room: int) -> int:
-        """Choices that are still to be tried and differ; those of one recompute mode count as one, for the counts
-        rise and the first that cannot win ends them."""
+        """Number of distinct untried choices; those of one recompute mode count as one, because counts rise and the
+        first that cannot win ends them."""
         if self.problem.choices:
             return len({(case.mode, min(case.most, room)) for case in self.untried})
         return len({case.mode for case in self.untried})
 
     def _relax(self) -> None:
-        """Look at the problem in which choices cost nothing, for as long as a plan at hand is as good as its best."""
+        """Solve the problem in which choices cost nothing, as long as a known plan is as good as its best."""
         share = FIRST_SHARE
         while self.relaxed is not None and self.floor < self.to_beat() and not self._over():
             if self._try_relaxed(share) < self.to_beat():
@@ -348,7 +348,8 @@ class Choices:
             share = RELAXED_SHARE
 
     def _try_relaxed(self, share: float) -> float:
-        """Go on with the problem in which choices cost nothing for a share of what is left; its best plan's time."""
+        """Resume the problem in which choices cost nothing for a fraction of the remaining time; its best plan's
+        time."""
         assert self.relaxed is not None
         ahead = self.turns.ahead()
         left = None if ahead is None else max(0.5, share * ahead)
@@ -364,7 +365,7 @@ class Choices:
         return found.objective
 
     def _settled(self) -> bool:
-        """Whether the best plan is proven as far as was asked; choices are cut off at half of that gap."""
+        """Return whether the best plan is proven to the asked gap; choices are cut off at half of that gap."""
         known = None if self.best is None else self.best.objective
         return known is not None and proven_within(known, self.bound(), self.options.gap)
 
@@ -384,8 +385,8 @@ class Choices:
         told = _told(self, str(case), self.on_progress)
         fresh = TreeMemory(self.floor, paths=self.paths, patience=self.patience)
         if choice == self.kept and self.resumable and self.left < float("inf") and not counts_tell(one):
-            # The same optimum, and much the same tree, though what is to be beaten now is a hair less. Where counts
-            # tell all it is another tree.
+            # The same optimum, and much the same tree, though the cutoff is now a hair lower. Where the LP is over
+            # counts it is another tree.
             fresh.left = min(self.left, self.to_beat())
             fresh.fruitless = self.fruitless
         memory = self._memory(case, fresh)
@@ -396,7 +397,7 @@ class Choices:
         return found
 
     def _hopeless(self, case: Case) -> bool:
-        """Whether the choice, and with it any of its mode for more layers, cannot win even with all memory there is."""
+        """Return whether the choice, and any of its mode for more layers, cannot win even with unlimited memory."""
         limits = tuple(NO_LIMIT_MIB for _ in self.problem.limit_mib)
         roomy = self.problem.replace(uniform_recompute=((case.mode, case.most),), limit_mib=limits, host_limit_mib=())
         found, better = self._until_better(roomy, 1.0, None, None, self.to_beat)
@@ -409,7 +410,7 @@ class Choices:
 
 
 def _in_vain(memory: TreeMemory | None) -> bool:
-    """Whether probing has ruled out next to nothing."""
+    """Return whether probing has ruled out next to nothing."""
     return memory is not None and memory.fruitless < float("inf")
 
 
@@ -429,14 +430,14 @@ def _layers_within(problem: PipelineProblem, step_time: float) -> int:
 def _told(
     choices: Choices, of: str, on_progress: OnProgress | None, *, plans: bool = True, whole: bool = False
 ) -> OnProgress | None:
-    """Passes progress on as that of the whole.
+    """Pass progress on as that of the whole problem.
 
     Parameters
     ----------
     plans : bool
-        Whether what is found are plans of the problem.
+        The plans found are plans of the problem.
     whole : bool
-        Whether what is proven holds for every choice.
+        The bounds proven are valid for every choice.
     """
     if on_progress is None:
         return None

@@ -20,41 +20,42 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 MTP_AMONG_LAYERS = "mtp_among_layers"
-"""Key of a result: how many layers of the last kind are MTP layers, where the problem does not part them."""
+"""Key of a result: the number of layers of the last kind that are MTP layers, where the problem does not separate
+them."""
 
 
 @cache
 def _problem_adapter() -> TypeAdapter[PipelineProblem]:
-    from pydantic import TypeAdapter  # here, for a plan that is shown needs none, and it takes a while to load
+    from pydantic import TypeAdapter  # here: printing a plan needs none, and it takes a while to load
 
     return TypeAdapter(PipelineProblem)
 
 
 @dataclass(frozen=True)
 class Result:
-    """A problem with its solution, and what a reader of the result wants to know beside them.
+    """A problem with its solution, and what a reader of the result needs with them.
 
     Parameters
     ----------
     problem : PipelineProblem
     solution : Solution
     memory_source : str or None
-        Where the memory figures come from: ``estimate``, ``dry-run``, ….
+        Source of the memory figures: ``estimate``, ``dry-run``, ….
     mtp_layers : int
-        How many layers of the last kind are MTP layers, where the problem does not part them.
+        Number of layers of the last kind that are MTP layers, where the problem does not separate them.
     dryrun : sequence of mappings or None
         The dry-run of the plan as plain data, a stage an entry.
     alternatives : sequence of mappings
-        The other schedules and interleaves that were tried, as plain data.
+        The other schedules and numbers of virtual stages that were tried, as plain data.
     unmodelled : sequence of str
         A sentence for each flag of the configuration whose effect is in none of the figures.
     peak_interval_mib : sequence of (float or None, float or None) [pp], or None
-        Between what each stage's peak lies when those flags have their effect, MiB; None: no bound is known. None as
-        a whole: each peak is as it stands.
+        Range of each stage's peak under the effect of those flags, MiB; None: no bound is known. None as a whole: each
+        peak is as it stands.
     files : mapping of str to str
         Path of every file written, by role.
     job : mapping of str to plain data
-        What the caller knows of the job that the problem belongs to; leads the file, and is read back as it is.
+        The caller's data of the job that the problem belongs to; first in the file, and read back unchanged.
     """
 
     problem: PipelineProblem
@@ -86,7 +87,7 @@ class Result:
         return {**self.job, **self._solved()}
 
     def _solved(self) -> dict[str, Any]:
-        """All but what is known of the job."""
+        """All but the data of the job."""
         problem, solution, plan = self.problem, self.solution, self.solution.plan
         found = solution.statistics
         data: dict[str, Any] = {
@@ -119,7 +120,7 @@ class Result:
             data["host_link"] = [round(value, 6) for value in host_link_shares(problem, plan)]
         data["message"] = solution.message
         if UNRESTRICTED_BOUND in found:
-            # What any recompute by chunk would reach, where the file can only express one choice for all.
+            # The optimum with any recompute by chunk, where the file can only express one choice for all.
             data["unrestricted"] = {
                 "objective": found.get(UNRESTRICTED_OBJECTIVE),
                 "bound": found[UNRESTRICTED_BOUND],
@@ -146,7 +147,7 @@ class Result:
         """The result as plain cells of a table of candidates.
 
         Nested figures (``offset``, ``layers``, ``recompute``, ``peak_memory``, ``memory_limit``) are JSON text, times
-        are in body-layer forwards, ``cost`` is in ms and ``time`` in seconds. What is not known has no cell.
+        are in body-layer forwards, ``cost`` is in ms and ``time`` in seconds. An unknown figure has no cell.
         """
         problem, solution, plan = self.problem, self.solution, self.solution.plan
         row: dict[str, Any] = {
@@ -173,12 +174,12 @@ class Result:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], file: Path | None = None) -> Result:
-        """The result that `to_dict` gave; what files of older versions lack is left empty.
+        """The result that `to_dict` gave; fields that older files lack stay empty.
 
         Parameters
         ----------
         file : Path, optional
-            Where the data come from, for messages.
+            Source of the data, for messages.
 
         Raises
         ------
@@ -242,7 +243,7 @@ def plan_of_row(row: Mapping[str, Any]) -> PipelinePlan | None:
 def problem_data(problem: PipelineProblem) -> dict[str, Any]:
     """The problem as plain data: everything that a second solve or a drawing needs."""
     data = _problem_adapter().dump_python(problem, mode="json")
-    # What nobody pinned says nothing; and JSON has no keys that are pairs.
+    # Empty pins say nothing; and JSON has no keys that are pairs.
     unpinned = {"fixed_layers", "max_layers", "fixed_recompute"}
     if not problem.uniform_recompute:
         unpinned.add("uniform_recompute")

@@ -32,7 +32,7 @@ from taylor.pipeline_solver.solving.kernel_wait import kernels_by
 from taylor.pipeline_solver.solving.solvers import SolverEntry, solver_named
 
 FIRST_PLACES = 3
-"""Places of a kind for which a first plan is looked for at most."""
+"""Most places of a kind for which a first plan is searched."""
 
 
 class SolverDisagreement(AssertionError):
@@ -53,7 +53,7 @@ def solve(
     options : SolveOptions
         The solver and its limits.
     warm_start : PipelinePlan, optional
-        A plan to begin from, and to be no worse than; one that breaks the problem's rules is passed over.
+        A plan to begin from; the result is no worse. A plan that breaks the problem's rules is ignored.
     on_progress : callable, optional
         Called with a `Progress` now and then.
 
@@ -84,7 +84,7 @@ def solve(
     deadline = None if options.time_limit is None else began + options.time_limit
     ready = not _needs_kernels(problem, entry) or kernels_by(deadline)
     floor = 0.0
-    if problem.uniform_recompute or has_places(problem):  # solved case by case: what is known comes before the first
+    if problem.uniform_recompute or has_places(problem):  # solved in subproblems: known results come before them
         floor = least_step_time(problem)
         if problem.uniform_recompute and warm_start is None and ready:
             warm_start = _first_plan(problem, options)
@@ -100,11 +100,11 @@ def solve(
             if warm_start is None and not entry.one_recompute_choice and deadline is not None:
                 warm_start = _walked_plan(problem, within)
             solution = run(problem, within, warm_start=warm_start, on_progress=on_progress)
-    except KeyboardInterrupt:  # before the solver itself heard of it
+    except KeyboardInterrupt:  # before the solver itself noticed it
         if warm_start is None:
             raise
         solution = Solution(NO_SOLUTION, solver=options.solver).ended_by(Termination.INTERRUPTED)
-    if presses() > pressed:  # pressed in the last moments of a proof, which has no use for it: the user asked to stop
+    if presses() > pressed:  # pressed in the last moments of a proof, which ignores it: the user asked to stop
         solution = solution.replace(termination=Termination.INTERRUPTED)
     if warm_start is not None:
         solution = _no_worse(problem, solution, warm_start)
@@ -117,7 +117,7 @@ def solve(
 
 
 def _first_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePlan | None:
-    """A plan for a problem with one recompute choice for all chunks, from the first place for which one is met."""
+    """A plan for a problem with one recompute choice for all chunks, from the first place that has one."""
     stopper = Stopper(None if options.time_limit is None else time.monotonic() + options.time_limit)
     try:
         found = (first_plan(one, options.seed, stopper) for one in placements(problem)[:FIRST_PLACES])
@@ -127,13 +127,14 @@ def _first_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePlan
 
 
 def _needs_kernels(problem: PipelineProblem, entry: SolverEntry) -> bool:
-    """Whether a solve begins with compiled kernels; with one interleave the busiest stage comes before them."""
+    """Return whether a solve begins with compiled kernels; without virtual stages the busiest stage comes before
+    them."""
     return problem.interleaves > 1 or bool(problem.uniform_recompute) or not entry.one_recompute_choice
 
 
 def _walked_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePlan | None:
-    """A good plan for a MILP solver to begin from, which has a limit and may find none by itself; None where the walk
-    meets none."""
+    """A good plan for a MILP solver with a limit, which may find none by itself; None where the local search finds
+    none."""
     if problem.uniform_recompute or has_places(problem):
         return _first_plan(problem, options) if problem.uniform_recompute else None
     from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
@@ -149,7 +150,7 @@ def _walked_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePla
 def _told_at_once(
     problem: PipelineProblem, known: PipelinePlan | None, floor: float, on_progress: OnProgress | None, began: float
 ) -> OnProgress | None:
-    """Tells what is known from the start, and passes progress on with it."""
+    """Report the known bound or plan at the start, and pass progress on with it."""
     from taylor.pipeline_solver.timing.evaluate import step_time
 
     if on_progress is None:
@@ -161,12 +162,12 @@ def _told_at_once(
 
 
 def _no_worse(problem: PipelineProblem, solution: Solution, known: PipelinePlan) -> Solution:
-    """The solution, or with the plan that was known where a solver stopped before it had one as good.
+    """The solution, with the known plan where a solver stopped before it had one as good.
 
     Raises
     ------
     SolverDisagreement
-        When the solver has proven that there can be no such plan.
+        When the solver has proven that no such plan exists.
     """
     from taylor.pipeline_solver.timing.evaluate import step_time
 
@@ -184,7 +185,7 @@ def _no_worse(problem: PipelineProblem, solution: Solution, known: PipelinePlan)
 
 
 def _work_bound(problem: PipelineProblem, objective: float, bubble: BubbleShares) -> float:
-    """Step time that the work asks for, which no recompute adds to: whatever the plan, the stages share it."""
+    """Step time that the work without recompute needs, spread evenly over the stages: a bound for every plan."""
     if not problem.slowness and not problem.stage_times:
         return objective * (1.0 - bubble.total)
     forward = (
@@ -219,7 +220,7 @@ def complete(problem: PipelineProblem, solution: Solution) -> Solution:
     if faults:
         raise SolverDisagreement(f"{solution.solver} gave a plan that does not hold: {' '.join(faults)}")
     if solution.objective is not None:
-        # To the last digit what an evaluation of the plan gives: solvers add durations up in other orders.
+        # Equal to an evaluation of the plan to the last digit: solvers add durations up in other orders.
         step, bound = step_time(problem, plan), solution.bound
         bound = step if bound == solution.objective else bound if bound is None else min(bound, step)
         solution = solution.replace(objective=step, bound=bound)

@@ -18,11 +18,11 @@ class SolverEntry:
     name : str
         As in `SolveOptions.solver`, in capitals.
     summary : str
-        What it is, in a few words.
+        Description in a few words.
     load : callable
-        Gives the solver; imports it, which takes Pyomo's solvers a second.
+        Imports and returns the solver; Pyomo's solvers take a second.
     one_recompute_choice : bool
-        Of a problem's `uniform_recompute` it takes one choice at a time.
+        The solver takes one choice of a problem's `uniform_recompute` at a time.
     """
 
     name: str

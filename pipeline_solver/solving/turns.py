@@ -1,11 +1,11 @@
-"""How cases share the time, of which the best one's plan counts and cuts the others off.
+"""Time slices of subproblems, of which the best plan counts and cuts the others off.
 
-The places of a kind, the recompute choices for all chunks, the variants of a job: each is a problem by itself, most are
-closed within a moment, and which ones are hard is known only once they have been tried. So each has a first turn, and
-what is left goes to those that are open. What a case can go on with is cheap to stop: its first turn is short, and
-later turns go to the case of the least bound, for the bound of all is no better. What begins anew each time is dear to
-stop: a first turn is an equal share of what is left, and later the case nearest to its proof comes first, so that the
-last one has all the time there is.
+Subproblems are the places of a kind, the recompute choices for all chunks, the variants of a job. Most are closed
+within a moment; only a try shows which ones are hard. So each has a first time slice, and the remaining time goes to
+the open ones. A resumable subproblem is cheap to stop: its first slice is short, and later slices go to the subproblem
+of the lowest bound, because the bound of all is no better. One that starts from nothing each time is dear to stop: its
+first slice is an equal part of the remaining time. Later the one nearest to its proof comes first, so that the last one
+has all the remaining time.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ import time
 from typing import Generic, TypeVar
 
 FIRST = 0.1
-"""Share of the limit that the first turn of a case takes at most which a later one goes on with."""
+"""Largest fraction of the limit for the first time slice of a resumable subproblem."""
 
 ALL_FIRST = 0.5
-"""Share of it that all these first turns may take."""
+"""Fraction of it for all these first slices together."""
 
 LONGEST = 0.5
-"""Share of the time left that a later turn takes while other cases are open."""
+"""Fraction of the remaining time for a later slice while other subproblems are open."""
 
 LEAST = 0.05
-"""Seconds of a turn at the least."""
+"""Least seconds of a time slice."""
 
 SHORT, FORESEEN = 60.0, 3.0
-"""Seconds of limit that are reckoned with at first, and how many times what has gone by is later: in ten minutes, too,
-a case of one second is not to wait for the first turn of one that takes them all."""
+"""Seconds of the limit that count at first, and multiple of the elapsed time that counts later: in ten minutes, too, a
+subproblem of one second must not wait for the first slice of one that takes them all."""
 
 Case = TypeVar("Case")
 
 
 def foreseen(limit: float, gone: float) -> float:
-    """How much of a limit turns are shares of once so many seconds of it have gone by; all of a short one."""
+    """The part of a limit that slices are fractions of after `gone` seconds; all of a short one."""
     return min(limit, max(SHORT, FORESEEN * gone))
 
 
 class Turns(Generic[Case]):
-    """The turns of cases up to a moment.
+    """The time slices of subproblems up to a deadline.
 
     Parameters
     ----------
     deadline : float or None
-        `time.monotonic()` at which all turns end; without it every turn takes as long as it takes.
+        `time.monotonic()` at which all slices end; without it slices have no limit.
     """
 
     def __init__(self, deadline: float | None) -> None:
@@ -52,21 +52,21 @@ class Turns(Generic[Case]):
         self._again: set[Case] = set()
 
     def left(self) -> float | None:
-        """Seconds left; None without a deadline."""
+        """Seconds remaining; None without a deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     def reckoned(self) -> float | None:
-        """The part of the limit that turns are shares of by now; None without a deadline."""
+        """The part of the limit that slices are fractions of by now; None without a deadline."""
         left = self.left()
         return None if left is None or self.whole is None else foreseen(self.whole, self.whole - left)
 
     def ahead(self) -> float | None:
-        """Seconds left of that part; None without a deadline."""
+        """Seconds of that part remaining; None without a deadline."""
         left, part = self.left(), self.reckoned()
         return None if left is None or part is None or self.whole is None else left - (self.whole - part)
 
     def first(self, untried: int, *, resumable: bool) -> float | None:
-        """Seconds of a case's first turn, with so many cases untried, this one among them."""
+        """Seconds of a first time slice, with `untried` subproblems untried, this one included."""
         left, part, ahead = self.left(), self.reckoned(), self.ahead()
         if left is None or part is None or ahead is None:
             return None
@@ -75,7 +75,7 @@ class Turns(Generic[Case]):
         return max(LEAST, min(FIRST * part, (ahead - (1.0 - ALL_FIRST) * part) / untried))
 
     def later(self, pending: list[tuple[float, Case]], *, resumable: bool) -> tuple[Case, float | None]:
-        """The case whose turn it is, of those that are open with their bounds, and its seconds."""
+        """The next one of the open subproblems (given with their bounds), and its seconds."""
         ordered = sorted(pending, key=lambda entry: entry[0])
         fresh = [entry for entry in ordered if entry[1] not in self._again]
         _, case = fresh[-1] if fresh and not resumable else ordered[0]

@@ -1,8 +1,8 @@
-"""Problems in which one recompute choice holds for every chunk alike, as the flags of some launchers ask.
+"""Problems with one recompute choice for all chunks, as the flags of some launchers require.
 
-The choice is a small number, so the problem is solved for one after the other (`recompute_cases`). Before them, where
-recompute is all there is to choose, the problem without the rule is solved: its plan may keep the rule by itself, its
-bound holds for every choice, and what it reaches tells what the rule costs.
+The choice is a small number, so the problem is solved for one value after the other (`recompute_cases`). Where there is
+only recompute to choose, the problem without the rule is solved first: its plan may obey the rule by itself, its bound
+is valid for every choice, and its step time shows the cost of the rule.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from taylor.pipeline_solver.solving.turns import foreseen
 from taylor.pipeline_solver.tree.tree_memory import StoppedTree, TreeMemory
 
 COUNTED_SHARE = 0.05
-"""Share of the time limit, as turns reckon with it, that the problem without the rule may take where counts tell all of
-each choice: trees over them take a fraction of the time of its own, which is not gone on with either."""
+"""Fraction of the limit as `turns` counts it for the problem without the rule, where each choice has the LP over
+counts: those trees take a fraction of the time of its own tree, which is not resumed either."""
 
 UNRESTRICTED_OBJECTIVE, UNRESTRICTED_BOUND = "unrestricted_objective", "unrestricted_bound"
-"""Names of the statistics that hold the step time and the bound without the rule."""
+"""Names of the statistics of the step time and the bound without the rule."""
 
 
 def solve_uniform(
@@ -56,33 +56,33 @@ def solve_uniform(
     Parameters
     ----------
     run : Solver
-        What solves the problem without the rule, and then with it.
+        Solves the problem without the rule, and then with it.
     one_by_one : bool
         The solver takes one choice at a time; otherwise its model says all of them.
 
     Returns
     -------
     Solution
-        `bound` holds for every choice; the statistics hold what is reached without the rule.
+        `bound` is valid for every choice; the statistics include the step time and bound without the rule.
     """
     began = time.monotonic()
     deadline = None if options.time_limit is None else began + options.time_limit
 
     def within(share: float) -> SolveOptions:
-        """The options with a share of what is left of the time that turns reckon with."""
+        """The options with a fraction of the remaining time as `turns` counts it."""
         if options.time_limit is None:
             return options
         gone = time.monotonic() - began
         return options.replace(time_limit=max(0.01, share * (foreseen(options.time_limit, gone) - gone)))
 
     def to_the_end() -> SolveOptions:
-        """The options with all the time that is left."""
+        """The options with all the remaining time."""
         return options if deadline is None else options.replace(time_limit=max(0.01, deadline - time.monotonic()))
 
     memory = options.memory if isinstance(options.memory, TreeMemory) else TreeMemory()
     standing = memory.cases if isinstance(memory.cases, Choices) else None
     if problem.choices:
-        # By layer they are far more than one after the other, and what they reach then bounds these loosely.
+        # By layer the choices are far more than one after the other, and bound these loosely.
         free, known = Solution(NO_SOLUTION), dict[str, float]()
     elif standing is not None and standing.floor > least_step_time(problem) * (1.0 + PROVEN_GAP):
         free = standing.free
@@ -120,7 +120,7 @@ def solve_uniform(
     if warm_start is not None and uniform_choice(problem, warm_start) is not None:
         best = better_of_two(best, judged(problem, warm_start, free.solver))
     if free.status == CUT_OFF:
-        # What no plan at all can beat, none of these can.
+        # A bound of all plans is a bound of these.
         found = best or Solution(CUT_OFF, solver=free.solver)
         return found.replace(bound=floor, seconds=time.monotonic() - began, statistics=known).ended_by(
             Termination.CUT_OFF
@@ -136,9 +136,9 @@ def solve_uniform(
         none = Solution(INFEASIBLE, Termination.INFEASIBLE, solver=free.solver, seconds=seconds, statistics=known)
         if stopped is None and bound == float("inf"):
             return none
-        # Choices that cannot beat what was to be beaten may have plans all the same.
+        # Choices that cannot beat the cutoff may have plans all the same.
         return none.replace(bound=floor if stopped else bound).ended_by(stopped or Termination.CUT_OFF)
-    if known:  # Without the rule there is what there is with it.
+    if known:  # Both problems have the same plans.
         known[UNRESTRICTED_OBJECTIVE] = min(known.get(UNRESTRICTED_OBJECTIVE, float("inf")), best.objective)
     bound = min(bound, best.objective)
     told = {_of_one_choice(name, problem): value for name, value in best.statistics.items()}
@@ -151,10 +151,10 @@ def solve_uniform(
 
 
 def _proves_soon(problem: PipelineProblem, free: Solution, tree: StoppedTree | None, before: float) -> bool:
-    """Whether the problem without the rule is worth more time: its plan keeps the rule, and the tree that there was no
-    time for, whose end is the proof of all, has since `before` closed so much that it would not be left as slow.
+    """Return whether the problem without the rule is worth more time.
 
-    Under the choice that the plan keeps to much the same tree would begin anew.
+    It is where its plan obeys the rule, and its stopped tree, whose end proves all, has closed so much since `before`
+    that it would not be abandoned as slow. Under that plan's choice much the same tree would start from nothing.
     """
     if tree is None or free.plan is None or not tree.closing_well(before):
         return False
@@ -162,12 +162,12 @@ def _proves_soon(problem: PipelineProblem, free: Solution, tree: StoppedTree | N
 
 
 def _of_one_choice(statistic: str, problem: PipelineProblem) -> str:
-    """The name under which a statistic of the best choice stands: its cuts alone say nothing of the others."""
+    """The name of a statistic of the best choice: its cuts are not valid for the others."""
     return RANGED_ROUNDS if statistic == MILP_ROUNDS and len(distinct_choices(problem)) > 1 else statistic
 
 
 def _told_of_bound(on_progress: OnProgress | None, known: float | None, began: float) -> OnProgress | None:
-    """Passes on what is proven without the rule, which holds with it; a plan found there may break the rule.
+    """Pass on bounds proven without the rule, which are valid with it; a plan found there may break the rule.
 
     Parameters
     ----------
