@@ -1,4 +1,4 @@
 """Proofs: branch and cut over columns, enumeration, probing, the processes that share a tree, one stage at a time.
 
-Imports everything below; hands over to `milp` what it cannot close.
+Imports everything below; `milp` takes over what it cannot close.
 """

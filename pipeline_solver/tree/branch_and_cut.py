@@ -1,9 +1,9 @@
 """Exact solver: branch and cut over stage configurations, with proof of the gap.
 
 Columns (`columns`), an LP over them with path cuts (`master`), plans by DP and annealing
-(`incumbents`), and a tree that splits one stage's configurations (`tree_search`). The open nodes are
-worked on in a fixed number of shares, measured in simplex iterations, so that without a time limit the
-result depends on the seed alone, whatever the number of worker processes.
+(`incumbents`), and a tree that splits one stage's configurations (`tree_search`). A fixed number of subtree batches
+processes the open nodes, with budgets in simplex iterations. So without a time limit the result depends on the seed
+alone, whatever the number of worker processes.
 """
 
 from __future__ import annotations
@@ -46,41 +46,43 @@ KERNELS = (
     event_kernels.longest_path, event_kernels.critical_path, columns_module.minimal_choices, annealing.anneal,
     stage_programs.stage_program,
 )  # fmt: skip
-"""What every solve needs compiled; what only some need, a few seconds' work, is not announced."""
+"""Kernels that every solve needs; those that only some need compile in a few seconds and are not announced."""
 KERNELS_OF_LIMITED = (*KERNELS, walk_kernels.walk, walk_kernels.fit_all, walk_kernels.task_durations)
-"""What a solve with a time limit needs compiled before it begins: a walk is what takes longest."""
+"""Kernels compiled before a solve with a time limit begins: the local search takes longest."""
 FEW_TUPLES, MANY_COLUMNS = 2000, 20_000
-"""Layer tuples of all stages, and configurations, up to which all are listed; of more, those that prices leave."""
+"""Most layer tuples of all stages, and most columns, that are all listed; of more, those that dual values do not rule
+out."""
 
 MANY_KINDS_TUPLES = 20_000
-"""The same with several interleaves and more than `FEW_KINDS` kinds, of a stage."""
+"""The same for one stage with virtual stages and more than `FEW_KINDS` kinds."""
 
 FEW_INTERLEAVES = 8
-"""Interleaves up to which all configurations are listed, where they are few, before there is a plan."""
+"""Most virtual stages with which all columns are listed, where they are few, before there is a plan."""
 
 MOST_COLUMNS = 200_000
-"""Configurations that a tree may have."""
+"""Most columns of a tree."""
 
 FEW_LOOSE, MANY_LOOSE = 3000, 100_000
-"""Configurations that leave the order of kinds open, up to which they are told apart by their phases from the start:
-the latter where these can be enumerated. Of more, they prove what they can first, for they are a half to a tenth as
-many."""
+"""Most columns with open order of kinds that are distinguished by their phases from the start; the second number where
+these can be enumerated. More columns first prove what they can without phases, because they are then a half to a tenth
+as many."""
 
 LONG_WALKS = 3
 WALK_GAIN, WALK_SHARE = 0.003, 0.1
-"""With many columns, how often long walks go on from the first plan, for what gain, and for what share of the time."""
+"""With many columns, long local searches repeat from the first plan for at least this gain and at most this fraction of
+the time."""
 
 FAR_GAP = 0.02
-"""Share of the step time that must be open for long walks where short ones met the same plan, and for more of them
-where configurations leave the kinds' order open."""
+"""Least gap, as a fraction of the step time, for long local searches where short ones found the same plan, and for more
+of them where columns leave the kinds' order open."""
 LOOSE_WALKS, LOOSE_IN_VAIN, LOOSE_SHARE = 24, 6, 0.5
-"""How many of the latter there are at most, after how many in vain they end, and their share of the time left."""
+"""Most of the latter searches, most without success, and their fraction of the remaining time."""
 
 FEW_TO_WALK = 500
-"""Configurations left at the root up to which the tree closes sooner than a walk ends."""
+"""Most columns after the root with which the tree closes sooner than a local search ends."""
 
 LISTED_BELOW = 0.99
-"""Share of a step time under which configurations were too many, below which they are looked for again."""
+"""Fraction of a step time with too many columns, below which columns are listed again."""
 
 LEAST_GAP = 2e-7
 """Gap below which LP tolerances decide, not the search."""
@@ -102,13 +104,13 @@ def branch_and_cut(
     ----------
     problem : PipelineProblem
     options : SolveOptions
-        At the time limit the best plan is returned with its proven bound. A gap below about 4e-7 is out of
-        reach: there the rounding in LPs decides.
+        At the time limit the best plan is returned with its lower bound. A gap below about 4e-7 is out of reach: there
+        the rounding in LPs decides.
     warm_start : PipelinePlan, optional
         A plan that keeps the problem's rules, to start from.
     on_progress : callable, optional
     cuts : sequence of tuple of float
-        Path cuts that are known, in the form of the result's.
+        Known path cuts, in the form of the result's.
 
     Returns
     -------
@@ -116,7 +118,7 @@ def branch_and_cut(
         `cuts` are the path cuts found: R class counts, then the path's lag. A keyboard interrupt ends
         the search as a time limit does.
 
-    When the stage configurations are too many to list, the compact MILP solves the problem instead.
+    With too many columns to list, the compact MILP solves the problem instead.
     """
     announce_compilation(KERNELS)
     run = _TreeRun(problem, options, on_progress)
@@ -134,10 +136,10 @@ def branch_and_cut(
     solution = run.solution()
     if not run.hand_over or run.stopped is not None:
         return solution
-    from taylor.pipeline_solver.milp.compact_milp import solve_compact  # here, for Pyomo takes a second to load
+    from taylor.pipeline_solver.milp.compact_milp import solve_compact  # here: Pyomo takes a second to load
 
-    # One thread after a tree: what the MILP finds must not depend on the number of workers. Where no tree could begin,
-    # it starts from nothing: it meets paths by the plans that it finds, and from the best plan on it finds few.
+    # One thread after a tree: the MILP's result must not depend on the number of workers. Where no tree could begin, it
+    # starts without a plan: its paths come from the plans that it finds, and from the best plan on it finds few.
     closed = solve_compact(
         problem,
         options.replace(time_limit=run.left(), workers=options.workers if run.crowded else 1),
@@ -152,7 +154,7 @@ def branch_and_cut(
 
 
 class _TreeRun:
-    """One call of `branch_and_cut`: its clock, its search, what it has proven."""
+    """One call of `branch_and_cut`: its clock, its search, its bound."""
 
     def __init__(self, problem: PipelineProblem, options: SolveOptions, on_progress: OnProgress | None) -> None:
         self.problem, self.seed, self.workers = problem, options.seed, options.workers
@@ -166,7 +168,7 @@ class _TreeRun:
         self.memory = memory = options.memory if isinstance(options.memory, TreeMemory) else TreeMemory()
         self.paths = memory.paths = memory.paths or PathCuts(problem, self.graph)
         self.limits = WorkLimits(problem, self.graph)
-        # With several interleaves and many kinds, positions are left to the walk and, at the end, to the MILP.
+        # With virtual stages and many kinds, the local search and, at the end, the MILP choose positions.
         self.ordered = problem.interleaves == 1 or len(problem.placed_kinds) <= FEW_KINDS
         self.first: FirstPlans | None = None
         self.search: Search | None = None
@@ -181,12 +183,12 @@ class _TreeRun:
         self.tree_seconds = 0.0
 
     def left(self, least: float = 0.0) -> float | None:
-        """Seconds left of the time limit, at least so many; None without a limit."""
+        """Remaining seconds of the time limit, not below `least`; None without a limit."""
         deadline = self.stopper.deadline
         return None if deadline is None else max(least, deadline - time.monotonic())
 
     def report(self, note: str) -> None:
-        """Tell the listener where the search stands."""
+        """Report the state of the search to the listener."""
         if self.on_progress is not None:
             best = self.best_time()
             self.on_progress(
@@ -216,7 +218,7 @@ class _TreeRun:
         return self.known
 
     def solve(self, warm_start: PipelinePlan | None) -> None:
-        """Go on with the tree of an earlier solve, or begin."""
+        """Resume the tree of an earlier solve, or begin."""
         try:
             try:
                 if isinstance(self.memory.tree, TreeRun):
@@ -227,7 +229,7 @@ class _TreeRun:
                     self._begin(warm_start)
             except LpTrouble as trouble:
                 few = self.problem.stages * self.problem.interleaves <= FEW_CHUNKS
-                if few or not self._tell_apart():  # the MILP's rows by kind hold few chunks well together
+                if few or not self._tell_apart():  # the MILP's rows by kind bound few chunks well
                     raise
                 log.info("%s: configurations are told apart by their phases", trouble)
                 self._leave()
@@ -239,21 +241,22 @@ class _TreeRun:
             self.report("done")
 
     def _slow(self) -> bool:
-        """Whether a tree was left that the MILP is to go on with, or none could begin under much the same step time."""
+        """Return whether the MILP is to continue an abandoned tree, or no tree could begin under much the same step
+        time."""
         self.crowded |= self.aim() > LISTED_BELOW * self.memory.unlisted
         self.hand_over |= self.crowded
         self.hand_over |= closed_by_milp(self.problem) and self.memory.left < np.inf
         return self.hand_over
 
     def _know(self, plan: PipelinePlan | None) -> None:
-        """Take a plan that is known."""
+        """Take a known plan."""
         if plan is not None:
             self.known = float(self.graph.longest_path(chunk_durations(self.problem, plan))), plan
 
     def _begin(self, warm_start: PipelinePlan | None) -> None:
-        """List the configurations, or price them where they are many; bound the root, search the tree."""
+        """List the columns, or generate them where they are many; bound the root, search the tree."""
         self.bound = max(self.bound, self.limits.bound())
-        # Where kinds or interleaves are many, listing takes seconds: a plan comes before it.
+        # With many kinds or virtual stages, listing takes seconds: a plan comes before it.
         quick = self.ordered and self.problem.interleaves <= FEW_INTERLEAVES
         first = None if quick else self._first_plans(warm_start)
         if first is None:
@@ -270,7 +273,7 @@ class _TreeRun:
             self._some(first)
 
     def _all_columns(self) -> ColumnSet | None:
-        """All configurations; None where they are many."""
+        """All columns; None where they are many."""
         problem = self.problem
         try:
             if not self.ordered and period_of(problem) == 1:
@@ -284,7 +287,7 @@ class _TreeRun:
         return columns if len(columns) <= MANY_COLUMNS else None
 
     def _all(self, columns: ColumnSet, warm_start: PipelinePlan | None) -> None:
-        """Search all configurations."""
+        """Search all columns."""
         if (np.diff(columns.start) == 0).any():
             self.infeasible = True
             return
@@ -298,7 +301,7 @@ class _TreeRun:
             self._searched_all(end)
 
     def _searched_all(self, end: TreeEnd) -> None:
-        """The tree of all configurations has ended: where it was left, lower targets are proven first."""
+        """Process the end of the tree of all columns: where it was abandoned, prove lower targets first."""
         if end is TreeEnd.LEFT:
             self.memory.left = self.aim()
             if self._slow():
@@ -309,7 +312,7 @@ class _TreeRun:
         self.infeasible = self.finished and self.best()[1] is None
 
     def _some(self, first: FirstPlans) -> None:
-        """Price configurations against the best plan, and search those that it leaves."""
+        """Generate columns against the best plan, and search those that are not ruled out."""
         generation = self._generation(first.time)
         settled = walked = self.memory.walked
         self.memory.walked = True
@@ -336,11 +339,12 @@ class _TreeRun:
         self._raise_targets(Targets(self.memory, self.aim(), self.bound), generation)
 
     def _far(self, step_time: float) -> bool:
-        """Whether so much is open below a step time that a longer walk may well better what short ones have met."""
+        """Return whether the gap below a step time is so large that a longer local search may well find a better
+        plan."""
         return self.bound < (1.0 - FAR_GAP) * step_time
 
     def _few_loose(self, generation: Generation) -> bool:
-        """Whether configurations without order are so few that they are told apart by their phases from the start."""
+        """Return whether columns without order are so few that their phases distinguish them from the start."""
         period = period_of(self.problem)
         if period == 1:
             return False
@@ -348,7 +352,7 @@ class _TreeRun:
         return generation.few_under(self.aim(), most)
 
     def _tell_apart(self) -> bool:
-        """Tell configurations without order apart by their phases from now on; False where that is nothing new."""
+        """Distinguish columns without order by their phases from now on; False where that is so already."""
         period = 1 if self.ordered else period_of(self.problem)
         if self.memory.period == period:
             return False
@@ -357,7 +361,7 @@ class _TreeRun:
         return True
 
     def _walk_on(self, first: FirstPlans, generation: Generation) -> None:
-        """Long walks while they find better plans: of columns that leave the kinds' order open no plan comes."""
+        """Repeat long local searches while they find better plans: columns with open order of kinds give no plan."""
         left, in_vain = self.left(), 0
         until = np.inf if left is None else time.monotonic() + LOOSE_SHARE * left
         for attempt in range(LOOSE_WALKS):
@@ -370,15 +374,15 @@ class _TreeRun:
         self.bound = max(self.bound, min(generation.bound(self.aim()), self.aim()))
 
     def aim(self) -> float:
-        """The step time that a plan must beat: the best plan's, or less where others have set a cut-off."""
+        """The step time that a plan must beat: the best plan's, or a lower cutoff set by others."""
         return min(self.best_time(), self.stopper.cutoff())
 
     def _closed(self) -> bool:
-        """Whether nothing is left to prove."""
+        """Return whether nothing remains to prove."""
         return self.bound >= min(self.best_time() * (1.0 - self.closing_gap), self.stopper.cutoff())
 
     def _first_plans(self, warm_start: PipelinePlan | None) -> FirstPlans | None:
-        """Walks that have found a plan; None when there is no plan at all."""
+        """The local searches that have found a plan; None when there is no plan at all."""
         first = FirstPlans(self.problem, self.graph, self.seed, self.stopper)
         self.first = first
         first.begin(warm_start)
@@ -395,7 +399,7 @@ class _TreeRun:
         return Search(self.problem, columns, self.paths, self.closing_gap, self.seed, self.stopper, target, prices)
 
     def _go_on(self, run: TreeRun) -> None:
-        """Go on with a tree that an earlier solve had no time for, and with what is to prove then."""
+        """Resume a tree that an earlier solve had no time for, and then prove what remains."""
         self.memory.tree = None
         self.search = tree = run.tree
         run.resume(self.stopper, self._note)
@@ -405,7 +409,7 @@ class _TreeRun:
         end = self._run(run)
         if self.hand_over:
             return
-        if np.isinf(tree.target):  # of all configurations
+        if np.isinf(tree.target):  # of all columns
             self._searched_all(end)
         else:
             targets.searched(end, self.aim(), self.bound, self.tree_seconds, self.left())
@@ -413,7 +417,7 @@ class _TreeRun:
                 self._raise_targets(targets)
 
     def _raise_targets(self, targets: Targets, generation: Generation | None = None) -> None:
-        """Prove step times up to the best plan's, each in a tree of its own."""
+        """Prove step times up to the best plan's, each in a separate tree."""
         while not self._closed():
             generation = generation or self._generation(self.aim())
             target = targets.settle(self.aim(), self.bound)
@@ -466,7 +470,7 @@ class _TreeRun:
         )
 
     def _leave(self) -> None:
-        """Keep what the present tree has found, for another takes its place."""
+        """Keep the results of the present tree, because another replaces it."""
         self.best()
         if self.search is not None:
             self._count(self.search)
@@ -477,7 +481,7 @@ class _TreeRun:
         self.counts["lp_solves"] += search.lp_solves()
 
     def _searched(self, tree: Search, patient: bool = False) -> TreeEnd | None:
-        """Search a tree; what it proves on the way counts. None when its columns hold no plan at all."""
+        """Search a tree and use the bounds that it proves on the way. None when its columns have no plan at all."""
         self.tree_seconds = 0.0
         self.counts["columns"] = max(self.counts["columns"], len(tree.columns))
         self.report("solving the root")
@@ -490,12 +494,13 @@ class _TreeRun:
         if self.first is None and tree.open and self.problem.interleaves > 1 and many and self._far(self.aim()):
             self._walk_at_the_root(tree)
         if tree.open and tree.plans.programs.places is not None:
-            # Many kinds: splits of stages close slowly what the MILP's rows by kind hold together.
+            # Many kinds: splits of stages close slowly what the MILP's rows by kind bound well.
             return self._ended(TreeEnd.HANDED_OVER)
         return self._run(TreeRun(tree, self.workers, self.seed, self._note, self.memory, patient))
 
     def _walk_at_the_root(self, tree: Search) -> None:
-        """Where all configurations are listed and the root leaves much open, walk: what the tree anneals is short."""
+        """Run a local search where all columns are listed and the root's gap is large: the tree's annealing is
+        short."""
         _, plan = self.best()
         first, left = self._first_plans(plan), self.left()
         if first is None:
@@ -509,7 +514,7 @@ class _TreeRun:
             tree.plans.try_choice(chosen)
 
     def _run(self, run: TreeRun) -> TreeEnd:
-        """Search a tree whose root is bounded; where the time ends before the tree, a later solve goes on with it."""
+        """Search a tree whose root is bounded; a later solve resumes it where time runs out."""
         before, began = run.rounds, time.monotonic()
         try:
             end = run.search()
@@ -534,7 +539,7 @@ class _TreeRun:
         self.report(text)
 
     def solution(self) -> Solution:
-        """What has been found and proven."""
+        """The best plan and the lower bound."""
         seconds = time.monotonic() - self.began
         search = self.search
         statistics: dict[str, float] = {"rounds": self.rounds}
@@ -561,7 +566,7 @@ class _TreeRun:
         return found.closed(interrupted=stopped is Termination.INTERRUPTED) if optimal else found.ended_by(stopped)
 
     def keep(self, closed: Solution) -> None:
-        """Keep what another solver has proven and met for a later solve."""
+        """Keep another solver's bound and paths for a later solve."""
         best = np.inf if closed.objective is None else closed.objective
         self.memory.bound = max(self.memory.bound, min(closed.bound or 0.0, best))
         for cut in closed.cuts:
@@ -576,6 +581,6 @@ class _TreeRun:
         durations = chunk_durations(self.problem, plan)[: self.paths.classes]
         own = [self.paths.path(durations, prefer)[1] for prefer in (0, 1)]
         numbers = dict.fromkeys([*own, *held, *range(max(0, pool.size - REPORTED_CUTS), pool.size)])
-        # The pool's constant holds the path's lags and the tail it ends with, so the tail counts stay 0.
+        # The pool's constant includes the path's lags and its final tail, so the tail counts stay 0.
         tails = [0.0] * self.problem.stages
         return tuple((*pool.counts[g].tolist(), *tails, float(pool.constant[g])) for g in numbers)

@@ -1,11 +1,11 @@
-"""With one interleave, the best plan by its busiest stage: a bound for each, by a programme over the stages.
+"""Without virtual stages, the best plan by its busiest stage: a bound for each, by dynamic programming over stages.
 
-A path of the event graph bounds the step time. The one that matters runs through all tasks of the busiest stage:
-down the pipeline with the first micro-batch and back up to that stage, through what it has to do, down once more
-with the last micro-batch and all the way back. Which stage that is, and how much work it has, splits all plans into
-parts. In each part the path's length is a sum over the stages, so a dynamic programme over the layers before each
-stage gives the least length exactly, and with it a plan. Parts are split, the one of the least bound first, until
-the bound meets the best plan's step time.
+A path of the event graph bounds the step time. The one that matters runs through all tasks of the busiest stage: down
+the pipeline with the first micro-batch and back up to that stage, through its tasks, down once more with the last
+micro-batch and all the way back. The index of that stage and its work split all plans into parts. In each part the
+path's length is a sum over the stages, so a dynamic programme over the layers before each stage gives the least length
+exactly, and with it a plan. Parts are split, the one of the lowest bound first, until the bound meets the best plan's
+step time.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from taylor.pipeline_solver.timing.durations import chunk_durations
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 
 SAME_WORK = 1e-9
-"""Works that differ by less, as a share of the greatest, are one."""
+"""Works that differ by less, as a fraction of the greatest, are equal."""
 
 CLOSED = 1e-10
-"""Share of the step time that a part's bound may lie below it and still holds nothing better."""
+"""Fraction of the step time by which a part's bound may lie below it while the part counts as closed."""
 
 LOOKED_AT = 64
-"""Parts that are looked at whatever step time is to be beaten."""
+"""Parts that are evaluated whatever the cutoff."""
 
 MOST_PARTS = 4_000
-"""Parts that are looked at, at most."""
+"""Most parts that are evaluated."""
 
 
 class StagePath(NamedTuple):
@@ -42,9 +42,9 @@ class StagePath(NamedTuple):
     Parameters
     ----------
     own : float64 [D]
-        How often tasks of each direction of the stage itself are on it.
+        Number of tasks of the stage itself on it, by direction.
     before, after : tuple of float [D]
-        The same of every stage before, and of every one after it.
+        The same for each stage before and after it.
     constant : float
         Transfers, and the tail after its last task.
     """
@@ -67,7 +67,7 @@ class Part(NamedTuple):
     last: int
 
     def halves(self) -> list[Part]:
-        """Two parts of it by work, or else by stage; none where neither can be split."""
+        """Two halves by work, or else by stage; none where neither can be split."""
         low, high, first, last = self
         if low < high:
             middle = (low + high) // 2
@@ -102,7 +102,7 @@ class BusiestStage:
         self.same = SAME_WORK * float(known[-1]) if len(known) else 0.0
         self.works = known[np.diff(known, prepend=-np.inf) > self.same]
         self.paths = stage_paths(self.graph, self.runs)
-        # Shifting a table by each number of layers turns places before a stage into places behind it.
+        # A table shifted by each number of layers changes places before a stage into places behind it.
         behind = np.arange(work.shape[2]) - self.runs.counts[:, None]
         self._shifted = np.where(behind >= 0, behind, 0)
         self._outside = behind < 0
@@ -113,18 +113,18 @@ class BusiestStage:
         self._tables: dict[tuple[float, ...], NDArray[np.float64]] = {}
 
     def offer(self, plan: PipelinePlan) -> None:
-        """Take a plan when it is better than the best one, by more than rounding."""
+        """Take a plan that is better than the best one by more than rounding."""
         time = self.graph.longest_path(chunk_durations(self.runs.problem, plan))
         if time < self.time * (1.0 - 1e-12):
             self.time, self.plan = time, plan
 
     def search(self) -> bool:
-        """Split parts until the bound meets the best plan; whether there is a plan at all.
+        """Split parts until the bound meets the best plan; return whether there is a plan at all.
 
         Raises
         ------
         OutOfTime, KeyboardInterrupt
-            From the stopper; `bound` and `plan` stand.
+            From the stopper; `bound` and `plan` stay valid.
         """
         everything = Part(0, len(self.works) - 1, 0, self.runs.problem.stages - 1)
         bound = self._look_at(everything) if len(self.works) else np.inf
@@ -146,7 +146,7 @@ class BusiestStage:
         return True
 
     def cuts(self) -> tuple[tuple[float, ...], ...]:
-        """The paths as cuts of the step time: counts of the graph's duration classes [R], then what is constant."""
+        """The paths as cuts of the step time: counts of the graph's duration classes [R], then the constant."""
         stages = len(self.paths)
         return tuple(
             (
@@ -158,17 +158,17 @@ class BusiestStage:
         )
 
     def _closed(self, bound: float) -> bool:
-        # The first parts are looked at whatever is to be beaten, so that what is cut off has a good plan as well.
+        # The first parts are evaluated whatever the cutoff, so that a solve that is cut off has a good plan as well.
         to_beat = self.stopper.cutoff() if self.parts >= LOOKED_AT else np.inf
         return bound >= min(self.time * (1.0 - CLOSED), to_beat)
 
     def _look_at(self, part: Part) -> float:
-        """The bound of a part, inf where it holds no plan; the plan that attains it is offered."""
+        """Bound a part (inf where it has no plan) and offer the plan that attains the bound."""
         self.parts += 1
         least: float = np.inf
         chosen: list[tuple[int, int]] = []
         most = float(self.works[part.high]) + self.same
-        # Of stages with the same work the last one counts, so those behind it have less.
+        # The last of the stages with the same work counts, so those behind it have less.
         most_after = most if part.low < part.high else most - 2 * self.same
         for (before, after), stages in self._groups(part).items():
             tables = self._table(before), self._table(after)
@@ -189,25 +189,25 @@ class BusiestStage:
         return least
 
     def _groups(self, part: Part) -> dict[tuple[tuple[float, ...], tuple[float, ...]], list[int]]:
-        """Stages of a part whose paths agree on all stages before them, and on all after them."""
+        """Stages of a part by the counts of their paths before them and after them."""
         groups: dict[tuple[tuple[float, ...], tuple[float, ...]], list[int]] = {}
         for s in range(part.first, part.last + 1):
             groups.setdefault((self.paths[s].before, self.paths[s].after), []).append(s)
         return groups
 
     def _table(self, counts: tuple[float, ...]) -> NDArray[np.float64]:
-        """What runs add to a path that holds so many tasks of each direction of their stage, float64 [S, C, L + 1]."""
+        """Time of each run on a path with `counts` tasks of each direction of its stage, float64 [S, C, L + 1]."""
         if counts not in self._tables:
             self._tables[counts] = np.tensordot(np.array(counts), self._finite, axes=1)
         return self._tables[counts]
 
     def _own(self, s: int) -> NDArray[np.float64]:
-        """What the runs of a stage add to its own path, float64 [C, L + 1]."""
+        """Time of a stage's runs on its own path, float64 [C, L + 1]."""
         own: NDArray[np.float64] = np.tensordot(self.paths[s].own, self._finite[:, s], axes=1)
         return own
 
     def _ahead_of(self, table: NDArray[np.float64], last: int, most: float) -> _Ahead:
-        """Least cost of the stages before each one up to `last`, by the layers that they hold."""
+        """Least cost of the stages before each one up to `last`, by their number of layers."""
         places = table.shape[2]
         value = np.full(places, np.inf)
         value[0] = 0.0
@@ -240,13 +240,13 @@ class BusiestStage:
 
 
 class _Ahead(NamedTuple):
-    """Of the stages before each one: least cost by the layers that they hold, and the last stage's run of it."""
+    """For the stages before each one: least cost by their number of layers, and the last stage's run of it."""
 
     value: list[NDArray[np.float64]]
     choice: list[NDArray[np.int64]]
 
     def runs(self, s: int, place: int, counts: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """The runs of the stages before `s` that hold `place` layers at the least cost."""
+        """The runs of the stages before `s` with `place` layers together at the least cost."""
         chosen = []
         for stage in range(s - 1, -1, -1):
             c = int(self.choice[stage][place])
@@ -256,13 +256,13 @@ class _Ahead(NamedTuple):
 
 
 class _Behind(NamedTuple):
-    """Of each stage and all after it: least cost by the layers before it, and its run of it."""
+    """For each stage and all after it: least cost by the layers before it, and its run of it."""
 
     value: dict[int, NDArray[np.float64]]
     choice: dict[int, NDArray[np.int64]]
 
     def runs_after(self, s: int, place: int, counts: NDArray[np.int64]) -> list[tuple[int, int]]:
-        """The runs of the stages after `s` from a layer on at the least cost."""
+        """The cheapest runs of the stages after `s` from a layer on."""
         chosen = []
         for stage in range(s + 1, max(self.value)):
             c = int(self.choice[stage][place])
@@ -274,8 +274,8 @@ class _Behind(NamedTuple):
 def stage_paths(graph: EventGraph, runs: StageRuns) -> list[StagePath]:
     """A path through the tasks of each stage, the longest at the mean task times.
 
-    It comes to the stage at its first task of a direction, by the tasks that this one needs, and leaves it after the
-    last task of a direction, by those that need that one. The tasks between are the stage's own.
+    It enters the stage at its first task of a direction, through the tasks that this one needs, and leaves it after the
+    last task of a direction, through those that need that one. All tasks between belong to the stage.
     """
     problem = runs.problem
     S, D = problem.stages, graph.directions
@@ -313,7 +313,7 @@ def stage_paths(graph: EventGraph, runs: StageRuns) -> list[StagePath]:
 def _chain(
     graph: EventGraph, node: int, following: NDArray[np.integer], directions: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], int]:
-    """On a chain from a task on, without it: tasks by direction and stage, transfers by their lag; its last stage."""
+    """The chain from a task on, without it: tasks by direction and stage, transfers by their lag, its last stage."""
     S = len(graph.last)
     counts = np.zeros(directions * S)
     crossings = np.zeros(len(graph.lags), dtype=np.int64)
@@ -328,7 +328,7 @@ def _chain(
 
 
 def _alike(paths: list[StagePath]) -> list[StagePath]:
-    """The paths, with counts for stages that do not exist, before the first and after the last, as their neighbours."""
+    """The paths with counts for the missing stages, before the first and after the last, as their neighbours'."""
     first, last = paths[0], paths[-1]
     if len(paths) > 1:
         paths[0] = first._replace(before=paths[1].before)

@@ -1,10 +1,10 @@
-"""Samples of a walk through choices: how long it will take, and choices from its depth.
+"""Samples of a depth-first enumeration of choices: estimates of its length, and choices from its depth.
 
-A sample goes down the walk level by level. Of all partial choices of a level that nothing rules out it keeps one for
-each group of places, drawn at random, which from then on stands for as many as it was drawn from (P.-C. Chen,
-"Heuristic sampling", SIAM Journal on Computing 21, 1992): so it sees a few hundred columns and tells, without bias,
-how many the walk has before it. One of the deepest partial choices, made whole, is where the walk would spend its
-time: its longest path is a row that prunes what lies around it, before the walk comes there.
+A sample goes down the enumeration level by level. Of all partial choices of a level that are not pruned it keeps one
+for each group of places, drawn at random, which from then on represents as many as it was drawn from (P.-C. Chen,
+"Heuristic sampling", SIAM Journal on Computing 21, 1992). So it visits a few hundred columns and estimates, without
+bias, how many the enumeration must visit. The enumeration would spend its time near the deepest partial choices. One of
+them is completed: its longest path is a row that prunes its neighbours before the enumeration reaches them.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from taylor.base.compiled import compiled, overwrite
 from taylor.pipeline_solver.tree.choice_walk import ChoiceWalk, in_order, prunes
 
 GROUPS = 64
-"""Groups of places of a level, of each of which a partial choice is kept."""
+"""Groups of places of a level; a partial choice of each is kept."""
 
 FREE = np.iinfo(np.int64).max
-"""Place of the first chunk of a kind that no column chosen so far holds."""
+"""Place of the first chunk of a kind that no chosen column has so far."""
 
 
 class Sample(NamedTuple):
-    """What a sample tells.
+    """The estimate of a sample.
 
     Parameters
     ----------
     steps : float
-        Columns that the walk looks at as a whole, as far as this sample tells.
+        Estimated number of columns that the whole enumeration visits.
     looked : int
-        Columns that the sample looked at.
+        Columns that the sample visited.
     choice : int64 [S] or None
         A column for each stage; None where its kinds could not be kept in order.
     """
@@ -43,7 +43,7 @@ class Sample(NamedTuple):
 
 
 def sample(walk: ChoiceWalk, cutoff: float, seed: int) -> Sample:
-    """Sample a walk of one part that has not begun."""
+    """Sample an enumeration of one part that has not begun."""
     walk.catch_up()
     rows, order, classes = walk.rows, walk.order, walk.classes
     chosen = np.full(len(order), -1, dtype=np.int64)
@@ -62,15 +62,15 @@ def sample(walk: ChoiceWalk, cutoff: float, seed: int) -> Sample:
 def sample_steps(  # type: ignore[no-untyped-def]
     costs, listed, begin, crowd, least, rows, rest, first, of, behind, late, early, cutoff, rank, start, seed, chosen,
 ):  # fmt: skip
-    """One sample: the columns that the walk would look at, and how many were.
+    """Draw one sample; return the columns that the enumeration would visit, and those visited.
 
-    `start` float64 [room] is what no column adds; the others are those of `walk_choices`. A choice is written to
-    `chosen` int64 [S]; where none is found, some of it stays -1.
+    `start` float64 [room] is the constant of each row; the others are those of `walk_choices`. A choice is written to
+    `chosen` int64 [S]; where none is found, some entries stay -1.
     """
     np.random.seed(seed)
     S, K = len(chosen), late.shape[1]
     steps, looked = 0.0, 0
-    # What is kept of the level: its place, for how many it stands, its sums, first late and last early chunks, columns.
+    # Kept of the level: place, number of represented choices, sums, first late and last early chunks, columns.
     place, stands = np.zeros(1, dtype=np.int64), np.ones(1)
     sums = np.empty((1, rows))
     overwrite(sums[0], start, rows)
@@ -139,9 +139,9 @@ def sample_steps(  # type: ignore[no-untyped-def]
 def _complete(  # type: ignore[no-untyped-def]
     costs, rows, rest, listed, begin, first, of, behind, late, early, place, sums, from_late, to_early, chosen,
 ):  # fmt: skip
-    """Choose the stages that are left, each time the column under which the highest row is the least.
+    """Choose the remaining stages, each time the column that minimizes the highest row.
 
-    `sums`, `from_late` and `to_early`, of the choice so far, are written over.
+    `sums`, `from_late` and `to_early`, of the choice so far, are overwritten.
     """
     for k in range(len(chosen)):
         if chosen[k] >= 0:
@@ -154,7 +154,7 @@ def _complete(  # type: ignore[no-untyped-def]
                 if not in_order(from_late, late[i], to_early, early[i]):
                     continue
                 highest, p = -np.inf, rows - 1
-                while p >= 0 and highest < best:  # from the newest row on, which is the likeliest to tell
+                while p >= 0 and highest < best:  # from the newest row on, which is the likeliest to prune
                     highest = max(highest, sums[p] + costs[i, p] + rest[there, p])
                     p -= 1
                 if highest < best:

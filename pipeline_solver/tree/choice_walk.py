@@ -1,9 +1,9 @@
-"""Choices of one column a stage, walked through depth first and pruned by sums over the stages: the compiled part.
+"""Choices of one column a stage, enumerated depth first and pruned by sums over the stages: the compiled part.
 
-A choice is built stage by stage in some order. Between two stages stand the number of layers that are left and, where
-columns tell the phases of their chunks, the *border* (`phases.Borders`): the next column begins where this one ended.
-Layers left and border are a *place*; those that some choice can pass are numbered beforehand, and what the stages
-behind each of them add at the least is tabulated.
+A choice is built stage by stage in some order. Between two stages its state is the number of remaining layers and,
+where columns have phases, the *border* (`phases.Borders`): the next column begins where this one ended. Remaining
+layers and border are a *place*. The reachable places are numbered beforehand, with a table of the least that the stages
+behind each of them add.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from taylor.base.compiled import compiled
 from taylor.pipeline_solver.columns.phases import Borders
 
 MOST_NEW, SPARE = 650, 60
-"""Rows that may join on the way, and for how many there is room from the start."""
+"""Most rows that may join later, and rows with space allocated from the start."""
 
 MOST_CELLS = 24_000_000
-"""Columns, and places between stages, times rows, at most: some 200 MB each."""
+"""Most columns times rows, and places between stages times rows: some 200 MB each."""
 
 MOST_TABLE = 60_000_000
-"""Steps that the tables of what other stages add may take at most."""
+"""Most steps for the tables of the other stages' least sums."""
 
 TABLE_STEPS = 16
-"""Steps of a table that take as long as a column that is looked at."""
+"""Steps of a table in the time of one visited column."""
 
 CHOICE_STEPS = 20_000
-"""Columns that could be looked at while the event graph judges one choice."""
+"""Columns that could be visited in the time of one evaluation by the event graph."""
 
 SOONEST, BLOCK = 24, 64
-"""Rows that are asked first, those that have pruned last, and how many of all are then asked at once."""
+"""Rows that are tested first, those that pruned last, and size of the blocks in which all are then tested."""
 
 CLOSED, SPENT, CHOICE = range(3)
 
 
 class Told(NamedTuple):
-    """What columns must fit together by.
+    """Properties by which columns must fit together.
 
     Parameters
     ----------
     held : int64 [n]
-        Their layers as a number.
+        Their layers encoded as a number.
     goal : int
-        What these add up to in a plan.
+        Sum of these in a plan.
     borders : Borders
-        Where they border on the stages before and behind.
+        Borders with the stages before and behind.
     late, early : int64 [n, kinds - 1]
-        Place in the model of the first chunk that holds a kind after each, and of the last one that holds that kind or
-        one before it: in a plan no chunk comes before one of an earlier kind.
+        Place in the model of the first chunk with a kind after each, and of the last one with that kind or one before
+        it: in a plan no chunk comes before one of an earlier kind.
     """
 
     held: NDArray[np.int64]
@@ -67,27 +67,27 @@ class Told(NamedTuple):
 
 
 class Rows:
-    """What bounds plans of some columns: sums over their stages, one a row, of which further ones may join.
+    """Bounds of plans of some columns: sums over their stages, one a row; further rows may join.
 
     Parameters
     ----------
     members : int64 [n]
         The columns, stage after stage.
     first : int64 [S + 1]
-        Where each stage's begin among them.
+        First column of each stage among them.
     told : Told
-        What a choice's columns must fit together by, of all columns.
+        Properties by which a choice's columns must fit together, of all columns.
     values : float64 [rows]
-        What no column adds.
+        Constant of each row.
 
     Attributes
     ----------
     costs : float64 [n, room]
-        What each column adds to each row; zeros, which the maker of the rows replaces.
+        Term of each column in each row; zeros, which the maker of the rows replaces.
     newest : float64 [n]
-        The same to the row that joined last: side by side they are read several times as fast.
+        The same in the row that joined last: contiguous terms are read several times as fast.
     by_class : ByClass or None
-        What `classes` answered last.
+        The last result of `classes`.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Rows:
         self.by_class: ByClass | None = None
 
     def add(self, costs: NDArray[np.float64], value: float) -> bool:
-        """Take one more row, float64 [n]; False where there is no room for it."""
+        """Add a row, float64 [n]; False where there is no space for it."""
         p = self.number
         if p == len(self.values):
             room = min(2 * p, self.most)
@@ -120,21 +120,21 @@ class Rows:
         return True
 
     def classes(self, back: bool) -> ByClass:
-        """The columns class by class for walks from the first stage to the last, or back; kept for the next walk."""
+        """The columns by class for enumerations from the first stage to the last, or back; kept for the next one."""
         if self.by_class is None or self.by_class.back != back:
             self.by_class = ByClass(self, back)
         return self.by_class
 
 
 class Moves(NamedTuple):
-    """The ways on from each place: a class of columns, and the place behind it.
+    """The moves from each place: a class of columns, and the next place.
 
     Parameters
     ----------
     first : int64 [places + 1]
-        Where those of each place begin.
+        First move of each place.
     of, behind : int32 [moves]
-        The class, and the place.
+        The class, and the next place.
     """
 
     first: NDArray[np.int64]
@@ -143,30 +143,30 @@ class Moves(NamedTuple):
 
 
 class ByClass:
-    """Columns class by class: those of a stage that take the same layers between the same borders are one class.
+    """Columns by class: those of a stage with the same layers between the same borders are one class.
 
-    Classes are numbered by stage and border to come in.
+    Classes are numbered by stage and entry border.
 
     Parameters
     ----------
     rows : Rows
     back : bool
-        Whether choices come in at the border behind a stage.
+        Choices enter at the border behind a stage.
 
     Attributes
     ----------
     coming : int64 [S * borders + 1]
-        Where the classes of each stage and border to come in begin.
+        First class of each stage and entry border.
     held, leave : int64 [classes]
-        Layers as a number, in order for each of these, and the border where a choice goes on.
+        Layers encoded as a number, in order for each of these, and the exit border of a choice.
     listed : int64 [n]
-        The columns in the order of their classes.
+        The columns ordered by class.
     begin : int64 [classes + 1]
-        Where those of each class begin.
+        First column of each class.
     crowd : int64 [classes]
-        Numbers the classes of several columns; -1 for those of one.
+        Number of each class of several columns; -1 for classes of one.
     least : float64 [crowds, room]
-        The least that columns of each of the former add to each of the first `known` rows.
+        Least term of the columns of each numbered class in each of the first `known` rows.
     """
 
     def __init__(self, rows: Rows, back: bool) -> None:
@@ -187,7 +187,7 @@ class ByClass:
         self.least = np.empty((int(several.sum()), 0))
 
     def catch_up(self) -> None:
-        """Find the least for the rows that are new."""
+        """Find the least terms of the new rows."""
         rows, known = self.rows, self.known
         if known == rows.number:
             return
@@ -200,10 +200,10 @@ class ByClass:
 
 
 class ChoiceWalk:
-    """One walk: where it stands in an order of the stages, and what the stages to come add at the least.
+    """One enumeration: its state in an order of the stages, and the least sums of the stages to come.
 
-    A plan's first border is one of several, and what stages add behind a border depends on where the plan must end: a
-    walk is a row of *parts*, one for each border that it may begin at.
+    A plan's first border is one of several, and the sums behind a border depend on where the plan must end. So an
+    enumeration is a sequence of *parts*, one for each border at which it may begin.
 
     Parameters
     ----------
@@ -238,13 +238,13 @@ class ChoiceWalk:
         self._begin_part()
 
     def _bucket(self, border: int) -> NDArray[np.int64]:
-        """Columns of the first stage that come in at a border."""
+        """Columns of the first stage that enter at a border."""
         k = int(self.order[0]) * self.borders + border
         first, end = self.classes.begin[self.classes.coming[k : k + 2]]
         return self.classes.listed[first:end]
 
     def _begin_part(self) -> None:
-        """Begin at the next border; `stuck` where that takes too much."""
+        """Begin at the next border; `stuck` where its tables are too large."""
         self.part += 1
         if self.part == len(self.parts):
             return
@@ -270,7 +270,7 @@ class ChoiceWalk:
         self.other_steps += moves * rows // TABLE_STEPS
 
     def catch_up(self) -> None:
-        """Tabulate the rows that are new, and sum them up for the choice so far."""
+        """Tabulate the new rows, and sum them up for the choice so far."""
         rows, classes, known = self.rows, self.classes, self.known
         if known == rows.number:
             return
@@ -283,22 +283,22 @@ class ChoiceWalk:
         self.partial[0, new] = rows.values[new]
         for k, j in enumerate(self.chosen[:-1]):
             self.partial[k + 1, new] = self.partial[k, new] + rows.costs[j, new]
-        # The new ones are looked at first.
+        # The new ones are tested first.
         self.rank = np.concatenate([np.arange(len(self.rank), rows.number), self.rank])
         self.known = rows.number
 
     @property
     def sampled(self) -> bool:
-        """Whether samples can tell how long it takes: it has one part, whose tables stand."""
+        """Return whether samples can estimate its length: it has one part, with its tables ready."""
         return len(self.parts) == 1 and not self.stuck and self.state[0] >= 0
 
     @property
     def steps(self) -> int:
-        """Columns looked at, and as many as tables and the event graph's judgements would have taken."""
+        """Columns visited, and the time of tables and event-graph evaluations as columns."""
         return int(self.state[1]) + self.other_steps
 
     def go_on(self, until: int, cutoff: float) -> int:
-        """Look at columns until so many steps are taken, all have been looked at, or a whole choice is at hand."""
+        """Visit columns until `until` steps are taken, all are visited, or a choice is complete."""
         told, classes = self.rows.told, self.classes
         while self.part < len(self.parts) and not self.stuck:
             if self.state[0] < 0:
@@ -318,13 +318,13 @@ class ChoiceWalk:
         return SPENT if self.stuck else CLOSED
 
     def choice(self) -> NDArray[np.int64]:
-        """The choice at hand: a column for each stage, int64 [S]."""
+        """The current choice: a column for each stage, int64 [S]."""
         found = np.empty(len(self.order), dtype=np.int64)
         found[self.order] = self.rows.members[self.chosen]
         return found
 
     def done(self) -> float:
-        """The share of all choices that is looked at or ruled out, as far as places alone tell."""
+        """Fraction of all choices that is visited or ruled out, counted by places alone."""
         share = 0.0
         for k in range(int(self.state[0]), -1, -1):
             taken, count = self._taken(k)
@@ -333,7 +333,7 @@ class ChoiceWalk:
         return (sum(sizes[: self.part]) + share * sizes[self.part]) / sum(sizes)
 
     def _taken(self, k: int) -> tuple[int, int]:
-        """How many columns at a depth are looked at, that at hand among them, and how many there are."""
+        """Number of columns visited at a depth, the current one included, and of all there."""
         first = self.moves.first[self.place[k] : self.place[k] + 2]
         sizes = np.diff(self.classes.begin)[self.moves.of[first[0] : first[1]]]
         within = 0
@@ -342,7 +342,7 @@ class ChoiceWalk:
         return int(sizes[: self.at[k] - first[0]].sum()) + within, int(sizes.sum())
 
     def finished(self) -> NDArray[np.int64]:
-        """Columns of the first stage under which all has been looked at."""
+        """Columns of the first stage below which the search is complete."""
         listed, begin = self.classes.listed, self.classes.begin
         parts = [self._bucket(start) for start, _ in self.parts[: self.part]]
         if self.part < len(self.parts) and self.state[0] >= 0:
@@ -354,12 +354,12 @@ class ChoiceWalk:
 
 
 def goes_back(borders: Borders, order: NDArray[np.int64]) -> bool:
-    """Whether choices come in at the border behind a stage: they go from the last stage to the first one."""
+    """Return whether choices enter at the border behind a stage: they go from the last stage to the first one."""
     return borders.number > 1 and bool(order[0] > order[-1])
 
 
 def _wider(table: NDArray[np.float64], room: int) -> NDArray[np.float64]:
-    """A table with room for more in its last dimension, of which nothing is written; itself where it has that room."""
+    """A table with `room` entries in its last dimension, new ones uninitialized; itself where it has them."""
     here = table.shape[-1]
     if here >= room:
         return table
@@ -370,11 +370,11 @@ def _wider(table: NDArray[np.float64], room: int) -> NDArray[np.float64]:
 
 @compiled
 def number_places(coming, held, leave, order, start, goals, where):  # type: ignore[no-untyped-def]
-    """Number the places that choices from border `start` to one of `goals` can pass; how many, and their moves.
+    """Number the places that choices from border `start` to one of `goals` can pass; return how many, and their moves.
 
     `coming` int64 [S * borders + 1], `held` and `leave` int64 [classes] are those of `ByClass`, `order` int64 [S];
-    written to `where` int32 [S + 1, goal + 1, borders], by the stages chosen, the layers left and the border: -1 for no
-    place.
+    written to `where` int32 [S + 1, goal + 1, borders], by the stages chosen, the remaining layers and the border: -1
+    for no place.
     """
     S, goal, borders = len(order), where.shape[1] - 1, where.shape[2]
     where[:] = -1
@@ -385,7 +385,7 @@ def number_places(coming, held, leave, order, start, goals, where):  # type: ign
                 if where[k, left, border] < 0:
                     continue
                 c, end = coming[order[k] * borders + border], coming[order[k] * borders + border + 1]
-                while c < end and held[c] <= left:  # they are sorted by what they hold
+                while c < end and held[c] <= left:  # they are sorted by their layers
                     where[k + 1, left - held[c], leave[c]] = 0
                     c += 1
     ends = np.zeros(where.shape, dtype=np.bool_)
@@ -438,7 +438,7 @@ def list_moves(coming, held, leave, order, where, begin, of, behind):  # type: i
 
 @compiled
 def least_of_classes(costs, listed, begin, crowd, low, high, least):  # type: ignore[no-untyped-def]
-    """The least that columns of each crowd add to rows low ... high - 1, written to `least` float64 [crowds, room].
+    """Least term of each numbered class's columns in rows low ... high - 1, written to `least` float64 [crowds, room].
 
     `costs` float64 [members, room] are the columns' under each row; `listed`, `begin` and `crowd` as in `ByClass`.
     """
@@ -450,7 +450,7 @@ def least_of_classes(costs, listed, begin, crowd, low, high, least):  # type: ig
             own[p] = column[p]
         for q in range(begin[c] + 1, begin[c + 1]):
             column = costs[listed[q]]
-            for p in range(low, high):  # written so that a processor compares several at once
+            for p in range(low, high):  # written so that a processor compares several at a time
                 own[p] = column[p] if column[p] < own[p] else own[p]
 
 
@@ -468,11 +468,11 @@ def least_of_row(costs, listed, begin, crowd, row, least):  # type: ignore[no-un
 
 @compiled
 def fill_costs(prices, durations, first, counts, costs):  # type: ignore[no-untyped-def]
-    """What columns add to prices, then to paths, written to the first rows of `costs` float64 [members, room].
+    """Terms of columns in dual-value rows, then in paths, written to the first rows of `costs` float64 [members, room].
 
-    `prices` float64 [prices, members] are what they add to the former, `durations` and `first` as in `path_costs`,
-    `counts` float64 [S, blocks, paths] how often each path passes each of a stage's blocks. Column by column: a product
-    of whole matrices takes as much memory again, and its threads get in the way of other processes.
+    `prices` float64 [prices, members] are the former, `durations` and `first` as in `path_costs`, `counts` float64 [S,
+    blocks, paths] the passes of each path through each of a stage's blocks. Column by column: a GEMM of whole matrices
+    takes as much memory again, and its threads slow other processes.
     """
     low = len(prices)
     for s in range(len(counts)):
@@ -490,10 +490,10 @@ def fill_costs(prices, durations, first, counts, costs):  # type: ignore[no-unty
 
 @compiled
 def path_costs(durations, first, counts):  # type: ignore[no-untyped-def]
-    """What columns add to a path, float64 [members].
+    """Terms of columns in a path, float64 [members].
 
-    `durations` float64 [members, blocks] are theirs, `first` int64 [S + 1] where those of each stage begin, `counts`
-    float64 [S, blocks] how often the path passes each.
+    `durations` float64 [members, blocks] are theirs, `first` int64 [S + 1] is the first column of each stage, `counts`
+    float64 [S, blocks] the passes of the path through each block.
     """
     costs = np.empty(len(durations))
     for s in range(len(counts)):
@@ -509,7 +509,7 @@ def path_costs(durations, first, counts):  # type: ignore[no-untyped-def]
 def tabulate(  # type: ignore[no-untyped-def]
     costs, listed, begin, crowd, least, low, high, first, of, behind, rest
 ):  # fmt: skip
-    """What the stages behind each place add at the least, to rows low ... high - 1.
+    """Tabulate the least sum of the stages behind each place in rows low ... high - 1.
 
     `costs` float64 [members, room] are the columns' under each row, `listed`, `begin`, `crowd` and `least` those of
     `ByClass`, `first`, `of` and `behind` those of `Moves`; written to `rest` float64 [places, room].
@@ -527,16 +527,16 @@ def tabulate(  # type: ignore[no-untyped-def]
 
 @compiled
 def prunes(partial, costs, rest, rows, cutoff, rank):  # type: ignore[no-untyped-def]
-    """Whether a row of three sums, float64 [room] each, of which the first `rows` rows count, reaches `cutoff`.
+    """Return whether a row of three sums, float64 [room] each, reaches `cutoff`; the first `rows` rows count.
 
-    `rank` int64 [rows] is the order in which rows are asked: what has pruned is asked sooner.
+    `rank` int64 [rows] is the order in which rows are tested: those that have pruned come sooner.
     """
     for q in range(min(SOONEST, rows)):
         p = rank[q]
         if partial[p] + costs[p] + rest[p] >= cutoff:
             rank[q], rank[q // 2] = rank[q // 2], p
             return True
-    # Then all as they lie, block by block: so a processor adds up several at once.
+    # Then all in memory order, block by block, so that a processor adds several at a time.
     for first in range(0, rows, BLOCK):
         end = min(first + BLOCK, rows)
         above = 0
@@ -557,7 +557,8 @@ def prunes(partial, costs, rest, rows, cutoff, rank):  # type: ignore[no-untyped
 
 @compiled
 def in_order(from_late, late, to_early, early):  # type: ignore[no-untyped-def]
-    """Whether a column keeps the kinds in order after those chosen; all int64 [kinds - 1], as in `walk_choices`."""
+    """Return whether a column keeps the kinds in order after those chosen; all int64 [kinds - 1], as in
+    `walk_choices`."""
     ordered = True
     for j in range(len(late)):
         ordered &= min(from_late[j], late[j]) >= max(to_early[j], early[j])
@@ -569,15 +570,15 @@ def walk_choices(  # type: ignore[no-untyped-def]
     costs, listed, begin, crowd, least, rows, rest, first, of, behind, late, early, cutoff, most_steps, partial, place,
     at, inner, from_late, to_early, rank, chosen, state,
 ):  # fmt: skip
-    """Go on with a walk, depth first: 0 at its end, 1 after `most_steps`, 2 with a whole choice in `chosen`.
+    """Resume a depth-first enumeration: 0 at its end, 1 after `most_steps`, 2 with a complete choice in `chosen`.
 
     `costs` float64 [members, room] are the columns' under each row, of which the first `rows` rows count; `listed`,
     `begin`, `crowd` and `least` are those of `ByClass`, `rest` as from `tabulate`, `first`, `of` and `behind` those of
-    `Moves`, `late` and `early` int64 the members' as in `Told`. Of the choice up to each depth `partial` float64
-    [S + 1, room] is what it adds up to, `place` int64 [S + 1] where it stands, `from_late` and `to_early` int64
-    [S + 1, kinds - 1] its first late and last early chunk; `at` int64 [S + 1] is the next move, `inner` int64 [S + 1]
-    the next of its members in `listed`, -1 before the first. `rank` int64 [rows] is the order in which rows are asked,
-    `state` int64 [2] the depth, -1 at the end, and the classes and members looked at.
+    `Moves`, `late` and `early` int64 the members' as in `Told`. For the choice up to each depth, `partial` float64 [S +
+    1, room] are its sums, `place` int64 [S + 1] its place, `from_late` and `to_early` int64 [S + 1, kinds - 1] its
+    first late and last early chunk; `at` int64 [S + 1] is the next move, `inner` int64 [S + 1] the next of its members
+    in `listed`, -1 before the first. `rank` int64 [rows] is the order in which rows are tested, `state` int64 [2] the
+    depth, -1 at the end, and the classes and members visited.
     """
     S, K = len(chosen), late.shape[1]
     k, steps = state

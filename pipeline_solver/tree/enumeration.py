@@ -1,10 +1,10 @@
-"""A node of the tree closed by enumeration: column after column, stage by stage, pruned by all that is known.
+"""A node of the tree closed by enumeration: column after column, stage by stage, pruned by all known bounds.
 
-What is known of plans is a sum over their stages: a path takes its constant and what each stage's column adds to it,
-and under an LP's prices a plan takes the LP's value and its columns' reduced costs. So with columns of some stages
-chosen, each of these bounds the plan once it is known what the other stages add at the least (`choice_walk`). In the
-time that the LPs of one node take, millions of partial choices are looked at. A whole choice that nothing rules out is
-judged by the event graph: it is a better plan, or its longest path is new.
+Each bound of a plan is a sum over its stages: a path's length is its constant plus a term for each stage's column, and
+under an LP's dual values a plan takes the LP's value plus its columns' reduced costs. So with columns of some stages
+chosen, each of these bounds the plan by the least sum of the other stages (`choice_walk`). In the time of one node's
+LPs, millions of partial choices are visited. The event graph evaluates a complete choice that is not pruned: it is a
+better plan, or its longest path is new.
 """
 
 from __future__ import annotations
@@ -38,53 +38,54 @@ from taylor.pipeline_solver.tree.choice_walk import (
 )
 
 PATHS, LEAST_PATHS = 300, 50
-"""Paths of the pool that prune, the newest ones, besides those that the LP holds; for how many there must be room."""
+"""Newest paths of the pool that prune, in addition to those of the LP; least number that must fit."""
 
 NEAR, NOISE = 300, 0.1
-"""Longest paths under durations like those of the node's LP that prune, and the share of these that is drawn."""
+"""Longest paths that prune under durations near those of the node's LP, and the random fraction of these."""
 
 NEAR_TASKS = 2.5e6
-"""Tasks that the search for these may evaluate, some 20 ms."""
+"""Most tasks evaluated to find these, some 20 ms."""
 
 MOST_STATES = 20_000
-"""Totals of layers by kind that are told apart at most; where they are more, only how many layers there are."""
+"""Most totals of layers by kind that are distinguished; with more, only the number of layers counts."""
 
 MOST_BORDERS = 1000
-"""Borders between stages that are told apart at most."""
+"""Most borders between stages that are distinguished."""
 
 FIRST_STEPS, MOST_STEPS, MOST_PHASED_STEPS = 1_000_000, 60_000_000, 250_000_000
-"""Columns looked at for a node before it is asked how far that went, and how many it may take as a whole, as far as
-that tells: a node that would take more is left to its LPs. Splits close less of what phases tell apart."""
+"""Columns visited for a node before its total is estimated, and the most that this total may be: a node that would take
+more is left to its LPs. The last number is for columns with phases, of which splits close less."""
 
 MOST_ORDERED = 5000
-"""Columns in order that are enumerated at most: of more, a look takes longer than the LPs of a node."""
+"""Most ordered columns that are enumerated: with more, a first look takes longer than the LPs of a node."""
 
 SAMPLES, FIRST_SAMPLES = 50, 16
-"""Samples of a walk in each order of the stages, and after how many it is asked whether the walk is hopeless."""
+"""Samples of an enumeration in each order of the stages, and number after which a hopeless one is rejected."""
 
 HOPELESS = 30
-"""How many times as many columns as may be looked at a hopeless walk has, as far as its first samples tell. Of the
-nodes of LLaMA3-70B on 8 stages with 5 interleaves none was closed that promised more than twelve times what may be
-looked at; most of the others promised a thousand times as much. Where probing goes on with the same columns none is
-hopeless: it gains from each path that is met on the way."""
+"""Multiple of the column limit from which the first samples' estimate makes an enumeration hopeless. Of the nodes of
+LLaMA3-70B on 8 stages with 5 virtual stages none was closed with an estimate above twelve times the limit; most of the
+others had a thousand times. Where probing continues with the same columns none is hopeless: probing gains from each
+path found on the way."""
 
 SAMPLE_STEPS = 30_000
-"""Columns that are looked at in the time that a sample takes besides."""
+"""Columns visited in the time of a sample's overhead."""
 
 STEPS_AN_ITERATION = 1000
-"""Columns that are looked at in the time of a simplex iteration."""
+"""Columns visited in the time of a simplex iteration."""
 
 DEALT_ABOVE = 1
-"""How many times as many columns as the rows have cells must be left for others to go on with them: the tables that
-these make first take as long as half as many columns."""
+"""Least ratio of remaining columns to cells of the rows for dealing them to batches: the tables that these build first
+take as long as half as many columns."""
 
 DEALT_BY_BORDER, DEALT_BY_COLUMN = 4, 8
-"""Borders a portion from which choices are dealt by where they begin, for then each portion tabulates its own alone;
-else columns a portion that the stage should have by which they are."""
+"""Least borders a portion for which choices are dealt by their first border, because each portion then tabulates its
+own alone; else desired columns a portion of the stage by which they are dealt."""
 
 
 class Deal(Protocol):
-    """Lets others go on in an order of the stages, each with a portion; asked and answers as `Enumeration.close`."""
+    """Continues in an order of the stages on other batches, a portion each; arguments and result as of
+    `Enumeration.close`."""
 
     def __call__(
         self,
@@ -96,7 +97,7 @@ class Deal(Protocol):
 
 
 class PathRows(Rows):
-    """Rows of LPs' prices, then of paths.
+    """Rows of LPs' dual values, then of paths.
 
     Parameters
     ----------
@@ -104,11 +105,11 @@ class PathRows(Rows):
     members, first, told
         As of `Rows`.
     prices : float64 [prices, n]
-        What each of the members adds to the former.
+        Term of each member in the former.
     counts : float64 [paths, classes]
         Class counts of the latter.
     values : float64 [prices + paths]
-        What no column adds.
+        Constant of each row.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class PathRows(Rows):
         fill_costs(prices, self.durations, first, by_stage, self.costs)
 
     def add_path(self, counts: NDArray[np.float64], constant: float) -> bool:
-        """Take one more path, of class counts float64 [classes]; False where there is no room for it."""
+        """Add a path, of class counts float64 [classes]; False where there is no space for it."""
         by_stage = counts.reshape(-1, len(self.first) - 1).T
         return self.add(path_costs(self.durations, self.first, np.ascontiguousarray(by_stage)), constant)
 
@@ -138,9 +139,9 @@ class Enumeration:
     Parameters
     ----------
     floors : ColumnFloors
-        Prices of LPs.
+        Dual values of LPs.
     plans : Incumbents
-        Judges choices, keeps the best one and the paths.
+        Evaluates choices, keeps the best one and the paths.
     """
 
     def __init__(self, columns: ColumnSet, floors: ColumnFloors, plans: Incumbents) -> None:
@@ -168,25 +169,24 @@ class Enumeration:
         Parameters
         ----------
         mask : bool [columns]
-            Some of every stage. Columns under which all has been looked at are taken out of it.
+            Some of every stage. Columns below which the search is complete are removed from it.
         paths : int64
             Cuts of the pool that prune.
         cutoff : callable
-            The step time; asked again after a better plan.
+            The step time; called again after a better plan.
         check : callable
-            Called between slices of the work; what it raises leaves `mask` as far as it has come.
+            Called between slices of the work; after what it raises, `mask` shows the progress so far.
         durations : float64 [classes], optional
-            Of the node's LP: the longest paths under some like them prune, too.
+            Of the node's LP: the longest paths under similar ones prune, too.
         most : float
-            Columns that it may look at as a whole, as far as a first look tells; never more than this module's own
-            limits.
+            Most columns in total, estimated by a first look; never more than this module's limits.
         deal : Deal, optional
-            Goes on after the first look, where that tells of an end, in place of this process.
+            Continues after a promising first look, in place of this process.
 
         Returns
         -------
         (bool, int)
-            Whether all has been looked at, so that nothing below the step time is left; and the columns looked at, as a
+            Whether the search is complete, so that no plan below the step time remains; and the columns visited, as a
             measure of the work.
         """
         rows = self._rows(mask, paths, cutoff(), durations)
@@ -203,7 +203,7 @@ class Enumeration:
             closed, steps = self._to_the_end(best, mask, cutoff, check, most)
         else:
             order = best.order
-            del best, rows  # before others make their own
+            del best, rows  # before other processes build theirs
             closed, steps = deal(mask, order, durations, most)
         return closed, spent + steps
 
@@ -215,10 +215,10 @@ class Enumeration:
         check: Callable[[], None],
         hopeless: float,
     ) -> tuple[ChoiceWalk | None, bool, int]:
-        """The walk in the order that promises the soonest end, gone on with a little; None at its end or without hope.
+        """The enumeration in the most promising order, advanced a little; None at its end or where hopeless.
 
-        And whether one has ended, and the columns looked at for all orders. Where samples can tell, none but the best
-        is walked.
+        Also returns whether one has ended, and the columns visited for all orders. Where samples give an estimate, only
+        the best order is enumerated.
         """
         best: ChoiceWalk | None = None
         promised, spent = np.inf, 0
@@ -236,7 +236,7 @@ class Enumeration:
                     return None, True, spent
                 done = walk.done()
                 whole = walk.steps / done if done else np.inf
-            # One is kept at a time: its tables are large.
+            # Only one is kept: its tables are large.
             if best is None or whole < promised:
                 best, promised = walk, whole
         if best is not None and best.sampled:
@@ -254,10 +254,11 @@ class Enumeration:
         check: Callable[[], None],
         hopeless: float = np.inf,
     ) -> tuple[float, int]:
-        """Sample a walk that has not begun: how long it will take, and what that took, in columns looked at.
+        """Sample an enumeration that has not begun; return its estimated length and the cost of the samples, in
+        columns.
 
-        The second half of the samples tells it, with what the first one has taught; of the first samples where these
-        tell of a hopeless walk.
+        The second half of the samples gives the estimate, with the paths that the first half found; the first samples
+        give it where they show a hopeless enumeration.
         """
         rows, told, looked = walk.rows, [], 0
         check()
@@ -279,7 +280,7 @@ class Enumeration:
         cutoff: float,
         durations: NDArray[np.float64] | None,
     ) -> ChoiceWalk | None:
-        """A walk through some columns in an order of the stages, int64 [S]; None as from `_rows`."""
+        """An enumeration of some columns in an order of the stages, int64 [S]; None as from `_rows`."""
         rows = self._rows(mask, paths, cutoff, durations)
         if rows is None:
             return None
@@ -289,9 +290,9 @@ class Enumeration:
         return walk
 
     def portion(self, mask: NDArray[np.bool_], order: NDArray[np.int64], number: int, of: int) -> NDArray[np.bool_]:
-        """Some columns less those of one stage that are in other portions; `number` is 0 ... `of` - 1.
+        """Some columns without those of one stage that are in other portions; `number` is 0 ... `of` - 1.
 
-        It is the first stage of the order that has many columns: those before it are looked at in every portion.
+        It is the first stage of the order that has many columns: every portion visits those before it.
         """
         assert self.told is not None, "close comes first"
         borders = self.told.borders
@@ -315,7 +316,7 @@ class Enumeration:
         check: Callable[[], None],
         most: float,
     ) -> tuple[bool, int]:
-        """Go on while the progress promises an end; whether all has been looked at, and the columns looked at."""
+        """Continue while progress promises an end; return whether the search is complete, and the columns visited."""
         before = walk.steps
         closed = False
         while not closed and not walk.stuck and walk.steps <= most * walk.done():
@@ -325,7 +326,7 @@ class Enumeration:
     def look(
         self, walk: ChoiceWalk, mask: NDArray[np.bool_], cutoff: Callable[[], float], check: Callable[[], None]
     ) -> bool:
-        """Go on a little; whether all has been looked at, else that comes out of `mask`."""
+        """Continue a little; return whether the search is complete, else remove what is from `mask`."""
         if self._go_on(walk, walk.steps + FIRST_STEPS, cutoff):
             return True
         mask[walk.finished()] = False
@@ -333,7 +334,7 @@ class Enumeration:
         return False
 
     def _go_on(self, walk: ChoiceWalk, until: int, cutoff: Callable[[], float]) -> bool:
-        """Go on until so many steps are taken; whether all has been looked at."""
+        """Continue until `until` steps are taken; return whether the search is complete."""
         while walk.steps < until and not walk.stuck:
             end = walk.go_on(until, cutoff())
             if end == CLOSED:
@@ -343,9 +344,8 @@ class Enumeration:
         return False
 
     def _orders(self, rows: Rows) -> Iterator[NDArray[np.int64]]:
-        """Orders of the stages, of which now one, now another is by far the quickest: from both ends, from the last one
-        back, and those of the fewest columns first; where chunks must begin in the phase that the one before them left,
-        from the first one on and from the last one back."""
+        """Orders of the stages; which one is by far the quickest differs: from both ends, from the last one back, and
+        by rising number of columns; where chunks have phases, from the first one on and from the last one back."""
         S = len(rows.first) - 1
         every, free = np.arange(S), rows.told.borders.number == 1
         yield np.stack([every, every[::-1]], axis=1).reshape(-1)[:S] if free else every
@@ -360,7 +360,8 @@ class Enumeration:
         cutoff: float,
         durations: NDArray[np.float64] | None = None,
     ) -> PathRows | None:
-        """What prunes, of the columns that are left; None where it would take too much or they leave the order open."""
+        """Pruning rows of the remaining columns; None where they would be too large or the columns leave the order
+        open."""
         if self.told is None:
             return None
         members = np.nonzero(mask)[0]
@@ -373,7 +374,7 @@ class Enumeration:
             return None
         near = self._near(durations, room)
         pool, paths = self.plans.pool, paths[len(paths) - min(len(paths), room - near.size) :]
-        # What takes the same layers between the same borders lies together: a walk looks at it as a whole.
+        # Columns with the same layers between the same borders are adjacent: an enumeration visits them as a whole.
         borders = self.told.borders
         keys = borders.high, borders.low, self.told.held, self.columns.stage
         members = members[np.lexsort([key[members] for key in keys])]
@@ -382,9 +383,9 @@ class Enumeration:
         return PathRows(self.columns, members, first, self.told, prices[:, members], counts, np.concatenate(values))
 
     def _near(self, durations: NDArray[np.float64] | None, most: int) -> CutPool:
-        """The longest paths under durations like some: what is left to choose differs from these a little.
+        """The longest paths under durations near the given ones: the remaining choices differ from these a little.
 
-        Drawn anew at every node, so that no node depends on what came before it.
+        Drawn afresh at every node, so that no node depends on earlier ones.
         """
         paths = PathCuts(self.plans.problem, self.plans.paths.graph)
         if durations is not None:
@@ -395,8 +396,8 @@ class Enumeration:
         return paths.pool
 
     def _judged(self, rows: Rows, chosen: NDArray[np.int64], cutoff: Callable[[], float]) -> bool:
-        """Judge a whole choice; False where its path is new and there is no room for it, or where it is no plan and
-        yet may stand for one."""
+        """Evaluate a complete choice; False where its new path does not fit, or where it is no plan but may represent
+        one."""
         columns, plans = self.columns, self.plans
         if not (columns.totals[chosen].sum(axis=0) == self.counts).all():
             return True
@@ -405,7 +406,7 @@ class Enumeration:
             assert isinstance(rows, PathRows)
             return rows.add_path(plans.pool.counts[cut], float(plans.pool.constant[cut]))
         if not columns.ordered and plan_in_order(plans.problem, columns, chosen) is None:
-            return False  # what its chunks hold in order costs something else
+            return False  # its chunks' layers in order cost something else
         plans.try_choice(chosen)
         return True
 
@@ -416,9 +417,10 @@ def _expected(told: Sequence[float]) -> float:
 
 
 def _told(columns: ColumnSet, schedule: Schedule) -> Told:
-    """What columns must fit together by: layers, and phases where they tell them, else the order of the kinds.
+    """Properties by which columns must fit together: layers, and phases where they have them, else the order of the
+    kinds.
 
-    Where phases tell which layers a chunk holds, kinds need not be counted.
+    Where phases determine the layers of a chunk, kinds need not be counted.
     """
     problem = columns.problem
     counts = [kind.count for kind in problem.placed_kinds]

@@ -1,9 +1,9 @@
 """Probing: classes of a stage's configurations that no plan below a step time can use, found by an LP each.
 
 The LP mixes configurations, long chunks of one stage with short ones of another, and splits of one stage at its mean
-change little while the others go on mixing. What an integer plan cannot do shows when a stage is held to its extreme
-ones alone: with a long chunk on one stage, every path through it is long. Most such classes are ruled out, and when
-all are, little is left to mix.
+change little while the others go on mixing. A stage restricted to its extreme configurations shows what no integer plan
+can do: with a long chunk on one stage, every path through it is long. Most such classes are ruled out, and when all
+are, little remains to mix.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from taylor.pipeline_solver.bounds.master import PRICE_ABOVE
 from taylor.pipeline_solver.tree.tree_search import Search
 
 CLASS_SHARE = 0.5
-"""Share that the LP may give to a class which is probed: the largest such class of each key is."""
+"""Most weight in the LP of a probed class: of each key, the largest such class is probed."""
 
 PROBE_ROUNDS, PROBE_CUTS = 8, 8
-"""LPs for a class at most, and known paths that each of them takes at most."""
+"""Most LPs for a class, and most known paths that each of them takes."""
 
 MOST_HELD = 320
-"""Cuts that the LP may hold before those are dropped that are slack over all columns that are left."""
+"""Most cuts of the LP before those that are slack over all remaining columns are dropped."""
 
 PROMISE = 0.15
-"""Share of the way to the cut-off that the first LP must go, or the class is let be."""
+"""Least fraction of the gap to the cutoff that the first LP must close, or the class is skipped."""
 
 ANEW = 0.6
-"""Share of the LP's columns that must be left, or it starts afresh with those."""
+"""Least remaining fraction of the LP's columns; below it the LP is rebuilt from the rest."""
 
 
 def probe(search: Search, stages: Sequence[int]) -> None:
-    """Rule out classes of the stages' columns: `alive` shrinks, and the prices that were met are kept.
+    """Rule out classes of the stages' columns: `alive` shrinks, and the dual values found are kept.
 
     Raises
     ------
     OutOfTime, KeyboardInterrupt
-        From the stopper; what is ruled out until then is.
+        From the stopper; what was ruled out before stays so.
     """
     if not len(stages):
         return
@@ -72,7 +72,7 @@ def probe(search: Search, stages: Sequence[int]) -> None:
 
 
 class _Base(NamedTuple):
-    """The LP over all columns that are left: its bound, a step time; `weights` float64 [columns]; and its basis."""
+    """The LP over all remaining columns: its bound, a step time; `weights` float64 [columns]; and its basis."""
 
     bound: float
     weights: NDArray[np.float64]
@@ -82,7 +82,7 @@ class _Base(NamedTuple):
 def _base_of(search: Search, start: highspy.HighsBasis | None = None) -> _Base | None:
     """Solve the LP from which classes are probed, from a basis where one is given.
 
-    None where it leaves nothing to probe: no column is left, or it failed.
+    None where there is nothing to probe: no column remains, or the LP failed.
     """
     master = search.lp()
     master.allow(search.alive)
@@ -118,13 +118,13 @@ def _classes(search: Search, s: int, weights: NDArray[np.float64]) -> Iterator[N
 
 
 def _holds_nothing(search: Search, mask: NDArray[np.bool_], base: _Base) -> bool:
-    """Whether no plan below the cut-off is in the columns."""
+    """Return whether the columns have no plan below the cutoff."""
     bound, mask = search.floors.tighten(mask, search.cutoff)
     if bound >= search.cutoff:
         return True
     master = search.lp()
     master.allow(mask)
-    master.start_from(base.basis)  # from here it is fewer steps to a class than from one class to the next
+    master.start_from(base.basis)  # from here a class takes fewer steps than from another class
     for turn in range(PROBE_ROUNDS):
         bound, result, _ = cut_loop(master, search.plans.paths, search.stopper, search.cutoff, 1, known=PROBE_CUTS)
         if bound >= search.cutoff:
@@ -132,7 +132,7 @@ def _holds_nothing(search: Search, mask: NDArray[np.bool_], base: _Base) -> bool
         if result is None or result.point is None:
             return False
         search.keep_prices(result)
-        # The LP's value: as long as columns enter its bound says little.
+        # The LP's value, because its bound is weak as long as columns enter.
         if turn == 0 and result.value - base.bound < PROMISE * (search.cutoff - base.bound):
             return False
     return False

@@ -14,10 +14,10 @@ from taylor.pipeline_solver.heuristics.incumbents import ATTEMPTS, HOT, IN_VAIN
 from taylor.pipeline_solver.tree.tree_search import Search
 
 ROOT_ROUNDS = 600
-"""LPs at the root at most."""
+"""Most LPs at the root."""
 
 FIRST_COLUMNS = 200
-"""Columns of each stage that the LP starts with when it prices."""
+"""Columns of each stage that an LP with column generation starts with."""
 
 
 def start_search(
@@ -33,9 +33,9 @@ def start_search(
     warm : int64 [S] or None
         A plan to begin with.
     first_columns : int64, optional
-        Columns that an LP which prices starts with, by default drawn at random.
+        Columns that an LP with column generation starts with, by default drawn at random.
     held : sequence of int
-        Cuts of the pool that the LP starts with besides.
+        Further cuts of the pool that the LP starts with.
     """
     plans = search.plans
     cuts = plans.paths.seeds()
@@ -72,7 +72,7 @@ def start_search(
 def bound_root(search: Search) -> float:
     """Solve the root LP with cuts, improve the best plan, drop columns that cannot matter.
 
-    Returns the proven bound (inf: infeasible) and leaves the root in `open` unless it is closed.
+    Returns the lower bound (inf: infeasible) and keeps the root in `open` unless it is closed.
     """
     plans = search.plans
     master = search.lp()
@@ -90,14 +90,14 @@ def bound_root(search: Search) -> float:
             bound = max(bound, result.bound)
             search.root_floor = result.reduced + result.bound - result.least[plans.columns.stage]
             _fix_columns(search)
-    # Where the LP failed, the root stays open as it is: nothing is proven of it.
+    # Where the LP failed, the root stays open: nothing is proven of it.
     if bound < search.cutoff:
         search.push(bound, search.alive.copy())
     return bound
 
 
 def _improve(search: Search, bound: float) -> None:
-    """DP under LP prices, then annealing, until the bound is met or attempts bring nothing more."""
+    """DP under dual values, then annealing, until the bound is met or attempts stop helping."""
     plans = search.plans
     plans.try_at_prices(search.lp(), 12 if len(plans.columns) < 5000 else 4)
     in_vain = 0

@@ -1,4 +1,4 @@
-"""What the coordinator of a tree search and its shares send each other."""
+"""Messages between the coordinator of a tree search and its subtree batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taylor.pipeline_solver.timing.event_graph import EventGraph
 
 @dataclass(frozen=True)
 class Origin:
-    """What every share starts from and none changes."""
+    """Immutable data from which every batch starts."""
 
     problem: PipelineProblem
     columns: ColumnSet
@@ -41,7 +41,7 @@ class Cuts:
         return cls(pool.counts[part].copy(), pool.constant[part].copy())
 
     def add_to(self, pool: CutPool) -> None:
-        """Let a pool know them too."""
+        """Add them to a pool."""
         for row, value in zip(self.counts, self.constant, strict=True):
             pool.add(row.copy(), float(value))
 
@@ -61,30 +61,30 @@ class Best:
 
 @dataclass(frozen=True)
 class Priced:
-    """Some of a pool's LP values and prices."""
+    """Some of a pool's LP values and dual values."""
 
     values: list[float]
     prices: list[Prices]
 
     @classmethod
     def of(cls, pool: PricePool, first: int) -> Priced:
-        """The pool's prices from number `first` on."""
+        """The pool's dual values from number `first` on."""
         return cls(pool.values[first:], pool.prices[first:])
 
     def add_to(self, pool: PricePool) -> None:
-        """Let a pool know them too."""
+        """Add them to a pool."""
         for value, prices in zip(self.values, self.prices, strict=True):
             pool.add(value, prices)
 
 
 def unpacked(packed: NDArray[np.uint8], columns: int) -> NDArray[np.bool_]:
-    """Columns that were packed to bits, bool [columns]."""
+    """Unpack columns from bits, bool [columns]."""
     return np.unpackbits(packed, count=columns).astype(bool)
 
 
 @dataclass(frozen=True)
 class OpenNode:
-    """An open node: its proven bound, and its columns packed to bits, uint8 [columns / 8]."""
+    """An open node: its lower bound, and its columns packed to bits, uint8 [columns / 8]."""
 
     bound: float
     packed: NDArray[np.uint8]
@@ -101,17 +101,17 @@ class OpenNode:
 
 @dataclass(frozen=True)
 class RootState:
-    """What the root has left: every share begins with it.
+    """State after the root, with which every batch begins.
 
     Parameters
     ----------
     held : list of int
-        Cuts that the LP holds.
+        Cuts of the LP.
     alive : bool [columns]
     root_floor : float64 [columns]
-        Proven bound with each column in the plan.
+        Lower bound with each column in the plan.
     active : int64
-        Columns that the LP has; `partial` says that others may come in.
+        Columns of the LP; with `partial` others may enter.
     """
 
     cuts: Cuts
@@ -126,7 +126,7 @@ class RootState:
 
 @dataclass(frozen=True)
 class ShareTask:
-    """A share's part of a round: its nodes, what the others have learned, and its budget of simplex iterations."""
+    """A batch's part of a round: its nodes, the others' results, and its budget of simplex iterations."""
 
     nodes: list[OpenNode]
     cuts: Cuts
@@ -136,7 +136,7 @@ class ShareTask:
 
 @dataclass(frozen=True)
 class ShareAnswer:
-    """What a share gives back: the nodes that are left, what it learned, and what it did.
+    """Result of a batch: the remaining nodes, its cuts, dual values and plan, and its work.
 
     `nodes`, `solves` and `iterations` count the nodes, LPs and simplex iterations of this round; `trouble` is empty
     unless its LPs kept failing.
@@ -154,7 +154,7 @@ class ShareAnswer:
 
 @dataclass(frozen=True)
 class News:
-    """What a share has not heard of yet."""
+    """Results of others that a batch does not have yet."""
 
     cuts: Cuts
     prices: Priced
@@ -163,7 +163,7 @@ class News:
 
 @dataclass(frozen=True)
 class ProbeTask:
-    """Stages whose columns a share probes; `alive` uint8 [columns / 8], packed, are those that are left."""
+    """Stages whose columns a batch probes; `alive` uint8 [columns / 8], packed, are the remaining ones."""
 
     stages: tuple[int, ...]
     alive: NDArray[np.uint8]
@@ -172,7 +172,7 @@ class ProbeTask:
 
 @dataclass(frozen=True)
 class ProbeAnswer:
-    """The columns that a probing share has left, packed, what it learned, and its LPs and their simplex iterations."""
+    """The remaining columns of a probing batch, packed, its results, and its LPs and their simplex iterations."""
 
     alive: NDArray[np.uint8]
     cuts: Cuts
@@ -184,18 +184,18 @@ class ProbeAnswer:
 
 @dataclass(frozen=True)
 class EnumerationTask:
-    """A portion of a node's choices, which a share walks through; the walk stays with it from task to task.
+    """A portion of a node's choices, which a batch enumerates; its enumeration continues from task to task.
 
     Parameters
     ----------
     portion : uint8 [columns / 8], optional
-        The columns to begin with, packed; None goes on with those of the task before.
+        The columns to begin with, packed; None continues with those of the task before.
     order : int64 [S]
         Of the stages.
     durations : float64 [classes], optional
         Of the node's LP.
     steps : int
-        Columns to look at now.
+        Columns to visit now.
     """
 
     portion: NDArray[np.uint8] | None
@@ -207,18 +207,18 @@ class EnumerationTask:
 
 @dataclass(frozen=True)
 class EnumerationAnswer:
-    """How far a share has come with its portion, and what it met.
+    """Progress of a batch with its portion, and its results.
 
     Parameters
     ----------
     left : uint8 [columns / 8]
-        Columns under which not all has been looked at, packed.
+        Columns below which the search is not complete, packed.
     done : float
-        The share of its choices that is looked at; 1 where all are.
+        Fraction of its choices that is visited; 1 where all are.
     steps : int
-        Columns looked at since it began.
+        Columns visited since it began.
     stuck : bool
-        Whether it can't come further.
+        It cannot continue.
     """
 
     left: NDArray[np.uint8]

@@ -1,4 +1,4 @@
-"""One tree searched to its end: a first look, classes of columns probed, then rounds over its shares."""
+"""One tree searched to its end: a first look, classes of columns probed, then rounds over its subtree batches."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from taylor.pipeline_solver.tree.worker_pool import SHARES, WorkerPool
 
 NODES_A_SHARE = 3
 FIRST_SLICE, LAST_SLICE = 2_000, 20_000
-"""Simplex iterations that a share of the tree gets in the first rounds and at most, times the LP's `quickness`."""
+"""Simplex iterations of a batch in the first round and at most, times the LP's `quickness`."""
 
 STAGED_SHARE = 1 / 3
-"""A tree is left when it has not closed this share of its root's gap in the rounds that the memory grants, and again
-each time as many: then the bound is raised target by target, each half-way to the one before, in trees of fewer
-columns. Bounds rise faster the fewer nodes are open: trees of S4 V4 that had closed 39 to 46 % of their gap after three
-rounds had closed all of it, or 84 % and more, after six."""
+"""A tree is abandoned when it has not closed this fraction of its root's gap in the rounds that the memory grants, and
+again after each as many. Then the bound is raised target by target, each half-way to the one before, in trees of fewer
+columns. The fewer nodes are open, the faster bounds rise: trees of S4 V4 that had closed 39 to 46 % of their gap after
+three rounds had closed all of it, or 84 % and more, after six."""
 CLOSED_WELL = 0.5
-"""Share of its gap that a tree has closed which is worth its end."""
+"""Fraction of its gap from which a tree is worth its end."""
 PATIENCE, AFTER_LEAVING = 3, 2
-"""The rounds granted are so many times those of the longest tree that was searched to its end, and grow so much where
-one was left: trees of targets a little higher take a little longer, and each begins anew."""
+"""Rounds granted as a multiple of those of the longest tree that was searched to its end, and their growth after an
+abandoned one: trees of slightly higher targets take slightly longer, and each starts from nothing."""
 
 MOST_PROBED = 60_000
-"""Columns that are probed at most: of more, each LP takes long and the tree does better."""
+"""Most columns that are probed: with more, each LP takes long and the tree does better."""
 PROBED_STAGES = 4
-"""Stages that are probed before the shares tell each other what they found."""
+"""Stages that are probed before the batches exchange results."""
 PROBE_GAIN = 0.1
-"""Share of the columns that probing must rule out to go on."""
+"""Least fraction of the columns that probing must rule out to continue."""
 PROBE_LEAST = 0.75
-"""Share of many columns that the first probing leaves at most, or a lower step time is the next target."""
+"""Largest fraction of many columns that may remain after the first probing, or a lower step time is the next target."""
 IN_VAIN = 0.98
-"""Share of the columns that half of the stages leave at most, or the rest is not probed."""
+"""Largest fraction of the columns that may remain after half of the stages, or the rest is not probed."""
 PROBE_ANEW = 0.7
-"""Share of the columns left below which the tree begins anew."""
+"""Remaining fraction of the columns below which the tree is rebuilt."""
 
 HAND_OVER_ROUNDS = 3
-"""With one interleave, rounds after which the compact MILP goes on with the plan and the cuts: HiGHS's own
-cuts close what splits of stages leave open when many stages hold one or two layers each."""
+"""Without virtual stages, rounds after which the compact MILP takes over the plan and the cuts: HiGHS's cuts close what
+splits of stages do not when many stages have one or two layers each."""
 MANY_STAGES = 24
-"""Stages from which it goes on after the first round: further ones close little of the gap there."""
+"""Least stages with which it takes over after the first round: further rounds close little of the gap there."""
 
 Note = Callable[[float, str], None]
 
 
 class TreeEnd(Enum):
-    """How the search of a tree has ended: to its end, left because it is slow, or left to the compact MILP."""
+    """End of a tree's search: complete, abandoned as slow, or handed over to the compact MILP."""
 
     DONE = "done"
     LEFT = "left"
@@ -67,11 +67,11 @@ class TreeRun:
     workers : int
         Processes.
     note : callable
-        Called with what is proven, and what to tell of it.
+        Called with the lower bound and a message.
     memory : TreeMemory
-        Keeps below which step time probing ruled out too little.
+        Keeps the step time below which probing ruled out too little.
     patient : bool
-        Whether to stay with a tree that raises its bound slowly.
+        Do not abandon a tree that raises its bound slowly.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class TreeRun:
         self.pool: WorkerPool | None = None
 
     def resume(self, stopper: Stopper, note: Note) -> None:
-        """Get ready for more time; what the MILP goes on with is soon left, and probing it would be in vain."""
+        """Prepare for more time; a tree for the MILP is soon handed over, and probing it would not pay."""
         self.tree.stopper, self.note = stopper, note
         self.probed |= closed_by_milp(self.tree.problem)
 
     def closing_well(self, before: float) -> bool:
-        """Whether the tree's end proves the best plan, and it has closed so much of its gap that it is worth its end.
+        """Return whether the tree's end proves the best plan, and enough of its gap is closed for that to pay.
 
         Parameters
         ----------
@@ -103,7 +103,7 @@ class TreeRun:
         return tree.cutoff < tree.target and (tree.lower_bound() - before >= CLOSED_WELL * (tree.cutoff - before))
 
     def search(self) -> TreeEnd:
-        """Search the tree, from where an earlier search had no time for more."""
+        """Search the tree, from where an earlier search stopped."""
         self.tree.deal = self._deal
         try:
             return self._search()
@@ -115,7 +115,7 @@ class TreeRun:
         tree = self.tree
         root = min(tree.root_bound, tree.cutoff)
         self._tell()
-        # So many columns told apart by phases are enumerated or left: their LPs' splits close little.
+        # Many columns with phases are enumerated or abandoned: their LPs' splits close little.
         crowd = tree.columns.phases is not None and tree.alive.sum() > MOST_PROBED and not self.patient
         if tree.open:
             tree.process(FIRST_SLICE * tree.lp().quickness, most_open=2 if crowd else NODES_A_SHARE * SHARES)
@@ -124,7 +124,7 @@ class TreeRun:
             return TreeEnd.DONE
         if crowd:
             return TreeEnd.LEFT
-        self._end_pool()  # one that has helped with the root knows less than that has left
+        self._end_pool()  # a pool that has helped with the root lacks the root's results
         pool = self._own_pool()
         if not self.probed and self._promising() and not self._probe(pool):
             return TreeEnd.LEFT
@@ -133,7 +133,7 @@ class TreeRun:
         return self._rounds(pool, root)
 
     def _own_pool(self) -> WorkerPool:
-        """The shares, which begin with what the tree has met so far."""
+        """The batches, which begin with the tree's results so far."""
         if self.pool is None:
             self.pool = WorkerPool(self.workers, self.tree, self.seed)
         return self.pool
@@ -146,18 +146,18 @@ class TreeRun:
     def _deal(
         self, mask: NDArray[np.bool_], order: NDArray[np.int64], durations: NDArray[np.float64] | None, most: float
     ) -> tuple[bool, int]:
-        """Let the shares go on with an enumeration."""
+        """Let the batches continue an enumeration."""
         return self._own_pool().enumerate(self.tree, mask, order, durations, most)
 
     def _promising(self) -> bool:
-        """Whether probing may rule out enough: not where it did not below this step time or a lower one."""
+        """Return whether probing may rule out enough: not where it failed below this step time or a lower one."""
         few = self.tree.lp().probed and self.tree.alive.sum() <= MOST_PROBED
         return bool(few and self.tree.cutoff < self.memory.fruitless)
 
     def _probe(self, pool: WorkerPool) -> bool:
-        """Rule out classes of columns as long as it is worth it; the tree begins anew with what is left.
+        """Rule out classes of columns as long as it pays; rebuild the tree from the rest.
 
-        False when many are left all the same, unless one is patient: a lower step time rules out more.
+        False when many remain, unless patient: a lower step time rules out more.
         """
         tree, stages = self.tree, self.tree.problem.stages
         began = left = int(tree.alive.sum())
@@ -189,7 +189,7 @@ class TreeRun:
         return True
 
     def _look_among_left(self) -> None:
-        """Look for better plans among the configurations that are left: the fewer, the likelier one is met."""
+        """Search for better plans among the remaining columns: the fewer, the likelier one is found."""
         tree = self.tree
         costs, before = tree.floors.under_prices(), tree.plans.best_time
 
@@ -203,7 +203,7 @@ class TreeRun:
             self._tell()
 
     def _rounds(self, pool: WorkerPool, root: float) -> TreeEnd:
-        """Work on the tree round by round."""
+        """Search the tree round by round."""
         tree, problem = self.tree, self.tree.problem
         slice_size, rounds = FIRST_SLICE, 0
         first, paid_off = np.isinf(self.memory.left), pool.iterations + self.probing
@@ -219,7 +219,7 @@ class TreeRun:
                 return TreeEnd.HANDED_OVER
             slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
             self._tell()
-            # What comes after a tree that is left is probed anew: one that was probed is worth as many iterations.
+            # After an abandoned tree the next one is probed again, so a probed tree deserves as many iterations.
             worth_it = before < pool.iterations < paid_off
             if rounds >= looked and problem.interleaves > 1 and not self.patient and not worth_it:
                 bound = tree.lower_bound()

@@ -25,17 +25,16 @@ from taylor.pipeline_solver.model.stopping import LpTrouble, Stopper
 from taylor.pipeline_solver.tree.enumeration import PATHS, STEPS_AN_ITERATION, Deal, Enumeration
 
 NODE_ROUNDS = 60
-"""LPs at a node at most."""
+"""Most LPs at a node."""
 
 LOOK_ITERATIONS, STRONG_ITERATIONS = 25, 400
-"""Simplex iterations for each child of a split that is tried, and of one of the few that are tried further."""
+"""Simplex iterations for each child of a tried split, and for one of the few finalists."""
 
 FINAL_AHEAD = 3
-"""Of the latter, how many in a row without a better one end it: they come the likeliest first, and each costs two long
-LPs."""
+"""Finalists in a row without a better one that end the trial: the likeliest come first, and each costs two long LPs."""
 
 MOST_FAILURES = 8
-"""LPs that may fail in a row, each solved afresh, before the tree is given up."""
+"""Failed LPs in a row, each solved afresh, after which the tree is given up."""
 
 
 class Search:
@@ -46,11 +45,11 @@ class Search:
     gap : float
         Nodes whose bound reaches ``best_time * (1 - gap)`` are closed.
     target : float
-        So are nodes whose bound reaches this step time: a tree that only proves that no plan lies below it.
+        Nodes whose bound reaches this step time are closed, too: the tree only proves that no plan lies below it.
     stopper : Stopper
-        Asked between steps; what it raises leaves `open` whole.
+        Called between steps; after what it raises, `open` is complete.
     prices : PricePool
-        Of earlier LPs of the problem; grows where columns are probed.
+        Dual values of earlier LPs of the problem; grows where columns are probed.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Search:
         self.foreign_solves = 0
         self.alive = np.ones(len(columns), dtype=bool)
         self.open: list[tuple[float, int, NDArray[np.bool_]]] = []
-        self.at_hand = self.alive  # of the node that is worked on
+        self.at_hand = self.alive  # of the current node
         self.root_bound = 0.0
         self._serial = 0
         self.master: Master | CountMaster | None = None
@@ -82,11 +81,11 @@ class Search:
         self.root_floor = np.full(len(columns), -np.inf)
         self.splits = StageSplits(columns, problem.interleaves)
         self.enumeration = Enumeration(columns, self.floors, self.plans)
-        self.deal: Deal | None = None  # who goes on with an enumeration, where there is somebody
+        self.deal: Deal | None = None  # continues an enumeration on the batches, where there are any
 
     @property
     def cutoff(self) -> float:
-        """Bound at which a node holds nothing better than the best plan, or than what was to be beaten."""
+        """Bound at which a node has no plan better than the best one or the cutoff."""
         return min(self.closing_bound, self.target, self.stopper.cutoff())
 
     @property
@@ -95,7 +94,7 @@ class Search:
         return self.plans.best_time * (1.0 - self.gap)
 
     def plan_of(self, chosen: NDArray[np.int64]) -> PipelinePlan | None:
-        """The plan of one column a stage, int64 [S]; None where columns that leave the order open stand for none."""
+        """The plan of one column a stage, int64 [S]; None where columns with open order have none."""
         if self.columns.ordered:
             return self.columns.plan(chosen)
         return plan_in_order(self.problem, self.columns, chosen)
@@ -110,15 +109,15 @@ class Search:
         return self.master
 
     def note_root_bound(self, bound: float) -> None:
-        """Keep what is proven while the root is not finished."""
+        """Keep the lower bound while the root is not finished."""
         self.root_bound = bound
 
     def keep_prices(self, result: LpResult) -> None:
-        """Keep the prices of the last LP."""
+        """Keep the dual values of the last LP."""
         self.prices.add(result.value, self.lp().prices())
 
     def rest(self) -> None:
-        """Let go of what is large and can be made again."""
+        """Free large data that can be rebuilt."""
         self.floors = ColumnFloors(self.columns, self.prices)
         self.enumeration.floors = self.floors
 
@@ -128,23 +127,23 @@ class Search:
         self._serial += 1
 
     def replace_open(self, nodes: list[tuple[float, NDArray[np.bool_]]]) -> None:
-        """Take other open nodes in place of all present ones."""
+        """Replace all open nodes by others."""
         entries = [(bound, self._serial + k, mask) for k, (bound, mask) in enumerate(nodes)]
         self._serial += len(nodes)
         heapq.heapify(entries)
         self.open = entries
 
     def lower_bound(self) -> float:
-        """Least bound among the open nodes, at most what closes them."""
+        """Lowest bound among the open nodes, at most the closing bound."""
         return min(self.open[0][0], self.cutoff) if self.open else self.cutoff
 
     def process(self, iteration_budget: int, most_open: int | None = None) -> None:
-        """Work on open nodes, best bound first, until the simplex iterations are used up or none is left.
+        """Process open nodes, best bound first, until the simplex iterations are used up or none remains.
 
         Raises
         ------
         OutOfTime, KeyboardInterrupt
-            From the stopper; the node at hand is open again.
+            From the stopper; the current node is open again.
         LpTrouble
             When one LP after the other fails; likewise.
         """
@@ -170,7 +169,7 @@ class Search:
                     self.push(child_bound, child)
 
     def _branch(self, parent_bound: float, mask: NDArray[np.bool_]) -> list[tuple[float, NDArray[np.bool_]]]:
-        """Bound a node; its children, or nothing when it is closed."""
+        """Bound a node; return its children, or nothing when it is closed."""
         master = self.lp()
         self.nodes += 1
         known, mask = self.floors.tighten(mask, self.cutoff)
@@ -208,10 +207,10 @@ class Search:
         return self._strong_branch(bound, mask, candidates) if candidates else [(bound, mask)]
 
     def looked_through(self, iterations: int) -> bool:
-        """Whether all that is left is bounded by an LP, or looked through by enumeration.
+        """Return whether all open nodes are bounded by an LP or closed by enumeration.
 
-        Enumeration may take the time of so many simplex iterations: what probing rules out after it, in as much time,
-        makes it shorter.
+        Enumeration may take the time of `iterations` simplex iterations: probing afterwards, in as much time, makes it
+        shorter.
         """
         master = self.lp()
         master.allow(self.alive)
@@ -224,7 +223,7 @@ class Search:
     def _enumerated(
         self, mask: NDArray[np.bool_], durations: NDArray[np.float64], iterations: int | None = None
     ) -> bool:
-        """Whether enumeration closes a node; where not, what it looked at is taken out of `mask`."""
+        """Return whether enumeration closes a node; where not, remove what it has completed from `mask`."""
         most = np.inf if iterations is None else iterations * STEPS_AN_ITERATION
         closed, steps = self.enumeration.close(
             mask, self.pruning_paths(), lambda: self.cutoff, self.stopper.check, durations, most, self.deal
@@ -233,13 +232,13 @@ class Search:
         return closed
 
     def pruning_paths(self) -> NDArray[np.int64]:
-        """The cuts of the pool that prune an enumeration: what the LP holds, and the newest ones."""
+        """The cuts of the pool that prune an enumeration: those of the LP, and the newest ones."""
         size = self.plans.pool.size
         held = self.to_hold if self.master is None else self.master.held
         return np.array(sorted({*held, *range(max(0, size - PATHS), size)}), dtype=np.int64)
 
     def _rebuild_after_failure(self) -> None:
-        """Start the LP afresh: what its simplex lost its way in is a basis, not the problem."""
+        """Rebuild the LP: the simplex failed because of a basis, not because of the problem."""
         self.failures += 1
         if self.failures > MOST_FAILURES:
             raise LpTrouble(f"{MOST_FAILURES} LPs in a row failed numerically")
@@ -249,9 +248,9 @@ class Search:
     def _strong_branch(
         self, bound: float, mask: NDArray[np.bool_], candidates: list[Split]
     ) -> list[tuple[float, NDArray[np.bool_]]]:
-        """Split where both children's LPs rise most: all splits tried a little way, the best of them further.
+        """Split where both children's LPs rise most: try all splits a few iterations, the best of them further.
 
-        A side that proves to hold nothing better is left out of the node at once.
+        A side proven to have no better plan is removed from the node immediately.
         """
         master = self.lp()
         basis = master.lp.getBasis()
@@ -296,7 +295,7 @@ class Search:
 
 
 class _Child(NamedTuple):
-    """A child node tried: its LP's value so far, its proven bound, its columns."""
+    """A child node tried: its LP's value so far, its lower bound, its columns."""
 
     value: float
     proven: float

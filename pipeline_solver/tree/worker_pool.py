@@ -1,4 +1,4 @@
-"""Rounds over the tree: the open nodes dealt out in shares, worked on by one process or several."""
+"""Rounds over the tree: the open nodes dealt out in subtree batches, processed by one process or several."""
 
 from __future__ import annotations
 
@@ -43,30 +43,30 @@ from taylor.pipeline_solver.tree.share_messages import (
 from taylor.pipeline_solver.tree.tree_search import Search
 
 SHARES = 4
-"""Shares that a round deals out, whatever the number of processes: the search, and so its result, is the same."""
+"""Batches of a round, whatever the number of processes: the search, and so its result, is the same."""
 
 PROBING_SHARES, ENUMERATING_SHARES = 2, 2
-"""Shares that probe columns, and that enumerate choices: what one has met makes its next LPs short, and the tables of
-an enumeration are large, so more of them do more in all."""
+"""Batches that probe columns, and that enumerate choices: few, because a batch's earlier paths make its next LPs short
+and the tables of an enumeration are large, so more batches do more work in all."""
 
 LAST_STEPS = 16_000_000
-"""Columns that an enumerating share looks at, at most, before all are asked how far they have come."""
+"""Most columns that an enumerating batch visits before the progress of all is checked."""
 
 SHARED_CUTS = 400
-"""Cuts that a share tells the others after a round at most, the newest ones."""
+"""Most cuts that a batch sends to the others after a round, the newest ones."""
 
 DIED = "a solver process died: was it killed, or is the memory full? Fewer -workers take less"
 
 POLL_SECONDS = 0.2
-"""How often a waiting coordinator looks for an interrupt."""
+"""Seconds between a waiting coordinator's checks for an interrupt."""
 
 
 class WorkerPool:
-    """The shares of the tree, each with an LP of its own, warm from round to round.
+    """The subtree batches, each with a separate LP, warm from round to round.
 
-    A round hands every share its part of the open nodes, the cuts and the best plan found by the
-    others, and a budget of simplex iterations; it ends when all have answered. Nothing in it depends
-    on the clock but the deadline, and nothing on the number of processes that do the work.
+    A round sends every batch its part of the open nodes, the others' cuts and best plan, and a budget of simplex
+    iterations; it ends when all have answered. Only the deadline depends on the clock, and nothing on the number of
+    processes.
 
     Parameters
     ----------
@@ -121,9 +121,9 @@ class WorkerPool:
             self.processes.append(process)
 
     def round(self, search: Search, iteration_budget: int) -> None:
-        """Deal out the open nodes, wait for all, gather what is left and what was learned.
+        """Deal out the open nodes, wait for all, gather the remaining nodes and the results.
 
-        When interrupted, `search.open` holds every node that was dealt out.
+        When interrupted, `search.open` has every node that was dealt out.
         """
         plans = search.plans
         nodes = [
@@ -143,7 +143,7 @@ class WorkerPool:
             search.foreign_solves += answer.solves
             self.iterations += answer.iterations
         self.known = [size] * SHARES
-        # The old list stands until the new one is whole, so that every open node is found at any moment.
+        # The old list stays until the new one is complete, so that no open node is ever missing.
         columns = len(search.columns)
         search.replace_open(
             [
@@ -160,7 +160,7 @@ class WorkerPool:
             raise LpTrouble(trouble)
 
     def probe(self, search: Search, stages: Sequence[int]) -> None:
-        """Let the shares probe the columns of some stages; what one has ruled out is gone for all."""
+        """Let the batches probe the columns of some stages; what one rules out is removed for all."""
         alive = np.packbits(search.alive)
         tasks = [
             ProbeTask(tuple(stages[k::PROBING_SHARES]) if k < PROBING_SHARES else (), alive, news)
@@ -184,9 +184,9 @@ class WorkerPool:
         durations: NDArray[np.float64] | None,
         most: float,
     ) -> tuple[bool, int]:
-        """Let the shares look through a node's choices, a portion each: as `enumeration.Deal`.
+        """Let the batches enumerate a node's choices, a portion each: as `enumeration.Deal`.
 
-        They go on together as long as what all of them have come to promises an end.
+        They continue as long as their common progress promises an end.
         """
         few, steps = ENUMERATING_SHARES, FIRST_STEPS
         portions = [np.packbits(search.enumeration.portion(mask, order, k, few)) for k in range(few)]
@@ -201,7 +201,7 @@ class WorkerPool:
             for answer in answers:
                 answer.cuts.add_to(search.plans.pool)
                 search.plans.take(answer.best.chosen, answer.best.step_time)
-            # Below a column all has been looked at once every share has that was dealt it.
+            # A column is complete once every batch that was dealt it has completed it.
             left = [answer.left for answer in answers if answer.done < 1.0]
             if left:
                 mask &= unpacked(np.bitwise_or.reduce(left), len(mask))
@@ -214,14 +214,14 @@ class WorkerPool:
             begins, steps = [None] * SHARES, min(2 * steps, LAST_STEPS)
 
     def _news(self, search: Search) -> list[News]:
-        """What each share has not heard of yet; from now on it has."""
+        """The results that each batch does not have yet; they then count as sent."""
         pool, prices, best = search.plans.pool, search.prices, Best.of(search.plans)
         news = [News(Cuts.of(pool, known), Priced.of(prices, self.known_prices), best) for known in self.known]
         self.known, self.known_prices = [pool.size] * SHARES, len(prices)
         return news
 
     def _answers(self, tasks: Sequence[Any], search: Search) -> list[Any]:
-        """The shares' answers in their order, whoever works on them."""
+        """The batches' answers in their order, whichever process computes them."""
         if self.own:
             try:
                 return [share.answer(task) for share, task in zip(self.own, tasks, strict=True)]
@@ -250,7 +250,7 @@ class WorkerPool:
 
 
 class _Share:
-    """One share of the tree: a search with an LP of its own, and a walk through choices, with what is left of them."""
+    """One subtree batch: a search with a separate LP, and an enumeration of choices with the remaining ones."""
 
     walk: ChoiceWalk | None
     left: NDArray[np.bool_]
@@ -274,7 +274,7 @@ class _Share:
         search.to_hold = state.held
 
     def _lp(self) -> Master | CountMaster:
-        """The share's LP, made when it is first asked for: enumerations do without one."""
+        """The batch's LP, built at first use: enumerations need none."""
         search, state = self.search, self.state
         if search.master is None:
             search.master = master = master_of(search.columns, state.active, search.plans.pool)
@@ -285,7 +285,7 @@ class _Share:
         return search.master
 
     def answer(self, task: ShareTask | ProbeTask | EnumerationTask) -> ShareAnswer | ProbeAnswer | EnumerationAnswer:
-        """Do what is asked."""
+        """Run a task."""
         if isinstance(task, EnumerationTask):
             return self.enumerate(task)
         self.walk = None  # its tables are large
@@ -297,7 +297,7 @@ class _Share:
         self.search.plans.take(news.best.chosen, news.best.step_time)
 
     def enumerate(self, task: EnumerationTask) -> EnumerationAnswer:
-        """Walk through a portion of a node's choices, or go on with it."""
+        """Enumerate a portion of a node's choices, or continue it."""
         search, plans = self.search, self.search.plans
         self._learn(task.news)
         known, out_of_time = plans.pool.size, False
@@ -350,7 +350,7 @@ class _Share:
         )
 
     def work(self, task: ShareTask) -> ShareAnswer:
-        """Work on some nodes with what the others have learned; what is left of them and what was learned here."""
+        """Process some nodes with the others' results; return the remaining nodes and new results."""
         search, plans, master = self.search, self.search.plans, self._lp()
         task.cuts.add_to(plans.pool)
         plans.take(task.best.chosen, task.best.step_time)
@@ -380,7 +380,7 @@ class _Share:
 
 
 def _answer(pipe: Connection, stopper: Stopper) -> list[Any]:
-    """What a worker sends; an interrupt ends the wait, a time limit is the worker's to notice."""
+    """The message of a worker; an interrupt ends the wait, the worker itself notices a time limit."""
     try:
         while not pipe.poll(POLL_SECONDS):
             if stopper.interrupted:
@@ -400,11 +400,11 @@ def _work(
     cutoff: Callable[[], float],
     coordinator: int,
 ) -> None:
-    """A worker's life: rounds until the pipe closes or its coordinator, the process that started it, dies.
+    """Run a worker: rounds until the pipe closes or its coordinator, the process that started it, dies.
 
-    Interrupts are the coordinator's business.
+    The coordinator handles interrupts.
     """
-    # A forked sibling may hold the pipe's other end open, so a dead coordinator does not close it.
+    # A forked sibling may keep the pipe's other end open, so a dead coordinator does not close it.
     end_with_parent(coordinator)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     shares = [_Share(origin, state, seed, Stopper(deadline, cutoff)) for seed in seeds]
