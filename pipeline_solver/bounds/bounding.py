@@ -1,4 +1,4 @@
-"""The lower bound of a node: LPs, cut and priced until their value is the step time of their own durations."""
+"""The lower bound of a node: LPs, cut and priced until their value is the step time at their durations."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from taylor.pipeline_solver.bounds.path_lp import LpResult, PathLp
 from taylor.pipeline_solver.model.stopping import Stopper
 
 MAX_HELD_CUTS = 120
-"""Cuts that an LP may hold before the slack ones are dropped; longer LPs cost more than they prove."""
+"""Most cuts of an LP before the slack ones are dropped; longer LPs cost more than they prove."""
 
 KNOWN_CUTS = 4
-"""Paths known before that an LP takes a round at most, besides those found for it."""
+"""Most known paths that an LP takes a round, in addition to those found for it."""
 
 NODE_STALL = 6, 0.1
 ROOT_STALL = 25, 0.01
-"""A node branches when its last cut rounds, so many, closed less than this share of what is left."""
+"""Number of last cut rounds, and least fraction of the gap that they must close, or the node branches."""
 
 
 def cut_loop(
@@ -31,24 +31,24 @@ def cut_loop(
     on_root_bound: Callable[[float], None] | None = None,
     known: int = KNOWN_CUTS,
 ) -> tuple[float, LpResult | None, float]:
-    """Cut and price until the LP's value is the step time of its own durations, or little more comes.
+    """Cut and price until the LP's value is the step time at its durations, or progress stalls.
 
     Parameters
     ----------
     cutoff : float
-        Bound at which nothing better is left.
+        Bound at which no better plan remains.
     rounds : int
-        LPs at most.
+        Most LPs.
     on_root_bound : callable, optional
-        At the root, called with every proven bound; the root cuts deeper and gives up later than a node.
+        At the root, called with every lower bound; the root cuts deeper and stops later than a node.
 
     known : int
-        Paths known before that the LP takes a round at most, besides those found for it.
+        Most known paths that the LP takes a round, in addition to those found for it.
 
     Returns
     -------
     (float, LpResult or None, float)
-        Proven bound, the last LP (None when infeasible or closed, or when it failed), step time at its durations.
+        Lower bound, the last LP (None when infeasible or closed, or when it failed), step time at its durations.
     """
     pool, root = paths.pool, on_root_bound is not None
     bound, length = -np.inf, np.inf
@@ -89,7 +89,7 @@ def cut_loop(
                 centre_length, centre = middle_length, middle
         if length < centre_length:
             centre_length, centre = length, durations
-        # A path may be known and yet not in this LP: then it is as good as new.
+        # A known path that is not in this LP is as good as a new one.
         missing = [g for g in [*violated, *new] if not master.holds(g)]
         if not converged:
             for g in missing:
@@ -105,7 +105,7 @@ def cut_loop(
 
 
 def _stalled(history: list[float], cutoff: float, rounds: int, share: float) -> bool:
-    """Whether further cuts promise less than branching: the last ones closed little of what is left."""
+    """Return whether branching promises more than further cuts: the last ones closed little of the gap."""
     if len(history) <= rounds or not np.isfinite(history[-1 - rounds]):
         return False
     gained = history[-1] - history[-1 - rounds]

@@ -1,4 +1,4 @@
-"""What LP prices say of a set of configurations: which are in no plan below a step time."""
+"""Reduced-cost fixing by many LPs' dual values: the columns that are in no plan below a step time."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from taylor.pipeline_solver.bounds.price_pool import PricePool
 from taylor.pipeline_solver.columns.columns import ColumnSet
 
 MOST_PRICES = 400
-"""Prices that a set of columns is held against at most, the newest ones."""
+"""Most dual values against which a set of columns is checked, the newest ones."""
 
 MOST_COSTS = 4_000_000
-"""Reduced costs that are kept at most: fewer prices where the columns are many."""
+"""Most reduced costs that are kept: fewer dual values where the columns are many."""
 
 WORTH = 0.01
-"""Share of the columns that going through all prices must have ruled out to do it once more."""
+"""Least fraction of the columns that a pass over all dual values must rule out for one more pass."""
 
 
 class ColumnFloors:
-    """What all prices of a pool say of a set of columns.
+    """Bounds on a set of columns by all dual values of a pool.
 
     Parameters
     ----------
     pool : PricePool
-        May grow; what is new is read when it is asked for.
+        May grow; new entries are read at the next call.
     """
 
     def __init__(self, columns: ColumnSet, pool: PricePool) -> None:
@@ -48,8 +48,8 @@ class ColumnFloors:
         Returns
         -------
         (float, bool [columns])
-            A step time that no plan of them beats, -inf without prices; and the columns of `mask` that are left. Where
-            none are left for a stage, the bound is inf.
+            Lower bound of their plans, -inf without dual values; and the remaining columns of `mask`. Where none remain
+            for a stage, the bound is inf.
         """
         self._catch_up()
         left = mask.copy()
@@ -59,12 +59,12 @@ class ColumnFloors:
         return bound, left
 
     def under_prices(self) -> NDArray[np.float64]:
-        """Reduced costs of the columns under the newest prices, float64 [prices, columns]."""
+        """Reduced costs of the columns under the newest dual values, float64 [prices, columns]."""
         self._catch_up()
         return self.costs[: self.known]
 
     def _catch_up(self) -> None:
-        """Price the columns with what is new in the pool; the newest prices take the place of the oldest."""
+        """Price the columns with the pool's new entries; the newest replace the oldest."""
         new = range(max(self.read, len(self.pool) - self.room), len(self.pool))
         self.read = len(self.pool)
         if not new:
@@ -77,11 +77,11 @@ class ColumnFloors:
 
 @compiled
 def rule_out(values, costs, start, left, cutoff):  # type: ignore[no-untyped-def]
-    """Take out of `left` bool [n] what reduced costs rule out below `cutoff`, until little more goes.
+    """Remove from `left` bool [n] the columns that reduced costs rule out below `cutoff`, until little changes.
 
-    `values` float64 [P] and `costs` float64 [P, n] are the prices' LP values and the columns' reduced costs, `start`
-    int64 [S + 1] the first column of each stage. Returns the best bound; inf where a stage has no column left, and
-    then `left` holds none.
+    `values` float64 [P] and `costs` float64 [P, n] are the dual values' LP values and the columns' reduced costs,
+    `start` int64 [S + 1] the first column of each stage. Returns the best bound; inf where a stage has no column, and
+    then `left` has none.
     """
     P, S = len(values), len(start) - 1
     highest = cutoff + 1e-9 * abs(cutoff)
@@ -123,7 +123,7 @@ def rule_out(values, costs, start, left, cutoff):  # type: ignore[no-untyped-def
 
 
 def column_costs(columns: ColumnSet, prices: list[Prices]) -> NDArray[np.float64]:
-    """Reduced cost of every column under each of the prices, float64 [prices, columns]."""
+    """Reduced cost of every column under each LP's dual values, float64 [prices, columns]."""
     K = columns.layers.shape[2]
     layer = np.array([one.layer for one in prices])
     costs: NDArray[np.float64] = layer @ columns.totals.T

@@ -1,9 +1,9 @@
-"""The LP over counts: how many layers each chunk holds and recomputes, without a variable for each configuration.
+"""The LP over counts: the layers of each chunk and the recomputed ones, without a variable for each column.
 
-Where the layers are of one kind, the times of a chunk are linear in its counts, and so is the memory. Then an LP whose
-variables are the counts is a tenth as large as the one over configurations and proves about as much. The configurations
-that a node allows give it the ranges of the counts, and under its prices each stage's cheapest one gives the bound:
-that is never less than the LP's own value up to rounding, and it holds whatever the LP left out.
+Where the layers are of one kind, the times and memory of a chunk are linear in its counts. Then an LP whose variables
+are the counts is a tenth as large as the one over columns and proves about as much. The columns that a node allows give
+the ranges of the counts, and under the LP's dual values each stage's cheapest column gives the bound. It is never less
+than the LP's value up to rounding, and it is valid whatever the LP left out.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ DECIDED = 1e-6
 
 
 def master_of(columns: ColumnSet, active: NDArray[np.int64], pool: CutPool) -> Master | CountMaster:
-    """The LP for a tree over some columns, `active` those that it starts with where it holds them one by one.
+    """The LP for a tree over some columns; `active` are the first ones of an LP over columns.
 
-    Of columns that all fit into it, the LP that weighs them proves more where some layers are recomputed: it knows
-    what each stage can recompute and hold.
+    Where all columns fit into an LP and some layers are recomputed, the LP over columns proves more: it knows the
+    possible recompute and layers of each stage.
     """
     if not counts_tell(columns.problem):
         return Master(columns, active, pool)
@@ -44,8 +44,8 @@ def master_of(columns: ColumnSet, active: NDArray[np.int64], pool: CutPool) -> M
 class CountMaster(PathLp):
     """The LP over counts of one kind's layers, x of them in a chunk and y = min(N, x) recomputed.
 
-    N is that of the problem's one recompute choice, 0 without any. On a range of x the chord from end to end is the
-    least that y may be, so it is exact once a chunk is split at N.
+    N is the problem's one recompute choice, 0 without any. On a range of x the chord from end to end is the least y, so
+    it is exact once a chunk is split at N.
     """
 
     half_way = True
@@ -75,7 +75,7 @@ class CountMaster(PathLp):
         self.rebuild(self.active)
 
     def rebuild(self, active: NDArray[np.int64], partial: bool | None = None) -> None:
-        """Start afresh with the cuts that the LP held."""
+        """Rebuild the LP with the cuts that it had."""
         problem, cells = self.columns.problem, self.cells
         self.start()
         lp, held = self.lp, self.held
@@ -108,10 +108,10 @@ class CountMaster(PathLp):
         return 1 + s + self.S * np.arange(self.V)
 
     def add_columns(self, new: NDArray[np.int64]) -> None:
-        """All columns take part as it is."""
+        """Do nothing: all columns take part already."""
 
     def cut_terms(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
-        """Of the counts."""
+        """The terms in the counts."""
         tasks = counts.reshape(-1, self.cells)
         terms = [(tasks * of).sum(axis=0) for of in ((self.slope, self.again) if self.most else (self.slope,))]
         coefficients = np.concatenate(terms)
@@ -119,7 +119,7 @@ class CountMaster(PathLp):
         return 1 + used, coefficients[used], float((tasks * self.base).sum())
 
     def allow(self, mask: NDArray[np.bool_]) -> None:
-        """Permit only some columns: chunks and stages hold no fewer and no more layers than these."""
+        """Allow only some columns: their least and most layers bound chunks and stages."""
         self.allowed = mask.copy()
         low, high = held_ranges(self.held_layers, self.columns.start, mask)
         self.empty = low[:, -1] > high[:, -1]
@@ -132,7 +132,7 @@ class CountMaster(PathLp):
                 self._range(v * self.S + s, int(low[s, v]), int(high[s, v]))
 
     def _range(self, cell: int, low: int, high: int) -> None:
-        """Let a chunk hold no fewer and no more layers than these; `cell` is v · S + s."""
+        """Bound the layers of a chunk; `cell` is v · S + s."""
         lp = self.lp
         lp.changeColBounds(1 + cell, float(low), float(high))
         if not self.most:
@@ -145,9 +145,9 @@ class CountMaster(PathLp):
         lp.changeRowBounds(row, -INFINITY, rise * low - y_low)
 
     def solve(self, iteration_limit: int | None = None) -> LpResult:
-        """Solve the LP, and bound the step time by the allowed columns' costs under its prices.
+        """Solve the LP, and bound the step time by the allowed columns' costs under its dual values.
 
-        An LP that is cut short tells no column's cost.
+        An interrupted LP gives no column's cost.
         """
         allowed = self.allowed
         if allowed is None:
@@ -161,7 +161,7 @@ class CountMaster(PathLp):
         value = float(self.lp.getInfo().objective_function_value)
         point = np.array(solution.col_value)[1:]
         duals = np.array(solution.row_dual)
-        # Of a true bound the paths' shares are none below 0 and add up to 1, whatever the rounding in the LP.
+        # For a valid bound the paths' weights must be at least 0 and add up to 1, whatever the rounding in the LP.
         share = np.maximum(-duals[self.rows :], 0.0) * self.scale
         if share.sum() <= 0.0:
             return LpResult(-np.inf, -np.inf)
@@ -176,7 +176,7 @@ class CountMaster(PathLp):
         every = iteration_limit is None
         costs, least = column_prices(self.held_layers, columns.start, allowed, by_level, every)
         bound = fixed + float(least.sum())
-        # Any prices of the stages serve that make up the LP's value together.
+        # Any dual values of the stages serve that add up to the LP's value.
         stage = least + (value - bound) / S
         none = np.zeros((0, self.V, S))
         self.last_prices = Prices(stage, layer, duration.reshape(-1, self.V, S), none, none)
@@ -184,7 +184,7 @@ class CountMaster(PathLp):
         return LpResult(bound, value, point, reduced, least - stage)
 
     def prices(self) -> Prices:
-        """The duals of the last LP."""
+        """The dual values of the last LP."""
         return self.last_prices
 
     def durations(self, point: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -195,8 +195,8 @@ class CountMaster(PathLp):
         return found.reshape(-1)
 
     def ways(self, splits: StageSplits, result: LpResult, mask: NDArray[np.bool_]) -> tuple[list[Split], bool]:
-        """Splits between whole counts, or at them where all are whole, and whether they are: what the LP says of whole
-        counts may still be too low."""
+        """Splits between whole counts, or at them where all are whole, and whether they are: even at whole counts the
+        LP's value may be too low."""
         assert result.point is not None
         layers = result.point[: self.cells].reshape(self.V, self.S)
         near = np.rint(layers)
@@ -210,12 +210,12 @@ class CountMaster(PathLp):
         return [*found, *(split for split in further if split.below.tobytes() not in known)], decided
 
     def _at_the_count(self, short: NDArray[np.float64], mask: NDArray[np.bool_]) -> list[Split]:
-        """Splits of chunks between fewer layers than are recomputed and more, where the chord says too little.
+        """Splits of chunks at the recompute count, where the chord is too low.
 
-        Splits at the LP's own counts leave the range of a chunk on both sides of that count for long. On either side of
-        it the chord is exact; and few layers in one chunk are many in others, so that side is soon ruled out.
+        Splits at the LP's counts keep ranges on both sides of the recompute count for long. On either side of it the
+        chord is exact; and few layers in one chunk are many in others, so that side is soon ruled out.
 
-        `short` float64 [V, S] is by how many recomputed layers the LP is below the true ones.
+        `short` float64 [V, S] is the number of recomputed layers by which the LP is below the true ones.
         """
         found = []
         start = self.columns.start
@@ -227,7 +227,7 @@ class CountMaster(PathLp):
         return found
 
     def chosen(self, result: LpResult, mask: NDArray[np.bool_]) -> NDArray[np.int64] | None:
-        """The columns that hold the LP's counts, int64 [S]; None where one of them is not allowed."""
+        """The columns with the LP's counts, int64 [S]; None where one of them is not allowed."""
         assert result.point is not None
         layers = np.rint(result.point[: self.cells]).astype(np.int64).reshape(self.V, self.S)
         fits = mask & (self.held_layers[:, :-1] == layers.T[self.columns.stage]).all(axis=1)
@@ -238,10 +238,10 @@ class CountMaster(PathLp):
 
 @compiled
 def held_ranges(held, start, left):  # type: ignore[no-untyped-def]
-    """Fewest and most layers of every chunk, and of the stage, among the columns that are left, int64 [S, V + 1] each.
+    """Fewest and most layers of every chunk, and of the stage, among the remaining columns, int64 [S, V + 1] each.
 
-    `held` int16 [n, V + 1] are the layers of every column by chunk, last all of them, `start` int64 [S + 1] the first
-    column of each stage, `left` bool [n]. A stage without columns has more at the least than at the most.
+    `held` int16 [n, V + 1] are the layers of every column by chunk, and last their sum, `start` int64 [S + 1] the first
+    column of each stage, `left` bool [n]. A stage without columns has a minimum above its maximum.
     """
     S, width = len(start) - 1, held.shape[1]
     low, high = np.full((S, width), 32767), np.full((S, width), -1)
@@ -256,10 +256,10 @@ def held_ranges(held, start, left):  # type: ignore[no-untyped-def]
 
 @compiled
 def column_prices(held, start, left, by_level, every):  # type: ignore[no-untyped-def]
-    """Costs of the columns float64 [n], and the least of each stage's among those that are left, float64 [S].
+    """Costs of the columns float64 [n], and the least of each stage's remaining ones, float64 [S].
 
-    `held`, `start` and `left` as for `held_ranges`; `by_level` float64 [V, S, levels] is the cost of so many layers in
-    each chunk. Without `every` only the columns that are left are priced: the others cost nothing.
+    `held`, `start` and `left` as for `held_ranges`; `by_level` float64 [V, S, levels] is the cost of each number of
+    layers in each chunk. Without `every` only the remaining columns are priced: the others cost nothing.
     """
     S, V = len(start) - 1, held.shape[1] - 1
     costs, least = np.zeros(len(held)), np.full(S, np.inf)
@@ -276,7 +276,7 @@ def column_prices(held, start, left, by_level, every):  # type: ignore[no-untype
 def _times(
     problem: PipelineProblem, mode: str | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """What a layer, a recomputed one, and what is fixed, add to each task's time, float64 [D, V · S] each."""
+    """Time in each task of a layer, of its recompute, and of the fixed work, float64 [D, V · S] each."""
     schedule, shape = schedule_of(problem), (problem.interleaves, problem.stages)
     of = [problem.on_stage(s) for s in range(problem.stages)]
     kinds = [one.placed_kinds[0] for one in of]
@@ -298,7 +298,7 @@ def _times(
 def _memory(
     problem: PipelineProblem, mode: str | None
 ) -> list[tuple[int, NDArray[np.float64], NDArray[np.float64], float]]:
-    """A row for each stage and alive vector: stage, MiB of a layer and what recompute adds by interleave, room."""
+    """A row for each stage and alive vector: stage, MiB of a layer and of its recompute by virtual stage, free MiB."""
     schedule = schedule_of(problem)
     alive = alive_vectors(schedule)
     (kind,) = problem.placed_kinds

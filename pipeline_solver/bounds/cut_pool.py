@@ -1,4 +1,4 @@
-"""Path cuts: every path of the event graph bounds the step time, and the longest at some durations is found here."""
+"""Path cuts: every path of the event graph bounds the step time; finds the longest at some durations."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 
 RECENT = 1200
-"""Cuts of the pool, the newest ones, that are tried on a new LP point."""
+"""Newest cuts of the pool that are tried on a new LP point."""
 
 
 class CutPool:
-    """Path cuts without repetition: class counts, and the constant that lags and tails add."""
+    """Path cuts without repetition: class counts, and the constant of lags and tails."""
 
     def __init__(self, classes: int) -> None:
         self.counts = np.zeros((256, classes))
@@ -22,7 +22,7 @@ class CutPool:
         self._known: dict[bytes, int] = {}
 
     def add(self, counts: NDArray[np.float64], constant: float) -> int:
-        """Keep a cut; its number, or -1 when it was known."""
+        """Keep a cut; return its number, or -1 for a known one."""
         key = counts.tobytes() + np.float64(constant).tobytes()
         if key in self._known:
             return -1
@@ -48,7 +48,7 @@ class CutPool:
 
 
 class PathCuts:
-    """The event graph of a problem and every path of it that has been met.
+    """The event graph of a problem and all paths of it found so far.
 
     `tails` float64 [S] is the time after each stage's last task.
     """
@@ -67,7 +67,7 @@ class PathCuts:
         return length, self.pool.number(used, constant)
 
     def seeds(self) -> list[int]:
-        """For each stage the path that fills up to it, runs all its tasks and drains after it."""
+        """For each stage the path through warm-up before it, all its tasks and cool-down after it."""
         graph, stages = self.graph, len(self.tails)
         feeds = np.zeros(len(graph.before) + 1, dtype=np.int64)
         feeds[graph.needed] = np.arange(1, len(graph.before) + 1)

@@ -1,8 +1,8 @@
-"""Column generation: the LP's bound, and the configurations that matter, where not all can be listed.
+"""Column generation: the LP's bound, and the columns that matter, where not all can be listed.
 
-The master LP holds some configurations of each stage. Its prices say which others would lower its value
-(`stage_pricing`); those join until none is left. Value and least reduced costs bound the step time at any
-moment, and a configuration whose reduced cost exceeds what is left up to a step time is in no plan below it.
+The master LP starts with some columns of each stage. Its dual values identify others that would lower its value
+(`stage_pricing`); those join until none remains. The value and the least reduced costs bound the step time at any
+moment. A column whose reduced cost exceeds the gap between bound and step time is in no plan below it.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.stopping import LpTrouble, Stopper
 
 ROUNDS = 60
-"""Times that the LP is priced at most."""
+"""Most pricings of the LP."""
 
 CUT_ROUNDS = 40
-"""LPs between two pricings at most."""
+"""Most LPs between two pricings."""
 
 PRICED = 40
-"""Configurations of a stage that may join the LP after one pricing."""
+"""Columns of a stage that may join the LP after one pricing."""
 
 FIRST_SPREAD = (0.85, 0.9, 0.95, 1.0, 1.05, 1.1)
 FIRST_OF_EACH = 8
-"""Configurations that the LP begins with: near so many shares of even work, a few for each."""
+"""Parts of the even work near which the LP's first columns lie, a few for each."""
 
 CLOSE, LOOSE_CLOSE = 1e-5, 0.02
-"""Share of the step time between the LP's value and its bound that ends the pricing; where columns leave the kinds'
-order open, that share of what is left between the bound and the step time, too: their LPs are large and their bounds
-far."""
+"""Fraction of the step time between the LP's value and its bound that ends the pricing; where columns leave the kinds'
+order open, also the second fraction of the gap between the bound and the step time: their LPs are large and their
+bounds weak."""
 
 
 class Generated(NamedTuple):
-    """The configurations in plans below a step time.
+    """The columns in plans below a step time.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class Generated(NamedTuple):
 
 
 class _Priced(NamedTuple):
-    """An LP's end: what it proves, its cuts, and every option's cost, the constant and the least of each stage."""
+    """Result of an LP: its bound, its cuts, and every option's cost, the constant and the least of each stage."""
 
     bound: float
     costs: list[NDArray[np.float64]]
@@ -78,29 +78,29 @@ class _Priced(NamedTuple):
 
 
 class _Nothing(Exception):
-    """A stage has no configuration."""
+    """A stage has no column."""
 
 
 class Generation:
-    """Configurations made as the LP asks for them.
+    """Columns generated for an LP by pricing.
 
     Parameters
     ----------
     step_time : float
-        Of the plans looked for, at most.
+        Of the plans searched, at most.
     paths : PathCuts
-        Grows by the paths met.
+        Grows by the paths found.
     stopper : Stopper
-        Asked between LPs.
+        Called between LPs.
     ordered : bool
-        False leaves the order of the kinds open and takes kinds that cost the same as one. What it proves holds,
-        but no plan comes of its columns.
+        False leaves the order of the kinds open and merges kinds of equal cost. Its bounds are valid, but its columns
+        give no plan.
     period : int
-        Of the phases that such columns are told apart by (`phases`), 1 for none.
+        Of the phases that distinguish such columns (`phases`), 1 for none.
     held : sequence of int
-        Path cuts that the first LP holds.
+        Path cuts of the first LP.
     workers : int
-        Stages that are priced at a time.
+        Stages priced in parallel.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Generation:
         self.last: _Priced | None = None
 
     def bound(self, step_time: float) -> float:
-        """A step time that no plan below `step_time` beats; inf where a stage can hold nothing within it.
+        """Lower bound of the plans below `step_time`; inf where a stage has no column within it.
 
         Raises
         ------
@@ -166,7 +166,7 @@ class Generation:
         return best
 
     def columns_under(self, step_time: float, most: int) -> Generated | None:
-        """All configurations in plans below `step_time`, by the last LP's prices; None when a stage has none.
+        """All columns in plans below `step_time`, by the last LP's dual values; None when a stage has none.
 
         Raises
         ------
@@ -187,14 +187,14 @@ class Generation:
         return Generated(columns, np.concatenate(first), self.held)
 
     def few_under(self, step_time: float, most: int) -> bool:
-        """Whether each stage has some of these configurations, and all have no more than `most`."""
+        """Return whether each stage has some of these columns, and all together at most `most`."""
         try:
             return self._all_under(step_time, most) is not None
         except TooManyColumns:
             return False
 
     def _all_under(self, step_time: float, most: int) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]] | None:
-        """Each stage's configurations in plans below `step_time`, with their cost; None when a stage has none."""
+        """Each stage's columns in plans below `step_time`, with their cost; None when a stage has none."""
         assert self.last is not None, "bound comes first"
         slack = step_time - self.last.bound + 1e-6 * abs(step_time)
         found: list[tuple[NDArray[np.int64], NDArray[np.float64]]] = []
@@ -220,7 +220,7 @@ class Generation:
         return found
 
     def _begin(self, limits: NDArray[np.float64]) -> None:
-        """Let the LP begin with configurations of even chunks, some with more work, some with less."""
+        """Start the LP with columns of even chunks, some with more work, some with less."""
         problem = self.problem
         mean = sum(kind.count * kind.forward for kind in problem.kinds)
         mean += problem.head_forward + problem.embedding_forward
@@ -232,7 +232,7 @@ class Generation:
                 self._join(s, cheapest(stage, cost, limits[s], np.inf, FIRST_OF_EACH)[0])
 
     def _price(self, master: Master, value: float, limits: NDArray[np.float64]) -> int:
-        """Let the configurations of least reduced cost join; their number."""
+        """Add the columns of least reduced cost to the LP; return their number."""
         prices = master.prices()
         costs = [reduced_costs(self.problem, stage, s, prices) for s, stage in enumerate(self.options)]
         constants = [float(constant) for constant in prices.stage]

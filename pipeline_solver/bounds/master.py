@@ -1,7 +1,7 @@
-"""The master LP: fractional stage configurations, their task durations, and path cuts on the step time.
+"""The master LP: fractional columns, their task durations, and path cuts on the step time.
 
-Columns λ, one unit of them a stage; layer totals by kind; the order of kinds along the model; task
-durations d = Σ dur·λ as variables of their own; and for each path found, counts·d + constant <= T.
+Columns λ, one unit of them a stage; layer totals by kind; the order of kinds along the model; task durations d = Σ
+dur·λ as separate variables; and for each path found, counts·d + constant <= T.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from taylor.pipeline_solver.columns.splits import Split, StageSplits
 from taylor.pipeline_solver.timing.durations import schedule_of
 
 PRICE_ABOVE = 3000
-"""Columns beyond which the LP holds only some, and takes the others by reduced cost."""
+"""Most columns that the LP has from the start; with more, the others enter by reduced cost."""
 
 PRICED_A_ROUND = 60
-"""Columns of one stage that may enter after one LP."""
+"""Most columns of one stage that enter after one LP."""
 
 
 STRONG_CANDIDATES = 32
-"""Splits of a node that are tried a few steps at most, half as many where the LP prices."""
+"""Most splits of a node that are tried a few iterations; half as many with column generation."""
 
 _OrderRow = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], float, list[tuple[int, float]]]
 """Row numbers, columns and coefficients, the upper bound, and (switch, coefficient) of the switches in it."""
 
 
 class Master(PathLp):
-    """One LP that lives through a solve: columns and cuts come and go, the basis stays warm."""
+    """One LP for a whole solve: columns and cuts come and go, the basis stays warm."""
 
     probed = True
-    """Whether classes of columns are worth probing (`probing`)."""
+    """Classes of columns are worth probing (`probing`)."""
     quickness = 1
-    """How many simplex iterations take as long as one here."""
+    """Number of simplex iterations that take as long as one here."""
     improve_every = 4
     """Nodes between two attempts at a better plan."""
     finalists = 8
-    """Splits of a node that are tried further, of those tried a few steps."""
+    """Splits of a node that are tried further, of those tried a few iterations."""
 
     def __init__(self, columns: ColumnSet, active: NDArray[np.int64], pool: CutPool) -> None:
         problem = columns.problem
@@ -111,10 +111,10 @@ class Master(PathLp):
         self.transposed = self.matrix.T.tocsr()
 
     def _order_rows(self, first: int) -> list[_OrderRow]:
-        """Rows that keep kinds in order: once a chunk holds a later kind, none after it holds an earlier one.
+        """Rows that keep kinds in order: after a chunk with a later kind, none has an earlier one.
 
-        Between neighbours that is λ(later in k) + λ(earlier in k+1) <= 1. Where chunks may be empty
-        a switch variable carries the fact on: λ(later in k) <= z_k <= z_{k+1}, λ(earlier in k+1) <= 1 - z_k.
+        Between neighbours that is λ(later in k) + λ(earlier in k+1) <= 1. Where chunks may be empty a switch variable
+        passes it on: λ(later in k) <= z_k <= z_{k+1}, λ(earlier in k+1) <= 1 - z_k.
         """
         columns = self.columns
         problem = columns.problem
@@ -160,9 +160,9 @@ class Master(PathLp):
     def _phase_rows(
         self, phases: Phases, first: int
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]:
-        """Row numbers, columns and coefficients: a chunk begins in the phase before which the one before it ended.
+        """Row numbers, columns and coefficients: a chunk begins in the phase at which the previous chunk ended.
 
-        Of a border's phases the last one needs no row.
+        A border's last phase needs no row.
         """
         start, last = self.columns.start, phases.period - 1
         chunks = self.chunks
@@ -173,10 +173,10 @@ class Master(PathLp):
                 yield first + k * last + held[told], start[s] + told, np.full(len(told), sign)
 
     def rebuild(self, active: NDArray[np.int64], partial: bool | None = None) -> None:
-        """Start a fresh LP over the given columns with the cuts that the old one held.
+        """Build a new LP over the given columns with the cuts of the old one.
 
-        ``partial`` says that columns outside may be allowed too, and come in by reduced cost; by
-        default that is so when columns are left out.
+        With ``partial`` other columns may be allowed, too, and enter by reduced cost; by default so when columns are
+        missing.
         """
         self.start()
         lp = self.lp
@@ -202,7 +202,7 @@ class Master(PathLp):
         self.partial = len(active) < len(self.columns) if partial is None else partial
         self.penalty = 0.0
         if self.partial:
-            # Artificial columns keep the restricted LP feasible; their price is above any step time.
+            # Artificial columns keep the restricted LP feasible; their cost is above any step time.
             problem = self.columns.problem
             self.penalty = 4.0 * float(self.columns.work.max()) * problem.micro_batches * problem.stages
             for r in (*range(self.duration_row), *range(self.phase_row, self.rows)):
@@ -238,12 +238,12 @@ class Master(PathLp):
         self.is_active[new] = True
 
     def cut_terms(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
-        """Of the durations, which are variables of their own."""
+        """The terms in the durations, which are separate variables."""
         used = np.nonzero(counts)[0]
         return 1 + used, counts[used], 0.0
 
     def allow(self, mask: NDArray[np.bool_]) -> None:
-        """Permit only some columns (a node of the tree)."""
+        """Allow only some columns (a node of the tree)."""
         self.allowed = mask
         indices = np.arange(self.first_column, self.first_column + len(self.active), dtype=np.int32)
         self.lp.changeColsBounds(
@@ -281,7 +281,7 @@ class Master(PathLp):
         return np.concatenate(parts)
 
     def prices(self) -> Prices:
-        """The duals of the last LP."""
+        """The dual values of the last LP."""
         problem, S, V, y = self.columns.problem, self.S, self.columns.problem.interleaves, self.duals
         K = len(problem.placed_kinds)
         late, early = np.zeros((K - 1, V, S)), np.zeros((K - 1, V, S))
@@ -316,17 +316,17 @@ class Master(PathLp):
 
     @property
     def candidates(self) -> int:
-        """Splits of a node that are tried."""
+        """Number of splits of a node that are tried."""
         return STRONG_CANDIDATES // 2 if self.partial else STRONG_CANDIDATES
 
     def ways(self, splits: StageSplits, result: LpResult, mask: NDArray[np.bool_]) -> tuple[list[Split], bool]:
-        """Splits of the stages on which the LP has not decided, and whether it has decided on all."""
+        """Splits of the stages with fractional columns, and whether all stages are integral."""
         assert result.point is not None
         found = splits.ways(result.point, mask)
         return found, not found
 
     def chosen(self, result: LpResult, mask: NDArray[np.bool_]) -> NDArray[np.int64] | None:
-        """The columns that the LP has decided on, int64 [S]."""
+        """The integral columns of the LP, int64 [S]."""
         assert result.point is not None
         start = self.columns.start
         return np.array([a + int(np.argmax(result.point[a:b])) for a, b in zip(start[:-1], start[1:], strict=True)])

@@ -1,4 +1,4 @@
-"""What the LPs of the tree have in common: a step time above path cuts that come and go, and a warm basis."""
+"""Base of the tree's LPs: a step time above path cuts that come and go, and a warm basis."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from taylor.pipeline_solver.model.problem import PipelineProblem
 INFINITY = highspy.kHighsInf
 
 AFRESH = 1, 4
-"""Simplex strategies with which an LP that failed is solved afresh: the dual one, as ever, and the primal one, which
-tells what is infeasible where the dual one can't."""
+"""Simplex strategies with which a failed LP is solved afresh: the dual one, as usual, and the primal one, which detects
+infeasibility where the dual one can't."""
 
 
 @dataclass
 class LpResult:
-    """What one LP solve told.
+    """Result of one LP solve.
 
     Parameters
     ----------
     bound : float
-        Valid lower bound on the step time over the allowed columns; -inf when the solve was cut short.
+        Valid lower bound on the step time over the allowed columns; -inf when the solve was interrupted.
     value : float
-        Optimum of the LP over the columns it holds; inf when infeasible.
+        Optimum of the LP over its columns; inf when infeasible.
     point : float64 or None
         The LP's solution, as the LP that made it reads it.
     reduced : float64 [columns] or None
@@ -54,7 +54,7 @@ NO_PHASES = np.zeros((0, 0, 0))
 
 
 class Prices(NamedTuple):
-    """An LP's duals by what a configuration holds; its reduced cost is the sum over its chunks less `stage`.
+    """An LP's dual values by the parts of a column; its reduced cost is the sum over its chunks minus `stage`.
 
     Parameters
     ----------
@@ -64,9 +64,9 @@ class Prices(NamedTuple):
     duration : float64 [D, V, S]
         Of a task's time, by direction.
     late, early : float64 [K - 1, V, S]
-        Of a chunk that holds a kind after kind j, and one that holds kind j or one before it.
+        Of a chunk with a kind after kind j, and of one with kind j or one before it.
     begin, end : float64 [period, V, S]
-        Of a chunk that begins in each phase, and that ends before it; of no phase where the LP knows none.
+        Of a chunk that begins in each phase, and of one that ends before it; empty where the LP has no phases.
     """
 
     stage: NDArray[np.float64]
@@ -82,7 +82,7 @@ class PathLp(ABC):
     """An LP whose first variable is the step time, and whose rows behind the first `rows` ones are path cuts."""
 
     half_way = False
-    """Whether nodes, too, cut half-way between the LP's durations and the best ones they met, as the root does."""
+    """Nodes, too, cut half-way between the LP's durations and the best ones found, as the root does."""
 
     def __init__(self, problem: PipelineProblem, pool: CutPool) -> None:
         self.pool = pool
@@ -95,7 +95,7 @@ class PathLp(ABC):
         self._held_set: set[int] = set()
 
     def start(self) -> None:
-        """A fresh LP that holds the step time alone."""
+        """Start a new LP with the step time alone."""
         lp = silent_highs()
         for option, value in (
             ("output_flag", False),
@@ -109,13 +109,13 @@ class PathLp(ABC):
         lp.changeColCost(0, 1.0)
 
     def hold_again(self, cuts: Iterable[int]) -> None:
-        """Put cuts of the pool into a fresh LP."""
+        """Add cuts of the pool to a new LP."""
         self.held, self._held_set = [], set()
         for cut in cuts:
             self.hold(cut)
 
     def hold(self, cut: int) -> None:
-        """Put a cut of the pool into the LP."""
+        """Add a cut of the pool to the LP."""
         if cut < 0 or cut in self._held_set:
             return
         self._held_set.add(cut)
@@ -131,14 +131,14 @@ class PathLp(ABC):
 
     @abstractmethod
     def cut_terms(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
-        """Variables and coefficients that give a path's length, and what it takes besides."""
+        """Variables and coefficients of a path's length, and its constant."""
 
     def holds(self, cut: int) -> bool:
-        """Whether the LP has the cut."""
+        """Return whether the LP has the cut."""
         return cut in self._held_set
 
     def run(self, iteration_limit: int | None) -> highspy.HighsModelStatus:
-        """Solve the LP, afresh where it failed; kIterationLimit when it was cut short."""
+        """Solve the LP, afresh where it failed; kIterationLimit when interrupted."""
         lp = self.lp
         self.solves += 1
         if iteration_limit is not None:
@@ -182,9 +182,9 @@ class PathLp(ABC):
         """Let columns take part in the LP."""
 
     def start_from(self, basis: highspy.HighsBasis) -> None:
-        """Start the next solve from a basis of this LP; columns and cuts that have come since take no part in it.
+        """Start the next solve from a basis of this LP; newer columns and cuts are not in it.
 
-        Rows must not have gone since.
+        No row may have been removed since.
         """
         states = highspy.HighsBasisStatus
         rows, columns = list(basis.row_status), list(basis.col_status)

@@ -1,8 +1,8 @@
-"""LP prices that have been met: each bounds the step time of any choice of configurations, at little cost.
+"""Pool of LP dual values: each bounds the step time of any choice of columns, at little cost.
 
-Under the prices of an LP the step time is at least the LP's value plus the reduced costs of the columns that a plan
-takes, one of each stage. That holds for columns which the LP did not allow, in other nodes of the tree and in other
-trees of the same problem. The more columns are ruled out, the higher every old price bounds what is left.
+Under the dual values of an LP the step time is at least the LP's value plus the reduced costs of a plan's columns, one
+of each stage. That is also valid for columns which the LP did not allow, in other nodes of the tree and in other trees
+of the same problem. The more columns are ruled out, the higher is the bound of all old dual values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a pool alone loads no compiler and no solver
 
 
 class PricePool:
-    """The values and prices of LPs over configurations of one problem."""
+    """The values and dual values of LPs over columns of one problem."""
 
     def __init__(self) -> None:
         self.values: list[float] = []
@@ -27,7 +27,7 @@ class PricePool:
         return len(self.values)
 
     def add(self, value: float, prices: Prices) -> None:
-        """Keep an LP's value and its prices, once."""
+        """Keep an LP's value and its dual values, once."""
         key = np.float64(value).tobytes() + prices.stage.tobytes() + prices.duration.tobytes()
         if key in self._known:
             return

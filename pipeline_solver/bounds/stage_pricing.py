@@ -1,9 +1,9 @@
-"""Stage configurations under prices: those of least reduced cost, found without listing the others.
+"""Pricing: the columns of least reduced cost, found without listing the others.
 
-A configuration takes one option a chunk: a run of layers with a recompute choice. Its reduced cost is the sum
-of what its options cost; what ties the options together is the stage's memory, its work and the order of the
-model's layers. A search over the chunks, pruned by what the chunks to come cost at the least in the memory
-and the work that are left, finds the cheapest configurations, or all below a cost.
+A column has one option a chunk: a run of layers with a recompute choice. Its reduced cost is the sum of its options'
+costs; the stage's memory, its work and the order of the model's layers couple the options. A search over the chunks,
+pruned by the least cost of the chunks to come in the remaining memory and work, finds the cheapest columns, or all
+below a cost.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, LayerKind
 from taylor.pipeline_solver.timing.durations import duration_blocks, pinned_exposed, schedule_of
 
 BUCKETS = 256
-"""Parts of the memory and of the work in which the least cost of the chunks to come is tabled."""
+"""Intervals of the memory and of the work in the table of the least cost of the chunks to come."""
 
 RIVALS = 4
-"""Quicker choices, those that take the least more, that a choice is compared with where choices are in no order."""
+"""Quicker choices, those of the least additional memory, with which a choice is compared where choices have no
+order."""
 
 MAX_STEPS = 100_000_000
-"""Options that one search looks at, at most: about two seconds."""
+"""Most options that one search visits: about two seconds."""
 
 
 class StageOptions(NamedTuple):
@@ -40,7 +41,7 @@ class StageOptions(NamedTuple):
 
     Parameters
     ----------
-    types : list by interleave of list of ChunkType
+    types : list by virtual stage of list of ChunkType
     start : int64 [V + 1]
         First option of each chunk.
     type, choice : int64 [n]
@@ -48,23 +49,23 @@ class StageOptions(NamedTuple):
     held : int64 [n, K]
         Layers by kind.
     forward : float64 [n]
-        Forward time with what the chunk does besides layers, and without what its choice adds.
+        Forward time with the chunk's work other than layers, and without the work of its choice.
     extra : float64 [3, n]
-        What recompute and other choices add to forward, backward and weight gradient.
+        Time that recompute and other choices add to forward, backward and weight gradient.
     work : float64 [n]
         Time of one micro-batch, forward and backward.
     need : float64 [n, R]
         MiB of each resource: the device's memory at each alive vector and, where it is bounded, the host's.
     beyond : float64 [n, rivals, R]
-        MiB more of each that a quicker choice of the same layers takes; inf where there is no further one.
+        Additional MiB of each for a quicker choice of the same layers; inf where there is no further one.
     window : int64 [n, 3]
         Least and greatest position of the first layer, and the number of layers.
     between : int64 [V, 2]
         Least and greatest number of layers between the stage's previous chunk and this one.
     room : float64 [R]
-        MiB left for layers.
+        MiB available for layers.
     period : int
-        Of the phases that options are told apart by, 1 where there are none.
+        Of the phases that distinguish options, 1 where there are none.
     phase : int8 [n]
         Of the first layer.
     """
@@ -87,7 +88,7 @@ class StageOptions(NamedTuple):
 
     @property
     def chunk(self) -> NDArray[np.int64]:
-        """Interleave of each option, int64 [n]."""
+        """Virtual stage of each option, int64 [n]."""
         return np.repeat(np.arange(len(self.start) - 1), np.diff(self.start))
 
     @property
@@ -97,7 +98,7 @@ class StageOptions(NamedTuple):
 
 
 def alike(problem: PipelineProblem) -> PipelineProblem:
-    """The problem with kinds that cost the same taken as one, which only columns without order can stand for."""
+    """The problem with kinds of equal cost merged, for columns without order alone."""
     merged: dict[object, LayerKind] = {}
     for kind in problem.kinds:
         key = (_costs(problem, kind.name), kind.pinned_last)
@@ -120,8 +121,8 @@ def stage_options(
 ) -> list[StageOptions]:
     """The options of every stage whose chunks keep within its work limit, float64 [S].
 
-    With `merged`, the problem with its kinds taken together by `alike`, chunks are told apart by those kinds alone, and
-    by the phase that they begin in (`phases`).
+    With `merged`, the problem with kinds merged by `alike`, only those kinds and the phase in which they begin
+    (`phases`) distinguish chunks.
     """
     schedule = schedule_of(problem)
     lower, upper = chunk_bounds(problem, schedule)
@@ -212,9 +213,9 @@ def _options_of(
 def _more(
     problem: PipelineProblem, kind: ChunkType, need: NDArray[np.float64], alive: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """What quicker choices of a chunk take more of each resource than each choice, float64 [n, rivals, R]."""
+    """Additional need of each resource for quicker choices of a chunk, float64 [n, rivals, R]."""
     n, resources = need.shape
-    if not problem.choices:  # the next quicker one takes the least more
+    if not problem.choices:  # the next quicker one needs the least more
         steps = -np.diff(kind.choices.activation)[:, None] * alive
         return np.vstack([np.full((1, resources), np.inf), steps])[:, None, :]
     extra = kind.choices.extra
@@ -230,7 +231,7 @@ def _more(
 def _told_apart(
     problem: PipelineProblem, merged: PipelineProblem, found: list[ChunkType], period: int
 ) -> list[ChunkType]:
-    """Chunk types with their layers by the kinds of `merged`; of those that cost the same, one for each phase."""
+    """Chunk types with their layers by the kinds of `merged`; of those of equal cost, one for each phase."""
     names = [kind.name for kind in merged.placed_kinds]
     of = np.zeros((len(problem.placed_kinds), len(names)), dtype=np.int64)
     for j, kind in enumerate(problem.placed_kinds):
@@ -252,9 +253,9 @@ def _told_apart(
 
 
 def reduced_costs(problem: PipelineProblem, stage: StageOptions, s: int, prices: Prices) -> NDArray[np.float64]:
-    """What each option of stage `s` adds to a configuration's reduced cost, float64 [n].
+    """Term of each option of stage `s` in a column's reduced cost, float64 [n].
 
-    Under a pairing at the least: a chunk does not tell which of its layers have one beside them, and all do here.
+    A lower bound under a pairing: a chunk does not determine which of its layers are paired, and all are here.
     """
     chunk = stage.chunk
     cost = stage.held @ prices.layer
@@ -282,7 +283,7 @@ def reduced_costs(problem: PipelineProblem, stage: StageOptions, s: int, prices:
 def columns_of(
     problem: PipelineProblem, options: list[StageOptions], chosen: list[NDArray[np.int64]], ordered: bool = True
 ) -> tuple[ColumnSet, NDArray[np.int64]]:
-    """The configurations of some choices of one option a chunk.
+    """The columns of some choices of one option a chunk.
 
     Parameters
     ----------
@@ -336,7 +337,7 @@ def columns_of(
 def cheapest(
     stage: StageOptions, cost: NDArray[np.float64], work_limit: float, below: float, most: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The cheapest configurations, `most` of those whose options cost less than `below` in all.
+    """The cheapest columns, `most` of those whose options cost less than `below` in total.
 
     Returns
     -------
@@ -346,7 +347,7 @@ def cheapest(
     Raises
     ------
     TooManyColumns
-        When the search takes too long to say which they are.
+        When the search takes too long to find them.
     """
     found, price, complete = _found(stage, cost, work_limit, below, most, True)
     if not complete:
@@ -357,7 +358,7 @@ def cheapest(
 def all_below(
     stage: StageOptions, cost: NDArray[np.float64], work_limit: float, below: float, most: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """All configurations whose options cost less than `below`, as `cheapest` gives them.
+    """All columns whose options cost less than `below`, as `cheapest` gives them.
 
     Raises
     ------
@@ -380,7 +381,7 @@ def _found(
     chunk = stage.chunk
     least_cost = np.minimum.reduceat(cost, stage.start[:-1])
     least_work = np.minimum.reduceat(stage.work, stage.start[:-1])
-    # Without what the other chunks' least cost or work leaves out.
+    # Without options excluded by the other chunks' least cost or work.
     within = cost - least_cost[chunk] + least_cost.sum() < below
     within &= stage.work - least_work[chunk] + least_work.sum() <= work_limit
     order = np.lexsort((cost, chunk))
@@ -417,18 +418,18 @@ def _search(  # type: ignore[no-untyped-def]
     """Depth first over the chunks, options by rising cost; the last resource is the work, the others are memory.
 
     `start`, `beyond`, `window` and `between` are those of `StageOptions`, `cost` float64 [n] the options' costs; `need`
-    float64 [n, P] and `room` float64 [P] are theirs with the work behind, in units of time. Wanted are configurations
-    of a cost less than `below`: the `most` cheapest with `keep`, else all, and one more than `most` ends the search, as
-    `max_steps` options looked at or passed over do. Each room is tabulated in so many `buckets`.
+    float64 [n, P] and `room` float64 [P] are theirs with the work as last entry, in units of time. The search finds
+    columns of a cost less than `below`: the `most` cheapest with `keep`, else all. One more than `most` ends it, as do
+    `max_steps` options visited or skipped. Each resource is tabulated in `buckets` intervals.
 
     Returns
     -------
     int64 [count or more, V], float64 [count or more], int, bool
-        Options and cost of each configuration, how many there are, and whether these are all.
+        Options and cost of each column, their number, and whether these are all.
     """
     V = len(start) - 1
     P = len(room)
-    # What the chunks from v on take of everything at the least, and their least cost in what is left of it.
+    # Least need of the chunks from v on of every resource, and their least cost by the remaining resource.
     rest = np.zeros((V + 1, P))
     table = np.full((P, V + 1, buckets + 1), np.inf)
     for p in range(P):
@@ -438,7 +439,7 @@ def _search(  # type: ignore[no-untyped-def]
     for v in range(V - 1, -1, -1):
         for p in range(P):
             least = np.inf
-            # Options come in order of cost: one that needs no less than a cheaper one is never the best.
+            # Options are in order of cost: one that needs no less than a cheaper one is never the best.
             least_take = buckets + 1
             for i in range(start[v], start[v + 1]):
                 least = min(least, need[i, p])
@@ -461,7 +462,7 @@ def _search(  # type: ignore[no-untyped-def]
     v = 0
     while v >= 0:
         i = at[v]
-        # Most options are too much work, and passed over at once.
+        # Most options are too much work, and skipped immediately.
         while (
             i < start[v + 1]
             and room[P - 1] - (used[v, P - 1] + work[i]) < least_work[v]
@@ -478,7 +479,7 @@ def _search(  # type: ignore[no-untyped-def]
             complete = False
             break
         total = spent[v] + cost[i]
-        # No later option can do with less.
+        # No later option needs less.
         if total + table[0, v + 1, buckets] >= below:
             v -= 1
             continue
@@ -492,7 +493,7 @@ def _search(  # type: ignore[no-untyped-def]
                 if left < rest[v + 1, p] - 1e-9 * room[p]:
                     fits = False
                     break
-                if v == V - 1:  # the cost is all there is
+                if v == V - 1:  # only the cost counts
                     continue
                 b = min(buckets, max(0, int(left / size[p])))
                 if total + table[p, v + 1, b] >= below:
@@ -509,7 +510,7 @@ def _search(  # type: ignore[no-untyped-def]
             continue
         # A choice is dominated where a chunk may take a quicker one and the stage still fits.
         minimal = True
-        for w in range(V - 1, -1, -1):  # the last chunk is the likeliest to tell
+        for w in range(V - 1, -1, -1):  # the last chunk is the likeliest to decide
             j = at[w] - 1
             for k in range(beyond.shape[1]):
                 if beyond[j, k, 0] == np.inf:

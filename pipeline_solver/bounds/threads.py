@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 def in_order(calls: Iterable[Callable[[], Result]], workers: int, take: Callable[[Result], None]) -> None:
     """Hand the results of calls to `take` in the calls' order; up to `workers` of them run at a time.
 
-    What a call or `take` raises ends it: calls that have not begun are left out. No thread is left behind, so that a
+    An exception of a call or `take` ends it: calls that have not begun are skipped. No thread remains, so that a
     process may be forked afterwards.
     """
     if workers == 1:
