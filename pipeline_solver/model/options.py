@@ -8,7 +8,7 @@ from typing import Any, Callable
 
 @dataclass
 class Resume:
-    """What an earlier solve of a problem left for the next one; the solver that left it knows what more it holds.
+    """State of an earlier solve for the next one of the same problem; each solver adds fields of its own.
 
     Parameters
     ----------
@@ -21,34 +21,33 @@ class Resume:
 
 @dataclass(frozen=True)
 class SolveOptions:
-    """How to solve a pipeline problem.
+    """Options of a solve.
 
     Parameters
     ----------
     solver : str
-        In any case of letters: ``HIGHS`` (with one interleave by the busiest stage; what that leaves open by
-        branch-and-cut over stage configurations, which hands over to the compact MILP what stage splits leave),
-        ``HIGHS-MILP`` (the compact MILP under HiGHS), ``CBC`` (the same under CBC), or any solver that Pyomo finds.
-        See `solvers.SOLVERS`.
+        In any case of letters: ``HIGHS`` (without virtual stages by the busiest stage; what remains open by branch and
+        cut over columns, and what stage splits do not close by the compact MILP), ``HIGHS-MILP`` (the compact MILP
+        under HiGHS), ``CBC`` (the same under CBC), or any solver that Pyomo finds. See `solvers.SOLVERS`.
     time_limit : float or None
         Seconds for the whole solve; None sets no limit.
     gap : float
         Relative gap at which a plan counts as optimal.
     seed : int
-        Without a time limit the result depends on the problem and on nothing else here.
+        Without a time limit the result depends on the problem and this alone.
     workers : int
-        Processes that share the work; the result is the same with any number.
+        Processes; the result is the same with any number.
     cutoff : callable or None
-        Gives the step time that a plan has to beat, in body-layer forward times; asked for now and then, and never
-        greater than before. Once it is proven that no plan does, the solve ends: `Status.CUT_OFF`, with the bound.
+        Returns the step time that a plan must beat, in body-layer forward times; called now and then, and never
+        increases. Once no plan can beat it, proven, the solve ends: `Status.CUT_OFF`, with the bound.
     memory : Resume or None
-        What an earlier solve of the same problem by branch and cut has left; this one adds to it. The compact MILP
-        begins with its bound.
+        State of an earlier solve of the same problem by branch and cut; this one adds to it. The compact MILP begins
+        with its bound.
 
     Raises
     ------
     ValueError
-        When the time limit or the gap is negative, or there is no worker.
+        If the time limit or the gap is negative, or there is no worker.
     """
 
     solver: str = "HIGHS"

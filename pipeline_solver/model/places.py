@@ -1,4 +1,4 @@
-"""Places of kinds that lie together on one of several chunks (MTP, …): a problem with each, and those of a plan."""
+"""Places of kinds that lie together on one of several chunks (MTP, …): a problem for each, and those of a plan."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def placed(problem: PipelineProblem, places: dict[str, int]) -> PipelineProblem:
 
 
 def has_places(problem: PipelineProblem) -> bool:
-    """Whether the place of some kind is to be chosen."""
+    """Return whether some kind has several places to choose from."""
     return any(len(kind.places) > 1 for kind in problem.pinned_kinds)
 
 
 def placements(problem: PipelineProblem) -> list[PipelineProblem]:
-    """The problem with each choice of places that keeps the kinds' order, the last places first; itself without any."""
+    """A problem for each choice of places that keeps the kinds' order, the last places first; itself without any."""
     if not has_places(problem):
         return [problem]
     kinds = problem.pinned_kinds

@@ -1,4 +1,4 @@
-"""The pipeline problem: everything a solver, the checker or an evaluation needs, and nothing else."""
+"""The pipeline problem: the input of a solver, the checker or an evaluation, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
 
 MEMORY_TOLERANCE_MIB = 1e-6
-"""One byte: how far a stage may pass its limit, for decimal figures of a profile are not exact in binary."""
+"""Tolerance of a stage's limit, one byte, because decimal figures of a profile are not exact in binary."""
 
 
 @dataclass(frozen=True)
 class Pairing:
-    """Which layers of a forward and a backward that run as one pass stand beside each other.
+    """Pairs of layers in a forward and a backward that run as one pass.
 
     A pass takes the positions of the forward's chunk from the first one on, and those of the backward's chunk from the
     last one back.
@@ -29,41 +29,41 @@ class Pairing:
     Parameters
     ----------
     positions : int or None
-        Every chunk has so many, the empty ones behind its layers, and a layer beside an empty one runs alone (MindSpeed
-        028de58c mindspeed/core/transformer/moe/moe_feature/fb_overlap/transformer_block.py:337-383 and
-        transformer_layer.py:182-189). None: a chunk has as many as layers, and the surplus of the longer one runs
-        alone (Megatron-LM d98e8a64 megatron/core/models/common/model_chunk_schedule_plan.py,
+        Positions of every chunk, the empty ones behind its layers; a layer paired with an empty one runs alone
+        (MindSpeed 028de58c mindspeed/core/transformer/moe/moe_feature/fb_overlap/transformer_block.py:337-383 and
+        transformer_layer.py:182-189). None: a chunk has as many as layers, and the surplus of the longer one runs alone
+        (Megatron-LM d98e8a64 megatron/core/models/common/model_chunk_schedule_plan.py,
         ``TransformerModelChunkSchedulePlan.run``).
     """
 
     positions: int | None = None
 
     def count(self, own: Any, other: Any) -> Any:
-        """Layers of a chunk that have one beside them, where the other chunk holds so many; int or int array."""
+        """Paired layers of a chunk with `own` layers, where the other chunk has `other`; int or int array."""
         fewer = np.minimum(own, other)
         return fewer if self.positions is None else np.clip(own + other - self.positions, 0, fewer)
 
     def keeps_first(self, backward: bool) -> bool:
-        """Whether they are the first ones of their chunk, else they are the last."""
+        """Return whether the paired layers are the first ones of their chunk; else they are the last."""
         return self.positions is None and not backward
 
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """What a choice (recompute of some modules, offload, …) changes in one layer, beside what the layer keeps alive.
+    """Effect of a choice (recompute of some modules, offload, …) on one layer, except for its activations.
 
     Parameters
     ----------
     forward, backward, weight_gradient : float
-        Time that it adds to a task of one micro-batch, in body-layer forward times: what runs again, and what of a
-        transfer no computation hides. Where weight gradients are no tasks of their own theirs belongs to the backward.
+        Time added to a task of one micro-batch, in body-layer forward times: recompute and exposed transfers. Where
+        weight gradients are not separate tasks, their time belongs to the backward.
     states_mib : float
-        MiB of weights, gradients and optimizer states more on the device; below 0 where they lie on the host.
+        Additional MiB of weights, gradients and optimizer states on the device; negative where they are on the host.
     host_mib, host_states_mib : float
         MiB on the host: of every live micro-batch, and of states.
     link_time : float
-        Time for which the link to the host carries a micro-batch's data, in each direction. It costs nothing
-        by itself: what is not hidden is in `forward` and `backward`.
+        Time in which the host link carries a micro-batch's data, in each direction. It costs nothing by itself: the
+        exposed part is in `forward` and `backward`.
     """
 
     forward: float = 0.0
@@ -90,21 +90,21 @@ class LayerKind:
     layer_mib : float
         Weights, gradients and optimizer states of one layer, MiB.
     activation_mib : mapping of mode to float
-        What one micro-batch leaves alive in one layer, MiB, for ``none``, every mode of `recompute_ratio` and every
-        one of `PipelineProblem.choices`.
+        Activations of one micro-batch in one layer, MiB, for ``none``, every mode of `recompute_ratio` and every one of
+        `PipelineProblem.choices`.
     pinned_last : bool
-        All layers of the kind sit together on the last chunk, or on one of `places`, and count neither in the least
+        All layers of the kind lie together on the last chunk, or on one of `places`, and count neither in the least
         number of layers nor in the offset (MTP of mcore-style files). They are never recomputed.
     places : tuple of int
-        Of a pinned kind: positions in model order of the chunks on one of which it may lie, as the solver chooses; the
-        last chunk alone where empty. The kind comes behind all free ones, so that chunks beyond it hold none of these.
+        Of a pinned kind: positions in model order of the chunks on one of which the solver may place it; empty for the
+        last chunk alone. The kind comes behind all free ones, so chunks beyond it have none of these.
     hand_over : float
-        Of a pinned kind: how many times as much as usual it adds to what passes every boundary behind it.
+        Of a pinned kind: data that it adds to every boundary behind it, as a multiple of the usual transfer.
     choices : mapping of choice to LayerChoice
-        What each of `PipelineProblem.choices` costs in a layer of the kind.
+        Cost of each of `PipelineProblem.choices` in a layer of the kind.
     exposed_forward, exposed_backward : float
-        Under a `PipelineProblem.pairing`: time more that a layer's forward, and its backward, takes where no layer of
-        a pass the other way stands beside it, which hides as much of its communication.
+        Under a `PipelineProblem.pairing`: additional time of a layer's forward and backward where no layer of the other
+        pass is paired with it and overlaps its communication.
     """
 
     name: str
@@ -126,19 +126,19 @@ class LayerKind:
 
     @property
     def least_mib(self) -> float:
-        """States of a layer on the device under the choice that leaves the least of them there."""
+        """Least states of a layer on the device under any choice, MiB."""
         return self.layer_mib + min([0.0, *(one.states_mib for one in self.choices.values())])
 
     @property
     def costs(self) -> tuple[Any, ...]:
-        """All that tells a layer of the kind from one of another kind."""
+        """All that distinguishes a layer of the kind from one of another kind."""
         choices = tuple(sorted(self.choices.items(), key=lambda item: item[0]))
         return (self.forward, *self.exposed, self.layer_mib, tuple(self.activation_mib.items()), choices)
 
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Time ratios of one stage whose card has other ratios than the problem states; in units of `slowness`.
+    """Time ratios of one stage whose card has other ratios than the problem; in units of `slowness`.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ class StageTimes:
 
     @classmethod
     def of(cls, problem: PipelineProblem) -> StageTimes:
-        """The ratios that a problem states for all its stages."""
+        """The ratios of a problem for all its stages."""
         return cls(
             {kind.name: kind.forward for kind in problem.kinds},
             problem.backward_ratio,
@@ -169,7 +169,7 @@ class StageTimes:
 
 @dataclass(frozen=True, repr=False)
 class PipelineProblem:
-    """Layers of every kind to spread over S stages x V interleaves, recompute to choose, memory to respect.
+    """Layers of every kind to place on S stages × V virtual stages, with recompute choices and memory limits.
 
     Times are in units of one body layer's forward time, memory in MiB.
 
@@ -180,60 +180,60 @@ class PipelineProblem:
     kinds : tuple of LayerKind
         In model order; a chunk holds a contiguous run of the model's layers.
     static_mib, limit_mib : tuple of float [S]
-        Memory besides the layers, and the limit, of each stage.
+        Memory apart from the layers, and the limit, of each stage.
     backward_ratio : float
-        β: backward over forward without recompute; holds for head and embedding too.
+        β: backward over forward without recompute; for head and embedding, too.
     recompute_ratio : mapping of mode to float
-        ρ of every recompute mode that a plan may hold (``full``, ``select``).
+        ρ of every recompute mode of plans (``full``, ``select``).
     unsearched : tuple of str
-        Those of them that the solver may not choose: a given plan that holds them can be evaluated.
+        Those of them that the solver may not choose; a given plan with them can be evaluated.
     choices : tuple of str
-        Further choices of a layer beside the recompute modes, priced by `LayerKind.choices`. In a chunk they follow
-        the recompute modes in this order: a layer is under one of them, or under none.
+        Further choices of a layer apart from the recompute modes, with costs in `LayerKind.choices`. In a chunk they
+        follow the recompute modes in this order: a layer has one of them, or none.
     host_limit_mib : tuple of float [S] or empty
-        Memory of the host that one device of a stage may take; empty where nothing limits it.
+        Limit of host memory for one device of a stage; empty without a limit.
     head_forward, embedding_forward : float
         Added to the forward of the last and of the first chunk.
     lag : float
         Transfer time on an edge that crosses stages.
     lags : tuple of float [V · S - 1] or empty
-        The same by boundary where they are unlike, instead of `lag`: entry k between the chunks at positions k and
-        k + 1 of the model, in either direction. Where both are on one stage nothing is transferred.
+        The same by boundary where they differ, instead of `lag`: entry k between the chunks at positions k and k + 1 of
+        the model, in either direction. Inside a stage nothing is transferred.
     tail : tuple of float [S] or empty
         Time after a stage's last task (gradient reduction, optimizer) before the step ends.
     slowness : tuple of float [S] or empty
-        How many times as long the tasks of a stage take as the times that are given for them: stages on cards of
-        unlike speed. Empty where all stages are alike; transfers and tails are as given.
+        Factor on the times of a stage's tasks, for cards of different speed. Empty where all stages are alike;
+        transfers and tails are as given.
     stage_times : tuple of StageTimes [S] or empty
         The ratios of each stage, instead of those of the kinds, `backward_ratio` and `recompute_ratio`, where cards
-        have unlike ones. `head_forward` and `embedding_forward` are those of the stages on which they lie.
+        have different ones. `head_forward` and `embedding_forward` are those of the stages on which they lie.
     cards : tuple of str [S] or empty
-        What each stage lies on, by name, where not all lie on one kind of device; nothing is solved with it.
+        Name of each stage's device where there are several kinds; not used by solvers.
     weight_gradient_share : float
-        Share of a backward (recompute left out) that is the weight gradient, for schedules that split it.
+        Fraction of a backward (without recompute) that is the weight gradient, for schedules that split it.
     min_layers : int
         Least number of layers a chunk.
     entries_alone : bool
-        Whether a chunk that holds the embedding, the head or a pinned kind may hold no other layer.
+        A chunk with the embedding, the head or a pinned kind may have no other layer.
     fixed_layers : mapping of (interleave, stage) to int
-        Chunks whose total of layers is given.
+        Given total of layers of a chunk.
     max_layers : mapping of (interleave, stage) to int
         Upper bounds on a chunk's total of layers.
     fixed_recompute : mapping of (mode, interleave, stage) to int
-        Recomputed layers that are given.
+        Given number of recomputed layers.
     uniform_recompute : tuple of (mode, int)
-        When not empty, one of these holds for every chunk alike: its first so many layers (all, where it
-        holds fewer) are recomputed in that mode, and no others. What the flags of some launchers can say.
+        When not empty, one (mode, n) of these applies to all chunks: the first n layers of each (all, where it has
+        fewer) are recomputed in that mode, and no others. Flags of some launchers can only express this.
     pairing : Pairing or None
-        Where a forward and a backward run as one pass (`pipeline.partners`), which of their layers stand beside each
-        other; the times of the kinds are then those of a layer that has one. None: every task takes these.
+        Pairs of layers where a forward and a backward run as one pass (`pipeline.partners`); the times of the kinds are
+        then those of a paired layer. None: every task takes these times.
     unit_ms : float or None
         Real time of one unit, ms.
 
     Raises
     ------
     ValueError
-        Naming the field that makes no sense, and what it holds.
+        With the invalid field and its value.
     """
 
     stages: int
@@ -387,7 +387,7 @@ class PipelineProblem:
 
     @property
     def pinned_kinds(self) -> list[LayerKind]:
-        """The kinds that lie together, of which there are layers."""
+        """The pinned kinds that have layers."""
         return [kind for kind in self.kinds if kind.pinned_last and kind.count]
 
     def places_of(self, kind: LayerKind) -> tuple[int, ...]:
@@ -395,16 +395,16 @@ class PipelineProblem:
         return kind.places or (self.stages * self.interleaves - 1,)
 
     def pinned_at(self, place: int) -> list[LayerKind]:
-        """The pinned kinds on the chunk at a position, each of which has one place to choose from."""
+        """The pinned kinds on the chunk at a position; each must have one place only."""
         return [kind for kind in self.pinned_kinds if self.places_of(kind) == (place,)]
 
     def is_beyond(self, place: int) -> bool:
-        """Whether a pinned kind, wherever it lies, keeps all free layers from the chunk at a position."""
+        """Return whether a pinned kind, at any of its places, excludes free layers from the chunk at a position."""
         return any(place > max(self.places_of(kind)) for kind in self.pinned_kinds)
 
     @property
     def least_layers(self) -> tuple[int, ...]:
-        """Least number of free layers of every chunk in model order, int [V · S], with nothing given by chunk."""
+        """Least number of free layers of every chunk in model order, int [V · S], without limits by chunk."""
         last = self.stages * self.interleaves - 1
         alone = {0, last, *(place for kind in self.pinned_kinds for place in self.places_of(kind))}
         return tuple(0 if self.entries_alone and place in alone else self.min_layers for place in range(last + 1))
@@ -416,28 +416,28 @@ class PipelineProblem:
 
     @property
     def placed_kinds(self) -> list[LayerKind]:
-        """The free kinds of which there are layers."""
+        """The free kinds that have layers."""
         return [kind for kind in self.free_kinds if kind.count]
 
     @property
     def searched_modes(self) -> tuple[str, ...]:
-        """Modes and choices that the solver may choose, in the order in which a chunk's layers take them."""
+        """Modes and choices for the solver, in the order in which a chunk's layers take them."""
         modes = (mode for mode in (FULL, SELECT) if mode in self.recompute_ratio and mode not in self.unsearched)
         return (*modes, *self.choices)
 
     @property
     def bounds_host(self) -> bool:
-        """Whether what layers keep on the host can matter."""
+        """Return whether host memory can limit plans."""
         kept = (kind.choices[name] for kind in self.free_kinds for name in self.choices)
         return bool(self.host_limit_mib) and any(one.host_mib or one.host_states_mib for one in kept)
 
     def choice_of(self, kind: LayerKind, mode: str) -> LayerChoice:
-        """What a layer of a kind costs more under a mode of `searched_modes` than under none.
+        """Additional cost of a layer of a kind under a mode of `searched_modes`.
 
         Raises
         ------
         KeyError
-            When the problem does not know the mode's price.
+            If the problem has no cost of the mode.
         """
         if mode in self.choices:
             return kind.choices[mode]
@@ -445,16 +445,16 @@ class PipelineProblem:
 
     @property
     def pace(self) -> tuple[float, ...]:
-        """`slowness` with its ones written out, float [S]."""
+        """`slowness` with explicit ones, float [S]."""
         return self.slowness or (1.0,) * self.stages
 
     @cached_property
     def first_alike(self) -> tuple[int, ...]:
-        """The first stage that has the same ratios as each one, int [S]."""
+        """The first stage with the same ratios as each one, int [S]."""
         return tuple(self.stage_times.index(one) for one in self.stage_times) or (0,) * self.stages
 
     def on_stage(self, stage: int) -> PipelineProblem:
-        """The problem with the ratios of one stage; its pace is still that of `slowness`."""
+        """The problem with the ratios of one stage; its pace remains that of `slowness`."""
         return self._on_cards[self.first_alike[stage]] if self.stage_times else self
 
     @cached_property
@@ -480,7 +480,7 @@ class PipelineProblem:
 
     @cached_property
     def least_pace(self) -> tuple[float, ...]:
-        """How many times as long any work without recompute takes on a stage at the least, float [S]."""
+        """Least factor on the time of any work without recompute on a stage, float [S]."""
         if not self.stage_times:
             return self.pace
         usual = {kind.name: kind.forward for kind in self.kinds if kind.forward}
@@ -495,7 +495,7 @@ class PipelineProblem:
     def boundary_lags(self) -> tuple[float, ...]:
         """Transfer time at every boundary between chunks in model order, float [V · S - 1].
 
-        What pinned kinds add is in it, from the last of their places on.
+        It includes the transfers of pinned kinds, from the last of their places on.
         """
         lags = self.lags or (self.lag,) * (self.stages * self.interleaves - 1)
         added = [(max(self.places_of(kind)), kind.hand_over) for kind in self.pinned_kinds if kind.hand_over]
@@ -513,7 +513,7 @@ class PipelineProblem:
         return replace(self, **changes)
 
     def fingerprint(self) -> str:
-        """A text of 64 letters and digits that two problems share only when all their fields are equal."""
+        """A hash of 64 letters and digits, equal for two problems only when all their fields are equal."""
         stated = [(one.name, getattr(self, one.name)) for one in fields(self)]
         return hashlib.sha256(repr(stated).encode()).hexdigest()
 
@@ -583,6 +583,6 @@ def _range(values: Sequence[float]) -> str:
 
 
 def span(values: Sequence[float]) -> str:
-    """The least and the greatest of some figures, in a few digits; one where they are alike."""
+    """The least and the greatest of some figures, in a few digits; one figure where they are equal."""
     low, high = min(values), max(values)
     return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"

@@ -15,11 +15,11 @@ class Progress:
     seconds : float
         Wall time since the solve began.
     objective, bound : float or None
-        Best step time and proven lower bound so far, in body-layer forward times.
+        Best step time and lower bound so far, in body-layer forward times.
     note : str
-        What the solver is doing.
+        Present activity of the solver.
     unit_ms : float or None
-        Real time of one body layer's forward, where whoever passes the report on knows it.
+        Real time of one body layer's forward, ms, where known.
     """
 
     seconds: float
@@ -35,7 +35,7 @@ OnProgress = Callable[[Progress], None]
 def going_on(
     on_progress: OnProgress | None, seconds: float, objective: float | None, bound: float | None
 ) -> OnProgress | None:
-    """Passes the progress of a second search on as that of the whole: with what the first one took and knows."""
+    """Pass the progress of a second search on as that of the whole: with the first one's seconds, plan and bound."""
     if on_progress is None:
         return None
 

@@ -1,4 +1,4 @@
-"""The outcome of a solve: the plan, its step time, the proven bound, and why the solve ended."""
+"""The outcome of a solve: the plan, its step time, the lower bound, and the reason for its end."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from typing import Any, Mapping
 from taylor.pipeline.plan import FULL, Grid, PipelinePlan, mode_title
 
 MILP_ROUNDS = "milp_rounds"
-"""Name of the statistic that marks a solution whose cuts are all that its model needs."""
+"""Name of the statistic of a solution whose cuts suffice for its model."""
 
 RANGED_ROUNDS = "ranged_rounds"
-"""Name of the statistic where more than the cuts was needed: ranges of layers, or the proof of other choices."""
+"""Name of the statistic of a solution that needs more than cuts: ranges of layers, or the proof of other choices."""
 
 
 class Status(str, Enum):
-    """What a solve has reached."""
+    """Result of a solve."""
 
     OPTIMAL = "optimal"
-    """A plan whose gap is within the tolerance, proven."""
+    """A plan with a proven gap within the tolerance."""
     FEASIBLE = "feasible"
-    """A plan; something ended the proof that it is the best."""
+    """A plan; the proof that it is the best was stopped."""
     OVER_LIMIT = "over_limit"
-    """A given plan was evaluated, and a stage needs more memory than it may take."""
+    """A given plan was evaluated, and a stage exceeds its memory limit."""
     INFEASIBLE = "infeasible"
     """No plan exists, proven."""
     NO_SOLUTION = "no_solution"
-    """Something ended the search before a plan was found."""
+    """The search was stopped before a plan was found."""
     CUT_OFF = "cut_off"
-    """No plan beats the step time that was to be beaten, proven; the bound says what none goes below."""
+    """Proven that no plan beats the cutoff; the bound is valid for all plans."""
 
     def __str__(self) -> str:
         return self.value
@@ -41,12 +41,12 @@ OPTIMAL, FEASIBLE, OVER_LIMIT, INFEASIBLE, NO_SOLUTION, CUT_OFF = Status
 
 
 class Termination(str, Enum):
-    """Why a solve ended."""
+    """Reason for the end of a solve."""
 
     PROVEN = "proven"
     """The bound meets the step time, up to `PROVEN_GAP`."""
     GAP_REACHED = "gap reached"
-    """The bound meets the step time up to the gap asked for, which is wider than `PROVEN_GAP`."""
+    """The bound meets the step time up to the requested gap, which is wider than `PROVEN_GAP`."""
     TIME_LIMIT = "time limit"
     ROUND_LIMIT = "round limit"
     INTERRUPTED = "interrupted"
@@ -54,13 +54,13 @@ class Termination(str, Enum):
     INFEASIBLE = "infeasible"
     """It is proven that no plan exists."""
     STALLED = "stalled"
-    """The solver made no headway and hit no limit: its tolerances are wider than the gap asked for."""
+    """The solver made no progress and hit no limit: its tolerances are wider than the requested gap."""
     SOLVER_FAILURE = "solver failure"
     """The solver itself reported an error."""
     NOT_COMPILED = "not compiled"
-    """The time limit came before the solver's kernels were compiled, which a first run on a machine does."""
+    """The time limit came before the solver's kernels were compiled, on the first run on a machine."""
     CUT_OFF = "cut off"
-    """The bound reached the step time that was to be beaten."""
+    """The bound reached the cutoff."""
     NOT_SOLVED = "not solved"
     """A given plan was evaluated; nothing was searched."""
 
@@ -69,7 +69,7 @@ class Termination(str, Enum):
 
     @property
     def sentence(self) -> str:
-        """What to tell a reader; empty for an end that needs no explanation."""
+        """The message for a reader; empty for an end that needs no explanation."""
         return _SENTENCES.get(self, "")
 
 
@@ -94,7 +94,7 @@ PROVEN_GAP = 1e-6
 class BubbleShares:
     """Parts of the step in which an average stage does no first-time forward or backward work.
 
-    `total` = `ideal` + `imbalance` + `recompute` + `communication`, each a share of the step.
+    `total` = `ideal` + `imbalance` + `recompute` + `communication`, each a fraction of the step.
     """
 
     total: float
@@ -111,14 +111,14 @@ class Solution:
     Parameters
     ----------
     status : Status
-        What was reached.
+        Result of the solve.
     termination : Termination or None
-        Why the solve ended; None when that is not known, as in a result read from a file.
+        Reason for the end; None when unknown, as in a result read from a file.
     plan : PipelinePlan or None
     objective, bound : float or None
-        Step time of the plan and proven lower bound, in body-layer forward times.
+        Step time of the plan and lower bound, in body-layer forward times.
     solver : str
-        Who found it.
+        Solver that found it.
     seconds : float
         Wall time of the solve.
     peak_memory_mib, memory_limit_mib : tuple of float [S]
@@ -129,7 +129,7 @@ class Solution:
         Path cuts found, for the model file: count of each duration class on a critical path [R] (see
         `event_graph`), then the path's total lag.
     message : str
-        For a reader: why there is no plan, or why the proof stopped. Programs look at `termination`.
+        For a reader: why there is no plan, or why the proof stopped. Programs read `termination`.
     """
 
     status: Status
@@ -148,7 +148,7 @@ class Solution:
 
     @property
     def gap(self) -> float | None:
-        """(objective − bound) / objective, at least 0; None when either is unknown, as a bound of 0 says nothing."""
+        """(objective − bound) / objective, at least 0; None when either is unknown or the bound is 0."""
         if self.objective is None or self.bound is None or self.bound <= 0 < self.objective:
             return None
         return max(0.0, (self.objective - self.bound) / self.objective) if self.objective else 0.0
@@ -158,9 +158,9 @@ class Solution:
         return replace(self, **changes)
 
     def closed(self, *, interrupted: bool = False) -> Solution:
-        """A copy that says the plan is optimal: proven, or to the gap that was asked for.
+        """A copy with an optimal plan: proven, or to the requested gap.
 
-        With `interrupted`, Ctrl-C came in the last moments: the proof stands, and still the user asked to stop.
+        With `interrupted`, Ctrl-C came in the last moments: the proof is complete, but the user asked to stop.
         """
         proven = self.gap is not None and self.gap <= PROVEN_GAP
         end = Termination.PROVEN if proven else Termination.GAP_REACHED
@@ -169,7 +169,7 @@ class Solution:
         return replace(self, status=OPTIMAL, termination=end, message="")
 
     def ended_by(self, end: Termination) -> Solution:
-        """A copy that says what ended the search before its plan, if it has one, was proven optimal."""
+        """A copy with the reason that ended the search before its plan, if any, was proven optimal."""
         if end is Termination.CUT_OFF:
             return replace(self, status=CUT_OFF, termination=end, message=end.sentence)
         status = NO_SOLUTION if self.plan is None else FEASIBLE
@@ -181,11 +181,11 @@ class Solution:
         return None if self.bubble is None else asdict(self.bubble)
 
     def summary(self) -> str:
-        """The solution as a text of a page width: how good the plan is, then the plan itself by stage.
+        """The solution as a text of a page width: its quality, then the plan by stage.
 
         The text starts with status, step time and bound; a table follows with the layers of every kind, the
-        recomputed layers and the peak memory against its limit, one line a stage. With several interleaves a cell
-        lists their numbers in order: ``2+1``.
+        recomputed layers and the peak memory against its limit, one line a stage. With virtual stages a cell lists
+        their numbers in order: ``2+1``.
         """
         return summary_text(self)
 
@@ -193,12 +193,12 @@ class Solution:
         return self.summary()
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the summary with its table as HTML."""
+        """Notebook output: the summary with its table as HTML."""
         return summary_html(self)
 
 
 def proven_within(objective: float, bound: float, gap: float) -> bool:
-    """Whether a bound proves a plan of this step time to be the best but for a relative gap."""
+    """Return whether a bound proves a plan of this step time optimal to a relative gap."""
     return objective - bound <= gap * abs(objective)
 
 

@@ -12,7 +12,7 @@ from taylor.pipeline_solver.model.solution import Solution
 
 
 class Solver(Protocol):
-    """Solves a pipeline problem; the options' `solver` has been looked at already."""
+    """Solves a pipeline problem; the options' `solver` is already resolved."""
 
     def __call__(
         self,
@@ -22,4 +22,4 @@ class Solver(Protocol):
         warm_start: PipelinePlan | None = None,
         on_progress: OnProgress | None = None,
     ) -> Solution:
-        """The best plan found with its proven bound; a time limit or Ctrl-C ends the search, not the program."""
+        """The best plan found with its lower bound; a time limit or Ctrl-C ends the search, not the program."""

@@ -1,5 +1,4 @@
-"""When a search must stop: the time limit and Ctrl-C, both noticed only where the search can stand still, and the
-cut-off that makes the rest of it idle."""
+"""Reasons to stop a search: the time limit and Ctrl-C, both noticed only at safe points, and the cutoff."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ def no_cutoff() -> float:
 
 
 class LpTrouble(Exception):
-    """The LPs can prove no more, mostly for they keep failing numerically: what is proven so far stands."""
+    """The LPs can prove no more, mostly because of numerical failures: the bound so far is valid."""
 
 
 class OutOfTime(Exception):
@@ -52,15 +51,15 @@ class Stopper:
 
     @contextmanager
     def catching_interrupts(self) -> Iterator[None]:
-        """Remember the first Ctrl-C for the next `check`; a second one interrupts at once.
+        """Remember the first Ctrl-C for the next `check`; a second one interrupts immediately.
 
-        An exception that breaks into a compiled kernel or between two steps of the tree would lose
-        what is proven. Outside the main thread, where Python delivers no signals, nothing changes.
+        An exception inside a compiled kernel or between two steps of the tree would lose the bound. Outside the main
+        thread, where Python delivers no signals, nothing changes.
 
         Raises
         ------
         KeyboardInterrupt
-            Behind the block, when Ctrl-C was pressed inside, however the block ended.
+            After the block, when Ctrl-C was pressed inside, however the block ended.
         """
         if threading.current_thread() is not threading.main_thread():
             yield

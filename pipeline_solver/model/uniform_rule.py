@@ -1,5 +1,5 @@
-"""The rule that one recompute choice holds for all chunks: which choices differ, which one a plan keeps to, and whether
-counts of layers are all there is to choose."""
+"""The rule of one recompute choice for all chunks: distinct choices, the choice of a plan, and problems that only
+choose counts of layers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from taylor.pipeline_solver.model.problem import PipelineProblem
 
 
 def counts_tell(problem: PipelineProblem) -> bool:
-    """Whether the LP over counts can stand for a problem: layers of one kind, and nothing to choose but counts."""
+    """Return whether the LP over counts can replace a problem: layers of one kind, and only counts to choose."""
     settled = not problem.searched_modes or len(problem.uniform_recompute) == 1
     linear = problem.pairing is None and not problem.choices
     return len(problem.placed_kinds) == 1 and linear and settled
@@ -30,14 +30,14 @@ def uniform_choice(problem: PipelineProblem, plan: PipelinePlan) -> int | None:
 
 
 def kept_choice(problem: PipelineProblem, plan: PipelinePlan) -> tuple[str, int] | None:
-    """The choice, of those that differ, that a plan keeps to."""
+    """The choice, of the distinct ones, that a plan follows."""
     ones = ((choice, problem.replace(uniform_recompute=(choice,))) for choice in distinct_choices(problem))
     return next((choice for choice, one in ones if uniform_choice(one, plan) is not None), None)
 
 
 def distinct_choices(problem: PipelineProblem) -> list[tuple[str, int]]:
-    """The choices that differ, those beside recompute first, counts rising: no chunk has more layers than the others
-    leave, and nothing is nothing."""
+    """The distinct choices, those apart from recompute first, counts rising: counts above a chunk's most layers are
+    equal, and so are counts of 0."""
     least = problem.least_layers
     most = max(1, problem.layers - sum(least) + max(least))
     first_mode = problem.uniform_recompute[0][0]
