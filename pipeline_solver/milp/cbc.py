@@ -1,4 +1,4 @@
-"""Where CBC is: in the package `cbcbox`, with PuLP below version 4, or on the search path."""
+"""Path of CBC: in the package `cbcbox`, with PuLP below version 4, or on the search path."""
 
 from __future__ import annotations
 

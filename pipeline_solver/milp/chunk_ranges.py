@@ -1,9 +1,9 @@
-"""How many layers chunks and stages hold in plans below a step time, and what the compact MILP gains by that.
+"""Ranges of the layers of chunks and stages in plans below a step time, which tighten the compact MILP.
 
-Under one recompute choice a chunk recomputes min(N, layers) of them. A relaxation knows no more of that than the chord
-between the fewest and the most layers that the chunk may hold, which is far too low where that range is wide. So the
-ranges are narrowed first: with the step time held to that of the best plan, an LP tells how many layers a chunk, or a
-stage, holds at the least and at the most. Narrower ranges raise the chords, and these narrow the ranges again.
+Under one recompute choice a chunk recomputes min(N, layers) of them. A relaxation only has the chord between the fewest
+and the most layers of the chunk, which is far too low where that range is wide. So the ranges are narrowed first: with
+the step time bounded by that of the best plan, an LP gives the least and the most layers of a chunk or a stage.
+Narrower ranges raise the chords, and these narrow the ranges again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from taylor.pipeline_solver.milp.compact_model import CompactModel
 
 PASSES = 8
-"""Times that all ranges are narrowed at most."""
+"""Most passes over all ranges."""
 
 WORTH = 0.05
-"""Share of all ranges that a pass must take off to be followed by another."""
+"""Least fraction of all ranges that a pass must remove to be followed by another."""
 
 CUT_ROUNDS = 4
 """LPs for one end of a range, unless asked otherwise."""
@@ -33,12 +33,12 @@ RANGE, CHORD = "range", "chord"
 """Names of the rows."""
 
 ROUNDING = 1e-5
-"""What an LP's optimum may be off by, in layers."""
+"""Error of an LP's optimum, in layers."""
 
 
 @dataclass
 class LayerRange:
-    """The columns whose sum is a chunk's or a stage's layers, and that sum's bounds.
+    """The columns whose sum is the layers of a chunk or a stage, and the sum's bounds.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class LayerRange:
     most: int
 
     def rows(self, count: int) -> list[Row]:
-        """The bounds, and what recomputed layers at least are for being min(count, layers) between them."""
+        """The bounds, and the least recomputed layers between them, which are min(count, layers)."""
         ones = (1.0,) * len(self.held)
         rows = [Row(RANGE, self.held, ones, float(self.least), float(self.most))]
         low, high = min(count, self.least), min(count, self.most)
@@ -66,8 +66,8 @@ class LayerRange:
             slope = (high - low) / (self.most - self.least) if self.most > self.least else 0.0
             chord = (*self.taken, *self.held), (*all_of_them, *(-slope for _ in ones))
             return [*rows, Row(CHORD, *chord, low - slope * self.least)]
-        # Where the switch is on, at most `count` layers are held and all are recomputed: two rows whose sum over the
-        # switch is the chord, and which say more once it is set.
+        # Where the switch is on, there are at most `count` layers and all are recomputed: two rows whose sum over the
+        # switch is the chord, and which are tighter once it is set.
         beyond = float(self.most - count)
         some = (*self.taken, self.switch), (*all_of_them, float(count - low))
         every = (*self.taken, *self.held, self.switch), (*all_of_them, *(-1.0 for _ in ones), -beyond)
@@ -81,23 +81,23 @@ def narrow_ranges(
     deadline: float | None = None,
     cut_rounds: int = CUT_ROUNDS,
 ) -> MilpOutcome:
-    """Narrow ranges to those of plans below a step time, and put them into the model's rows in place of others.
+    """Narrow ranges to those of plans below a step time, and replace the model's range rows.
 
     Parameters
     ----------
     model : CompactModel
-        Of a problem with one recompute choice. Paths that the relaxation meets in the end are added.
+        Of a problem with one recompute choice. Paths of the final relaxation are added.
     ranges : list of LayerRange
-        `layer_ranges` of the model, or narrower ones that hold for a step time not below this one.
+        `layer_ranges` of the model, or narrower ones that are valid for a step time not below this one.
     deadline : float, optional
-        `time.monotonic()` at which to stop; what is known by then is put in.
+        `time.monotonic()` at which to stop; the ranges so far are used.
     cut_rounds : int
-        LPs for one end of a range at most, each with the longest paths at the one before.
+        Most LPs for one end of a range, each with the longest paths at the one before.
 
     Returns
     -------
     MilpOutcome
-        What the relaxation tells then; infeasible where no plan lies below.
+        The relaxation's outcome; infeasible where no plan lies below the step time.
     """
     known = len(model.cuts)
     for turn in range(PASSES + 1):
@@ -112,7 +112,7 @@ def narrow_ranges(
         if wide - sum(one.most - one.least for one in ranges) <= WORTH * wide:
             break
     if outcome.status is MilpStatus.OPTIMAL:
-        # The ends of the ranges have met hundreds of paths, of which the optimum needs few.
+        # The ends of the ranges have added hundreds of paths, of which the optimum needs few.
         model.forget(known)
         outcome = model.tighten_relaxation(deadline)
     return outcome
@@ -125,18 +125,18 @@ def rule_out_short(
     until: float | None = None,
     deadline: float | None = None,
 ) -> MilpOutcome:
-    """Find the chunks that hold no fewer layers than are recomputed, which the relaxation alone does not see.
+    """Find the chunks that cannot have fewer layers than the recompute count, which the relaxation alone does not show.
 
-    With a chunk held to fewer, the ranges of all others are narrowed once more; where that leaves nothing, the chunk
-    recomputes exactly as many as the choice says. The chunk whose relaxation is the longest comes first, and each one
-    that is settled makes the next ones longer; the first that is not ends it.
+    With a chunk restricted to fewer, the ranges of all others are narrowed once more. Where that is infeasible, the
+    chunk recomputes exactly the count of the choice. The chunk whose relaxation is the longest comes first, and each
+    success makes the next relaxations longer; the first failure ends the search.
 
     Parameters
     ----------
     ranges : list of LayerRange
-        What `narrow_ranges` has left; narrowed in place.
+        Result of `narrow_ranges`; narrowed in place.
     until, deadline : float, optional
-        `time.monotonic()` at which to stop with the chunks, and with all.
+        `time.monotonic()` at which to stop with the chunks, and entirely.
 
     Returns
     -------
@@ -159,7 +159,7 @@ def rule_out_short(
 
 
 def _length(model: CompactModel, ranges: list[LayerRange], deadline: float | None) -> float:
-    """The step time that the relaxation with these ranges tells; paths met are not kept."""
+    """The relaxation's step time with these ranges; its paths are not kept."""
     known = len(model.cuts)
     outcome = _bounded(model, ranges, deadline)
     model.forget(known)
@@ -167,12 +167,12 @@ def _length(model: CompactModel, ranges: list[LayerRange], deadline: float | Non
 
 
 def _held_short(ranges: list[LayerRange], number: int, count: int) -> list[LayerRange]:
-    """The ranges with one chunk held to fewer layers than `count`."""
+    """The ranges with one chunk restricted to fewer layers than `count`."""
     return [replace(one, most=count - 1) if at == number else replace(one) for at, one in enumerate(ranges)]
 
 
 def _bounded(model: CompactModel, ranges: list[LayerRange], deadline: float | None) -> MilpOutcome:
-    """The relaxation with the ranges in its rows in place of others."""
+    """Solve the relaxation with these ranges in its rows."""
     ((_, count),) = model.problem.uniform_recompute
     others = [row for row in model.form.rows if row.name not in (RANGE, CHORD)]
     model.form.rows[:] = [*(row for one in ranges for row in one.rows(count)), *others]
@@ -180,7 +180,7 @@ def _bounded(model: CompactModel, ranges: list[LayerRange], deadline: float | No
 
 
 def layer_ranges(model: CompactModel) -> list[LayerRange]:
-    """The range of every chunk and of every stage as the problem gives them."""
+    """The range of every chunk and of every stage in the problem."""
     problem, form, plans = model.problem, model.form, model.plans
     ((mode, _),) = problem.uniform_recompute
     chunks: dict[tuple[int, int], LayerRange] = {}
@@ -205,7 +205,7 @@ def layer_ranges(model: CompactModel) -> list[LayerRange]:
 def _narrowed(
     model: CompactModel, ranges: list[LayerRange], below: float, deadline: float | None, cut_rounds: int
 ) -> bool:
-    """Narrow every range by LPs over the model's rows as they stand; whether there can be a plan at all."""
+    """Narrow every range by LPs over the model's present rows; return whether a plan can exist."""
     relaxation = HighsModel(model.form, relaxed=True)
     relaxation.set_bounds(model.step_time, 0.0, below)
     relaxation.set_costs((model.step_time,), 0.0)

@@ -1,10 +1,9 @@
 """The compact MILP: plans alone, and path cuts T >= n_P·d + lag_P added in rounds until bound = value.
 
 The step time of a plan is the longest path of the event graph, so every path is a valid linear cut on
-the task times d, and only a few of the paths ever bind. A round solves the MILP over the cuts known
-(its bound is proven), takes the plan found, evaluates it exactly (its step time is attained) and adds
-the critical paths of both ways of breaking ties. Cuts at the optimum of the linear relaxation come
-first: they are cheap and carry most of the bound.
+the task times d, and only a few of the paths ever bind. A round solves the MILP over the known cuts (its bound is
+proven), evaluates the plan found exactly (its step time is attained) and adds the critical paths of both ways of
+breaking ties. Cuts at the optimum of the linear relaxation come first: they are cheap and carry most of the bound.
 """
 
 from __future__ import annotations
@@ -39,18 +38,19 @@ from taylor.pipeline_solver.timing.durations import chunk_durations
 from taylor.pipeline_solver.timing.evaluate import step_time
 
 HAIR = 1e-9
-"""Share by which plans may be longer than what they must not exceed, for rounding."""
+"""Relative tolerance on step times, for rounding."""
 
 FIRST_ROUND_NODES = 2000
 NODES_AFTER, NODES_IN_VAIN = 2, 8
-"""Nodes of the first round at most; each further one may take so many times those of the one before, more where that
-one met no new path: a round begins its tree anew."""
+"""Most nodes of the first round, and growth of the limit from round to round, the last where a round found no new path:
+every round rebuilds its tree."""
 
 NARROWED_SHARE = 0.7
-"""Share of the time left that may go into finding the chunks which hold no fewer layers than they recompute."""
+"""Largest fraction of the remaining time for finding the chunks with no fewer layers than the recompute count."""
 
 CLOSE_RELAXATION = 2e-3
-"""Share of the step time between the relaxation's bound and the best plan below which ranges are not narrowed."""
+"""Gap between the relaxation's bound and the best plan, as a fraction of the step time, below which ranges are not
+narrowed."""
 
 
 def solve_compact(
@@ -69,19 +69,19 @@ def solve_compact(
     Parameters
     ----------
     options : SolveOptions
-        `solver` plays no role here: `make_solver` decides.
+        `solver` is ignored: `make_solver` decides.
     warm_start : PipelinePlan, optional
         A plan to begin from.
     on_progress : callable, optional
         Called with a `Progress` now and then.
     solver_name : str
-        The name that the solution bears.
+        Name of the solver in the solution.
     make_solver : callable, optional
-        Gives the MILP solver for the model; HiGHS by default.
+        Returns the MILP solver for the model; HiGHS by default.
     cuts : sequence of tuple of float
-        Path cuts known already, as `CompactModel.cuts` holds them.
+        Known path cuts, in the form of `CompactModel.cuts`.
     most_rounds : int, optional
-        Rounds after which to stop: a limit that, unlike the clock's, is the same on every machine.
+        Rounds after which to stop: a limit that, unlike the clock, is the same on every machine.
 
     Returns
     -------
@@ -100,7 +100,7 @@ def solve_compact(
         if warm_start is not None:
             run.offer(model, warm_start)
         elif not run.over():
-            # Whether there is a plan at all is decided without the clock of the step, which is quick.
+            # Feasibility is decided without step times, which is quick.
             frugal = most_frugal_plan(problem, run.left())
             if frugal is None or over_limit(problem, frugal):
                 return run.infeasible(explain_infeasible(problem, frugal))
@@ -118,7 +118,7 @@ def solve_compact(
         if make_solver is None and most_rounds is None and _narrows(run, problem):
             _search_ranges(run, model, options)
         else:
-            # With the step time left free the search meets the paths of other plans, which a model file needs.
+            # With a free step time the search finds the paths of other plans, which a model file needs.
             _search(run, model, make_solver or _highs(options), inf, FIRST_ROUND_NODES, most_rounds)
     except KeyboardInterrupt:
         run.ended = Termination.INTERRUPTED
@@ -128,13 +128,13 @@ def solve_compact(
 
 
 def _narrows(run: _MilpRun, problem: PipelineProblem) -> bool:
-    """Whether to narrow the ranges of layers first."""
+    """Return whether to narrow the ranges of layers first."""
     far = run.to_beat() - run.bound > CLOSE_RELAXATION * run.to_beat()
     return problem.interleaves > 1 and len(problem.uniform_recompute) == 1 and isfinite(run.to_beat()) and far
 
 
 def _search_ranges(run: _MilpRun, model: CompactModel, options: SolveOptions) -> None:
-    """Narrow the ranges of layers to those of plans that are as short as the best one, and search these."""
+    """Narrow the ranges of layers to those of plans as short as the best one, and search these."""
     run.ranged = True
     below = run.to_beat() * (1.0 + HAIR)
     ranges = layer_ranges(model)
@@ -156,7 +156,7 @@ def _search(
     nodes: int,
     most_rounds: int | None = None,
 ) -> None:
-    """Rounds of the MILP and of new paths, until the best plan is proven, or that none takes as little as `below`."""
+    """Run MILP rounds with new paths until the best plan is proven, or that no plan is as short as `below`."""
     model.form.upper[model.step_time] = below
     solver = make_solver(model)
     known = len(model.cuts)
@@ -166,7 +166,7 @@ def _search(
         outcome = solver.solve_milp(
             gap=asked,
             time_limit=run.left(),
-            # A long round works with the cuts of its beginning: stop it now and then to renew them.
+            # A long round keeps the cuts of its start: stop it now and then to renew them.
             node_limit=nodes,
             start=model.point_of(run.plan) if run.plan is not None and run.objective <= below else None,
             on_point=points.append,
@@ -183,7 +183,7 @@ def _search(
         if outcome.values is not None:
             points.append(outcome.values)
         fresh = any([run.offer(model, model.plan_of(point)) for point in points])
-        # With no new path and no finer gap to ask for, the next round would be this one again.
+        # With no new path and no smaller gap to request, the next round would repeat this one.
         again = not fresh and outcome.status is MilpStatus.OPTIMAL and run.gap_of_round() >= asked
         if outcome.interrupted:
             run.ended = Termination.INTERRUPTED
@@ -205,7 +205,7 @@ def _highs(options: SolveOptions) -> Callable[[CompactModel], MilpSolver]:
 
 
 class _MilpRun:
-    """Clock, best plan, proven bound and reasons to stop of one solve."""
+    """Clock, best plan, lower bound and reasons to stop of one solve."""
 
     def __init__(
         self, problem: PipelineProblem, options: SolveOptions, solver_name: str, on_progress: OnProgress | None
@@ -221,7 +221,7 @@ class _MilpRun:
         self.ended: Termination | None = None
 
     def to_beat(self) -> float:
-        """The best plan's step time, or less where others have set a cut-off."""
+        """The best plan's step time, or a lower cutoff set by others."""
         return min(self.objective, self.cutoff())
 
     def left(self) -> float | None:
@@ -237,7 +237,7 @@ class _MilpRun:
         return self.closed() or self.cut_off() or self.ended is not None or self.left() == 0.0
 
     def gap_of_round(self) -> float:
-        """A tenth of the gap that is open: the early rounds are there for their cuts, not for their proof."""
+        """A tenth of the open gap: the early rounds serve for their cuts, not for their proof."""
         present = 1e-3 if self.plan is None else (self.objective - self.bound) / self.objective
         return min(1e-3, max(self.gap / 4, present / 10))
 
@@ -246,7 +246,7 @@ class _MilpRun:
         self.bound = min(max(self.bound, bound), self.objective)
 
     def offer(self, model: CompactModel, plan: PipelinePlan) -> bool:
-        """Take a plan if it is the best; whether its critical paths were new cuts."""
+        """Take a plan if it is the best; return whether its critical paths were new cuts."""
         longest, rows = model.cut_at(chunk_durations(self.problem, plan))
         if longest < self.objective:
             self.plan, self.objective = plan, longest
@@ -254,7 +254,7 @@ class _MilpRun:
         return bool(rows)
 
     def note_bound(self, bound: float) -> None:
-        """Take a bound that the solver tells in the middle of a round."""
+        """Take a bound that the solver reports during a round."""
         if bound > self.bound:
             self.raise_bound(bound)
             self.tell(f"round {self.rounds + 1}")
@@ -271,7 +271,7 @@ class _MilpRun:
         )
 
     def no_solution(self, end: Termination) -> Solution:
-        """What there is before the model."""
+        """The solution without a plan, before the model is built."""
         seconds = time.monotonic() - self.began
         bound = self.bound or None
         return Solution(FEASIBLE, bound=bound, solver=self.solver_name, seconds=seconds).ended_by(end)
@@ -294,6 +294,6 @@ class _MilpRun:
         late = Termination.TIME_LIMIT if self.left() == 0.0 else Termination.ROUND_LIMIT
         ended = solution.ended_by(self.ended or late)
         if self.ended is Termination.STALLED and self.problem.pairing is not None:
-            # Its rows leave open which layers of combined passes have one beside them (`plan_rows`).
+            # Its rows do not decide which layers of combined passes are paired (`plan_rows`).
             return ended.replace(message="the MILP takes combined passes at the least, and has no more to tell")
         return ended

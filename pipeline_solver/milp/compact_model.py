@@ -21,7 +21,7 @@ from taylor.pipeline_solver.timing.durations import chunk_durations, graph_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 
 MAX_LP_ROUNDS = 400
-"""The relaxation converges in some dozens of rounds; this only ends a numerical stalemate."""
+"""Most LP rounds. The relaxation converges in some dozens; the limit only ends a numerical stalemate."""
 
 
 @dataclass
@@ -44,12 +44,12 @@ class CompactModel:
 
     @classmethod
     def build(cls, problem: PipelineProblem, stopper: Stopper | None = None) -> CompactModel:
-        """The model without any cut; `stopper` is asked as it grows.
+        """Build the model without cuts; `stopper` is checked meanwhile.
 
         Raises
         ------
         OutOfTime
-            When the stopper's deadline passes first.
+            If the stopper's deadline passes first.
         """
         schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
         plans = plan_model(problem, schedule, stopper)
@@ -61,7 +61,7 @@ class CompactModel:
         return cls(problem, plans, graph, form, form.column(plans.model.step_time))
 
     def add_cut(self, cut: tuple[float, ...]) -> Row | None:
-        """Add one path cut; None when it is known already.
+        """Add one path cut; None for a known one.
 
         A cut without its lag total (R entries) is taken with lag 0: valid, as lags are >= 0.
         """
@@ -84,14 +84,14 @@ class CompactModel:
         return row
 
     def forget(self, known: int) -> None:
-        """Take out the cuts behind the first `known` ones, as if they had never been met."""
+        """Remove the cuts after the first `known` ones."""
         gone = {f"path_cut[{number + 1}]" for number in range(known, len(self.cuts))}
         self.form.rows[:] = [row for row in self.form.rows if row.name not in gone]
         self._seen.difference_update(self.cuts[known:])
         del self.cuts[known:]
 
     def cut_at(self, durations: NDArray[np.float64]) -> tuple[float, list[Row]]:
-        """Longest path at task times d [R], and the cuts of both ways of breaking ties that are new."""
+        """Longest path at task times d [R], and the new cuts among both ways of breaking ties."""
         longest, rows = 0.0, []
         for prefer in (0, 1):
             longest, counts, lag = self.graph.critical_path(durations, prefer)
@@ -126,7 +126,7 @@ class CompactModel:
         return values
 
     def seed(self) -> list[Row]:
-        """Cuts known before anything is solved: for each stage, all of its work with the fill and drain around it.
+        """Cuts known before any solve: for each stage, its work with warm-up and cool-down around it.
 
         They are the longest paths where one stage is far slower than all others.
         """

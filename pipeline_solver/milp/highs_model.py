@@ -16,7 +16,7 @@ _Model = highspy.HighsModelStatus
 STATUS_OF_HIGHS = {
     _Model.kOptimal: MilpStatus.OPTIMAL,
     _Model.kInfeasible: MilpStatus.INFEASIBLE,
-    # The step time is bounded from below, so of the two it is this one.
+    # The step time is bounded from below, so the model is infeasible.
     _Model.kUnboundedOrInfeasible: MilpStatus.INFEASIBLE,
     _Model.kTimeLimit: MilpStatus.STOPPED,
     _Model.kIterationLimit: MilpStatus.STOPPED,
@@ -24,20 +24,20 @@ STATUS_OF_HIGHS = {
     _Model.kInterrupt: MilpStatus.STOPPED,
     _Model.kHighsInterrupt: MilpStatus.STOPPED,  # type: ignore[attr-defined]  # not in its stubs
 }
-"""What HiGHS's model status means here; one that is not listed is a failure."""
+"""HiGHS's model status as `MilpStatus`; any other one is a failure."""
 
 
 class _SilentHighs(highspy.Highs):
     def __init__(self) -> None:
         highspy.Highs.__init__(self)
 
-    def enableCallbacks(self) -> None:  # noqa: N802  # HiGHS's own name; called while the object is made
+    def enableCallbacks(self) -> None:  # noqa: N802  # HiGHS's name; called during construction
         self.setOptionValue("log_to_console", False)
         highspy.Highs.enableCallbacks(self)
 
 
 def silent_highs() -> highspy.Highs:
-    """HiGHS that prints nothing: 1.16 prints its name as soon as it is made, before an option can be set."""
+    """HiGHS without output: 1.16 prints its name when constructed, before an option can be set."""
     return _SilentHighs()
 
 
@@ -47,7 +47,7 @@ class HighsModel:
     Parameters
     ----------
     relaxed : bool
-        Forget integrality: every run is an LP, started from the basis of the last one.
+        Drop integrality: every run is an LP, started from the last basis.
     presolve : bool
         Let HiGHS simplify a MILP before it searches; the optimum is the same without.
     """
@@ -63,19 +63,19 @@ class HighsModel:
         indices = np.arange(self._columns, dtype=np.int32)
         solver.changeColsCost(self._columns, indices, form.cost)
         if relaxed or not presolve:
-            # An LP with presolve would begin every run anew instead of from the last basis.
+            # With presolve an LP would not start from the last basis.
             solver.setOptionValue("presolve", "off")
         if not relaxed:
             whole = np.nonzero(form.integer)[0].astype(np.int32)
             solver.changeColsIntegrality(len(whole), whole, np.full(len(whole), highspy.HighsVarType.kInteger))
-            # Plans are rounded and judged exactly afterwards: leave the solver little room for error.
+            # Plans are rounded and checked exactly afterwards: allow the solver little error.
             solver.setOptionValue("mip_feasibility_tolerance", 1e-9)
             solver.setOptionValue("mip_abs_gap", 1e-9)
             solver.HandleUserInterrupt = True
         self.add_rows(form.rows)
 
     def add_rows(self, rows: list[Row]) -> None:
-        """Add rows behind those already there."""
+        """Append rows."""
         if not rows:
             return
         starts = np.cumsum([0, *(len(row.columns) for row in rows)])
@@ -90,24 +90,24 @@ class HighsModel:
         )
 
     def set_bounds(self, column: int, lower: float, upper: float) -> None:
-        """Change what one column may be, from its next run on."""
+        """Change the bounds of one column, from the next run on."""
         low, high = _finite(np.array([lower, upper]))
         self._solver.changeColBounds(column, float(low), float(high))
 
     def set_row_bounds(self, row: int, lower: float, upper: float) -> None:
-        """Change what one row may be, from its next run on; rows are counted in the order in which they came."""
+        """Change the bounds of one row, from the next run on; rows are numbered in order of addition."""
         low, high = _finite(np.array([lower, upper]))
         self._solver.changeRowBounds(row, float(low), float(high))
 
     def set_costs(self, columns: Sequence[int], cost: float) -> None:
-        """Change what columns cost, from its next run on."""
+        """Change the cost of columns, from the next run on."""
         for column in columns:
             self._solver.changeColCost(column, cost)
 
     def solve_lp(self, time_limit: float | None = None) -> MilpOutcome:
-        """Solve a relaxed model; `bound` is the optimum."""
+        """Solve the relaxed model; `bound` is the optimum."""
         solver = self._solver
-        # Of LPs HiGHS counts the time of all runs of one object.
+        # For LPs HiGHS counts the time of all runs of one object.
         self._limit_time(time_limit, solver.getRunTime())
         solver.run()
         if solver.getModelStatus() not in (_Model.kOptimal, _Model.kInfeasible, _Model.kTimeLimit):
@@ -121,7 +121,7 @@ class HighsModel:
         return MilpOutcome(status, self._values(), solver.getInfo().objective_function_value)
 
     def duals(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Reduced costs and duals of the last LP, float64 [columns] and [rows]."""
+        """Reduced costs and dual values of the last LP, float64 [columns] and [rows]."""
         solution = self._solver.getSolution()
         return np.array(solution.col_dual), np.array(solution.row_dual)
 
@@ -141,7 +141,7 @@ class HighsModel:
         solver.setOptionValue("mip_rel_gap", gap)
         if node_limit is not None:
             solver.setOptionValue("mip_max_nodes", min(node_limit, 2**31 - 1))
-        # Of MILPs it counts that of the present run alone.
+        # For MILPs it counts the present run alone.
         self._limit_time(time_limit, 0.0)
         if start is not None:
             point = highspy.HighsSolution()
@@ -173,7 +173,8 @@ class HighsModel:
         return MilpOutcome(status, self._values() if found else None, bound, interrupted)
 
     def _run_interruptibly(self, enough: Callable[[], bool] | None) -> tuple[bool, bool]:
-        """Run in a thread of its own, so that Ctrl-C reaches this one; whether it did, and whether it was enough."""
+        """Run in a separate thread, so that Ctrl-C reaches this one; return whether it did, and whether `enough` ended
+        it."""
         interrupted, stopped, done = False, False, False
         self._solver.startSolve()
         while not done:

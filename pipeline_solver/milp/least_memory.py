@@ -1,4 +1,4 @@
-"""How much memory a problem needs at the least, and what is short when it has no plan."""
+"""The least memory with which a problem has a plan, and the shortage of one without a plan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def least_device_memory(problem: PipelineProblem, frugal: PipelinePlan | None = 
     Parameters
     ----------
     frugal : PipelinePlan, optional
-        What `most_frugal_plan` gave, where it was asked already.
+        Result of `most_frugal_plan`, where known.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def least_device_memory(problem: PipelineProblem, frugal: PipelinePlan | None = 
 def most_frugal_plan(problem: PipelineProblem, time_limit: float | None = None) -> PipelinePlan | None:
     """The plan that needs the least uniform raise of the limits; it fits them when any plan does.
 
-    A small MILP over the same plans as the solver's, in which time plays no role.
+    A small MILP over the same plans as the solver's, without times.
 
     Parameters
     ----------
@@ -77,11 +77,11 @@ def most_frugal_plan(problem: PipelineProblem, time_limit: float | None = None) 
     Raises
     ------
     TimeoutError
-        When the time limit ends the search.
+        If the time limit ends the search.
     KeyboardInterrupt
-        When Ctrl-C does.
+        If Ctrl-C ends it.
     OutsideProgramError
-        When HiGHS fails.
+        If HiGHS fails.
     """
     import pyomo.environ as pyo
 
@@ -115,7 +115,7 @@ def most_frugal_plan(problem: PipelineProblem, time_limit: float | None = None) 
 
 
 def over_limit(problem: PipelineProblem, plan: PipelinePlan) -> bool:
-    """Whether a plan needs more memory than some stage has."""
+    """Return whether a plan exceeds the memory of some stage."""
     peaks = exact_peak_memory(problem, plan)
     return any(
         peak - Fraction(limit) > EXACT_TOLERANCE_MIB for peak, limit in zip(peaks, problem.limit_mib, strict=True)
@@ -123,12 +123,12 @@ def over_limit(problem: PipelineProblem, plan: PipelinePlan) -> bool:
 
 
 def explain_infeasible(problem: PipelineProblem, frugal: PipelinePlan | None = None) -> str | None:
-    """Why a problem has no plan: what is short, by how much, and what would suffice.
+    """Explain why a problem has no plan: the shortage, its size, and what would suffice.
 
     Parameters
     ----------
     frugal : PipelinePlan, optional
-        What `most_frugal_plan` gave, where it was asked already.
+        Result of `most_frugal_plan`, where known.
 
     Returns
     -------
@@ -155,7 +155,7 @@ def explain_infeasible(problem: PipelineProblem, frugal: PipelinePlan | None = N
 
 
 def _counting_fault(problem: PipelineProblem) -> str:
-    """What plain counting shows to be impossible; empty when nothing."""
+    """The contradiction in the counts of layers and chunks; empty without one."""
     at = {
         chunk: k for k, chunk in enumerate(chunk_order(problem.stages, problem.interleaves, problem.schedule.v_shape))
     }
@@ -186,5 +186,5 @@ def _counting_fault(problem: PipelineProblem) -> str:
 
 
 def _mib(value: float) -> str:
-    """Whole MiB, rounded up: what is reported as enough has to be."""
+    """Whole MiB, rounded up, so that the reported memory suffices."""
     return str(math.ceil(value - MEMORY_TOLERANCE_MIB))

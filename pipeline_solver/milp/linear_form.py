@@ -29,7 +29,7 @@ class Row:
 
 @dataclass(frozen=True)
 class LinearForm:
-    """A mixed-integer linear program to be minimised.
+    """A mixed-integer linear program to minimise.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class LinearForm:
         return {id(variable): index for index, variable in enumerate(self.variables)}
 
     def load(self, values: NDArray[np.float64]) -> None:
-        """Hand the columns' values back to the Pyomo variables."""
+        """Set the Pyomo variables to the columns' values."""
         for variable, value in zip(self.variables, values.tolist(), strict=True):
             variable.set_value(value, skip_validation=True)
 
@@ -74,9 +74,9 @@ def linear_form(model: Any, objective: Any, stopper: Stopper | None = None) -> L
     ----------
     model : pyomo ConcreteModel
     objective : pyomo variable
-        What is minimised.
+        The variable to minimise.
     stopper : Stopper, optional
-        Asked at every row.
+        Checked at every row.
     """
     import pyomo.environ as pyo
     from pyomo.repn import generate_standard_repn
@@ -113,11 +113,10 @@ def linear_form(model: Any, objective: Any, stopper: Stopper | None = None) -> L
 
 
 def write_mps_file(form: LinearForm, path: str | Path, comments: Sequence[str] = ()) -> Path:
-    """Write a linear form as free-format MPS that every common reader takes.
+    """Write a linear form as free-format MPS that every common reader accepts.
 
-    No RANGES, no OBJSENSE, no constant in the objective, every integer column with both bounds: the
-    features that readers disagree on are avoided. Numbers are written in full (`repr`), so that the
-    optimum is that of the model in memory.
+    No RANGES, no OBJSENSE, no constant in the objective, every integer column with both bounds: features on which
+    readers disagree are avoided. Numbers are written in full (`repr`), so the optimum is that of the model in memory.
 
     Raises
     ------
@@ -153,7 +152,7 @@ def write_mps_file(form: LinearForm, path: str | Path, comments: Sequence[str] =
             integer_now = not integer_now
             lines.append(f" MARKER{markers} 'MARKER' '{'INTORG' if integer_now else 'INTEND'}'")
             markers += 1
-        # A column without entries would be unknown to the BOUNDS section.
+        # The BOUNDS section needs every column to have an entry.
         lines += [f" {name} {row} {value!r}" for row, value in by_column[index] or [("objective", 0.0)]]
     if integer_now:
         lines.append(f" MARKER{markers} 'MARKER' 'INTEND'")

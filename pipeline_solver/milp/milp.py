@@ -1,4 +1,4 @@
-"""What the compact MILP asks of a MILP solver, and what one answers."""
+"""Interface between the compact MILP and a MILP solver."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from taylor.pipeline_solver.milp.linear_form import Row
 
 
 class MilpStatus(Enum):
-    """How one run of a MILP or LP solver ended."""
+    """Status of one run of a MILP or LP solver."""
 
     OPTIMAL = "optimal"
-    """Optimal within the gap asked for."""
+    """Optimal within the requested gap."""
     INFEASIBLE = "infeasible"
     STOPPED = "stopped"
     """A limit of time or nodes, or Ctrl-C, ended the run."""
@@ -26,7 +26,7 @@ class MilpStatus(Enum):
 
 @dataclass(frozen=True)
 class MilpOutcome:
-    """What one run of a MILP solver gave.
+    """Outcome of one run of a MILP solver.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class MilpOutcome:
     values : float64 [n] or None
         Best point found.
     bound : float
-        Proven lower bound, −inf when none.
+        Lower bound, −inf when none.
     interrupted : bool
         Ctrl-C stopped it.
     """
@@ -46,7 +46,7 @@ class MilpOutcome:
 
 
 class MilpSolver(Protocol):
-    """A MILP solver that has read the model and takes further cuts."""
+    """A MILP solver that has the model and accepts further cuts."""
 
     def add_rows(self, rows: list[Row]) -> None:
         """Add path cuts."""
@@ -62,7 +62,7 @@ class MilpSolver(Protocol):
         on_bound: Callable[[float], None] | None = None,
         enough: Callable[[], bool] | None = None,
     ) -> MilpOutcome:
-        """Solve the model as it stands.
+        """Solve the present model.
 
         Parameters
         ----------
@@ -75,9 +75,9 @@ class MilpSolver(Protocol):
         start : float64 [n], optional
             A feasible point.
         on_point : callable, optional
-            Called with every better point as it is found.
+            Called with every better point.
         on_bound : callable, optional
-            Called with the proven bound now and then.
+            Called with the lower bound now and then.
         enough : callable, optional
-            Asked now and then whether to stop.
+            Called now and then; True stops the run.
         """

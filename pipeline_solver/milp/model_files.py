@@ -26,15 +26,14 @@ if TYPE_CHECKING:
 FORMS = ("compact", "full")
 
 CUTS_SUFFICE = "path_cut: these alone give the objective"
-"""What the comment of a model file begins with whose cuts carry the whole proof."""
+"""Start of the comment in a model file whose cuts suffice for the proof."""
 
 COMPLETION_ROUNDS = 4
 COMPLETION_CHUNKS = 12
 COMPLETION_CELLS = 600
-"""Limits on the search for path cuts that a solution did not bring: MILP rounds, with several interleaves the chunks,
-and chunks times kinds of layers. One interleave of few kinds takes a fraction of a second; beyond, the compact MILP is
-soon out of reach, and the row of the proven bound then carries the proof. Without a deadline the clock has no say: the
-same solution gives the same file."""
+"""Limits on the search for path cuts that a solution lacks: MILP rounds, chunks with virtual stages, and chunks times
+kinds of layers. Few kinds without virtual stages take a fraction of a second; beyond, the compact MILP is soon too
+large, and the row of the lower bound completes the proof. Without a deadline the same solution gives the same file."""
 
 
 def write_model(
@@ -45,12 +44,12 @@ def write_model(
     form: str = "compact",
     deadline: float | None = None,
 ) -> bool:
-    """Write both files of a solution from one model, which takes a while to build for a stack of many kinds.
+    """Write both files of a solution from one model, which takes a while to build for many kinds.
 
     Parameters
     ----------
     mps, sol : Path
-        What `write_mps` and `write_sol` would write.
+        Paths of `write_mps` and `write_sol`.
     form : str
         As in `write_mps`.
     deadline : float, optional
@@ -66,7 +65,7 @@ def write_model(
     InputError
         When the form is unknown or a file cannot be written.
     OutOfTime
-        When the deadline came first; the files are as they were.
+        If the deadline came first; the files are unchanged.
     """
     stopper = Stopper(deadline)
     stopper.check()
@@ -87,17 +86,17 @@ def write_mps(
     model: CompactModel | None = None,
     deadline: float | None = None,
 ) -> Path:
-    """Write the model that a solution solves; any MPS reader finds the reported optimum in it.
+    """Write the model of a solution; any MPS reader finds the reported optimum in it.
 
     Parameters
     ----------
     form : str
-        ``compact``: the plan's variables and the path cuts T >= n_P·d + lag_P that were found, the
-        proven bound being one more row. ``full``: one start variable a task, no cuts.
+        ``compact``: the plan's variables and the path cuts T >= n_P·d + lag_P that were found, with the lower bound as
+        one more row. ``full``: one start variable a task, no cuts.
     model : CompactModel, optional
-        The problem's compact model where it is built already; it takes the cuts.
+        The problem's compact model where it exists; the cuts are added to it.
     deadline : float, optional
-        `time.monotonic()` at which to stop searching for cuts that the solution did not bring.
+        `time.monotonic()` at which to stop searching for cuts that the solution lacks.
 
     Raises
     ------
@@ -147,12 +146,12 @@ def write_sol(
 ) -> Path:
     """Write a solution as text: status, objective and bound, then ``name value`` a line.
 
-    The names are those of the compact model's variables, as the `.mps` has them.
+    The names are those of the compact model's variables, as in the `.mps`.
 
     Parameters
     ----------
     model : CompactModel, optional
-        The problem's compact model where it is built already.
+        The problem's compact model where it exists.
 
     Raises
     ------
@@ -176,7 +175,7 @@ def write_sol(
 
 
 def _of_plan(problem: PipelineProblem, solution: Solution) -> PipelineProblem:
-    """The problem with pinned kinds where the solution has them: a model file states one place of each."""
+    """The problem with pinned kinds where the solution has them: a model file has one place of each."""
     return placements(problem)[0] if solution.plan is None else settled(problem, solution.plan)
 
 
@@ -187,11 +186,11 @@ def _compact(problem: PipelineProblem, stopper: Stopper | None = None) -> Compac
 
 
 def _add_cuts(model: CompactModel, problem: PipelineProblem, solution: Solution, deadline: float | None = None) -> bool:
-    """Give the model the solution's cuts; whether they alone make its optimum the reported one.
+    """Add the solution's cuts to the model; return whether they alone make its optimum the reported one.
 
-    The model knows a plan's step time only from the paths among its cuts. A search by the compact MILP
-    leaves all that matter, one by branch-and-cut those that closed its last branches: the MILP's own
-    rounds, begun at the plan, add what is missing.
+    The model's step time of a plan comes only from the paths among its cuts. A search by the compact MILP gives all
+    that matter, one by branch and cut those that closed its last branches: MILP rounds, started at the plan, add the
+    missing ones.
     """
     from taylor.pipeline_solver.milp.compact_milp import solve_compact
 
@@ -212,7 +211,7 @@ def _add_cuts(model: CompactModel, problem: PipelineProblem, solution: Solution,
         complete = again.status == OPTIMAL
     if not cuts:
         model.seed()
-        if few_cells:  # beyond, a search that brought no cuts was a short one: its file must not take longer
+        if few_cells:  # beyond, a search without cuts was a short one: its file must not take longer
             model.tighten_relaxation(deadline)
     for cut in cuts:
         model.add_cut(cut)

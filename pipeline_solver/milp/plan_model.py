@@ -1,8 +1,8 @@
-"""The part that every MILP of the pipeline problem shares: which plans there are, stated in Pyomo.
+"""The common part of all MILPs of the pipeline problem: the set of plans, as a Pyomo model.
 
-Variables are named as the model file shows them: ``x_moe[3,0]`` is the number of MoE layers on stage
-3, interleave 0; ``recompute_moe[3,0]`` and ``select_moe[3,0]`` count those that are fully and
-selectively recomputed; ``forward[3,0]`` and ``backward[3,0]`` are the times of one task of the chunk.
+Variables have the names of the model file: ``x_moe[3,0]`` is the number of MoE layers on stage 3, virtual stage 0;
+``recompute_moe[3,0]`` and ``select_moe[3,0]`` count those that are fully and selectively recomputed; ``forward[3,0]``
+and ``backward[3,0]`` are the times of one task of the chunk.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class PlanModel:
     durations : dict of duration class to pyomo variable
         Task times by the class index of the event graph; tails are not among them.
     begun : dict of kind index to pyomo Var
-        1 where a chunk or one before it holds the kind or a later one.
+        1 where a chunk or one before it has the kind or a later one.
     reached : dict of (mode, kind index) to pyomo Var
-        1 where recompute in the mode or one before it goes on into the kind.
+        1 where recompute in the mode or one before it reaches the kind.
     uniform : pyomo Var or None
-        1 for the one choice of `PipelineProblem.uniform_recompute` that holds for every chunk.
+        1 for the one choice of `PipelineProblem.uniform_recompute` that applies to every chunk.
     whole : dict of mode to pyomo Var
-        1 where a chunk has no more layers than that choice recomputes: all of them are.
+        1 where a chunk has no more layers than that choice recomputes, so that all are recomputed.
     """
 
     problem: PipelineProblem
@@ -98,7 +98,7 @@ class PlanModel:
         return PipelinePlan(layers, recompute)
 
     def set_plan(self, plan: PipelinePlan) -> None:
-        """Give the variables the values of a plan (task times excepted)."""
+        """Set the variables to a plan (except for task times)."""
         by_kind = plan.recompute_by_kind()
         for name, variable in self.layers.items():
             for (s, v), entry in variable.items():
@@ -129,12 +129,12 @@ class PlanModel:
 
 
 def plan_model(problem: PipelineProblem, schedule: Schedule | None = None, stopper: Stopper | None = None) -> PlanModel:
-    """State which plans a problem has.
+    """Build the model of a problem's plans.
 
     Rows: layers by kind; least, greatest and given layers a chunk; a contiguous run of the model's
-    layers a chunk; recompute that takes the first layers of a chunk (what a file can express);
-    memory of every stage at every Pareto-maximal moment; times of every chunk's tasks. A
-    `stopper` is asked now and then.
+    layers a chunk; recompute of the first layers of a chunk (as a file can express it);
+    memory of every stage at every Pareto-maximal moment; times of every chunk's tasks. A `stopper` is checked now and
+    then.
     """
     schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     model = pyo.ConcreteModel()

@@ -1,4 +1,4 @@
-"""The rows that every MILP of the pipeline problem shares: layers, order of kinds, recompute, memory, task times."""
+"""The common rows of all MILPs of the pipeline problem: layers, order of kinds, recompute, memory, task times."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _PREFIXES = {FULL: "recompute", SELECT: "select"}
 DIRECTION_NAMES = ("forward", "backward", "weight_gradient")
 
 Chunk = tuple[int, int]
-"""(stage, interleave), the index of every variable."""
+"""(stage, virtual stage), the index of every variable."""
 
 
 def mode_prefix(mode: str) -> str:
-    """How the names of a mode's variables begin."""
+    """Prefix of the names of a mode's variables."""
     return _PREFIXES.get(mode) or f"choice_{safe_name(mode)}"
 
 
@@ -40,7 +40,7 @@ def layer_bounds(problem: PipelineProblem, kinds: list[LayerKind], chunks: list[
     for kind in kinds:
         before, up_to = up_to, up_to + kind.count
         for place, (s, v) in enumerate(chunks):
-            # The chunks before hold their least layers of this kind or earlier ones, those after of this or later.
+            # The chunks before have their least layers of this kind or earlier ones, those after of this or later.
             room = min(
                 kind.count,
                 up_to - sum(least[:place]),
@@ -55,7 +55,7 @@ def layer_bounds(problem: PipelineProblem, kinds: list[LayerKind], chunks: list[
 
 
 def _total(model: Any, terms: Iterable[Any]) -> Any:
-    """A sum of variables; where there are none, a variable fixed at 0, so that the row can say infeasible."""
+    """A sum of variables; without any, a variable fixed at 0, so that the row can be infeasible."""
     found = list(terms)
     if found:
         return pyo.quicksum(found)
@@ -67,7 +67,7 @@ def _total(model: Any, terms: Iterable[Any]) -> Any:
 def add_layer_rows(
     model: Any, problem: PipelineProblem, kinds: list[LayerKind], chunks: list[Chunk], layers: dict[str, Any]
 ) -> None:
-    """Add the rows that deal out every kind's layers and keep each chunk's given, least and most layers."""
+    """Add the rows that place every kind's layers and keep each chunk's given, least and most layers."""
     for kind in kinds:
         row = pyo.Constraint(expr=_total(model, layers[kind.name].values()) == kind.count)
         model.add_component(f"layers_{safe_name(kind.name)}", row)
@@ -91,16 +91,16 @@ def add_order_rows(
     layers: dict[str, Any],
     most: dict[tuple[str, Chunk], int],
 ) -> dict[int, Any]:
-    """Once a chunk holds a later kind, no chunk after it holds an earlier one.
+    """Add the rows of order: after a chunk with a later kind, no chunk has an earlier one.
 
-    A kind is tied to its own switch alone, and a later kind's switch is never on before an earlier one's: that says
-    as much, in the relaxation too, as a row for every pair of a switch and a kind, of which a hundred kinds have many.
+    A kind is coupled to its switch alone, and a later kind's switch is never on before an earlier one's. That is as
+    tight, also in the relaxation, as a row for every pair of a switch and a kind, which are many for a hundred kinds.
     """
     switches: dict[int, Any] = {}
     model.order = pyo.Constraint(pyo.Any)
     for index in range(1, len(kinds)):
         early, late = kinds[index - 1], kinds[index]
-        # Past the last chunk where the early kinds may stand nothing needs to be said.
+        # No row is needed after the last chunk that may have the early kinds.
         reach = max((k for k, c in enumerate(chunks) for kind in kinds[:index] if most[kind.name, c]), default=0)
         name = safe_name(late.name)
         begun = pyo.Var(chunks[:reach], domain=pyo.Binary)
@@ -132,9 +132,9 @@ def add_recompute_rows(
     recompute: dict[tuple[str, str], Any],
     most: dict[tuple[str, Chunk], int],
 ) -> dict[tuple[str, int], Any]:
-    """Recomputed layers are held ones, the first of their chunk, and as many as given where given.
+    """Add the rows of recompute: recomputed layers are the first of their chunk, and as many as given where given.
 
-    As in the rows of order, a kind is tied to its own switches alone, and these to those of the kind before it.
+    As in the rows of order, a kind is coupled to its switches alone, and these to those of the kind before it.
     """
 
     def holds(some: list[LayerKind], chunk: Chunk) -> bool:
@@ -191,7 +191,7 @@ def add_memory_rows(
     recompute: dict[tuple[str, str], Any],
     stopper: Stopper | None = None,
 ) -> None:
-    """Static, layers and what live micro-batches keep, at most the limit, at every moment that can be the worst."""
+    """Limit static memory, layers and live activations at every moment that can be the worst."""
     model.memory = pyo.Constraint(pyo.Any)
     for s, vectors in enumerate(alive_vectors(schedule)):
         for moment, alive in enumerate(vectors.tolist()):
@@ -242,7 +242,7 @@ def _memory_terms(
 
 
 def pinned_mib(problem: PipelineProblem, schedule: Schedule, stage: int, alive: Sequence[float]) -> float:
-    """Memory that the pinned kinds take on a stage with `alive` [V] micro-batches by interleave, MiB."""
+    """Memory of the pinned kinds on a stage with `alive` [V] micro-batches by virtual stage, MiB."""
     return sum(
         kind.count * (kind.layer_mib + alive[v] * kind.activation_mib[NONE])
         for v in range(problem.interleaves)
@@ -258,7 +258,7 @@ def add_durations(
     layers: dict[str, Any],
     recompute: dict[tuple[str, str], Any],
 ) -> dict[int, Any]:
-    """One variable for the time of a task of every chunk and direction, by the event graph's class index."""
+    """Add a variable for the task time of every chunk and direction, by the event graph's class index."""
     splits = schedule.spec.seq_splits
     weight_tasks = schedule.spec.traits.split_backward
     share = problem.weight_gradient_share if weight_tasks else 0.0
@@ -299,11 +299,10 @@ def _combined_durations(
     layers: dict[str, Any],
     hidden: dict[tuple[int, int, int], Any],
 ) -> dict[int, Any]:
-    """Times of tasks in combined passes, at the least; `hidden` are those in which every layer has one beside it.
+    """Lower bounds on times of tasks in combined passes; `hidden` are the times with all layers paired.
 
-    Of the layers of a chunk no more have one beside them than the other chunk holds layers. Which they are depends on
-    the order of kinds in the chunks, which these rows leave open: a relaxation where several kinds differ in what they
-    expose.
+    At most as many layers of a chunk are paired as the other chunk has. Which ones they are depends on the order of
+    kinds in the chunks, which these rows leave open: a relaxation where kinds differ in exposed communication.
     """
     durations = {}
     index = [(s, v) for v in range(problem.interleaves) for s in range(problem.stages)]
@@ -338,7 +337,7 @@ def _exposed(kind: LayerKind, direction: int) -> float:
 
 
 def _pinned_exposed(problem: PipelineProblem, place: int, direction: int) -> float:
-    """What the pinned kinds of a chunk expose, which never have a layer beside them."""
+    """Exposed communication of the pinned kinds of a chunk, which are never paired."""
     return sum(kind.count * _exposed(kind, direction) for kind in problem.pinned_at(place))
 
 
@@ -351,7 +350,7 @@ def _added(problem: PipelineProblem, kind: LayerKind, mode: str, direction: int,
 
 
 def _extra_forward(problem: PipelineProblem, place: int, chunks: int) -> float:
-    """Forward time of a chunk besides the layers that the solver places."""
+    """Forward time of a chunk without the layers that the solver places."""
     extra = problem.embedding_forward if place == 0 else 0.0
     if place == chunks - 1:
         extra += problem.head_forward

@@ -30,13 +30,13 @@ GAP_OPTIONS = {
     "xpress": "miprelstop",
     "appsi_highs": "mip_rel_gap",
 }
-"""What a solver calls the relative gap at which it stops. One that is not listed runs with its own default."""
+"""Option name of the relative gap, by solver. A solver that is not listed runs with its default."""
 
 _Ended = pyo.TerminationCondition
 STATUS_OF_PYOMO = {
     _Ended.optimal: MilpStatus.OPTIMAL,
     _Ended.infeasible: MilpStatus.INFEASIBLE,
-    # The step time is bounded from below, so of the two it is this one.
+    # The step time is bounded from below, so the model is infeasible.
     _Ended.infeasibleOrUnbounded: MilpStatus.INFEASIBLE,
     _Ended.error: MilpStatus.FAILED,
     _Ended.internalSolverError: MilpStatus.FAILED,
@@ -44,12 +44,12 @@ STATUS_OF_PYOMO = {
     _Ended.licensingProblems: MilpStatus.FAILED,
     _Ended.invalidProblem: MilpStatus.FAILED,
 }
-"""What Pyomo's termination condition means here; every other one is a limit that stopped the solver."""
+"""Pyomo's termination condition as `MilpStatus`; any other one is a limit that stopped the solver."""
 
 ALWAYS_THERE = ("HIGHS", "HIGHS-MILP")
 
 KNOWN_SOLVERS = ("glpk", "gurobi", "cplex", "scip", "xpress", "mosek", "appsi_highs")
-"""Solvers looked for when a user asks for one that is not there."""
+"""Solvers to suggest when the requested one is missing."""
 
 
 def pyomo_solver_maker(name: str) -> Callable[[CompactModel], MilpSolver]:
@@ -58,14 +58,14 @@ def pyomo_solver_maker(name: str) -> Callable[[CompactModel], MilpSolver]:
     Raises
     ------
     InputError
-        When Pyomo has no such solver, or cannot run it here; names those that it can.
+        If Pyomo has no such solver, or cannot run it here; the message names those that it can.
     """
     factory = _factory(name)
     return lambda model: PyomoSolver(name.strip().lower(), factory, model)
 
 
 class PyomoSolver:
-    """A solver of Pyomo's, which reads the model anew at every run."""
+    """A Pyomo solver, which reads the model again at every run."""
 
     def __init__(self, name: str, factory: Any, model: CompactModel) -> None:
         self._name, self._factory, self._model, self._known = name, factory, model, 0
@@ -92,7 +92,7 @@ class PyomoSolver:
         on_bound: Callable[[float], None] | None = None,
         enough: Callable[[], bool] | None = None,
     ) -> MilpOutcome:
-        """Solve the model as it stands; `node_limit`, `start` and the callbacks are not used."""
+        """Solve the present model; `node_limit`, `start` and the callbacks are ignored."""
         arguments: dict[str, Any] = {"load_solutions": False}
         if time_limit is not None:
             arguments["timelimit"] = max(1, math.ceil(time_limit))
@@ -118,7 +118,7 @@ class PyomoSolver:
     def _bound(self, results: Any, optimal: bool, values: NDArray[np.float64] | None, gap: float) -> float:
         value = math.inf if values is None else float(values[self._model.step_time])
         reported = results.problem.lower_bound
-        # Pyomo gives CBC's objective for its bound where the log holds none.
+        # Pyomo reports CBC's objective as its bound where the log has none.
         if self._name != "cbc" and reported is not None and math.isfinite(float(reported)):
             return min(float(reported), value)
         return value - gap * abs(value) if optimal and values is not None else -math.inf
@@ -127,7 +127,7 @@ class PyomoSolver:
 def _factory(name: str) -> Any:
     wanted = name.strip().lower()
     executable = cbc_path() if wanted == "cbc" else None
-    with LoggingIntercept(io.StringIO(), "pyomo"):  # Pyomo logs a traceback for every name it does not know
+    with LoggingIntercept(io.StringIO(), "pyomo"):  # Pyomo logs a traceback for every unknown name
         factory = pyo.SolverFactory(wanted, executable=executable) if executable else pyo.SolverFactory(wanted)
         found = _available(factory)
         usable = [] if found else [known for known in KNOWN_SOLVERS if _available(pyo.SolverFactory(known))]
@@ -152,5 +152,5 @@ def _meant(name: str) -> str:
 def _available(factory: Any) -> bool:
     try:
         return bool(factory.available(exception_flag=False))
-    except Exception:  # noqa: BLE001  (a plug-in of Pyomo's that cannot even be asked is not available)
+    except Exception:  # noqa: BLE001  (a Pyomo plug-in that fails on this call is not available)
         return False

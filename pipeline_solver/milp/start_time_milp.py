@@ -1,7 +1,7 @@
 """The start-time MILP: one start variable a task, no path cuts.
 
-Big and slow, yet plain: the oracle that the compact MILP is compared with, and the full form of the
-model file. Its optimum is the same.
+Large and slow, but simple: the reference for the compact MILP, and the full form of the model file. Its optimum is the
+same.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from taylor.pipeline_solver.timing.event_graph import edge_lags
 
 
 def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:
-    """State the problem with the start of every task as a variable.
+    """Build the model with the start of every task as a variable.
 
     ``start[s,t]`` is the start of task t in stage s's order. Rows: a task begins after the one before
     it on its stage, and after its input has arrived; the step ends after every stage's last task and tail.
@@ -58,7 +58,7 @@ def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:
             need_direction, place = needed
             other, u = index[need_direction, place, micro_batch, split]
             if (other, u) == (s, t - 1):
-                continue  # said already
+                continue  # added already
             took = plans.durations[int(class_of[other, u])]
             lag = float(lags[s, direction * schedule.interleaves + v])
             model.after_input[s, t] = model.start[s, t] - model.start[other, u] - took >= lag
@@ -68,7 +68,7 @@ def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:
 
 
 def solve_start_times(problem: PipelineProblem, options: SolveOptions = DEFAULT_OPTIONS) -> Solution:
-    """Solve the start-time MILP with HiGHS; the time limit begins when the model is built."""
+    """Solve the start-time MILP with HiGHS; the time limit starts after the model is built."""
     began = time.monotonic()
     plans, form = start_time_model(problem)
     outcome = HighsModel(form, seed=options.seed, threads=options.workers).solve_milp(

@@ -1,4 +1,4 @@
-"""The rows of a MILP that let one recompute choice hold for every chunk alike."""
+"""The rows of a MILP for one recompute choice for all chunks."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ def add_uniform_rows(
     recompute: dict[tuple[str, str], Any],
     most: dict[tuple[str, tuple[int, int]], int],
 ) -> tuple[Any, dict[str, Any]]:
-    """One of the uniform choices holds: recomputed = min(its count, held) in every chunk and mode.
+    """Add the rows of one uniform choice: recomputed = min(its count, layers) in every chunk and mode.
 
     Parameters
     ----------
     prefixes : mapping of mode to str
-        The modes searched, and how their variables' names begin.
+        The modes searched, with the prefix of their variables' names.
     most : mapping of (kind name, (stage, interleave)) to int
         Upper bounds on the layers.
 
     Returns
     -------
-    The variable of each choice (None without a rule), and by mode those of chunks that it covers wholly.
+    The variable of each choice (None without a rule), and by mode those of fully recomputed chunks.
     """
     choices = problem.uniform_recompute
     if not choices:
@@ -53,7 +53,7 @@ def add_uniform_rows(
             taken = pyo.quicksum(recompute[mode, kind.name][s, v] for kind in able[s, v])
             span = room[s, v]
             every = [model.uniform[index] for index, count in counts.items() if count >= span]
-            # That recomputed layers are held ones is said by the rows of recompute.
+            # The rows of recompute bound recomputed layers by the chunk's layers.
             model.uniform_recompute[prefix, "most", s, v] = taken - given <= 0
             if every:
                 model.uniform_recompute[prefix, "all", s, v] = taken - held - span * pyo.quicksum(every) >= -span
