@@ -1,4 +1,4 @@
-"""Annealing on stage configurations: good plans fast, from a plan that is known."""
+"""Annealing on columns: good plans fast, from a known plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taylor.pipeline_solver.timing.event_kernels import longest_path
 
 SCREENING_CUTS = 300
 NEW_CUTS = 300
-"""Path cuts that annealing starts with, and those that it may find on the way."""
+"""Most path cuts at the start of annealing, and most that it adds."""
 
 
 class Tasks(NamedTuple):
@@ -31,7 +31,7 @@ class Tasks(NamedTuple):
 
 
 class Moves(NamedTuple):
-    """The columns, and what leads from one to another.
+    """The columns, and the moves between them.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Moves(NamedTuple):
     more, less : int64 [groups, V, K]
         The group with one layer of a kind more, or less, in a chunk; -1 where there is none.
     label : int64 [n]
-        Number of the (stage, layers by kind) that a column shares with others.
+        Number of the (stage, layers by kind) of a column.
     by_label : int64 [n]
         Columns sorted by label.
     label_start : int64 [labels + 1]
@@ -77,7 +77,7 @@ class Moves(NamedTuple):
 
 
 class Cooling(NamedTuple):
-    """How long to walk and how warm: `hot` and `cold` are temperatures in body-layer forward times."""
+    """Length and temperatures of annealing: `hot` and `cold` are in body-layer forward times."""
 
     steps: int
     seed: int
@@ -86,7 +86,7 @@ class Cooling(NamedTuple):
 
 
 class Annealer:
-    """Annealing that moves one to three stages and asks the known path cuts before the event graph."""
+    """Annealing that moves one to three stages and tests the known path cuts before the event graph."""
 
     def __init__(self, columns: ColumnSet, graph: EventGraph, tails: NDArray[np.float64]) -> None:
         self.columns = columns
@@ -101,7 +101,7 @@ class Annealer:
         Returns
         -------
         (float, int64 [S], float64 [n, classes + 1])
-            Best step time, its columns, and the critical paths met on the way: class counts, then the constant.
+            Best step time, its columns, and the critical paths found: class counts, then the constant.
         """
         classes = self.columns.durations.shape[1] * self.columns.problem.stages
         known = min(pool.size, SCREENING_CUTS)
@@ -147,9 +147,9 @@ def _moves(columns: ColumnSet) -> Moves:
 
 
 def _neighbours(shapes: NDArray[np.int16], stage: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each layer tuple [n, cells], the one of its stage with a layer more in a cell, and with one less; or -1.
+    """For each layer tuple [n, cells], the one of its stage with a layer more in a cell, and with one less; or -1.
 
-    Tuples are looked up by a random sum over their cells, in which a layer more is one term more.
+    Tuples are found by a random sum over their cells, in which one more layer is one more term.
     """
     n, cells = shapes.shape
     terms = np.random.default_rng(0).integers(2**64, size=cells + 1, dtype=np.uint64)
@@ -164,7 +164,7 @@ def _neighbours(shapes: NDArray[np.int16], stage: NDArray[np.int64]) -> tuple[ND
         other = order[place[one]]
         step = shapes[other] - shapes[one]
         step[:, cell] -= 1
-        same = (stage[one] == stage[other]) & ~step.any(axis=1)  # two sums may be equal by chance
+        same = (stage[one] == stage[other]) & ~step.any(axis=1)  # equal sums may be chance
         more[one[same], cell] = other[same]
         less[other[same], cell] = one[same]
     return more, less
@@ -172,7 +172,7 @@ def _neighbours(shapes: NDArray[np.int16], stage: NDArray[np.int64]) -> tuple[ND
 
 @compiled
 def consistent(chosen, moves):  # type: ignore[no-untyped-def]
-    """Whether kinds follow in order along the model."""
+    """Return whether kinds are in order along the model."""
     reached = 0
     for k in range(moves.chunks.shape[0]):
         v, column = moves.chunks[k, 0], chosen[moves.chunks[k, 1]]
@@ -186,10 +186,10 @@ def consistent(chosen, moves):  # type: ignore[no-untyped-def]
 
 @compiled
 def draw_move(moves, now, new, moved, gap):  # type: ignore[no-untyped-def]
-    """Propose other columns for up to three stages; how many stages `moved`, 0 when the draw came to nothing.
+    """Propose other columns for up to three stages; return the number of stages `moved`, 0 after a failed draw.
 
-    `new` int64 [S] takes the columns, `moved` int64 [3] the stages; `gap` int64 [K] is room to work in. After a
-    draw that came to nothing `new` is `now` again.
+    `new` int64 [S] receives the columns, `moved` int64 [3] the stages; `gap` int64 [K] is a work array. After a failed
+    draw `new` equals `now`.
     """
     start, group, group_start, label = moves.start, moves.group, moves.group_start, moves.label
     S, V, K = len(start) - 1, moves.more.shape[1], moves.more.shape[2]
@@ -229,7 +229,7 @@ def draw_move(moves, now, new, moved, gap):  # type: ignore[no-untyped-def]
         new[s] = group_start[g] + np.random.randint(group_start[g + 1] - group_start[g])
         moved[0] = s
         return n
-    # Up to three stages anew, the last one so that the layer totals hold.
+    # Redraw up to three stages, the last one so that the layer totals are met.
     n = min(S, 1 if draw > 0.97 else (2 if draw < 0.85 else 3))
     gap[:] = 0
     for i in range(n):
@@ -287,7 +287,7 @@ def trace_path(tasks, ends, counts):  # type: ignore[no-untyped-def]
 
 @compiled
 def anneal(tasks, moves, cooling, chosen, cuts, constant, known):  # type: ignore[no-untyped-def]
-    """Metropolis walk over consistent choices.
+    """Metropolis search over consistent choices.
 
     Parameters
     ----------
@@ -295,15 +295,15 @@ def anneal(tasks, moves, cooling, chosen, cuts, constant, known):  # type: ignor
     moves : Moves
     cooling : Cooling
     chosen : int64 [S]
-        Where to begin.
+        Initial choice.
     cuts : float64 [classes, capacity]
-        Path cuts, `known` of them at first; it grows with the paths met.
+        Path cuts, `known` of them at first; paths found are added.
     constant : float64 [capacity]
 
     Returns
     -------
     (float, int64 [S], int)
-        Best step time, its columns, and how many cuts there are now.
+        Best step time, its columns, and the number of cuts now.
     """
     np.random.seed(cooling.seed)
     table = moves.durations
@@ -360,7 +360,7 @@ def anneal(tasks, moves, cooling, chosen, cuts, constant, known):  # type: ignor
                 tasks.before, tasks.needed, tasks.task_class, tasks.edge_lag, tasks.last, durations, ends
             )
             if length > threshold and length > bound * (1 + 1e-7) and known < capacity:
-                # A path that no known cut foresaw: the next moves like this one need no event graph.
+                # A path of no known cut: the next moves like this one need no event graph.
                 value = trace_path(tasks, ends, counts)
                 values[known], trial[known], constant[known] = value, value, value
                 for r in range(classes):

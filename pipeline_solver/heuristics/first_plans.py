@@ -1,4 +1,4 @@
-"""A good plan before anything is listed: the plan that is known, or an even one made to fit, walked from."""
+"""A good plan before columns are listed: local search from the known plan, or from an even one made to fit."""
 
 from __future__ import annotations
 
@@ -16,37 +16,38 @@ from taylor.pipeline_solver.timing.evaluate import over_limits_mib
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 
 SLICE_TASKS = 3e7
-"""Tasks that a slice of a walk evaluates at most, about a quarter of a second: then the clock is asked."""
+"""Most tasks evaluated by a slice of a local search, about a quarter of a second: then the clock is checked."""
 
 COLD = 5e-5
-"""Last temperature of a walk, as a share of the step time."""
+"""Last temperature of a local search, as a fraction of the step time."""
 
 SHORT_TASKS, LONG_TASKS = 4e7, 1.6e9
-"""Tasks that a short walk evaluates at most, for the first plan, and a long one, where a problem is hard."""
+"""Most tasks evaluated by a short local search, for the first plan, and by a long one, where a problem is hard."""
 
 LEAST_MOVES, SHORT_MOVES, LONG_MOVES = 500, 10_000, 120_000
-"""Moves of any walk at least, of a short and of a long one at most."""
+"""Least moves of any local search, most of a short and of a long one."""
 
 HOT, ALTERNATING_HOT = (0.03, 0.01), (0.0075, 0.005)
-"""First temperatures of long walks, in turn, as shares of the step time; the latter where kinds alternate."""
+"""First temperatures of successive long searches, as fractions of the step time; the latter where kinds alternate."""
 
 ALTERNATING_COLD = 7.5e-4
-"""Last temperature of long walks where kinds alternate: these gain by beginning again more often."""
+"""Last temperature of long searches where kinds alternate: these gain by more frequent restarts."""
 
 STARTS, START_HOT = 16, (0.005, 0.01, 0.005, 0.02)
-"""Short walks from the start, where a problem is hard, and their first temperatures in turn."""
+"""Short searches from the start, where a problem is hard, and their successive first temperatures."""
 
 ENOUGH, SAME = 3, 1e-9
-"""Short walks that meet the best plan, or one as good within this share, before a problem counts as searched."""
+"""Short searches that must find the best plan, or one as good within this fraction, before a problem counts as
+searched."""
 
 
 class FirstPlans:
-    """The best plan that walks have found.
+    """The best plan of the local searches.
 
     Parameters
     ----------
     seed : int
-        Of the walks; without a time limit the result depends on it alone.
+        Of the local searches; without a time limit the result depends on it alone.
     """
 
     def __init__(self, problem: PipelineProblem, graph: EventGraph, seed: int, stopper: Stopper) -> None:
@@ -67,7 +68,7 @@ class FirstPlans:
         return self.walk.plan_of(self.state)
 
     def begin(self, known: PipelinePlan | None) -> None:
-        """Start from the plan that is known and from even ones, and walk a little from the best of them."""
+        """Start from the known plan and from even ones, with a short local search from the best of them."""
         starts = [] if known is None else [self.walk.state_of(known)]
         starts += [start for by_work in (True, False) if (start := self.walk.even(by_work)) is not None]
         for start in starts:
@@ -78,10 +79,11 @@ class FirstPlans:
             self._walk_from(self.state, min(SHORT_MOVES, SHORT_TASKS / self.size), 0.01)
 
     def start_again(self, seconds: float | None = None) -> bool:
-        """Short walks from where the first one began, for `seconds` at most; whether `ENOUGH` met the best plan.
+        """Run short searches from the first one's start, for `seconds` at most; return whether `ENOUGH` found the best
+        plan.
 
-        A dozen short walks meet better plans than one as long as all of them. What several have met, a long one
-        seldom betters.
+        A dozen short searches find better plans than one as long as all of them. A long one seldom improves a plan that
+        several have found.
         """
         until = np.inf if seconds is None else time.monotonic() + seconds
         met: list[float] = []
@@ -95,7 +97,7 @@ class FirstPlans:
         return False
 
     def go_on(self, attempt: int, seconds: float | None = None) -> None:
-        """A long walk from the best plan, of `seconds` at most: then it goes cold at once."""
+        """Run a long search from the best plan, of `seconds` at most: then it cools immediately."""
         if self.state is not None:
             until = None if seconds is None else time.monotonic() + seconds
             moves = min(LONG_MOVES, LONG_TASKS / self.size)
@@ -105,7 +107,8 @@ class FirstPlans:
     def _walk_from(
         self, state: State, most_moves: float, hot: float, until: float | None = None, cold: float = COLD
     ) -> float:
-        """Walk from a state as it cools down; the best step time met by a state that fits, inf without one."""
+        """Search from a state with falling temperature; return the best step time of a state that fits, inf without
+        one."""
         moves = max(LEAST_MOVES, int(most_moves))
         slices = max(1, int(np.ceil(moves * self.size / SLICE_TASKS)))
         scale = self.time if np.isfinite(self.time) else self.walk.time_of(state)
@@ -132,7 +135,7 @@ class FirstPlans:
             self.over, self.time, self.state = over, time, state
 
     def _exact(self, state: State) -> tuple[float, float]:
-        """MiB over the limits and step time of a state: the walk knows but the sum of what a choice adds to the tasks,
-        and nothing of states and the host."""
+        """Exact MiB over the limits and step time of a state: the search only knows the sum of a choice's task times,
+        and ignores states and the host."""
         plan = self.walk.plan_of(state)
         return over_limits_mib(self.problem, plan), self.graph.longest_path(chunk_durations(self.problem, plan))

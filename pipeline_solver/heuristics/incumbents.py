@@ -1,4 +1,4 @@
-"""The best plan of a search, and the two ways to a better one: the programme over the stages, and annealing."""
+"""The best plan of a search, and two ways to a better one: the dynamic programme over the stages, and annealing."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from taylor.pipeline_solver.heuristics.annealing import Annealer, Cooling
 from taylor.pipeline_solver.model.problem import PipelineProblem
 
 COLD = 5e-5
-"""Last temperature of annealing, as a share of the best step time."""
+"""Last temperature of annealing, as a fraction of the best step time."""
 
 HOT = (0.01, 0.003)
-"""First temperatures of annealing runs in a row, in turn, as such shares."""
+"""First temperatures of successive annealing runs, as such fractions."""
 
 ATTEMPTS, IN_VAIN = 12, 3
-"""Such runs at most, and how many without a better plan end them."""
+"""Most such runs, and number without a better plan after which they end."""
 
 
 class Incumbents:
-    """The best choice of one column a stage so far, judged by the event graph; every path met joins the cuts.
+    """The best choice of one column a stage so far, evaluated by the event graph; every path found joins the cuts.
 
     Parameters
     ----------
     paths : PathCuts
-        Judges choices, and keeps the paths that it met.
+        Evaluates choices, and keeps the paths found.
     seed : int
-        Of all that is drawn, here and by the search.
+        Of all random draws, here and in the search.
     """
 
     def __init__(self, problem: PipelineProblem, columns: ColumnSet, paths: PathCuts, seed: int) -> None:
@@ -51,7 +51,7 @@ class Incumbents:
 
     @property
     def pool(self) -> CutPool:
-        """The paths met."""
+        """The paths found."""
         return self.paths.pool
 
     def durations_of(self, chosen: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -66,17 +66,17 @@ class Incumbents:
         return length
 
     def take(self, best: NDArray[np.int64] | None, best_time: float) -> None:
-        """Keep a choice that another search has found and judged, when it is better."""
+        """Keep a choice that another search has found and evaluated, when it is better."""
         if best is not None and best_time < self.best_time:
             self.best, self.best_time = best, best_time
 
     @cached_property
     def annealer(self) -> Annealer:
-        """Made when first used: its neighbour tables take a while for many columns."""
+        """Built at first use: its neighbour tables take a while for many columns."""
         return Annealer(self.columns, self.paths.graph, self.paths.tails)
 
     def anneal(self, chosen: NDArray[np.int64], moves: int, hot: float) -> None:
-        """Anneal from a choice; `hot` is a share of the best step time."""
+        """Anneal from a choice; `hot` is a fraction of the best step time."""
         scale = self.best_time
         cooling = Cooling(moves, int(self.random.integers(2**31)), hot * scale, COLD * scale)
         _, best, cuts = self.annealer.run(chosen, self.pool, cooling)
@@ -93,7 +93,7 @@ class Incumbents:
         return weights + noise * self.random.random(len(weights)) if noise else weights
 
     def try_at_prices(self, master: Master | CountMaster, attempts: int) -> None:
-        """DP with the columns weighed by the LP's prices of their durations, with some noise."""
+        """DP with the columns weighted by the LP's dual values of their durations, with some noise."""
         prices = np.abs(master.prices().duration).reshape(-1)
         blocks = self.columns.durations.shape[1]
         weights = np.zeros(len(self.columns))
@@ -124,18 +124,19 @@ class Incumbents:
             self.anneal(chosen, self.anneal_moves() * 3 // 4, 0.003)
 
     def anneal_among(self, left: NDArray[np.bool_], costs: NDArray[np.float64], more: Callable[[], bool]) -> None:
-        """Anneal among the columns that are left: a plan better than the best one has no others.
+        """Anneal among the remaining columns: a plan better than the best one has no others.
 
-        Of the best plan's own columns some are gone, so each run begins with the DP's choice under one LP's prices.
+        Some of the best plan's columns are ruled out, so each run begins with the DP's choice under one LP's dual
+        values.
 
         Parameters
         ----------
         left : bool [columns]
             Some of every stage.
         costs : float64 [prices, columns]
-            Reduced costs under the prices of some LPs.
+            Reduced costs under the dual values of some LPs.
         more : callable
-            Whether there shall be another run.
+            Returns whether to run again.
         """
         part, numbers = self.columns.part(left)
         among = Incumbents(self.problem, part, self.paths, int(self.random.integers(2**31)))

@@ -1,9 +1,8 @@
-"""Annealing on plans themselves: borders between chunks and recomputed layers, whatever the number of interleaves.
+"""Annealing on plans: borders between chunks and recomputed layers, for any number of virtual stages.
 
-Where the configurations of a stage are too many to list, or before they are listed, a plan is a row of
-positions in the layer sequence and the recomputed layers of each chunk. Prefix sums over the sequence
-give what a chunk costs, so that a move costs little more than the longest path after it, and most moves
-are refused by the path cuts met before.
+Where a stage has too many columns to list, or before they are listed, a plan is a row of positions in the layer
+sequence and the recomputed layers of each chunk. Prefix sums over the sequence give the cost of a chunk, so a move
+costs little more than the longest path after it, and known path cuts reject most moves.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from taylor.pipeline_solver.timing.event_graph import EventGraph, partner_table
 
 
 class Stack(NamedTuple):
-    """What runs of layers cost: sums over the layers before each position 0 ... L.
+    """Costs of runs of layers: sums over the layers before each position 0 ... L.
 
     Parameters
     ----------
@@ -38,9 +37,9 @@ class Stack(NamedTuple):
     kept : float64 [modes + 1, L + 1]
         Activations of a micro-batch, MiB; without recompute first, then by searched mode.
     extra : float64 [cards, modes, L + 1]
-        Recompute time by card; of other choices what they add to all tasks together.
+        Recompute time by card; for other choices the time that they add to all tasks together.
     exposed : float64 [2, L + 1]
-        Under a pairing: what a forward, and a backward, takes longer for layers that have none beside them.
+        Under a pairing: additional time of a forward, and of a backward, for unpaired layers.
     """
 
     forward: NDArray[np.float64]
@@ -61,31 +60,32 @@ class Line(NamedTuple):
     lower, upper : int64 [C]
         Bounds on the layers of a chunk.
     fixed : int64 [modes, C]
-        Recomputed layers that are given; -1 leaves them free.
+        Given recomputed layers; -1 leaves them free.
     uniform : int64 [2]
         Mode and count of the one recompute choice for all chunks; mode -1 where there is none.
     besides : float64 [C]
-        Forward time besides the layers.
+        Forward time apart from the layers.
     alive : float64 [S, P, V]
-        Alive micro-batches by interleave; rows of zeros fill up.
+        Alive micro-batches by virtual stage; padded with rows of zeros.
     room : float64 [S, P]
-        MiB left for layers.
+        MiB available for layers.
     card : int64 [S]
-        Which of the cards, that have unlike time ratios, each stage lies on.
+        Card of each stage, where cards differ in time ratios.
     shares : float64 [cards, 3]
-        What a piece of the sequence takes of a chunk's forward time: forward, input gradient, weight gradient.
+        Times of a piece of the sequence as fractions of a chunk's forward time: forward, input gradient, weight
+        gradient.
     splits : float
         Pieces of a sequence.
     pace : float64 [S]
-        How many times as long the tasks of a stage take.
+        Factor on the times of a stage's tasks.
     until : float64 [7]
-        A number drawn below it, and not below the one before, makes a move of this kind; `walk_kernels` names them.
+        A random number below it, and not below the one before, selects a move of this kind; `walk_kernels` names them.
     beside : int64 [V, P]
         Under a pairing: `event_graph.partner_table`.
     positions : int
         `Pairing.positions`; -1 where it is None.
     pinned_exposed : float64 [2, C]
-        What pinned kinds expose in a chunk's forward and backward.
+        Exposed communication of pinned kinds in a chunk's forward and backward.
     """
 
     stage: NDArray[np.int64]
@@ -109,7 +109,7 @@ class Line(NamedTuple):
 
 
 class Cuts(NamedTuple):
-    """Path cuts met.
+    """Path cuts found.
 
     Parameters
     ----------
@@ -117,9 +117,9 @@ class Cuts(NamedTuple):
         Tails left out.
     constant : float64 [capacity]
     refused : int64 [capacity]
-        When a cut last refused a move, in moves.
+        Number of the last move that a cut rejected.
     known : int64 [2]
-        How many cuts there are, and the moves made so far.
+        Number of cuts, and of moves so far.
     """
 
     counts: NDArray[np.float64]
@@ -129,26 +129,26 @@ class Cuts(NamedTuple):
 
 
 CUTS = 400
-"""Path cuts that a walk remembers; of more, those that refused a move last."""
+"""Path cuts that a local search keeps; of more, those that rejected a move last."""
 
 
 UNTIL = (0.25, 0.5, 0.7, 0.82, 0.92, 0.92, 0.92)
 ALTERNATING_UNTIL = (0.25, 0.4, 0.45, 0.45, 0.45, 0.8, 0.95)
-"""Shares of a walk's moves by kind, summed up (`Line.until`). Where kinds alternate, a layer that moves far changes
-what every chunk between holds, and one in some hundred such moves is taken; of two sizes swapped, one in twenty."""
+"""Cumulative fractions of moves by kind (`Line.until`). Where kinds alternate, a layer that moves far changes the
+layers of every chunk between, and one in some hundred such moves is accepted; of swaps of two sizes, one in twenty."""
 
 SHORT_RUN = 5
-"""Layers of a kind in a row, on average, below which kinds alternate: a chunk then seldom holds one alone."""
+"""Average run of layers of a kind below which kinds alternate: a chunk then seldom has one kind alone."""
 
 
 def alternates(problem: PipelineProblem) -> bool:
-    """Whether the model has many short runs of layers of a kind."""
+    """Return whether the model has many short runs of layers of a kind."""
     runs = len(problem.placed_kinds)
     return runs > FEW_KINDS and problem.layers < SHORT_RUN * runs
 
 
 class PlanWalk:
-    """A problem's plans as borders and recomputed layers, and the walk over them."""
+    """A problem's plans as borders and recomputed layers, and the local search over them."""
 
     def __init__(self, problem: PipelineProblem, graph: EventGraph) -> None:
         self.problem, self.graph = problem, graph
@@ -173,7 +173,7 @@ class PlanWalk:
         return State(begin, np.array(taken, dtype=np.int64).reshape(len(taken), len(sizes)))
 
     def plan_of(self, state: State) -> PipelinePlan:
-        """The plan that a state stands for."""
+        """The plan of a state."""
         return plan_of_state(self.problem, state)
 
     def even(self, by_work: bool) -> State | None:
@@ -202,7 +202,7 @@ class PlanWalk:
         return State(begin, np.zeros((self.line.fixed.shape[0], C), dtype=np.int64))
 
     def fitted(self, state: State) -> tuple[float, float, State]:
-        """The least recompute that makes a state fit: MiB over the limits, step time, and the state with it."""
+        """The state with the least recompute that fits: MiB over the limits, step time, state."""
         fitted = state.copy()
         over = fit_all(self.stack, self.line, fitted.begin, fitted.taken)
         return float(over), self.time_of(fitted), fitted
@@ -213,7 +213,7 @@ class PlanWalk:
         return self.graph.longest_path(durations)
 
     def run(self, state: State, steps: int, seed: int, hot: float, cold: float) -> tuple[float, float, State, State]:
-        """Walk from a state whose recompute fits as far as it can.
+        """Search from a state whose recompute fits as far as possible.
 
         Parameters
         ----------
@@ -274,7 +274,7 @@ def _line(problem: PipelineProblem) -> Line:
     for (mode, v, s), count in problem.fixed_recompute.items():
         if mode in modes:
             fixed[modes.index(mode), place[v, s]] = count
-    # A chunk holds the layers that it is told to recompute.
+    # A chunk has at least its given recomputed layers.
     lower = np.maximum(lower, np.maximum(fixed, 0).sum(axis=0))
     uniform = (-1, 0)
     if problem.uniform_recompute:
@@ -322,5 +322,5 @@ def _until(problem: PipelineProblem) -> NDArray[np.float64]:
         return np.array(ALTERNATING_UNTIL)
     until = np.array(UNTIL)
     if problem.interleaves == 1:
-        until[STAGE:] = until[FAR]  # a stage has but one chunk
+        until[STAGE:] = until[FAR]  # a stage has one chunk only
     return until

@@ -9,7 +9,7 @@ from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineP
 from taylor.pipeline_solver.model.solution import FEASIBLE, Solution
 from taylor.pipeline_solver.model.uniform_rule import distinct_choices
 
-if TYPE_CHECKING:  # what a plan keeps to is asked without a solver
+if TYPE_CHECKING:  # the choice of a plan needs no solver
     from taylor.pipeline_solver.model.stopping import Stopper
 
 
@@ -56,9 +56,9 @@ def nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Soluti
 
 
 def first_plan(problem: PipelineProblem, seed: int, stopper: Stopper) -> Solution | None:
-    """A plan that keeps to a choice and fits, within a moment; None where none is met.
+    """A plan that follows a choice and fits, within a moment; None where none is found.
 
-    Even chunks with the first choice that fits, and where none does, short walks under the most frugal ones.
+    Even chunks with the first choice that fits; where none does, short local searches under the most frugal ones.
     """
     from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
     from taylor.pipeline_solver.heuristics.plan_walk import PlanWalk
@@ -69,7 +69,7 @@ def first_plan(problem: PipelineProblem, seed: int, stopper: Stopper) -> Solutio
     even = [walk.even(by_work) for by_work in (True, False)]
     found = [nearest(problem, walk.plan_of(state), "") for state in even if state is not None]
     if not any(found):
-        for choice in dict(distinct_choices(problem)).items():  # of each mode the greatest count
+        for choice in dict(distinct_choices(problem)).items():  # the greatest count of each mode
             first = FirstPlans(problem.replace(uniform_recompute=(choice,)), graph, seed, stopper)
             first.begin(None)
             if first.plan is not None:

@@ -1,6 +1,6 @@
-"""The compiled kernels of `plan_walk`: what chunks cost, the least recompute that fits, moves, and the walk itself.
+"""The compiled kernels of `plan_walk`: costs of chunks, the least recompute that fits, moves, and the local search.
 
-`stack`, `line`, `cuts` and the states are the tuples that `plan_walk` describes.
+`stack`, `line`, `cuts` and the states are the tuples described in `plan_walk`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB
 from taylor.pipeline_solver.timing.event_kernels import longest_path
 
 NEAR_CHUNKS = 3
-"""Chunks, in model order, that a layer moves at most in a near move."""
+"""Most chunks, in model order, that a layer passes in a near move."""
 
 SWAP_CHUNKS, SIZE_CHUNKS = 16, 8
-"""Chunks between two that swap their sizes, and that a size moves, at most."""
+"""Most chunks between two that swap sizes, and most that a size moves."""
 
 RECOMPUTE, NEAR, FAR, STAGE, RANGE, SWAP, SIZE = range(7)
-"""Kinds of moves, in the order of `Line.until`; what is left over moves two layers."""
+"""Kinds of moves, in the order of `Line.until`; the remaining moves are of two layers."""
 
 
 @compiled
@@ -48,7 +48,7 @@ def recompute_time(stack, line, begin, taken, k):  # type: ignore[no-untyped-def
 
 @compiled
 def stage_over(stack, line, begin, taken, s, row):  # type: ignore[no-untyped-def]
-    """MiB that stage s is over its limit at the worst of its alive vectors, whose number goes to `row` [1]."""
+    """MiB of stage s over its limit at the worst of its alive vectors, whose number is written to `row` [1]."""
     V = line.place.shape[0]
     states = 0.0
     kept = np.empty(V)
@@ -71,7 +71,7 @@ def stage_over(stack, line, begin, taken, s, row):  # type: ignore[no-untyped-de
 
 @compiled
 def set_given(line, begin, taken, k):  # type: ignore[no-untyped-def]
-    """Give chunk k the recompute that is not free, and no more than it has layers; whether that is possible."""
+    """Set chunk k's given recompute, at most its layers; return whether that is possible."""
     size = begin[k + 1] - begin[k]
     left = size
     for j in range(taken.shape[0]):
@@ -89,7 +89,7 @@ def set_given(line, begin, taken, k):  # type: ignore[no-untyped-def]
 
 @compiled
 def step_of(line, begin, taken, k, option, sign):  # type: ignore[no-untyped-def]
-    """Take one more (sign 1) or one less (-1) recomputed layer in chunk k; whether that can be.
+    """Recompute one more layer (sign 1) or one less (-1) in chunk k; return whether that is possible.
 
     Options below the number of modes M change mode `option`; those from M on exchange a layer of the first mode
     with one of mode `option` - M + 1.
@@ -117,10 +117,10 @@ def step_of(line, begin, taken, k, option, sign):  # type: ignore[no-untyped-def
 
 @compiled
 def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-def]
-    """Recompute as little on stage s as its memory asks, from what is taken; MiB that are over all the same.
+    """Adjust the recompute of stage s to the least that its memory needs; return the MiB still over.
 
-    More layers where a MiB costs the least time, then fewer where that saves the most; chunk `locked` (-1: none)
-    stays as it is.
+    Add layers where a MiB costs the least time, then remove some where that saves the most; chunk `locked` (-1: none)
+    stays unchanged.
     """
     V, M = line.place.shape[0], taken.shape[0]
     row = np.zeros(1, dtype=np.int64)
@@ -130,7 +130,7 @@ def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-
     options = 2 * M - 1 if M else 0
     over = stage_over(stack, line, begin, taken, s, row)
     while over > MEMORY_TOLERANCE_MIB:
-        # None yet; -1 would be a type of its own, with which `step_of` would be compiled once more.
+        # None yet; -1 would have another type, for which `step_of` would be compiled again.
         best, best_k, best_option = np.inf, line.place[0, s], options
         for v in range(V):
             k = line.place[v, s]
@@ -149,7 +149,7 @@ def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-
         if best_option == options:
             if locked < 0:
                 return over
-            locked = -1  # the other chunks alone cannot make room
+            locked = -1  # the other chunks alone cannot free enough memory
             continue
         step_of(line, begin, taken, best_k, best_option, 1)
         over = stage_over(stack, line, begin, taken, s, row)
@@ -174,7 +174,7 @@ def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-
 
 @compiled
 def fit_all(stack, line, begin, taken):  # type: ignore[no-untyped-def]
-    """`fit_stage` on all stages; MiB over in all."""
+    """`fit_stage` on all stages; total MiB over."""
     total = 0.0
     for s in range(line.place.shape[1]):
         total += fit_stage(stack, line, begin, taken, s, -1)
@@ -197,7 +197,7 @@ def chunk_blocks(stack, line, begin, taken, k, blocks, values):  # type: ignore[
     for b in range(directions):
         values[b] = line.shares[card, b] * forward
     values[1] += recompute_time(stack, line, begin, taken, k) / line.splits
-    # Combined passes: the layers that have none of the other chunk beside them expose their communication.
+    # Combined passes: the unpaired layers expose their communication.
     for j in range(line.beside.shape[1]):
         for d in range(2):
             at, exposed = directions + 2 * j + d, line.pinned_exposed[d, k]
@@ -236,7 +236,7 @@ def task_durations(stack, line, tails, begin, taken):  # type: ignore[no-untyped
 
 @compiled
 def move_layers(line, begin, source, target, count):  # type: ignore[no-untyped-def]
-    """Give `count` layers of one chunk to another, those between moving up; whether both may hold what they then do."""
+    """Move `count` layers of one chunk to another, shifting those between; return whether both stay within bounds."""
     if source == target:
         return False
     if begin[source + 1] - begin[source] - count < line.lower[source]:
@@ -254,7 +254,7 @@ def move_layers(line, begin, source, target, count):  # type: ignore[no-untyped-
 
 @compiled
 def swap_sizes(line, begin, one, other):  # type: ignore[no-untyped-def]
-    """Let two chunks hold as many layers as the other did, those between moving up; whether they may, and differ."""
+    """Swap the sizes of two chunks, shifting those between; return whether they differ and stay within bounds."""
     low, high = min(one, other), max(one, other)
     more = (begin[high + 1] - begin[high]) - (begin[low + 1] - begin[low])
     source, target = (high, low) if more > 0 else (low, high)
@@ -263,7 +263,8 @@ def swap_sizes(line, begin, one, other):  # type: ignore[no-untyped-def]
 
 @compiled
 def move_size(line, begin, source, target):  # type: ignore[no-untyped-def]
-    """Let one chunk hold what `source` did, each from there to it what its neighbour did; whether all may."""
+    """Move the size of `source` to one chunk, each between taking its neighbour's; return whether all stay within
+    bounds."""
     size = begin[source + 1] - begin[source]
     for k in range(source, target):
         begin[k + 1] = begin[k] + begin[k + 2] - begin[k + 1]
@@ -277,9 +278,9 @@ def move_size(line, begin, source, target):  # type: ignore[no-untyped-def]
 
 @compiled
 def propose(line, begin, taken, locked):  # type: ignore[no-untyped-def]
-    """Change `begin` and `taken` at random; whether anything came of it.
+    """Change `begin` and `taken` at random; return whether that succeeded.
 
-    `locked` [1] takes the chunk whose recompute is to stay, or -1.
+    `locked` [1] receives the chunk whose recompute must stay, or -1.
     """
     V, S = line.place.shape
     C, M = len(line.stage), taken.shape[0]
@@ -287,7 +288,7 @@ def propose(line, begin, taken, locked):  # type: ignore[no-untyped-def]
     locked[0] = -1
     draw = np.random.random()
     if M and line.uniform[0] < 0 and draw < until[RECOMPUTE]:
-        # Another recompute choice of one chunk; the stage's other chunks make up for it.
+        # Another recompute choice of one chunk; the stage's other chunks compensate.
         k = np.random.randint(C)
         sign = 1 if np.random.random() < 0.5 else -1
         locked[0] = k
@@ -304,7 +305,7 @@ def propose(line, begin, taken, locked):  # type: ignore[no-untyped-def]
         source, target = line.place[np.random.randint(V), s], line.place[np.random.randint(V), s]
         return move_layers(line, begin, source, target, 1)
     if draw < until[RANGE]:
-        # Between two interleaves on a range of stages.
+        # Between two virtual stages on a range of stages.
         v, w = np.random.randint(V), np.random.randint(V)
         low, high = np.random.randint(S), np.random.randint(S)
         moved = False
@@ -340,9 +341,10 @@ def assign(begin, taken, new_begin, new_taken):  # type: ignore[no-untyped-def]
 
 @compiled
 def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: ignore[no-untyped-def]
-    """Metropolis walk from state `now`; `best` takes the best state met. Returns its MiB over the limits and step time.
+    """Metropolis search from state `now`; `best` receives the best state. Returns its MiB over the limits and step
+    time.
 
-    While a state is over the limits, only how far it is over counts.
+    While a state is over the limits, only the MiB over count.
     """
     np.random.seed(seed)
     V, S = line.place.shape
@@ -377,7 +379,7 @@ def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: 
         if not propose(line, begin, taken, locked):
             assign(begin, taken, now.begin, now.taken)
             continue
-        # A chunk whose layers are others of the same kinds costs what it did.
+        # A chunk with other layers of the same kinds keeps its cost.
         for s in range(S):
             touched[s] = False
         for k in range(C):
