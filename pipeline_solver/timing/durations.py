@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 
 def schedule_of(problem: PipelineProblem) -> Schedule:
-    """The checked task order that a problem's spec names (built once, then remembered)."""
+    """The checked task order of a problem's schedule (built once, then cached)."""
     return build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
 
 
@@ -27,22 +27,22 @@ def graph_of(problem: PipelineProblem) -> EventGraph:
 
 
 def has_weight_gradient(problem: PipelineProblem) -> bool:
-    """Whether the schedule runs weight gradients as tasks of their own."""
+    """Return whether the schedule runs weight gradients as separate tasks."""
     return problem.schedule.traits.split_backward
 
 
 def chunk_durations(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.float64]:
     """Duration of every class, float64 [R] (`event_graph` numbers them), in body-layer forward times.
 
-    Forward f = Σ φ·x, plus the embedding on the first and the head on the last chunk; backward
-    β·f + Σ ρ·φ·r, and what other choices add. Where the schedule has weight-gradient tasks these take the share
-    `weight_gradient_share` of β·f, and recompute stays with the input gradient. A task on one piece
-    of a split sequence takes 1/splits of its chunk's time.
+    Forward f = Σ φ·x, plus the embedding on the first and the head on the last chunk; backward β·f + Σ ρ·φ·r, and the
+    times of other choices. Where the schedule has weight-gradient tasks these take the fraction `weight_gradient_share`
+    of β·f, and recompute stays with the input gradient. A task on one piece of a split sequence takes 1/splits of its
+    chunk's time.
 
     Raises
     ------
     KeyError
-        When the plan holds a recompute mode whose price the problem does not know.
+        If the plan has a recompute mode whose cost the problem lacks.
     """
     S, V = problem.stages, problem.interleaves
     schedule = schedule_of(problem)
@@ -68,7 +68,7 @@ def chunk_durations(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.
         grids = [np.array(plan.layers.get(kind.name, np.zeros((V, S))), dtype=np.int64) for kind in problem.free_kinds]
         exposed = exposed_times(problem, np.stack(grids).transpose(2, 1, 0), problem.free_kinds)
         exposed = exposed.transpose(0, 2, 1)
-        for kind in problem.pinned_kinds:  # never beside another layer
+        for kind in problem.pinned_kinds:  # never paired
             times = np.tile(kind.exposed, len(exposed) // 2)
             exposed = exposed + times[:, None, None] * np.array(plan.layers[kind.name])
     blocks = duration_blocks(problem, forward, extra, np.arange(S), exposed)
@@ -77,12 +77,12 @@ def chunk_durations(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.
 
 
 def times_of(choice: LayerChoice) -> NDArray[np.float64]:
-    """What a choice adds to forward, backward and weight gradient of a layer, float64 [3]."""
+    """Time that a choice adds to forward, backward and weight gradient of a layer, float64 [3]."""
     return np.array([choice.forward, choice.backward, choice.weight_gradient])
 
 
 def _times(ratio: Array, forward: Array) -> Array:
-    """A multiple of times, 0 of them too, that leaves infinite ones infinite."""
+    """A multiple of times that keeps infinite ones infinite, also for a factor of 0."""
     held = np.isfinite(forward)
     return np.multiply(ratio, forward, where=held, out=np.where(held, 0.0, np.inf))
 
@@ -94,19 +94,19 @@ def duration_blocks(
     stage: NDArray[np.int64] | int,
     exposed: NDArray[np.float64] | None = None,
 ) -> list[NDArray[np.float64]]:
-    """Time of a task of each direction from chunks' forward time and what recompute and other choices add to it.
+    """Time of a task of each direction from chunks' forward time and the added times of recompute and other choices.
 
     Parameters
     ----------
     forward : float64 [...]
-        Infinite where a stage cannot hold a chunk: its tasks then take for ever in every direction.
+        Infinite where a stage cannot have a chunk; so are then its tasks in every direction.
     extra : float64 [3, ...]
         Added to forward, backward and weight gradient.
     stage : int64
-        The chunks' stages, in a shape that goes with theirs.
+        The chunks' stages, in a compatible shape.
     exposed : float64 [2 (1 + P), ...], optional
-        Under a pairing: what is exposed of the chunks' communication in a forward and a backward that run alone, and in
-        those beside each interleave of `partner_table`.
+        Under a pairing: exposed communication of the chunks in a forward and a backward that run alone, and in those
+        combined with each virtual stage of `partner_table`.
     """
     weight = has_weight_gradient(problem)
     share = problem.weight_gradient_share if weight else 0.0
@@ -114,7 +114,7 @@ def duration_blocks(
     blocks = [forward, _times(ratio * (1.0 - share), forward) + extra[1]]
     if weight:
         blocks.append(_times(ratio * share, forward))
-    if problem.choices:  # recompute alone adds to nothing but the backward
+    if problem.choices:  # recompute alone only adds to the backward
         blocks[0] = forward + extra[0]
         blocks[-1] = blocks[-1] + extra[2]
     if exposed is not None:
@@ -126,12 +126,12 @@ def duration_blocks(
 def exposed_times(
     problem: PipelineProblem, layers: NDArray[np.integer], kinds: Sequence[LayerKind]
 ) -> NDArray[np.float64]:
-    """What is exposed of the communication of stages whose chunks hold so many layers, by `duration_blocks`' rows.
+    """Exposed communication of stages by their chunks' layers, in the rows of `duration_blocks`.
 
     Parameters
     ----------
     layers : int [n, V, K]
-        Of each of `kinds`, which are in model order.
+        Of each of `kinds`, in model order.
 
     Returns
     -------
@@ -160,10 +160,9 @@ def exposed_times(
 def exposed_of_stage(
     problem: PipelineProblem, s: int, layers: NDArray[np.integer], ordered: bool = True
 ) -> NDArray[np.float64]:
-    """`exposed_times` of a stage, pinned kinds included, whose chunks hold so many layers of the placed kinds.
+    """`exposed_times` of a stage by its chunks' layers of the placed kinds, pinned kinds included.
 
-    Where the kinds do not stand in the problem's order, every layer of a combined pass counts as one with another
-    beside it.
+    Where the kinds are not in the problem's order, every layer of a combined pass counts as paired.
     """
     found = exposed_times(problem, layers, problem.placed_kinds)
     if not ordered:
@@ -172,7 +171,8 @@ def exposed_of_stage(
 
 
 def pinned_exposed(problem: PipelineProblem, s: int, rows: int) -> NDArray[np.float64]:
-    """What the pinned kinds expose in the chunks of a stage, in so many rows of `exposed_times`, float64 [rows, V]."""
+    """Exposed communication of the pinned kinds in a stage's chunks, in `rows` rows of `exposed_times`, float64 [rows,
+    V]."""
     schedule, found = schedule_of(problem), np.zeros((rows, problem.interleaves))
     for v in range(problem.interleaves):
         for kind in problem.pinned_at(schedule.position(v, s)):

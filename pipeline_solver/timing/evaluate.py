@@ -1,4 +1,4 @@
-"""What a given plan costs: step time, memory by stage, and where the step's idle time comes from."""
+"""Evaluation of a given plan: step time, memory by stage, and the causes of the step's idle time."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from taylor.pipeline_solver.timing.event_graph import EventGraph
 
 
 def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
-    """Report a plan in every figure of a solution, without solving anything.
+    """Evaluate a plan in every figure of a solution, without a solve.
 
     Returns
     -------
     Solution
-        With status `FEASIBLE`, or `OVER_LIMIT` where `message` says which stages are over their limit; no bound.
+        With status `FEASIBLE`, or `OVER_LIMIT` with the stages over their limit in `message`; no bound.
 
     Raises
     ------
     ValueError
-        When the plan uses a recompute mode whose costs the problem does not know.
+        If the plan has a recompute mode whose cost the problem lacks.
     """
     began = time.monotonic()
     known = {*problem.recompute_ratio, *problem.choices}
@@ -69,7 +69,7 @@ def step_time(problem: PipelineProblem, plan: PipelinePlan) -> float:
 
 
 def peak_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
-    """Peak memory of every stage, MiB [S]: static + layers + what live micro-batches keep, at the worst moment."""
+    """Peak memory of every stage, MiB [S]: static + layers + activations of live micro-batches, at the worst moment."""
     fixed = np.array(problem.static_mib, dtype=float)
     kept = np.zeros((problem.interleaves, problem.stages))
     by_kind = plan.recompute_by_kind()
@@ -86,7 +86,7 @@ def peak_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float
 
 
 def host_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
-    """What one device of every stage keeps on its host at the worst moment, MiB [S]."""
+    """Peak host memory of one device of every stage, MiB [S]."""
     fixed, kept = np.zeros(problem.stages), np.zeros((problem.interleaves, problem.stages))
     by_kind = plan.recompute_by_kind()
     for kind in problem.kinds:
@@ -98,7 +98,7 @@ def host_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float
 
 
 def over_limits_mib(problem: PipelineProblem, plan: PipelinePlan) -> float:
-    """What all stages need beyond their limits, of devices and of hosts that are bounded, MiB."""
+    """Memory of all stages beyond their limits, of devices and of bounded hosts, MiB."""
     needs = [(peak_memory_mib(problem, plan), problem.limit_mib)]
     if problem.bounds_host:
         needs.append((host_memory_mib(problem, plan), problem.host_limit_mib))
@@ -106,7 +106,7 @@ def over_limits_mib(problem: PipelineProblem, plan: PipelinePlan) -> float:
 
 
 def host_link_shares(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
-    """Share of the step for which the link to the host is busy in each direction, by stage [S]."""
+    """Fraction of the step in which the host link is busy in each direction, by stage [S]."""
     step = step_time(problem, plan)
     busy = np.zeros(problem.stages)
     by_kind = plan.recompute_by_kind()
@@ -118,7 +118,7 @@ def host_link_shares(problem: PipelineProblem, plan: PipelinePlan) -> tuple[floa
 
 
 def _at_worst(problem: PipelineProblem, fixed: NDArray[np.float64], kept: NDArray[np.float64]) -> tuple[float, ...]:
-    """What is fixed [S], and what live micro-batches keep in each chunk [V, S] at the worst moment, together."""
+    """Sum at the worst moment of fixed memory [S] and the memory that live micro-batches keep in each chunk [V, S]."""
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     return tuple(
         float(fixed[s] + (vectors @ kept[:, s]).max(initial=0.0)) for s, vectors in enumerate(alive_vectors(schedule))
@@ -126,7 +126,7 @@ def _at_worst(problem: PipelineProblem, fixed: NDArray[np.float64], kept: NDArra
 
 
 def bubble_shares(problem: PipelineProblem, plan: PipelinePlan) -> BubbleShares:
-    """Attribute the part of the step in which an average stage does no first-time work, as shares of the step.
+    """Attribute the part of the step in which an average stage does no first-time work, as fractions of the step.
 
     In sequence, with T the step and w an average stage's forward and backward work without recompute:
     `ideal` = (T0 − w) / T, T0 the step when that work lies evenly on all chunks and transfers take no

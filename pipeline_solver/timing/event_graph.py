@@ -3,13 +3,14 @@
 A node is a task; it starts when the task before it on its stage has ended and the task that it
 depends on has ended, plus the transfer lag where that edge crosses stages. The step ends when every
 stage has ended its last task and then its tail. Every path gives a lower bound that is linear in the
-durations, `counts @ durations + lag`, and the longest path attains it. A path's lag is told by how many of its edges
-have each of the unlike transfer times, so that paths that differ in nothing else have the same to the last digit.
+durations, `counts @ durations + lag`, and the longest path attains it. A path's lag is computed from its number of
+edges of each distinct transfer time, so that paths with the same numbers have the same lag to the last digit.
 
 Duration classes: (direction * V + v) * S + s for a task of a direction (0 forward, 1 backward, 2 weight
 gradient where the schedule has it) in chunk (v, s), then D * V * S + s for the tail of stage s. Where passes are
-combined, a forward and a backward have two directions more for each interleave beside which a chunk's tasks run:
-after those of the schedule, forward and backward beside the first such interleave (`partner_table`), then the next.
+combined, a forward and a backward have two more directions for each virtual stage with which a chunk's tasks are
+combined: after those of the schedule, forward and backward with the first such virtual stage (`partner_table`), then
+the next.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from taylor.pipeline.schedule import Schedule, ScheduleSpec
 from taylor.pipeline_solver.timing import event_paths
 
 FEW_TASKS = 20_000
-"""Tasks up to which plain sweeps are done before the compiler is loaded, which takes longer."""
+"""Most tasks for plain sweeps while the compiler is not loaded, which takes longer."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class EventGraph:
     task_class : int32 [tasks]
         Duration class of each node.
     level : int16 [tasks]
-        Which of `lags` the edge from `needed` takes; -1 where it stays on its stage.
+        Index into `lags` of the edge from `needed`; -1 inside a stage.
     last : int32 [S]
         Node of the last task of each stage.
     place : int64 [S, tasks of a stage]
@@ -67,7 +68,7 @@ class EventGraph:
     def from_schedule(cls, schedule: Schedule, lag: float | Sequence[float], *, combined: bool = False) -> EventGraph:
         """The graph of a schedule with a transfer time `lag` (body-layer forward times) between stages (`edge_lags`).
 
-        With `combined`, tasks that run beside another in one pass have classes of their own.
+        With `combined`, tasks of combined passes have separate classes.
 
         Raises
         ------
@@ -98,7 +99,7 @@ class EventGraph:
 
     @property
     def crosses(self) -> NDArray[np.bool_]:
-        """Whether the edge from `needed` crosses stages, bool [tasks]."""
+        """Edges from `needed` that cross stages, bool [tasks]."""
         crosses: NDArray[np.bool_] = self.level >= 0
         return crosses
 
@@ -109,7 +110,7 @@ class EventGraph:
         return found
 
     def lag_of(self, crossings: NDArray[np.int64]) -> float:
-        """Lag of a path with so many edges of each level, int64 [levels]."""
+        """Lag of a path by its number of edges of each level, int64 [levels]."""
         return float(crossings @ self.lags)
 
     @property
@@ -134,7 +135,7 @@ class EventGraph:
     def critical_path(
         self, durations: NDArray[np.float64], prefer: int = 0
     ) -> tuple[float, NDArray[np.float64], float]:
-        """Step time, how often each class is on a longest path (float64 [R]), and the path's lag.
+        """Step time, class counts of a longest path (float64 [R]), and the path's lag.
 
         ``prefer`` breaks ties: 0 follows the stage's own order back, 1 the dependency.
         """
@@ -165,7 +166,7 @@ class EventGraph:
 
 
 def partner_table(schedule: Schedule) -> NDArray[np.int64]:
-    """The interleaves beside which the tasks of each interleave run, in rising order, int64 [V, P]; -1 fills up."""
+    """Virtual stages with which each one's tasks are combined, in rising order, int64 [V, P]; padded with -1."""
     beside, of = partners(schedule), schedule.order[:, :, 1]
     found = [np.unique(beside[(of == v) & (beside >= 0)]) for v in range(schedule.interleaves)]
     table = np.full((len(found), max(map(len, found))), -1, dtype=np.int64)
@@ -177,7 +178,7 @@ def partner_table(schedule: Schedule) -> NDArray[np.int64]:
 def _combined(
     schedule: Schedule, task_class: NDArray[np.int32], place: NDArray[np.int64]
 ) -> tuple[int, NDArray[np.int32]]:
-    """Number of directions, and the duration class of each node, where combined passes have their own."""
+    """Number of directions, and the duration class of each node, with separate classes for combined passes."""
     table, beside, order = partner_table(schedule), partners(schedule), schedule.order
     stage, at = np.nonzero(beside >= 0)
     of = order[stage, at, 1]
@@ -189,7 +190,7 @@ def _combined(
 
 
 def edge_lags(schedule: Schedule, lag: float | Sequence[float]) -> NDArray[np.float64]:
-    """Transfer time of what each block of tasks waits for, float64 [S, D·V]; 0 where that is on the same stage.
+    """Transfer time of the input of each block of tasks, float64 [S, D·V]; 0 where it is on the same stage.
 
     Parameters
     ----------
@@ -207,7 +208,7 @@ def edge_lags(schedule: Schedule, lag: float | Sequence[float]) -> NDArray[np.fl
 
 
 def _sweeps(tasks: int) -> Any:
-    """The module whose sweeps are the quickest for so many tasks: one evaluation must not wait for a compiler."""
+    """The module with the quickest sweeps for `tasks` tasks: one evaluation must not wait for a compiler."""
     if tasks <= FEW_TASKS and not _are_compiled():
         return event_paths
     from taylor.pipeline_solver.timing import event_kernels
@@ -216,7 +217,7 @@ def _sweeps(tasks: int) -> Any:
 
 
 def _are_compiled() -> bool:
-    """Whether the compiler is loaded, and has the sweeps in memory or on the disk."""
+    """Return whether the compiler is loaded, with the sweeps in memory or on disk."""
     if "numba" not in sys.modules:
         return False
     from taylor.base.compiled import are_kept

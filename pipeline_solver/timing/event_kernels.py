@@ -8,7 +8,7 @@ from taylor.base.compiled import compiled
 from taylor.pipeline_solver.timing import event_paths
 
 TIE = 1e-9
-"""Two ways into a node count as equally long when they differ by less than this share of the makespan."""
+"""Two paths into a node count as equally long when they differ by less than this fraction of the makespan."""
 
 longest_path = compiled(event_paths.longest_path)
 level_order = compiled(event_paths.level_order)
@@ -18,7 +18,7 @@ level_order = compiled(event_paths.level_order)
 def critical_path(  # type: ignore[no-untyped-def]
     before, needed, task_class, edge_lag, last, durations, ends, prefer, level, levels
 ):
-    """Step time, class counts of one longest path, and how many of its edges have each lag, int64 [levels]."""
+    """Step time, class counts of one longest path, and its number of edges of each lag, int64 [levels]."""
     time = longest_path(before, needed, task_class, edge_lag, last, durations, ends)
     stages = last.shape[0]
     tails = durations.shape[0] - stages

@@ -1,4 +1,4 @@
-"""The sweeps over an event graph that everybody needs, as plain Python; `event_kernels` has them compiled."""
+"""The common sweeps over an event graph in plain Python; `event_kernels` has them compiled."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def level_order(blocks, pieces_at, source_stage, source_block, pieces, whole):  
                     place = where[feeder, source_block[s, blocks[s, k]] * pieces + pieces_at[s, k]]
                     source = feeder * tasks + place
                     if feeder != s and whole[feeder, place]:
-                        source += 1  # handed over with the weight gradient behind it
+                        source += 1  # sent with the weight gradient behind it
                     if level[source] < 0:
                         break
                     other[mine] = source
