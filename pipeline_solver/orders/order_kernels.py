@@ -1,8 +1,8 @@
-"""Branch and bound and local search over the orders of a pipeline's tasks, compiled (`order_search` says what of).
+"""Branch and bound and local search over the orders of a pipeline's tasks, compiled (see `order_search`).
 
-Tasks of one block (direction · V + interleave) on a stage run their micro-batches in turn, so that an order is a word
-of blocks for each stage. A partial order is the number of tasks that each stage has begun of each block, when they
-end, and when the stage is free.
+Tasks of one block (direction · V + virtual stage) on a stage run their micro-batches in order, so an order is a word of
+blocks for each stage. A partial order is the number of tasks of each block that each stage has begun, their ends, and
+the time when the stage is free.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import numpy as np
 from taylor.base.compiled import compiled
 
 FULL, BOUND, STOPPED = 0, 1, 2
-"""How a branch and bound ended: every order was looked at; the bound was met; the limit of nodes was reached."""
+"""End of a branch and bound: every order was examined; the bound was met; the node limit was reached."""
 
 WEIGHT = 2
-"""The block of weight gradients where there is one interleave; only then is `gap` more than 0."""
+"""The block of weight gradients without virtual stages; only then is `gap` above 0."""
 
 EPSILON = 1e-9
-"""Times that differ by less than this share are the same."""
+"""Times that differ by less than this fraction are equal."""
 
 
 @compiled
 def work_between(s, k, n, counts, before, dur, gap):  # type: ignore[no-untyped-def]
-    """Work of stage s that must come before task n of block k, of the tasks that are not counted yet."""
+    """Work of stage s that must come before task n of block k, of the tasks not counted yet."""
     work = (n - counts[k, s]) * dur[k, s]
     for j in range(before.shape[0]):
         if before[j, k, s] and n + 1 > counts[j, s]:
             work += (n + 1 - counts[j, s]) * dur[j, s]
     if gap[s] > 0 and k != WEIGHT:
-        # The memory holds `gap` micro-batches: before forward n ends weight gradient n - gap.
+        # Memory suffices for `gap` micro-batches: before forward n ends weight gradient n - gap.
         if n - gap[s] + 1 > counts[WEIGHT, s]:
             work += (n - gap[s] + 1 - counts[WEIGHT, s]) * dur[WEIGHT, s]
         if k == 0 and n - gap[s] + 1 > counts[1, s]:
@@ -55,7 +55,7 @@ def tails_of(chain, micro_batches, dur, feeder_stage, feeder_block, before, gap,
                 best = max(best, dur[k, s] + tails[k, n + 1, s])
             if gap[s] > 0 and k == WEIGHT and n + gap[s] < m:
                 best = max(best, dur[0, s] + tails[0, n + gap[s], s])
-            # Everything on the stage that follows this task, and of that what must come before the last task of j.
+            # All tasks of the stage after this one, and those of them that must come before the last task of j.
             whole = (m - 1 - n) * dur[k, s]
             for j in range(K):
                 if before[k, j, s]:
@@ -79,7 +79,7 @@ def tails_of(chain, micro_batches, dur, feeder_stage, feeder_block, before, gap,
 
 @compiled
 def bound_of(chain, m, dur, feeder_stage, feeder_block, before, gap, lag, tail, tails, counts, ends, clock, heads):  # type: ignore[no-untyped-def]
-    """A bound on the step time of every order that begins as the partial one does."""
+    """Lower bound on the step time of every order that begins with the partial one."""
     K, S = dur.shape
     bound = 0.0
     for s in range(S):
@@ -119,7 +119,7 @@ def bound_of(chain, m, dur, feeder_stage, feeder_block, before, gap, lag, tail, 
 
 @compiled
 def frontier(m, feeder_stage, feeder_block, lag, counts, ends, clock, out):  # type: ignore[no-untyped-def]
-    """What of the past matters to the rest: when stages are free and inputs there; returns how many figures."""
+    """Write the state that matters to the rest, the times when stages are free and inputs ready; return its length."""
     K, S = counts.shape
     size = 0
     for s in range(S):
@@ -141,24 +141,24 @@ def frontier(m, feeder_stage, feeder_block, lag, counts, ends, clock, out):  # t
 def branch_and_bound(  # type: ignore[no-untyped-def]
     chain, m, dur, feeder_stage, feeder_block, before, gap, lag, tail, kept, room, salts, to_beat, most_nodes, slots
 ):
-    """The best order that takes less than `to_beat`, by branching on who is next on the stage that is ready first.
+    """The best order that takes less than `to_beat`, by branching on the next task of the stage that is ready first.
 
-    Giffler and Thompson's scheme (1960): of all tasks that can begin, one would end first; on its stage one of those
-    that can begin before then is next. Where memory is shared by several interleaves a forward may have to wait for
-    others, though: then «not yet» is a branch too. A partial order is left when its bound is no better than the best
-    order, or when another one with the same tasks was ready as early everywhere.
+    Giffler and Thompson's scheme (1960): of all tasks that can begin, one would end first; the next task of its stage
+    is one of those that can begin before then. Where several virtual stages use the same memory a forward may have to
+    wait for others: then «not yet» is a branch, too. A partial order is abandoned when its bound is no better than the
+    best order, or when another one with the same tasks was ready as early everywhere.
 
     Parameters
     ----------
     kept : float64 [blocks, S]
         Memory that a task takes (forward) or gives back (the last of its micro-batch's tasks: negative).
     salts : uint64 [blocks, m + 1, S]
-        Random numbers by which partial orders are told apart, and `slots` how many are remembered.
+        Random numbers to hash partial orders; `slots` is the number of those kept.
 
     Returns
     -------
     tuple
-        Step time (`to_beat` when none is better), the words int16 [S, tasks], how it ended, nodes, bound of the root.
+        Step time (`to_beat` when none is better), the words int16 [S, tasks], end, nodes, bound of the root.
     """
     K, S = dur.shape
     per_stage = K * m
@@ -179,7 +179,7 @@ def branch_and_bound(  # type: ignore[no-untyped-def]
         chain, m, dur, feeder_stage, feeder_block, before, gap, lag, tail, tails, counts, ends, clock, heads
     )
     deep = 2 * total + 4
-    # Branches of every depth: stage, block (or -1 - block: not yet), bound; and what to restore.
+    # Branches of every depth: stage, block (or -1 - block: not yet), bound; and the state to restore.
     branch_block = np.zeros((deep, K + 1), dtype=np.int64)
     branch_bound = np.zeros((deep, K + 1))
     branch_count = np.zeros(deep, dtype=np.int64)
@@ -270,7 +270,7 @@ def branch_and_bound(  # type: ignore[no-untyped-def]
                                 begin = max(begin, ends[j, n, u] + lag[k, s])
                             if k != which and begin >= first_end - slack:
                                 continue
-                            # What this branch can reach.
+                            # Bound of this branch.
                             was = clock[s]
                             clock[s] = begin + dur[k, s]
                             ends[k, n, s] = clock[s]
@@ -296,7 +296,7 @@ def branch_and_bound(  # type: ignore[no-untyped-def]
                             count += 1
                         branch_count[depth] = count
         else:
-            # Take back what this depth did last.
+            # Undo the last move of this depth.
             s = branch_stage[depth]
             k = taken[depth]
             held[:, s] = old_held[depth]

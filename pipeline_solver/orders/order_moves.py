@@ -1,4 +1,4 @@
-"""Local search over the orders of a pipeline's tasks, compiled: one task of a stage goes earlier or later."""
+"""Local search over the orders of a pipeline's tasks, compiled: one task of a stage moves earlier or later."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy as np
 from taylor.base.compiled import compiled
 
 SMALL = 1e-4
-"""Weight of the mean end of the stages beside the step time: of orders that take as long, the tighter one is kept."""
+"""Weight of the stages' mean end relative to the step time: of equally long orders, the tighter one is kept."""
 
 
 @compiled
 def play(words, m, dur, feeder_stage, feeder_block, lag, tail, ends, at, counts, clock):  # type: ignore[no-untyped-def]
-    """Step time of the orders; infinite where they deadlock. Fills when each task of a block ends, [K, m, S]."""
+    """Step time of the orders; infinite where they deadlock. Fills the end of each task of a block, [K, m, S]."""
     S, tasks = words.shape
     at[:] = 0
     counts[:] = 0
@@ -47,7 +47,7 @@ def play(words, m, dur, feeder_stage, feeder_block, lag, tail, ends, at, counts,
 
 @compiled
 def fits(word, change, room, s):  # type: ignore[no-untyped-def]
-    """Whether a stage's order never needs more than its room."""
+    """Return whether a stage's order fits its memory at all times."""
     load = 0.0
     for k in word:
         load += change[k, s]
@@ -58,7 +58,7 @@ def fits(word, change, room, s):  # type: ignore[no-untyped-def]
 
 @compiled
 def finish_of(words, m, dur, feeder_stage, feeder_block, lag, tail, change, room):  # type: ignore[no-untyped-def]
-    """Step time of the orders; infinite where a stage has no room for them or they deadlock."""
+    """Step time of the orders; infinite where they do not fit a stage's memory or they deadlock."""
     K, S = dur.shape
     for s in range(S):
         if not fits(words[s], change, room[s], s):
@@ -70,14 +70,14 @@ def finish_of(words, m, dur, feeder_stage, feeder_block, lag, tail, change, room
 
 @compiled
 def dispatch(chain, m, dur, feeder_stage, feeder_block, lag, tail, change, room, most_ahead, patience):  # type: ignore[no-untyped-def]
-    """Orders made by rules: whoever can begin first is next; of those, backwards before forwards before weights.
+    """Orders by rules: the task that can begin first is next; among ties, backwards before forwards before weights.
 
     Parameters
     ----------
     most_ahead : float64 [S]
-        Micro-batches that a stage may keep, over its interleaves.
+        Micro-batches that a stage may keep, over its virtual stages.
     patience : float
-        A weight gradient runs only where nothing else can begin within this share of its time.
+        A weight gradient runs only where nothing else can begin within this fraction of its time.
     """
     K, S = dur.shape
     V = K // 3
@@ -131,10 +131,10 @@ def dispatch(chain, m, dur, feeder_stage, feeder_block, lag, tail, change, room,
 
 @compiled
 def improve(words, m, dur, feeder_stage, feeder_block, lag, tail, change, room, rounds, heat, target, seed):  # type: ignore[no-untyped-def]
-    """Simulated annealing from given orders: the best ones met, and their step time.
+    """Simulated annealing from given orders: the best ones found, and their step time.
 
-    A move takes one task of a stage to another place near it. `heat` is the first temperature as a share of the
-    step time; it falls to nothing over `rounds` moves. Ends early when `target` is reached.
+    A move takes one task of a stage to another place near it. `heat` is the first temperature as a fraction of the step
+    time; it falls to 0 over `rounds` moves. Ends early when `target` is reached.
     """
     np.random.seed(seed)
     K, S = dur.shape

@@ -1,4 +1,4 @@
-"""The tasks of a pipeline whose order is to be chosen: how long they take, what they keep, what they wait for."""
+"""The tasks of a pipeline with open order: their times, memory and dependences."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from taylor.pipeline_solver.timing.event_graph import edge_lags
 
 @dataclass(frozen=True)
 class OrderProblem:
-    """One plan's tasks; a block is direction · V + interleave, and there are K = 3V on every stage.
+    """One plan's tasks; a block is direction · V + virtual stage, and there are K = 3V on every stage.
 
     Parameters
     ----------
     schedule : Schedule
-        Any order of the same tasks: what is looked at is where chunks stand.
+        Any order of the same tasks: only the places of chunks are used.
     durations : float64 [K, S]
         Time of a task.
     lag : float64 [K, S]
-        Time that the transfer takes of what a task waits for; 0 where that is on its own stage.
+        Transfer time of a task's input; 0 where it is on the same stage.
     tail : float64 [S]
         Time after a stage's last task.
     kept_mib : float64 [V, S]
-        What a micro-batch leaves alive in a chunk from its forward to its weight gradient.
+        Memory of a micro-batch in a chunk from its forward to its weight gradient.
     room_mib : float64 [S]
-        What a stage has for that.
+        Memory of a stage for that.
     """
 
     schedule: Schedule
@@ -46,12 +46,12 @@ class OrderProblem:
 
     @classmethod
     def of(cls, problem: PipelineProblem, plan: PipelinePlan) -> OrderProblem:
-        """The tasks of a plan under a problem whose schedule runs weight gradients apart.
+        """The tasks of a plan under a problem whose schedule has separate weight gradients.
 
         Raises
         ------
         ValueError
-            When it does not, or cuts sequences into pieces, or the host's memory has a limit too.
+            If it has none, or cuts sequences into pieces, or host memory has a limit, too.
         """
         schedule = schedule_of(problem)
         if schedule.directions <= WEIGHT_GRADIENT or problem.schedule.seq_splits > 1:
@@ -82,7 +82,7 @@ class OrderProblem:
 
     @cached_property
     def chain(self) -> NDArray[np.int64]:
-        """(block, stage) of a micro-batch's tasks, each after what it waits for, int64 [3VS, 2]."""
+        """(block, stage) of a micro-batch's tasks, each after its inputs, int64 [3VS, 2]."""
         chunks = [self.schedule.chunk_at(place) for place in range(self.schedule.chunks)]
         V = self.schedule.interleaves
         ahead = [(FORWARD * V + v, s) for v, s in chunks]
@@ -91,7 +91,7 @@ class OrderProblem:
 
     @cached_property
     def before(self) -> NDArray[np.bool_]:
-        """Whether a micro-batch's task of block j comes before that of block k on a stage, bool [K, K, S]."""
+        """Precedence of a micro-batch's task of block j over that of block k on a stage, bool [K, K, S]."""
         K, S = self.durations.shape
         V = self.schedule.interleaves
         result = np.zeros((K, K, S), dtype=np.bool_)
@@ -108,7 +108,7 @@ class OrderProblem:
 
     @cached_property
     def gap(self) -> NDArray[np.int64]:
-        """With one interleave, how many micro-batches a stage can keep, int64 [S]; 0 with several."""
+        """Micro-batches that a stage can keep without virtual stages, int64 [S]; 0 with them."""
         S, m = self.room_mib.shape[0], self.schedule.micro_batches
         if self.schedule.interleaves > 1:
             return np.zeros(S, dtype=np.int64)

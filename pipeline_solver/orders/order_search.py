@@ -1,9 +1,9 @@
-"""Chooses the order of a pipeline's tasks for one plan: the best that was found, and what is proven of all orders.
+"""Search for the order of a pipeline's tasks for one plan: the best order found, and the lower bound of all orders.
 
 A job shop: the stages are machines, the tasks forwards, input gradients and weight gradients of every chunk and
-micro-batch, and a stage keeps no more micro-batches at once than its memory holds. Known orders and rules are the
-start, moves of single tasks make them better (`order_moves`), and where there are few tasks a branch and bound
-(`order_kernels`) finds the best order and proves it.
+micro-batch, and a stage's memory limits its live micro-batches. Known orders and rules are the start, moves of single
+tasks improve them (`order_moves`), and with few tasks a branch and bound (`order_kernels`) finds the best order and
+proves it.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from taylor.pipeline.words import LETTERS
 from taylor.pipeline_solver.orders.order_problem import OrderProblem
 
 FEW_TASKS = 400
-"""Tasks of all stages up to which orders are branched on."""
+"""Most tasks of all stages for branch and bound over orders."""
 
 NODES = 400_000
-"""Partial orders that are looked at, at most."""
+"""Most partial orders that are examined."""
 
 REMEMBERED_BYTES = 64 * 2**20
-"""Memory for partial orders that others are compared with."""
+"""Memory for partial orders with which others are compared."""
 
 MOVES = 40_000_000
-"""Moves times tasks of a local search: some seconds."""
+"""Moves times tasks of a local search, some seconds."""
 
 CLOSED = 1e-6
 """Relative gap below which an order is proven the best."""
@@ -45,11 +45,11 @@ class OrderFound:
     step : float
         Its step time, in body-layer forwards.
     bound : float
-        No order of this plan takes less.
+        Lower bound of all orders of this plan.
     started_from : float
-        Step time of the best order that was given.
+        Step time of the best given order.
     nodes : int
-        Partial orders that were looked at.
+        Partial orders examined.
     """
 
     words: tuple[str, ...]
@@ -60,7 +60,7 @@ class OrderFound:
 
     @property
     def proven(self) -> bool:
-        """Whether no order takes less."""
+        """Return whether no order takes less."""
         return self.step - self.bound <= CLOSED * abs(self.step)
 
 
@@ -72,16 +72,16 @@ def search_order(
     Parameters
     ----------
     known : sequence of Schedule
-        Orders of the same tasks; those that do not fit the memory are left out.
+        Orders of the same tasks; those that do not fit the memory are ignored.
     moves : int
         Moves times tasks of the local search.
     nodes : int
-        Partial orders that are branched on at most; 0 looks at none.
+        Most partial orders of the branch and bound; 0 skips it.
 
     Raises
     ------
     ValueError
-        When there is none: a stage has no room for a micro-batch.
+        If there is none: a micro-batch does not fit on a stage.
     """
     from taylor.pipeline_solver.orders import order_kernels, order_moves
 
