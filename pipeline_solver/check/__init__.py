@@ -1,4 +1,4 @@
-"""The checker: whether a plan is valid and takes the time it claims, in exact arithmetic and with its own simulation.
+"""The checker: tests a plan's validity and claimed step time, in exact arithmetic and by independent simulation.
 
 Imports `model` and no solver.
 """

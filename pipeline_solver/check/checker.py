@@ -1,11 +1,10 @@
-"""Whether a plan holds and takes the time it claims, found without any of the solver's code.
+"""Check that a plan is valid and takes its claimed step time, without any of the solver's code.
 
-The step is played task by task, memory is walked along every stage's own task order, and all sums
-are exact (integers over a common denominator, `Fraction`), so that no rounding decides. The step of a
-large schedule lies between two exact bounds (`enclosed_time`), and is played only where these leave it open. Nothing of
-the solver, the event graph, the durations or the alive vectors is used: a mistake there shows here.
-The problem itself (layer times, layer and static memory) and the order of tasks (`build_schedule`) are
-the ones that the solvers use: a mistake in those does not show.
+The step is simulated task by task, memory is summed along every stage's task order, and all sums are exact (integers
+over a common denominator, `Fraction`), so that no rounding decides. The step of a large schedule lies between two exact
+bounds (`enclosed_time`), and is simulated only where these do not decide. Nothing of the solver, the event graph, the
+durations or the alive vectors is used: a mistake there is detected here. The problem (layer times, layer and static
+memory) and the order of tasks (`build_schedule`) are those of the solvers: a mistake in them is not detected.
 """
 
 from __future__ import annotations
@@ -24,31 +23,31 @@ from taylor.pipeline_solver.check.enclosed_time import enclosed_step_time
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, LayerChoice, LayerKind, PipelineProblem
 
 EXACT_TOLERANCE_MIB = Fraction(str(MEMORY_TOLERANCE_MIB))
-"""The memory tolerance as the decimal fraction that it is written as."""
+"""The memory tolerance as its exact decimal fraction."""
 
 TIME_TOLERANCE = Fraction(1, 10**6)
-"""Relative error allowed to a claimed step time."""
+"""Allowed relative error of a claimed step time."""
 
 FEW_TASKS = 20_000
-"""Tasks up to which a schedule is played in fractions: a tenth of a second, less than the compiler takes to load."""
+"""Most tasks of a schedule simulated in fractions: a tenth of a second, less than the compiler takes to load."""
 
 Layer = tuple[LayerKind, str]
-"""One layer and how it is recomputed."""
+"""One layer and its recompute mode."""
 
 
 def check(problem: PipelineProblem, plan: PipelinePlan, objective: float | None = None) -> list[str]:
-    """What is wrong with a plan.
+    """List the violations of a plan.
 
     Parameters
     ----------
     objective : float, optional
-        The step time that somebody claims for the plan, in body-layer forward times; it must agree
-        with the played one to a relative 1e-6.
+        Claimed step time of the plan, in body-layer forward times; it must agree with the simulated one to a relative
+        1e-6.
 
     Returns
     -------
     list of str
-        One sentence a violation; empty when the plan holds.
+        One sentence a violation; empty for a valid plan.
     """
     faults = _shape_faults(problem, plan)
     if faults:  # nothing below makes sense on a plan of another shape
@@ -78,15 +77,14 @@ def check(problem: PipelineProblem, plan: PipelinePlan, objective: float | None 
 
 
 def exact_step_time(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None) -> Fraction:
-    """Step time of a plan by playing the schedule, in body-layer forward times.
+    """Step time of a plan by simulation of the schedule, in body-layer forward times.
 
-    Every stage takes its tasks in order, each as soon as the stage is free and the task's input has
-    arrived.
+    Every stage runs its tasks in order, each as soon as the stage is free and the task's input has arrived.
 
     Raises
     ------
     ValueError
-        When the schedule cannot be played to its end.
+        If the schedule deadlocks.
     """
     schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     exact, lags, tail = _exact_times(problem, plan, schedule)
@@ -98,10 +96,10 @@ def exact_step_time(problem: PipelineProblem, plan: PipelinePlan, schedule: Sche
 
 
 def exact_peak_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None) -> list[Fraction]:
-    """Peak memory of every stage, MiB [S], by walking the stage's own tasks.
+    """Peak memory of every stage, MiB [S], by a sweep over the stage's tasks.
 
-    A forward task leaves its part of the micro-batch's activations alive; they go when the last
-    backward task that needs them (the weight gradient where the schedule splits it off) is over.
+    A forward task keeps its part of the micro-batch's activations alive; they are freed after the last backward task
+    that needs them (the weight gradient where the schedule splits it off).
     """
     schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     peaks = []
@@ -116,7 +114,7 @@ def exact_peak_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
 
 
 def exact_host_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None) -> list[Fraction]:
-    """What a device of every stage keeps on its host at the worst moment, MiB [S]; alive as the activations are."""
+    """Peak host memory of a device of every stage, MiB [S]; alive as long as the activations."""
     if not problem.choices:
         return [Fraction(0)] * problem.stages
     schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
@@ -130,7 +128,7 @@ def exact_host_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
 
 
 def _most_alive(schedule: Schedule, s: int, kept: list[Fraction]) -> Fraction:
-    """What live micro-batches keep on a stage at the worst moment, where one keeps so much in each chunk [V]."""
+    """Peak memory of live micro-batches on a stage, where each keeps `kept` [V] in its chunks."""
     splits = 1 + int(schedule.order[:, :, 3].max())
     direction, interleave = schedule.order[s, :, 0], schedule.order[s, :, 1]
     frees = WEIGHT_GRADIENT if (schedule.order[:, :, 0] == WEIGHT_GRADIENT).any() else BACKWARD
@@ -146,7 +144,7 @@ def _most_alive(schedule: Schedule, s: int, kept: list[Fraction]) -> Fraction:
 
 
 def _chosen(problem: PipelineProblem, layers: list[Layer]) -> list[LayerChoice]:
-    """What the layers under the problem's own choices cost."""
+    """Costs of the layers under `PipelineProblem.choices`."""
     return [kind.choices[mode] for kind, mode in layers if mode in problem.choices]
 
 
@@ -155,7 +153,7 @@ def _time_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedul
         return abs(played - claimed) <= TIME_TOLERANCE * max(abs(played), Fraction(1, 10**6))
 
     if schedule.order.shape[0] * schedule.order.shape[1] > FEW_TASKS:
-        # Those that agree with the claim lie in one interval: where both ends do, so does the step time.
+        # The times that agree with the claim form an interval: where both bounds agree, so does the step time.
         beside = None if problem.pairing is None else partners(schedule)
         lower, upper = enclosed_step_time(schedule, *_exact_times(problem, plan, schedule), beside)
         if agrees(lower) and agrees(upper):
@@ -167,8 +165,8 @@ def _time_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedul
 def _exact_times(
     problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule
 ) -> tuple[dict[tuple[int, int, int, int], Fraction], list[Fraction], list[Fraction]]:
-    """Time of a task by (direction, interleave, stage, interleave beside which it runs in one pass or -1), transfer
-    time by boundary in model order, tail by stage."""
+    """Time of a task by (direction, virtual stage, stage, virtual stage of the combined task or -1), transfer time by
+    boundary in model order, tail by stage."""
     splits = 1 + int(schedule.order[:, :, 3].max())
     with_weight_tasks = bool((schedule.order[:, :, 0] == WEIGHT_GRADIENT).any())
     beside = (-1,) if problem.pairing is None else range(-1, problem.interleaves)
@@ -184,7 +182,7 @@ def _exact_times(
     tail = [Fraction(value) for value in problem.tail] or [Fraction(0)] * problem.stages
     usual = [Fraction(lag) for lag in problem.lags or [problem.lag] * (schedule.chunks - 1)]
     lags = list(usual)
-    for kind in problem.kinds:  # what a pinned kind adds passes every boundary behind it
+    for kind in problem.kinds:  # the transfer of a pinned kind passes every boundary behind it
         held = plan.layers[kind.name] if kind.pinned_last and kind.name in plan.layers else ()
         for v, s in [(v, s) for v, row in enumerate(held) for s, count in enumerate(row) if count]:
             for boundary in range(schedule.position(v, s), schedule.chunks - 1):
@@ -272,7 +270,7 @@ def _recompute_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
 
 
 def _is_uniform(problem: PipelineProblem, plan: PipelinePlan, mode: str, most: int) -> bool:
-    """Whether every chunk recomputes its first `most` layers in the mode, and no others."""
+    """Return whether every chunk recomputes its first `most` layers in the mode, and no others."""
     for v in range(problem.interleaves):
         for s in range(problem.stages):
             taken = {of: grid[v][s] for of, grid in plan.recompute.items() if grid[v][s]}
@@ -300,7 +298,7 @@ def _chunk_layers(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedu
 def _chunk_times(
     problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, v: int, s: int, with_weight_tasks: bool
 ) -> tuple[Fraction, ...]:
-    """Forward, backward and, where it is a task of its own, weight-gradient time of one chunk."""
+    """Forward, backward and, where it is a separate task, weight-gradient time of one chunk."""
     layers = _chunk_layers(problem, plan, schedule, v, s)
     here = problem.stage_times[s] if problem.stage_times else None
     phi = {kind.name: Fraction(kind.forward if here is None else here.forward[kind.name]) for kind in problem.kinds}
@@ -326,9 +324,9 @@ def _chunk_times(
 
 
 def _exposed(problem: PipelineProblem, plan: PipelinePlan, task: tuple[int, int, int, int]) -> Fraction:
-    """What a task exposes of the communication of those of its chunk's layers that have none beside them.
+    """Exposed communication of a task: that of its chunk's unpaired layers.
 
-    The layers of the two chunks are laid beside each other one by one, as the pass runs them.
+    The layers of the two chunks are paired one by one, in the order of the pass.
     """
     direction, v, s, other = task
     if problem.pairing is None or direction == WEIGHT_GRADIENT:
@@ -397,7 +395,7 @@ def _play(
 
 
 def _whole_backwards(schedule: Schedule) -> set[tuple[int, int]]:
-    """(position, micro-batch) of the backwards of which nothing is handed over before their weight gradient is done."""
+    """(position, micro-batch) of the backwards that send nothing before their weight gradient is done."""
     if schedule.whole is None:
         return set()
     return {
@@ -408,7 +406,7 @@ def _whole_backwards(schedule: Schedule) -> set[tuple[int, int]]:
 
 
 def _needs(direction: int, place: int, chunks: int) -> Sequence[tuple[int, int]]:
-    """(position, direction) of the tasks of the same micro-batch that must be over before this one begins."""
+    """(position, direction) of the tasks of the same micro-batch that must end before this one begins."""
     if direction == FORWARD:
         return [(place - 1, FORWARD)] if place else []
     if direction == WEIGHT_GRADIENT:

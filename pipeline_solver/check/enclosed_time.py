@@ -1,10 +1,10 @@
 """The step time of a large schedule between two bounds that are proven in exact arithmetic.
 
-For the checker, which plays small schedules in fractions: a quarter of a million tasks would take it seconds. A
-compiled play proposes when every task ends, in whole numbers of a unit so small that 62 bits hold the step, durations
-rounded up. It is not trusted. That no task begins before what it waits for is compared on every edge, in whole numbers:
-so the step takes at most as long. Then the exact durations along its longest path are summed: the step takes at
-least as long. Nothing of the solver or its event graph is used.
+For the checker, which simulates small schedules in fractions: a quarter of a million tasks would take seconds. A
+compiled simulation proposes the end of every task, in whole numbers of a unit so small that the step takes 62 bits,
+durations rounded up. It is not trusted. Every edge is checked in whole numbers: no task begins before its inputs, so
+the step takes at most as long. Then the exact durations along its longest path are summed: the step takes at least as
+long. Nothing of the solver or its event graph is used.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from numpy.typing import NDArray
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 
 BITS = 61
-"""The work of all stages together takes at most so many bits: no sum of a play overflows 64."""
+"""Most bits of the work of all stages together: no sum of a simulation overflows 64."""
 
 FEW_TASKS = 500_000
-"""Tasks up to which a plain play takes less than compiling it."""
+"""Most tasks for which a plain simulation takes less time than compiling it."""
 
 Durations = Mapping[tuple[int, int, int, int], Fraction]
-"""Time of one task by (direction, interleave, stage, interleave beside which it runs in one pass or -1)."""
+"""Time of one task by (direction, virtual stage, stage, virtual stage of the combined task or -1)."""
 
 
 @dataclass(frozen=True)
 class Waits:
-    """What every task waits for besides the one before it on its stage, tasks numbered stage by stage.
+    """Inputs of every task apart from the previous task of its stage, tasks numbered stage by stage.
 
     Parameters
     ----------
     needed : int64 [tasks]
-        The task whose output it takes; -1 for none.
+        The task whose output it needs; -1 for none.
     boundary : int64 [tasks]
-        The boundary between chunks in model order that the output crosses; -1 where that one runs on the same stage.
+        The boundary between chunks in model order that the output crosses; -1 inside a stage.
     task_class : int64 [tasks]
-        ((direction * B + beside + 1) * V + v) * S + s, B the interleaves beside which tasks may run, and one more.
+        ((direction * B + beside + 1) * V + v) * S + s, with B = 1 + V.
     """
 
     needed: NDArray[np.int64]
@@ -57,22 +57,22 @@ def enclosed_step_time(
     tail: Sequence[Fraction],
     beside: NDArray[np.int64] | None = None,
 ) -> tuple[Fraction, Fraction]:
-    """Bounds on the step time, both exact; they differ by less than a unit of the play a task of the longest path.
+    """Exact bounds on the step time; they differ by less than a unit of the simulation a task of the longest path.
 
     Parameters
     ----------
-    durations : mapping of (direction, interleave, stage, interleave beside or -1) to Fraction
+    durations : mapping of (direction, virtual stage, stage, virtual stage beside or -1) to Fraction
     lags : sequence of Fraction [chunks - 1]
         Transfer time at each boundary between chunks in model order.
     tail : sequence of Fraction [S]
         Time after a stage's last task.
     beside : int64 [S, tasks], optional
-        Interleave beside which each task runs in one pass, -1 where it runs alone; None where all do.
+        Virtual stage of the combined task of each one, -1 where it runs alone; None where all do.
 
     Raises
     ------
     ValueError
-        When the schedule cannot be played to its end.
+        If the schedule cannot be simulated to its end.
     """
     stages, tasks = schedule.order.shape[:2]
     waits = _waits(schedule, beside)
@@ -125,8 +125,8 @@ def play(needed, takes, late, stages, tasks):  # type: ignore[no-untyped-def]
 
 
 def _play_for(tasks: int) -> Any:
-    """The play that is the quickest for so many tasks: compiled where it is already, or where compiling takes less."""
-    from taylor.base.compiled import are_kept  # here, for the compiler takes longer than a small schedule
+    """The quickest simulation for `tasks` tasks: compiled where it is already, or where compiling takes less."""
+    from taylor.base.compiled import are_kept  # here: the compiler takes longer than a small schedule
 
     compiled_play = _compiled_play()
     return play if tasks <= FEW_TASKS and are_kept((compiled_play,)) is False else compiled_play
@@ -145,20 +145,20 @@ def _waits(schedule: Schedule, beside: NDArray[np.int64] | None = None) -> Waits
     direction, v, micro_batch, split = (schedule.order[:, :, column].astype(np.int64) for column in range(4))
     s = np.broadcast_to(np.arange(stages)[:, None], (stages, tasks))
     directions, splits = 1 + int(direction.max()), 1 + int(split.max())
-    # Where each task stands: by direction, position in the model, micro-batch and split.
+    # Index of each task: by direction, position in the model, micro-batch and split.
     place = np.array([[schedule.position(v, s) for s in range(stages)] for v in range(interleaves)])[v, s]
     stands = np.full((directions, schedule.chunks, micro_batches, splits), -1, dtype=np.int64)
     number = np.arange(stages * tasks).reshape(stages, tasks)
     stands[direction, place, micro_batch, split] = number
     backward, weight = direction == BACKWARD, direction == WEIGHT_GRADIENT
-    # A task's earlier half in the same chunk runs on the same stage, so that its turn alone must tell them apart.
+    # A task's earlier half in the same chunk runs on the same stage, so only its place in the order distinguishes them.
     half = np.where(weight, BACKWARD, FORWARD)
     own = stands[half, place, micro_batch, split]
     if (stands < 0).any() or ((backward | weight) & (own >= number)).any():
         raise ValueError("the schedule cannot be played: a task is missing, or stands before one that it needs")
     ahead = np.clip(place + np.where(backward, 1, -1), 0, schedule.chunks - 1)
     kind = np.where(backward, BACKWARD, FORWARD)
-    if schedule.whole is not None:  # by chunk and micro-batch: what a whole backward gives comes at its end
+    if schedule.whole is not None:  # by chunk and micro-batch: the output of a whole backward comes at its end
         whole = np.zeros((schedule.chunks, micro_batches), dtype=np.bool_)
         whole[place[schedule.whole], micro_batch[schedule.whole]] = True
         kind = np.where(backward & whole[ahead, micro_batch], WEIGHT_GRADIENT, kind)
@@ -174,14 +174,14 @@ def _waits(schedule: Schedule, beside: NDArray[np.int64] | None = None) -> Waits
 def _verify(
     ends: NDArray[np.int64], takes: NDArray[np.int64], late: NDArray[Any], needed: NDArray[np.int64], stages: int
 ) -> None:
-    """Compare every task's start with the ends of those before it: a play that holds bounds the step from above.
+    """Compare every task's start with the ends of those before it: a valid simulation bounds the step from above.
 
     Raises
     ------
     ValueError
-        When tasks are left that wait for each other.
+        If remaining tasks wait for each other.
     AssertionError
-        When the play begins a task too early, which is a mistake in the program.
+        If the simulation begins a task too early, which is a mistake in the program.
     """
     if (ends < 0).any():
         raise ValueError(f"the schedule stops with {int((ends < 0).sum())} tasks left: each waits for another")
@@ -195,7 +195,7 @@ def _verify(
 def _longest_path(
     ends: NDArray[np.int64], takes: NDArray[np.int64], waits: Waits, tasks: int, stage: int
 ) -> tuple[Counter[int], Counter[int]]:
-    """How often each class of task, and each boundary, is on a path that ends with the stage's last task."""
+    """Counts of each class of task, and of each boundary, on a path that ends with the stage's last task."""
     path: Counter[int] = Counter()
     crossings: Counter[int] = Counter()
     task = stage * tasks + tasks - 1
