@@ -1,4 +1,4 @@
-"""Stage assignments (columns): which layers and recompute choices the chunks of a stage may hold, listed and priced.
+"""Stage assignments (columns): possible layers and recompute choices of a stage's chunks, listed and priced.
 
 Imports `model` and `timing`.
 """

@@ -1,4 +1,4 @@
-"""Choices of a stage's chunks that fit its memory where they are in no order: recompute beside offload and others."""
+"""Choices of a stage's chunks that fit its memory where they have no order: recompute with offload and others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def resource_needs(
     s: int,
     shape: tuple[int, int],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What each choice of each chunk type takes, float64 [V, types, choices, R], and what each tuple has, [n, R].
+    """Needs of each choice of each chunk type, float64 [V, types, choices, R], and free resources by tuple, [n, R].
 
     The resources are the device's memory at every alive vector and, where it is bounded, the host's.
     """
@@ -34,8 +34,10 @@ def resource_needs(
 
 @compiled
 def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # type: ignore[no-untyped-def]
-    """Choices of every tuple that fit its memory and of which no chunk can take a quicker one: `minimal_choices`
-    where choices are in no order. Chunks behind one that could, whatever they take, are not looked at.
+    """Choices of every tuple that fit its memory and where no chunk can take a quicker one: `minimal_choices` for
+    choices without order.
+
+    Once a chunk could, whatever the chunks behind it take, these are not enumerated.
 
     Parameters
     ----------
@@ -53,7 +55,7 @@ def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # 
     option = np.zeros((0, V), dtype=np.int64)
     at = np.zeros(V, dtype=np.int64)
     used = np.zeros((V + 1, R))
-    # What chunks v.. need at the least and may take at most.
+    # Least and greatest needs of chunks v...
     least, greatest = np.zeros((V + 1, R)), np.zeros((V + 1, R))
     for fill in range(2):
         found = 0
@@ -104,7 +106,7 @@ def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # 
                         for d in range(3):
                             if extra[d, w, kind, j] < extra[d, w, kind, i]:
                                 same = False
-                        # Of two that take the same time and both fit, the first one stays.
+                        # Of two that fit and take the same time, keep the first.
                         if not over and (not same or j < i):
                             minimal = False
                             break

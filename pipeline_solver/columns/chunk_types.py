@@ -1,4 +1,4 @@
-"""Chunks one by one: which runs of layers each may hold, and which recompute choices are worth having."""
+"""Chunks one by one: their possible runs of layers, and their undominated recompute choices."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, LayerChoi
 from taylor.pipeline_solver.timing.durations import times_of
 
 ROUNDING = 1e-13
-"""Share of a memory by which sums of the same figures may differ."""
+"""Relative difference that sums of the same memory figures may have."""
 BLOCK = 64
-"""Rows of costs that are compared with the undominated ones, and with each other, at a time."""
+"""Rows of costs a block of comparisons with the undominated ones and with each other."""
 
 
 @dataclass(frozen=True)
 class ChunkChoices:
-    """The recompute and other choices of a chunk's layers that are worth having.
+    """The undominated recompute and other choices of a chunk's layers.
 
-    With recompute alone the time rises from one to the next and the memory falls; other choices are in no such order:
-    none of them is as good as another in every time and memory.
+    With recompute alone the time rises from one to the next and the memory falls. Other choices have no such order:
+    none is as good as another in every time and memory.
 
     Parameters
     ----------
     extra : float64 [3, n]
-        What each adds to forward, backward and weight gradient.
+        Time that each adds to forward, backward and weight gradient.
     activation : float64 [n]
-        Memory a micro-batch.
+        Activation memory a micro-batch.
     recompute : int [n, modes]
     states, host, host_states : float64 [n]
-        States on the device beyond those of the layers, and what lies on the host: a micro-batch, and states.
+        States on the device beyond those of the layers, and host memory: of a micro-batch, and of states.
     """
 
     extra: NDArray[np.float64]
@@ -62,35 +62,35 @@ class ChunkChoices:
         )
 
     def need(self, alive: NDArray[np.float64]) -> NDArray[np.float64]:
-        """MiB on the device beside the layers' states while so many micro-batches are alive, float64 [P, n]."""
+        """MiB on the device in addition to the layers' states with `alive` micro-batches, float64 [P, n]."""
         need: NDArray[np.float64] = alive[:, None] * self.activation + self.states
         return need
 
     def host_need(self, alive: NDArray[np.float64]) -> NDArray[np.float64]:
-        """MiB on the host while so many micro-batches are alive, float64 [P, n]."""
+        """MiB on the host with `alive` micro-batches, float64 [P, n]."""
         need: NDArray[np.float64] = alive[:, None] * self.host + self.host_states
         return need
 
     @property
     def vectors(self) -> NDArray[np.float64]:
-        """All that is to be small, float64 [7, n]."""
+        """All costs to minimise, float64 [7, n]."""
         return np.vstack([self.extra, self.activation, self.states, self.host, self.host_states])
 
 
 Starts = list[tuple[NDArray[np.float64], NDArray[np.int64]]]
-"""By the mode of a chunk's last layer: what undominated choices cost, [n, 7], and their counts by mode, [n, modes]."""
+"""By the mode of a chunk's last layer: costs of undominated choices, [n, 7], and their counts by mode, [n, modes]."""
 
 
 @dataclass
 class RecomputeOptions:
-    """What is known of the choices of chunks of one problem.
+    """Cache of the choices of chunks of one problem.
 
     Parameters
     ----------
     found : dict
-        By (card of the stage, layers of a chunk by kind, recompute given): the choices worth having.
+        By (card of the stage, layers of a chunk by kind, recompute given): the undominated choices.
     grown : dict
-        By card, then by layers of a chunk by kind: the choices that grow with its next layer.
+        By card, then by layers of a chunk by kind: the choices to extend by its next layer.
     """
 
     found: dict[tuple[int, tuple[int, ...], tuple[int, ...]], ChunkChoices] = field(default_factory=dict)
@@ -142,13 +142,13 @@ def chunk_types(
     upper: NDArray[np.int64],
     options: RecomputeOptions,
 ) -> list[ChunkType]:
-    """Every contiguous run of layers that a chunk may hold, given what the chunks around it must hold."""
+    """Every contiguous run of layers that a chunk may have, given the bounds of the chunks around it."""
     layers = problem.layers
     borders = [0, *itertools.accumulate(kind.count for kind in problem.placed_kinds)]
     fixed = tuple(problem.fixed_recompute.get((mode, v, s), -1) for mode in problem.searched_modes)
     found: dict[tuple[int, ...], list[int]] = {}
     after_low, after_high = int(low[-1] - low[place + 1]), int(high[-1] - high[place + 1])
-    # The lightest layers first: what `count` layers weigh at the least.
+    # The lightest layers first: least memory of `count` layers.
     light = np.cumsum(
         [0.0] + [mib for mib, n in sorted((k.least_mib, k.count) for k in problem.placed_kinds) for _ in range(n)]
     )
@@ -173,7 +173,7 @@ def chunk_types(
 
 
 def _held(start: int, end: int, borders: list[int]) -> tuple[int, ...]:
-    """Layers by kind of the model's layers from `start` on, before `end`."""
+    """Layers by kind of the model's layers `start` ... `end` − 1."""
     held = [0] * (len(borders) - 1)
     kind = bisect.bisect_right(borders, start) - 1
     while start < end:
@@ -184,7 +184,7 @@ def _held(start: int, end: int, borders: list[int]) -> tuple[int, ...]:
 
 
 def _telling_starts(count: int, begin: int, until: int, bounds: list[int]) -> list[int]:
-    """Rising starts in [begin, until] with every kind vector among them, at its least and greatest start."""
+    """Rising starts in [begin, until] that include every kind vector at its least and greatest start."""
     starts = {begin, until}
     for bound in bounds:
         starts.update(range(max(begin, bound - count), min(until, bound) + 1))
@@ -198,7 +198,7 @@ def prefix_cost(
     held: Sequence[int] | NDArray[np.int16],
     taken: list[int],
 ) -> tuple[NDArray[np.float64], float]:
-    """What a chunk whose first layers take the modes in order adds to its times [3], and its activation memory."""
+    """Times [3] that the modes of a chunk's first layers, in order, add, and the chunk's activation memory."""
     extra, memory = np.zeros(3), 0.0
     left = dict(zip(modes, taken, strict=True))
     for kind, count in zip(kinds, held, strict=True):
@@ -216,17 +216,17 @@ def prefix_cost(
 
 
 def _costs(problem: PipelineProblem, kinds: list[tuple[LayerKind, int]], taken: NDArray[np.int64]) -> ChunkChoices:
-    """Many choices at once: taken int64 [n, modes], the kinds with their layers."""
+    """Costs of n choices: `taken` int64 [n, modes], the kinds with their layers."""
     counts = np.array([count for _, count in kinds], dtype=np.int64)
     ends = np.cumsum(taken, axis=1)
     starts = ends - taken
 
     def upto(costs: list[float]) -> NDArray[np.float64]:
-        """What the first layers cost together, for every number of them."""
+        """Total cost of the first layers, for every number of them."""
         return np.concatenate([[0.0], np.cumsum(np.repeat(costs, counts))])
 
     def total(of: Callable[[LayerKind, str], float]) -> NDArray[np.float64]:
-        """A cost of the layers under each mode, float64 [n]."""
+        """A cost summed over the layers by mode, float64 [n]."""
         result = np.zeros(len(taken))
         for index, mode in enumerate(problem.searched_modes):
             sums = upto([of(kind, mode) for kind, _ in kinds])
@@ -234,7 +234,7 @@ def _costs(problem: PipelineProblem, kinds: list[tuple[LayerKind, int]], taken: 
         return result
 
     def of_choices(name: str) -> NDArray[np.float64]:
-        """A cost that recompute alone has not."""
+        """A cost of choices other than recompute."""
         if not problem.choices:
             return np.zeros(len(taken))
         return total(lambda kind, mode: getattr(problem.choice_of(kind, mode), name))
@@ -256,7 +256,7 @@ def _costs(problem: PipelineProblem, kinds: list[tuple[LayerKind, int]], taken: 
 def _recompute_options(
     problem: PipelineProblem, held: tuple[int, ...], fixed: tuple[int, ...], grown: dict[tuple[int, ...], Starts]
 ) -> ChunkChoices:
-    """The choices of a chunk that no other is as good as, by rising recompute time."""
+    """The undominated choices of a chunk, by rising recompute time."""
     kinds = [(kind, count) for kind, count in zip(problem.placed_kinds, held, strict=True) if count]
     modes = problem.searched_modes
     total = sum(held)
@@ -285,11 +285,11 @@ def _recompute_options(
 
 
 def _grown(problem: PipelineProblem, held: tuple[int, ...], known: dict[tuple[int, ...], Starts]) -> NDArray[np.int64]:
-    """Counts by mode, int64 [n, modes], of which some undominated choice of a chunk is one: grown layer by layer.
+    """Counts by mode, int64 [n, modes], that include every undominated choice of a chunk: grown layer by layer.
 
-    What the layers so far cost counts together with the mode of the last of them, for modes come in order: a start is
-    left out where another one, in that mode or one before it, costs no more in anything. A chunk grows from the longest
-    one that it begins with and that is `known`.
+    The state is the cost of the layers so far and the mode of the last one, because modes come in order: a start is
+    dropped where another one, in that mode or one before it, costs no more in anything. A chunk grows from its longest
+    `known` prefix.
     """
     modes = problem.searched_modes
     M = len(modes)
@@ -309,7 +309,7 @@ def _grown(problem: PipelineProblem, held: tuple[int, ...], known: dict[tuple[in
 
 
 def _with_layer(starts: Starts, steps: list[NDArray[np.float64]], modes: int) -> Starts:
-    """The choices with one layer more, which costs `steps` by its mode, float64 [7] each; the last is none."""
+    """The choices with one more layer, which costs `steps` by its mode, float64 [7] each; the last is none."""
     grown: Starts = []
     known = np.zeros((0, 7))
     for index, step in enumerate(steps):
@@ -324,31 +324,31 @@ def _with_layer(starts: Starts, steps: list[NDArray[np.float64]], modes: int) ->
 
 
 def _vector(problem: PipelineProblem, kind: LayerKind, mode: str) -> NDArray[np.float64]:
-    """What a layer costs under a mode: times, activation, states, host memory, float64 [7]."""
+    """Costs of a layer under a mode: times, activation, states, host memory, float64 [7]."""
     one = LayerChoice() if mode == NONE else problem.choice_of(kind, mode)
     host = (one.host_mib, one.host_states_mib) if problem.bounds_host else (0.0, 0.0)
     return np.array([*times_of(one), kind.activation_mib[mode], one.states_mib, *host])
 
 
 def _undominated(problem: PipelineProblem, found: ChunkChoices) -> ChunkChoices:
-    """The choices that no other is as good as, by rising time of all their tasks."""
+    """The undominated choices, by rising time of all their tasks."""
     vectors = found.vectors if problem.bounds_host else found.vectors[:5]
     rows = undominated(vectors.T, 0)
     return found.take(rows[np.argsort(found.extra[:, rows].sum(axis=0), kind="stable")])
 
 
 def undominated(vectors: NDArray[np.float64], known: int) -> NDArray[np.int64]:
-    """Rows after the first `known` ones, counted from there, that no other row is as good as in every column.
+    """Undominated rows after the first `known` ones, counted from there: no other row is as good in every column.
 
-    Of rows that are the same up to rounding one stays. The known ones stay whatever they are.
+    One of rows equal up to rounding stays. The known ones always stay.
     """
     if not len(vectors):
         return np.zeros(0, dtype=np.int64)
-    # What differs by rounding alone is the same number: else a row may go before one that is as good and better.
+    # Figures that differ by rounding alone become equal: else a row may come before one that dominates it.
     step = 10 * ROUNDING * np.abs(vectors).max(axis=0)
     costs = np.rint(vectors / np.where(step > 0, step, 1.0))
     kept = np.arange(known)
-    order = known + np.lexsort(costs[known:].T[::-1])  # none is as good as one before it, unless they are the same
+    order = known + np.lexsort(costs[known:].T[::-1])  # none dominates one before it, unless they are equal
     for start in range(0, len(order), BLOCK):
         rows = order[start : start + BLOCK]
         rows = rows[~_as_good(costs[kept], costs[rows]).any(axis=0)]
@@ -358,5 +358,5 @@ def undominated(vectors: NDArray[np.float64], known: int) -> NDArray[np.int64]:
 
 
 def _as_good(ones: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether each of some rows is nowhere more than each of others, bool [ones, others]."""
+    """Return whether each of some rows is at most each of others in every column, bool [ones, others]."""
     return np.asarray((ones[:, None] <= others[None]).all(axis=2))

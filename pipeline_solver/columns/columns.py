@@ -1,8 +1,8 @@
-"""Stage configurations: what a stage may hold, each with its task durations (the solver's columns).
+"""Columns: the possible stage assignments, each with its task durations.
 
-A configuration of a stage is a layer tuple (layers by kind in each of its chunks) with a recompute
-choice for every chunk. Only minimal choices are kept: a choice that recomputes longer in some chunk
-and shorter in none, for the same layers, can never be better, for step time grows with every duration.
+A column is a layer tuple (layers by kind in each chunk of a stage) with a recompute choice for every chunk. Only
+minimal choices are kept: a choice that recomputes longer in some chunk and shorter in none, for the same layers, can
+never be better, because the step time grows with every duration.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineP
 from taylor.pipeline_solver.timing.durations import duration_blocks, exposed_of_stage, schedule_of
 
 EXTRA = 3
-"""Place of what choices add to the times among the parts of a stage's columns."""
+"""Index of the choices' added times among the parts of a stage's columns."""
 
 
 @dataclass(frozen=True)
 class ColumnSet:
-    """Configurations of all stages, stage after stage; inside a stage, tuple after tuple.
+    """Columns of all stages, stage after stage; inside a stage, tuple after tuple.
 
     Parameters
     ----------
@@ -43,9 +43,9 @@ class ColumnSet:
     group : int64 [n]
         Number of the layer tuple.
     ordered : bool
-        Whether plans keep the kinds in the problem's order. Columns that leave it open bound the step time alone.
+        Plans keep the kinds in the problem's order. Columns with open order only bound the step time.
     phases : Phases, optional
-        Of columns that leave the order open, where their chunks stand in the pattern of the layers.
+        Of columns with open order: places of their chunks in the pattern of the layers.
     """
 
     problem: PipelineProblem
@@ -80,8 +80,8 @@ class ColumnSet:
 
     @property
     def _least_durations(self) -> NDArray[np.float64]:
-        """The least time of each chunk's task of each direction, float64 [n, D·V]: where passes are combined, those
-        beside the interleave that hides the most."""
+        """Least time of each chunk's task of each direction, float64 [n, D·V]: in combined passes, with the virtual
+        stage that overlaps the most."""
         if self.problem.pairing is None:
             return self.durations
         blocks = self.durations.reshape(len(self), -1, self.problem.interleaves)
@@ -95,20 +95,20 @@ class ColumnSet:
 
     @cached_property
     def least_kind(self) -> NDArray[np.int64]:
-        """First kind that each chunk holds, int64 [n, V]; K where it is empty."""
+        """First kind of each chunk, int64 [n, V]; K where it is empty."""
         held = self.layers > 0
         first: NDArray[np.int64] = np.where(held.any(axis=2), held.argmax(axis=2), self.layers.shape[2])
         return first.astype(np.int64)
 
     @cached_property
     def greatest_kind(self) -> NDArray[np.int64]:
-        """Last kind that each chunk holds, int64 [n, V]; -1 where it is empty."""
+        """Last kind of each chunk, int64 [n, V]; -1 where it is empty."""
         held = self.layers[:, :, ::-1] > 0
         last = self.layers.shape[2] - 1 - held.argmax(axis=2)
         return np.where(held.any(axis=2), last, -1).astype(np.int64)
 
     def part(self, mask: NDArray[np.bool_]) -> tuple[ColumnSet, NDArray[np.int64]]:
-        """Some of the columns as a set of their own, and the number here of each, int64 [n]."""
+        """Some of the columns as a separate set, and the number of each in this one, int64 [n]."""
         numbers = np.nonzero(mask)[0]
         start = np.searchsorted(numbers, self.start)
         part = ColumnSet(
@@ -136,7 +136,7 @@ class ColumnSet:
         return PipelinePlan(layers, recompute)
 
     def find(self, plan: PipelinePlan) -> NDArray[np.int64] | None:
-        """One column a stage that is the plan or better, int64 [S]; None when there is none."""
+        """One column a stage, equal to the plan or better, int64 [S]; None when there is none."""
         problem = self.problem
         modes = problem.searched_modes
         chosen = np.empty(problem.stages, dtype=np.int64)
@@ -169,7 +169,7 @@ class ColumnSet:
 
 
 def build_columns(problem: PipelineProblem, tuples: list[StageTuples], most: int) -> ColumnSet:
-    """All minimal configurations.
+    """All minimal columns.
 
     Raises
     ------
@@ -197,10 +197,10 @@ def build_columns(problem: PipelineProblem, tuples: list[StageTuples], most: int
 def columns_exposed(
     problem: PipelineProblem, start: NDArray[np.int64], layers: NDArray[np.integer], ordered: bool = True
 ) -> NDArray[np.float64] | None:
-    """What columns of layers [n, V, K] expose of their communication, as `exposed_times` has it; None without pairing.
+    """Exposed communication of columns with layers [n, V, K], as in `exposed_times`; None without pairing.
 
-    A stage's column holds all of its chunks, and so tells which layers of them stand beside each other. Columns that
-    leave the order of kinds open do not: what they expose at the least is taken.
+    A column has all chunks of its stage, so it determines their paired layers. For columns with open order of kinds the
+    least exposed communication is taken.
     """
     if problem.pairing is None:
         return None
@@ -214,7 +214,7 @@ def columns_exposed(
 def _stage_columns(
     problem: PipelineProblem, tuples: StageTuples, s: int, alive: NDArray[np.float64], most: int, first_group: int
 ) -> tuple[NDArray[Any], ...]:
-    """Layers, recompute, forward, what choices add to the times and group of one stage's columns."""
+    """Layers, recompute, forward, added times of choices and group of one stage's columns."""
     V, K, M = problem.interleaves, len(problem.placed_kinds), len(problem.searched_modes)
     if not len(tuples.members):
         return (
@@ -265,8 +265,9 @@ def minimal_choices(  # type: ignore[no-untyped-def]
 ):
     """Minimal recompute choices of every tuple that fit its memory.
 
-    A choice is minimal when no chunk can take its next cheaper option. Where one could, whatever the chunks behind
-    take, these are not looked at: of many chunks' choices most end so, early. Two passes: count, then fill.
+    A choice is minimal when no chunk can take its next cheaper option. Once a chunk could, whatever the chunks behind
+    it take, these are not enumerated: with many chunks most choices end early in this way. Two passes: count, then
+    fill.
 
     Returns
     -------
@@ -278,7 +279,7 @@ def minimal_choices(  # type: ignore[no-untyped-def]
     option = np.zeros((0, V), dtype=np.int64)
     at = np.zeros(V, dtype=np.int64)
     used = np.zeros((V + 1, P))
-    # The memory that chunks v.. need at the least and may take at most; options come with less and less of it.
+    # Least and greatest memory of chunks v..; options have falling memory.
     least, greatest = np.zeros((V + 1, P)), np.zeros((V + 1, P))
     for fill in range(2):
         found = 0
@@ -306,7 +307,7 @@ def minimal_choices(  # type: ignore[no-untyped-def]
                     at[v] += 1
                     continue
                 minimal = True
-                if at[v] > 0:  # without recompute here, the chunks before have as much room as they had
+                if at[v] > 0:  # without recompute here, the chunks before have the same free memory
                     for w in range(v + 1):
                         if at[w] == 0:
                             continue

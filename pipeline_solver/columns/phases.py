@@ -1,9 +1,9 @@
-"""Phases: where in a repeating pattern of layers a chunk begins, which columns without order would otherwise forget.
+"""Phases: places in a repeating pattern of layers at which chunks begin, which columns without order otherwise lack.
 
-Where kinds alternate, columns that tell kinds that cost the same apart by nothing (`stage_pricing.alike`) let every
-chunk hold the mixture that suits it. In a plan the next chunk begins where the one before it ended. Positions in the
-model are so many that an LP could not tell them all; their remainders by the pattern's period are few, and they say
-which layers come next. Whatever the period, a plan keeps them: a wrong one costs time and no truth.
+Where kinds alternate, columns that merge kinds of equal cost (`stage_pricing.alike`) let every chunk have the mixture
+that suits it. In a plan the next chunk begins where the previous one ended. Positions in the model are too many for an
+LP. Their remainders by the pattern's period are few, and determine the next layers. A plan satisfies them for any
+period: a wrong period costs time, but the bound stays valid.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.model.problem import PipelineProblem
 
 MOST_PERIOD = 8
-"""Layers after which a pattern repeats at most: longer ones have too many phases."""
+"""Longest period in layers: longer ones have too many phases."""
 
 LEAST_SHARE = 0.8
-"""Share of the layers that must cost what the layer a period before them does."""
+"""Least fraction of the layers with the cost of the layer a period before."""
 
 
 class Phases(NamedTuple):
-    """Where chunks begin and end.
+    """Phases at which chunks begin and end.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Phases(NamedTuple):
 
 
 def period_of(problem: PipelineProblem) -> int:
-    """Layers after which most of the model repeats, twice at the least; 1 where it does not, or is all alike."""
+    """Period in layers with which most of the model repeats, at least twice; 1 where it does not, or is all alike."""
     costs: dict[object, int] = {}
     layers = np.repeat(
         [costs.setdefault(kind.costs, len(costs)) for kind in problem.placed_kinds],
@@ -59,14 +59,14 @@ def period_of(problem: PipelineProblem) -> int:
 
 
 class Borders(NamedTuple):
-    """The phases in which neighbour stages' chunks meet, those of all interleaves taken together as one number.
+    """The phases in which neighbour stages' chunks meet, those of all virtual stages encoded as one number.
 
     Parameters
     ----------
     number : int
-        How many there are.
+        Number of borders.
     low, high : int64 [n]
-        The border of each column with the stage before its own, and with the stage behind it.
+        The border of each column with the stage before and the stage behind it.
     ends : int64 [E, 2]
         The borders before the first stage and behind the last one that a plan may have.
     """
@@ -78,7 +78,7 @@ class Borders(NamedTuple):
 
 
 def borders_of(phases: Phases | None, columns: int, schedule: Schedule, layers: int) -> Borders:
-    """The borders of so many columns of a model of so many layers; one for all without phases."""
+    """The borders of `columns` columns of a model of `layers` layers; one for all without phases."""
     if phases is None:
         none = np.zeros(columns, dtype=np.int64)
         return Borders(1, none, none, np.zeros((1, 2), dtype=np.int64))
@@ -90,6 +90,6 @@ def borders_of(phases: Phases | None, columns: int, schedule: Schedule, layers: 
         return np.where(back, end, begin) @ weights, np.where(back, begin, end) @ weights
 
     low, high = numbered(phases.begin.astype(np.int64), phases.end.astype(np.int64))
-    # An interleave begins where the one before it ended.
+    # A virtual stage begins where the previous one ended.
     begins = np.array([(0, *free, layers % period) for free in product(range(period), repeat=V - 1)], dtype=np.int64)
     return Borders(period**V, low, high, np.stack(numbered(begins[:, :-1], begins[:, 1:]), axis=1))

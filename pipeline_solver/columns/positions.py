@@ -29,7 +29,7 @@ class State(NamedTuple):
     taken: NDArray[np.int64]
 
     def copy(self) -> State:
-        """A state of its own."""
+        """An independent copy."""
         return State(self.begin.copy(), self.taken.copy())
 
 
@@ -60,9 +60,9 @@ def plan_of_state(problem: PipelineProblem, state: State) -> PipelinePlan:
 
 
 def plan_in_order(problem: PipelineProblem, columns: ColumnSet, chosen: NDArray[np.int64]) -> PipelinePlan | None:
-    """The plan whose chunks hold as many layers as those of one column a stage, int64 [S], that leave the order open.
+    """The plan with the layer counts of one column a stage, int64 [S], of columns with open order.
 
-    None where the layers that come to lie in a chunk cost something else than the column's, or do not fit.
+    None where a chunk's layers then have another cost than the column's, or do not fit.
     """
     schedule = schedule_of(problem)
     chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]

@@ -1,4 +1,4 @@
-"""Ways to branch: one stage's columns parted in two, at the LP mean of what tells them apart."""
+"""Branching: one stage's columns split in two, at the LP mean of a distinguishing key."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class StageSplits:
                 self.keys += [of[:, v].astype(np.float64) for of in (columns.phases.begin, columns.phases.end)]
 
     def ways(self, weights: NDArray[np.float64], mask: NDArray[np.bool_]) -> list[Split]:
-        """Every split of a stage on which the LP has not decided.
+        """Every split of a stage with fractional columns.
 
         Parameters
         ----------
         weights : float64 [columns]
-            The LP's share of every column.
+            The LP's weight of every column.
         mask : bool [columns]
             Columns of the node.
         """
@@ -53,9 +53,9 @@ class StageSplits:
     def between(
         self, layers: NDArray[np.float64], time: NDArray[np.float64], mask: NDArray[np.bool_]
     ) -> tuple[list[Split], bool]:
-        """The same at the counts of an LP that does not weigh columns, at whole ones where all are whole.
+        """The same at the counts of an LP over counts, at whole ones where all are whole.
 
-        The second says whether that is so.
+        The second result says whether they are.
 
         Parameters
         ----------
@@ -81,7 +81,7 @@ class StageSplits:
     def _at(
         self, members: NDArray[np.int64], means: NDArray[np.float64], parted: list[Split], whole: list[Split]
     ) -> None:
-        """A stage's splits between two values of a key, and those at a value that it has."""
+        """A stage's splits between two values of a key, and those at one of its values."""
         seen = set()
         for k, (key, mean) in enumerate(zip(self.keys, means, strict=True)):
             value = key[members]

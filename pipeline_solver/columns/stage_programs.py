@@ -1,4 +1,4 @@
-"""The cheapest choice of one configuration a stage under given weights, by a dynamic programme over the stages."""
+"""The cheapest choice of one column a stage under given weights, by a dynamic programme over the stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taylor.pipeline_solver.columns.stage_tuples import FEW_KINDS
 from taylor.pipeline_solver.timing.durations import schedule_of
 
 MAX_TABLE = 20_000_000
-"""States times stages beyond which the DP is left out."""
+"""Most states times stages of the DP."""
 
 
 class StagePrograms:
@@ -22,10 +22,10 @@ class StagePrograms:
 
     ``exact`` is false when the table would be too large, or the columns have no order; then `best` finds nothing.
 
-    The border between kind j and the next one lies in one row of chunks (an interleave). For each way
-    to choose those rows, columns fall into classes by (layers by kind, what they hold before and after
-    each border), and a DP over the stages with the layers used so far and the borders passed is exact.
-    With one interleave the layers used so far are a place in the model, whatever the number of kinds.
+    The border between kind j and the next one lies in one row of chunks (a virtual stage). For each choice of those
+    rows, columns form classes by (layers by kind, kinds before and after each border), and a DP over the stages with
+    the layers used so far and the borders passed is exact. Without virtual stages the layers used so far are a place in
+    the model, for any number of kinds.
     """
 
     def __init__(self, columns: ColumnSet) -> None:
@@ -94,7 +94,7 @@ class StagePrograms:
 
 
 class _Places(NamedTuple):
-    """Classes of columns by (stage, layers by kind) with one interleave, and where in the model each may begin.
+    """Classes of columns by (stage, layers by kind) without virtual stages, and their possible places in the model.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ def _places(columns: ColumnSet) -> _Places:
     layers = held.sum(axis=1)
     least = (held > 0).argmax(axis=1)
     greatest = held.shape[1] - 1 - (held[:, ::-1] > 0).argmax(axis=1)
-    # Layers of several kinds end the first of them; layers of one kind may lie anywhere among its own.
+    # Layers of several kinds end the first of them; layers of one kind may lie anywhere among the kind's layers.
     several = greatest > least
     first = np.where(several, borders[least + 1] - held[classes, least], borders[least])
     last = np.where(several, first, borders[least + 1] - layers)

@@ -1,4 +1,4 @@
-"""With one interleave, every run of layers that a stage may hold: from which layer on, how many, at what cost."""
+"""Without virtual stages, every run of layers that a stage may have: first layer, length, cost."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineP
 from taylor.pipeline_solver.timing.durations import duration_blocks, schedule_of
 
 MOST_RUNS = 8_000_000
-"""Entries of a table of all runs beyond which there is none: some seconds' work."""
+"""Most entries of a table of all runs: some seconds' work."""
 
 MOST_TYPES = 5_000
-"""Kinds of runs of one stage that are listed at most."""
+"""Most types of runs of one stage that are listed."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class StageRuns:
     Parameters
     ----------
     counts : int64 [C]
-        Numbers of layers that a stage may hold.
+        Possible numbers of layers of a stage.
     forward : float64 [S, C, L + 1]
         Forward time of a run, head and embedding included; inf where there is no such run.
     extra : float64 [3, S, C, L + 1]
-        What its recompute and other choices add to forward, backward and weight gradient; 0 where there is none.
+        Time that its recompute and other choices add to forward, backward and weight gradient; 0 without any.
     kind : int64 [S, C, L + 1]
         Index into the stage's part of `types`.
     types : list by stage of list of ChunkType
@@ -87,10 +87,10 @@ class StageRuns:
 
 
 def stage_runs(problem: PipelineProblem) -> StageRuns | None:
-    """All runs of a problem of one interleave; None where they are too many for a table, or one of them has several
-    choices of which none is the quickest in every task.
+    """All runs of a problem without virtual stages; None where they are too many for a table, or one of them has no
+    choice that is the quickest in every task.
 
-    A stage that can hold nothing has no finite entry.
+    A stage without possible runs has no finite entry.
     """
     assert problem.interleaves == 1
     try:

@@ -1,4 +1,4 @@
-"""Layer tuples: how many layers of each kind the chunks of a stage may hold, whatever is recomputed."""
+"""Layer tuples: possible layers of each kind in the chunks of a stage, whatever is recomputed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineP
 from taylor.pipeline_solver.timing.durations import schedule_of
 
 FEW_KINDS = 3
-"""Kinds up to which stage configurations are told apart by the layers of each kind; of more, by their place."""
+"""Most kinds with which the layers of each kind distinguish columns; with more, their place does."""
 
 BLOCK = 20_000
-"""Tuples that are joined with the next chunk's types at a time."""
+"""Tuples a block that are joined with the next chunk's types."""
 
 
 class TooManyColumns(RuntimeError):
-    """The stage configurations are too many to list; another method must solve the problem."""
+    """Too many columns to list; another method must solve the problem."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class StageTuples:
 
     Parameters
     ----------
-    types : list by interleave of list of ChunkType
+    types : list by virtual stage of list of ChunkType
     members : int64 [n, V]
         Index into ``types[v]`` of each tuple's chunks.
     totals : int64 [n, K]
@@ -39,7 +39,7 @@ class StageTuples:
     forward : float64 [n, V]
         Forward time of each chunk, head, embedding and pinned kinds included.
     room_mib : float64 [n]
-        What the limit leaves for activations.
+        Memory available for activations.
     """
 
     types: list[list[ChunkType]]
@@ -59,12 +59,12 @@ def stage_tuples(problem: PipelineProblem, most: int) -> list[StageTuples]:
     Parameters
     ----------
     most : int
-        Tuples of a stage, or of its first chunks, that are listed at most.
+        Most tuples of a stage, or of its first chunks, that are listed.
 
     Raises
     ------
     TooManyColumns
-        When one stage has more.
+        If one stage has more.
     """
     schedule = schedule_of(problem)
     lower, upper = chunk_bounds(problem, schedule)
@@ -73,7 +73,7 @@ def stage_tuples(problem: PipelineProblem, most: int) -> list[StageTuples]:
     tuples = [
         _tuples_of_stage(problem, schedule, s, alive[s], lower, upper, options, most) for s in range(problem.stages)
     ]
-    # What one stage takes must leave a total that the others can take.
+    # The other stages must be able to take the rest of the total.
     layers = problem.layers
     sums = [part.totals.sum(axis=1) for part in tuples]
     if any(not len(total) for total in sums):
@@ -127,7 +127,7 @@ def _tuples_of_stage(
         new_weights, new_forward = held @ layer_mib, held @ phi + pinned_forward[v]
         least = np.array([kind.choices.need(alive[:, v]).min(axis=1) for kind in found])
         kept: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-        # In blocks: all pairs of tuples and chunk types at once may not fit into memory.
+        # In blocks: all pairs of tuples and chunk types together may not fit into memory.
         for start in range(0, len(members), BLOCK):
             part = slice(start, start + BLOCK)
             begin = np.maximum(ends[part, :1] + gap_low, first)
@@ -163,7 +163,7 @@ def _tuples_of_stage(
 def fixed_parts(
     problem: PipelineProblem, schedule: Schedule, s: int, alive: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Memory left for the placed layers at each alive vector, and forward time of each chunk besides them."""
+    """Memory available for the placed layers at each alive vector, and forward time of each chunk without them."""
     room = np.full(len(alive), problem.limit_mib[s] - problem.static_mib[s])
     forward = np.zeros(problem.interleaves)
     here = problem.on_stage(s)
