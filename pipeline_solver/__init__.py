@@ -1,6 +1,6 @@
-"""How many layers each pipeline chunk holds and which of them are recomputed, proven optimal.
+"""Layers and recompute of every pipeline chunk, proven optimal.
 
-The package solves any pipeline problem and knows nothing of configuration files:
+The package solves any pipeline problem and needs no configuration file:
 
 >>> from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 >>> from taylor.pipeline_solver.model.options import SolveOptions
@@ -16,7 +16,6 @@ optimal proven 161.0
 >>> solution.plan.layers["body"], solution.plan.recompute["full"]
 (((5, 5),), ((3, 1),))
 
-`print(solution)` shows the whole plan; `evaluate.evaluate` reports a plan of one's own in the same figures, and
-`checker.check` judges any plan in exact arithmetic, with a simulation of its own; the problem and the schedule's order
-of tasks it takes as the solvers do.
+`print(solution)` prints the whole plan. `evaluate.evaluate` reports any given plan in the same figures, and
+`checker.check` checks one in exact arithmetic, by independent simulation of the solvers' problem and order of tasks.
 """
