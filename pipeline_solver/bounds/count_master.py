@@ -31,7 +31,7 @@ DECIDED = 1e-6
 def master_of(columns: ColumnSet, active: NDArray[np.int64], pool: CutPool) -> Master | CountMaster:
     """The LP for a tree over some columns; `active` are the first ones of an LP over columns.
 
-    Where all columns fit into an LP and some layers are recomputed, the LP over columns proves more: it knows the
+    Where all columns fit into an LP and some layers are recomputed, the LP over columns proves more: it has the
     possible recompute and layers of each stage.
     """
     if not counts_tell(columns.problem):

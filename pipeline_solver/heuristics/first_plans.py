@@ -82,7 +82,7 @@ class FirstPlans:
         """Run short searches from the first one's start, for `seconds` at most; return whether `ENOUGH` found the best
         plan.
 
-        A dozen short searches find better plans than one as long as all of them. A long one seldom improves a plan that
+        A dozen short searches find better plans than one of their total length. A long one seldom improves a plan that
         several have found.
         """
         until = np.inf if seconds is None else time.monotonic() + seconds
@@ -135,7 +135,7 @@ class FirstPlans:
             self.over, self.time, self.state = over, time, state
 
     def _exact(self, state: State) -> tuple[float, float]:
-        """Exact MiB over the limits and step time of a state: the search only knows the sum of a choice's task times,
+        """Exact MiB over the limits and step time of a state: the search only uses the sum of a choice's task times,
         and ignores states and the host."""
         plan = self.walk.plan_of(state)
         return over_limits_mib(self.problem, plan), self.graph.longest_path(chunk_durations(self.problem, plan))

@@ -27,7 +27,7 @@ WORTH = 0.05
 """Least fraction of all ranges that a pass must remove to be followed by another."""
 
 CUT_ROUNDS = 4
-"""LPs for one end of a range, unless asked otherwise."""
+"""LPs for one end of a range by default."""
 
 RANGE, CHORD = "range", "chord"
 """Names of the rows."""

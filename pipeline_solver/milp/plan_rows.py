@@ -32,7 +32,7 @@ def safe_name(text: str) -> str:
 
 
 def layer_bounds(problem: PipelineProblem, kinds: list[LayerKind], chunks: list[Chunk]) -> dict[tuple[str, Chunk], int]:
-    """Upper bounds on the layers of a kind in a chunk; 0 where the kind cannot stand."""
+    """Upper bounds on the layers of a kind in a chunk; 0 where the kind is impossible."""
     total = sum(kind.count for kind in kinds)
     least = problem.least_layers
     most = {}

@@ -1,4 +1,4 @@
 """The pipeline problem as data: problem, options, solution, progress, when to stop, and the protocol of a solver.
 
-Knows no algorithm; imports `pipeline` and `base` alone.
+Contains no algorithm; imports `pipeline` and `base` alone.
 """

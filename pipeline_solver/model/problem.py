@@ -178,7 +178,7 @@ class PipelineProblem:
     stages, interleaves, micro_batches : int
         S, V and m.
     kinds : tuple of LayerKind
-        In model order; a chunk holds a contiguous run of the model's layers.
+        In model order; a chunk has a contiguous run of the model's layers.
     static_mib, limit_mib : tuple of float [S]
         Memory apart from the layers, and the limit, of each stage.
     backward_ratio : float

@@ -47,7 +47,7 @@ def solve_places(
     Returns
     -------
     Solution
-        `bound` holds for every place.
+        `bound` is valid for every place.
     """
     began = time.monotonic()
     deadline = None if options.time_limit is None else began + options.time_limit

@@ -47,7 +47,7 @@ NO_LIMIT_MIB = 1e12
 """More memory than any stage fills, MiB."""
 
 GREAT, MANY = 2, 4
-"""Counts from this multiple of an even chunk's layers are tried as one, where there are at least so many: with smaller
+"""Counts from this multiple of an even chunk's layers are tried as one, where there are at least `MANY`: with smaller
 counts among them the relaxed problem is far from each."""
 
 NEAR = 0.004
@@ -55,9 +55,9 @@ NEAR = 0.004
 limit all choices come near the step time before one reaches it, because the last of a gap takes longest."""
 
 FURTHER, FURTHER_IN_VAIN = 0.25, 0.5
-"""Where counts tried as one have a better plan or stay open, counts up to this fraction more are tried one by one;
-where probing rules out next to nothing, up to the second fraction more: the next ones are likely to fail, too, and to
-cost the time of two or three counts."""
+"""If counts tried as one have a better plan or stay open, counts up to this fraction more are tried one by one; where
+probing rules out next to nothing, up to the second fraction more: the next ones are likely to fail, too, and to cost
+the time of two or three counts."""
 
 SECOND = 0.25
 """Fraction of the limit as `turns` counts it for the one later time slice of counts tried as one."""

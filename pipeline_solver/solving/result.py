@@ -184,7 +184,7 @@ class Result:
         Raises
         ------
         InputError
-            When there is no plan, or problem and plan do not go together.
+            If there is no plan, or problem and plan do not match.
         """
         if not data.get("layers") or "problem" not in data:
             raise InputError("holds no solved plan", file=file, cure="name a file that --result_json wrote")
@@ -219,7 +219,7 @@ def read_result(path: Path) -> Result:
     Raises
     ------
     InputError
-        When it is not JSON, holds no plan, or its problem and plan do not go together.
+        If it is not JSON, has no plan, or its problem and plan do not match.
     """
     try:
         data = json.loads(read_text(path))
@@ -229,7 +229,7 @@ def read_result(path: Path) -> Result:
 
 
 def plan_of_row(row: Mapping[str, Any]) -> PipelinePlan | None:
-    """The plan that a row holds, None for a candidate without one."""
+    """The plan of a row, None for a candidate without one."""
     layers, recompute = row.get("layers"), row.get("recompute")
     if not isinstance(layers, str) or not isinstance(recompute, str):
         return None
@@ -262,7 +262,7 @@ def _uncounted(problem: PipelineProblem) -> tuple[str, ...]:
 
 
 def _recompute(problem: PipelineProblem, plan: PipelinePlan) -> dict[str, list[list[int]]]:
-    """Recomputed layers of every mode that is searched or that the plan holds, [vpp][pp] each."""
+    """Recomputed layers of every mode that is searched or in the plan, [vpp][pp] each."""
     known = (*problem.recompute_ratio, *problem.choices)
     modes = [mode for mode in known if mode in problem.searched_modes or plan.uses(mode)]
     return {mode: _lists(plan.recomputed(mode)) for mode in modes}

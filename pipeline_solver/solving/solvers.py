@@ -1,4 +1,4 @@
-"""The solvers by name; each is loaded when it is first asked for."""
+"""The solvers by name; each is loaded at first use."""
 
 from __future__ import annotations
 

@@ -171,8 +171,7 @@ def exposed_of_stage(
 
 
 def pinned_exposed(problem: PipelineProblem, s: int, rows: int) -> NDArray[np.float64]:
-    """Exposed communication of the pinned kinds in a stage's chunks, in `rows` rows of `exposed_times`, float64 [rows,
-    V]."""
+    """Exposed communication of the pinned kinds in a stage's chunks, as rows of `exposed_times`, float64 [rows, V]."""
     schedule, found = schedule_of(problem), np.zeros((rows, problem.interleaves))
     for v in range(problem.interleaves):
         for kind in problem.pinned_at(schedule.position(v, s)):

@@ -137,7 +137,7 @@ class EventGraph:
     ) -> tuple[float, NDArray[np.float64], float]:
         """Step time, class counts of a longest path (float64 [R]), and the path's lag.
 
-        ``prefer`` breaks ties: 0 follows the stage's own order back, 1 the dependency.
+        ``prefer`` breaks ties: 0 follows the stage's order back, 1 the dependency.
         """
         from taylor.pipeline_solver.timing.event_kernels import critical_path
 

@@ -1,7 +1,7 @@
-"""Exact solver: branch and cut over stage configurations, with proof of the gap.
+"""Exact solver: branch and cut over columns, with proof of the gap.
 
 Columns (`columns`), an LP over them with path cuts (`master`), plans by DP and annealing
-(`incumbents`), and a tree that splits one stage's configurations (`tree_search`). A fixed number of subtree batches
+(`incumbents`), and a tree that splits one stage's columns (`tree_search`). A fixed number of subtree batches
 processes the open nodes, with budgets in simplex iterations. So without a time limit the result depends on the seed
 alone, whatever the number of worker processes.
 """

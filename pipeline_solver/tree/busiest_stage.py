@@ -85,7 +85,7 @@ class BusiestStage:
     Parameters
     ----------
     stopper : Stopper
-        Asked between parts.
+        Checked between parts.
     """
 
     runs: StageRuns

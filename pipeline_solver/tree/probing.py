@@ -1,9 +1,9 @@
-"""Probing: classes of a stage's configurations that no plan below a step time can use, found by an LP each.
+"""Probing: classes of a stage's columns that no plan below a step time can use, found by an LP each.
 
-The LP mixes configurations, long chunks of one stage with short ones of another, and splits of one stage at its mean
-change little while the others go on mixing. A stage restricted to its extreme configurations shows what no integer plan
-can do: with a long chunk on one stage, every path through it is long. Most such classes are ruled out, and when all
-are, little remains to mix.
+The LP mixes columns, long chunks of one stage with short ones of another, and splits of one stage at its mean change
+little while the others remain mixed. A stage restricted to its extreme columns shows what no integer plan can do: with
+a long chunk on one stage, every path through it is long. Most such classes are ruled out, and when all are, little
+remains to mix.
 """
 
 from __future__ import annotations

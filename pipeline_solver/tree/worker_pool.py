@@ -98,7 +98,7 @@ class WorkerPool:
             self.own = [_Share(origin, state, own_seed, search.stopper) for own_seed in seeds]
             return
         isolate_processes()
-        # Forking is quick and shares the columns; where it is not safe or not there, start afresh.
+        # Forking is quick and shares the columns; where it is unsafe or unavailable, start a new process.
         context: Any = multiprocessing.get_context("fork" if sys.platform.startswith("linux") else "spawn")
         for k in range(min(workers, SHARES)):
             here, there = context.Pipe()
