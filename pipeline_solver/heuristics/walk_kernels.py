@@ -263,8 +263,7 @@ def swap_sizes(line, begin, one, other):  # type: ignore[no-untyped-def]
 
 @compiled
 def move_size(line, begin, source, target):  # type: ignore[no-untyped-def]
-    """Move the size of `source` to one chunk, each between taking its neighbour's; return whether all stay within
-    bounds."""
+    """Move the size of `source` to `target`, each between taking its neighbour's; return whether all stay in bounds."""
     size = begin[source + 1] - begin[source]
     for k in range(source, target):
         begin[k + 1] = begin[k] + begin[k + 2] - begin[k + 1]

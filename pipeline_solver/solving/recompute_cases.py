@@ -41,7 +41,7 @@ FIRST_SHARE = 0.15
 nothing."""
 
 RELAXED_SHARE = 0.85
-"""Fraction of its remainder for the problem without costs of choices, while a plan is as good as its best one."""
+"""Fraction of the remaining time for the problem without costs of choices, while a plan is as good as its best one."""
 
 NO_LIMIT_MIB = 1e12
 """More memory than any stage fills, MiB."""

@@ -41,7 +41,8 @@ PATHS, LEAST_PATHS = 300, 50
 """Newest paths of the pool that prune, in addition to those of the LP; least number that must fit."""
 
 NEAR, NOISE = 300, 0.1
-"""Longest paths that prune under durations near those of the node's LP, and the random fraction of these."""
+"""Number of longest paths, under durations near those of the node's LP, that prune; relative noise of these durations
+(standard deviation)."""
 
 NEAR_TASKS = 2.5e6
 """Most tasks evaluated to find these, some 20 ms."""
