@@ -1,4 +1,4 @@
-"""The device that a job is planned for: the one that the user names, else the usual one of such jobs."""
+"""The device that a job is planned for: the one the user names, else the usual one of such jobs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from taylor.register.registry import Registry
 
 @dataclass(frozen=True)
 class ChosenDevice:
-    """A device, and why it is that one.
+    """A device and the reason for its choice.
 
     Parameters
     ----------
     spec : DeviceSpec
     reason : str
-        Why it is this one where nobody named a device, see `UsualDevice.reason`; else empty.
+        Reason for the choice where nobody named a device, see `UsualDevice.reason`; else empty.
     """
 
     spec: DeviceSpec
@@ -27,7 +27,7 @@ class ChosenDevice:
 
     @property
     def assumption(self) -> str | None:
-        """The sentence that says so where nobody named the device."""
+        """Sentence with the reason where nobody named the device."""
         if not self.reason:
             return None
         return f"no device named: {self.described}, {self.reason}; --device names another"
@@ -46,7 +46,7 @@ def choose_device(
     Parameters
     ----------
     named : str or DeviceSpec, optional
-        What the user named: a registered device, or one that is at hand.
+        Name of a registered device, or a device itself.
     register_path : Path, optional
         The user's folder of registrations.
 

@@ -1,4 +1,4 @@
-"""Chooses the backend that dry-runs go to, and says in one line which it is or why there is none."""
+"""Chooses the backend of the dry-runs, and logs it, or the reason why there is none, in one line."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ DRYRUNS = Path("dryrun")
 def open_backend(
     options: DryRunOptions, config: TrainingConfig, output: Path, executor: Executor | None = None
 ) -> AbstractContextManager[DryRunBackend | None]:
-    """The backend that dry-runs go to, as a context; None in it when memory has to be estimated.
+    """Context with the backend of the dry-runs; None in it when memory has to be estimated.
 
-    What ``auto`` came to is said in one line.
+    One line logs what ``auto`` chose.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def open_backend(
     if options.backend == "estimate":
         return nullcontext(None)
     if executor is not None:
-        output = output.absolute()  # another machine stands in another folder
+        output = output.absolute()  # another machine has another working folder
     if options.backend == "torch":
         from taylor.dryrun.torch_backend import TorchBackend, require_torch, torch_version  # its data models take time
 
@@ -80,7 +80,7 @@ def open_backend(
 
 
 def _dataset_keys(starter: Starter, options: DryRunOptions, config: TrainingConfig) -> dict[str, object]:
-    """The entries that make a dry-run read the small data set, which is written where it is missing."""
+    """Entries that make a dry-run read the small data set, which is written where it is missing."""
     if options.small_dataset is None or not starter.launcher.dataset_keys(""):
         return {}
     strategy = config.strategy
@@ -91,14 +91,14 @@ def _dataset_keys(starter: Starter, options: DryRunOptions, config: TrainingConf
 
 
 def _why_not(starter: Starter, options: DryRunOptions, config: TrainingConfig) -> str:
-    """Why MindSpore cannot be used; raises where it was asked for and there is nothing to start."""
+    """Reason why MindSpore cannot be used; raises where it was requested and there is nothing to start."""
     asked, program = options.backend == "mindspore", starter.launcher.program
     if not starter.launcher.starts_training:
         if asked:
             starter.launcher.dryrun_command(config.path, config.path, starter.tools)
         return f"a {starter.launcher.title} starts no training; --dryrun_backend torch measures its stages"
     if program is None:
-        # A file that starts itself is only run where the user asked for it.
+        # A file that starts itself runs only on the user's request.
         return "" if asked else f"{config.path.name} starts itself; --dryrun_backend mindspore runs it"
     if starter.tools.program is None:
         place = options.mindformers if options.mindformers is not None else "the flag's default"

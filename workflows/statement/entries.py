@@ -1,4 +1,4 @@
-"""Where embedding, head and MTP layers may lie in a job's pipeline, by what its kind of file can say."""
+"""Chunks where embedding, head and MTP layers of a job may lie, by what its kind of file can state."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from taylor.register.model import MTP
 
 
 def may_stand_alone(config: TrainingConfig) -> bool:
-    """Whether the configuration's kind of file can give embedding, head and MTP layers chunks of their own."""
+    """Return whether the configuration's kind of file can give embedding, head and MTP layers chunks of their own."""
     return launcher_of(config).mtp_places(config) is not None
 
 
 def entry_lines(config: TrainingConfig) -> tuple[str, ...]:
-    """What is tried of the places of embedding, head and MTP layers, in a line; none where they are as given."""
+    """Line on the places of embedding, head and MTP layers that are tried; none where they are as given."""
     if not may_stand_alone(config) or config.strategy.pp == 1:
         return ()
     names = "embedding and head"
@@ -29,8 +29,9 @@ def entry_lines(config: TrainingConfig) -> tuple[str, ...]:
 
 
 def with_mtp_places(problem: PipelineProblem, config: TrainingConfig, device: DeviceSpec) -> PipelineProblem:
-    """The problem with MTP layers where the file has them, with the head or a chunk before it, what moves with them
-    counted as theirs."""
+    """Problem with the file's MTP layers beside the head or in a chunk before it; what moves with them counts as
+    theirs.
+    """
     mtp = next((kind for kind in problem.kinds if kind.name == MTP and kind.pinned_last and kind.count), None)
     allowed = launcher_of(config).mtp_places(config)
     last = problem.stages * problem.interleaves - 1

@@ -1,4 +1,4 @@
-"""A plan in the words of other launchers, written to a file or printed."""
+"""A plan in the formats of other launchers, written to a file or printed."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from taylor.workflows.statement.options import Export
 
 
 def refuse_impossible(exports: Sequence[Export], interleaves: int, schedule: ScheduleSpec) -> None:
-    """Tell before a solve, not after it, that a form cannot say any plan of so many interleaves.
+    """Refuse, before the solve, a form that can state no plan with this many virtual stages.
 
     Raises
     ------
     InputError
-        When that is so.
+        When a form cannot.
     """
     least = PipelinePlan({DENSE: as_grid([[1]] * interleaves)}, {})
-    # No tasks, for a form that says orders: it refuses what no order of such a schedule can be said in.
+    # No tasks, for a form that states orders: it refuses a schedule of which it can state no order.
     idle = Schedule(schedule, 1, interleaves, 1, np.zeros((1, 0, 4), dtype=np.int32))
     for one in exports:
         if export_order(idle, one.form) is None:
@@ -41,7 +41,7 @@ def refuse_impossible(exports: Sequence[Export], interleaves: int, schedule: Sch
 def export_texts(
     exports: Sequence[Export], problem: PipelineProblem, plan: PipelinePlan, mtp_layers: int = 0
 ) -> list[tuple[Export, str]]:
-    """The text of every export.
+    """Text of every export.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def export_texts(
     Raises
     ------
     InputError
-        When a form cannot say the plan.
+        When a form cannot state the plan.
     """
     v_shape = problem.schedule.v_shape
     pinned = any(kind.pinned_last for kind in problem.kinds)
@@ -71,7 +71,7 @@ def export_texts(
 
 
 def with_cards(text: str, cards: Sequence[str]) -> str:
-    """A plan's text with what each stage lies on: a key of JSON, else a comment before it."""
+    """Text of a plan with the devices of its stages: a key of JSON, else a comment before it."""
     if not cards:
         return text
     if text.startswith("{"):
@@ -80,7 +80,7 @@ def with_cards(text: str, cards: Sequence[str]) -> str:
 
 
 def with_mtp(plan: PipelinePlan, mtp_layers: int, v_shape: bool) -> PipelinePlan:
-    """The plan with its last layers in model order named as the MTP ones they are."""
+    """Plan whose last layers in model order are named as the MTP layers that they are."""
     if not mtp_layers or MTP in plan.layers:
         return plan
     counts = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
@@ -94,7 +94,7 @@ def with_mtp(plan: PipelinePlan, mtp_layers: int, v_shape: bool) -> PipelinePlan
 def export_what_can_be(
     exports: Sequence[Export], problem: PipelineProblem, plan: PipelinePlan, mtp_layers: int = 0
 ) -> list[tuple[Export, str]]:
-    """The same of those forms that can say the plan; the others are told in the log."""
+    """Texts of the forms that can state the plan; the others are logged."""
     texts: list[tuple[Export, str]] = []
     for one in exports:
         try:
@@ -105,7 +105,7 @@ def export_what_can_be(
 
 
 def store_exports(texts: Sequence[tuple[Export, str]]) -> dict[str, str]:
-    """Write those that have a file; by role ``export FORM``.
+    """Write the exports that have a file; keyed by role ``export FORM``.
 
     Raises
     ------
@@ -121,19 +121,19 @@ def store_exports(texts: Sequence[tuple[Export, str]]) -> dict[str, str]:
 
 
 def print_exports(texts: Sequence[tuple[Export, str]]) -> None:
-    """Print those without a file, each under its form."""
+    """Print the exports without a file, each under its form."""
     for one, text in texts:
         if one.path is None:
             print(f"{one.form}: {text}" if "\n" not in text else f"{one.form}:\n{text}")
 
 
 def export_saved(exports: Sequence[Export], solution: Path) -> list[tuple[Export, str]]:
-    """The exports of a saved result.
+    """Exports of a saved result.
 
     Raises
     ------
     InputError
-        When the file is no result JSON (a ``.sol`` names no schedule), or a form cannot say its plan.
+        When the file is no result JSON (a ``.sol`` names no schedule), or a form cannot state its plan.
     """
     if solution.suffix == ".sol":
         raise InputError(

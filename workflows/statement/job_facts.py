@@ -1,4 +1,4 @@
-"""What is known of a job before anything is planned: as the first lines of a command, and as part of a result."""
+"""Facts of a job that are known before planning: the first lines of a command, and part of a result."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from taylor.workflows.statement.stage_devices import OnStages
 from taylor.workflows.statement.time_ratios import SettledRatios
 
 LISTED_FLAGS = 60
-"""Most flags that the log names; real files hold up to some twenty that no figure takes into account."""
+"""Most flags that the log names; real files have up to some twenty that no figure takes into account."""
 
 KIND_WORDS = {DENSE: "dense", MOE: "MoE", MTP: "MTP"}
 
 
 @dataclass(frozen=True)
 class JobFacts:
-    """A job as it was read, and what was assumed of it.
+    """A job as it was read, and the assumptions made.
 
     Parameters
     ----------
     config : TrainingConfig
-        With the interleaves and the schedule that are planned for.
+        With the virtual stages and the schedule that are planned for.
     device : ChosenDevice
     ratios : SettledRatios or None
         None where every candidate has its own.
     train_tokens : float or None
         Tokens of the whole training.
     stages : OnStages or None
-        What each stage lies on, where not all lie on `device`.
+        Devices of the stages, where not all lie on `device`.
     further : tuple of str
-        Further sentences of what was assumed.
+        Further sentences on assumptions.
     """
 
     config: TrainingConfig
@@ -52,7 +52,7 @@ class JobFacts:
     further: tuple[str, ...] = ()
 
     def head(self, register_path: Path | None = None) -> list[str]:
-        """The first lines of a command that plans this very job."""
+        """First lines of a command that plans this very job."""
         lines = [f"{self.config.path}: {self.model_line(register_path)}", self.strategy_line(), self.device_line()]
         if self.stages is not None:
             return [*lines, *self.stages.ratio_lines, *self.further]
@@ -91,7 +91,7 @@ class JobFacts:
         )
 
     def device_line(self) -> str:
-        """The device with its memory, and the limit that holds."""
+        """Device with its memory, and the limit that applies."""
         described = self.device.assumption or f"device {self.device.described}"
         by = "what the device offers" if self.config.device_limit_mib is None else "by the file"
         margin = f" less a margin of {self.config.margin}" if self.config.margin else ""
@@ -102,7 +102,7 @@ class JobFacts:
 
     @property
     def assumptions(self) -> list[str]:
-        """A sentence for each value that no input gave."""
+        """Sentence for each value that no input gave."""
         sentences = [self.device.assumption, *self.config.notes, *self.further]
         if self.stages is not None:
             sentences += self.stages.assumptions
@@ -111,7 +111,7 @@ class JobFacts:
         return [sentence for sentence in sentences if sentence]
 
     def throughput(self, step_ms: float) -> Throughput:
-        """What a step time means for the job."""
+        """Performance of the job at a step time."""
         config, device = self.config, self.device.spec
         if self.stages is not None:
             device = self.stages.average(device, config.rules.gemm_precision)
@@ -146,7 +146,7 @@ def tell_head(lines: Sequence[str]) -> None:
 
 
 def tell_misspelled(configs: Sequence[TrainingConfig]) -> None:
-    """Log the names in files that are one letter from a known one: what they ask for is left out of the job.
+    """Log the names in files that are one letter from a known one: the job does not contain what they request.
 
     A command logs them before all else; `tell_notes` does not repeat them.
     """
@@ -164,7 +164,7 @@ def tell_notes(config: TrainingConfig) -> None:
 
 
 def tell_unmodelled(where: str, sentences: Sequence[str]) -> None:
-    """Log the flags that no figure takes into account, a line each; a file of nothing but odd flags gets a few.
+    """Log the flags that no figure takes into account, a line each; at most a few for a file of odd flags only.
 
     Parameters
     ----------
@@ -182,13 +182,13 @@ def tell_unmodelled(where: str, sentences: Sequence[str]) -> None:
 
 
 def parameters_text(model: ModelSpec) -> str:
-    """Parameters, and how many of them a token meets where experts make a difference: MTP modules left out."""
+    """Parameters, and the active ones of a token where experts make a difference; without MTP modules."""
     total, active = total_parameters(model), active_parameters(model)
     return f"{_billions(total)} parameters" + (f", {_billions(active)} active" if active != total else "")
 
 
 def degrees_text(strategy: Strategy) -> str:
-    """The degrees as tables write them, those of 1 left out behind DP, TP and PP."""
+    """Degrees as tables write them, without those of 1 other than DP, TP and PP."""
     parts = [f"DP{strategy.dp} TP{strategy.tp} PP{strategy.pp}"]
     parts += [
         f"{name.upper()}{getattr(strategy, name)}" for name in ("ep", "cp", "vpp", "mbs") if getattr(strategy, name) > 1

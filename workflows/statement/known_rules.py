@@ -1,4 +1,4 @@
-"""The rules that a search may ask, in words: those that ship and a user's own."""
+"""Rules that a search may apply, in words: the shipped ones and a user's own."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def known_rule(name: str, register_path: Path | None = None) -> DescribedRule:
     Raises
     ------
     InputError
-        When there is none of that name (the near ones are told).
+        When there is none of that name (the message lists similar names).
     """
     rules = {rule.name: rule for rule in known_rules(register_path)}
     wanted = name.strip().lower().replace("_", "-")

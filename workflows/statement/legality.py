@@ -1,4 +1,4 @@
-"""Legality of a stated job: the one check that every entry point makes before it plans, prices or ranks."""
+"""Legality of a stated job: the one check of every entry point before it plans, estimates or ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def refuse_unknown_rules(allowed: Sequence[str], config: TrainingConfig) -> None
     Raises
     ------
     InputError
-        With the names that are near.
+        With similar names.
     """
     known = _asked_names(config)
     for name in allowed:
@@ -34,13 +34,13 @@ def refuse_unknown_rules(allowed: Sequence[str], config: TrainingConfig) -> None
 
 
 def rules_waived(disabled: Sequence[str], config: TrainingConfig) -> tuple[str, ...]:
-    """Return those of a search's disabled rules that a stated job is asked."""
+    """Return those of a search's disabled rules that apply to a stated job."""
     known = _asked_names(config)
     return tuple(name for name in disabled if name in known)
 
 
 def _asked_names(config: TrainingConfig) -> list[str]:
-    """Names of the rules that a stated job is asked: legality's, and the one that its reader found broken."""
+    """Names of the rules that apply to a stated job: legality's, and the one that its reader found broken."""
     misfit = [config.misfit.rule] if config.misfit is not None and config.misfit.rule else []
     return [*(rule.name for rule in LEGALITY_RULES), *misfit]
 
@@ -56,7 +56,7 @@ def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[
     Returns
     -------
     TrainingConfig
-        The same, with a note for every rule that it breaks and that is allowed, or asked by newer releases alone.
+        The same, with a note for each broken rule that is allowed or that only newer releases apply.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[
     """
     refuse_unknown_rules(allowed, config)
     found = find_illegality(config, device, allowed)
-    if found is None or not found.rules[0].field:  # A launcher comes upon its arguments first.
+    if found is None or not found.rules[0].field:  # A launcher checks its arguments first.
         require_start(config, allowed)
     if found is not None:
         raise InputError(
@@ -85,7 +85,7 @@ def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[
 
 
 def why_illegal(config: TrainingConfig, device: DeviceSpec) -> str | None:
-    """One clause on why a job does not start as its file states it; None where it does."""
+    """Clause on why a job does not start as its file states it; None where it does."""
     found, misfit = find_illegality(config, device), config.misfit
     if misfit is not None and (found is None or not found.rules[0].field):
         return f"{misfit.field} {misfit.value} {misfit.problem}"
@@ -96,7 +96,7 @@ def why_illegal(config: TrainingConfig, device: DeviceSpec) -> str | None:
 
 
 def degree_words(config: TrainingConfig) -> dict[str, str]:
-    """What the job's files call each degree, by `Strategy`'s name for it."""
+    """Names of the degrees in the job's files, by `Strategy`'s name."""
     return {**_PLAIN_WORDS, **launcher_of(config).degree_words}
 
 

@@ -1,4 +1,4 @@
-"""Obtains a configuration's memory profile from a file, dry-runs, an earlier run or the estimate, and says which."""
+"""Obtains a configuration's memory profile from a file, dry-runs, an earlier run or the estimate, and logs which."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MEMORY_INFO = Path("memory_info")
 """Folder, below the output folder, of the profiles that dry-runs measured."""
 
 SPARE_RUNS = 3
-"""Dry-runs of an exact backend beyond one an unknown: they tell how far memory is from linear in the plan."""
+"""Dry-runs of an exact backend beyond one an unknown: they show how far memory is from linear in the plan."""
 
 
 def memory_info_path(config: TrainingConfig, output: Path) -> Path:
-    """Where the measured profile of this very configuration is kept.
+    """Path of the measured profile of this very configuration.
 
-    The name holds a hash of everything that memory depends on (model, strategy, rules), not of
-    the plan: offset and recompute may change, the profile stays.
+    The name contains a hash of everything that memory depends on (model, strategy, rules). The plan is not part of it:
+    offset and recompute may change, the profile stays valid.
     """
     facts = [asdict(config.model), asdict(config.strategy), asdict(config.rules), asdict(config.schedule)]
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
@@ -41,20 +41,20 @@ def memory_info_path(config: TrainingConfig, output: Path) -> Path:
 
 
 def observations_path(config: TrainingConfig, output: Path) -> Path:
-    """Where the peaks behind a measured profile are kept."""
+    """Path of the peaks behind a measured profile."""
     return memory_info_path(config, output).with_suffix(".peaks.json")
 
 
 def keep_measured(
     config: TrainingConfig, output: Path, profile: MemoryProfile, observations: Sequence[Observation]
 ) -> Path:
-    """Keep a measured profile, and the peaks it rests on, for later runs."""
+    """Save a measured profile, and the peaks it rests on, for later runs."""
     write_observations(observations, observations_path(config, output))
     return write_memory_profile(profile, memory_info_path(config, output))
 
 
 def known_observations(config: TrainingConfig, output: Path) -> list[Observation]:
-    """The peaks that earlier runs measured of this very configuration."""
+    """Peaks that earlier runs measured of this very configuration."""
     return read_observations(observations_path(config, output))
 
 
@@ -69,15 +69,15 @@ def obtain_memory(
     modes: Sequence[str] = (NONE, FULL),
     may_estimate: bool = True,
 ) -> MemoryProfile:
-    """The memory profile to solve with; says in one log line which one it is.
+    """Memory profile to solve with; one log line names its source.
 
-    A given file goes first, then dry-runs where they are wanted and can run. Without a dry-run, a
-    profile that an earlier run measured for the same configuration comes next, and the estimate last.
+    A given file comes first, then dry-runs where they are wanted and can run. Without a dry-run, a profile that an
+    earlier run measured for the same configuration comes next, and the estimate last.
 
     Parameters
     ----------
     backend : DryRunBackend or None
-        Where dry-runs go; None when none can run.
+        Runs the dry-runs; None when none can run.
     modes : sequence of str
         Recompute modes whose activations the solve needs.
     may_estimate : bool

@@ -1,4 +1,4 @@
-"""Adds to a pipeline problem what a job asked to choose from by module: recompute of some, offload of others."""
+"""Adds the choices by module that a job requests to a pipeline problem: recompute of some, offload of others."""
 
 from __future__ import annotations
 
@@ -32,17 +32,18 @@ from taylor.workflows.statement.options import AskedModules
 from taylor.workflows.statement.problem import uniform_choices
 
 HOST_SHARE = 0.8
-"""Share of a device's part of the host memory that offload may take, without a source: the rest is the system's and
-the data loaders'."""
+"""Fraction of a device's part of the host memory that offload may take. No source; the system and the data loaders
+need the rest.
+"""
 
 
 def offered_words(config: TrainingConfig, device: DeviceSpec, asked: AskedModules) -> ModuleWords | None:
-    """The modules that a job's file can name, of those asked for; None where none are.
+    """Requested modules that the job's file can name; None where none are requested.
 
     Raises
     ------
     InputError
-        When files of the launcher can say no such thing, or the device has no link to its host in the register.
+        When the launcher's files cannot state it, or the register has no link from the device to its host.
     """
     if not (asked.recompute or asked.offload):
         return None
@@ -68,7 +69,7 @@ def offered_words(config: TrainingConfig, device: DeviceSpec, asked: AskedModule
 
 
 def require_host_link(device: DeviceSpec, flag: str) -> None:
-    """Refuse a flag that moves something to the host where the device's link to it is not known.
+    """Refuse a flag that moves something to the host where the device's host link is not known.
 
     Raises
     ------
@@ -84,11 +85,13 @@ def require_host_link(device: DeviceSpec, flag: str) -> None:
 
 
 def with_host_priced(config: TrainingConfig, device: DeviceSpec) -> TrainingConfig:
-    """The configuration with what lies on the host among what figures have: of its own plan, and of its optimizer.
+    """Configuration whose figures include what lies on the host: of the file's plan, and of its optimizer.
 
-    Where the device's link to its host is not known, the memory of what is moved counts and its time does not: it
-    stays among the flags that the figures lack. No module is moved, and the flags stay likewise, where the file settles
-    no plan or its plan computes every layer again whole.
+    Without a known host link, the memory of what is moved counts and its time does not: it stays among the flags that
+    the
+    figures lack. Where the file fixes no plan, or its plan recomputes every layer in full, no module is moved and the
+    flags
+    stay there too.
     """
     plan, moved, priced = config.plan, config.moved, config.linked
     if moved is not None and (plan is None or plan.recomputed(FULL) == _body(config, plan)):
@@ -101,7 +104,7 @@ def with_host_priced(config: TrainingConfig, device: DeviceSpec) -> TrainingConf
 
 
 def own_modules(config: TrainingConfig) -> ModuleWords | None:
-    """The modules that run again and those that are moved in a file's own plan; None where it moves none."""
+    """Modules that the plan in the file recomputes and those it moves; None where it moves none."""
     if config.moved is None or config.plan is None or config.by_module is not None:
         return None
     known = launcher_of(config).module_words(config)
@@ -111,8 +114,9 @@ def own_modules(config: TrainingConfig) -> ModuleWords | None:
 
 
 def own_plan(config: TrainingConfig) -> PipelinePlan | None:
-    """A file's own plan: the layers under the modules that run again in each where these differ, or those that are not
-    recomputed whole under the choice of what it leaves on the host."""
+    """Plan in the file, with layers by their recomputed modules where these differ, or with layers without full
+    recompute under the choice of what the file offloads.
+    """
     if config.by_module is not None:
         return config.by_module
     words, plan = own_modules(config), config.plan
@@ -125,7 +129,7 @@ def own_plan(config: TrainingConfig) -> PipelinePlan | None:
 
 
 def known_plan(config: TrainingConfig, words: ModuleWords | None) -> PipelinePlan | None:
-    """A file's own plan as choices by module that were asked for say it: selective recompute is one of them."""
+    """Plan in the file in terms of the requested choices by module: selective recompute is one of them."""
     plan = own_plan(config)
     if config.by_module is not None or plan is None or not (sets := _own_sets(config, words)):
         return plan
@@ -140,10 +144,11 @@ def _body(config: TrainingConfig, plan: PipelinePlan) -> Grid:
 def with_module_choices(
     problem: PipelineProblem, config: TrainingConfig, device: DeviceSpec, words: ModuleWords | None
 ) -> PipelineProblem:
-    """The problem with choices by module, priced by the closed forms in proportion to its own times and memory.
+    """Problem with choices by module, whose costs follow the analytical model in proportion to its times and memory.
 
-    One of them is the file's own where that moves something, whether or not others are offered. What is on its way to
-    or from the host, one layer's part, is spread over a stage's even share of layers.
+    One of them is the file's where that moves something, whether or not others are offered. The transfer buffer to and
+    from
+    the host, one layer's part, is spread over a stage's even number of layers.
     """
     own = own_modules(config)
     if words is None and own is None and config.by_module is None:
@@ -151,7 +156,7 @@ def with_module_choices(
     if config.by_module is not None or (words is not None and words.nested):
         found = _nested_choices(config, device, words)
         if SELECT in problem.searched_modes and launcher_of(config).module_words(config).nested:
-            # Its modules are among the choices, of which each must hold the next one's.
+            # Its modules are among the choices, each of which must contain the next one's.
             problem = problem.replace(unsearched=(*problem.unsearched, SELECT))
     else:
         found = module_choices(config.model, config.strategy, config.rules, device, words or ModuleWords(), own=own)
@@ -168,7 +173,7 @@ def with_module_choices(
 
 
 def _nested_choices(config: TrainingConfig, device: DeviceSpec, words: ModuleWords | None) -> list[ModuleChoice]:
-    """The choices that were asked for with the file's own among them, or the file's own alone."""
+    """Requested choices with the file's among them, or the file's alone."""
     launcher, job = launcher_of(config), (config.model, config.strategy, config.rules, device)
     names = [] if config.by_module is None else [m for m in config.by_module.recompute if m not in RECOMPUTE_MODES]
     known = replace(launcher.module_words(config), offload=launcher.swap_parts)
@@ -180,9 +185,9 @@ def _nested_choices(config: TrainingConfig, device: DeviceSpec, words: ModuleWor
 
 
 def _own_sets(config: TrainingConfig, words: ModuleWords | None) -> list[tuple[str, ...]]:
-    """The sets of modules that run again in layers of the file's own plan, by rising size, where choices are nested.
+    """Sets of recomputed modules in layers of the plan in the file, by rising size, where choices are nested.
 
-    Selective recompute of one set alone is among them where choices are asked for, so that none is worse.
+    Where choices are requested, selective recompute of one set alone is among them, so that none is worse.
     """
     if config.by_module is None:
         if words is None or not words.nested or config.plan is None or not config.plan.uses(SELECT):
@@ -195,7 +200,9 @@ def _own_sets(config: TrainingConfig, words: ModuleWords | None) -> list[tuple[s
 
 
 def _most_on_host(problem: PipelineProblem) -> list[float]:
-    """MiB of the host that no plan passes on each stage: as many layers as the device holds, all of them moved."""
+    """Host memory that no plan exceeds on each stage, MiB: all the layers that the device can hold, all of them
+    moved.
+    """
     lightest = max(1e-9, min(kind.least_mib for kind in problem.free_kinds))
     most = max(one.host_mib for kind in problem.free_kinds for one in kind.choices.values())
     free = (limit - static for limit, static in zip(problem.limit_mib, problem.static_mib, strict=True))
@@ -210,7 +217,7 @@ def host_limit_mib(device: DeviceSpec) -> float | None:
 
 
 def assumptions(device: DeviceSpec) -> list[str]:
-    """A sentence for each value of offload that no input gave."""
+    """Sentence for each offload value that no input gave."""
     limit = host_limit_mib(device)
     kept = (
         "no host memory is stated, so nothing limits it"
@@ -228,7 +235,7 @@ def assumptions(device: DeviceSpec) -> list[str]:
 
 
 def optimizer_assumptions(rules: TrainingRules, device: DeviceSpec) -> list[str]:
-    """A sentence for the values by which an optimizer on the host is priced; none where none is."""
+    """Sentence for the values behind the cost of an optimizer on the host; none where none is."""
     if not rules.optimizer.host_share or device.host_link_gb_s is None:
         return []
     way = f"its way over {HOST_LINK_SHARE:.0%} of the {device.host_link_gb_s:g} GB/s between device and host"
@@ -242,7 +249,7 @@ def _with_choices(kind: LayerKind, found: list[ModuleChoice], config: TrainingCo
     name = kind_of(kind.name)
     activation, choices = dict(kind.activation_mib), {}
     for one in found:
-        # A kind without costs of its own is charged as the body.
+        # A kind without costs of its own costs as much as the body layer.
         cost = one.costs.get(name) or one.costs[config.model.body_kind]
         plain = name if name in one.costs else config.model.body_kind
         told = float(activation_bytes(config.model, plain, NONE, config.strategy, config.rules)) / MIB
@@ -251,7 +258,7 @@ def _with_choices(kind: LayerKind, found: list[ModuleChoice], config: TrainingCo
 
 
 def _priced(kind: LayerKind, cost: ModuleCost, told_mib: float, per_stage: float) -> tuple[float, LayerChoice]:
-    """What is kept, and the rest of a choice's costs, with the profile's memory in place of the closed form's."""
+    """Kept memory and other costs of a choice, with the profile's memory in place of the analytical model's."""
     scale = kind.activation_mib[NONE] / told_mib if told_mib else 1.0
     return scale * cost.kept_mib, LayerChoice(
         forward=cost.forward * kind.forward,

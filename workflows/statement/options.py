@@ -1,4 +1,4 @@
-"""The option records of the jobs: what is planned and what is written; `SolveOptions` says how it is solved."""
+"""Option records of the jobs: what is planned and what is written; `SolveOptions` controls the solve."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ STAGE_ORDERS = (LISTED, GROUPS, ANY)
 
 @dataclass(frozen=True)
 class RatioChoice:
-    """Which time ratios the user gave; the others are estimated for the job, or the older tool's fixed ones.
+    """Time ratios that the user gave; the others are estimated for the job, or the older tool's fixed ones.
 
     Parameters
     ----------
     dense_forward, backward, head, recompute, select : float or None
         As in `TimeRatios`; `recompute` and `select` are the ratios of full and of selective recompute.
     fixed : bool
-        Whether what was not given is the older tool's: 0.33, 2, 1.5, 1 and 0.33 (the defaults of `TimeRatios`).
+        Whether missing ratios are the older tool's: 0.33, 2, 1.5, 1 and 0.33 (the defaults of `TimeRatios`).
     """
 
     dense_forward: float | None = None
@@ -37,7 +37,7 @@ class RatioChoice:
 
 @dataclass(frozen=True)
 class DryRunOptions:
-    """How dry-runs are run, where they can be.
+    """Settings of the dry-runs, where they can run.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class DryRunOptions:
     env_json : Path or None
         Environment of the runs.
     env_named : bool
-        Whether the user named `env_json`; the working folder's own file, taken by default, sets no program.
+        Whether the user named `env_json`; the default, a file in the working folder, sets no program.
     parallel_num : int
         Runs at once.
     small_dataset : Path or None
@@ -74,7 +74,7 @@ class DryRunOptions:
 
 @dataclass(frozen=True)
 class AskedModules:
-    """Whether recompute of some modules of a layer, and the move of some modules' inputs to the host, may be chosen."""
+    """Choices by module that are allowed: recompute of a layer's modules, offload of modules' inputs."""
 
     recompute: bool = False
     offload: bool = False
@@ -82,7 +82,7 @@ class AskedModules:
 
 @dataclass(frozen=True)
 class FileJob:
-    """One configuration file and everything that settles its pipeline problem.
+    """One configuration file and everything that defines its pipeline problem.
 
     Parameters
     ----------
@@ -95,36 +95,36 @@ class FileJob:
     dryrun : bool
         Whether memory is measured by dry-runs, where they can run.
     check : bool
-        Whether the plan is dry-run in the end, where dry-runs can run.
+        Whether the final plan is dry-run, where dry-runs can run.
     dryruns : DryRunOptions
     device : str or None
         Name of a registered device; the usual one of the launcher's jobs when None.
     register_path : Path or None
         Folder of further model and device registrations.
     search_select : bool or None
-        Whether selective recompute may be chosen beside full recompute; None: where the file's own plan holds it.
+        Whether selective recompute may be chosen beside full recompute; None: where the plan in the file uses it.
     modules : AskedModules
     offload_optimizer : bool
         Whether the optimizer may be kept on the host, of all stages or of none.
     vpp : int, `AUTO` or None
-        Interleaves; None keeps the file's.
+        Virtual stages; None keeps the file's.
     schedule : str or None
         A schedule's name or `AUTO`; None keeps the file's.
     low_memory : bool or None
-        Whether interleaving is of the low-memory kind; None keeps the file's.
+        Whether the interleaved schedule is of the low-memory kind; None keeps the file's.
     dryrun_data : Path or None
-        Logs of earlier dry-runs of the file's own plan, to take the memory from.
+        Logs of earlier dry-runs of the baseline, as the source of the memory.
     margin : MemoryMargin
-        What the plan leaves free on every device.
+        Memory that the plan leaves free on every device.
     train_tokens : float or None
         Tokens of the whole training, for its length in days.
     stage_devices : tuple of (str, int)
-        Registered devices and how many stages in a row lie on each, where not all lie on one; empty: the file's own,
+        Registered devices and the number of consecutive stages on each, where not all lie on one; empty: the file's,
         else all lie on one.
     made_for_model : bool
-        The file was made for a model: the plan in it is nobody's, so that nothing is compared with it.
+        Whether the file was made for a model: the plan in it is nobody's, so that nothing is compared with it.
     stage_order : str
-        One of `STAGE_ORDERS`: which orders of those stages are tried.
+        One of `STAGE_ORDERS`: the orders of those stages that are tried.
     allow_illegal : tuple of str
         Legality rules that the job may break.
     world_size : int or None
@@ -156,17 +156,17 @@ class FileJob:
 
     @property
     def given_vpp(self) -> int | None:
-        """The interleaves asked for; None where they come from the file or are left to the tool."""
+        """Requested virtual stages; None where they come from the file or the tool chooses them."""
         return self.vpp if isinstance(self.vpp, int) else None
 
     @property
     def given_schedule(self) -> str | None:
-        """The schedule asked for; None where it comes from the file or is left to the tool."""
+        """Requested schedule; None where it comes from the file or the tool chooses it."""
         return None if self.schedule == AUTO else self.schedule
 
     @property
     def has_choices(self) -> bool:
-        """Whether the tool chooses the interleaves or the schedule."""
+        """Return whether the tool chooses the virtual stages or the schedule."""
         return AUTO in (self.vpp, self.schedule)
 
 
@@ -180,20 +180,20 @@ class Export:
 
 @dataclass(frozen=True)
 class Outputs:
-    """Where the results of one configuration file go; a None is not written.
+    """Paths of the results of one configuration file; a None is not written.
 
     Parameters
     ----------
     folder : Path
-        Holds ``model_mps``, ``sol_output``, ``memory_info`` and ``dryrun``.
+        Parent of ``model_mps``, ``sol_output``, ``memory_info`` and ``dryrun``.
     write : bool
         Whether the plan is written into the configuration.
     write_to : Path or None
-        The file that takes the configuration with its plan; None means in place.
+        File for the configuration with its plan; None means in place.
     result_json, trace, html, picture : Path or None
-        The result as data, the step as a Chrome trace, the report page, the pipeline as a picture.
+        Result as data, step as a Chrome trace, report page, pipeline as a picture.
     exports : sequence of Export
-        The plan in the words of other launchers.
+        The plan in the formats of other launchers.
     what_if : bool
         Whether the problem is solved again with other limits and another batch, however long it took.
     mps_form : str
@@ -213,7 +213,7 @@ class Outputs:
 
     @property
     def named(self) -> dict[str, Path]:
-        """The files that the user named, by the flag that names them."""
+        """Files that the user named, by the flag that names them."""
         flags = {
             "-o": self.write_to,
             "--result_json": self.result_json,

@@ -1,4 +1,4 @@
-"""Step time of a configuration by its own plan on the event graph: the one road where a plan is known."""
+"""Step time of a configuration by the plan in its file on the event graph: the one path where a plan is known."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
 
 
 def planned_step_ms(config: TrainingConfig, device: DeviceSpec) -> float:
-    """Time of one step by the file's own plan, else the even one, ms.
+    """Time of one step by the plan in the file, else the even one, ms.
 
-    Closed forms tell the times of layers and ends (`estimate_ratios`), the event graph what a step makes of them, as
-    where the file is evaluated or solved. `cost_model.time.step_ms` knows no plan and orders strategies only.
+    The analytical model gives the times of layers, embedding and head (`estimate_ratios`), the event graph the step
+    that
+    follows, as in evaluating or solving the file. `cost_model.time.step_ms` knows no plan and only orders strategies.
 
     Raises
     ------

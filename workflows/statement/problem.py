@@ -26,16 +26,16 @@ def build_problem(
     search_select: bool | None = None,
     device: DeviceSpec | None = None,
 ) -> PipelineProblem:
-    """State the pipeline problem of one configuration, under the schedule that its interleaves mean.
+    """State the pipeline problem of one configuration, under the schedule that its virtual stages mean.
 
-    Where the configuration's kind of file knows only one recompute choice for all chunks, the problem is
-    stated so: what is solved can be written.
+    Where the configuration's kind of file has one recompute choice for all chunks, so has the problem: every solution
+    can be written.
 
     Parameters
     ----------
     search_select : bool, optional
-        Let the solver choose selective recompute beside full recompute; by default where the file's own plan holds it
-        and the memory profile tells it. A file whose own plan holds it has its price stated either way.
+        Let the solver choose selective recompute beside full recompute; by default where the plan in the file uses it
+        and the memory profile knows it. Where that plan uses it, the problem has its costs either way.
 
     device : DeviceSpec, optional
         With it MTP layers may lie on any chunk that the configuration's kind of file can name.
@@ -94,24 +94,25 @@ def build_problem(
 
 
 def _pairing(config: TrainingConfig, layers: int) -> Pairing:
-    """How the configuration's launcher lays the layers of combined passes beside each other."""
+    """Layout in which the configuration's launcher places the layers of combined passes beside each other."""
     chunks = config.strategy.pp * config.strategy.vpp
     return Pairing(launcher_of(config).chunk_positions(config, -(-layers // chunks)))
 
 
 def _boundary_lags(config: TrainingConfig, ratios: TimeRatios) -> tuple[float, ...]:
-    """The transfer time at every boundary between chunks in model order."""
+    """Transfer time at every boundary between chunks in model order."""
     stages, vpp = config.strategy.pp, config.strategy.vpp
     if not ratios.lags:
         return (ratios.lag,) * (stages * vpp - 1)
     on = [stage for _, stage in chunk_order(stages, vpp, config.schedule_for(vpp).v_shape)]
-    # Between neighbours the lower one's entry counts; between the ends, which interleaves join, the last one's.
+    # Between neighbours the lower one's entry counts; between last and first stage, which virtual stages join, the
+    # last's.
     pairs = [(min(a, b), max(a, b)) for a, b in zip(on, on[1:], strict=False)]
     return tuple(ratios.lags[low if high - low <= 1 else high] for low, high in pairs)
 
 
 def uniform_choices(config: TrainingConfig, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    """The choices of which one must hold for all chunks, of those with which the job starts."""
+    """Choices of which one must apply to all chunks, of those with which the job starts."""
     launcher = launcher_of(config)
     barred = launcher.barred_recompute(config)
     choices = speaking_for(config).uniform_recompute(sum(config.model.layer_counts().values()), modes)
@@ -119,8 +120,9 @@ def uniform_choices(config: TrainingConfig, modes: Sequence[str]) -> tuple[tuple
 
 
 def _leaves_empty(config: TrainingConfig, kinds: tuple[LayerKind, ...]) -> bool:
-    """Whether the file's own plan, by hand, leaves a chunk of the pipeline as it is planned without a layer, and
-    without an embedding, MTP layers or a head that may have it to themselves."""
+    """Return whether the manual plan in the file has a chunk without a layer and without an embedding, MTP layers or a head,
+    which may have it to themselves.
+    """
     plan, strategy = config.plan, config.strategy
     if plan is None or (plan.interleaves, plan.stages) != (strategy.vpp, strategy.pp):
         return False
@@ -135,10 +137,10 @@ def _leaves_empty(config: TrainingConfig, kinds: tuple[LayerKind, ...]) -> bool:
 
 
 def plan_in_terms_of(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePlan:
-    """The plan with the layer kinds that the problem distinguishes.
+    """Plan with the layer kinds that the problem distinguishes.
 
-    A kind without costs of its own is merged into the kind before it by `build_problem`; a plan
-    read from a file still names it.
+    `build_problem` merges a kind without costs of its own into the kind before it; a plan read from a file still names
+    it.
     """
     known = {kind.name for kind in problem.kinds}
     merged: dict[str, list[str]] = {}

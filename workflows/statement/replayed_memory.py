@@ -1,4 +1,4 @@
-"""A configuration's memory from the logs of earlier dry-runs of its own plan: the estimate, moved onto their peaks."""
+"""A configuration's memory from logs of earlier dry-runs of the baseline: the estimate, moved onto their peaks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ FIELD = "-dryrun_data_dir"
 
 
 def replayed_memory(config: TrainingConfig, device: DeviceSpec, folder: Path) -> MemoryProfile:
-    """The estimate with the static memory of its first, middle and last stages set so that logged peaks are met.
+    """Estimate with the static memory of its first, middle and last stages set so that logged peaks are met.
 
-    Logs of one plan cannot tell a layer's memory from what a stage holds besides; so layers and activations stay the
-    estimate's. Of several middle stages the one that needs most decides; stages without a log are moved as the others.
+    Logs of one plan cannot distinguish a layer's memory from the static memory of a stage; so layers and activations
+    stay
+    the estimate's. Of several middle stages the one that needs most decides; stages without a log move as the others.
 
     Parameters
     ----------
@@ -32,7 +33,7 @@ def replayed_memory(config: TrainingConfig, device: DeviceSpec, folder: Path) ->
     Raises
     ------
     InputError
-        When there is no such folder, or no log of this strategy tells a peak.
+        When there is no such folder, or no log of this strategy has a peak.
     """
     plan = config.plan or config.even_plan(config.strategy)
     stages = config.strategy.pp

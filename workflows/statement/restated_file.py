@@ -1,4 +1,4 @@
-"""A configuration for other ranks or another batch than its file states: a copy that says so, to be planned."""
+"""A configuration for other ranks or another batch than its file states: a copy with the new values, to be planned."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDER = "jobs"
 
 
 def on_asked(job: FileJob, world_size: int | None, gbs: int | None, output: Path) -> FileJob:
-    """A job on the ranks and with the batch that were asked for.
+    """Job on the requested ranks and with the requested batch.
 
     A file that leaves its ranks to its launch stays as it is; one that states others, or another batch, is copied.
 
@@ -43,8 +43,9 @@ def on_asked(job: FileJob, world_size: int | None, gbs: int | None, output: Path
 def restate(job: FileJob, world_size: int | None, gbs: int | None, output: Path) -> Path:
     """Write a copy of a job's file whose data-parallel degree and micro-batches fit other ranks or another batch.
 
-    On other ranks the batch is the file's, or follows them, as its framework has it (`TrainingConfig.batch_on`). The
-    other degrees, and the file's plan, stay. The file itself is left alone.
+    On other ranks the batch is the file's, or scales with them, as its framework has it (`TrainingConfig.batch_on`).
+    The
+    other degrees, and the plan in the file, stay. The file itself is not changed.
 
     Returns
     -------
@@ -54,7 +55,7 @@ def restate(job: FileJob, world_size: int | None, gbs: int | None, output: Path)
     Raises
     ------
     InputError
-        When the ranks cannot be dealt out so, or the batch is no multiple of the samples that run at once.
+        When the ranks cannot be divided so, or the batch is no multiple of the samples that run at once.
     """
     config = read_for(job.path, job.register_path, job.dryruns.env_json, job.margin)
     if world_size is not None and config.open_ranks is not None:

@@ -32,12 +32,12 @@ def require_start(config: TrainingConfig, allowed: Sequence[str] = ()) -> None:
 
 
 def require_schedule(config: TrainingConfig) -> None:
-    """Refuse stages, interleaves and micro-batches for which the schedule does not exist.
+    """Refuse stages, virtual stages and micro-batches for which the schedule does not exist.
 
     Raises
     ------
     InputError
-        With what the schedule needs.
+        With the needs of the schedule.
     """
     strategy = config.strategy
     if strategy.pp == 1 and strategy.vpp > 1:
@@ -69,7 +69,7 @@ def require_schedule(config: TrainingConfig) -> None:
 
 
 def _require_bounded(config: TrainingConfig, spec: ScheduleSpec) -> None:
-    """Refuse a step of more forward passes than are planned, before any work is done for it."""
+    """Refuse a step of more forward passes than the planner handles, before any work is done for it."""
     strategy = config.strategy
     each = strategy.pp * strategy.vpp * spec.seq_splits
     if strategy.micro_batches * each <= MOST_PASSES:
@@ -88,14 +88,14 @@ def _require_bounded(config: TrainingConfig, spec: ScheduleSpec) -> None:
 def tell_interleaving(
     schedule: ScheduleSpec, config: TrainingConfig, *, given: bool, env_json: Path | None = None
 ) -> None:
-    """Say in one line which of its two interleaved orders a job runs, where its schedule has two, and why.
+    """Log in one line which of its two interleaved orders a job runs, where its schedule has two, and why.
 
     Parameters
     ----------
     given : bool
-        The command line says which.
+        Whether the command line states it.
     env_json : Path, optional
-        Environment of the job's runs, as JSON; it goes before the tool's own.
+        Environment of the job's runs, as JSON; it takes precedence over the tool's own.
     """
     if not schedule.traits.low_memory_switch:
         return
@@ -110,7 +110,7 @@ def tell_interleaving(
 
 
 def require_writable(config: TrainingConfig, schedule: ScheduleSpec) -> None:
-    """Refuse a schedule that the configuration's file cannot say.
+    """Refuse a schedule that the configuration's file cannot state.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def require_writable(config: TrainingConfig, schedule: ScheduleSpec) -> None:
     Raises
     ------
     InputError
-        When that is so.
+        When the file cannot.
     """
     launcher = launcher_of(config)
     if not launcher.can_write(config, schedule):

@@ -1,4 +1,4 @@
-"""Stages on several kinds of devices: how fast and how large each stage is, and the orders in which they may stand."""
+"""Stages on several kinds of devices: speed and memory of each stage, and the orders to try."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from taylor.workflows.statement.time_ratios import SettledRatios, settle_ratios
 FLAG = "--stage_devices"
 
 MOST_ORDERS = 720
-"""Orders of stages that are tried at most: of six kinds of devices in rows, or of 5 + 5 stages of two in any order."""
+"""Most orders of stages that are tried: of six kinds of devices in rows, or of 5 + 5 stages of two in any order."""
 
 
 @dataclass(frozen=True)
 class OnStages:
-    """What each stage lies on.
+    """Devices of the stages.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class OnStages:
     ratios : mapping of a device's name to SettledRatios
         Those that its stages are planned with: given, estimated on it, or a mixture.
     usual : DeviceSpec
-        The device in whose times the problem is stated, whatever the order of the stages: the quickest.
+        The device in whose times the problem is stated, whatever the order of the stages: the fastest.
     """
 
     specs: tuple[DeviceSpec, ...]
@@ -48,12 +48,13 @@ class OnStages:
 
     @classmethod
     def of(cls, job: FileJob, config: TrainingConfig) -> OnStages | None:
-        """The stages of a job as they are listed; None where all lie on one device.
+        """Stages of a job as they are listed; None where all lie on one device.
 
         Raises
         ------
         InputError
-            When a device is unknown, there are not as many as stages, or an order is asked for where there is none.
+            When a device is unknown, their number differs from the stages', or an order is requested where there is
+            none.
         """
         if not job.stage_devices:
             if job.stage_order != LISTED:
@@ -88,24 +89,24 @@ class OnStages:
 
     @property
     def described(self) -> str:
-        """The devices in the order of the stages: ``4 stages on h100-80g (80 GiB), then 4 on a100-80g (80 GiB)``."""
+        """Devices in the order of the stages: ``4 stages on h100-80g (80 GiB), then 4 on a100-80g (80 GiB)``."""
         parts = [f"{count} on {spec.name} ({spec.memory_mib / 1024:.0f} GiB)" for spec, count in runs(self.specs)]
         return "stages: " + ", then ".join(parts)
 
     @property
     def rows(self) -> tuple[tuple[str, int], ...]:
-        """The devices in the order of the stages, with how many in a row lie on each."""
+        """Devices in the order of the stages, with the number of consecutive stages on each."""
         return tuple((spec.name, count) for spec, count in runs(self.specs))
 
     @property
     def ratio_lines(self) -> list[str]:
-        """The time ratios of each device, the quickest first."""
+        """Time ratios of each device, the fastest first."""
         names = sorted(self.times, key=lambda name: (_unit(self.times[name]), name))
         return [f"{name}: time ratios {self.ratios[name].described}" for name in names]
 
     @property
     def assumptions(self) -> list[str]:
-        """A sentence for each device that is not the usual one, and what the ratios of each rest on."""
+        """Sentence for each device that is not the usual one, and for the source of each one's ratios."""
         others = [name for name in self.times if name != self.usual.name]
         slower = [
             f"a stage on {name} takes {self._slowness(name):.4g} times as long as one on {self.usual.name}, as the "
@@ -115,14 +116,14 @@ class OnStages:
         return slower + list(dict.fromkeys(each for one in self.ratios.values() for each in one.assumptions))
 
     def average(self, device: DeviceSpec, precision: str) -> DeviceSpec:
-        """A device that computes as fast as the stages' devices do on average."""
+        """Device that computes as fast as the stages' devices do on average."""
         if any(spec.peak_precision(precision) is None for spec in self.specs):
             return replace(device, peak_tflops={})
         peak = sum(spec.peak(precision) for spec in self.specs) / len(self.specs)
         return replace(device, peak_tflops={**device.peak_tflops, precision: peak})
 
     def orders(self, how: str) -> list[OnStages]:
-        """The orders of the stages to try, the listed one first (`options.STAGE_ORDERS`).
+        """Orders of the stages to try, the listed one first (`options.STAGE_ORDERS`).
 
         Raises
         ------
@@ -149,9 +150,9 @@ class OnStages:
         return ((*(by_name[name] for names in order for name in names),) for order in _distinct(rows))
 
     def on(self, problems: Mapping[str, PipelineProblem], config: TrainingConfig) -> PipelineProblem:
-        """The problem on these stages, from that of each device as if all stages lay on it.
+        """Problem on these stages, from that of each device as if all stages lay on it.
 
-        A transfer takes what the slowest of their links makes of it, for who sends to whom depends on the order.
+        A transfer takes the time of the slowest of their links, for sender and receiver depend on the order.
         """
         base = problems[self.usual.name]
         slowness = tuple(self._slowness(spec.name) for spec in self.specs)
@@ -161,7 +162,7 @@ class OnStages:
             limit if spec.name == self.usual.name else config.memory_limit_mib(spec)
             for limit, spec in zip(base.limit_mib, self.specs, strict=True)
         )
-        # A choice that one device does not offer is none of the stages'.
+        # A choice that one device does not offer is not offered on any stage.
         names = tuple(name for name in base.choices if all(name in one.choices for one in problems.values()))
         here = [problems[spec.name] for spec in self.specs]
         times = tuple(map(StageTimes.of, here))
@@ -187,7 +188,7 @@ class OnStages:
 
 
 def listed_devices(job: FileJob) -> tuple[DeviceSpec, ...]:
-    """The device of each stage of a job, in the order in which they are listed; empty where all lie on one.
+    """Device of each stage of a job, in the order in which they are listed; empty where all lie on one.
 
     Raises
     ------
@@ -199,7 +200,7 @@ def listed_devices(job: FileJob) -> tuple[DeviceSpec, ...]:
 
 
 def usual_device(job: FileJob, config: TrainingConfig) -> str | None:
-    """The device to plan for: of several the quickest, whatever their order, else the one that is asked for."""
+    """Device to plan for: of several the fastest, whatever their order, else the requested one."""
     apart = {spec.name: spec for spec in listed_devices(job)}
     if not apart:
         return job.device
@@ -215,13 +216,13 @@ def _lags(problem: PipelineProblem) -> tuple[float, ...]:
 
 
 def runs(specs: Sequence[DeviceSpec]) -> list[tuple[DeviceSpec, int]]:
-    """Devices of stages that follow each other, and how many do."""
+    """Devices of consecutive stages, and the number of stages on each."""
     return [(members[0], len(members)) for _, group in itertools.groupby(specs, lambda spec: spec.name)
             for members in [list(group)]]  # fmt: skip
 
 
 def order_name(specs: Sequence[DeviceSpec]) -> str:
-    """The devices as the flag writes them: ``h100-80g:4,a100-80g:4``."""
+    """Devices as the flag writes them: ``h100-80g:4,a100-80g:4``."""
     return ",".join(f"{spec.name}:{count}" for spec, count in runs(specs))
 
 
@@ -231,7 +232,7 @@ def _unit(ratios: TimeRatios) -> float:
 
 
 def _distinct(groups: list[tuple[str, ...]]) -> Iterator[tuple[tuple[str, ...], ...]]:
-    """The orders of some groups that differ, the given one first."""
+    """Distinct orders of some groups, the given one first."""
     if not groups:
         yield ()
         return

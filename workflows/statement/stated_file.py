@@ -62,14 +62,14 @@ def read_for(
     env_json : Path, optional
         That environment, as JSON.
     margin : MemoryMargin
-        What the job keeps free on every device.
+        Memory that the job keeps free on every device.
     world_size : int, optional
         Ranks of the job, where the file leaves them to its launch.
 
     Raises
     ------
     InputError
-        When one of the two cannot be read, or the job does not start on so many ranks.
+        When one of the two cannot be read, or the job does not start on that number of ranks.
     """
     config = read_config(path, register_path, read_environment(env_json)).replace(margin=margin)
     return config if world_size is None else config.on_ranks(world_size)
@@ -82,17 +82,17 @@ class StatedFile:
     Parameters
     ----------
     config : TrainingConfig
-        As the file says it.
+        As the file states it.
     running : TrainingConfig
-        The same with the interleaves and the schedule that were asked for.
+        The same with the requested virtual stages and schedule.
     chosen : ChosenDevice
-        What it is planned for.
+        Device that it is planned for.
     ratios : SettledRatios
-        The times that it is planned with.
+        Times that it is planned with.
     stages : OnStages or None
-        What each stage lies on, where not all lie on the chosen device.
+        Devices of the stages, where not all lie on the chosen device.
     modules : ModuleWords or None
-        The modules to choose from, where recompute or offload by module was asked for.
+        Modules to choose from, where recompute or offload by module was requested.
     """
 
     job: FileJob
@@ -105,7 +105,7 @@ class StatedFile:
 
     @classmethod
     def read(cls, job: FileJob) -> StatedFile:
-        """Read a job's file, find its device and its ratios, and say what was read and assumed.
+        """Read a job's file, find its device and its ratios, and log what was read and assumed.
 
         Raises
         ------
@@ -144,25 +144,25 @@ class StatedFile:
 
     @property
     def device(self) -> DeviceSpec:
-        """The device that it is planned for."""
+        """Device that it is planned for."""
         return self.chosen.spec
 
     @property
     def facts(self) -> JobFacts:
-        """What is known of the job before it is planned."""
+        """Facts of the job that are known before planning."""
         moves = self.config.moved is not None or (self.modules is not None and bool(self.modules.offload))
         moved = assumptions(self.device) if moves else ()
         further = (*entry_lines(self.running), *moved, *optimizer_assumptions(self.config.rules, self.device))
         return JobFacts(self.running, self.chosen, self.ratios, self.job.train_tokens, self.stages, further)
 
     def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
-        """The same with a number of interleaves and the schedule that it means."""
+        """Copy with a number of virtual stages and the schedule that it means."""
         strategy = self.config.strategy.replace(vpp=interleaves)
         running = self.config.replace(strategy=strategy, schedule=schedule)
         return replace(self, running=running.replace(schedule=running.schedule_for(interleaves)))
 
     def refuse_illegal(self) -> None:
-        """Refuse interleaves and a schedule with which the framework does not start the job.
+        """Refuse virtual stages and a schedule with which the framework does not start the job.
 
         Raises
         ------
@@ -175,31 +175,33 @@ class StatedFile:
             raise ValueError(f"rule {rule.name}: {rule.explanation}")
 
     def as_in_the_file(self) -> StatedFile:
-        """The same with the file's own interleaves and schedule; an order of low memory that was asked for stays."""
+        """Copy with the file's virtual stages and schedule; a requested low-memory order stays."""
         asked = asked_schedule(replace(self.job, schedule=None), self.config)
         return self.running_as(self.config.strategy.vpp, asked).as_it_recomputes()
 
     def as_it_recomputes(self) -> StatedFile:
-        """The same for the file's own plan, which may recompute several layers at once; one to be solved does not."""
+        """Copy for the plan in the file, which may recompute several layers at once; a plan to be solved does not."""
         return replace(self, running=self.running.as_it_recomputes())
 
     def memory_like(self, memory: MemoryProfile) -> MemoryProfile:
-        """A profile of the same source for this schedule: an estimate anew, any other as it is."""
+        """Profile of the same source for this schedule: a new estimate, any other as it is."""
         return estimate_memory(self.running, self.device) if memory.source == "estimate" else memory
 
     def choices_told_by(
         self, memory: MemoryProfile, options: Sequence[tuple[int, ScheduleSpec]]
     ) -> list[tuple[int, ScheduleSpec]]:
-        """The choices whose stages hold what the profile says besides their layers; the others are named in one line.
+        """Choices whose stages have the static memory that the profile states; the others are named in one line.
 
-        What a stage holds belongs to the schedule: a V shape has the head on the first stage, and torch's transfers
-        keep buffers by interleave. An estimate is made anew for each choice (`memory_like`); a profile that was
-        measured or given tells of the pipeline that the file runs alone, and of those that share its statics.
+        The static memory of a stage depends on the schedule: a V shape has the head on the first stage, and torch's
+        transfers
+        keep buffers by virtual stage. An estimate is repeated for each choice (`memory_like`); a profile that was
+        measured or
+        given covers only the pipeline that the file runs, and those with the same static memory.
 
         Raises
         ------
         InputError
-            When it tells of none.
+            When it covers none.
         """
         told = [one for one in options if self.is_told_by(memory, *one)]
         left_out = [f"{spec.name} with {vpp} interleaves" for vpp, spec in options if (vpp, spec) not in told]
@@ -215,18 +217,18 @@ class StatedFile:
         return told
 
     def is_told_by(self, memory: MemoryProfile, interleaves: int, schedule: ScheduleSpec) -> bool:
-        """Whether a profile for this file tells the memory of other interleaves and another schedule too."""
+        """Return whether a profile for this file covers other numbers of virtual stages and another schedule too."""
         return memory.source == "estimate" or self._has_statics_of(interleaves, schedule)
 
     def _has_statics_of(self, interleaves: int, schedule: ScheduleSpec) -> bool:
-        """Whether, by the estimate, a choice's stages hold what this one's do besides their layers."""
+        """Return whether, by the estimate, a choice's stages have the same static memory as this one's."""
         try:
             own, other = (
                 estimate_memory(each.running, self.device).static_mib(self.config.strategy.pp)
                 for each in (self, self.running_as(interleaves, schedule))
             )
         except ValueError:
-            return True  # The schedule cannot run so, which is said with the choice.
+            return True  # The schedule cannot run so; the choice's message says it.
         return bool(np.allclose(own, other))
 
     def refuse_early(self, exports: Sequence[Export]) -> None:
@@ -235,10 +237,10 @@ class StatedFile:
         Raises
         ------
         InputError
-            When the schedule does not exist for the numbers, or a form cannot say any plan of so many interleaves.
+            When the schedule does not exist for the numbers, or a form can state no plan with this many virtual stages.
         """
         vpp = self.running.strategy.vpp
-        # More interleaves than layers are refused with the problem, in better words.
+        # More virtual stages than layers are refused with the problem, in better words.
         if vpp <= self.running.model.n_layers:
             require_schedule(self.running)
             refuse_impossible(exports, vpp, self.running.schedule)
@@ -250,7 +252,7 @@ class StatedFile:
         return modes_at_hand(plan is not None and plan.uses(SELECT) if asked is None else asked)
 
     def problem(self, memory: MemoryProfile) -> PipelineProblem:
-        """The pipeline problem under a memory profile.
+        """Pipeline problem under a memory profile.
 
         Raises
         ------
@@ -264,13 +266,13 @@ class StatedFile:
         return self.stages.on(on_each, self.running)
 
     def _problem_on(self, memory: MemoryProfile, device: DeviceSpec, ratios: SettledRatios) -> PipelineProblem:
-        """The problem with all stages on one device."""
+        """Problem with all stages on one device."""
         asked = self.job.search_select
         problem = build_problem(self.running, memory, ratios.ratios, search_select=asked, device=device)
         return with_module_choices(problem, self.running, device, self.modules)
 
     def known_plan(self, problem: PipelineProblem) -> PipelinePlan | None:
-        """The file's own plan in terms of a problem, for its solve to begin from; None where it has another shape."""
+        """Baseline in terms of a problem, as the start of its solve; None where it has another shape."""
         plan = known_plan(self.config, self.modules)
         if plan is None or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
             return None
@@ -279,20 +281,20 @@ class StatedFile:
         return plan_in_terms_of(problem, plan)
 
     def open_backend(self, folder: Path) -> AbstractContextManager[DryRunBackend | None]:
-        """The backend of the job's dry-runs, as a context; None in it where none is wanted or none can run."""
+        """Context with the backend of the job's dry-runs; None in it where none is wanted or none can run."""
         given = self.job.memory_file is not None or self.job.dryrun_data is not None
         wanted = self.job.check or (self.job.dryrun and not given)
         return open_backend(self.job.dryruns, self.running, folder) if wanted else nullcontext(None)
 
     def obtain_memory(self, backend: DryRunBackend | None, folder: Path) -> MemoryProfile:
-        """The memory profile to plan with; one log line says where it comes from.
+        """Memory profile to plan with; one log line names its source.
 
         Raises
         ------
         InputError
             When the job's own profile is bad.
         OutsideProgramError
-            When every dry-run failed, and the job asked for dry-runs by name.
+            When every dry-run failed, and the job requested dry-runs by name.
         """
         if self.job.dryrun_data is not None:
             return replayed_memory(self.as_in_the_file().running, self.device, self.job.dryrun_data)
@@ -328,10 +330,10 @@ def _note_idle_switch(job: FileJob, config: TrainingConfig) -> None:
 def _legal(
     job: FileJob, config: TrainingConfig, vpp: int, schedule: ScheduleSpec, device: DeviceSpec
 ) -> TrainingConfig:
-    """Return the configuration with the notes of `require_legal`, asked of the interleaves and schedule that run.
+    """Return the configuration with the notes of `require_legal` for the virtual stages and schedule that run.
 
-    Where the tool chooses them, each choice is asked on its own (`StatedFile.refuse_illegal`), and here 1F1B with one
-    interleave.
+    Where the tool chooses them, each choice is checked on its own (`StatedFile.refuse_illegal`), and here 1F1B with one
+    virtual stage.
     """
     if job.has_choices:
         vpp, schedule = 1, config.schedule.renamed(PLAIN)
@@ -342,11 +344,11 @@ def _legal(
 
 
 def with_devices_of(job: FileJob, config: TrainingConfig) -> FileJob:
-    """The job on the devices that its file names for the stages, where it names none itself."""
+    """Job on the devices that its file names for the stages, where it names none itself."""
     return job if job.stage_devices else replace(job, stage_devices=config.stage_devices)
 
 
 def asked_schedule(job: FileJob, config: TrainingConfig) -> ScheduleSpec:
-    """The file's schedule with what the job says of it."""
+    """The file's schedule with the job's changes to it."""
     asked = config.schedule.renamed(job.given_schedule or config.schedule.name)
     return asked if job.low_memory is None else replace(asked, low_memory=job.low_memory)

@@ -1,4 +1,4 @@
-"""The time ratios that a job is solved with: given, estimated for the job, the older tool's, or a mixture."""
+"""Time ratios that a job is solved with: given, estimated for the job, the older tool's, or a mixture."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from taylor.register.device import DeviceSpec
 from taylor.workflows.statement.options import RatioChoice
 
 FIXED = TimeRatios(source="fixed")
-"""The ratios of the older tool."""
+"""Ratios of the older tool."""
 
 
 @dataclass(frozen=True)
 class SettledRatios:
-    """Time ratios, and where they come from.
+    """Time ratios and their source.
 
     Parameters
     ----------
     ratios : TimeRatios
     described : str
-        Where they come from with their values, in a line.
+        Source with the values, in a line.
     assumptions : tuple of str
-        A sentence for each figure that nobody gave and no measurement told.
+        Sentence for each figure that was neither given nor measured.
     """
 
     ratios: TimeRatios
@@ -34,17 +34,19 @@ class SettledRatios:
 
     @property
     def short(self) -> str:
-        """Where they come from, in a few words."""
+        """Source in a few words."""
         words = {"estimate": "time ratios estimated", "fixed": "the older tool's time ratios"}
         return words.get(self.ratios.source, f"time ratios {self.ratios.source}")
 
 
 def settle_ratios(asked: RatioChoice | TimeRatios, config: TrainingConfig, device: DeviceSpec) -> SettledRatios:
-    """The time ratios of a job from what the user gave of them.
+    """Time ratios of a job from those that the user gave.
 
-    Where all that the job's layers need is given, or fixed, nothing else is added: embedding, transfers and the end
-    of the step take no time, so that the step in units of one body layer follows from the inputs alone. What that
-    unit takes in real time is then estimated, for nothing else depends on it.
+    Where all ratios that the job's layers need are given, or fixed, nothing else is added: embedding, transfers and the
+    end
+    of the step take no time, so that the step in units of one body layer follows from the inputs alone. The real time
+    of
+    that unit is then estimated, for nothing else depends on it.
     """
     guess = estimate_ratios(config.model, config.strategy, config.rules, device)
     if isinstance(asked, TimeRatios):
@@ -71,7 +73,7 @@ def settle_ratios(asked: RatioChoice | TimeRatios, config: TrainingConfig, devic
 
 
 def _with_unit(ratios: TimeRatios, guess: TimeRatios, described: str) -> SettledRatios:
-    """Given ratios, with an estimate of the unit that they do not tell."""
+    """Given ratios, with an estimate of the unit that they do not state."""
     free = not (ratios.embedding or ratios.lag or ratios.tail)
     assumptions = ("embedding, transfers and the end of the step take no time, as no ratio tells it",) if free else ()
     if ratios.unit_ms is not None:
@@ -82,7 +84,7 @@ def _with_unit(ratios: TimeRatios, guess: TimeRatios, described: str) -> Settled
 
 
 def _overlaid(base: TimeRatios, asked: RatioChoice) -> TimeRatios:
-    """The base with what was given in its place."""
+    """Base with the given ratios in its place."""
 
     def either(value: float | None, other: float) -> float:
         return other if value is None else value
