@@ -1,4 +1,4 @@
-"""A planned file and what shows it: verdict, page, files, comparisons, timelines.
+"""A planned file and its outputs: verdict, page, files, comparisons, timelines.
 
 Imports `statement` and `running`.
 """

@@ -1,4 +1,4 @@
-"""How one choice of interleaves and schedule came out, and what it is called."""
+"""Outcome and name of one choice of virtual stages and schedule."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from taylor.pipeline.schedule import ScheduleSpec
 
 @dataclass(frozen=True)
 class Alternative:
-    """How one choice of interleaves and schedule came out.
+    """Outcome of one choice of virtual stages and schedule.
 
     Parameters
     ----------
     status : str
-        The solve's own status (``cut_off``: its bound passed the best plan of another choice) or
-        ``impossible`` (the schedule does not exist for these numbers; `note` says why).
+        Status of the solve (``cut_off``: its bound passed the best plan of another choice) or ``impossible``
+        (the schedule does not exist for these numbers; `note` has the reason).
     objective, bound : float or None
         In body-layer forward times, comparable between choices.
     label : str
-        What was tried, where that is not interleaves and schedule: the devices in the order of the stages.
+        Name of the choice where it is not virtual stages and schedule: the devices in the order of the stages.
     """
 
     interleaves: int
@@ -34,11 +34,11 @@ class Alternative:
 
     @property
     def name(self) -> str:
-        """What was tried as a person writes it: schedule and interleaves unless it has a label."""
+        """Name of the choice for a reader: schedule and virtual stages unless it has a label."""
         return self.label or choice_name(self.interleaves, self.schedule)
 
     def to_dict(self) -> dict[str, Any]:
-        """The alternative as plain data."""
+        """Alternative as plain data."""
         return {
             "name": self.name,
             "interleaves": self.interleaves,
@@ -60,7 +60,7 @@ class Alternative:
 
 
 def choice_name(interleaves: int, schedule: ScheduleSpec) -> str:
-    """Schedule and interleaves as a person writes them."""
+    """Schedule and virtual stages as a person writes them."""
     switch = f", low memory {'on' if schedule.low_memory else 'off'}"
     memory = switch if schedule.traits.low_memory_switch else ""
     return f"{schedule.name} vpp {interleaves}{memory}"

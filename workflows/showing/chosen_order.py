@@ -1,4 +1,4 @@
-"""What is known of an order of tasks that was chosen for a plan."""
+"""Facts of an order of tasks that was chosen for a plan."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from taylor.pipeline_solver.orders.order_search import OrderFound
 
 @dataclass(frozen=True)
 class ChosenOrder:
-    """The order of a plan, and the known order that it is compared with.
+    """Order of a plan, and the known order that it is compared with.
 
     Parameters
     ----------
     found : OrderFound
-        The order of the plan that is reported.
+        Order of the plan that is reported.
     known : str
-        The generator whose best plan takes the least.
+        Generator whose best plan takes the least time.
     known_step : float
         That plan's step time, in body-layer forwards.
     """
@@ -27,7 +27,7 @@ class ChosenOrder:
     known_step: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Chosen order as plain data."""
         return {
             "bound": self.found.bound,
             "proven": self.found.proven,

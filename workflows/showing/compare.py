@@ -1,4 +1,4 @@
-"""Two results side by side: what differs between them, and which parts of the step make one faster."""
+"""Two results side by side: their differences, and the parts of the step that make one faster."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from taylor.workflows.showing.page_facts import EQUAL_GAIN, gap_words, room_answ
 DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "micro_batches")
 
 LEAST_SHARE = 0.002
-"""Parts whose difference is below this share of the step are not named in the sentence that says why."""
+"""Fraction of the step below which the sentence on the reasons does not name a part's difference."""
 
 MOST_REASONS = 3
-"""Parts that the sentence names at most."""
+"""Most parts that the sentence names."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that the two results tell differently, or alike."""
+    """One fact that the two results state, equal or not."""
 
     what: str
     first: str
@@ -39,7 +39,7 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """Whether both tell the same."""
+        """Return whether both state the same."""
         return self.first == self.second
 
 
@@ -59,19 +59,19 @@ class Comparison:
     Parameters
     ----------
     names : (str, str)
-        What the two are called.
+        Names of the two.
     verdict : str
-        Which one is faster, by how much, and mostly why.
+        The faster one, by how much, and the main reason.
     warnings : tuple of str
-        What makes the two no like with like.
+        Reasons why the two are not like with like.
     differences : tuple of Difference
         Strategy, schedule, plan, memory, times.
     parts : tuple of Part
-        Where the step goes, in `unit`.
+        Parts of the step, in `unit`.
     unit : str
         ``ms a step``, ``ms a sample`` where the batches differ, or body-layer forwards where a real time is unknown.
     exceeds_error : bool or None
-        Whether the difference is larger than two estimates of one model may be off from each other
+        Whether the difference exceeds the error between two estimates of one model
         (`known_error.NEIGHBOUR_ERROR`); None where the times are not both estimated.
     """
 
@@ -84,7 +84,7 @@ class Comparison:
     exceeds_error: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The comparison as plain data."""
+        """Comparison as plain data."""
         return {
             "names": list(self.names),
             "verdict": self.verdict,
@@ -97,7 +97,7 @@ class Comparison:
 
     @property
     def changed_table(self) -> PageTable:
-        """What differs."""
+        """Differences of the two results."""
         rows = [[one.what, one.first, one.second] for one in self.differences if not one.same]
         alike = [one.what for one in self.differences if one.same and one.first]
         note = f"The same in both: {', '.join(alike)}." if alike else ""
@@ -105,7 +105,7 @@ class Comparison:
 
     @property
     def parts_table(self) -> PageTable:
-        """Where the step goes."""
+        """Parts of the step in both results."""
         total = Part("together", sum(one.first for one in self.parts), sum(one.second for one in self.parts))
         rows = [
             [one.what, f"{one.first:,.2f}", f"{one.second:,.2f}", _signed(one.second - one.first)]
@@ -189,7 +189,7 @@ def write_comparison_page(path: Path, first: Path, second: Path) -> None:
 
 
 def _names(first: Path, second: Path) -> tuple[str, str]:
-    """What the two files are called: their stems, or their paths where those are the same."""
+    """Names of the two files: their stems, or their paths where those are the same."""
     stems = printable(first.stem), printable(second.stem)
     if stems[0] != stems[1]:
         return stems
@@ -198,7 +198,7 @@ def _names(first: Path, second: Path) -> tuple[str, str]:
 
 
 def _parts(result: Result, scale: float) -> dict[str, float]:
-    """The step taken apart; `scale` turns body-layer forwards into the unit."""
+    """Parts of the step; `scale` converts body-layer forwards to the unit."""
     problem, plan = result.problem, result.plan
     step = evaluate(problem, plan).objective or 0.0
     shares = bubble_shares(problem, plan)
@@ -216,7 +216,7 @@ def _parts(result: Result, scale: float) -> dict[str, float]:
 
 
 def _exceeds_error(results: Sequence[Result], parts: Sequence[Part]) -> bool | None:
-    """Whether two estimated steps lie further apart than the model's error; None where one is no estimate."""
+    """Return whether two estimated steps differ by more than the model's error; None where one is no estimate."""
     intervals = [result.job.get("step_interval_ms") for result in results]
     steps = sorted((sum(part.first for part in parts), sum(part.second for part in parts)))
     if not all(intervals) or not steps[0]:
@@ -257,7 +257,7 @@ def _signed(difference: float) -> str:
 
 
 def _warnings(results: Sequence[Result]) -> tuple[str, ...]:
-    """What makes two results no like with like; a figure that one of them does not tell is not compared."""
+    """Reasons why two results are not like with like; a figure that one of them lacks is not compared."""
     found = []
     problems = [result.problem for result in results]
     models = [_named(result, "model") for result in results]
@@ -295,7 +295,7 @@ def _differences(results: Sequence[Result]) -> tuple[Difference, ...]:
 
 
 def _facts(result: Result) -> dict[str, str]:
-    """What a reader compares, by name."""
+    """Facts that a reader compares, by name."""
     problem, plan, solution = result.problem, result.plan, result.solution
     strategy, batch, job = result.job.get("strategy"), _batch(result), result.job
     degrees = strategy if isinstance(strategy, Mapping) else {}
@@ -344,7 +344,7 @@ def _listed(grid: Sequence[Sequence[int]]) -> str:
 
 
 def _memory(result: Result) -> tuple[Sequence[float], Sequence[float]]:
-    """Peak and limit of every stage, MiB; evaluated where the file does not tell them."""
+    """Peak and limit of every stage, MiB; evaluated where the file lacks them."""
     told = result.solution
     known = told if told.peak_memory_mib and told.memory_limit_mib else evaluate(result.problem, result.plan)
     return known.peak_memory_mib, known.memory_limit_mib
@@ -361,13 +361,13 @@ def _assumed(result: Result) -> list[str]:
 
 
 def _samples(result: Result) -> int:
-    """Samples of a step; micro-batches where the file does not tell it."""
+    """Samples of a step; micro-batches where the file does not state them."""
     told = _batch(result).get("global")
     return told if isinstance(told, int) and told > 0 else result.problem.micro_batches
 
 
 def _ranks(result: Result) -> int | None:
-    """Devices of the job; None where the file does not tell its degrees."""
+    """Devices of the job; None where the file does not state its degrees."""
     strategy = result.job.get("strategy")
     told = [strategy.get(name) for name in ("dp", "tp", "pp", "cp")] if isinstance(strategy, Mapping) else []
     degrees = [degree for degree in told if isinstance(degree, int)]

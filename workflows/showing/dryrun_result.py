@@ -1,4 +1,4 @@
-"""The dry-run of a plan as data: peaks and categories of every stage, beside the closed forms."""
+"""The dry-run of a plan as data: peaks and categories of every stage, beside the analytical model's."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from taylor.dryrun.stage_memory import StageMemory
 
 
 def stage_memories(result: DryRunResult | None) -> tuple[StageMemory, ...]:
-    """What the dry-run of a plan tells beyond peaks; nothing from a backend that sees no more."""
+    """Facts of a plan's dry-run beyond peaks; none from a backend that sees no more."""
     return () if result is None else tuple(peak.memory for peak in result.stages if peak.memory is not None)
 
 
 def closed_forms(run: DryRun) -> list[StageBreakdown]:
-    """The breakdown by closed forms of the plan that was dry-run, a stage an entry."""
+    """Breakdown by the analytical model of the plan that was dry-run, one entry a stage."""
     return stage_breakdown(run.config.model, run.strategy, run.config.rules, run.plan, run.config.schedule)
 
 
 def dryrun_dict(result: DryRunResult) -> list[dict[str, Any]]:
-    """The dry-run of the plan as plain data, stage by stage: peaks, and by category beside the closed forms."""
+    """Dry-run of the plan as plain data, stage by stage: peaks, and categories beside the analytical model's."""
     closed = closed_forms(result.run)
 
     def rounded(parts: Mapping[str, float]) -> dict[str, float]:

@@ -14,18 +14,18 @@ PLAIN = (
     "model", "device", "status", "termination", "step_ms", "tokens_per_second_per_device", "mfu", "mfu_precision",
     "objective", "bound", "gap", "unit_ms", "schedule", "offset", "peak_memory", "memory_limit",
 )  # fmt: skip
-"""Keys of a result that are shown as they are; results of older versions lack those of the job."""
+"""Keys of a result that are printed as they are; results of older versions lack those of the job."""
 
 _WORDS = {"x": "layers", "recompute": "recomputed", "select": "selectively recomputed"}
 
 
 def describe_saved_solution(path: Path) -> str:
-    """Status, objective and bound, then layers and recompute of every stage, a row an interleave.
+    """Status, objective and bound, then layers and recompute of every stage, one row a virtual stage.
 
     Raises
     ------
     InputError
-        When the file cannot be read or holds no solution.
+        When the file cannot be read or contains no solution.
     """
     text = read_text(path)
     lines = _of_json(path) if text.lstrip().startswith("{") else _of_sol(path, text)

@@ -1,4 +1,4 @@
-"""Whether a plan fits its devices: one record, which the result's JSON, the last lines of the log and the API share."""
+"""Fit of a plan on its devices: one record for the result's JSON, the last lines of the log and the API."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from taylor.report.ranking import NOT_CERTAIN
 
 NAMED_FLAGS = 4
 UNKNOWN_FIT = NOT_CERTAIN
-"""What a sentence says of a plan whose answer what is not modelled may turn."""
+"""Sentence part for a plan whose answer unmodelled flags may change."""
 
 
 class Fit(str, Enum):
@@ -34,21 +34,21 @@ class Fit(str, Enum):
 
 @dataclass(frozen=True)
 class FitVerdict:
-    """Whether a plan fits, and what to do where it does not.
+    """Fit of a plan, and what to do where it does not fit.
 
     Parameters
     ----------
     fit : Fit
     likely : bool
-        The answer is that of the predicted peaks, and the interval of one of them crosses its limit.
+        Whether the answer is that of the predicted peaks while the interval of one of them crosses its limit.
     shortage_mib : tuple of float [pp]
-        How far each stage's predicted peak is above its limit, MiB; 0 where it is below. Empty without a peak.
+        Excess of each stage's predicted peak over its limit, MiB; 0 where it is below. Empty without a peak.
     risk : float or None
         Probability that the stage with the least memory free runs out of it; None where no error is known.
     reason : str
-        Why the answer is no flat one, or what is short; empty where it fits.
+        Reason for an uncertain answer or a shortage; empty where the plan fits.
     cure : str
-        What would mend it; empty where nothing has to be.
+        Change that would make it fit; empty where none is needed.
     """
 
     fit: Fit
@@ -59,7 +59,7 @@ class FitVerdict:
     cure: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Verdict as plain data."""
         return {**asdict(self), "fit": str(self.fit), "shortage_mib": [round(one, 3) for one in self.shortage_mib]}
 
     @property
@@ -75,7 +75,7 @@ class FitVerdict:
 
 
 def doubt_of_no(flags: Sequence[UnmodelledFlag]) -> str:
-    """What may turn the answer that nothing fits, as a further sentence; empty where nothing may."""
+    """Further sentence on what may change the answer that nothing fits; empty where nothing may."""
     lower = [flag for flag in flags if flag.may_lower_memory]
     if not lower:
         return ""
@@ -83,13 +83,13 @@ def doubt_of_no(flags: Sequence[UnmodelledFlag]) -> str:
 
 
 def shortage(peaks_mib: Sequence[float], limits_mib: Sequence[float]) -> tuple[float, ...]:
-    """How far each peak is above its limit, MiB, as far as it is more than rounding."""
+    """Excess of each peak over its limit, MiB, as far as it is more than rounding."""
     over = (peak - limit for peak, limit in zip(peaks_mib, limits_mib, strict=True))
     return tuple(one if one > MEMORY_TOLERANCE_MIB else 0.0 for one in over)
 
 
 def risk_of(known: KnownError | None, peak_mib: float, limit_mib: float) -> float | None:
-    """Probability that a predicted peak is above a limit when it is measured; None where no error is known."""
+    """Probability that a measured peak exceeds the limit; None where no error is known."""
     if known is None or peak_mib <= 0 or limit_mib <= 0:
         return None
     share = math.log(limit_mib / peak_mib)
@@ -110,23 +110,23 @@ def fit_verdict(
     confirmed: bool = False,
     cure: str = "",
 ) -> FitVerdict:
-    """The verdict of a plan with predicted peaks.
+    """Verdict of a plan with predicted peaks.
 
     Parameters
     ----------
     flags : sequence of UnmodelledFlag
         Flags of the job whose effect is in no peak.
     most_mib : sequence of (float or None) [pp], or None
-        What each peak is at most with those flags and the known error; None: no bound is known.
+        Most of each peak with those flags and the known error; None: no bound is known.
     known : KnownError or None
         Of the peaks.
     least_mib : sequence of (float or None) [pp], or None
-        What each peak is at least with those flags and the known error; None: no bound is known. A stage whose least
-        is above its limit settles the answer, whatever is not modelled.
+        Least of each peak with those flags and the known error; None: no bound is known. A stage whose least is above
+        its limit settles the answer, whatever is not modelled.
     confirmed : bool
-        A dry-run of this very plan passed.
+        Whether a dry-run of this very plan passed.
     cure : str
-        What a caller knows to mend a plan that does not fit.
+        Change, known to the caller, that makes the plan fit.
     """
     peaks, limits = solution.peak_memory_mib, solution.memory_limit_mib
     if not peaks:
@@ -171,12 +171,12 @@ def _predicted(peaks: Sequence[float], limits: Sequence[float], stage: int) -> s
 
 
 def is_or_are(flags: Sequence[UnmodelledFlag]) -> str:
-    """The verb behind so many flags."""
+    """Verb after this number of flags."""
     return "is" if len(flags) == 1 else "are"
 
 
 def named_flags(flags: Sequence[UnmodelledFlag]) -> str:
-    """The first of them by name, and how many more there are."""
+    """Names of the first flags, and the number of others."""
     names = ", ".join(shortened(flag.name) for flag in flags[:NAMED_FLAGS])
     return names if len(flags) <= NAMED_FLAGS else f"{names} and {len(flags) - NAMED_FLAGS} more"
 

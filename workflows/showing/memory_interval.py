@@ -1,4 +1,4 @@
-"""Between what the peak of a plan lies when flags that no figure has take effect: stated, and told where it matters."""
+"""Interval of a plan's peak where flags that no figure includes take effect: stated, and logged where it matters."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _NAMED = 4
 def peak_intervals(
     config: TrainingConfig, problem: PipelineProblem, solution: Solution, memory: MemoryProfile
 ) -> tuple[Interval, ...] | None:
-    """Between what the peak of each stage lies, [pp]; None where nothing is known of how far figures are off.
+    """Interval of each stage's peak, [pp]; None where the error of the figures is unknown.
 
-    Its ends are those of the figures' known error at the job's risk, moved by what flags that no figure has may add or
-    take away. Flags that leave weights, gradients and optimizer states alone take no more away than everything else.
+    Its ends are those of the figures' known error at the job's risk, moved by what unmodelled flags may add or remove.
+    Flags that do not affect weights, gradients and optimizer states remove at most everything else.
 
     Parameters
     ----------
     memory : MemoryProfile
-        What the problem rests on.
+        Memory that the problem rests on.
     """
     lower = [flag for flag in config.unmodelled if flag.may_lower_memory]
     higher = [flag for flag in config.unmodelled if flag.may_raise_memory]
@@ -70,7 +70,7 @@ def _most_mib(
     if any(bound.parameter_bytes for bound in bounds):
         result += sum(bound.parameter_bytes for bound in bounds) * _parameters(config, problem, plan, stage)
     result += sum(bound.layers for bound in bounds) * float(workspace_bytes(config.model, strategy, rules))
-    # What grows with the passes alive: bytes a layer of each kind, by recompute mode, and bytes a pass.
+    # Memory that grows with the alive passes: bytes a layer of each kind, by recompute mode, and bytes a pass.
     always = sum(bound.hidden_bytes for bound in bounds)
     whole = {kind: always * size[HIDDEN] for kind, size in sizes.items()}
     more = {kind: sum(_in_elements(bound.kept, size) for bound in bounds) for kind, size in sizes.items()}
@@ -95,7 +95,7 @@ def _in_elements(size: Mapping[str, float], elements: Mapping[str, float]) -> fl
 
 
 def layer_elements(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> dict[str, float]:
-    """How many of each of `parsers.flag_table.ELEMENTS` one micro-batch has in one layer on one device."""
+    """Number of each of `parsers.flag_table.ELEMENTS` of one micro-batch in one layer on one device."""
     tokens = micro_batch_tokens(degrees, rules)
     layers = model.layers_of(kind)
     inner: float = 0.0
@@ -117,7 +117,7 @@ def layer_elements(model: ModelSpec, kind: str, degrees: Degrees, rules: Trainin
 
 
 def _parameters(config: TrainingConfig, problem: PipelineProblem, plan: PipelinePlan, stage: int) -> float:
-    """Parameters whose gradients a stage's device would hold if nothing were split among replicas."""
+    """Parameters whose gradients a stage's device would keep if replicas sharded nothing."""
     rules = config.rules.replace(parallel_optimizer=False, gradient_shard=False, parameter_shard=False)
     return float(_states(config, problem, plan, stage, rules).gradients) / rules.gradient_bytes
 
@@ -125,7 +125,7 @@ def _parameters(config: TrainingConfig, problem: PipelineProblem, plan: Pipeline
 def _states(
     config: TrainingConfig, problem: PipelineProblem, plan: PipelinePlan, stage: int, rules: TrainingRules
 ) -> StateBytes:
-    """Weights, gradients and optimizer states of a stage, a device, bytes."""
+    """Weights, gradients and optimizer states of a stage on one device, bytes."""
     total = StateBytes()
     for kind, grid in plan.layers.items():
         layer = layer_state_bytes(config.model, kind_of(kind), config.strategy, rules)
@@ -138,7 +138,7 @@ def _states(
 
 
 def tell_intervals(config: TrainingConfig, solution: Solution, intervals: Sequence[Interval] | None) -> None:
-    """Say where the peak may be higher than told, and whether the plan still fits then.
+    """Log where the peak may be higher than predicted, and whether the plan still fits then.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def tell_intervals(config: TrainingConfig, solution: Solution, intervals: Sequen
 
 
 def reserve(config: TrainingConfig) -> str | None:
-    """A sentence on a told peak that flags of the file may raise; None where none does."""
+    """Sentence on a predicted peak that flags of the file may raise; None where none does."""
     higher = [flag for flag in config.unmodelled if flag.may_raise_memory]
     return f"memory: the peak may be higher, with {_named(higher)}, which no figure has" if higher else None
 

@@ -1,4 +1,4 @@
-"""What the page of one configuration says before its charts: the job, the verdict, the plans compared."""
+"""Facts that the page of one configuration states before its charts: the job, the verdict, the plans compared."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from taylor.workflows.showing.verdict import (
 from taylor.workflows.statement.job_facts import JobFacts, degrees_text, parameters_text
 
 NO_PROOF = 0.5
-"""Relative gap from which on a bound tells nothing."""
+"""Relative gap from which on a bound says nothing."""
 
 NOT_KNOWN = "not known"
 
 EQUAL_GAIN = 100.0 * EQUAL_SHARE
-"""Per cent below which a gain is told as none."""
+"""Per cent below which a gain is reported as none."""
 
 
 def page_facts(planned: PlannedFile, what_if: Sequence[str] = ()) -> PageFacts:
-    """The head of a planned file's page."""
+    """Head of a planned file's page."""
     answers = (_plan(planned), _gain(planned), _fit(planned))
     return replace(
         job_facts(planned.facts),
@@ -69,20 +69,20 @@ def job_facts(facts: JobFacts) -> PageFacts:
 
 
 def memory_parts(planned: PlannedFile) -> MemoryParts | None:
-    """What fills every stage's peak: by a dry-run of the plan, or by closed forms where the peaks rest on them."""
+    """Parts of every stage's peak: by a dry-run of the plan, or by the analytical model where the peaks rest on it."""
     count, config = planned.problem.stages, planned.facts.config
     dryrun = from_dryrun(stage_memories(planned.dryrun), count)
     if dryrun is not None or planned.memory.source != "estimate":
         return dryrun
     if any(planned.plan.uses(name) for name in planned.problem.choices):
-        # The breakdown knows the modes of a file alone; what a choice by module keeps, the problem prices.
+        # The breakdown knows the modes of a file alone; the problem states what a choice by module keeps.
         return None
     stages = stage_breakdown(config.model, config.strategy, config.rules, planned.plan, config.schedule)
     return from_breakdown(stages, planned.solution.peak_memory_mib)
 
 
 def page_tables(planned: PlannedFile) -> list[PageTable]:
-    """The plan beside the file's own one and the other schedules and interleaves, where there are any."""
+    """Plan beside the baseline and the other schedules and virtual stages, where there are any."""
     own = planned.own
     rows: list[list[str]] = []
     schedule, vpp = planned.problem.schedule.name, planned.problem.interleaves
@@ -119,7 +119,7 @@ def _figures(planned: PlannedFile, solution: Solution) -> list[str]:
 
 
 def _times(planned: PlannedFile, objective: float | None) -> list[str]:
-    """Step, tokens a second, and the gain against the file's own plan."""
+    """Step, tokens a second, and the gain over the baseline."""
     if objective is None:
         return ["", "", ""]
     unit, own = planned.problem.unit_ms, planned.own
@@ -131,7 +131,7 @@ def _times(planned: PlannedFile, objective: float | None) -> list[str]:
 
 
 def gap_words(gap: float) -> str:
-    """How far a plan is proven, from its relative gap; a gap that says nothing is no proof."""
+    """Proof of a plan by its relative gap; a gap that says nothing is no proof."""
     if gap <= PROVEN_GAP:
         return "proven to be the fastest"
     return "not proven to be the fastest" if gap >= NO_PROOF else f"the fastest to within {gap_text(gap)}, proven"
@@ -153,7 +153,7 @@ def _heaviest(solution: Solution) -> tuple[float, float, int]:
 
 
 def _least_room(peaks: Sequence[float], limits: Sequence[float]) -> tuple[float, float, int]:
-    """Peak and limit of the stage with least room, and its number."""
+    """Peak and limit of the stage with the least free memory, and its number."""
     told = enumerate(zip(peaks, limits, strict=True))
     return min(((peak, limit, stage) for stage, (peak, limit) in told), key=lambda one: one[1] - one[0])
 
@@ -208,16 +208,16 @@ def room_answer(
     *,
     held: bool = False,
 ) -> Answer:
-    """Whether a plan fits, from the peak and the limit of every stage, MiB, and where they come from.
+    """Answer whether a plan fits, from the peak and the limit of every stage, MiB, and their sources.
 
     Parameters
     ----------
     known : KnownError or None
         Of the peaks; None where nothing is known.
     margin : MemoryMargin
-        What the limits leave free besides.
+        Memory that the limits leave free in addition.
     held : bool
-        A dry-run of this very plan showed its peaks.
+        Whether a dry-run of this very plan had these peaks.
     """
     question = "Does it fit?"
     peak, limit, stage = _least_room(peaks, limits)
@@ -232,7 +232,7 @@ def room_answer(
 
 
 def room_words(answer: Answer) -> str:
-    """The answer of `room_answer` as part of a sentence."""
+    """Answer of `room_answer` as part of a sentence."""
     word, _, room = answer.answer.partition(", ")
     if word == NOT_KNOWN:
         return f"{UNKNOWN_FIT} ({room})" if room else UNKNOWN_FIT

@@ -1,4 +1,4 @@
-"""A configuration file with its plan, solved or evaluated, and the files that show it."""
+"""A configuration file with its plan, solved or evaluated, and its output files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from taylor.workflows.statement.options import Export
 from taylor.workflows.statement.problem import plan_in_terms_of
 
 EQUAL_SHARE = 5e-4
-"""Relative difference below which two step times are told as the same."""
+"""Relative difference below which two step times are reported as equal."""
 
 
 @dataclass(frozen=True)
@@ -39,25 +39,25 @@ class PlannedFile:
     config : TrainingConfig
         As it was read.
     facts : JobFacts
-        What is known of the job, with the interleaves and the schedule of the solution.
+        Facts of the job, with the virtual stages and the schedule of the solution.
     memory : MemoryProfile
-        What the problem rests on.
+        Memory that the problem rests on.
     alternatives : tuple of Alternative
-        Interleaves and schedules that were tried, where the tool chose among several.
+        Virtual stages and schedules that were tried, where the tool chose among several.
     dryrun : DryRunResult or None
-        The dry-run of the solution's plan, where the check made one.
+        Dry-run of the solution's plan, where the check made one.
     files : dict
         Path of every file written, by role.
     exports : sequence of (Export, str)
-        The plan in the words of other launchers.
+        The plan in the formats of other launchers.
     own : Solution or None
-        The file's own plan evaluated, under the same memory and times; None where it has none that can be.
+        The baseline evaluated, under the same memory and times; None where it has none that can be.
     even : Solution or None
-        The best plan of evenly spread layers, where stages are unlike each other.
+        Best plan of evenly spread layers, where stages differ in their devices.
     order : ChosenOrder or None
-        What is known of the order of tasks, where it was chosen for the plan.
+        Facts of the order of tasks, where it was chosen for the plan.
     compared : bool
-        The plan in the file is somebody's, to compare with.
+        Whether the plan in the file is somebody's, to compare with.
     """
 
     config: TrainingConfig
@@ -76,12 +76,12 @@ class PlannedFile:
 
     @property
     def name(self) -> str:
-        """What its files and drawings are called."""
+        """Name of its files and drawings."""
         return printable(self.config.path.stem)
 
     @property
     def plan(self) -> PipelinePlan:
-        """The plan; a planned file has one."""
+        """Plan; a planned file has one."""
         assert self.solution.plan is not None
         return self.solution.plan
 
@@ -92,18 +92,18 @@ class PlannedFile:
 
     @property
     def peak_intervals(self) -> tuple[Interval, ...] | None:
-        """Between what each stage's peak lies when flags that no figure has take effect."""
+        """Interval of each stage's peak when flags that no figure includes take effect."""
         return peak_intervals(self.config, self.problem, self.solution, self.memory)
 
     @property
     def fit(self) -> FitVerdict:
-        """Whether the plan fits."""
+        """Fit of the plan."""
         evaluated = self.solution.termination is Termination.NOT_SOLVED
         cure = "solve it: leave out -evaluate" if evaluated else ""
         return self.fit_of(self.solution, confirmed=self.dryrun is not None, cure=cure)
 
     def fit_of(self, solution: Solution, *, confirmed: bool = False, cure: str = "") -> FitVerdict:
-        """Whether a plan of this job fits, as far as its figures and what they leave out allow an answer.
+        """Fit of a plan of this job, as far as its figures and their unmodelled flags allow an answer.
 
         Parameters
         ----------
@@ -128,7 +128,7 @@ class PlannedFile:
 
     @property
     def step_interval_ms(self) -> tuple[float, float] | None:
-        """Between what the step lies, ms; None where its time is not estimated or not known."""
+        """Interval of the step, ms; None where its time is not estimated or not known."""
         step, ratios = self._milliseconds(self.solution), self.facts.ratios
         if step is None or ratios is None or ratios.ratios.source != "estimate":
             return None
@@ -136,8 +136,9 @@ class PlannedFile:
         return step * known.lower(risk), step * known.upper(risk)
 
     def own_plan(self) -> dict[str, PipelinePlan]:
-        """The file's own plan, by its name on a page; empty where it has another shape than the solved one, or a
-        recompute mode whose costs the problem does not know."""
+        """Baseline by its name on a page; empty where it has another shape than the solved plan, or a recompute mode
+        whose costs the problem does not know.
+        """
         plan, problem = own_plan(self.config), self.problem
         if (
             plan is None
@@ -151,18 +152,18 @@ class PlannedFile:
 
     @property
     def speed(self) -> Throughput | None:
-        """The step in ms and what it means; None without a step time."""
+        """Step in ms with its throughput; None without a step time."""
         step = self._milliseconds(self.solution)
         return None if step is None else self.facts.throughput(step)
 
     @property
     def assumed(self) -> list[str]:
-        """A sentence for each value that no input gave."""
+        """Sentence for each value that no input gave."""
         memory = ["memory estimated by closed forms"] if self.memory.source == "estimate" else []
         return [*self.facts.assumptions, *memory]
 
     def job_dict(self) -> dict[str, Any]:
-        """What a result says of the job besides problem and solution, as plain data."""
+        """Facts of the job that a result states in addition to problem and solution, as plain data."""
         speed, own = self.speed, self.own
         return self.facts.to_dict() | {
             "assumed": self.assumed,
@@ -188,7 +189,7 @@ class PlannedFile:
         return None if solution.objective is None or unit is None else solution.objective * unit
 
     def result(self) -> Result:
-        """The result that files, pages and tables show."""
+        """Result that files, pages and tables show."""
         return Result(
             self.problem,
             self.solution,
@@ -204,6 +205,6 @@ class PlannedFile:
 
 
 def over_limit(solution: Solution) -> list[int]:
-    """The stages whose peak memory is above their limit."""
+    """Stages whose peak memory is above their limit."""
     told = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
     return [stage for stage, (peak, limit) in enumerate(told) if peak > limit + MEMORY_TOLERANCE_MIB]

@@ -1,4 +1,4 @@
-"""The files of a plan: the configuration, the result for programs, and the views that show it."""
+"""Files of a plan: the configuration, the result for programs, and the views of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from taylor.workflows.statement.export import export_what_can_be, store_exports
 from taylor.workflows.statement.options import Outputs
 
 History = Sequence[tuple[float, float | None, float | None]]
-"""How a solve went: seconds, best step time and proven bound in body-layer forward times."""
+"""Progress of a solve: seconds, best step time and proven bound in body-layer forward times."""
 
 
 def refuse_outputs(outputs: Outputs) -> None:
@@ -29,7 +29,7 @@ def refuse_outputs(outputs: Outputs) -> None:
     Raises
     ------
     InputError
-        Names its flag.
+        With the file's flag.
     """
     for flag, path in outputs.named.items():
         refuse_unwritable(path, flag)
@@ -48,21 +48,22 @@ def store_result(
     history: History = (),
     budget: TimeBudget = NO_LIMIT,
 ) -> PlannedFile:
-    """Write the result's JSON, then what shows the plan; returns the planned file with all its `files`.
+    """Write the result's JSON, then the views of the plan; returns the planned file with all its `files`.
 
-    A view or an export that fails is told in the log: what was solved is kept by then. Says too how far the peaks may
-    be off where flags of the file are in no figure.
+    A view or an export that fails is logged: the solution is saved by then. The log also states the possible error of
+    the
+    peaks where flags of the file are in no figure.
 
     Parameters
     ----------
     files : dict
-        What was written before, by role.
+        Files written before, by role.
     beside : mapping of name to PipelinePlan, optional
-        Plans to lay beside this one on the page.
+        Plans to draw beside this one on the page.
     history : sequence of (seconds, objective, bound)
-        How the solve went, for the page.
+        Progress of the solve, for the page.
     budget : TimeBudget
-        What further solves for the page may take at most.
+        Limit on further solves for the page.
     """
     tell_intervals(planned.config, planned.solution, planned.peak_intervals)
     done = store_json(planned, files, outputs)
@@ -76,7 +77,7 @@ def store_result(
 
 
 def store_json(planned: PlannedFile, files: dict[str, str], outputs: Outputs) -> PlannedFile:
-    """The planned file with the files that are written, and its JSON where that was asked for."""
+    """Planned file with the files that are written, and its JSON where requested."""
     if outputs.result_json is None:
         return replace(planned, files=files)
     done = replace(planned, files=files | {"result": str(outputs.result_json)})
@@ -91,7 +92,7 @@ def _write_views(
     history: History,
     budget: TimeBudget,
 ) -> dict[str, str]:
-    """Write the trace, the page and the picture that were asked for; returns the paths of those written, by role."""
+    """Write the requested trace, page and picture; returns the paths of those written, by role."""
     if outputs.trace is None and outputs.html is None and outputs.picture is None and not outputs.what_if:
         return {}
     from taylor.report.outputs import write_views
@@ -124,7 +125,7 @@ def _write_views(
 
 
 def _unless_it_fails(role: str, path: Path, write: Callable[[], object]) -> dict[str, str]:
-    """The path by role once it is written; nothing, and a warning, where it could not be."""
+    """Path by role once it is written; nothing, and a warning, where it could not be."""
     try:
         write()
     except TaylorError as error:

@@ -1,4 +1,4 @@
-"""Draws measured and planned steps under each other, a row for each device or stage."""
+"""Draws measured and planned steps under each other, one row for each device or stage."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from taylor.report.sources import load_worker_logs
 from taylor.report.timeline import Timeline, side_by_side
 
 PLANNED, LOGS, PROFILES = "planned", "worker logs", "profiles"
-"""Names of the sources, as a reader sees them."""
+"""Names of the sources for a reader."""
 
 
 @dataclass(frozen=True)
 class TimelineOptions:
-    """Sources (at least one), what of them is shown, and the files to write.
+    """Sources (at least one), the parts of them to draw, and the files to write.
 
     Parameters
     ----------
     unit_ms : float or None
-        Time of one body layer's forward in the plan, ms; None takes what the result itself tells.
+        Time of one body layer's forward in the plan, ms; None takes the result's value.
     steps : (int, int) or None
-        Only these steps of a measurement, by their places, the last one too: 0 is the first.
+        Only these steps of a measurement, by their places, the last one included: 0 is the first.
     window_ms : (float, float) or None
         Only jobs that run at some time in it, ms from the first job on.
     """
@@ -54,7 +54,7 @@ class TimelineOptions:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What was written, and what the sources show in figures.
+    """Files written, and the figures of the sources.
 
     Parameters
     ----------
@@ -74,8 +74,8 @@ def draw_timeline(options: TimelineOptions) -> Drawn:
     Raises
     ------
     InputError
-        No source, a source that cannot be read, a step or a window that shows nothing, or a plan without real
-        time beside a measurement.
+        No source, a source that cannot be read, a step or a window without jobs, or a plan without real time beside a
+        measurement.
     """
     shown = _sources(options)
     _require_one_job(shown)
@@ -113,7 +113,7 @@ def draw_timeline(options: TimelineOptions) -> Drawn:
 
 
 def _sources(options: TimelineOptions) -> dict[str, Timeline]:
-    """The timelines that were asked for, by the name of their source, the plan first."""
+    """Requested timelines, by the name of their source, the plan first."""
     shown: dict[str, Timeline] = {}
     if options.solution is not None:
         saved = read_result(options.solution)
@@ -148,8 +148,9 @@ def _some_steps(timeline: Timeline, name: str, steps: tuple[int, int]) -> Timeli
 def _require_one_job(shown: Mapping[str, Timeline]) -> None:
     """Refuse a measurement that cannot be of the planned job.
 
-    Every device of the job runs as many forwards in a step as each stage of the plan, and all stages have equally many
-    devices; where not all devices were measured there may be fewer than stages.
+    Every device of the job runs as many forwards in a step as each stage of the plan, and all stages have the same
+    number
+    of devices; where not all devices were measured there may be fewer than stages.
 
     Raises
     ------
@@ -181,7 +182,7 @@ def _forwards(timeline: Timeline, steps: int) -> float:
 
 
 def _against_plan(shown: Mapping[str, Timeline]) -> list[str]:
-    """How long a measured step takes beside the planned one, a line for each measurement."""
+    """Time of a measured step beside the planned one, a line for each measurement."""
     plan = shown.get(PLANNED)
     if plan is None or not plan.span_ms:
         return []
@@ -219,7 +220,7 @@ def _write(
 
 
 def _verdict(shares: Sequence[Sequence[DeviceShare]]) -> str:
-    """What an average device of each source does with its time, in a sentence each."""
+    """Time use of an average device of each source, in a sentence each."""
     sentences = []
     for source in shares:
         span = sum(one.share.span for one in source) or 1.0

@@ -1,4 +1,4 @@
-"""What a reader wants to know of a plan, in a few lines: how fast, against what, does it fit, what it rests on."""
+"""Verdict on a plan in a few lines: how fast, against what, does it fit, what it rests on."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MEMORY_WORDS = {
 }
 
 TIGHT = "tight"
-"""How what is told of a plan begins that fits as told, and whose upper end does not."""
+"""Start of the line on a plan that fits as predicted, but not at the upper end of its interval."""
 
 UNKNOWN_ERROR = 0.01
-"""Share of the limit below which room is told to be tight where nobody knows how sure the memory is."""
+"""Fraction of the limit below which free memory is reported as tight where the error of the memory is unknown."""
 
 
 def verdict(planned: PlannedFile) -> list[str]:
@@ -36,7 +36,7 @@ def verdict(planned: PlannedFile) -> list[str]:
 
 
 def summary(planned: PlannedFile) -> list[tuple[str, str]]:
-    """What a solve or an evaluation gave, as name and text, in the field's units."""
+    """Result of a solve or an evaluation, as name and text, in the field's units."""
     problem, solution = planned.problem, planned.solution
     pairs = [("step", f"{step_text(problem, solution.objective)}, {proof_text(problem, solution)}")]
     if (ends := planned.step_interval_ms) is not None:
@@ -62,7 +62,7 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
 
 
 def _host_text(problem: PipelineProblem, plan: PipelinePlan) -> str:
-    """What lies on the host at the worst moment, and how long the link to it is busy."""
+    """Largest amount on the host, and the time that its link is busy."""
     held, busy = host_memory_mib(problem, plan), host_link_shares(problem, plan)
     fullest, busiest = held.index(max(held)), busy.index(max(busy))
     limit = f" of {problem.host_limit_mib[fullest]:,.0f}" if problem.host_limit_mib else ""
@@ -73,7 +73,7 @@ def _host_text(problem: PipelineProblem, plan: PipelinePlan) -> str:
 
 
 def units_line(planned: PlannedFile) -> str:
-    """The step and its bound as the solver and the model file count them."""
+    """Step and its bound as the solver and the model file count them."""
     solution, unit = planned.solution, planned.problem.unit_ms
     bound = "" if solution.bound is None else f", proven bound {solution.bound:.6f}"
     each = "" if unit is None else f" of {unit:,.6f} ms each"
@@ -81,7 +81,7 @@ def units_line(planned: PlannedFile) -> str:
 
 
 def step_text(problem: PipelineProblem, objective: float | None) -> str:
-    """A step time in ms, or in plain words of its unit where no real time is known."""
+    """Step time in ms, or in plain words of its unit where no real time is known."""
     if objective is None:
         return "unknown"
     if problem.unit_ms is None:
@@ -94,7 +94,7 @@ def _ms_text(step: float) -> str:
 
 
 def proof_text(problem: PipelineProblem, solution: Solution) -> str:
-    """How good a plan is known to be."""
+    """Proof of a plan's quality."""
     if solution.termination is Termination.NOT_SOLVED:
         return "evaluated, not solved"
     took = f" in {solution.seconds:.1f} s"
@@ -120,7 +120,7 @@ def speed_text(speed: Throughput, train_tokens: float | None = None) -> str:
 
 
 def tokens_text(count: float) -> str:
-    """A count of tokens as a person writes it: ``1.5 T``."""
+    """Count of tokens as a person writes it: ``1.5 T``."""
     for size, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M")):
         if count >= size:
             return f"{count / size:,.4g} {letter}"
@@ -128,7 +128,7 @@ def tokens_text(count: float) -> str:
 
 
 def alternative_lines(planned: PlannedFile) -> list[tuple[str, str]]:
-    """The schedules and interleaves that were tried, each with how it came out."""
+    """Schedules and virtual stages that were tried, each with its outcome."""
     lines = []
     for one in planned.alternatives:
         if one.objective is not None:
@@ -143,7 +143,7 @@ def alternative_lines(planned: PlannedFile) -> list[tuple[str, str]]:
 
 
 def split_lines(planned: PlannedFile) -> list[tuple[str, str]]:
-    """The plan of evenly spread layers on the same stages, where these are unlike each other."""
+    """Plan of evenly spread layers on the same stages, where their devices differ."""
     even, solution = planned.even, planned.solution
     if even is None or not solution.objective:
         return []
@@ -155,7 +155,7 @@ def split_lines(planned: PlannedFile) -> list[tuple[str, str]]:
 
 
 def order_lines(planned: PlannedFile) -> list[tuple[str, str]]:
-    """What an order that was chosen for the plan gains, how good it is known to be, and who can run it."""
+    """Gain of an order that was chosen for the plan, its proof, and the frameworks that can run it."""
     order, problem = planned.order, planned.problem
     if order is None:
         return []
@@ -174,7 +174,7 @@ def order_lines(planned: PlannedFile) -> list[tuple[str, str]]:
 
 
 def gain_line(planned: PlannedFile) -> str:
-    """The step beside that of the file's own plan, under the same memory and times."""
+    """Step beside that of the baseline, under the same memory and times."""
     own, solution, problem = planned.own, planned.solution, planned.problem
     step = step_text(problem, solution.objective)
     if planned.facts.stages is not None:
@@ -206,7 +206,7 @@ def gain_line(planned: PlannedFile) -> str:
 
 
 def fit_line(planned: PlannedFile) -> str:
-    """Whether the plan fits, with how much memory free on the fullest stage, and how sure that is."""
+    """Fit of the plan, with the free memory of the fullest stage, and the certainty."""
     solution, told = planned.solution, planned.fit
     if not solution.peak_memory_mib:
         return "its memory is not known"
@@ -228,7 +228,7 @@ def fit_line(planned: PlannedFile) -> str:
 
 
 def sure_text(known: KnownError | None, margin: MemoryMargin, peak_mib: float, limit_mib: float) -> str:
-    """How sure it is that a stage fits: the upper end of its peak, beside the limit that the margin was taken off.
+    """Certainty that a stage fits: the upper end of its peak, beside the limit that the margin was taken off.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ def sure_text(known: KnownError | None, margin: MemoryMargin, peak_mib: float, l
 
 
 def over_text(solution: Solution, lead: str) -> str:
-    """How far a plan is over its limit, behind `lead`; empty where it fits."""
+    """Excess of a plan over its limit, after `lead`; empty where it fits."""
     over = over_limit(solution)
     if not over:
         return ""
@@ -259,7 +259,7 @@ def over_text(solution: Solution, lead: str) -> str:
 
 
 def basis_line(planned: PlannedFile) -> str:
-    """Where the figures come from, and what nobody stated."""
+    """Sources of the figures, and the values that nobody stated."""
     memory = MEMORY_WORDS.get(planned.memory.source, f"memory: {planned.memory.source}")
     facts = planned.facts
     device = facts.device.spec.name

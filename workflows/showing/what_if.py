@@ -1,4 +1,4 @@
-"""What would change with other limits or another batch: the problem solved again, each in a short time."""
+"""Effect of other limits or another batch: the problem solved again, each in a short time."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ MIB_MORE = 2048.0
 """Memory that is added to every card, or taken from it."""
 
 QUICK_SECONDS = 1.0
-"""A problem that was solved within this is solved again without being asked."""
+"""Solve time up to which a problem is solved again without a request."""
 
 EACH_SECONDS = 3.0
-"""Time limit of each further solve that nobody asked for; one that was asked for may take ten times as long."""
+"""Time limit of each further solve without a request; a requested one may take ten times as long."""
 
 SAME_SHARE = 5e-5
-"""Relative change of the step that is told as none."""
+"""Relative change of the step that is reported as none."""
 
 
 def what_if_of(planned: PlannedFile, *, asked: bool, budget: TimeBudget = NO_LIMIT) -> list[str]:
-    """The sentences of a planned file, each told in the log where they were asked for; none of an evaluated plan."""
+    """Sentences of a planned file, each logged where they were requested; none of an evaluated plan."""
     if planned.own is planned.solution:
         return []
     sentences = what_if_sentences(planned.problem, planned.solution, asked=asked, budget=budget)
@@ -40,10 +40,10 @@ def what_if_of(planned: PlannedFile, *, asked: bool, budget: TimeBudget = NO_LIM
 def what_if_sentences(
     problem: PipelineProblem, solution: Solution, *, asked: bool, budget: TimeBudget = NO_LIMIT
 ) -> list[str]:
-    """A sentence for each other limit or batch; none where the solve took long and nobody asked.
+    """Sentence for each other limit or batch; none where the solve took long and nobody requested them.
 
-    Each figure is that of a plan that was solved for; where the time limit ended its proof, the sentence tells how much
-    better the best plan could be.
+    Each figure is that of a plan that was solved for; where the time limit ended its proof, the sentence states by how
+    much the best plan could be better.
     """
     if solution.objective is None or budget.over or not (asked or solution.seconds < QUICK_SECONDS):
         return []
@@ -65,7 +65,7 @@ def what_if_sentences(
 
 
 def _more_micro_batches(problem: PipelineProblem) -> PipelineProblem | None:
-    """The problem with the next number of micro-batches that its schedule exists for."""
+    """Problem with the next number of micro-batches that its schedule exists for."""
     for added in (1, problem.stages):
         more = problem.replace(micro_batches=problem.micro_batches + added)
         try:

@@ -120,8 +120,8 @@ def uniform_choices(config: TrainingConfig, modes: Sequence[str]) -> tuple[tuple
 
 
 def _leaves_empty(config: TrainingConfig, kinds: tuple[LayerKind, ...]) -> bool:
-    """Return whether the manual plan in the file has a chunk without a layer and without an embedding, MTP layers or a head,
-    which may have it to themselves.
+    """Return whether the manual plan in the file leaves a chunk without layers, and without an embedding, MTP layers
+    or a head, which may have a chunk to themselves.
     """
     plan, strategy = config.plan, config.strategy
     if plan is None or (plan.interleaves, plan.stages) != (strategy.vpp, strategy.pp):
