@@ -14,16 +14,16 @@ from taylor.pipeline.plan import counts_by_kind
 _HYPHENATED = {
     "gradients": "gradi- ents", "optimizer": "opti- mizer", "workspace": "work- space", "overhead": "over- head",
 }  # fmt: skip
-"""Where long headings break."""
+"""Line breaks of long headings."""
 
 
 def breakdown_table(stages: Sequence[StageBreakdown], limit_mib: float | None = None) -> Table:
-    """A table of estimated memory (MiB): a row for each stage, a column for each category, the heaviest stage in bold.
+    """Table of estimated memory (MiB): a row for each stage, a column for each category, the heaviest stage in bold.
 
     Parameters
     ----------
     limit_mib : float, optional
-        What a device may hold, for the caption.
+        Memory limit of a device, for the caption.
     """
     heaviest = max(range(len(stages)), key=lambda s: stages[s].total)
     names = list(dict.fromkeys(name for stage in stages for name in stage.categories()))
@@ -40,16 +40,16 @@ def breakdown_table(stages: Sequence[StageBreakdown], limit_mib: float | None = 
 def comparison_table(
     measured: Sequence[StageMemory], estimated: Sequence[StageBreakdown], limit_mib: float | None = None
 ) -> Table:
-    """A table of measured memory above estimated memory (MiB): two rows for each stage, a column for each category.
+    """Table of measured memory above estimated memory (MiB): two rows for each stage, a column for each category.
 
-    The last column says how far the estimated total is from the measured one.
+    The last column is the error of the estimated total against the measured one.
 
     Parameters
     ----------
     measured : sequence of StageMemory
         The stages that were dry-run.
     estimated : sequence of StageBreakdown
-        The closed forms of the same plan, one entry for each stage of the model.
+        The analytical model of the same plan, one entry for each stage of the model.
     """
     closed = {stage.stage: stage for stage in estimated}
     pairs = [(one, closed[one.stage]) for one in measured]
@@ -67,7 +67,7 @@ def comparison_table(
 
 
 def _table(title: str, headings: Sequence[str], limit_mib: float | None) -> Table:
-    """An empty table narrow enough for fourteen columns of figures in a log."""
+    """Empty table narrow enough for fourteen columns of figures in a log."""
     table = Table(header_style="bold", pad_edge=False, padding=(0, 1, 0, 0), box=SIMPLE_HEAD, title=title)
     if limit_mib is not None:
         table.caption = f"the device may hold {limit_mib:,.0f} MiB"

@@ -8,11 +8,11 @@ from rich.text import Text
 from taylor.profiling.calibration.fit import Calibration
 
 MOST_RUNS = 40
-"""Runs that are listed; of more, those that are furthest off."""
+"""Runs that are listed; of more, those with the largest errors."""
 
 
 def errors_table(fit: Calibration) -> Table:
-    """One line a run: what was measured, and the errors before the fit, in it and left out of it."""
+    """One line a run: the measured figure, and the errors before the fit, in the fit and without the run."""
     runs = sorted(fit.runs, key=lambda run: -abs(run.fitted))[:MOST_RUNS]
     kept = {id(run) for run in runs}
     table = Table(header_style="bold", pad_edge=False, box=None)
@@ -32,7 +32,7 @@ def errors_table(fit: Calibration) -> Table:
 
 
 def figures_table(fit: Calibration) -> Table:
-    """One line a figure that the runs tell: before, fitted, and between what it lies with 95 %."""
+    """One line a figure that the runs determine: before, fitted, and its 95 % interval."""
     table = Table(header_style="bold", pad_edge=False, box=None)
     table.add_column("figure", no_wrap=True)
     for heading in ("register", "fitted", "95 % between"):
@@ -46,7 +46,7 @@ def figures_table(fit: Calibration) -> Table:
 
 
 def verdict(fit: Calibration) -> str:
-    """What the fit is worth, in a sentence."""
+    """Quality of the fit, in a sentence."""
     before, fitted, left = (fit.median_error(which) for which in ("before", "fitted", "left_out"))
     promised = "" if left is None else f", {100 * left:.1f} % for a run that is not in the fit"
     return (

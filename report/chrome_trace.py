@@ -20,7 +20,7 @@ COLOUR_NAMES = ("thread_state_running", "thread_state_iowait", "good", "thread_s
 """Reserved colour names of chrome://tracing by kind of job; Perfetto colours by name itself."""
 
 LINK_LANES = ((True, 901, "to the host"), (False, 902, "from the host"))
-"""Threads of the link to the host, by direction; no device has so many lanes of jobs."""
+"""Threads of the link to the host, by direction; above the lanes of jobs of any device."""
 
 RECOMPUTE_COLOUR = "thread_state_unknown"
 

@@ -1,4 +1,4 @@
-"""Clocks of several machines aligned, by what the hand-overs between them show of their difference."""
+"""Aligns the clocks of several machines by the transfers between them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,24 @@ BACKWARD_TYPE, FORWARD_TYPE = "backward", "forward"
 
 @dataclass(frozen=True)
 class ClockShift:
-    """What to add to a machine's times, ms, to read them on the first machine's clock, and why."""
+    """Time to add to a machine's times, ms, to read them on the first machine's clock, and the reason."""
 
     shift_ms: float
     reason: str
 
 
 def clock_shifts(logs: Sequence[WorkerLog]) -> dict[int, ClockShift]:
-    """The shift of every machine, by its number.
+    """Shift of every machine, by its number.
 
-    Devices are taken in the order of the pipeline: the last device of one machine hands on to the
-    first of the next. A forward there begins no sooner than the forward that feeds it ends, a
-    backward the other way round; that leaves an interval for the difference of two clocks (as in
-    NTP). A machine whose interval holds 0 keeps its clock; one whose does not is moved to the
-    middle of it. Where the interval is empty the machines are not neighbours in a pipeline: their
-    clocks are kept if their jobs overlap in time at all, else their first jobs are laid together.
+    Devices are taken in the order of the pipeline: the last device of one machine sends to the first of the next. A
+    forward
+    there begins no sooner than the forward that feeds it ends, a backward the other way round; that gives an interval
+    for
+    the difference of two clocks (as in NTP). A machine whose interval contains 0 keeps its clock; another is moved to
+    the
+    middle of its interval. Where the interval is empty the machines are not neighbours in a pipeline: their clocks stay
+    if
+    their jobs overlap in time at all, else their first jobs are aligned.
     """
     machines: dict[int, list[WorkerLog]] = defaultdict(list)
     for log in logs:

@@ -10,7 +10,7 @@ from typing import Any, Mapping, Sequence
 
 
 def compress(values: Sequence[object]) -> str:
-    """Runs of equal values as ``TIMES×VALUE``; rows of a nested list are set apart by `` | ``.
+    """Runs of equal values as ``TIMES×VALUE``; `` | `` separates rows of a nested list.
 
     A nested list of one row is written as that row alone.
     """
@@ -21,7 +21,7 @@ def compress(values: Sequence[object]) -> str:
 
 
 def parse_json(value: object) -> Any:
-    """The data of a JSON cell; the value itself when it is data already; None when it is empty or broken."""
+    """Data of a JSON cell; the value itself when it is data already; None when it is empty or broken."""
     if isinstance(value, float) and math.isnan(value):
         return None
     if not isinstance(value, str):
@@ -33,9 +33,9 @@ def parse_json(value: object) -> Any:
 
 
 def compress_grid(value: object) -> str:
-    """A grid [vpp][pp], a list, or a mapping of mode to grid, as short text; empty when there is none.
+    """Short text of a grid [vpp][pp], a list, or a mapping of mode to grid; empty when there is none.
 
-    Modes that recompute nothing are left out as long as another one is there.
+    Modes that recompute nothing are omitted as long as another one is there.
     """
     data = parse_json(value)
     if isinstance(data, Mapping):
@@ -52,7 +52,7 @@ def in_gib(values: object) -> list[str]:
 
 
 def number(value: object) -> float | None:
-    """The cell as a finite number, else None."""
+    """Cell as a finite number, else None."""
     try:
         figure = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -61,7 +61,7 @@ def number(value: object) -> float | None:
 
 
 def gap_text(gap: object) -> str:
-    """A gap as per cent, with ``<0.01 %`` for one that is smaller but not closed."""
+    """Gap as per cent, with ``<0.01 %`` for one that is smaller but not closed."""
     value = number(gap)
     if value is None:
         return "-"
@@ -69,9 +69,9 @@ def gap_text(gap: object) -> str:
 
 
 def strategy_text(row: Mapping[str, Any]) -> str:
-    """A row's strategy as ``DP16 TP4 PP16 EP8 m64``, or its file's name where it has no degrees.
+    """Strategy of a row as ``DP16 TP4 PP16 EP8 m64``, or its file's name where it has no degrees.
 
-    Degrees of 1 are left out, except DP, TP and PP.
+    Degrees of 1 are omitted, except DP, TP and PP.
     """
     always = ("dp", "tp", "pp")
     parts = []

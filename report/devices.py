@@ -14,7 +14,7 @@ EFFICIENCY_SOURCE = "share of the peak that a step reaches (docs/cost_model.md)"
 
 
 def devices_table(devices: Sequence[DeviceSpec]) -> Table:
-    """One row a device: memory, peaks, and what it reaches of its domain, the network and its host."""
+    """One row a device: memory, peaks, and the speeds to its domain, the network and its host."""
     table = Table(header_style="bold", pad_edge=False, box=None)
     table.caption = "TFLOP/s dense (16-bit: bf16, else fp16); GB/s one way; domain: cards x GB/s"
     table.add_column("device", no_wrap=True)
@@ -50,7 +50,7 @@ def device_page(device: DeviceSpec) -> Table:
 
 
 def device_figures(device: DeviceSpec) -> Iterator[tuple[str, str, str]]:
-    """(what it is, its value with the unit, where it comes from) of every figure that a device states."""
+    """(meaning, value with the unit, source) of every figure that a device states."""
 
     def source(figure: str) -> str:
         return device.sources.get(figure, device.sources.get("all", ""))

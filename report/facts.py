@@ -1,4 +1,4 @@
-"""What a page says before its charts: the job, the verdict, and what both rest on."""
+"""Facts that a page states before its charts: the job, the verdict, and what both rest on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GOOD, WARNING, BAD = "good", "warning", "bad"
 
 @dataclass(frozen=True)
 class Answer:
-    """One question that a reader brings, answered in a few words.
+    """One question of a reader, answered in a few words.
 
     Parameters
     ----------
@@ -29,21 +29,21 @@ class Answer:
 
 @dataclass(frozen=True)
 class Share:
-    """A cell that shows parts of a whole as a bar: (name, share of 1) each."""
+    """Cell that shows parts of a whole as a bar: (name, fraction of 1) each."""
 
     parts: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table of a page that needs no sorting.
+    """Table of a page that needs no sorting.
 
     Parameters
     ----------
     note : str
         A sentence below the title.
     marked : int or None
-        Row that is set off.
+        Highlighted row.
     """
 
     title: str
@@ -55,26 +55,26 @@ class PageTable:
 
 @dataclass(frozen=True)
 class PageFacts:
-    """The head of a page.
+    """Head of a page.
 
     Parameters
     ----------
     title : str
-        What the page is about.
+        Subject of the page.
     model, device, ranks, batch, sequence, file : str
         The job as a reader writes it; empty where unknown.
     verdict : str
         The outcome in one sentence.
     answers : sequence of Answer
-        Which plan, how much faster, whether it fits: the verdict taken apart.
+        Which plan, how much faster, whether it fits: the parts of the verdict.
     assumed : sequence of str
         A sentence for each value that no input gave.
     unmodelled : sequence of str
         A sentence for each flag whose effect is in no figure.
     what_if : sequence of str
-        What would change with other limits or batches.
+        Effects of other limits or batches.
     notes : sequence of str
-        Further lines, shown with the details.
+        Further lines, in the details.
     date, version : str
         Of the page; now and this release when not given.
     """
@@ -97,7 +97,7 @@ class PageFacts:
 
     @property
     def about(self) -> dict[str, str]:
-        """What is known of the job, by name."""
+        """Facts of the job, by name."""
         named = {
             "model": self.model,
             "device": self.device,

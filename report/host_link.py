@@ -1,4 +1,4 @@
-"""What a plan leaves on the host, and when it goes there and comes back over the link."""
+"""Activations that a plan offloads to the host, and the times of their transfers over the link."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HostTransfers:
-    """Every micro-batch's way over the links to the hosts, one entry for each task of a chunk that moves something.
+    """Transfers of every micro-batch over the host links, one entry for each task of a chunk that moves something.
 
     Parameters
     ----------
     stage, interleave, micro_batch : int [k]
     outward : bool [k]
-        To the host, in a forward; else back, in a backward.
+        Whether it goes to the host, in a forward; else back, in a backward.
     start, end : float [k]
         In units of one body layer's forward.
     """
@@ -37,7 +37,7 @@ class HostTransfers:
 
 
 def summed_choices(problem: PipelineProblem, plan: PipelinePlan, cost: str) -> FloatArray:
-    """A cost of the layers' choices by chunk, float [V, S]: a field of `LayerChoice`."""
+    """Cost of the layers' choices by chunk, float [V, S]: a field of `LayerChoice`."""
     choices: dict[str, dict[str, LayerChoice]] = {kind.name: dict(kind.choices) for kind in problem.kinds}
     total = np.zeros((problem.interleaves, problem.stages))
     for kind, modes in plan.recompute_by_kind().items():
@@ -50,10 +50,11 @@ def summed_choices(problem: PipelineProblem, plan: PipelinePlan, cost: str) -> F
 def host_transfers(
     problem: PipelineProblem, plan: PipelinePlan, order: IntArray, start: FloatArray, end: FloatArray
 ) -> HostTransfers | None:
-    """When a plan's transfers run; None where it moves nothing.
+    """Times of a plan's transfers; None where it moves nothing.
 
-    The transfer of a layer begins when its forward has ended, and has to be back before its backward begins, so that a
-    chunk's lie one layer's computation later in a forward and one earlier in a backward; one after the other.
+    The transfer of a layer begins when its forward has ended, and has to be back before its backward begins. So the
+    transfers
+    of a chunk run one layer's computation later in a forward and one earlier in a backward, one after the other.
 
     Parameters
     ----------
@@ -70,7 +71,7 @@ def host_transfers(
     for s in range(problem.stages):
         free = {FORWARD: -np.inf, BACKWARD: np.inf}
         for direction, last in ((FORWARD, 1), (BACKWARD, -1)):
-            # Backward transfers are laid from the last one on: each ends where its layer's backward needs it.
+            # Backward transfers are placed from the last one on: each ends where its layer's backward needs it.
             tasks = np.flatnonzero(order[s, :, 0] == direction)[::last]
             for task in tasks.tolist():
                 v, micro_batch = order[s, task, 1:3].tolist()

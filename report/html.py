@@ -1,4 +1,4 @@
-"""The report as one self-contained HTML page: verdict, ranking, pipelines, memory, what was pruned."""
+"""The report as one self-contained HTML page: verdict, ranking, pipelines, memory, pruned strategies."""
 
 from __future__ import annotations
 
@@ -92,25 +92,25 @@ def write_html_report(
     facts : PageFacts
         Title, job, verdict, assumptions.
     ranking : DataFrame, optional
-        The columns of ``test_result_*.csv``, best first; ``offset``, ``recompute``, ``layers``,
-        ``peak_memory`` and ``memory_limit`` hold JSON text. May be empty.
+        Columns of ``test_result_*.csv``, best first; ``offset``, ``recompute``, ``layers``,
+        ``peak_memory`` and ``memory_limit`` contain JSON text. May be empty.
     plans : mapping of name to Timeline
         Pipelines to draw. A name equal to a row's ``file``, or to its stem, belongs to that row.
     parts : mapping of name to MemoryParts
-        What fills the memory of a plan, by its name in `plans`.
+        Parts of a plan's memory, by its name in `plans`.
     tables : sequence of PageTable
         Tables between the verdict and the charts.
     pruned : DataFrame, optional
-        What the search removed and why, any columns.
+        Strategies that the search removed and why, any columns.
     progress : mapping of name to (seconds, objective, bound)
-        How the solve of a plan (by its name in `plans`) went, in the solver's units.
+        Progress of a plan's solve (by its name in `plans`), in the solver's units.
     beside : str
-        The plan that is drawn below the first one when the page opens.
+        Plan that is drawn below the first one when the page opens.
 
     Returns
     -------
     Path
-        The file written (atomically).
+        Path of the written file (atomic).
 
     Raises
     ------
@@ -154,7 +154,7 @@ def _about(facts: PageFacts) -> str:
 
 
 def _verdict(facts: PageFacts) -> str:
-    """The sentence that answers all, then each answer, then what was assumed."""
+    """Sentence that answers all, then each answer, then the assumptions."""
     cards = "".join(
         f'<div class="card {one.tone}"><h2>{html.escape(one.question)}</h2><p class="answer">{html.escape(one.answer)}'
         f"</p>{_soft(one.detail)}</div>"

@@ -11,7 +11,7 @@ FloatArray = NDArray[np.float64]
 
 
 def merged(start: FloatArray, end: FloatArray) -> FloatArray:
-    """The union of stretches as float [k, 2], ascending and apart from each other; those of no length are left out."""
+    """Union of stretches as float [k, 2], ascending and disjoint; those of no length are omitted."""
     lasting = end > start
     order = np.argsort(start[lasting], kind="stable")
     begin, finish = start[lasting][order], end[lasting][order]
@@ -23,35 +23,35 @@ def merged(start: FloatArray, end: FloatArray) -> FloatArray:
 
 
 def union(*parts: FloatArray) -> FloatArray:
-    """The union of several merged stretches, float [k, 2]."""
+    """Union of several merged stretches, float [k, 2]."""
     together = np.concatenate(parts)
     return merged(together[:, 0], together[:, 1])
 
 
 def cut(spans: FloatArray, begin: float, end: float) -> FloatArray:
-    """What of merged stretches lies in [begin, end], float [k, 2]."""
+    """Parts of merged stretches in [begin, end], float [k, 2]."""
     inside = spans.clip(begin, end)
     return inside[inside[:, 1] > inside[:, 0]]
 
 
 def length(spans: FloatArray) -> float:
-    """How long merged stretches last together."""
+    """Total length of merged stretches."""
     return float((spans[:, 1] - spans[:, 0]).sum())
 
 
 def uncovered(spans: FloatArray, cover: FloatArray) -> float:
-    """How long merged stretches last where `cover`, merged too, does not."""
+    """Total length of merged stretches outside `cover`, merged too."""
     return length(union(spans, cover)) - length(cover)
 
 
 @dataclass(frozen=True)
 class Activity:
-    """When a device does what; each field float [k, 2], merged.
+    """Activity of a device; each field float [k, 2], merged.
 
     Parameters
     ----------
     compute : float [k, 2]
-        Forward, backward, optimizer and every other job that is no communication.
+        Forward, backward, optimizer and every other job except communication.
     communication : float [k, 2]
         Sends, receives, collectives.
     receive : float [k, 2]
@@ -63,9 +63,9 @@ class Activity:
     receive: FloatArray
 
     def scaled(self, factor: float) -> Activity:
-        """The same with every time multiplied."""
+        """Copy with every time multiplied."""
         return Activity(self.compute * factor, self.communication * factor, self.receive * factor)
 
     def shifted(self, time: float) -> Activity:
-        """The same with every time later."""
+        """Copy with every time later."""
         return Activity(self.compute + time, self.communication + time, self.receive + time)

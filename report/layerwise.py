@@ -1,4 +1,4 @@
-"""A layer-wise plan's figures for a terminal: by stage, of the step, and what a search did."""
+"""Figures of a layer-wise plan for a terminal: by stage, of the step, and of its search."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stage_table(found: LayerwiseCheck) -> Table:
 
 
 def check_pairs(found: LayerwiseCheck, plan: LayerwisePlan, formula_s: float | None) -> list[tuple[str, str]]:
-    """The step, a name and a sentence each."""
+    """Step, as names with a sentence each."""
     pairs = [
         ("step", f"{found.step_s:.6g} s, {plan.global_batch / found.step_s:.6g} samples/s"),
         ("memory", f"{found.usable_mib:,.0f} MiB of a rank may be used"),
@@ -45,7 +45,7 @@ REFINED_COLUMNS = ("candidate", "ranked ms", "own ms", "layer-wise ms", "gain", 
 
 
 def refined_table(rows: Sequence[Sequence[str]]) -> Table:
-    """One row a candidate, by `REFINED_COLUMNS`: what strategies by layer make of it."""
+    """One row a candidate, by `REFINED_COLUMNS`: its result with strategies by layer."""
     table = Table(header_style="bold", pad_edge=False, box=None)
     for name in REFINED_COLUMNS:
         table.add_column(name, justify="left" if name == "candidate" else "right", no_wrap=True)
@@ -58,7 +58,7 @@ TRIED_COLUMNS = ("batch", "micro-batches", "stages", "interleaves", "ends", "bou
 
 
 def outcome_of(tried: Tried) -> str:
-    """What became of one outer choice, in a few words."""
+    """Outcome of one outer choice, in a few words."""
     if not math.isfinite(tried.bound_s):
         return "nothing fits"
     if tried.solution is None:
@@ -81,7 +81,7 @@ def tried_row(tried: Tried) -> list[str]:
 
 
 def tried_table(result: SearchResult) -> Table:
-    """The most promising outer choices, and what became of them."""
+    """Most promising outer choices, with their outcomes."""
     table = Table(header_style="bold", pad_edge=False, box=None)
     for name in TRIED_COLUMNS:
         table.add_column(name, justify="left" if name in ("ends", "outcome") else "right", no_wrap=True)
@@ -91,7 +91,7 @@ def tried_table(result: SearchResult) -> Table:
 
 
 def tried_text(result: SearchResult) -> str:
-    """How many outer choices met which end."""
+    """Number of outer choices by outcome."""
     counts: dict[str, int] = {}
     for tried in result.tried:
         counts[outcome_of(tried)] = counts.get(outcome_of(tried), 0) + 1
@@ -100,7 +100,7 @@ def tried_text(result: SearchResult) -> str:
 
 
 def proof_text(result: SearchResult) -> str:
-    """What is proven of a search's plan."""
+    """Proof of a search's plan."""
     if not math.isfinite(result.most_samples_a_s):
         return "nothing is proven yet: not every choice was bounded"
     return f"no plan of the space has more than {result.most_samples_a_s:.6g} samples/s, gap {result.gap:.3%}"

@@ -16,7 +16,7 @@ from taylor.report.timeline import OPTIMIZER, MemorySteps, Timeline
 
 
 def layerwise_timeline(job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvider, title: str) -> Timeline:
-    """Every task of a plan that holds, in ms, and the memory of every stage over time."""
+    """Every task of a legal plan, in ms, and the memory of every stage over time."""
     played = Played(job, plan, provider)
     schedule = played.schedule
     start, end = (1e3 * each for each in played.tasks())
@@ -42,7 +42,7 @@ def layerwise_timeline(job: LayerwiseJob, plan: LayerwisePlan, provider: CostPro
 
 
 def layerwise_parts(job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvider) -> MemoryParts:
-    """What fills every stage at its worst moment."""
+    """Parts of every stage's memory at its worst moment."""
     played = Played(job, plan, provider)
     stages = [played.parts(s) for s in range(plan.stages)]
     told = {name: [stage[name] for stage in stages] for name in stages[0]}
@@ -50,7 +50,7 @@ def layerwise_parts(job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvid
 
 
 def _memory(played: Played, stage: int, start: np.ndarray, end: np.ndarray, limit_mib: float) -> MemorySteps:
-    """Activations are held from their forward's start to their backward's end; the rest all along."""
+    """Activations are kept from their forward's start to their backward's end; the rest all along."""
     parts = played.parts(stage)
     held = sum(mib for name, mib in parts.items() if name != "activations")
     order = played.schedule.order[stage]
@@ -62,7 +62,7 @@ def _memory(played: Played, stage: int, start: np.ndarray, end: np.ndarray, limi
 
 
 def _counts(plan: LayerwisePlan) -> PipelinePlan:
-    """Layers and recompute by chunk, for what draws them."""
+    """Layers and recompute by chunk, for drawing."""
     shape = (plan.interleaves, plan.stages)
     layers = np.array(plan.division).reshape(shape)
     chunks = [plan.on_chunk(k) for k in range(len(plan.division))]

@@ -17,7 +17,7 @@ from taylor.parsers.paddlenlp.auto_tuner import TrainerArguments, TunedRun, Tune
 
 
 def folder_pairs(folder: ProfileFolder) -> list[tuple[str, str]]:
-    """What folders hold and lack, a name and a sentence each."""
+    """Contents and gaps of folders, a name and a sentence each."""
     told = []
     for cluster, profile in folder.hardware.items():
         told.append(("cluster", f"{cluster}: {_hardware(profile)}"))
@@ -72,7 +72,7 @@ def _span(values: Sequence[int]) -> str:
 
 
 def laws_table(laws: Iterable[Law]) -> Table:
-    """The laws through a model's times: what they rest on, how well they fit."""
+    """Laws through a model's times: their data and how well they fit."""
     table = Table(header_style="bold", pad_edge=False, box=None)
     for name in ("law", "through", "points", "largest residual"):
         table.add_column(name, justify="left" if name in ("law", "through") else "right")
@@ -119,7 +119,7 @@ def ends_table(ends: Mapping[str, EndCosts]) -> Table:
 
 
 def plan_text(plan: LayerwisePlan) -> str:
-    """A layer-wise plan in one line."""
+    """Layer-wise plan in one line."""
     kinds = len(set(plan.layers))
     how = f"all {plan.layers[0].name}" if kinds == 1 else f"{kinds} strategies"
     return (
@@ -129,7 +129,7 @@ def plan_text(plan: LayerwisePlan) -> str:
 
 
 def layerwise_table(plan: LayerwisePlan) -> Table:
-    """One row for every run of layers that are alike, embedding and head last."""
+    """One row for every run of equal layers, embedding and head last."""
     table = Table(header_style="bold", pad_edge=False, box=None)
     for name in ("stage", "layers"):
         table.add_column(name, justify="right")
@@ -141,7 +141,7 @@ def layerwise_table(plan: LayerwisePlan) -> Table:
 
 
 def tuner_pairs(found: TunerJob | TrainerArguments) -> list[tuple[str, str]]:
-    """A job of Paddle's auto tuner, or the arguments that it changes, a name and a sentence each."""
+    """Job of Paddle's auto tuner, or the arguments that it changes, a name and a sentence each."""
     if isinstance(found, TrainerArguments):
         tokens = "" if found.tokens is None else f" of {found.tokens} tokens"
         return [
@@ -157,7 +157,7 @@ def tuner_pairs(found: TunerJob | TrainerArguments) -> list[tuple[str, str]]:
 
 
 def tuned_table(runs: Sequence[TunedRun]) -> Table:
-    """The runs of Paddle's auto tuner, as its history has them."""
+    """Runs of Paddle's auto tuner, as its history has them."""
     table = Table(header_style="bold", pad_edge=False, box=None)
     for name in ("run", "strategy", "recompute", "step ms", "peak MiB", "failed"):
         table.add_column(name, justify="right" if name in ("run", "step ms", "peak MiB") else "left")

@@ -1,4 +1,4 @@
-"""A stage's peak memory taken apart, for a chart: by category where something tells it, else as the solver sees it."""
+"""Parts of a stage's peak memory, for a chart: by category where a source has them, else as the solver sees them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from taylor.pipeline.plan import PipelinePlan, kind_of
 from taylor.pipeline_solver.model.problem import PipelineProblem
 
 AGREE_MIB = 1.0
-"""Closed forms whose totals are this near to the planned peaks are their parts."""
+"""Difference up to which the totals of the analytical model agree with the planned peaks and are their parts."""
 
 
 @dataclass(frozen=True)
 class MemoryParts:
-    """The parts of every stage's peak.
+    """Parts of every stage's peak.
 
     Parameters
     ----------
     source : str
-        Where they come from.
+        Source of the parts.
     mib : mapping of str to sequence of float [S]
         By category, in the order of a table.
     """
@@ -33,19 +33,21 @@ class MemoryParts:
 
     @property
     def totals(self) -> list[float]:
-        """The sum of each stage, MiB."""
+        """Sum of each stage, MiB."""
         return [sum(stage) for stage in zip(*self.mib.values(), strict=True)]
 
 
 def from_breakdown(stages: Sequence[StageBreakdown], peaks: Sequence[float]) -> MemoryParts | None:
-    """The closed forms' parts; None where they do not sum up to the planned peaks, which rest on other figures."""
+    """Parts by the analytical model; None where they do not sum up to the planned peaks, which rest on other
+    figures.
+    """
     told = _by_name([stage.categories() for stage in stages])
     parts = MemoryParts("estimated by closed forms", told)
     return parts if np.allclose(parts.totals, peaks, rtol=0, atol=AGREE_MIB) else None
 
 
 def from_dryrun(stages: Sequence[StageMemory], count: int) -> MemoryParts | None:
-    """What a dry-run saw at the peak of each stage; None where it did not run all of them by category."""
+    """Parts at the peak of each stage in a dry-run; None where it did not run all stages by category."""
     seen = {stage.stage: stage for stage in stages if stage.categories}
     if len(seen) < count:
         return None
@@ -53,7 +55,7 @@ def from_dryrun(stages: Sequence[StageMemory], count: int) -> MemoryParts | None
 
 
 def from_problem(problem: PipelineProblem, plan: PipelinePlan, peaks: Sequence[float]) -> MemoryParts:
-    """The parts as the solver knows them: what is static, states of the layers by kind, activations (the rest)."""
+    """Parts as the solver knows them: static memory, states of the layers by kind, activations (the rest)."""
     parts: dict[str, list[float]] = {"besides the layers": list(problem.static_mib)}
     for kind in problem.kinds:
         grid = plan.layers.get(kind.name, ())

@@ -23,7 +23,7 @@ from taylor.register.model import MTP, ModelSpec
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a model: how many there are of it, and the parameters of each.
+    """Part of a model: its number, and the parameters of each.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class Part:
     parameters : int
         Of one of them.
     told : str
-        What it is, for a reader.
+        Meaning for a reader.
     counted : bool
         Whether it belongs to the model's total.
     """
@@ -45,7 +45,7 @@ class Part:
 
 
 def models_table(models: Sequence[ModelSpec]) -> Table:
-    """One row a model: parameters, those that a token passes, layers, width and the kinds of its layers."""
+    """One row a model: parameters, active ones of a token, layers, width and the kinds of its layers."""
     table = Table(header_style="bold", pad_edge=False, box=None)
     table.caption = "parameters without MTP modules; active: those that one token passes through"
     table.add_column("model", no_wrap=True)
@@ -66,7 +66,7 @@ def models_table(models: Sequence[ModelSpec]) -> Table:
 
 
 def model_page(model: ModelSpec) -> Table:
-    """One model: its parts with their parameters, its layers in order, where its sizes are from."""
+    """One model: its parts with their parameters, its layers in order, the source of its sizes."""
     table = Table(title=Text(model.name), title_justify="left", header_style="bold", pad_edge=False, box=None)
     table.add_column("part", no_wrap=True)
     table.add_column("count", justify="right", no_wrap=True)
@@ -87,7 +87,7 @@ def model_page(model: ModelSpec) -> Table:
 
 
 def model_parts(model: ModelSpec) -> Iterator[Part]:
-    """The parts of a model in order; those that its total counts sum up to it."""
+    """Parts of a model in order; the counted ones sum up to its total."""
     yield Part("embedding", 1, embedding_parameters(model), f"{model.vocab:,} words x {model.hidden:,}")
     if model.extra_parameters:
         yield Part("beside the layers", 1, model.extra_parameters, "a vision encoder, norms of the embedding and such")
@@ -102,7 +102,7 @@ def model_parts(model: ModelSpec) -> Iterator[Part]:
 
 
 def layer_text(layer: LayerSpec) -> str:
-    """What a layer holds, in words: its mixer, its MLP, its experts."""
+    """Contents of a layer, in words: its mixer, its MLP, its experts."""
     parts = [_mixer_text(layer.mixer)] if layer.mixer is not None else []
     if layer.mlp is not None:
         parts.append(f"{'gated ' if layer.mlp.gated else ''}MLP {layer.mlp.width:,}")

@@ -1,4 +1,4 @@
-"""The files that show one solved configuration: trace, page, picture."""
+"""Views of one solved configuration: trace, page, picture."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ def write_views(
     parts: MemoryParts | None = None,
     tables: Sequence[PageTable] = (),
 ) -> dict[str, str]:
-    """Write the views that were asked for.
+    """Write the requested views.
 
     Parameters
     ----------
     title : str
         Name of the configuration.
     others : mapping of name to PipelinePlan or Timeline, optional
-        What to lay beside the solution: the file's own plan, an even split, a measurement.
+        Plans beside the solution: the baseline, an even split, a measurement.
     dryrun : sequence of StageMemory
-        What a dry-run of the plan saw, stage by stage, to lay beside the planned memory.
+        Memory that a dry-run of the plan saw, stage by stage, to show beside the planned memory.
     progress : sequence of (seconds, objective, bound)
-        How the solve went, for the page.
+        Progress of the solve, for the page.
     facts : PageFacts, optional
-        What the page says of the job; its title alone when not given.
+        Facts of the job for the page; its title alone when not given.
     parts : MemoryParts, optional
-        What fills the memory of the solution; as the solver knows it when not given.
+        Parts of the solution's memory; as the solver knows them when not given.
     tables : sequence of PageTable
         Tables of the page.
 

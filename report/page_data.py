@@ -1,4 +1,4 @@
-"""What the scripts of a page draw, as plain data: the ranking's rows as in the CSV, and every drawn plan."""
+"""Plain data for the scripts of a page: the ranking's rows as in the CSV, and every drawn plan."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from taylor.report.slices import IDLE_MARK, MARKS, RECOMPUTE_MARK, slice_marks
 from taylor.report.timeline import DIRECTION_NAMES, MemorySteps, Timeline, drawing_windows, window_shares
 
 SHADES = 8
-"""Interleaves that have a shade of their own; where there are more, some share one."""
+"""Virtual stages with a shade of their own; where there are more, some have the same."""
 
 CURVE_POINTS = 240
-"""Points of a memory curve at most; a longer curve is drawn by the highest value of each stretch."""
+"""Most points of a memory curve; a longer curve is drawn by the highest value of each stretch."""
 
 OVERVIEW_SLICES = 1200
-"""Slices in which the whole step of a big job is shown."""
+"""Slices in which the whole step of a big job is drawn."""
 
 FIRST_COLUMNS = (
     "own",
@@ -54,15 +54,16 @@ FIRST_COLUMNS = (
     "reason",
     "file",
 )
-"""Columns of the ranking table, in this order; the others are shown for the chosen candidate."""
+"""Columns of the ranking table, in this order; the others appear for the chosen candidate."""
 
 FEW = 4
 FINE, COARSE = 6, 5
-"""Digits of a task's times, of the length of their window, where a page draws up to `FEW` plans, and where it draws
-more; a pixel is about a thousandth."""
+"""Digits of a task's times, of the length of their window: where a page draws up to `FEW` plans, and where it draws
+more; a pixel is about a thousandth.
+"""
 
 Course = Sequence[tuple[float, float | None, float | None]]
-"""How a solve went: seconds, best step time and proven bound in the solver's units."""
+"""Progress of a solve: seconds, best step time and proven bound in the solver's units."""
 
 
 def page_data(
@@ -72,9 +73,9 @@ def page_data(
     pruned: pd.DataFrame | None,
     progress: Mapping[str, Course],
 ) -> dict[str, Any]:
-    """What the page's scripts draw.
+    """Data that the page's scripts draw.
 
-    The rows are the CSV's own text, so that the page cannot show another figure than the CSV.
+    The rows are the CSV's text, so that the page cannot show another figure than the CSV.
     """
     rows = _as_text(ranking)
     numeric = [str(name) for name in ranking.columns if pd.api.types.is_numeric_dtype(ranking[name])]
@@ -116,7 +117,7 @@ def _palette(interleaves: int) -> dict[str, Any]:
     fills = {fill for of_count in shades for of_kind in of_count for fill in of_kind}
     return {
         "names": list(DIRECTION_NAMES),
-        # shades[interleaves − 1][kind][interleave]
+        # shades[virtual stages − 1][kind][virtual stage]
         "shades": shades,
         "recompute": COLOURS[RECOMPUTE],
         "lines": list(LINES),
@@ -129,7 +130,7 @@ def _palette(interleaves: int) -> dict[str, Any]:
 
 
 def _tells(name: str, rows: Sequence[Mapping[str, str]]) -> bool:
-    """Whether a column says anything: it is not empty, nor a degree that is 1 everywhere."""
+    """Return whether a column has information: it is neither empty nor a degree that is 1 everywhere."""
     values = {row[name] for row in rows} - {""}
     return bool(values) and not (name in ("cp", "vpp", "mbs", "ep") and values == {"1"})
 
@@ -161,7 +162,7 @@ def _plan_data(timeline: Timeline, parts: MemoryParts | None, progress: Course, 
     shown = timeline.in_ms()
     unit = "units" if shown.unit_ms is None else "ms"
     windows = drawing_windows(shown)
-    # Task by task is what a dry-run is looked at for; the page begins with the warm-up.
+    # A dry-run is inspected task by task; the page begins with the warm-up.
     closely = windows[0].end if shown.dryrun else -np.inf
     plan, bubble = timeline.plan, timeline.bubble
     return {
@@ -206,10 +207,10 @@ def _plan_data(timeline: Timeline, parts: MemoryParts | None, progress: Course, 
 
 
 def _tasks(part: Timeline, begin: float, end: float, digits: int) -> dict[str, list[Any]]:
-    # So many digits of the window's length, however late in a measurement it lies.
+    # This number of digits of the window's length, however late in a measurement it lies.
     places = digits - 1 - floor(log10(max(end - begin, 1e-300)))
     starts, ends = part.start.clip(begin, end), part.end.clip(begin, end)
-    # What the window cuts off at the left is cut from the recompute part first: it is the leading one.
+    # The recompute part comes first: the window's start cuts it first.
     recompute = ((part.start + part.recompute).clip(begin, end) - starts) * (part.direction == BACKWARD)
     lanes = [int(part.lane[part.stage == row].max(initial=0)) + 1 for row in range(part.rows)]
     return {
@@ -218,7 +219,7 @@ def _tasks(part: Timeline, begin: float, end: float, digits: int) -> dict[str, l
         "interleave": part.interleave.tolist(),
         "micro_batch": part.micro_batch.tolist(),
         "split": part.split.tolist() if part.split.max(initial=0) > 0 else [],
-        # Left out where the page's script can say it itself: names and lanes are half of a big page.
+        # Omitted where the page's script can derive it: names and lanes are half of a big page.
         "lane": part.lane.tolist() if max(lanes, default=1) > 1 else [],
         "lanes": [lanes[row] for row in part.stage] if max(lanes, default=1) > 1 else [],
         "name": part.task_names() if part.labels else [],

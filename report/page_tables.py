@@ -9,7 +9,7 @@ from taylor.report.facts import PageTable
 
 
 def terminal_table(table: PageTable) -> Table:
-    """The same rows with its title and note; bars are left out."""
+    """Rows of a page's table with its title and note, without bars."""
     shown = Table(title=Text(table.title), title_justify="left", header_style="bold", pad_edge=False, box=None)
     shown.caption, shown.caption_justify = Text(table.note) if table.note else None, "left"
     for at, name in enumerate(table.columns):

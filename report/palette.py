@@ -17,7 +17,7 @@ COLOURS = {
     COMMUNICATION: "#f0e442",
     OTHER: "#bbbbbb",
 }
-"""Fill by kind; their lightness differs too, so that grey print keeps them apart."""
+"""Fill by kind; their lightness differs too, so that grey print distinguishes them."""
 
 HATCHES = {RECOMPUTE: "////", WEIGHT_GRADIENT: "....", COMMUNICATION: "\\\\\\\\"}
 """Hatch by kind, where lightness alone might not do."""
@@ -27,14 +27,14 @@ LINES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#56b
 
 
 DEEP = {FORWARD: "#08306b", BACKWARD: "#4a1a00", WEIGHT_GRADIENT: "#00281c"}
-"""Fill of the last interleave by kind, where there are several; lightness falls evenly from the first to it."""
+"""Fill of the last virtual stage by kind, where there are several; lightness falls evenly from the first to it."""
 
 PARTS = ("#4477aa", "#66ccee", "#228833", "#ccbb44", "#ee6677", "#aa3377", "#bbbbbb", "#ee8866", "#777777", "#99ddff")
 """Fills of the parts of a whole, one beside the other (Tol's bright scheme and two more)."""
 
 
 def shade(kind: int, interleave: int, interleaves: int) -> str:
-    """The fill of a kind's jobs of one interleave, ``#rrggbb``: later interleaves are deeper.
+    """Fill of a kind's jobs of one virtual stage, ``#rrggbb``: later virtual stages are deeper.
 
     Parameters
     ----------

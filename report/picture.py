@@ -26,15 +26,15 @@ CHINESE_FONTS = (
 )  # fmt: skip
 
 MOST_CURVES = 8
-"""Memory curves drawn at most: those of the heaviest stages."""
+"""Most memory curves that are drawn: those of the heaviest stages."""
 
 ROW_INCHES, LEAST_INCHES, MOST_INCHES = 0.30, 1.5, 16.0
 WIDTH_INCHES, WIDE_INCHES, MANY_TASKS = 14.0, 20.0, 500
-"""A drawing of more than `MANY_TASKS` tasks is wider, so that micro-batch numbers fit their blocks."""
+"""Number of tasks above which a drawing is wider, so that micro-batch numbers fit their blocks."""
 
 
 def refuse_format(path: Path) -> str:
-    """The format that a picture's suffix names.
+    """Format that a picture's suffix names.
 
     Raises
     ------
@@ -52,8 +52,7 @@ def refuse_format(path: Path) -> str:
 def write_picture(timeline: Timeline, path: str | Path) -> Path:
     """Draw a timeline: rows over time, under it memory against the limit where it is known.
 
-    A big job is drawn as warm-up, a window of the steady state, and drain. The format follows the
-    file's suffix.
+    A big job is drawn as warm-up, a window of the steady state, and cool-down. The file's suffix selects the format.
 
     Raises
     ------
@@ -80,7 +79,7 @@ def write_picture(timeline: Timeline, path: str | Path) -> Path:
 
 
 def _fonts() -> list[str]:
-    """Matplotlib's own font, and for the Chinese names of files those that this machine has."""
+    """Matplotlib's font, and fonts of this machine for Chinese file names."""
     from matplotlib.font_manager import fontManager
 
     installed = set(fontManager.get_font_names())

@@ -18,24 +18,25 @@ NAME_WIDTH = 12
 """Columns of a name before its text."""
 
 Columns = Sequence[tuple[str, Callable[[int], str]]]
-"""Headings, and what a stage's cell holds."""
+"""Headings, and the form of a stage's cell."""
 
 
 def plan_table(problem: PipelineProblem, solution: Solution, width: int = 80) -> Table:
-    """One plan by stage: layers of each kind, recompute, peak memory against the limit.
+    """Table of one plan by stage: layers of each kind, recompute, peak memory against the limit.
 
-    With several interleaves a cell lists their numbers in order, ``2+1``. Where that is too wide, the table tells
-    their sums, and then the sums of all kinds.
+    With several virtual stages a cell lists their numbers in order, ``2+1``. Where that is too wide, the table has
+    their
+    sums, and then the sums of all kinds.
 
     Parameters
     ----------
     width : int
-        Columns that the table may take.
+        Columns available to the table.
 
     Raises
     ------
     ValueError
-        When the solution holds no plan.
+        When the solution has no plan.
     """
     if solution.plan is None:
         raise ValueError("the solution holds no plan to show")
@@ -44,13 +45,13 @@ def plan_table(problem: PipelineProblem, solution: Solution, width: int = 80) ->
 
 
 def table_of_sums(problem: PipelineProblem, solution: Solution) -> Table:
-    """The narrowest form of `plan_table`."""
+    """Narrowest form of `plan_table`."""
     assert solution.plan is not None
     return _table(problem, solution, list(_forms(solution.plan))[-1])
 
 
 def _forms(plan: PipelinePlan) -> Iterable[Columns]:
-    """What the columns of layers and recompute may tell, from the most to the least."""
+    """Forms of the columns of layers and recompute, from the most detailed to the least."""
     kinds = plan.by_kind()
     redone = {mode: grid for mode, grid in plan.recompute.items() if mode == FULL or any(map(any, grid))}
     names = {mode: mode_title(mode).replace("select recompute", "select rec.") for mode in redone}

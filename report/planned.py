@@ -1,4 +1,4 @@
-"""The timeline of a plan: the schedule simulated with the plan's durations, and the memory it keeps."""
+"""Timeline of a plan: the schedule simulated with the plan's durations, and the memory that it keeps."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from taylor.report.timeline import OPTIMIZER, IntArray, MemorySteps, Timeline
 def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = "plan") -> Timeline:
     """Every task of a plan with its start and end, the memory of every stage over time, the bubble.
 
-    Times are in units of one body layer's forward; ``unit_ms`` is the problem's. The end-of-step tail
-    of a stage, where the problem has one, is a task of its own (`OPTIMIZER`), so that the last end is
-    the step time.
+    Times are in units of one body layer's forward; ``unit_ms`` is the problem's. The end-of-step tail of a stage, where
+    the
+    problem has one, is a task of its own (`OPTIMIZER`), so that the last end is the step time.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
     stage = np.broadcast_to(np.arange(problem.stages)[:, None], start.shape)
     of = graph.class_in_order
     end = start + durations[of]
-    # What a backward takes longer than it would without recompute is the recompute; it comes first.
+    # The extra time of a backward with recompute is the recompute; it comes first.
     bare = chunk_durations(problem, replace(plan, recompute={}))
     recompute = np.where(order[..., 0] == BACKWARD, (durations - bare)[of], 0.0)
     memory = tuple(_memory(problem, plan, schedule, s, start[s], end[s]) for s in range(problem.stages))
@@ -99,7 +99,7 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
 
 
 def _row_name(problem: PipelineProblem, stage: int) -> str:
-    """A stage's name, with its card and how much slower it is than the times are stated for."""
+    """Name of a stage, with its card and its slowdown against the device of the stated times."""
     slow = problem.pace[stage]
     beside = [problem.cards[stage]] if problem.cards else []
     beside += [f"{slow:.3g} x"] if slow != 1.0 else []
@@ -107,11 +107,11 @@ def _row_name(problem: PipelineProblem, stage: int) -> str:
 
 
 def with_dryrun(timeline: Timeline, stages: Iterable[StageMemory]) -> Timeline:
-    """The timeline of a plan with the memory that a dry-run of the same plan saw, task by task.
+    """Timeline of a plan with the memory that a dry-run of the same plan saw, task by task.
 
-    While a task runs, its peak is shown; from its end on, what is live then. A dry-run may end where nothing new
-    can show; the tasks after that are drawn as the last of their kind: the same rise while they run, the same
-    change by their end.
+    The curve has a task's peak while it runs, and the live memory from its end on. A dry-run may end where nothing new
+    can
+    appear; later tasks are drawn as the last of their kind: the same rise while they run, the same change by their end.
     """
     curves = [MemorySteps(np.zeros(0), np.zeros(0))] * timeline.rows
     for memory in stages:
@@ -137,12 +137,12 @@ def with_dryrun(timeline: Timeline, stages: Iterable[StageMemory]) -> Timeline:
 
 
 def _kept_mib(problem: PipelineProblem, plan: PipelinePlan) -> FloatArray:
-    """What one task's micro-batch (or split of it) leaves alive in each chunk, MiB, float [V, S]."""
+    """Memory that one task's micro-batch (or split of it) leaves alive in each chunk, MiB, float [V, S]."""
     activation = {kind.name: kind.activation_mib for kind in problem.kinds}
     total = np.zeros((problem.interleaves, problem.stages))
     for kind, modes in plan.recompute_by_kind().items():
         for mode in (*problem.recompute_ratio, *problem.choices, NONE):
-            # A plan laid beside this one, such as the file's own, may name none of the choices.
+            # A plan shown beside this one, such as the baseline, may name none of the choices.
             if mode in modes:
                 total += activation[kind][mode] * np.asarray(modes[mode], dtype=np.float64)
     return total / problem.schedule.seq_splits
@@ -156,7 +156,7 @@ def _memory(
     start: NDArray[np.float64],
     end: NDArray[np.float64],
 ) -> MemorySteps:
-    """Memory of one stage over time: activations are held from their forward's start to their backward's end."""
+    """Memory of one stage over time: activations are kept from their forward's start to their backward's end."""
     held = problem.static_mib[stage] + sum(
         kind.layer_mib * sum(plan.layers[kind.name][v][stage] for v in range(problem.interleaves))
         for kind in problem.kinds
@@ -175,7 +175,7 @@ def _host_memory(
     start: NDArray[np.float64],
     end: NDArray[np.float64],
 ) -> MemorySteps:
-    """The same of what one device of a stage keeps on its host."""
+    """Memory over time that one device of a stage keeps on its host."""
     held = float(summed_choices(problem, plan, "host_states_mib")[:, stage].sum())
     kept = summed_choices(problem, plan, "host_mib")[:, stage] / problem.schedule.seq_splits
     limit = problem.host_limit_mib[stage] if problem.host_limit_mib else None
@@ -190,7 +190,7 @@ def _over_time(
     end: NDArray[np.float64],
     limit_mib: float | None,
 ) -> MemorySteps:
-    """Memory that is always held, and what each live micro-batch keeps by interleave [V], over a stage's tasks."""
+    """Constant memory, and the memory of each live micro-batch by virtual stage [V], over a stage's tasks."""
     held, kept = parts
     direction, interleave = schedule.order[stage, :, 0], schedule.order[stage, :, 1]
     # Activations stay for the weight gradient where the schedule splits the backward.
@@ -203,7 +203,7 @@ def _over_time(
 
 
 def without_dips(time: FloatArray, mib: FloatArray, limit_mib: float | None) -> MemorySteps:
-    """Steps without those that last no time, save where one is a peak of its own."""
+    """Steps without those of no duration, except where one is a peak of its own."""
     instant = np.append(time[1:] == time[:-1], False)
     before, after = np.concatenate([mib[:1], mib[:-1]]), np.append(mib[1:], mib[-1])
     keep = ~instant | (mib > np.maximum(before, after))

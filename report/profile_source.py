@@ -34,11 +34,12 @@ ROLE_NAMES = {COLLECTIVE: "collective", SEND: "send", RECEIVE: "receive", TRANSF
 
 
 def load_profiles(folder: str | Path, ranks: Iterable[int] | None = None, *, title: str = "") -> Timeline:
-    """The jobs that a folder of profiles shows, in ms from the first kernel on.
+    """Jobs in a folder of profiles, in ms from the first kernel on.
 
-    A row is a rank. Kernels that follow each other closely and do the same are one block: forward or
-    backward (told by the attention kernels around them, `directions`), or communication, in lanes of
-    its own. Marks are the profiler's steps on the first rank.
+    A row is a rank. Consecutive kernels that follow closely and do the same are one block: forward or backward (by the
+    attention kernels around them, `directions`), or communication, in lanes of its own. Marks are the profiler's steps
+    on
+    the first rank.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ def load_profiles(folder: str | Path, ranks: Iterable[int] | None = None, *, tit
 
 
 def _activity(profile: RankProfile, origin_ns: int) -> Activity:
-    """When one rank computes and communicates, ms, kernel by kernel: blocks close over the pauses between them."""
+    """Times in which one rank computes and communicates, ms, kernel by kernel: blocks close over the pauses in them."""
     start, end = ((times - origin_ns) / NS_PER_MS for times in (profile.start_ns, profile.end_ns))
     compute = profile.role == COMPUTE
     receive = (profile.role == RECEIVE) | (profile.role == TRANSFER)
@@ -107,10 +108,11 @@ def _row_names(profiles: list[RankProfile]) -> tuple[str, ...]:
 
 
 def directions(profile: RankProfile) -> IntArray:
-    """Whether each kernel belongs to a forward or a backward, int [n]; `OTHER` where no attention kernel tells.
+    """Direction of each kernel, forward or backward, int [n]; `OTHER` without attention kernels.
 
-    A kernel goes with the nearer in time of the attention kernels before and after it, which is right
-    but for the few kernels around a turn: attention lies in the middle of its layer.
+    A kernel belongs to the nearer in time of the attention kernels before and after it. This is right except for the
+    few
+    kernels around a change of direction: attention lies in the middle of its layer.
     """
     marks = np.flatnonzero(profile.marker != NO_MARKER)
     if not len(marks):

@@ -1,4 +1,4 @@
-"""A ranking of strategies on a terminal: a line a candidate, then what a reader wants to know of the best."""
+"""A ranking of strategies on a terminal: a line a candidate, then the facts of the best."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from taylor.report.compress import compress, compress_grid, in_gib, number, pars
 STATUS_STYLE = {OPTIMAL.value: "green", FEASIBLE.value: "yellow", CUT_OFF.value: "dim"}
 
 WIDE = 100
-"""Columns of a window from which a row has room for the micro-batches and wider gaps."""
+"""Columns of a window from which on a row has the micro-batches and wider gaps."""
 
 _PLANNED = (OPTIMAL.value, FEASIBLE.value)
 
 NOT_CERTAIN = "it is unknown whether it fits"
-"""How the certainty of a row begins where what is not modelled may turn the answer."""
+"""Start of a row's certainty where unmodelled flags may change the answer."""
 
 LISTED_REASONS = 5
 """Candidates without a plan whose reasons are printed; the table has all."""
 
 MEASURED = "parsed"
-"""How the ratios of a row that was measured begin to name their source."""
+"""Start of the ratios' source in a row that was measured."""
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 
 
 def ranking_table(rows: Rows, *, limit: int | None = None, width: int = 80) -> Table:
-    """The ranking with one line a candidate, from 80 columns on; rows keep their order, best first.
+    """Ranking with one line a candidate, from 80 columns on; rows keep their order, best first.
 
     Parameters
     ----------
     rows : DataFrame or sequence of mappings
         Columns of ``test_result_*.csv``. Missing ones are left empty.
     limit : int, optional
-        Show this many candidates at most; the caption says how many there are. The file's own plan is always shown.
+        Most candidates shown; the caption has their total number. The baseline is always shown.
     width : int
         Columns of the window.
 
     Returns
     -------
     rich.table.Table
-        Step time in ms, tokens a second, gain over the file's own plan, peak of the fullest stage and its limit in
-        GiB, and how well it is proven: ``proven``, a gap, or ``≥ 26,048``, the least step time in ms of any plan.
+        Step time in ms, tokens a second, gain over the baseline, peak of the fullest stage and its limit in GiB,
+        and the proof: ``proven``, a gap, or ``≥ 26,048``, the least step time in ms of any plan.
     """
     records = _records(rows)
     shown = _shown(records, limit)
@@ -93,7 +93,7 @@ def step_text(row: Mapping[str, Any]) -> str:
 
 
 def note_lines(rows: Rows) -> list[str]:
-    """What the columns leave out: what the marks mean, and why candidates have no plan."""
+    """Notes below the columns: the meaning of the marks, and why candidates have no plan."""
     records = _records(rows)
     lines = []
     if _is_mixed(records):
@@ -115,14 +115,14 @@ def note_lines(rows: Rows) -> list[str]:
 
 
 def _alike(records: Sequence[Mapping[str, Any]]) -> int:
-    """How many candidates have an estimated step that cannot be told from the best one's, the best among them."""
+    """Number of candidates whose estimated step is a tie with the best one's, the best included."""
     solved = [row for row in records if not _is_own(row) and row.get("status") in _PLANNED and not _is_measured(row)]
     steps = [step for row in solved if (step := number(row.get("cost"))) is not None]
     return sum(step <= (1 + NEIGHBOUR_ERROR) * min(steps) for step in steps) if steps else 0
 
 
 def plan_lines(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The plan of a row, as name and text: offset, recompute and peak memory by stage, runs as ``20×1``."""
+    """Plan of a row, as name and text: offset, recompute and peak memory by stage, runs as ``20×1``."""
     pairs = []
     for name in ("offset", "recompute"):
         if text := compress_grid(row.get(name)):
@@ -136,7 +136,7 @@ def plan_lines(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def verdict_lines(rows: Rows) -> list[str]:
-    """Three lines: which plan and how much faster than the file's own, does it fit, what the figures rest on."""
+    """Three lines: which plan and how much faster than the baseline, does it fit, what the figures rest on."""
     records = _records(rows)
     best = next((row for row in records if not _is_own(row) and number(row.get("objective")) is not None), None)
     if best is None:
@@ -191,7 +191,7 @@ def _records(rows: Rows) -> list[Mapping[str, Any]]:
 
 
 def _shown(records: Sequence[Mapping[str, Any]], limit: int | None) -> list[tuple[int, Mapping[str, Any]]]:
-    """The rows to show, each with its place among the candidates."""
+    """Rows to show, each with its place among the candidates."""
     place, shown = 0, []
     for row in records:
         place += not _is_own(row)
@@ -209,7 +209,7 @@ def _is_measured(row: Mapping[str, Any]) -> bool:
 
 
 def _is_mixed(records: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the times of some rows are measured and those of others are not."""
+    """Return whether the times of some rows are measured and those of others are not."""
     return len({_is_measured(row) for row in records if isinstance(row.get("ratio_source"), str)}) > 1
 
 
@@ -229,7 +229,7 @@ def _gain(row: Mapping[str, Any]) -> str:
 
 
 def _fullest(row: Mapping[str, Any]) -> tuple[float, int, float] | None:
-    """Of the stage with the least room: MiB free (negative: over), its number, its limit in MiB; None without peaks."""
+    """Free memory of the fullest stage, MiB (negative: over), its number, its limit in MiB; None without peaks."""
     peaks, limits = parse_json(row.get("peak_memory")), parse_json(row.get("memory_limit"))
     if not isinstance(peaks, (list, tuple)) or not isinstance(limits, (list, tuple)) or not peaks:
         return None

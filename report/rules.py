@@ -17,17 +17,17 @@ class DescribedRule:
     Parameters
     ----------
     name : str
-        How a user disables it.
+        Name by which a user disables it.
     kind : str
         ``legality`` (the framework refuses otherwise), ``experience`` (it would run, badly) or ``user``.
     frameworks : tuple of str
         Those that have it; empty where all do.
     must_hold : str
-        What it asks of a strategy; it forbids those that do not have it.
+        Condition on a strategy; the rule forbids those that do not satisfy it.
     sources : tuple of str
-        The checks that it stands for: repository, release, file and line, and in brackets the releases that have it.
+        Checks that it represents: repository, release, file and line, and in brackets the releases that have it.
     cure : str
-        What to change when it leaves nothing.
+        Change to make when it leaves no strategy.
     """
 
     name: str
@@ -46,7 +46,7 @@ KINDS = {
 
 
 def checks_of(source: str) -> tuple[str, ...]:
-    """The single checks of a rule's source, which stand in a row parted by semicolons outside brackets."""
+    """Single checks of a rule's source, a row separated by semicolons outside brackets."""
     checks, depth, begin = [], 0, 0
     for at, letter in enumerate(source):
         depth += (letter == "(") - (letter == ")")
@@ -57,7 +57,7 @@ def checks_of(source: str) -> tuple[str, ...]:
 
 
 def rules_table(rules: Sequence[DescribedRule]) -> Table:
-    """One row a rule: what must hold, and for whom."""
+    """One row a rule: its condition, and the frameworks that have it."""
     table = Table(header_style="bold", pad_edge=False, box=None)
     table.caption = (
         "a search leaves out every strategy for which a rule does not hold; taylor rules NAME has its source"
@@ -73,7 +73,7 @@ def rules_table(rules: Sequence[DescribedRule]) -> Table:
 
 
 def rule_page(rule: DescribedRule) -> Table:
-    """One rule: what must hold, for whom, the checks that it stands for, and what to do about it."""
+    """One rule: its condition, frameworks, the checks that it represents, and the cure."""
     table = Table(title=Text(rule.name), title_justify="left", show_header=False, pad_edge=False, box=None)
     table.add_column("what", no_wrap=True, style="bold")
     table.add_column("told", overflow="fold")

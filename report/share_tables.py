@@ -1,4 +1,4 @@
-"""Compute, exposed communication and idle of every device, as a table of the terminal and as rows of a page."""
+"""Compute, exposed communication and idle time of every device, as a terminal table and as rows of a page."""
 
 from __future__ import annotations
 
@@ -13,21 +13,23 @@ from taylor.report.shares import LISTED_GAPS, WHOLE, StepShare, gaps, over_steps
 from taylor.report.timeline import Timeline
 
 MOST_LINES = 32
-"""Lines of the terminal's table; of more, each device has one for all its steps, and then the first ones are shown."""
+"""Most lines of the terminal's table; of more, each device has one for all its steps, then the first ones are
+shown.
+"""
 
 COLUMNS = ("device", "step", "ms", "compute", "exposed communication", "of it receiving", "hidden", "idle")
 
 
 @dataclass(frozen=True)
 class DeviceShare:
-    """A share with the names that a reader knows it by; its times are ms (units where no real time is known)."""
+    """Time split with the names that a reader knows it by; its times are ms (units where no real time is known)."""
 
     device: str
     share: StepShare
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """The columns `COLUMNS`: times as shares of the step."""
+        """Columns `COLUMNS`: times as fractions of the step."""
         one = self.share
         parts = (one.compute, one.exposed, one.receiving, one.hidden, one.idle)
         told = (f"{part / one.span:.1%}".replace("%", " %") if one.span else "-" for part in parts)
@@ -41,7 +43,7 @@ def device_shares(timeline: Timeline) -> list[DeviceShare]:
 
 
 def shares_table(sources: Sequence[Sequence[DeviceShare]]) -> Table:
-    """The shares of several timelines under each other; sums over the steps where there are too many lines."""
+    """Time splits of several timelines under each other; sums over the steps where there are too many lines."""
     lines = [one for source in sources for one in source]
     if len(lines) > MOST_LINES:
         lines = [one for source in sources for one in _over_steps(source)]
@@ -63,7 +65,7 @@ def shares_table(sources: Sequence[Sequence[DeviceShare]]) -> Table:
 
 
 def shares_page_table(shares: Sequence[DeviceShare]) -> PageTable:
-    """The shares as a table of a page, each line with its bar."""
+    """Time splits as a table of a page, each line with its bar."""
     rows: list[list[str | Share]] = []
     for one in shares:
         parts = (("compute", one.share.compute), ("exposed communication", one.share.exposed), ("idle", one.share.idle))
@@ -75,7 +77,7 @@ def shares_page_table(shares: Sequence[DeviceShare]) -> PageTable:
 
 
 def gaps_page_table(timeline: Timeline) -> PageTable | None:
-    """The longest gaps inside the steps of a timeline as a table of a page; None where there are none."""
+    """Longest gaps inside the steps of a timeline as a table of a page; None where there are none."""
     shown = timeline.in_ms()
     found = gaps(shown)
     if not found:

@@ -1,4 +1,4 @@
-"""What every device does in every step: it computes, it communicates with nothing beside it, or it is idle."""
+"""Time use of every device in every step: computation, exposed communication, idle."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class StepShare:
     begin, end : float
         From the first job of the step on any device to the last one, or to the beginning of the next step.
     compute : float
-        Something is computed.
+        Time in which something is computed.
     exposed : float
-        Something is sent or received, or a collective runs, while this device computes nothing.
+        Time in which something is sent or received, or a collective runs, while this device computes nothing.
     receiving : float
-        The part of `exposed` in which it receives from another stage, which holds the wait for that stage.
+        Part of `exposed` in which it receives from another stage, which includes the wait for that stage.
     hidden : float
-        Communication beside computation, a part of `compute`.
+        Overlapped communication, a part of `compute`.
     idle : float
         Neither.
     """
@@ -60,7 +60,7 @@ class StepShare:
 
 @dataclass(frozen=True)
 class Gap:
-    """A stretch of a step in which a row does nothing; `before` and `after` name the jobs beside it."""
+    """Stretch of a step in which a row does nothing; `before` and `after` name the jobs beside it."""
 
     row: int
     step: str
@@ -71,7 +71,7 @@ class Gap:
 
     @property
     def length(self) -> float:
-        """How long nothing runs, in the timeline's units."""
+        """Length of the gap, in the timeline's units."""
         return self.end - self.begin
 
 
@@ -108,7 +108,7 @@ def gaps(timeline: Timeline, least: float = 0.0) -> list[Gap]:
     Parameters
     ----------
     least : float
-        Leave shorter ones out, in the timeline's units.
+        Omit shorter ones, in the timeline's units.
     """
     names = timeline.task_names()
     found = []
@@ -145,12 +145,12 @@ def over_steps(shares: Sequence[StepShare]) -> list[StepShare]:
 
 
 def critical_row(timeline: Timeline) -> int:
-    """The row that computes longest, which is the device that the others wait for."""
+    """Row that computes longest, which is the device that the others wait for."""
     return max(over_steps(step_shares(timeline)), key=lambda share: share.compute).row if len(timeline) else 0
 
 
 def gap_lines(timeline: Timeline, most: int = MOST_GAPS) -> list[str]:
-    """The longest gaps of a timeline in words."""
+    """Longest gaps of a timeline in words."""
     unit = "ms" if timeline.unit_ms is not None else "units"
     shown = timeline.in_ms()
     return [

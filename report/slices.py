@@ -1,4 +1,4 @@
-"""A timeline in equal slices of time: how much of each is filled by what, and what fills most of it."""
+"""A timeline in equal slices of time: the amount of each kind of job, and the main kind of each slice."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from taylor.report.timeline import COMMUNICATION, OPTIMIZER, OTHER, Timeline
 
 MARKS = {FORWARD: "F", BACKWARD: "B", WEIGHT_GRADIENT: "W", OPTIMIZER: "O", COMMUNICATION: "C", OTHER: "x"}
 RECOMPUTE_MARK, IDLE_MARK = "r", "."
-"""A character for each kind of job, for the leading part of a backward, and for nothing at all."""
+"""Character for each kind of job, for the leading part of a backward, and for idle."""
 
 
 def slice_marks(timeline: Timeline, rows: Sequence[int], begin: float, end: float, count: int) -> list[str]:
-    """For every row, the mark of each of `count` equal slices: what fills most of it; idle where half of it is free."""
+    """Mark of each of `count` equal slices, for every row: its main kind of job; idle where half of it is free."""
     marks = np.array([*MARKS.values(), RECOMPUTE_MARK, IDLE_MARK])
     edges = np.linspace(begin, end, count + 1)
     result = []
@@ -38,13 +38,13 @@ def slice_marks(timeline: Timeline, rows: Sequence[int], begin: float, end: floa
 
 
 def _filled(start: FloatArray, end: FloatArray, edges: FloatArray) -> NDArray[np.float64]:
-    """How much time of each slice the stretches fill, overlaps counted as often as they occur."""
+    """Time of each slice that the stretches fill, overlaps counted as often as they occur."""
     covered: NDArray[np.float64] = np.diff(_after(start, edges) - _after(end, edges))
     return covered
 
 
 def _after(times: FloatArray, edges: FloatArray) -> NDArray[np.float64]:
-    """The sum over all times t of what each edge lies behind t."""
+    """Sum over all times t of the distance of each edge behind t."""
     ordered = np.sort(times)
     sums = np.concatenate([[0.0], np.cumsum(ordered)])
     before = np.searchsorted(ordered, edges)

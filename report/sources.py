@@ -29,12 +29,11 @@ TYPES = (
 def load_worker_logs(
     log_dir: str | Path, devices: Iterable[int] | None = None, multi_machine: bool = False, *, title: str = ""
 ) -> Timeline:
-    """The pipeline that Paddle worker logs show, in ms from the first job on.
+    """Pipeline in Paddle worker logs, in ms from the first job on.
 
     Rows are devices, ``GPU0(machine:0)``, by machine and number; a log without a readable job keeps its
-    empty row. Jobs of one device that overlap lie in lanes. Marks are the steps. Clocks of several
-    machines are brought onto one by `clock_shifts`. Notes name what was dropped or moved: bad lines,
-    missing devices, clocks.
+    empty row. Overlapping jobs of one device lie in lanes. Marks are the steps. `clock_shifts` aligns the clocks of
+    several machines. Notes name dropped or moved data: bad lines, missing devices, clocks.
 
     Raises
     ------

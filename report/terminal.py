@@ -1,4 +1,4 @@
-"""What a terminal shows: a plan by stage, names with texts, the pipeline in characters, a live line meanwhile."""
+"""Terminal output: a plan by stage, names with texts, the pipeline in characters, a live line during a solve."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ STYLES = {
 }
 
 MOST_ROWS = 16
-"""Rows of a drawing; of more, evenly spaced ones are shown."""
+"""Most rows of a drawing; of more, evenly spaced ones are drawn."""
 
 
 def pipeline_text(timeline: Timeline, width: int = 80) -> Text:
-    """The pipeline in characters: a line for each stage, and in it the kind of job that fills most of each time slice.
+    """Pipeline in characters: a line for each stage, with the kind of job that fills most of each time slice.
 
     F forward, r recompute, B backward, W weight gradient, O optimizer, C communication, ``.`` idle. A
-    big job shows warm-up, steady window and drain side by side.
+    big job shows warm-up, steady window and cool-down side by side.
 
     Parameters
     ----------
     width : int
-        Characters a line may take.
+        Characters available to a line.
     """
     views = drawing_windows(timeline, per_row=14)
     rows = np.unique(np.linspace(0, timeline.rows - 1, min(timeline.rows, MOST_ROWS)).round().astype(int))
@@ -90,7 +90,7 @@ def pipeline_text(timeline: Timeline, width: int = 80) -> Text:
 
 
 PIPE_WIDTH = 120
-"""Columns of a table that goes into a pipe or a file, where no window sets them."""
+"""Columns of a table in a pipe or a file, where no window sets them."""
 
 
 def print_ranking(
@@ -105,7 +105,7 @@ def print_ranking(
     Parameters
     ----------
     limit : int, optional
-        Candidates shown at most.
+        Most candidates shown.
     details : bool
         Print the plan of every candidate shown, not of the best alone.
     """
@@ -158,10 +158,10 @@ def print_pipeline(problem: PipelineProblem, solution: Solution) -> None:
 
 @contextmanager
 def live_line(title: str, console: Console | None = None) -> Iterator[Callable[[Any], None] | None]:
-    """Show one line on standard error while a solve runs: elapsed time, best plan, bound and gap; nothing in a pipe.
+    """Show one line on standard error during a solve: elapsed time, best plan, bound and gap; nothing in a pipe.
 
-    Yields the function to pass as `on_progress`, or None where there is no terminal to show the line. The elapsed
-    time moves on between reports too.
+    Yields the function to pass as `on_progress`, or None without a terminal. The elapsed time also updates between
+    reports.
     """
     out = console or error_console()
     if not out.is_terminal:
@@ -190,7 +190,7 @@ class _LiveLine:
 
 
 def progress_text(title: str, elapsed: float, latest: Any) -> Text:
-    """The live line: title, elapsed seconds, best plan, bound, gap and the solver's note, as far as known.
+    """Live line: title, elapsed seconds, best plan, bound, gap and the solver's note, as far as known.
 
     Times are in ms where the report knows the unit.
     """

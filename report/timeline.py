@@ -1,4 +1,4 @@
-"""The timeline of a step: every task of every stage with its start and end, planned or measured alike."""
+"""Timeline of a step: every task of every stage with its start and end, planned or measured alike."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taylor.report.host_link import HostTransfers
 from taylor.report.intervals import Activity, FloatArray, merged
 
 OPTIMIZER, COMMUNICATION, OTHER = 3, 4, 5
-"""Kinds of job besides the schedule's directions: the optimizer ends a step, the others occur in measurements."""
+"""Kinds of job in addition to the schedule's directions: the optimizer ends a step, the others are measured only."""
 
 DIRECTION_NAMES = ("forward", "backward", "weight gradient", "optimizer", "communication", "other")
 
@@ -27,7 +27,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class MemorySteps:
-    """Memory of one stage over time: `mib[i]` holds from `time[i]` on.
+    """Memory of one stage over time: `mib[i]` applies from `time[i]` on.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Timeline:
     Parameters
     ----------
     title : str
-        What is shown, for headings.
+        Subject of the timeline, for headings.
     row_names : tuple of str [S]
         Name of every stage or device, top to bottom.
     stage, direction, interleave, micro_batch, split : int [n]
@@ -66,26 +66,26 @@ class Timeline:
     lane : int [n], optional
         Lane within the row, > 0 where jobs of one device overlap.
     labels : tuple of str [n] or empty
-        Names of the tasks where direction and micro-batch do not say it.
+        Names of the tasks where direction and micro-batch do not suffice.
     flows : int [k, 2], optional
-        Task pairs (from, to): the hand-over of a micro-batch between rows.
+        Task pairs (from, to): a micro-batch's transfer between rows.
     memory : tuple of MemorySteps, [S] or empty
     dryrun : tuple of MemorySteps, [S] or empty
         Memory by a dry-run of the same plan, task by task; no steps where a row has none.
     host : tuple of MemorySteps, [S] or empty
-        What one device of each row keeps on its host.
+        Memory that one device of each row keeps on its host.
     transfers : HostTransfers or None
-        When that goes there and comes back.
+        Transfers of that memory to the host and back.
     marks : tuple of (float, str)
-        Moments worth a line: the steps of a measurement.
+        Moments to mark by a line: the steps of a measurement.
     plan : PipelinePlan or None
-        What was planned, for layers and recompute by stage.
+        The plan, for layers and recompute by stage.
     sources : tuple of str
-        Heading of every timeline that was laid into this one, when there are several.
+        Heading of every timeline that was merged into this one, when there are several.
     notes : tuple of str
-        What a reader must know of the source (lines dropped, clocks moved).
+        Caveats of the source (lines dropped, clocks moved).
     activity : tuple of Activity, [S] or empty
-        When each row does what, where the source tells it more finely than the tasks do.
+        Activity of each row, where the source has it more finely than the tasks.
     apart : bool
         Whether the rows were measured at different times, so that only times of one row compare.
     """
@@ -172,7 +172,7 @@ class Timeline:
         return None if self.unit_ms is None else self.span * self.unit_ms
 
     def doing(self, row: int) -> Activity:
-        """When a row computes and when it communicates, overlapping jobs counted once."""
+        """Times in which a row computes and communicates, overlapping jobs counted once."""
         if self.activity:
             return self.activity[row]
         mine = self.stage == row
@@ -184,7 +184,7 @@ class Timeline:
         return Activity(*spans)
 
     def in_ms(self) -> Timeline:
-        """The same timeline with ms as its unit (itself when the real time is not known)."""
+        """Timeline with ms as its unit (itself when the real time is not known)."""
         if self.unit_ms is None or self.unit_ms == 1.0:
             return self
         scale = self.unit_ms
@@ -201,12 +201,12 @@ class Timeline:
         )
 
     def window(self, begin: float, end: float) -> Timeline:
-        """The tasks that run at some time in [begin, end], whole, and the marks of that time."""
+        """Tasks that run at some time in [begin, end], whole, and the marks of that time."""
         marks = tuple(mark for mark in self.marks if begin <= mark[0] <= end)
         return replace(self.select(np.flatnonzero((self.end > begin) & (self.start < end))), marks=marks)
 
     def step(self, number: int) -> Timeline:
-        """One step of a measurement, by its place among the marks: what starts from its mark to the next.
+        """One step of a measurement, by its place among the marks: the tasks that start from its mark to the next.
 
         Raises
         ------
@@ -216,7 +216,7 @@ class Timeline:
         return self.steps(number, number)
 
     def steps(self, first: int, last: int) -> Timeline:
-        """Some steps of a measurement, by their places among the marks, both of them and all between.
+        """Some steps of a measurement, by their places among the marks, from the first through the last.
 
         Raises
         ------
@@ -246,7 +246,7 @@ class Timeline:
         )
 
     def task_names(self) -> list[str]:
-        """How a reader names every task: ``forward 3``, ``backward 3.1 (interleave 1)``."""
+        """Name of every task for a reader: ``forward 3``, ``backward 3.1 (interleave 1)``."""
         if self.labels:
             return list(self.labels)
         splits, interleaves = self.split.max(initial=0) > 0, self.interleave.max(initial=0) > 0
@@ -262,7 +262,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class DrawingWindow:
-    """A stretch of time that a drawing shows, with its name."""
+    """Stretch of time that a drawing shows, with its name."""
 
     name: str
     begin: float
@@ -270,14 +270,14 @@ class DrawingWindow:
 
 
 def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int = 24) -> tuple[DrawingWindow, ...]:
-    """The stretches of a timeline worth drawing: all of it, or warm-up, steady window and drain of a big one.
+    """Stretches of a timeline worth drawing: all of it, or warm-up, steady window and cool-down of a big one.
 
     Parameters
     ----------
     most_tasks : int
         Up to this many tasks the whole step is one window.
     per_row : int
-        About how many tasks a row shows in each of the three windows otherwise.
+        Approximate tasks of a row in each of the three windows otherwise.
     """
     begin, finish = timeline.begin, timeline.finish
     if len(timeline) <= most_tasks or timeline.span <= 0:
@@ -286,7 +286,7 @@ def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int 
     chosen = working if working.any() else np.ones(len(timeline), dtype=bool)
     busiest = int(np.bincount(timeline.stage[chosen]).max())
     width = min(timeline.span / 3, timeline.span * per_row / busiest)
-    # Fill and drain are shown whole where they are longer than the usual window: from the first start
+    # Warm-up and cool-down are drawn whole where they are longer than the usual window: from the first start
     # to the last row's first backward, from the first row's last forward to the end.
     backs = [timeline.start[(timeline.stage == row) & (timeline.direction == BACKWARD)] for row in range(timeline.rows)]
     fronts = [timeline.end[(timeline.stage == row) & (timeline.direction == FORWARD)] for row in range(timeline.rows)]
@@ -295,7 +295,7 @@ def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int 
     warm = min(timeline.span / 3, max(width, (filled - begin) * 1.05))
     drain = min(timeline.span / 3, max(width, (finish - emptied) * 1.05))
     middle = (begin + finish - width) / 2
-    # A measurement has several steps, each with its own warm-up and drain.
+    # A measurement has several steps, each with its own warm-up and cool-down.
     names = ("beginning", "middle", "end") if len(timeline.marks) > 1 else ("warm-up", "steady state", "drain")
     return (
         DrawingWindow(names[0], begin, begin + warm),
@@ -305,7 +305,9 @@ def drawing_windows(timeline: Timeline, most_tasks: int = 1600, *, per_row: int 
 
 
 def window_shares(windows: Sequence[DrawingWindow], least: float = 0.22) -> list[float]:
-    """Share of the drawing's width for each window: by its length, but at least `least` so that it stays readable."""
+    """Fraction of the drawing's width for each window: by its length, but at least `least` so that it stays
+    readable.
+    """
     spans = [max(window.end - window.begin, 1e-300) for window in windows]
     raised = [max(span / sum(spans), least) for span in spans]
     return [share / sum(raised) for share in raised]
@@ -314,13 +316,13 @@ def window_shares(windows: Sequence[DrawingWindow], least: float = 0.22) -> list
 def side_by_side(timelines: Mapping[str, Timeline] | Sequence[Timeline], title: str = "") -> Timeline:
     """Lay several timelines under each other on one clock, each from its own first start.
 
-    Each source keeps its rows, named ``NAME: row``. When all sources know their real time, ms is the
-    common unit; otherwise the units are taken as equal.
+    Each source keeps its rows, named ``NAME: row``. When all sources know their real time, ms is the common unit;
+    otherwise the units are taken as equal.
 
     Raises
     ------
     ValueError
-        When there is nothing to lay down, or only some of the sources know their real time.
+        When there is no timeline, or only some of the sources know their real time.
     """
     named = list(timelines.items()) if isinstance(timelines, Mapping) else [(t.title, t) for t in timelines]
     if not named:
