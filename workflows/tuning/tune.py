@@ -1,4 +1,4 @@
-"""Small runs of a user's own training file: written, started one after another, read, and what they tell."""
+"""Small runs of a user's training file: written, started one after another, read, and their results."""
 
 from __future__ import annotations
 
@@ -38,46 +38,46 @@ from taylor.workflows.tuning.tune_search import Searched, SearchOptions, ShownRu
 
 PROFILE, LOG, LAWS = "profile", "run.log", "laws.json"
 LEAST_ALIGNED = 2
-"""Runs of which laws are fitted."""
+"""Runs whose laws are fitted."""
 ANSWER_S = 60.0
-"""Seconds after the last small run within which the other nodes look for what to verify."""
+"""Seconds after the last small run within which the other nodes look for runs to verify."""
 ENOUGH_HELD = 0.7
-"""Share of the job's time that a base must hold; below, a further small run is proposed."""
+"""Fraction of the job's time that a base must cover; below, a further small run is proposed."""
 
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """What is tuned, where, and how.
+    """Job, machines and settings of a tuning.
 
     Parameters
     ----------
     nodes, per_node : int or None
-        The machines of the small runs; what the file starts where they are None.
+        Machines of the small runs; those that the file starts where they are None.
     tokens : int or None
         Tokens of a sample in small runs, where not as `plan_small_runs` chooses.
     timeout_s : float
-        Longest that one may take.
+        Longest time of one run.
     dry : bool
-        Write the runs only.
+        Whether to only write the runs.
     retry : bool
-        Start those again that failed before.
+        Whether to start failed runs again.
     base : Path or None
-        The operator base that the runs fill, and in which the job's operators are looked up; one of its own in the
-        work folder where it is None.
+        Operator base that the runs fill, and in which the job's operators are looked up; a new one in the work folder
+        where it is None.
     origin : Origin
-        What the runs are measured on.
+        Hardware and software that the runs are measured on.
     ranks, batch : int or None
-        Of the job that is searched; the file's own where they are None.
+        Of the job that is searched; the file's where they are None.
     limit : float or None
-        Bytes of a device; nothing is searched where it is None.
+        Memory of a device in bytes; nothing is searched where it is None.
     verify : bool
-        Start a small run for each of the best plans.
+        Whether to start a small run for each of the best plans.
     risk : float
-        How often a stage of a plan may take more than is told at most.
+        Largest probability that a stage of a plan takes more memory than predicted.
     switches : collection of str
-        As of `SearchOptions`.
+        As in `SearchOptions`.
     full_size : bool
-        Start each of the best plans itself for a few steps, on all the cards that the job has.
+        Whether to start each of the best plans itself for a few steps, on all the cards that the job has.
     """
 
     script: Path
@@ -106,16 +106,16 @@ class TuneOptions:
 
 @dataclass(frozen=True)
 class Covered:
-    """How much of the job at its own degrees an operator base holds.
+    """Coverage of the job at its own degrees by an operator base.
 
     Parameters
     ----------
     operators, unsure : int
-        Foretold by laws, and not settled by them.
+        Numbers of operators predicted by laws, and not determined by them.
     coverage : Coverage
         Of the operators that compute.
     further : ShowingRun or None
-        Proposed where too little of the time is held.
+        Proposed where too little of the time is covered.
     """
 
     operators: int
@@ -126,12 +126,12 @@ class Covered:
 
 @dataclass(frozen=True)
 class Written:
-    """A small run's file, and how it ended.
+    """File and outcome of a small run.
 
     Parameters
     ----------
     ended : str or None
-        None where it has not run; empty where it ended well; else what went wrong.
+        None where it has not run; empty where it ended well; else the error.
     """
 
     run: SmallRun
@@ -141,18 +141,18 @@ class Written:
 
     @property
     def folder(self) -> Path:
-        """Of the run's file, log and profile."""
+        """Folder of the run's file, log and profile."""
         return self.file.parent
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """The runs, and what they told where enough have run.
+    """The runs, and their results where enough have run.
 
     Parameters
     ----------
     not_searched : str
-        Why no plan was searched; empty where one was, or too few runs have ended.
+        Reason why no plan was searched; empty where one was, or too few runs have ended.
     """
 
     sizes: JobSizes
@@ -167,9 +167,9 @@ class Tuned:
 
 
 def tune(options: TuneOptions) -> Tuned:
-    """Write small runs, start those that have not run, and fit the laws of what they show.
+    """Write small runs, start those that have not run, and fit the laws of their measurements.
 
-    Started again, it goes on where it was: a run whose file is as it was when it ended is not started twice.
+    When started again, it continues: a run that has ended is not started twice while its file stays the same.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def tune(options: TuneOptions) -> Tuned:
     if not options.dry:
         runs = [_started(one, launcher, options) for one in runs]
     if options.node_rank:
-        # The first node has the first rank's profile, and alone tells what follows.
+        # The first node has the first rank's profile, and alone knows the next runs.
         if nodes is not None:
             nodes.serve(options.node_rank, partial(_begun, launcher, machines, options), options.timeout_s)
         return Tuned(sizes, machines, tuple(runs), planned.left_out, not_searched="the first node tells the plans")
@@ -218,11 +218,11 @@ def _from_runs(
     options: TuneOptions,
     nodes: Nodes | None,
 ) -> Tuned:
-    """What the runs that have ended tell."""
+    """Results of the runs that have ended."""
     sizes = launcher.job_sizes(options.script)
     done = [one for one in runs if one.ended == ""]
     found, file, covered = None, None, None
-    # What tells a dense layer from the embedding is of no other use.
+    # The runs that distinguish a dense layer from the embedding have no other use.
     single = [one for one in done if one.run.setting.pp == 1 and one.run.setting.dense <= sizes.least_dense]
     shown = [one for one in single if _has_profile(one.folder)]
     if len(shown) < LEAST_ALIGNED <= len(done):
@@ -238,7 +238,7 @@ def _from_runs(
 
 
 def _refuse_unverified(options: TuneOptions) -> None:
-    """Refuse what verifying runs alone would answer, where there are none."""
+    """Refuse options that only verifying runs can serve, where there are none."""
     asked = {"--switches": options.switches, "--full_size": options.full_size}
     without = "--dry" if options.dry else "--no_verify"
     for flag, value in asked.items():
@@ -256,14 +256,14 @@ def _refuse_unknown(options: TuneOptions, there: Sequence[Switch]) -> None:
 
 
 def _begun(launcher: Launcher, machines: Machines, options: TuneOptions, run: SmallRun) -> Written:
-    """A run, started unless it has ended already."""
+    """Run, started unless it has ended already."""
     return _started(_written(run, launcher, machines, options), launcher, options)
 
 
 def _with_plans(
     tuned: Tuned, done: Sequence[Written], launcher: Launcher, options: TuneOptions, nodes: Nodes | None
 ) -> Tuned:
-    """The same with the best plans of the whole job, or with why there are none."""
+    """Tuning with the best plans of the whole job, or with the reason why there are none."""
     own = tuned.sizes.own
     ranks, batch = options.ranks or own.ranks, options.batch or tuned.sizes.batch
     if not launcher.log_tells_parameters:
@@ -308,12 +308,12 @@ def _base_file(options: TuneOptions) -> Path:
 
 
 def launcher_for(path: Path) -> Launcher:
-    """The launcher whose training file this is.
+    """Launcher of this training file.
 
     Raises
     ------
     InputError
-        When the file is missing, or none's.
+        When the file is missing, or no launcher's.
     """
     launchers = recognising(path)
     if not launchers:
@@ -340,7 +340,7 @@ def _machines(options: TuneOptions, sizes: JobSizes) -> Machines:
 
 
 def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: TuneOptions) -> Written:
-    """Write a run's file, unless it stands there already, and find how it ended where it has run."""
+    """Write a run's file, unless it exists already, and find how it ended where it has run."""
     folder = options.work_dir.resolve() / run.name
     file = folder / _file_name(options)
     script, setting, whole = options.script, run.setting, run.whole
@@ -360,7 +360,7 @@ def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: Tun
 
 
 def _file_name(options: TuneOptions) -> str:
-    """Nodes that share a disk have a file each, for it says which node it starts."""
+    """File of a run; nodes that share a disk have one each, for it states which node it starts."""
     script = options.script
     return f"{script.stem}_{options.node_rank}{script.suffix}" if options.node_rank else script.name
 
@@ -370,8 +370,9 @@ def _has_profile(folder: Path) -> bool:
 
 
 def _has_trace(one: Written) -> bool:
-    """Whether a run left PyTorch traces: Megatron-LM writes them beside the folder that it is told (d98e8a64
-    megatron/training/training.py:4493)."""
+    """Return whether a run wrote PyTorch traces: Megatron-LM writes them beside the folder in its flag (d98e8a64
+    megatron/training/training.py:4493).
+    """
     try:
         return any(source.format == KINETO for source in rank_sources(one.folder))
     except InputError:
@@ -379,7 +380,7 @@ def _has_trace(one: Written) -> bool:
 
 
 def _ended_file(file: Path, options: TuneOptions) -> Path:
-    """Where it is kept how a run ended; nodes that share a disk have one each."""
+    """Record of a run's end; nodes that share a disk have one each."""
     return file.parent / f"ended_{options.node_rank or 0}.json"
 
 
@@ -388,12 +389,12 @@ def _digest(text: str) -> str:
 
 
 def _started(one: Written, launcher: Launcher, options: TuneOptions) -> Written:
-    """Start a run that has not ended yet, in a process group of its own, and keep how it ended."""
+    """Start a run that has not ended yet, in a process group of its own, and record how it ended."""
     if one.ended == "" or (one.ended is not None and not options.retry):
         return one
     log.info("run %s: %s", one.run.name, one.run.why)
     if not options.node_rank:
-        # What an earlier start of it left when it was killed is no whole profile.
+        # The output of an earlier start that was killed is no whole profile.
         shutil.rmtree(one.folder / PROFILE, ignore_errors=True)
     command = launcher.dryrun_command(one.file, options.script.resolve(), Tools(sys.executable))
     own_log = one.folder / (f"run_{options.node_rank}.log" if options.node_rank else LOG)
@@ -412,11 +413,11 @@ def _laws(runs: Sequence[Written]) -> tuple[LawfulOperator, ...]:
 
 
 def _one_step(one: Written) -> tuple[Operator, ...]:
-    """The operators of the last profiled step of a run's first rank."""
+    """Operators of the last profiled step of a run's first rank."""
     source = rank_sources(one.folder / PROFILE)[0]
     table = read_operators(source.path / KERNELS)
     last = max((sample.step for sample in table.samples), default=-1)
-    # Collectives have no shapes; their laws come from what they send (`blackbox.group_laws`).
+    # Collectives have no shapes; their laws come from the sizes that they send (`blackbox.group_laws`).
     computing = (sample for sample in table.samples if sample.operator.is_compute)
     return tuple(sample.operator for sample in computing if sample.step == last)
 

@@ -1,8 +1,8 @@
-"""Runs that the first of several nodes decides on while it tunes; the others are told of them by a shared folder.
+"""Runs that the first of several nodes chooses while it tunes; a shared folder passes them to the others.
 
-Small runs are known beforehand and every node starts its part of each. Which runs verify the best plans the first node
-alone finds out. It lays an order into the work folder; the others look for orders until the first one says that there
-are no more. Whether they look, and whether they see the same folder, it finds from a count that each keeps raising.
+Small runs are known beforehand and every node starts its part of each. The first node alone finds which runs verify the
+best plans. It writes an order into the work folder; the others look for orders until the first one ends them. A count
+that each node keeps raising shows the first one whether they look, and whether they see the same folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POLL_S = 0.5
 
 
 class Nodes:
-    """The orders of one tuning.
+    """Orders of one tuning.
 
     Parameters
     ----------
@@ -40,16 +40,16 @@ class Nodes:
         self.folder, self.count, self.poll_s = work_dir / FOLDER, count, poll_s
 
     def open(self) -> None:
-        """The first node begins: what an earlier start ordered, and that it ended, is no more true."""
+        """Begin on the first node: orders of an earlier start, and its end, are no longer valid."""
         for file in (self.folder / END, *self.folder.glob(ORDERS)):
             file.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """The first node is done."""
+        """End on the first node."""
         write_kept(self.folder / END, {"done": True})
 
     def answer(self, wait_s: float) -> bool:
-        """Whether all other nodes look for orders, within some time."""
+        """Return whether all other nodes look for orders, within some time."""
         first = {node: self._count(node) for node in range(1, self.count)}
         end = time.monotonic() + wait_s
         while any(self._count(node) in (None, count) for node, count in first.items()):
@@ -59,7 +59,7 @@ class Nodes:
         return True
 
     def order(self, run: SmallRun) -> None:
-        """Have the other nodes start a run."""
+        """Order the other nodes to start a run."""
         whole = run.whole
         data = {"setting": asdict(run.setting), "why": run.why, "steps": run.steps, "switched": run.switched}
         if whole is not None:
@@ -68,9 +68,9 @@ class Nodes:
         write_kept(self.folder / f"{run.name}.json", data)
 
     def serve(self, node: int, start: Callable[[SmallRun], object], wait_s: float) -> None:
-        """On another node: start what is ordered, until the first node is done or nothing is heard for some time.
+        """On another node: start each order, until the first node is done or gives no sign for some time.
 
-        An order is heard of once; whether its run has ended already `start` knows.
+        An order is received once; `start` knows whether its run has ended already.
         """
         own, count = self.folder / f"node_{node}.json", 0
         heard, last = set[str](), time.monotonic()

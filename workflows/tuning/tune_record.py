@@ -1,4 +1,4 @@
-"""What small runs left on the disk, read: kernels, collectives, tensors and the log of their first rank."""
+"""Reads the output of small runs on the disk: kernels, collectives, tensors and the log of their first rank."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_LOG = 1 << 28
 
 
 def read_run(profile: Path, log: Path, setting: Setting, launcher: Launcher) -> RecordedRun:
-    """The last profiled step of a run's first rank; see `read_steps`."""
+    """Last profiled step of a run's first rank; see `read_steps`."""
     return read_steps(profile, log, setting, launcher)[-1]
 
 
@@ -48,7 +48,7 @@ def read_steps(profile: Path, log: Path, setting: Setting, launcher: Launcher) -
 
 
 def read_neighbour(profile: Path, setting: Setting) -> RecordedRun:
-    """The first stage of a run of several, of which its transfers alone are of use.
+    """First stage of a run of several, of which only the transfers are of use.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def read_neighbour(profile: Path, setting: Setting) -> RecordedRun:
 
 
 def _last_step(allocations: tuple[Allocation, ...], steps: int, file: Path) -> tuple[Allocation, ...]:
-    """The last of so many equal parts: the table does not say which step a tensor is of."""
+    """Last of this number of equal parts: the table does not state a tensor's step."""
     count = len(allocations) // steps
     parts = [allocations[at * count : (at + 1) * count] for at in range(steps)]
     if not count or len(allocations) % steps or len({tuple(one.name for one in part) for part in parts}) > 1:

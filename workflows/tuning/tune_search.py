@@ -32,10 +32,11 @@ from taylor.workflows.tuning.tune_switches import Compared, Comparison, Switched
 
 BEST, BEST_FOLDER = "best.json", "best"
 VERIFYING_STEPS = 16
-"""Steps profiled where plans are verified. The best ones often differ by less than the noise of the two steps from
-which laws are fitted; sixteen leave a third of it."""
+"""Steps profiled where plans are verified. The best plans often differ by less than the noise of the two steps from
+which laws are fitted; sixteen reduce it to a third.
+"""
 FULL_STEPS = 10
-"""Steps of a plan that is run itself; the later half is told."""
+"""Steps of a plan that is run itself; the later half is reported."""
 GIB = float(1 << 30)
 
 
@@ -50,7 +51,7 @@ class ShownRun:
 
 @dataclass(frozen=True)
 class Verified:
-    """A small run that shows a plan's operators: both passes of its micro-batch as told before and as measured, ms."""
+    """Small run of a plan's operators: both passes of its micro-batch as predicted before and as measured, ms."""
 
     run: str
     told_ms: float
@@ -59,7 +60,7 @@ class Verified:
 
 @dataclass(frozen=True)
 class FullSize:
-    """A plan itself, run for a few steps: a step's time, ms, and the peak of its log, bytes; None where it failed."""
+    """A plan itself, run for a few steps: a step's time, ms, and the peak in its log, bytes; None where it failed."""
 
     run: str
     step_ms: float | None
@@ -68,19 +69,19 @@ class FullSize:
 
 @dataclass(frozen=True)
 class BestPlan:
-    """One of the best.
+    """One of the best plans.
 
     Parameters
     ----------
     low_ms, high_ms : float
-        The interval that holds nine of ten.
+        Interval that contains nine of ten.
     before_ms : float or None
-        What was told before verification.
+        Prediction before verification.
     verified : Verified or None
     script : Path or None
-        The user's file with the plan in it; None where its flags cannot say it.
+        The user's file with the plan in it; None where its flags cannot state it.
     switches : tuple of Compared
-        What small runs with and without showed; `ranked` is told with those that pay.
+        Comparisons by small runs with and without each switch; `ranked` is predicted with those that pay.
     full_size : FullSize or None
     """
 
@@ -95,7 +96,7 @@ class BestPlan:
 
     @property
     def states(self) -> dict[str, bool]:
-        """Whether it has each switch that was compared."""
+        """State of each compared switch: whether the plan has it."""
         return {one.switch.name: one.on for one in self.switches}
 
     @property
@@ -105,18 +106,18 @@ class BestPlan:
 
     @property
     def upper(self) -> float:
-        """The same with all that small runs leave open."""
+        """Bytes of the fullest stage at most, with the uncertainty of the small runs."""
         return max(one.upper for one in self.ranked.peaks)
 
 
 @dataclass(frozen=True)
 class Searched:
-    """The best plans, what they rest on, and where they lie as JSON.
+    """Best plans, their basis, and the path of their JSON.
 
     Parameters
     ----------
     own_error, own_worst : float
-        By how much both passes of the small runs themselves are told wrong: in the middle, and at most.
+        Error of the predicted passes of the small runs themselves: median, and largest.
     """
 
     best: tuple[BestPlan, ...]
@@ -129,7 +130,7 @@ class Searched:
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What is searched, and where it is written.
+    """Settings of the search, and where its results go.
 
     Parameters
     ----------
@@ -137,15 +138,15 @@ class SearchOptions:
     limit : float
         Bytes of a device.
     origin : Origin
-        What the runs were measured on.
+        Hardware and software that the runs were measured on.
     verify : callable or None
-        Starts a small run, and tells its folder, or None where it failed; None to verify nothing.
+        Starts a small run, and returns its folder, or None where it failed; None to verify nothing.
     risk : float
-        As of `MemoryLaws`.
+        As in `MemoryLaws`.
     switches : collection of str
         Names of `Launcher.switches` that small runs compare for each of the best plans, where those are verified.
     whole : callable or None
-        Starts a plan itself for a few steps, and tells its log, or None where it failed; None to start none.
+        Starts a plan itself for a few steps, and returns its log, or None where it failed; None to start none.
     """
 
     script: Path
@@ -163,7 +164,7 @@ class SearchOptions:
 
 
 class TunedLaws:
-    """The laws of what has been read so far."""
+    """Laws of the measurements read so far."""
 
     def __init__(self, runs: Sequence[ShownRun], launcher: Launcher, sizes: JobSizes, options: SearchOptions) -> None:
         self.options, self.sizes, self.launcher = options, sizes, launcher
@@ -192,7 +193,7 @@ class TunedLaws:
         )
 
     def add(self, run: ShownRun) -> RecordedRun:
-        """Take the operators of another run into the base."""
+        """Add the operators of another run to the base."""
         recorded = self._read(run)
         self.refresh()
         return recorded
@@ -202,19 +203,19 @@ class TunedLaws:
         self.steps = self._steps()
 
     def own_errors(self) -> list[float]:
-        """By how much the passes of each small run are told wrong."""
+        """Error of the predicted passes of each small run."""
         return [abs(self.steps.passes_ns(run.setting) / self.steps.measured_passes_ns(run) - 1) for run in self.single]
 
 
 def search_plans(
     runs: Sequence[ShownRun], launcher: Launcher, sizes: JobSizes, machines: Machines, options: SearchOptions
 ) -> Searched:
-    """The best plans of a job, verified where that is wanted.
+    """Best plans of a job, verified where requested.
 
     Raises
     ------
     InputError
-        When the runs do not tell enough, or no plan fits.
+        When the runs do not suffice, or no plan fits.
     """
     laws = TunedLaws(runs, launcher, sizes, options)
     uniform = launcher.uniform_recompute(sizes.own.layers, (FULL,))
@@ -231,7 +232,7 @@ def search_plans(
                 one = _verified(ranked, number, laws, machines, options.verify)
             if one is not None:
                 verified[ranked.run] = one
-            # What is near the best takes a place among them only by what was measured.
+            # A plan near the best gets a place among them only by measurement.
             if one is not None or len(pool) < len(found.best) or not _missing(laws.steps, ranked):
                 pool.append(ranked)
         best = again(pool, job, laws.steps)[: len(found.best)]
@@ -258,7 +259,7 @@ def search_plans(
 def _switched(
     best: Sequence[Ranked], laws: TunedLaws, machines: Machines, options: SearchOptions
 ) -> tuple[SwitchedPlan, ...]:
-    """The best plans with the switches that pay, in the order that these give."""
+    """Best plans with the switches that pay, in the order that these give."""
     wanted = [one for one in laws.launcher.switches(options.script) if one.name in options.switches]
     if options.verify is None or not wanted:
         return tuple(SwitchedPlan(one, ()) for one in best)
@@ -270,7 +271,7 @@ def _switched(
 def _verified(
     ranked: Ranked, number: int, laws: TunedLaws, machines: Machines, verify: Callable[[SmallRun], Path | None]
 ) -> Verified | None:
-    """Run what shows a plan's operators on the cards at hand, and take them into the base."""
+    """Run a plan's operators on the available cards, and add them to the base."""
     steps = laws.steps
     missing = _missing(steps, ranked)
     if not missing:
@@ -288,13 +289,13 @@ def _verified(
 
 
 def _name(run: Setting) -> str:
-    """The same for the same run, whatever place its plan has: an earlier start may have found another order."""
+    """Same name for the same run, whatever place its plan has: an earlier start may have found another order."""
     experts = f"_ep{run.ep}_of{run.experts}" if run.experts > 1 else ""
     return f"verify_tp{run.tp}_cp{run.cp}{experts}_mbs{run.mbs}_seq{run.seq}"
 
 
 def _missing(steps: StepLaws, ranked: Ranked) -> list[Operator]:
-    """Operators of a plan that no run has shown."""
+    """Operators of a plan that no run has measured."""
     return [one for one in steps.operators_of(ranked.run) if not _exact(steps, one)]
 
 
@@ -304,7 +305,7 @@ def _exact(steps: StepLaws, operator: Operator) -> bool:
 
 
 def _full_size(one: BestPlan, laws: TunedLaws, options: SearchOptions) -> FullSize | None:
-    """A plan itself on all the cards; None where the file cannot say it."""
+    """Plan itself on all the cards; None where the file cannot state it."""
     assert options.whole is not None
     run = one.ranked.run
     degrees = "_".join(f"{name}{getattr(run, name)}" for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "mbs"))
@@ -360,7 +361,7 @@ def _assumed(laws: TunedLaws, options: SearchOptions) -> tuple[str, ...]:
 
 
 def as_data(done: Searched, options: SearchOptions) -> dict[str, Any]:
-    """What was found as JSON data: ms, bytes."""
+    """Results as JSON data: ms, bytes."""
     return {
         "ranks": options.ranks,
         "batch": options.batch,

@@ -1,8 +1,8 @@
 """Switches of a plan's layers (MC2, fused token rearrangement, overlapped exchanges), compared by small runs.
 
-What a switch changes in a layer's operators no law of the small runs knows. So runs with the plan's own shapes are
-started with a switch and without, everything else the same: with few layers and with one more, whose difference is a
-layer. The switch is kept where that takes less by more than the noise of the steps; the next one is compared beside it.
+No law of the small runs knows how a switch changes a layer's operators. So runs with the plan's shapes are started with
+a switch and without, everything else the same: with few layers and with one more, whose difference is a layer. The
+switch is kept where the time falls by more than the noise of the steps; the next one is then compared with it on.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ SURE = 2.0
 
 @dataclass(frozen=True)
 class Compared:
-    """A switch of one plan.
+    """Switch of one plan.
 
     Parameters
     ----------
     on : bool
         Whether the plan has it.
     before_ms, after_ms : float
-        A layer's forward pass, the same again and its backward pass for one micro-batch, before it was switched and
-        after; infinite where that failed.
+        Time of a layer's forward pass, the same again and its backward pass for one micro-batch, without the switch and
+        with it; infinite where that failed.
     memory : float
-        What the tensors of the switched run take, in those of the other.
+        Memory of the tensors with the switch, relative to those without.
     fits : bool
-        Whether the plan has room for that.
+        Whether the plan has memory for that.
     """
 
     switch: Switch
@@ -55,7 +55,7 @@ class Compared:
 
 @dataclass(frozen=True)
 class SwitchedPlan:
-    """A plan with its switches: told with what they save, and take."""
+    """Plan with its switches: its prediction includes the time they save and the memory they take."""
 
     ranked: Ranked
     compared: tuple[Compared, ...]
@@ -72,12 +72,12 @@ class _Shown:
 
 
 class Comparison:
-    """Small runs of switches, each started once for all plans that it shows.
+    """Small runs of switches, each started once for all plans that it covers.
 
     Parameters
     ----------
     start : callable
-        As `SearchOptions.verify`.
+        As in `SearchOptions.verify`.
     name : callable
         Name of the run of a setting.
     limit : float
@@ -99,7 +99,7 @@ class Comparison:
         self._known: dict[tuple[Setting, tuple[str, ...]], _Shown | None] = {}
 
     def switched(self, ranked: Ranked, steps: StepLaws, profiled: int) -> SwitchedPlan:
-        """A plan with the switches that pay, compared one after the other.
+        """Plan with the switches that pay, compared one after the other.
 
         Parameters
         ----------
@@ -121,7 +121,7 @@ class Comparison:
             if after is None or after.ns <= 0:
                 compared.append(Compared(one, on[one.name], before.ns / 1e6, math.inf))
                 continue
-            # Tensors are not told apart into what is kept and what is not: each takes the greater share at most.
+            # Tensors are not split into kept and temporary ones: each is charged the larger ratio.
             memory = max(after.most / max(1, before.most), after.total / max(1, before.total))
             fits = memory <= 1 or all(peak.upper * memory <= self.limit for peak in ranked.peaks)
             pays = before.ns - after.ns > SURE * math.hypot(before.error, after.error)
@@ -166,7 +166,7 @@ def _with(ranked: Ranked, time: float, memory: float) -> Ranked:
 
 
 def _bytes(tensors: Sequence[Allocation]) -> tuple[int, int]:
-    """The most bytes of tensors alive at once, and of all."""
+    """Most bytes of tensors alive at once, and of all."""
     events = [(one.start_ns, one.bytes) for one in tensors]
     events += [(one.end_ns, -one.bytes) for one in tensors if one.end_ns is not None]
     alive = most = 0
