@@ -1,4 +1,4 @@
-"""Solves every choice of interleaves and schedule that a framework can run, and stops those that cannot win."""
+"""Solves every choice of virtual stages and schedule that a framework can run; stops choices that cannot win."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from taylor.pipeline_solver.model.solution import CUT_OFF, INFEASIBLE, Solution,
 from taylor.workflows.showing.alternative import Alternative, choice_name
 
 MOST_INTERLEAVES = 4
-"""Most interleaves tried: with more, warm-up memory and transfers outweigh the smaller bubble in practice."""
+"""Most virtual stages tried: with more, warm-up memory and transfers outweigh the smaller bubble in practice."""
 
 IMPOSSIBLE = "impossible"
 
 SolveOne = Callable[[PipelineProblem, float, Callable[[Progress], None], str], Solution]
-"""Solves a choice's problem, given the step time to beat (infinite for none), whom to report to, and its name."""
+"""Solves a choice's problem, given the step time to beat (infinite for none), the reporter, and its name."""
 
 
 def choices(
     config: TrainingConfig, interleaves: int | str, schedule: ScheduleSpec | str | None
 ) -> list[tuple[int, ScheduleSpec]]:
-    """Interleaves and schedules to try: what is given is kept, what is ``auto`` varies as the
-    framework allows. With None the schedule is the framework's own for each number of interleaves."""
+    """Virtual stages and schedules to try: given values stay, ``auto`` varies as the framework allows. With None the
+    schedule is the framework's for each number of virtual stages.
+    """
     most = sum(config.model.layer_counts().values()) // config.strategy.pp
     counts = range(1, min(MOST_INTERLEAVES, most) + 1) if interleaves == AUTO else [int(interleaves)]
     framework = config.rules.framework
@@ -42,7 +43,7 @@ def choices(
             found.append((vpp, asked.for_interleaves(vpp, framework)))
             continue
         for spec in map(config.schedule.renamed, framework.schedules):
-            # Which interleaved order runs is the environment's choice: no file can say it.
+            # The environment chooses the interleaved order: no file can state it.
             if spec.traits.offered_with(vpp) and micro_batches >= config.rules.least_micro_batches(spec, stages):
                 found.append((vpp, spec))
     return found
@@ -54,13 +55,13 @@ def solve_alternatives(
     solve: SolveOne,
     on_progress: Callable[[Progress], None],
 ) -> tuple[PipelineProblem, Solution, tuple[Alternative, ...]]:
-    """Solve every choice, stopping one as soon as its bound passes the best plan so far.
+    """Solve every choice; stop one as soon as its bound passes the best plan so far.
 
     Parameters
     ----------
     state : callable
-        Gives the problem of a choice; its memory may depend on the schedule.
-    options : sequence of (interleaves, schedule)
+        Problem of a choice; its memory may depend on the schedule.
+    options : sequence of (vpp, schedule)
         The choices.
 
     Raises
@@ -75,7 +76,7 @@ def solve_alternatives(
     interrupted = False
     pressed = presses()
     for interleaves, schedule in options:
-        if presses() > pressed:  # what raised it may have been caught on its way
+        if presses() > pressed:  # the exception itself may have been caught earlier
             interrupted = True
             break
         name = choice_name(interleaves, schedule)
@@ -91,7 +92,7 @@ def solve_alternatives(
         except ValueError as error:
             outcomes.append(Alternative(interleaves, schedule, IMPOSSIBLE, note=str(error)))
             continue
-        except KeyboardInterrupt:  # between two solves, which hear of it themselves
+        except KeyboardInterrupt:  # between two solves, which handle it themselves
             interrupted = True
             break
         better = solution.objective is not None and solution.objective < to_beat and solution.status != CUT_OFF
@@ -118,6 +119,6 @@ def solve_alternatives(
         if interrupted:
             raise InterruptedSolve(f"interrupted before a plan was found{reasons and f': {reasons}'}")
         raise (InfeasibleError if proven else NoSolutionError)(f"no choice of schedule has a plan: {reasons}")
-    # What is proven of one choice says nothing of those that Ctrl-C left untried.
+    # A proof for one choice says nothing of those that Ctrl-C left untried.
     found = best[1].ended_by(Termination.INTERRUPTED) if interrupted else best[1]
     return best[0], found, tuple(outcomes)

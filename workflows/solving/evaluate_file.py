@@ -1,4 +1,4 @@
-"""Evaluates the plan that a configuration file already holds, and writes the same outputs as a solve."""
+"""Evaluates the plan in a configuration file, and writes the same outputs as a solve."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from taylor.workflows.statement.stated_file import StatedFile
 
 
 def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  # noqa: B008 - frozen
-    """Report a configuration's own plan as if it had been solved; the configuration is not written.
+    """Report the plan in a configuration as if it had been solved; the configuration is not written.
 
-    Interleaves and schedule that the job leaves to the tool are the file's.
+    Virtual stages and schedule that the job leaves to the tool are the file's.
 
     Raises
     ------
     InputError
         Bad configuration, memory profile or flag value; or the file's offset and recompute make no plan.
     OutsideProgramError
-        MindSpore's dry-runs were asked for and every one failed.
+        MindSpore's dry-runs were requested and every one failed.
     """
     refuse_outputs(outputs)
     if job.schedule in (SEARCHED, SEARCHED_V):
@@ -43,7 +43,7 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
     job = replace(job, vpp=job.given_vpp, schedule=job.given_schedule)
     file = StatedFile.read(job).as_it_recomputes()
     if file.config.plan is not None and file.config.plan.uses(SELECT):
-        # What the plan does must have its price, whether or not it is searched.
+        # The plan's choices must have costs, whether or not they are searched.
         file = replace(file, job=replace(job, search_select=True))
     file.refuse_early(outputs.exports)
     dryrun: DryRunResult | None = None
@@ -51,7 +51,7 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
         memory = file.obtain_memory(backend, outputs.folder)
         problem = file.problem(memory)
         solution = evaluate_own(file.config, problem)
-        # Where every dry-run of the memory failed and the estimate stands in, one of the plan would fail too.
+        # Where every dry-run of the memory failed and the estimate replaces them, one of the plan would fail too.
         measured = not job.dryrun or memory.source != "estimate"
         if job.check and backend is not None and measured and solution.plan is not None:
             dryrun = check_plan(file.running, solution.plan, backend, memory, file.modes)
@@ -60,12 +60,12 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
 
 
 def own_solution(file: StatedFile, memory: MemoryProfile) -> Solution | None:
-    """The file's own plan under its own interleaves and schedule, to compare a solved one with.
+    """Baseline under the file's virtual stages and schedule, to compare a solved plan with.
 
     Returns
     -------
     Solution or None
-        None where the file has no plan, its schedule does not exist, or the memory profile does not tell of it.
+        None where the file has no plan, its schedule does not exist, or the memory profile does not cover it.
     """
     plan = own_plan(file.config.as_it_recomputes())
     if plan is None:
@@ -84,12 +84,12 @@ def own_solution(file: StatedFile, memory: MemoryProfile) -> Solution | None:
 
 
 def evaluate_own(config: TrainingConfig, problem: PipelineProblem) -> Solution:
-    """The configuration's own plan as a solution of its problem.
+    """Plan in the configuration as a solution of its problem.
 
     Raises
     ------
     InputError
-        When it has no plan, or one with other interleaves or stages than the problem.
+        When it has no plan, or one with other virtual stages or stages than the problem.
     """
     plan = own_plan(config.as_it_recomputes())
     if plan is None:
@@ -109,6 +109,6 @@ def evaluate_own(config: TrainingConfig, problem: PipelineProblem) -> Solution:
 
 
 def _why_no_plan(config: TrainingConfig) -> str:
-    """The reader's reason, where it is among the notes, else all of them."""
+    """Reader's reason, where it is among the notes, else all of them."""
     reasons = [note for note in config.notes if "settles no plan" in note]
     return "; ".join(reasons or config.notes)

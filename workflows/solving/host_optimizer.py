@@ -1,4 +1,4 @@
-"""Solves a job with its optimizer on the device and on the host, one for all stages, and keeps the better."""
+"""Solves a job with its optimizer on the device and on the host, the same for all stages; keeps the better."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ ON_DEVICE, ON_HOST = "optimizer on the device", "optimizer on the host"
 
 
 def on_host(file: StatedFile) -> StatedFile:
-    """The file with what keeps its optimizer on the host.
+    """File with its optimizer on the host.
 
     Raises
     ------
     InputError
-        When files of the launcher, or this one, cannot say it, the device has no link to its host in the register, or
-        the job chooses what this is not combined with.
+        When files of the launcher, or this one, cannot state it, the device has no link to its host in the register,
+        or the job chooses an option that cannot be combined with it.
     """
     if file.job.has_choices or file.job.schedule in (SEARCHED, SEARCHED_V) or file.stages is not None:
         cure = "choose one after the other"
@@ -44,12 +44,12 @@ def solve_on_device_and_host(
     on_progress: OnProgress | None,
     store: SolveStore | None,
 ) -> PlannedFile:
-    """The better plan of both; see `best_variant`.
+    """Better plan of both; see `best_variant`.
 
     Raises
     ------
     InputError
-        As of `on_host`, or when the memory was measured or given with the optimizer where it is.
+        As in `on_host`, or when the memory was measured or given with the optimizer where it is.
     """
     moved = on_host(file)
     if memory.source != "estimate":

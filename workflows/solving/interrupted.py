@@ -1,4 +1,4 @@
-"""Keeps the plan that a run had found when Ctrl-C or a failed check ended it, apart from the user's configuration."""
+"""Saves the plan that a run had found when Ctrl-C or a failed check ended it, apart from the user's configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER = "interrupted"
 
 
 def keep_plan_so_far(planned: PlannedFile, outputs: Outputs) -> InterruptedSolve:
-    """Write the plan of an interrupted solve beside the results; returns the error that says where it is."""
+    """Write the plan of an interrupted solve beside the results; returns the error with its path."""
     files, solution = _keep(planned, outputs), planned.solution
     step = step_text(planned.problem, solution.objective)
     bound = "no bound yet"
@@ -31,7 +31,7 @@ def keep_plan_so_far(planned: PlannedFile, outputs: Outputs) -> InterruptedSolve
 
 
 def keep_unchecked_plan(planned: PlannedFile, outputs: Outputs, stop: CheckStopped) -> TaylorError:
-    """The same of a plan whose check by dry-runs ended before its time; the error is that of the check."""
+    """Write a plan whose check by dry-runs ended early beside the results; the error is that of the check."""
     if not isinstance(stop.__cause__, OutsideProgramError):
         error = keep_plan_so_far(planned, outputs)
         checked = "it held in its dry-run" if stop.held else "no dry-run has checked it to the end"
@@ -46,9 +46,9 @@ def keep_unchecked_plan(planned: PlannedFile, outputs: Outputs, stop: CheckStopp
 def _keep(planned: PlannedFile, outputs: Outputs) -> str:
     """Write a plan beside the results; returns the files in words.
 
-    The result as JSON and the ``.sol`` hold the plan with its proven bound. Where the configuration would have been
-    written, a copy of it takes the plan; neither the configuration itself nor any file that the user named for the
-    results of a finished solve is touched.
+    The result as JSON and the ``.sol`` contain the plan with its proven bound. Where the configuration would have been
+    written, a copy of it gets the plan. Neither the configuration itself nor any file that the user named for the
+    results of a finished solve changes.
     """
     config, folder = planned.config, outputs.folder / FOLDER
     kept = folder / f"{planned.name}.json"
@@ -57,7 +57,7 @@ def _keep(planned: PlannedFile, outputs: Outputs) -> str:
         write_sol(planned.problem, planned.solution, kept.with_suffix(".sol"))
         files = f"{kept} and .sol"
         if outputs.write:
-            # A name of its own, for a user may go on from a copy that lies in this very folder.
+            # A name of its own, for a user may continue from a copy in this very folder.
             copy = folder / f"{planned.name}-so-far{config.path.suffix}"
             try:
                 write_plan(config.replace(schedule=planned.problem.schedule), planned.plan, output=copy)

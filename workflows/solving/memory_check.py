@@ -1,4 +1,4 @@
-"""The check of a plan by dry-runs: a plan that does not hold is solved again with what its dry-run showed."""
+"""Check of a plan by dry-runs: a plan over a limit is solved again with the measured memory."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from taylor.workflows.statement.memory_source import keep_measured, known_observ
 
 MAX_ROUNDS = 8
 BEST_OF_ROUNDS = 4
-"""Rounds in which a better plan than the one that held is looked for, where peaks scatter."""
+"""Rounds that look for a better plan than the one that passed, where peaks scatter."""
 PLANS = 5
 """Plans dry-run in one of these rounds."""
 CALM = 0.004
-"""Relative scatter of peaks about the fit up to which a program counts as one that repeats itself."""
+"""Relative scatter of peaks about the fit up to which a program counts as repeatable."""
 SURE = 0.98
-"""Chance that a stage keeps its limit, from which on it is dry-run only after the doubtful stages of its plan."""
+"""Probability of a stage within its limit from which on it is dry-run after the doubtful stages of its plan."""
 
 
 class CheckStopped(Exception):
-    """The check ended before its time: Ctrl-C, or dry-runs that failed; its cause is the error, where there is one.
+    """Early end of the check: Ctrl-C, or dry-runs that failed; its cause is the error, where there is one.
 
     Parameters
     ----------
     problem, solution : PipelineProblem, Solution
         The best plan so far.
     held : bool
-        Whether that plan held in its dry-run.
+        Whether that plan passed its dry-run.
     """
 
     def __init__(self, problem: PipelineProblem, solution: Solution, *, held: bool = False) -> None:
@@ -52,18 +52,18 @@ class CheckStopped(Exception):
 
 @dataclass(frozen=True)
 class Checked:
-    """The best plan that held.
+    """Best plan that passed.
 
     Parameters
     ----------
     problem : PipelineProblem
-        What it solves; its limits differ from the device's by what dry-runs showed beyond the fitted memory.
+        Problem of the plan; its limits differ from the device's by the peaks of dry-runs beyond the fitted memory.
     memory : MemoryProfile
-        As refitted.
+        The refitted memory.
     rounds : int
         Rounds of dry-runs, of one plan each, or of several where peaks scatter.
     dryrun : DryRunResult
-        This plan's.
+        Dry-run of this plan.
     """
 
     problem: PipelineProblem
@@ -84,17 +84,18 @@ def solve_checked(
 ) -> Checked:
     """Solve, dry-run the plan, and where a stage is over its limit refit the memory and solve again.
 
-    The refit counts the plan's own stages more than the designed runs. What it still leaves of a
-    stage's excess is taken off that stage's limit; from the third round on, every stage keeps a margin
-    of the largest excess seen, and the margin widens: so the loop ends.
+    The refit weighs the plan's own stages more than the designed runs. An excess that remains is taken off that stage's
+    limit. From the third round on, every stage keeps a margin of the largest excess seen, and the margin widens: so the
+    loop ends.
 
-    Where peaks scatter about the fit, whether the best plan holds is a matter of chance, so in each of
-    `BEST_OF_ROUNDS` rounds some near it are dry-run too (`near_plans`), and the best that held is taken.
+    Where peaks scatter about the fit, it is a matter of chance whether the best plan passes. So each of
+    `BEST_OF_ROUNDS`
+    rounds also dry-runs some near it (`near_plans`), and the best that passed is taken.
 
     Parameters
     ----------
     config : TrainingConfig
-        With the interleaves and the schedule that are solved for.
+        With the virtual stages and the schedule that are solved for.
     state : callable
         Memory to problem.
     solve : callable
@@ -103,9 +104,9 @@ def solve_checked(
     Raises
     ------
     InfeasibleError
-        When, by what the dry-runs showed, nothing fits.
+        When nothing fits according to the dry-runs.
     NoSolutionError
-        When no plan held within `MAX_ROUNDS`.
+        When no plan passed within `MAX_ROUNDS`.
     CheckStopped
         When Ctrl-C came, or a plan cannot be checked: every dry-run of a round failed, or that of a stage whose peak
         no other stage bounds; with the best plan so far.
@@ -116,7 +117,7 @@ def solve_checked(
     limits = np.full(linear.stages, memory.device_limit_mib)
     margin = np.zeros(linear.stages)
     prior, problem = memory, state(memory)
-    # What an exact backend leaves of a fit is no scatter: the same plan has the same peaks.
+    # An exact backend's residual of a fit is no scatter: the same plan has the same peaks.
     calm = backend.exact or scatter <= CALM
     search = None if calm else PlanSearch(StageRecord(linear), limits, scatter, solve, PLANS)
     best: tuple[NearPlan, DryRunResult] | None = None
@@ -186,7 +187,7 @@ def solve_checked(
 def _dry_run(
     config: TrainingConfig, backend: DryRunBackend, batch: Sequence[NearPlan], limits: Floats
 ) -> list[DryRunResult]:
-    """Dry-run plans: the stages that may fail first, and the others only where these hold."""
+    """Dry-run plans: the stages that may fail first, and the others only where these pass."""
 
     def run(near: NearPlan, stages: Sequence[int]) -> DryRun:
         return DryRun(config.replace(schedule=near.problem.schedule), config.strategy, near.plan, tuple(stages))
@@ -211,12 +212,12 @@ def check_plan(
     memory: MemoryProfile,
     modes: Sequence[str],
 ) -> DryRunResult:
-    """Dry-run one plan and say whether it holds; nothing is solved.
+    """Dry-run one plan and log whether it passes; nothing is solved.
 
     Parameters
     ----------
     memory : MemoryProfile
-        With the limit of a device, and what is known of the plan's memory before the dry-run.
+        With the limit of a device, and the plan's memory as known before the dry-run.
 
     Raises
     ------
@@ -238,10 +239,10 @@ def check_plan(
 
 
 def _unbounded(result: DryRunResult, plan: PipelinePlan, fitted: Floats) -> list[int]:
-    """The stages without a peak whose need no measured stage bounds.
+    """Stages without a peak whose memory no measured stage bounds.
 
-    A stage is bounded by one between the first and the last, as it is itself, that holds and recomputes the same layers
-    and that by the fitted memory needs as much: under 1F1B, one before it.
+    A stage between the first and the last is bounded by another one there with the same layers and recompute that
+    needs as much by the fitted memory: under 1F1B, one before it.
 
     Parameters
     ----------
@@ -263,7 +264,7 @@ def _unbounded(result: DryRunResult, plan: PipelinePlan, fitted: Floats) -> list
 
 
 def _verdict(result: DryRunResult) -> str:
-    """On how many stages a plan holds, and by what the others are bounded."""
+    """Number of stages on which a plan passes, and the bound of the others."""
     measured = len(result.stages) - len(result.failures)
     text = f"the plan holds on {measured} of {len(result.stages)} stages"
     if not result.failures:
@@ -273,7 +274,7 @@ def _verdict(result: DryRunResult) -> str:
 
 
 def _unchecked(result: DryRunResult, missing: Sequence[int] = ()) -> OutsideProgramError:
-    """The error that a plan is not known to hold, with what its first failed dry-run said."""
+    """Error of a plan that is not known to pass, with the message of its first failed dry-run."""
     if missing:
         held = f"the plan holds on {len(result.stages) - len(result.failures)} of {len(result.stages)} stages, but "
         which = f"{held}stage {', '.join(map(str, missing))} gave no peak and no measured stage is its like"

@@ -1,4 +1,4 @@
-"""Plans a file whose order of tasks is to be chosen: plan and order in turn, from the best known order on."""
+"""Plans a file whose order of tasks is to be chosen: plan and order alternately, from the best known order on."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ from taylor.workflows.statement.options import LISTED, FileJob
 from taylor.workflows.statement.stated_file import StatedFile
 
 MOST_ROUNDS = 4
-"""How often an order is chosen for the plan and a plan for the order; most gain nothing after the first."""
+"""Rounds of choosing an order for the plan and a plan for the order; most gain nothing after the first."""
 
 GAIN = 1e-6
 """Relative difference from which a step time is shorter than another."""
 
 
 def is_searched(job: FileJob) -> bool:
-    """Whether the job asks for an order of its own."""
+    """Return whether the job requests an order of its own."""
     return job.schedule in (SEARCHED, SEARCHED_V)
 
 
 def refuse_with_searched(job: FileJob) -> None:
-    """Refuse what does not go with an order that is chosen for a plan.
+    """Refuse options that do not go with an order chosen for a plan.
 
     Raises
     ------
     InputError
-        With what to do instead.
+        With the remedy.
     """
     if not is_searched(job):
         return
@@ -63,11 +63,12 @@ def refuse_with_searched(job: FileJob) -> None:
 def solve_searched(
     file: StatedFile, memory: MemoryProfile, how: SolveOptions, watch: OnProgress | None, store: SolveStore | None
 ) -> PlannedFile:
-    """The best plan found with an order of its own, never worse than with a known one.
+    """Best plan found with an order of its own, never worse than with a known one.
 
     The known orders of the placement are solved first, the next cut off by the best. The best plan then gets the best
-    order of its tasks, the order its best plan, in turn until neither gains. The bound told is one of all plans and
-    all orders; whether the order is the best of its plan is told beside it.
+    order of its tasks, the order its best plan, alternately until neither gains. The reported bound is one of all plans
+    and
+    all orders; whether the order is the best of its plan is reported in addition.
 
     Raises
     ------
@@ -129,7 +130,7 @@ def _in_turn(
     watch: OnProgress | None,
     store: SolveStore | None,
 ) -> tuple[PipelineProblem, Solution, OrderFound]:
-    """Plan and order improved in turn: the problem with the order, its plan, and what is known of the order."""
+    """Plan and order improved alternately: the problem with the order, its plan, and the facts of the order."""
     found = _order(problem, solution)
     for _ in range(MOST_ROUNDS):
         assert solution.objective is not None
@@ -154,8 +155,9 @@ def _order(problem: PipelineProblem, solution: Solution) -> OrderFound:
 
 
 def work_bound(problem: PipelineProblem) -> float:
-    """A bound on the step of all plans in all orders: the stages share all work without recompute, from when the
-    first micro-batch can reach them on, each at its own pace."""
+    """Bound on the step of all plans in all orders: the stages divide all work without recompute, each at its own pace
+    from the earliest arrival of the first micro-batch.
+    """
     forward = sum(kind.count * kind.forward for kind in problem.kinds)
     forward += problem.head_forward + problem.embedding_forward
     work = problem.micro_batches * (1 + problem.backward_ratio) * forward
@@ -170,7 +172,7 @@ def work_bound(problem: PipelineProblem) -> float:
 
 
 def _within(how: SolveOptions, began: float, shares: int) -> SolveOptions:
-    """The options with an equal share of what is left of the time."""
+    """Options with an equal part of the remaining time."""
     if how.time_limit is None:
         return how
     left = max(how.time_limit - (time.monotonic() - began), 0.0)

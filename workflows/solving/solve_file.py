@@ -41,7 +41,7 @@ from taylor.workflows.statement.schedules import require_writable
 from taylor.workflows.statement.stated_file import StatedFile, asked_schedule
 
 EQUAL_STEPS = 2e-6
-"""Relative difference below which two proven step times are the same: twice the gap of a proof."""
+"""Relative difference below which two proven step times are equal: twice the gap of a proof."""
 
 
 def solve_file(
@@ -51,14 +51,14 @@ def solve_file(
     on_progress: OnProgress | None = None,
     budget: TimeBudget | None = None,
 ) -> PlannedFile:
-    """Solve one configuration file and write everything that was asked for.
+    """Solve one configuration file and write everything that was requested.
 
-    The solve is kept and its result stored first; the model files take what then remains of the time.
+    The solve and its result are saved first; the model files take the remaining time.
 
     Parameters
     ----------
     budget : TimeBudget, optional
-        The time of the whole command; where it is left out, the time limit of `how` counts from here.
+        Time of the whole command; where it is omitted, the time limit of `how` counts from here.
 
     Raises
     ------
@@ -67,10 +67,10 @@ def solve_file(
     InfeasibleError, NoSolutionError
         No plan exists, or none was found within the limit; nothing is written.
     OutsideProgramError
-        MindSpore's dry-runs were asked for and every one failed; or those that check the plan, which is then kept
+        MindSpore's dry-runs were requested and every one failed; or those that check the plan, which is then saved
         beside the results.
     InterruptedSolve
-        Ctrl-C ended the solve or its check: the configuration is as it was, and the plan so far is kept beside the
+        Ctrl-C ended the solve or its check: the configuration is unchanged, and the plan so far is saved beside the
         results.
     """
     budget = budget or TimeBudget.of(how.time_limit)
@@ -129,7 +129,7 @@ def solve_file(
         files["config"] = str(outputs.write_to or planned.config.path)
     done = store_result(planned, files, outputs, beside=planned.own_plan(), history=history, budget=budget)
     if outputs.write:
-        # Last: a run that is killed before finds the file with its own plan when it is started again.
+        # Last: a run killed before this finds the file with its old plan when it is started again.
         stages = planned.facts.stages
         rows = planned.config.stage_devices if stages is None else stages.rows
         config = planned.config.replace(schedule=planned.problem.schedule, stage_devices=rows)
@@ -140,7 +140,7 @@ def solve_file(
 def _without_plan(
     file: StatedFile, memory: MemoryProfile, error: InfeasibleError | NoSolutionError, budget: TimeBudget
 ) -> PlannedFile:
-    """What a result says of a job without a plan: where it is proven, what the most frugal plan is short of."""
+    """Result of a job without a plan: where that is proven, the shortage of the plan that needs the least memory."""
     problem = file.problem(memory)
     proven = isinstance(error, InfeasibleError)
     end = Termination.INFEASIBLE if proven else Termination.TIME_LIMIT
@@ -168,7 +168,7 @@ def solve_stated(
     Parameters
     ----------
     store : SolveStore, optional
-        Where an earlier run's solve is found again, and this one is kept.
+        Finds the solve of an earlier run, and keeps this one.
 
     Raises
     ------
@@ -208,7 +208,7 @@ def plan_or_raise(
     store: SolveStore | None = None,
     known: PipelinePlan | None = None,
 ) -> Solution:
-    """The solution of a problem, which is called `name` in messages; no worse than a `known` plan that fits.
+    """Solution of a problem, called `name` in messages; no worse than a `known` plan that fits.
 
     Raises
     ------
@@ -235,7 +235,7 @@ def _solve_checked(
     watch: OnProgress,
     budget: TimeBudget,
 ) -> PlannedFile:
-    """Solve until the dry-run of the plan holds."""
+    """Solve until the dry-run of the plan passes."""
     if file.job.has_choices:
         raise InputError(
             "auto is not combined with the dry-run check",
@@ -275,7 +275,7 @@ def _solve_checked(
 def _solve_choices(
     file: StatedFile, memory: MemoryProfile, how: SolveOptions, watch: OnProgress, store: SolveStore | None
 ) -> PlannedFile:
-    """Solve every choice of interleaves and schedule that the job leaves to the tool, and keep the best."""
+    """Solve every choice of virtual stages and schedule that the job leaves to the tool, and keep the best."""
     given = file.job.schedule is not None or file.job.low_memory is not None
     schedule = AUTO if file.job.schedule == AUTO else asked_schedule(file.job, file.config) if given else None
     interleaves = AUTO if file.job.vpp == AUTO else file.running.strategy.vpp
@@ -323,7 +323,7 @@ def _write_model(planned: PlannedFile, outputs: Outputs, budget: TimeBudget) -> 
 
 
 def _tell_restriction(file: StatedFile, problem: PipelineProblem, solution: Solution) -> None:
-    """Say what the file's one recompute choice for all chunks costs against plans that it cannot express."""
+    """Log the cost of the file's one recompute choice for all chunks against plans that it cannot express."""
     free = solution.statistics.get(UNRESTRICTED_OBJECTIVE)
     if free is None or solution.objective is None:
         return

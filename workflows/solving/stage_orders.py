@@ -29,7 +29,7 @@ def solve_orders(
     on_progress: OnProgress | None,
     store: SolveStore | None,
 ) -> PlannedFile:
-    """The best plan over the orders of stages that the job leaves open; see `best_variant`."""
+    """Best plan over the orders of stages that the job leaves open; see `best_variant`."""
     assert file.stages is not None
     variants = []
     for order in file.stages.orders(file.job.stage_order):
@@ -40,7 +40,7 @@ def solve_orders(
 
 
 def _even_split(problem: PipelineProblem, how: SolveOptions) -> Solution | None:
-    """The best recompute where layers are spread as if all stages were alike; None where nobody may spread them so."""
+    """Best recompute for the layer spread of equal stages; None where nobody may spread them so."""
     sizes = even_sizes(problem.layers, problem.stages * problem.interleaves)
     grid = grid_in_order(sizes, problem.stages, problem.schedule.v_shape)
     even = {(v, s): count for v, row in enumerate(grid) for s, count in enumerate(row)}

@@ -1,4 +1,4 @@
-"""Solves a job in several variants of its file, of which one is run, and stops those that cannot win."""
+"""Solves a job in several variants of its file, of which one is run; stops those that cannot win."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from taylor.workflows.statement.stated_file import StatedFile
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run a job: the file stated so, its memory, and what messages call it."""
+    """One way to run a job: the file stated so, its memory, and its name in messages."""
 
     file: StatedFile
     memory: MemoryProfile
@@ -35,10 +35,10 @@ class Variant:
 def best_variant(
     variants: Sequence[Variant], how: SolveOptions, on_progress: OnProgress | None, store: SolveStore | None
 ) -> tuple[Variant, PipelineProblem, Solution, tuple[Alternative, ...]]:
-    """The best plan over all variants, whose step times are in one unit.
+    """Best plan over all variants, whose step times are in one unit.
 
-    Every variant is bounded by the work that its stages can share, and the one of the least bound is solved first; the
-    others are cut off by the best plan so far. What is proven is proven of all variants.
+    The work that its stages can divide bounds every variant, and the one of the least bound is solved first; the best
+    plan so far cuts off the others. The proof covers all variants.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def best_variant(
         if not interrupted:
             attempt(number, turns.first(len(order) - turn, resumable=False))
     while until is not None and not over():
-        # The best one's own bound may be open as well: that of all is no better.
+        # The best one's bound may be open as well: that of all is no better.
         pending = [(bound, number) for number, bound in enumerate(bounds) if bound < to_beat() * (1.0 - how.gap)]
         if not pending:
             break
@@ -118,7 +118,7 @@ def best_variant(
 
 
 def _proven_of_all(solution: Solution, bound: float, gap: float) -> Solution:
-    """The best variant's solution with the bound of all."""
+    """Solution of the best variant with the bound of all."""
     if solution.bound is None or solution.objective is None or bound >= solution.bound:
         return solution
     weaker = solution.replace(bound=bound)
