@@ -1,4 +1,4 @@
-"""How work runs: pools of processes, clusters, solves kept on the disk, the folder of a run.
+"""Execution of work: pools of processes, clusters, solves kept on the disk, the folder of a run.
 
 Imports no other workflow.
 """

@@ -1,4 +1,4 @@
-"""Runs tasks on a cluster of machines, by Dask: what to connect to or to start, and an executor over it."""
+"""Runs tasks on a cluster of machines by Dask: connects to it or starts it, and gives an executor over it."""
 
 from __future__ import annotations
 
@@ -31,44 +31,44 @@ LOCAL = "local"
 MANAGERS = ("slurm", "pbs", "kubernetes")
 MOST_WORKERS = 100_000
 SUBMIT = {"slurm": "sbatch", "pbs": "qsub"}
-"""The program that takes a job, by batch system."""
+"""Program that takes a job, by batch system."""
 
 USUAL_JOBS = 10
-"""Jobs asked of a batch system where the address names no number."""
+"""Jobs requested from a batch system where the address has no number."""
 
 USUAL_JOB = {"cores": 1, "processes": 1, "memory": "4GB"}
-"""What a job of a batch system is where the settings of dask-jobqueue do not say it: a solve is one thread."""
+"""Default size of a batch system's job where the settings of dask-jobqueue have none: a solve is one thread."""
 
 STRIKES = 3
-"""A job that has ended so many workers beside others is put off; one that ends so many alone is left out."""
+"""Lost workers after which a job among others is deferred; one alone is abandoned after the same number."""
 
 TELL_SECONDS = 0.5
-"""Numbers that change faster than this are passed on together: each time is a message to every worker."""
+"""Interval in which changes of a number are sent together: each one is a message to every worker."""
 
 COUNT_SECONDS = 2.0
-"""How often the workers are counted."""
+"""Interval in which the workers are counted."""
 
 CONNECT_SECONDS = 20.0
 
 FIRST_PORT = 1024
-"""Below are ports of the system's own services (RFC 6335), which no user's scheduler has."""
+"""Lowest port of a user's scheduler; below are the system's services (RFC 6335)."""
 
 ASK_SECONDS = 30.0
-"""How long all workers may take to answer; one that is just starting may never do."""
+"""Time for all workers to answer; one that is just starting may never do."""
 
 _ADDRESS = re.compile(r"(?:(?:tcp|tls|ws|wss|ucx)://)?[\w.\-\[\]:]+:\d{1,5}")
 
 
 @dataclass(frozen=True)
 class ClusterAddress:
-    """Where tasks run.
+    """Place where tasks run.
 
     Parameters
     ----------
     kind : str
         `LOCAL`, one of `MANAGERS`, or ``""`` for a scheduler that runs already.
     workers : int
-        How many to start.
+        Number of workers to start.
     scheduler : str
         The running scheduler's address.
     """
@@ -105,11 +105,12 @@ class ClusterAddress:
 
 
 class ClusterExecutor(FarExecutor):
-    """Tasks on a cluster's workers, as `concurrent.futures` has them; what Dask's own executor leaves out is here.
+    """Tasks on a cluster's workers, as in `concurrent.futures`, with what Dask's executor lacks.
 
-    A task with a `key` is known to the scheduler by it. A task whose worker is lost is given to another; one that has
-    ended `STRIKES` workers ends with `WorkersDied`, and may be sent again. A worker with other versions than this
-    machine's is retired, and its task is sent again. Outcomes are fetched side by side, so that none waits for another.
+    A task with a `key` is known to the scheduler by it. A task whose worker is lost goes to another; one that has lost
+    `STRIKES` workers ends with `WorkersDied`, and may be sent again. A worker with other versions than this machine's
+    is
+    retired, and its task is sent again. Outcomes are fetched concurrently, so that none waits for another.
 
     Parameters
     ----------
@@ -128,33 +129,33 @@ class ClusterExecutor(FarExecutor):
 
     @property
     def at_once(self) -> int:
-        """Threads of all workers: one more task would wait behind another, and share the blame if that kills it."""
+        """Threads of all workers: one more task would wait behind another, and be blamed too if that kills it."""
         if time.monotonic() - self._counted[0] >= COUNT_SECONDS:
             with suppress(OSError, TimeoutError):
                 self._counted = time.monotonic(), max(sum(self._client.nthreads().values()), 1)
         return self._counted[1]
 
     def everywhere(self, ask: Callable[[], bool]) -> bool:
-        """Whether every worker says yes."""
+        """Return whether every worker says yes."""
         answers = asyncio.run_coroutine_threadsafe(self._ask(ask), self._loop).result()
         return bool(answers) and all(answer is True for answer in answers.values())
 
     def unlike(self) -> tuple[dict[str, str], int]:
-        """How the versions of each worker that has others differ, in words; and how many workers have answered.
+        """Version differences of each worker that has others, in words; and the number of workers that answered.
 
-        Those that do not answer in time are passed over: each task that they are given is checked by itself.
+        Those that do not answer in time are skipped: each of their tasks is checked by itself.
         """
         return asyncio.run_coroutine_threadsafe(self._unlike(), self._loop).result()
 
     def tell(self, name: str, index: int, value: float) -> None:
-        """Pass a number on to every worker, with others of the same half second."""
+        """Send a number to every worker, with others of the same half second."""
         self._told[name, index] = value
         if not self._telling:
             self._telling = True
             asyncio.run_coroutine_threadsafe(self._tell_all(), self._loop)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Send a task; its future takes what it gives or raises.
+        """Send a task; its future gets its result or exception.
 
         Raises
         ------
@@ -177,14 +178,14 @@ class ClusterExecutor(FarExecutor):
         if key is not None and key in self._convicted:
             key = f"{key}-alone"
         while attempt < STRIKES:
-            # A key of its own for another attempt: what failed is remembered under the first.
+            # A new key for another attempt: the failure is remembered under the first.
             name = None if key is None else f"{key}{f'-{attempt}' if attempt else ''}"
             future = self._client.submit(run_task, dict(self._versions), task, arguments, key=name, pure=False)
             try:
                 told = await future
             except KilledWorker as error:
                 self._convicted.add(key)
-                # Whoever is killed takes along what waited on it: it may not have been this task's fault.
+                # A killed worker also loses its waiting tasks: this one may not be at fault.
                 raise WorkersDied(
                     f"it has ended {error.allowed_failures + 1} workers, the last {error.last_worker.address}, and is "
                     "left out; is their memory too small for it?"
@@ -193,7 +194,7 @@ class ClusterExecutor(FarExecutor):
                 if self._client.status == "running":
                     raise
                 raise OutsideProgramError("the cluster's scheduler is gone; what was finished is kept") from None
-            except Exception as error:  # of the cluster, not of the task: what that raises comes back as a value
+            except Exception as error:  # of the cluster, not of the task, whose exceptions come back as values
                 attempt, reason = attempt + 1, f"{type(error).__name__}: {error}"
                 log.debug("attempt %d of a task failed: %s", attempt, reason)
                 continue
@@ -209,7 +210,7 @@ class ClusterExecutor(FarExecutor):
         raise TaylorError(f"{STRIKES} workers could not run it: {reason}")
 
     async def _refuse(self, told: OtherVersions) -> None:
-        """Retire the worker that has told of other versions: each worker costs its tasks one way there and back.
+        """Retire the worker that reported other versions: each such worker costs its tasks one round trip.
 
         Raises
         ------
@@ -244,23 +245,23 @@ class ClusterExecutor(FarExecutor):
         await asyncio.sleep(TELL_SECONDS)
         self._telling = False
         values, self._told = self._told, {}
-        with suppress(OSError, TimeoutError, asyncio.CancelledError):  # who does not hear works on as before
+        with suppress(OSError, TimeoutError, asyncio.CancelledError):  # a worker that misses it continues as before
             await self._client.run(hear, values, on_error="ignore")
 
 
 @contextmanager
 def open_cluster(text: str | None) -> Iterator[ClusterExecutor | None]:
-    """The executor of a cluster, as a context; None in it where no cluster is named.
+    """Context with the executor of a cluster; None in it where no cluster is named.
 
     Parameters
     ----------
     text : str or None
-        As `ClusterAddress.parse` reads it. What is started here ends with the block.
+        As `ClusterAddress.parse` reads it. Workers started here end with the block.
 
     Raises
     ------
     InputError
-        When Dask is not installed, the address is none, or nothing answers there.
+        When Dask is not installed, the address is invalid, or nothing answers there.
     OutsideProgramError
         When every worker runs other code.
     """
@@ -277,11 +278,11 @@ def open_cluster(text: str | None) -> Iterator[ClusterExecutor | None]:
     except ImportError:
         cure = "pip install 'taylor-parallel[cluster]'"
         raise InputError("needs Dask", field="--cluster", value=text, cure=cure) from None
-    for name in ("distributed", "tornado.application", "asyncio"):  # what they log of a failure, its error says
+    for name in ("distributed", "tornado.application", "asyncio"):  # their log of a failure repeats its error
         logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.filterwarnings("ignore", r"\s*Port \d+ is already in use")  # of a dashboard: another is taken
     with ExitStack() as opened:
-        # A lost worker's job is given to others; it is the third that convicts it.
+        # A lost worker's job goes to others; the third loss convicts it.
         opened.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": STRIKES - 1}))
         try:
             where = opened.enter_context(_started(address)) if address.kind else address.scheduler
@@ -300,7 +301,7 @@ def open_cluster(text: str | None) -> Iterator[ClusterExecutor | None]:
 
 
 def _require_alike(executor: ClusterExecutor, client: Client, address: ClusterAddress) -> None:
-    """Refuse a cluster whose workers all run other code; say what it is.
+    """Refuse a cluster whose workers all run other code; log the cluster.
 
     Raises
     ------
@@ -328,7 +329,7 @@ def _require_alike(executor: ClusterExecutor, client: Client, address: ClusterAd
 
 @contextmanager
 def _started(address: ClusterAddress) -> Iterator[Any]:
-    """The workers that an address asks for, started; they end with the block.
+    """Workers that an address requests, started; they end with the block.
 
     Raises
     ------
@@ -340,7 +341,7 @@ def _started(address: ClusterAddress) -> Iterator[Any]:
 
         isolate_processes()
 
-        # Threads of numerical libraries would only take each other's cores.
+        # Threads of numerical libraries would only compete for each other's cores.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         with LocalCluster(
             n_workers=address.workers,
@@ -349,7 +350,7 @@ def _started(address: ClusterAddress) -> Iterator[Any]:
             dashboard_address=None,
             silence_logs=logging.CRITICAL,
         ) as cluster:
-            # By itself Dask gives a worker up that dies while it starts, or starts anew for longer than 15 s.
+            # By default Dask abandons a worker that dies while it starts, or restarts for longer than 15 s.
             cluster.adapt(minimum=address.workers, maximum=address.workers)
             yield cluster
         return
@@ -380,7 +381,7 @@ def _started(address: ClusterAddress) -> Iterator[Any]:
 
 
 def _managed(address: ClusterAddress) -> Any:
-    """The cluster object of a batch system, asked for its jobs; its own settings say what a job is."""
+    """Cluster object of a batch system, with its jobs requested; its own settings define a job."""
     if address.kind == "kubernetes":
         from dask_kubernetes.operator import KubeCluster
 
@@ -398,13 +399,13 @@ def _managed(address: ClusterAddress) -> Any:
         job["python"] = command_without_folder(sys.executable)
     cluster = {"slurm": dask_jobqueue.SLURMCluster, "pbs": dask_jobqueue.PBSCluster}[address.kind](**job)
     try:
-        # The first job is waited for until it is submitted; of `scale`, what hinders that is only a line in a log.
+        # The first job is awaited until it is submitted; `scale` only logs a line on a failure.
         cluster.worker_spec.update(cluster.new_worker_spec())
         cluster.sync(cluster._correct_state)
     except BaseException:
-        with suppress(Exception):  # what was not submitted cannot be cancelled
+        with suppress(Exception):  # an unsubmitted job cannot be cancelled
             cluster.close()
         raise
-    # `scale` asks once: a job that has come to the end of its time is asked for again.
+    # `scale` requests once: a job that reached its time limit is requested again.
     cluster.adapt(minimum_jobs=address.workers, maximum_jobs=address.workers)
     return cluster

@@ -1,4 +1,4 @@
-"""What runs on a cluster's workers: the check of their versions, and a task whose outcome comes back by value."""
+"""Code that runs on a cluster's workers: the check of their versions, and a task that returns its outcome by value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from taylor.workflows.running.kept_solves import DECIDING, code_hash
 
 @dataclass(frozen=True)
 class Told:
-    """How a task ended on a worker: what it gave, or the exception that it raised."""
+    """Outcome of a task on a worker: its result, or the exception that it raised."""
 
     value: Any = None
     error: Exception | None = None
@@ -23,12 +23,12 @@ class Told:
 
 @dataclass(frozen=True)
 class OtherVersions:
-    """A worker would have run a task with other code than it was sent from, and did not.
+    """A worker would have run a task with other code than the sender's, and did not.
 
     Parameters
     ----------
     found : mapping
-        As of `versions`.
+        As in `versions`.
     worker : str
         Its address.
     """
@@ -39,14 +39,14 @@ class OtherVersions:
 
 @cache
 def versions() -> Mapping[str, str]:
-    """What must be alike on two machines for a task to give the same on both."""
+    """Versions that must agree on two machines for a task to give the same on both."""
     python = ".".join(platform.python_version_tuple()[:2])
     libraries = {name: version(name) for name in DECIDING}
     return {"taylor": taylor.__version__, "python": python, **libraries, "code": code_hash()[:12]}
 
 
 def differences(here: Mapping[str, str], there: Mapping[str, str]) -> str:
-    """Where two versions differ, in words; empty where they do not."""
+    """Difference of two versions, in words; empty where there is none."""
     return ", ".join(
         f"{name} {there.get(name, 'unknown')} instead of {wanted}"
         for name, wanted in here.items()
@@ -57,7 +57,7 @@ def differences(here: Mapping[str, str], there: Mapping[str, str]) -> str:
 def run_task(
     sent_from: Mapping[str, str], task: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> Told | OtherVersions:
-    """Run a task; whatever it raises is part of its outcome, so that only a worker's own failure is one of Dask's."""
+    """Run a task; its exceptions are part of its outcome, so that only a worker's failure is one of Dask's."""
     if dict(versions()) != dict(sent_from):
         from distributed import get_worker
 

@@ -21,19 +21,19 @@ from taylor.workflows.running.kept_solves import SolveStore, code_hash
 from taylor.workflows.running.process_pool import FarExecutor
 
 MARKER = ".shared"
-"""File in the folder of the results whose content shows another machine that it sees the same folder."""
+"""File in the folder of the results whose content identifies the folder to another machine."""
 
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """A folder of results that other machines may or may not see.
+    """Folder of results that other machines may or may not see.
 
     Parameters
     ----------
     output : Path
         Absolute.
     token : str
-        What its marker holds.
+        Content of its marker.
     """
 
     output: Path
@@ -41,7 +41,7 @@ class SharedFolder:
 
     @classmethod
     def marked(cls, output: Path) -> SharedFolder:
-        """Mark a folder, so that others know it when they see it.
+        """Mark a folder, so that others recognize it.
 
         Raises
         ------
@@ -57,7 +57,7 @@ class SharedFolder:
         return cls(place, token)
 
     def seen_here(self) -> bool:
-        """Whether this machine sees the very folder."""
+        """Return whether this machine sees the very folder."""
         try:
             return read_text(self.output / MARKER, limit_bytes=100) == self.token
         except InputError:
@@ -65,7 +65,7 @@ class SharedFolder:
 
 
 def sharing(executor: Executor | None, output: Path) -> Executor | None:
-    """The executor, for work that leaves files behind; None where its machines do not see the folder of the results."""
+    """Executor for work that writes files; None where its machines do not see the folder of the results."""
     if not isinstance(executor, FarExecutor):
         return executor
     place = SharedFolder.marked(output)
@@ -77,9 +77,11 @@ def sharing(executor: Executor | None, output: Path) -> Executor | None:
 
 @dataclass(frozen=True)
 class FarSolve:
-    """A solve that is sent to another machine.
+    """Solve that is sent to another machine.
 
-    What it finds is kept at once where the folder of the results is shared: a machine that is lost after that costs
+    Its result is saved at once where the folder of the results is shared: a machine that is lost later costs nothing,
+    and
+    the next one finds the work done. Elsewhere the result comes back by value alone.
     nothing, and whoever is given the work next finds it done. Elsewhere it comes back by value alone.
     """
 
@@ -90,14 +92,14 @@ class FarSolve:
 
     @property
     def key(self) -> str:
-        """The name of this work: everything that what it finds depends on."""
+        """Name of this work: everything that its result depends on."""
         how = self.how
-        cutoff = getattr(how.cutoff, "__name__", how.cutoff)  # a function by its name, a reader by what it reads
+        cutoff = getattr(how.cutoff, "__name__", how.cutoff)  # a function by its name, a reader by its content
         stated = (self.problem.fingerprint(), how.replace(cutoff=None), cutoff, self.start, code_hash())
         return f"solve-{hashlib.sha256(repr(stated).encode()).hexdigest()[:32]}"
 
     def __call__(self) -> Solution:
-        """Solve, or find what another machine has solved."""
+        """Solve, or find the solve of another machine."""
         how = self.how.replace(workers=1)  # a worker of a cluster starts no processes of its own
         if not self.place.seen_here():
             return solve(self.problem, how, warm_start=self.start)

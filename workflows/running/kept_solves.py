@@ -1,4 +1,4 @@
-"""Solves that are done, each kept in a file named by its content, so that no later run does one again."""
+"""Finished solves, each kept in a file named by its content, so that no later run repeats one."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ DECIDING = ("highspy", "numba", "numpy")
 """Libraries whose version may change a plan."""
 
 START_SECONDS = 0.5
-"""Seconds of a limit that a command may spend more or less before it solves: such a solve serves another one."""
+"""Difference of time limits, s, up to which a solve serves another: a command may use that much before it solves."""
 
 _SOLUTION = TypeAdapter(Solution)
 
 _WORTH_KEEPING = (Termination.TIME_LIMIT, Termination.ROUND_LIMIT, Termination.STALLED)
-"""Ends of an unfinished proof that the same options would come to again."""
+"""Ends of an unfinished proof that the same options would reach again."""
 
 
 @dataclass(frozen=True)
 class KeptSolve:
-    """A solve of an earlier run.
+    """Solve of an earlier run.
 
     Parameters
     ----------
     solution : Solution
     time_limit : float or None
-        Seconds that it was given.
+        Its time limit in seconds.
     date : str
-        When it was done, in local time: that of the file, whose content is the same whenever it is written.
+        Local time of its end: that of the file, whose content does not depend on the time of writing.
     """
 
     solution: Solution
@@ -62,7 +62,7 @@ class KeptSolve:
     date: str
 
     def serves(self, how: SolveOptions) -> bool:
-        """Whether a solve with these options would come to no more than what is known."""
+        """Return whether a solve with these options would find no more than is known."""
         solution = self.solution
         if solution.status in (OPTIMAL, INFEASIBLE):
             return True
@@ -78,7 +78,7 @@ class KeptSolve:
 
 @dataclass(frozen=True)
 class SolveStore:
-    """The solves that are kept below a folder of results.
+    """Kept solves below a folder of results.
 
     Parameters
     ----------
@@ -89,12 +89,12 @@ class SolveStore:
     output: Path
 
     def find(self, problem: PipelineProblem, how: SolveOptions) -> KeptSolve | None:
-        """The solve of this very problem by this very code, where an earlier one serves; its limits may be wider."""
+        """Solve of this very problem by this very code, where an earlier one serves; its limits may be wider."""
         kept = self._read(problem, how)
         return kept if kept is not None and kept.serves(how) else None
 
     def keep(self, problem: PipelineProblem, how: SolveOptions, solution: Solution) -> None:
-        """Keep a solve that has come to its end, in place of one that tells less."""
+        """Save a finished solve, in place of one with less information."""
         finished = solution.status in (OPTIMAL, INFEASIBLE, CUT_OFF)
         if solution.termination is Termination.INTERRUPTED or not (finished or solution.termination in _WORTH_KEEPING):
             return
@@ -111,17 +111,19 @@ class SolveStore:
             log.warning("the solve is not kept for a later run: %s", error)
 
     def are_there(self, problem: PipelineProblem, solution: Solution, form: str, files: Sequence[Path]) -> bool:
-        """Whether the files of a model are those that an earlier run wrote for this very solution, byte by byte."""
+        """Return whether the files of a model are those that an earlier run wrote for this very solution, byte by
+        byte.
+        """
         present = _digests(files)
         return present is not None and read_kept(self._files_path(problem, solution, form)) == present
 
     def note_files(self, problem: PipelineProblem, solution: Solution, form: str, files: Sequence[Path]) -> None:
-        """Remember the files of a model as they have just been written."""
+        """Record the files of a model as they have just been written."""
         with suppress(WriteError):
             write_kept(self._files_path(problem, solution, form), _digests(files))
 
     def _files_path(self, problem: PipelineProblem, solution: Solution, form: str) -> Path:
-        # As JSON, for a number that was read back is written otherwise by `repr` than numpy's.
+        # As JSON: `repr` writes a number that was read back otherwise than numpy's.
         told = json.dumps(_SOLUTION.dump_python(solution.replace(seconds=0.0), mode="json"))
         stated = (problem.fingerprint(), told, form, code_hash())
         return self.output / FOLDER / f"{hashlib.sha256(repr(stated).encode()).hexdigest()[:24]}.files.json"
@@ -136,7 +138,7 @@ class SolveStore:
             return None
 
     def _path(self, problem: PipelineProblem, how: SolveOptions) -> Path:
-        """The name depends on everything that the plan depends on but the clock: problem, solver, gap, code."""
+        """Name with everything that the plan depends on but the clock: problem, solver, gap, code."""
         stated = (problem.fingerprint(), how.solver.upper(), how.gap, how.seed, code_hash())
         digest = hashlib.sha256(repr(stated).encode())
         return self.output / FOLDER / f"{digest.hexdigest()[:24]}.json"
@@ -150,16 +152,16 @@ def solve_or_find(
     name: str,
     known: PipelinePlan | None = None,
 ) -> Solution:
-    """The solution of a problem, found again where an earlier run has it, and kept where it is new.
+    """Solution of a problem: an earlier run's, or a new one, which is saved.
 
     Parameters
     ----------
     store : SolveStore or None
         None keeps nothing.
     name : str
-        What a message calls the problem.
+        Name of the problem in messages.
     known : PipelinePlan, optional
-        A plan to begin from, and to be no worse than; one that does not keep the problem's rules is passed over.
+        Plan to start from, and to be no worse than; one that breaks the problem's rules is skipped.
     """
     if store is None:
         return solve(problem, how, warm_start=known, on_progress=on_progress)
@@ -168,7 +170,7 @@ def solve_or_find(
         log.info("%s: found again: solved on %s in %.1f s", name, kept.date, kept.solution.seconds)
         return kept.solution
     solution = solve(problem, how, warm_start=known, on_progress=on_progress)
-    if solution.plan is not None or solution.status is CUT_OFF:  # what ends in an error leaves nothing behind
+    if solution.plan is not None or solution.status is CUT_OFF:  # an error is not saved
         try:
             with hold_interrupts():
                 store.keep(problem, how, solution)
@@ -178,7 +180,7 @@ def solve_or_find(
 
 
 def _is_beaten(problem: PipelineProblem, solution: Solution, known: PipelinePlan | None) -> bool:
-    """Whether a plan that keeps the problem's rules is better than what a time limit left of a solve."""
+    """Return whether a plan that obeys the problem's rules beats the result of a solve ended by its time limit."""
     if known is None or solution.status in (OPTIMAL, INFEASIBLE, CUT_OFF) or check(problem, known):
         return False
     return solution.objective is None or step_time(problem, known) < solution.objective
@@ -194,7 +196,7 @@ def _digests(files: Sequence[Path]) -> dict[str, str] | None:
 
 @cache
 def code_hash() -> str:
-    """A hash of the code that solves, with the versions of the libraries that decide what it finds."""
+    """Hash of the code that solves, with the versions of the libraries that affect its result."""
     digest = hashlib.sha256(repr([(name, version(name)) for name in DECIDING]).encode())
     root = Path(__file__).resolve().parents[2]
     for source in sorted([*(root / "pipeline_solver").glob("**/*.py"), *(root / "pipeline").glob("**/*.py")]):

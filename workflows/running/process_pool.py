@@ -26,24 +26,24 @@ from taylor.base.orphans import end_with_parent
 DIED = "its solver process died: was it killed, or is the memory full?"
 
 LOOK_SECONDS = 1.0
-"""How often an executor whose size changes is asked how many tasks it takes."""
+"""Interval in which an executor of varying size is asked for its number of tasks."""
 
 Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A task that failed, and why."""
+    """A task that failed, with the reason."""
 
     reason: str
 
 
 class WorkersDied(BrokenExecutor):
-    """A task of a `FarExecutor` whose workers have died; the executor goes on."""
+    """A task of a `FarExecutor` whose workers have died; the executor continues."""
 
 
 class FarExecutor(Executor):
-    """An executor whose processes are on other machines, and come and go.
+    """Executor whose processes are on other machines, and come and go.
 
     A task that has a `key` is the same work as any other with that key.
     """
@@ -51,27 +51,28 @@ class FarExecutor(Executor):
     @property
     @abstractmethod
     def at_once(self) -> int:
-        """How many tasks it can run at this moment."""
+        """Number of tasks that it can run at this moment."""
 
     @abstractmethod
     def everywhere(self, ask: Callable[[], bool]) -> bool:
-        """Whether every process says yes."""
+        """Return whether every process says yes."""
 
     @abstractmethod
     def tell(self, name: str, index: int, value: float) -> None:
-        """Pass a number of `SharedNumbers` on to every process (`hear`), as soon as that can be; returns at once."""
+        """Send a number of `SharedNumbers` to every process (`hear`), as soon as possible; returns at once."""
 
 
 class SharedNumbers:
-    """Numbers that a pool's tasks read while they run; this process alone sets them.
+    """Numbers that a pool's tasks read while they run; only this process sets them.
 
-    A task takes `reader(index)` along. Where a task runs in an executor of the user's that is no `FarExecutor`, its
-    reader gives what the number was when the task was sent.
+    A task carries `reader(index)`. In an executor of the user's that is no `FarExecutor`, the reader gives the number
+    at
+    the time of sending.
 
     Parameters
     ----------
     count : int
-        How many; all infinite at first.
+        Number of numbers; all infinite at first.
     """
 
     def __init__(self, count: int) -> None:
@@ -87,17 +88,17 @@ class SharedNumbers:
             self._far.tell(self.name, index, value)
 
     def reach(self, executor: Executor | None) -> None:
-        """Tell what changes from now on to an executor's processes too, where it can pass that on."""
+        """Send later changes to an executor's processes too, where it can."""
         self._far = executor if isinstance(executor, FarExecutor) else None
 
     def reader(self, index: int, scale: float = 1.0) -> NumberReader:
-        """What a task asks for a number, in a unit of its own: `scale` times as large."""
+        """Reader of a number for a task, in a unit of its own: `scale` times as large."""
         return NumberReader(self.name, index, self.values[index], scale)
 
 
 @dataclass(frozen=True)
 class NumberReader:
-    """Gives a shared number as it is now, or as it was when this was made if that is less."""
+    """Gives a shared number as it is now, or at its own creation if that is less."""
 
     name: str
     index: int
@@ -114,16 +115,16 @@ _shared: Any = None
 """In a pool's process: the numbers that its parent shares with it."""
 
 _heard: dict[tuple[str, int], float] = {}
-"""In a process of a `FarExecutor`: the numbers that it was told."""
+"""In a process of a `FarExecutor`: the numbers that it received."""
 
 MOST_HEARD = 1000
 
 MOST_SAID = 64
-"""Warnings of a pool's processes that are told apart; beyond, one is given as often as it comes."""
+"""Most distinct warnings of a pool's processes; beyond, repeated ones are printed each time."""
 
 
 def hear(values: Mapping[tuple[str, int], float]) -> None:
-    """Take numbers that a `FarExecutor` passes on; those of long ago are forgotten."""
+    """Receive numbers from a `FarExecutor`; old ones are forgotten."""
     _heard.update(values)
     for old in list(_heard)[: max(len(_heard) - MOST_HEARD, 0)]:
         del _heard[old]
@@ -138,20 +139,22 @@ def run_in_processes(
 ) -> None:
     """Run every task in a process of a pool, in the order given.
 
-    A process that dies ends its whole pool: what was lost with it is run again, one task at a time, so that only the
-    task that kills its process fails. So is what was lost with several workers of a `FarExecutor`.
+    A process that dies ends its whole pool: the lost tasks run again, one at a time, so that only the task that kills
+    its
+    process fails. The same applies to tasks lost with several workers of a `FarExecutor`.
 
     Parameters
     ----------
     tasks : mapping
-        By number, what makes the task when its turn comes, from what is known by then: one that can be sent to
-        another process, or None where there is nothing left to do.
+        By number, the function that makes the task when it is next, from the results so far: a task that can be sent to
+        another process, or None where nothing remains to do.
     workers : int
-        Processes at most.
+        Most processes.
     on_done : callable
-        Given a task's number and what it gave, as soon as it is done.
+        Called with a task's number and result, as soon as it is done.
     executor : concurrent.futures.Executor, optional
-        Where the tasks run instead, all sent at once, to a `FarExecutor` as many as it takes; a task that is lost
+        Executor that runs the tasks instead, all sent at once, to a `FarExecutor` as many as it takes; a task that is
+        lost
         in another is not run again.
     shared : SharedNumbers, optional
         Numbers that the tasks read.
@@ -176,7 +179,7 @@ def run_in_processes(
             done: SimpleQueue[Future[Outcome]] = SimpleQueue()
 
             def send_next() -> bool:
-                """Send the next task that there is; whether one was sent."""
+                """Send the next task if there is one; returns whether one was sent."""
                 for number in turns:
                     task = tasks[number]()
                     if task is None:
@@ -226,7 +229,7 @@ def run_in_processes(
 
 
 def _outcome(future: Future[Outcome]) -> Outcome | Failed:
-    """What a finished task gave.
+    """Result of a finished task.
 
     Raises
     ------
@@ -248,7 +251,7 @@ def _outcome(future: Future[Outcome]) -> Outcome | Failed:
 def open_pool(
     workers: int, executor: Executor | None = None, shared: SharedNumbers | None = None
 ) -> Iterator[Executor]:
-    """The given executor, or processes of our own that end with the block and, at once, with Ctrl-C."""
+    """The given executor, or new processes that end with the block and, at once, with Ctrl-C."""
     if executor is not None:
         yield executor
         return
@@ -268,14 +271,14 @@ def open_pool(
 
 
 class _SaidOnce(logging.Filter):
-    """Drops a warning that a process of the pool has already given, word for word.
+    """Drops a warning that a process of the pool has already printed, word for word.
 
-    What they meet at the same time, such as kernels that must be compiled, is one line to read.
+    A warning of all of them, such as kernels that must be compiled, becomes one line.
 
     Parameters
     ----------
     said : ctypes array with a lock, of unsigned integers
-        Checksums of the warnings given, then zeros; shared by the pool's processes.
+        Checksums of the printed warnings, then zeros; shared by the pool's processes.
     """
 
     def __init__(self, said: Any) -> None:
@@ -283,7 +286,7 @@ class _SaidOnce(logging.Filter):
         self.said = said
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether a line is to be given."""
+        """Return whether a line is to be printed."""
         if record.levelno < logging.WARNING:
             return True
         words = zlib.crc32(record.getMessage().encode(errors="replace")) + 1
@@ -300,6 +303,6 @@ def _become_worker(parent: int, shared: Any, said: Any) -> None:
     global _shared
     _shared = shared
     log.addFilter(_SaidOnce(said))
-    # The parent handles Ctrl-C: it keeps what is finished and ends the workers.
+    # The parent handles Ctrl-C: it keeps finished results and ends the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(parent)

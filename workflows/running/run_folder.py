@@ -1,4 +1,4 @@
-"""The folder of one run: made new, so that no later run changes what the run's table names."""
+"""Folder of one run: always new, so that no later run changes the files in the run's table."""
 
 from __future__ import annotations
 

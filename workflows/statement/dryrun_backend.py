@@ -36,7 +36,7 @@ def open_backend(
     Raises
     ------
     InputError
-        When the backend asked for cannot run here.
+        When the requested backend cannot run here.
     """
     if options.backend == "estimate":
         return nullcontext(None)
