@@ -1,4 +1,4 @@
-"""A candidate of a ranking: its configuration and what is known of it before the solve."""
+"""A candidate of a ranking: its configuration and the facts known before the solve."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from taylor.workflows.statement.job_facts import JobFacts
 
 
 def same_model(config: TrainingConfig) -> Hashable:
-    """What configurations of one model share: all but its name, which may be the file's, and the vocabulary, which
-    launchers pad by the degree of TP."""
+    """Facts that configurations of one model share: all but its name, which may be the file's, and the vocabulary,
+    which launchers pad by the degree of TP.
+    """
     return config.model.replace(name="", vocab=0)
 
 
@@ -31,17 +32,17 @@ class CandidateFile:
     memory : MemoryProfile or None
     ratios : TimeRatios or None
     failure : str
-        Why it cannot be solved.
+        Reason why it cannot be solved.
     nd_peak_mib : float or None
-        Peak memory that the search told, MiB.
+        Peak memory that the search predicted, MiB.
     unread : Path or None
     other_batch : bool
         The configuration's number of micro-batches is not its file's (`--gbs`), so that a plan for it is written
         with that number.
     device : ChosenDevice or None
-        What it is planned for.
+        Device that it is planned for.
     modules : ModuleWords or None
-        The modules to choose from, where recompute or offload by module was asked for.
+        Modules to choose from, where recompute or offload by module was requested.
     """
 
     config: TrainingConfig | None
@@ -56,21 +57,21 @@ class CandidateFile:
 
     @property
     def job(self) -> Hashable:
-        """What it must share with another for their step times to compare: model, sequence, batch, ranks."""
+        """Facts that make step times comparable where they are equal: model, sequence, batch, ranks."""
         if self.config is None:
             return None
         strategy = self.config.strategy
         return same_model(self.config), self.config.rules.seq_length, strategy.global_batch, strategy.world_size
 
     def throughput(self, step_ms: float, train_tokens: float | None) -> Throughput | None:
-        """What a step time means for it; None where its device is not known."""
+        """Performance at a step time; None where its device is not known."""
         if self.config is None or self.device is None:
             return None
         return JobFacts(self.config, self.device, train_tokens=train_tokens).throughput(step_ms)
 
     @property
     def path(self) -> Path:
-        """The candidate's file.
+        """File of the candidate.
 
         Raises
         ------

@@ -48,7 +48,7 @@ LISTED_JOBS = 3
 
 
 def config_files(folder: Path) -> list[Path]:
-    """The configuration files of a folder, by name.
+    """Configuration files of a folder, by name.
 
     Raises
     ------
@@ -80,14 +80,14 @@ def load_candidates(
     modules: AskedModules = AskedModules(),  # noqa: B008 - frozen
     allow_illegal: Sequence[str] = (),
 ) -> list[CandidateFile]:
-    """Read each file and join it with its measured ratios; what was not measured is estimated.
+    """Read each file and join it with its measured ratios; missing ones are estimated.
 
     A file that cannot be read keeps its place, with the reason.
 
     Parameters
     ----------
     device : DeviceSpec or str, optional
-        What they are planned for, or its name in the register; the usual one of each file's jobs when left out.
+        Device to plan for, or its name in the register; the usual one of each file's jobs when omitted.
     parser_result : path, optional
         CSV of measured ratios by (dp, tp, pp, ep).
     profiled : mapping of file to TimeRatios, optional
@@ -97,23 +97,23 @@ def load_candidates(
     ranks : int, optional
         World size of files that leave it to their launch.
     memory_of : callable, optional
-        Where a configuration's memory comes from; the closed forms when left out. What it cannot
-        tell fails that candidate alone.
+        Source of a configuration's memory; the analytical model when omitted. An error of it
+        fails that candidate alone.
     register_path : path, optional
         The user's folder of registrations, for files that name their model.
     env_json : Path, optional
         Environment of the candidates' runs, as JSON.
     margin : MemoryMargin
-        What every device keeps free.
+        Memory that every device keeps free.
     modules : AskedModules
-        What may be chosen by module.
+        Choices by module that are allowed.
     allow_illegal : sequence of str
         Legality rules that a candidate may break; one that breaks another keeps its place, with the rule.
 
     Raises
     ------
     InputError
-        When a file cannot say what was asked to choose by module.
+        When a file cannot state the requested choices by module.
     """
     environment = read_environment(env_json)
     measured = read_ratios(parser_result) if parser_result is not None else {}
@@ -197,7 +197,7 @@ def load_candidates(
 
 
 def _tell_offload(candidates: Iterable[CandidateFile]) -> None:
-    """Say what is assumed where something may be moved to the host."""
+    """Log the assumptions where something may be moved to the host."""
     moving = (c for c in candidates if c.config is not None and (c.config.moved or (c.modules and c.modules.offload)))
     for sentence in dict.fromkeys(line for c in moving if c.device is not None for line in assumptions(c.device.spec)):
         log.info("%s", sentence)
@@ -233,17 +233,18 @@ def rank_folder(
     modules: AskedModules = AskedModules(),  # noqa: B008 - frozen
     allow_illegal: Sequence[str] = (),
 ) -> Ranking:
-    """Solve every candidate file of a folder, or a shard's share of them, and rank them.
+    """Solve every candidate file of a folder, or of a shard of it, and rank them.
 
     Ratios come from `parser_result`, else from the profiles in `profile_data`, else from estimates.
-    The peak memory that a search told (`nd_path`, its candidates' CSV) stands beside the solved one.
+    The peak memory that a search predicted (`nd_path`, its candidates' CSV) appears beside the solved one.
     Dry-runs and solves go to the `executor`, where one is given.
 
     Raises
     ------
     InputError
-        When the folder holds no configuration, the ratios' CSV or the folder of profiles is bad, or a file cannot say
-        what was asked to choose by module.
+        When the folder has no configuration, the ratios' CSV or the folder of profiles is bad, or a file cannot state
+        the
+        requested choices by module.
     """
     files = config_files(folder)
     if shard is not None:
@@ -318,7 +319,7 @@ def _require_one_model(folder: Path, configs: Sequence[TrainingConfig]) -> None:
 def _baseline(
     folder: Path, configs: Sequence[TrainingConfig], register_path: Path | None, margin: MemoryMargin
 ) -> list[Path]:
-    """The configuration that a search has made the candidates from, where its plan compares with theirs; else none."""
+    """Configuration behind the candidates of a search, where its plan compares with theirs; else none."""
     path = baseline_of(folder)
     if path is None or not configs:
         return []
@@ -335,7 +336,7 @@ def _degrees(strategy: Strategy) -> tuple[int, int, int, int]:
 
 
 def _readable(files: Iterable[Path], register_path: Path | None, margin: MemoryMargin) -> list[TrainingConfig]:
-    """The configurations that can be read; why the others cannot is said where candidates are loaded."""
+    """Configurations that can be read; loading the candidates reports why others cannot."""
     configs = []
     for path in files:
         with suppress(TaylorError):
@@ -346,7 +347,7 @@ def _readable(files: Iterable[Path], register_path: Path | None, margin: MemoryM
 def _tell(
     folder: Path, configs: Iterable[TrainingConfig], device: str | None, register_path: Path | None, gbs: int | None
 ) -> None:
-    """Say what was read and what it is planned for, once for all candidates that agree in it."""
+    """Log the facts read and the device planned for, once for all candidates that agree in them."""
     jobs: dict[tuple[object, ...], list[JobFacts]] = {}
     configs = list(configs)
     tell_misspelled(configs)
@@ -368,7 +369,7 @@ def memory_by_dryruns(
     output: Path,
     register_path: Path | None = None,
 ) -> Callable[[TrainingConfig], MemoryProfile]:
-    """What tells a configuration's memory, as `load_candidates` takes it: dry-runs where they can run, or estimates."""
+    """Source of a configuration's memory for `load_candidates`: dry-runs where they can run, or estimates."""
 
     def card(config: TrainingConfig) -> DeviceSpec:
         return choose_device(config, device, register_path).spec

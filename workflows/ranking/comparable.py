@@ -1,4 +1,4 @@
-"""Puts the times of candidates on one footing: what some measured ones do not tell, none counts."""
+"""Makes the times of candidates comparable: a cost that some measured ones lack counts in none."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from taylor.workflows.ranking.candidate_file import CandidateFile
 ESTIMATE = "estimate"
 
 COSTS = {"lag": "transfers between stages", "embedding": "the embedding", "tail": "the end of the step"}
-"""Costs of `TimeRatios` that a measurement may lack, by field, as a reader calls them."""
+"""Costs of `TimeRatios` that a measurement may lack, by field, with their names for a reader."""
 
 
 def on_one_footing(candidates: Sequence[CandidateFile]) -> list[CandidateFile]:
-    """The candidates with only those costs that all measured ones tell, as far as any is measured.
+    """Candidates with only those costs that all measured ones have, as far as any is measured.
 
     A step time with the transfers in it would rank behind one without them for that alone. Where the measured ones
-    agree, estimates beside them follow; where they do not, the cost is left out of all, and a line says so.
+    agree, estimates beside them follow; where they do not, the cost is removed from all, and a line reports it.
     """
     measured = [one for one in candidates if one.ratios is not None and one.ratios.source != ESTIMATE]
     if not measured:

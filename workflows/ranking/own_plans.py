@@ -1,4 +1,4 @@
-"""The plans that candidates' files hold by themselves, evaluated as solved ones are: what a ranking compares with."""
+"""Plans in the candidates' files, evaluated like solved ones: the baselines of a ranking."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from taylor.workflows.statement.schedules import require_schedule
 
 
 def problem_of(candidate: CandidateFile) -> PipelineProblem:
-    """The pipeline problem of a candidate.
+    """Pipeline problem of a candidate.
 
     Raises
     ------
@@ -36,12 +36,12 @@ def problem_of(candidate: CandidateFile) -> PipelineProblem:
 
 
 def own_solution(candidate: CandidateFile, problem: PipelineProblem) -> Solution | None:
-    """The plan that the candidate's file holds, under the memory and the times that it is solved with.
+    """Plan in the candidate's file, under the memory and the times that it is solved with.
 
     Returns
     -------
     Solution or None
-        None where the file has none, or one that the problem does not tell of.
+        None where the file has none, or one that the problem does not cover.
     """
     plan = None if candidate.config is None else own_plan(candidate.config)
     if plan is None or (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
@@ -52,7 +52,7 @@ def own_solution(candidate: CandidateFile, problem: PipelineProblem) -> Solution
 
 
 def runs_on(config: TrainingConfig, ranks: int | None) -> bool:
-    """Whether the file's own plan runs on so many ranks, which the candidates are for; says so where it does not."""
+    """Return whether the plan in the file runs on the candidates' number of ranks; logs where it does not."""
     own = config.strategy.world_size
     if ranks in (None, own) or (config.open_ranks is not None and ranks % config.open_ranks.unit == 0):
         return True
@@ -61,7 +61,7 @@ def runs_on(config: TrainingConfig, ranks: int | None) -> bool:
 
 
 def given_entries(own: CandidateFile | Literal[False]) -> list[RankEntry]:
-    """The row of the configuration that a ranking comes from; none, and a line that says why, where it has no plan."""
+    """Row of the configuration that a ranking comes from; none, with the reason in a line, where it has no plan."""
     if own is False:
         return []
     try:
@@ -79,12 +79,12 @@ def given_entries(own: CandidateFile | Literal[False]) -> list[RankEntry]:
 def best_entries(
     candidates: Sequence[CandidateFile], problems: Mapping[int, PipelineProblem], found: Mapping[int, Solution]
 ) -> list[RankEntry]:
-    """Of each job the best of its files' own plans: the quickest that fits, else the quickest of all.
+    """Best plan in the files of each job: the fastest that fits, else the fastest of all.
 
     Parameters
     ----------
     problems, found : mapping of int
-        By the candidate's number: its problem, and its own plan where there is one.
+        By the candidate's number: its problem, and the plan in its file where there is one.
     """
     best: dict[Hashable, tuple[bool, float, int]] = {}
     for number, solution in found.items():

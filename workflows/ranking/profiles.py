@@ -1,4 +1,4 @@
-"""Time ratios of a folder of candidates from their profiles, written as a table; what failed is logged."""
+"""Time ratios of a folder of candidates from their profiles, written as a table; failures are logged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from taylor.workflows.statement.devices import choose_device
 LISTED_PROBLEMS = 3
 """Problems of one configuration that are logged; each rank has its own."""
 LISTED_NOTES = 1
-"""Notes of one configuration that are logged at once; the others show with --verbose."""
+"""Notes of one configuration that are logged at once; the others need --verbose."""
 
 
 def parse_profiles(
@@ -37,9 +37,10 @@ def parse_profiles(
 ) -> dict[Path, TimeRatios]:
     """Ratios of the candidates that were profiled, by file; also written as ``profiling_result.csv``.
 
-    A configuration whose profiles do not fit is left out, with the reason in the log; its ratios are then estimated.
-    A single figure that the profiles cannot tell is estimated, on the device or, where that is None, on the usual one
-    of the file's jobs.
+    A configuration whose profiles do not fit is omitted, with the reason in the log; its ratios are then estimated. A
+    single figure missing in the profiles is estimated on the device or, where that is None, on the usual one of the
+    file's
+    jobs.
 
     Parameters
     ----------
@@ -84,7 +85,7 @@ def parse_profiles(
 
 
 def _completed(found: ExtractedRatios, config: TrainingConfig, device: DeviceSpec) -> TimeRatios:
-    """The parsed ratios, with estimates for what the profiles do not show."""
+    """Parsed ratios, with estimates for those missing in the profiles."""
     assert found.ratios is not None
     if not found.missing:
         return found.ratios

@@ -1,4 +1,4 @@
-"""Many candidates: each solved on its own, kept when done, ranked by step time."""
+"""Many candidates: each solved on its own, saved when done, ranked by step time."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from taylor.workflows.running.run_folder import new_run_folder
 
 SHOWN_COLUMNS = ("dp", "tp", "pp", "ep", "vpp", "mbs", "micro_batches", "cost", "gap", "status")
 SHOWN_CANDIDATES = 10
-"""What a notebook shows of a ranking."""
+"""Most rows of a ranking in a notebook."""
 
 PROVEN_CANDIDATES = 5
-"""How many of the best candidates are solved to their end."""
+"""Number of best candidates that are solved to their end."""
 
 SOLVED = "solved_config"
 """Folder, in that of a run, of the configurations with their plans."""
@@ -39,25 +39,25 @@ SOLVED = "solved_config"
 
 @dataclass(frozen=True)
 class RankOptions:
-    """How candidates are solved and where the results go.
+    """Settings of the solves, and paths of the results.
 
     Parameters
     ----------
     how : SolveOptions
-        How each candidate is solved.
+        Settings of each candidate's solve.
     workers : int
         Candidates solved at once, a process each.
     report : Path or bool
         The page to write; True puts it beside the table, False writes none.
     output : Path
-        Folder of the table, the solves that are done, and the folders of the runs.
+        Folder of the table, the finished solves, and the folders of the runs.
     prove : int or None
-        How many of the best are solved to their end; the others stop where it is proven that they are not among
-        them. None: all are.
+        Number of best candidates that are solved to their end; the others stop where it is proven that they are not
+        among them. None: all are.
     train_tokens : float or None
         Tokens of the whole training, for its length in days.
     made_for_model : bool
-        The files were made for a model: the plans in them are nobody's, so that nothing is compared with them.
+        Whether the files were made for a model: the plans in them are nobody's, so that nothing is compared with them.
     """
 
     how: SolveOptions = DEFAULT_OPTIONS
@@ -71,7 +71,7 @@ class RankOptions:
 
 @dataclass(frozen=True, repr=False)
 class Ranking:
-    """The ranked table (best first, failures last), the files written, and the folder of the run.
+    """Ranked table (best first, failures last), the files written, and the folder of the run.
 
     Parameters
     ----------
@@ -111,19 +111,18 @@ def rank(
 ) -> Ranking:
     """Solve every candidate and rank them by step time.
 
-    Each finished solve is kept on disk at once, so that a killed run, started again, solves only what
-    is missing. A candidate that fails keeps its row with the reason. What the table names lies in a folder of this
-    run alone.
+    Each finished solve is saved at once, so that a killed run, started again, solves only what is missing. A failed
+    candidate keeps its row with the reason. The files that the table names lie in a folder of this run alone.
 
     Parameters
     ----------
     executor : concurrent.futures.Executor, optional
-        Where the solves run; a pool of `options.workers` processes when not given.
+        Executor of the solves; a pool of `options.workers` processes when not given.
     pruned : DataFrame, optional
-        What the search removed and why, for the report.
+        Strategies that the search removed and why, for the report.
     own : CandidateFile or bool
-        What the candidates are compared with in a row of its own: the plan of the configuration that they come from;
-        True: for each job, the best of the plans that their own files hold; False: nothing.
+        Baseline in a row of its own: the plan of the configuration that the candidates come from; True: for each job,
+        the best plan in their files; False: none.
 
     Raises
     ------
@@ -184,6 +183,6 @@ def _job(candidates: Sequence[CandidateFile]) -> tuple[str, str, int]:
 
 
 def _own_plans(candidates: Sequence[CandidateFile], problems: Mapping[int, PipelineProblem]) -> dict[int, Solution]:
-    """The plans that the candidates' files hold, by the candidate's number."""
+    """Plans in the candidates' files, by the candidate's number."""
     found = {number: own_solution(candidates[number], problem) for number, problem in problems.items()}
     return {number: solution for number, solution in found.items() if solution is not None}

@@ -1,4 +1,4 @@
-"""The page of a ranking: the best candidate and what it rests on, every row, the pipelines of the first ones."""
+"""Page of a ranking: the best candidate and its basis, every row, the pipelines of the first ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NEXT = "How far ahead of the next one?"
 OWN_WORDS = "the file's own plan"
 
 Row = Mapping[str, Any]
-"""The cells of a candidate."""
+"""Cells of a candidate."""
 
 
 def write_ranking_page(
@@ -50,9 +50,9 @@ def write_ranking_page(
     Parameters
     ----------
     problems : mapping of str to PipelineProblem
-        The problem of every candidate that has one, by its file's name.
+        Problem of every candidate that has one, by its file's name.
     pruned : DataFrame, optional
-        What the search removed and why.
+        Strategies that the search removed and why.
     """
     configs = {one.path.name: one.config for one in candidates if one.config is not None}
     timelines: dict[str, Timeline] = {}
@@ -62,8 +62,9 @@ def write_ranking_page(
         plan, file = plan_of_row(row), Path(row["file"])
         if plan is None or row.get("own") or file.name not in problems:
             continue
-        # Files of several kinds may share a stem, and so do a file's own plan and its solved one; the page takes the
-        # whole path too.
+        # Files of several kinds may share a stem, and so do the baseline and the solved plan of a file; the page also
+        # takes
+        # the whole path.
         alone = stems[file.stem] == 1 and not _is_own(row.get("own"))
         name = file.stem if alone else row["file"]
         problem = problems[file.name]
@@ -73,7 +74,7 @@ def write_ranking_page(
 
 
 def ranking_facts(table: pd.DataFrame, candidates: Sequence[CandidateFile]) -> PageFacts:
-    """The head of a ranking's page: what all its candidates share, and the best one."""
+    """Head of a ranking's page: the common facts of all candidates, and the best one."""
     devices = {one.device.spec.name: one.device for one in candidates if one.device is not None}
     device = next(iter(devices.values())) if len(devices) == 1 else None
     configs = [one.config for one in candidates if one.config is not None]
@@ -110,7 +111,7 @@ def ranking_facts(table: pd.DataFrame, candidates: Sequence[CandidateFile]) -> P
 
 
 def _is_own(cell: object) -> bool:
-    """Whether a row is the plan that a file held before, from its cell `own`."""
+    """Return whether a row is the plan in a file before, from its cell `own`."""
     return bool(number(cell))
 
 
@@ -182,7 +183,7 @@ def _step(row: Row) -> str:
 def _assumed(
     candidates: Sequence[CandidateFile], configs: Sequence[TrainingConfig], device: ChosenDevice | None
 ) -> list[str]:
-    """A sentence for each value that no input gave, as far as they hold for every candidate."""
+    """Sentence for each value that no input gave, as far as they apply to every candidate."""
     sentences = [device.assumption] if device is not None and device.assumption else []
     for what, sources in (
         ("time ratios", [one.ratios.source for one in candidates if one.ratios is not None]),
@@ -197,5 +198,5 @@ def _assumed(
 
 
 def _shared(values: Sequence[str]) -> str:
-    """The value that all have; empty where they differ or there is none."""
+    """Value that all have; empty where they differ or there is none."""
     return values[0] if values and len(set(values)) == 1 else ""

@@ -1,4 +1,4 @@
-"""Solves the candidates of a ranking: a look at each, then the proof of those that may be among the best."""
+"""Solves the candidates of a ranking: each quickly, then to a proof those that may be among the best."""
 
 from __future__ import annotations
 
@@ -19,35 +19,36 @@ from taylor.workflows.running.kept_solves import SolveStore
 from taylor.workflows.running.process_pool import Failed, FarExecutor, SharedNumbers, run_in_processes
 
 ROOM = 1e-6
-"""How much later than the step time to beat, as a share, a solve is cut off: so a plan that equals it is found."""
+"""Relative excess over the step time to beat at which a solve is cut off: so a plan that equals it is found."""
 
 
 def nothing_to_beat() -> float:
-    """The step time to beat of a solve that is only to look: any bound is enough."""
+    """Step time to beat of a quick solve: any bound is enough."""
     return 0.0
 
 
 @dataclass
 class RankSolves:
-    """The solves of a ranking.
+    """Solves of a ranking.
 
-    Every candidate is looked at first: a good plan and a first bound take a fraction of a second, where a proof may
-    take minutes. Then they are solved, the best plan first. One of which it is proven that it is not among the best
-    `prove` ends there, with its plan and its bound: a step time falls as others are found, and running solves hear
-    of it.
+    Every candidate gets a quick solve first: a good plan and a first bound take a fraction of a second, a proof may
+    take
+    minutes. Then they are solved, the best plan first. One that is proven not to be among the best `prove` ends there,
+    with
+    its plan and its bound. The step time to beat falls as others are found, and running solves receive it.
 
     Parameters
     ----------
     problems : mapping of int to PipelineProblem
-        The candidates to solve, by number.
+        Candidates to solve, by number.
     rivals : mapping of int to hashable
-        Which of them compete: those of one job. A problem without a real time has no rival.
+        Groups that compete: candidates of one job. A problem without a real time has no rival.
     prove : int or None
-        How many of each job's best are solved to their end; None: all candidates.
+        Number of each job's best that are solved to their end; None: all candidates.
     on_found : callable
-        Given a candidate's number and its solution, or why it failed: after the look, and again with the last word.
+        Called with a candidate's number and its solution or failure: after the quick solve, and again at the end.
     own : mapping of int to Solution
-        The plans that candidates' own files hold: what is written is never worse than one that fits.
+        Plans in the candidates' files: the written plan is never worse than one of them that fits.
     """
 
     problems: Mapping[int, PipelineProblem]
@@ -68,7 +69,7 @@ class RankSolves:
         Raises
         ------
         KeyboardInterrupt
-            After every process was ended; what was found by then was told.
+            After every process was ended; all results found by then were reported.
         """
         if isinstance(executor, FarExecutor):
             self._place = SharedFolder.marked(self.store.output)
@@ -83,7 +84,7 @@ class RankSolves:
             waiting = [number for number in waiting if number in self.reached]
             waiting.sort(key=lambda number: (self.steps_ms.get(number, math.inf), number))
         else:
-            # All are proven: the hardest (most stages) first, so that no long solve is left alone at the end.
+            # All are proven: the hardest (most stages) first, so that no long solve remains alone at the end.
             waiting.sort(key=lambda number: -self.problems[number].stages * self.problems[number].micro_batches)
         told = _Told(numbers, jobs)
         with progress("solving", len(waiting)) as advance:
@@ -91,7 +92,7 @@ class RankSolves:
             run_in_processes(solves, workers, partial(self._solved, told, advance), executor, numbers)
 
     def note_step(self, number: int, objective: float | None) -> None:
-        """Take a step time that a candidate is known to reach, in body-layer forwards."""
+        """Record a step time that a candidate is known to reach, in body-layer forwards."""
         unit = self.problems[number].unit_ms
         if objective is None or unit is None:
             return
@@ -104,7 +105,7 @@ class RankSolves:
                 del best[max(best, key=best.__getitem__)]
 
     def _to_beat_ms(self, job: Hashable) -> float:
-        """The step time, ms, with which a candidate is just among the best of its job."""
+        """Step time, ms, with which a candidate is just among the best of its job."""
         best = self._best.get(job, {})
         return math.inf if self.prove is None or len(best) < self.prove else max(best.values()) * (1.0 + ROOM)
 
@@ -114,7 +115,7 @@ class RankSolves:
         return math.inf if unit is None else self._to_beat_ms(self.rivals[number]) / unit
 
     def _found_again(self, number: int) -> bool:
-        """Whether an earlier run has solved a candidate to its end; what it has else is as good as a look."""
+        """Return whether an earlier run has solved a candidate to its end; its other results count as a quick solve."""
         problem = self.problems[number]
         kept = self.store.find(problem, self.how)
         if kept is None and self.prove is not None:
@@ -137,7 +138,7 @@ class RankSolves:
         return self._task(number, self.how.replace(cutoff=nothing_to_beat), self._start(number))
 
     def _start(self, number: int) -> PipelinePlan | None:
-        """The best plan that is known of a candidate: its file's own, where that fits, or what the look found."""
+        """Best known plan of a candidate: the plan in its file, where that fits, or the quick solve's."""
         known = [self.reached.get(number), self.own.get(number)]
         fitting = [
             (each.objective, each.plan)
@@ -151,11 +152,11 @@ class RankSolves:
         if isinstance(found, Failed):
             self.on_found(number, found)
             return
-        self._note(number, found)  # first, for a table that Ctrl-C ends here holds what the store holds
+        self._note(number, found)  # first, so that a table after Ctrl-C here has the store's content
         self.store.keep(self.problems[number], self.how, found)
 
     def _note(self, number: int, found: Solution) -> None:
-        """Take what a look has found; unless it is the last word, it stands as a solve that was broken off."""
+        """Record a quick solve's result; unless it is final, it counts as an interrupted solve."""
         self.reached[number] = found
         self.note_step(number, found.objective)
         self.on_found(number, found.ended_by(Termination.INTERRUPTED) if found.status is CUT_OFF else found)
@@ -163,7 +164,7 @@ class RankSolves:
     def _solve_task(
         self, told: _Told, advance: Callable[[int, str], None], number: int
     ) -> Callable[[], Solution] | None:
-        """The solve of a candidate, unless what is known of it is enough by now."""
+        """Solve of a candidate, unless the known result suffices by now."""
         looked = self.reached.get(number)
         if looked is not None and (looked.status is not CUT_OFF or (looked.bound or 0.0) >= self._to_beat(number)):
             self.on_found(number, looked)
@@ -187,14 +188,14 @@ class RankSolves:
         advance(1, self._so_far(number))
 
     def _so_far(self, number: int) -> str:
-        """The best step of a candidate's job, for whoever watches."""
+        """Best step of a candidate's job, for whoever watches."""
         best = min(self._best.get(self.rivals[number], {}).values(), default=None)
         return "" if best is None else f"best so far {best:,.1f} ms a step"
 
 
 @dataclass(frozen=True)
 class _Told:
-    """What running solves hear of: the step time to beat, ms, at the index of each job."""
+    """Numbers for running solves: the step time to beat, ms, at the index of each job."""
 
     numbers: SharedNumbers
     jobs: Mapping[Hashable, int]

@@ -1,4 +1,4 @@
-"""The table of a ranking, best candidate first, and the solved configuration that each row names."""
+"""Table of a ranking, best candidate first, and the solved configuration that each row names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs", "micro_batches")
 """Columns of the ranking that are whole numbers."""
 
 SPEED = ("tokens_per_second", "tokens_per_second_per_device", "tflops_per_device", "mfu", "mfu_precision", "train_days")
-"""Columns of what a step time means."""
+"""Columns of the performance at a step time."""
 
 COLUMNS = (
     "dp",
@@ -70,29 +70,31 @@ COLUMNS = (
     "certainty",
 )
 """Columns of the ranking: strategy, ratios, objective (body-layer forwards), cost (ms a step), proof, plan, memory;
-then whether the row is a plan that a file held before, the gain over that one (%), speed, the least free memory and how
-sure it is."""
+then whether the row is a plan in a file before, the gain over that one (%), speed, the least free memory and its
+certainty.
+"""
 
 PLACES = {str(OPTIMAL): 0, str(FEASIBLE): 0, str(CUT_OFF): 0, str(OVER_LIMIT): 1}
-"""Where the rows of a status stand: plans that fit by their step time (or its bound, where there is no plan), the
-file's own plan where it does not fit, all others."""
+"""Order of the rows by status: plans that fit by their step time (or its bound, where there is no plan), the
+baseline where it does not fit, all others.
+"""
 
 DOES_NOT_FIT = str(Fit.DOES_NOT_FIT)
 
 NOT_SOLVED = {"status": "interrupted", "reason": "not solved yet"}
-"""Cells of a candidate whose turn did not come."""
+"""Cells of a candidate that was not reached."""
 
 
 @dataclass(frozen=True)
 class RankEntry:
-    """What a row of the ranking is made of.
+    """Parts of a row of the ranking.
 
     Parameters
     ----------
     cells : mapping
-        What the solve gave, or why there is none.
+        Result of the solve, or the reason why there is none.
     own : bool
-        The plan is the one that the candidate's file held before.
+        Whether the plan is the one in the candidate's file before.
     """
 
     candidate: CandidateFile
@@ -135,7 +137,7 @@ def ranked_table(entries: Sequence[RankEntry], folder: Path, train_tokens: float
     Parameters
     ----------
     folder : Path
-        Takes the configurations with their plans.
+        Folder for the configurations with their plans.
     train_tokens : float, optional
         Tokens of the whole training.
     """
@@ -166,11 +168,11 @@ def ranked_table(entries: Sequence[RankEntry], folder: Path, train_tokens: float
 
 
 def _certainty(candidate: CandidateFile, cells: Mapping[str, Any]) -> str | None:
-    """How sure it is that the fullest stage fits, in words; None where there is no plan that does."""
+    """Certainty that the fullest stage fits, in words; None where there is no plan that does."""
     config, memory, free = candidate.config, candidate.memory, cells.get("free_mib")
     if config is None or memory is None or free is None or free < 0:
         return None
-    # A ranking keeps no interval of each candidate's peaks, so that a bounded flag is no reason for doubt here.
+    # A ranking has no interval of each candidate's peaks, so that a bounded flag is no reason for doubt here.
     higher = [flag for flag in config.unmodelled if flag.may_raise_memory and flag.most is None]
     if higher and not memory.every_flag:
         return f"{NOT_CERTAIN}: {named_flags(higher)} may raise the peak and {is_or_are(higher)} not modelled"
@@ -179,7 +181,7 @@ def _certainty(candidate: CandidateFile, cells: Mapping[str, Any]) -> str | None
 
 
 def _doubt(candidate: CandidateFile) -> str:
-    """What may lower the peaks of a plan over its limit and is in no figure, as a clause; empty where nothing does."""
+    """Clause on unmodelled flags that may lower the peaks of a plan over its limit; empty where there are none."""
     config, memory = candidate.config, candidate.memory
     lower = [] if config is None else [flag for flag in config.unmodelled if flag.may_lower_memory]
     if not lower or (memory is not None and memory.every_flag):
@@ -226,7 +228,7 @@ def _record(entry: RankEntry, folder: Path, taken: set[str], train_tokens: float
 
 
 def _free_name(path: Path, taken: set[str]) -> str:
-    """The file's name, with a number where another candidate of the run has it."""
+    """Name of the file, with a number where another candidate of the run has it."""
     name, number = path.name, 1
     while name in taken:
         number += 1

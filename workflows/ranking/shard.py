@@ -1,4 +1,4 @@
-"""One shard of a ranking: which candidates it solves."""
+"""One shard of a ranking: the candidates that it solves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from taylor.base.errors import InputError
 
 @dataclass(frozen=True)
 class Shard:
-    """One of several shares of the candidates.
+    """One of several parts of the candidates.
 
     Parameters
     ----------
@@ -24,11 +24,11 @@ class Shard:
 
     @property
     def file(self) -> str:
-        """The name of its record in the folder of its results."""
+        """Name of its record in the folder of its results."""
         return f"shard_{self.number}_of_{self.of}.json"
 
     def share(self, files: Sequence[Path]) -> list[Path]:
-        """The files that fall to it: every `of`-th, so that neighbours, which take alike long, are spread.
+        """Files of the shard: every `of`-th, so that neighbours, which take similar time, are spread.
 
         Raises
         ------

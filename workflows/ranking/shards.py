@@ -1,7 +1,7 @@
-"""Shares of a ranking that machines without a common scheduler work on, and the one ranking that they make together.
+"""Shards of a ranking on machines without a common scheduler, and the one ranking that they make together.
 
-A shard ranks every n-th candidate and keeps its solves, as any run does. Joined in one folder, the solves of all shards
-are found again by the ranking of all candidates, whose table is therefore that of a single run.
+A shard ranks every n-th candidate and keeps its solves, as any run does. The ranking of all candidates finds the solves
+of all shards in one joined folder, so that its table is that of a single run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LEFT_OUT = "the default"
 
 
 def record_shard(shard: Shard, folder: Path, flags: Mapping[str, Any], output: Path) -> Path:
-    """Keep what a finished shard has ranked: the candidates of its folder, the flags and the code.
+    """Save the record of a finished shard: the candidates of its folder, the flags and the code.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def record_shard(shard: Shard, folder: Path, flags: Mapping[str, Any], output: P
 
 
 def join_shards(folders: Sequence[Path], candidates: Path, flags: Mapping[str, Any], output: Path) -> int:
-    """Bring the solves and dry-runs of all shards into one folder of results; their number.
+    """Bring the solves and dry-runs of all shards into one folder of results; returns the number of shards.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def join_shards(folders: Sequence[Path], candidates: Path, flags: Mapping[str, A
 
 
 def _check(record: Path, data: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Hold a shard's record against what is to be ranked."""
+    """Check a shard's record against the ranking's candidates, flags and code."""
     try:
         its, ours = dict(data["candidates"]), now["candidates"]
         if not 1 <= int(data["shard"]) <= int(data["of"]):
@@ -112,12 +112,12 @@ def _check(record: Path, data: Mapping[str, Any], now: Mapping[str, Any]) -> Non
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """The content hash of every candidate file, by name."""
+    """Content hash of every candidate file, by name."""
     return {path.name: hashlib.sha256(read_text(path).encode()).hexdigest() for path in config_files(folder)}
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copy files that are not there yet; links are passed over."""
+    """Copy files that are not there yet; links are skipped."""
     if source.is_symlink() or not source.is_dir() or source.resolve() == target.resolve():
         return
     for path in sorted(source.rglob("*")):

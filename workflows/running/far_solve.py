@@ -82,7 +82,6 @@ class FarSolve:
     Its result is saved at once where the folder of the results is shared: a machine that is lost later costs nothing,
     and
     the next one finds the work done. Elsewhere the result comes back by value alone.
-    nothing, and whoever is given the work next finds it done. Elsewhere it comes back by value alone.
     """
 
     problem: PipelineProblem
