@@ -1,4 +1,4 @@
-"""Costs of a job by strategy where nothing was measured: the closed forms of a model on a device."""
+"""Costs of a job by strategy without measurements: the analytical model of a model on a device."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taylor.workflows.layerwise.measured_costs import CostAnswer, CostRequest, c
 
 
 def named_model(name: str) -> ModelSpec:
-    """A registered model, or that of a ``config.json``.
+    """Registered model, or that of a ``config.json``.
 
     Raises
     ------
@@ -28,7 +28,7 @@ def named_model(name: str) -> ModelSpec:
 
 
 def estimate_costs(model: ModelSpec, device: str, request: CostRequest) -> CostAnswer:
-    """The costs of a layer under every strategy of a stage, and of embedding and head, by the closed forms.
+    """Costs of a layer under every strategy of a stage, and of embedding and head, by the analytical model.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Layer-wise strategies from files: a job and its costs from profiles, a strategy file checked and priced."""
+"""Layer-wise strategies from files: a job and its costs from profiles, a strategy file checked and evaluated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from taylor.workflows.layerwise.measured_costs import CostRequest, provider_of
 
 @dataclass(frozen=True)
 class LayerwiseRequest:
-    """A job and where its costs come from.
+    """A job and the source of its costs.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class LayerwiseRequest:
     by_kind: tuple[int, ...] = ()
 
     def costs_text(self) -> str:
-        """Which costs price a file, and from which profiles."""
+        """Costs for a file's evaluation, and the profiles behind them."""
         rules = "true rules on the measured tables" if self.costs == "taylor" else "Galvatron's own model"
         modes = {"--time_mode": self.time_mode, "--memory_mode": self.memory_mode}
         named = "".join(f" {flag} {mode}" for flag, mode in modes.items() if mode is not None)
@@ -68,17 +68,17 @@ class LayerwiseRequest:
         return f"{rules} (--costs {self.costs}{named}), profiles of {folders}"
 
     def job(self, world: int, layers: int, names: Sequence[str] = ()) -> LayerwiseJob:
-        """The job on so many ranks.
+        """Job on this number of ranks.
 
         Parameters
         ----------
         names : sequence of str
-            The kinds of layers that have costs, in model order.
+            Kinds of layers that have costs, in model order.
 
         Raises
         ------
         InputError
-            When layers are not told for each of them.
+            When the number of layers is not given for each of them.
         """
         counts = self.by_kind or (layers,)
         if names and len(names) != len(counts):
@@ -99,7 +99,7 @@ class LayerwiseRequest:
         )  # fmt: skip
 
     def provider(self, folder: ProfileFolder, world: int, layers: int) -> tuple[CostProvider, tuple[str, ...]]:
-        """The source of costs, and its warnings.
+        """Source of costs, and its warnings.
 
         Raises
         ------
@@ -116,18 +116,18 @@ class LayerwiseRequest:
 
 @dataclass(frozen=True)
 class CheckedFile:
-    """A strategy file, checked.
+    """Checked strategy file.
 
     Parameters
     ----------
     file : StrategyFile
     found : LayerwiseCheck
     formula_s : float or None
-        The step by Galvatron's own formula, s; None where the plan does not hold together.
+        Step by Galvatron's formula, s; None where the plan is inconsistent.
     memory : MemorySettings
     warnings : tuple of str
     costs : str
-        What it was priced with.
+        Costs that it was evaluated with.
     """
 
     file: StrategyFile
@@ -139,11 +139,11 @@ class CheckedFile:
 
     @property
     def plan(self) -> LayerwisePlan:
-        """The plan that the file holds."""
+        """Plan in the file."""
         return self.file.plan
 
     def to_dict(self) -> Mapping[str, Any]:
-        """As plain data."""
+        """Check as plain data."""
         whole = self.formula_s is not None
         return {
             "step_s": self.found.step_s if whole else None,
@@ -158,12 +158,12 @@ class CheckedFile:
 
 
 def check_file(path: Path, request: LayerwiseRequest, world: int | None = None) -> CheckedFile:
-    """Price a strategy file, a user's own or a rival's, and hold it to its memory.
+    """Evaluate a strategy file, a user's own or a rival's, and check its memory.
 
     Parameters
     ----------
     world : int, optional
-        Ranks, where the file does not say them.
+        Ranks, where the file does not state them.
 
     Raises
     ------
@@ -184,7 +184,7 @@ def check_file(path: Path, request: LayerwiseRequest, world: int | None = None) 
 
 
 def plan_formula_s(job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvider) -> float | None:
-    """A plan's step by Galvatron's own formula, s; None with several interleaves, which it does not know."""
+    """Step of a plan by Galvatron's formula, s; None with several virtual stages, which it does not know."""
     if plan.interleaves > 1:
         return None
     setting = Setting(

@@ -1,4 +1,4 @@
-"""The files of a layer-wise search: the strategy file, the result for programs, page, trace and picture."""
+"""Files of a layer-wise search: the strategy file, the result for programs, page, trace and picture."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ OURS, THEIRS = "this plan", "Galvatron's plan"
 
 @dataclass(frozen=True)
 class Wanted:
-    """The files that are asked for.
+    """Requested files.
 
     Parameters
     ----------
     strategy : Path or None
-        The strategy file, or a folder for it; None: `FOLDER`.
+        Strategy file, or a folder for it; None: `FOLDER`.
     form : str or None
         ``hetu`` or ``paddle``; None: that of the profiles.
     result, page, trace, picture : Path or None
     model : Path or None
         The plan's outer choice as a MILP.
     batch_settled : bool
-        One batch was given, which Hetu's name of the file says.
+        Whether one batch was given, which Hetu's name of the file states.
     """
 
     strategy: Path | None = None
@@ -56,7 +56,7 @@ class Wanted:
         Raises
         ------
         InputError
-            Names the flag.
+            With the flag.
         """
         for path, flag in (
             (self.result, "--result_json"), (self.page, "--html"), (self.trace, "--trace"), (self.picture, "--png"),
@@ -67,12 +67,12 @@ class Wanted:
 
 
 def write_outputs(searched: SearchedJob, wanted: Wanted) -> tuple[dict[str, str], list[str]]:
-    """Write what is asked for and can be written.
+    """Write the files that are requested and can be written.
 
     Returns
     -------
     dict, list
-        Path of every file by role, and what could not be said.
+        Path of every file by role, and the facts that no file can state.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def write_outputs(searched: SearchedJob, wanted: Wanted) -> tuple[dict[str, str]
 
 
 def strategy_place(searched: SearchedJob, wanted: Wanted, form: str) -> Path:
-    """Where the strategy goes, named as the launcher's own search names it (search_engine.py:779-785 of Hetu's)."""
+    """Path of the strategy, named as the launcher's search names it (search_engine.py:779-785 of Hetu's)."""
     place = wanted.strategy or FOLDER
     if place.suffix == ".json":
         return place
@@ -148,7 +148,7 @@ def _write_views(searched: SearchedJob, wanted: Wanted, files: dict[str, str]) -
 
 
 def page_facts(searched: SearchedJob) -> PageFacts:
-    """The head of a search's page."""
+    """Head of a search's page."""
     result, job = searched.result, searched.job
     plan, found = result.plan, searched.found
     assert plan is not None and found is not None
@@ -172,7 +172,7 @@ def page_facts(searched: SearchedJob) -> PageFacts:
 
 
 def rival_text(searched: SearchedJob) -> str:
-    """Galvatron's own plan in a sentence; empty without one."""
+    """Galvatron's plan in a sentence; empty without one."""
     rival, result = searched.rival, searched.result
     if rival is None:
         return ""
@@ -211,7 +211,7 @@ def _tried(searched: SearchedJob) -> PageTable:
 
 
 def found_pairs(searched: SearchedJob) -> list[tuple[str, str]]:
-    """What a search found, a name and a sentence each."""
+    """Results of a search, a name and a sentence each."""
     result = searched.result
     pairs = []
     if result.plan is not None:

@@ -30,23 +30,23 @@ def profiled_steps(text: str) -> tuple[int, int]:
 
 
 def layerwise_script(strategy: Path, script: Path, target: Path, steps: tuple[int, int] | None = None) -> str:
-    """The text of a script that trains a strategy file's plan.
+    """Text of a script that trains a strategy file's plan.
 
     Parameters
     ----------
     strategy : Path
-        The strategy file, in Paddle's form.
+        Strategy file, in Paddle's form.
     script : Path
         A script that trains the same model.
     target : Path
-        Where it will lie. The strategy file is named from where the script is started (`PaddleScript.start_folder`).
+        Path of the result. The strategy file is named from where the script is started (`PaddleScript.start_folder`).
     steps : tuple of int, optional
         First and last step whose pipeline jobs the workers log.
 
     Raises
     ------
     InputError
-        When one of the files is wrong, or the script cannot say what it has to.
+        When one of the files is wrong, or the script cannot state the plan.
     """
     found = read_strategy(strategy)
     if found.form != PADDLE:

@@ -1,4 +1,4 @@
-"""A layer-wise search from profiles or estimates: the best plan, Galvatron's own beside it, both priced alike."""
+"""Layer-wise search from profiles or estimates: the best plan, and Galvatron's own under the same costs."""
 
 from __future__ import annotations
 
@@ -41,25 +41,25 @@ HETU, PADDLE = "hetu", "paddle"
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """A search that is asked for.
+    """A requested search.
 
     Parameters
     ----------
     of : LayerwiseRequest
-        The job and its costs.
+        Job and its costs.
     world : int
     layers : tuple of int or None
         By kind, in model order; None: as the model of the estimate has them.
     space : OuterSpace
     zeros : tuple of int or None
-        ZeRO stages of replicated layers; None: as the launcher's own search looks at.
+        ZeRO stages of replicated layers; None: those of the launcher's own search.
     device : str, DeviceSpec or None
         Of the estimate.
     gap : float
     time_limit : float or None
         Seconds.
     rival : bool
-        Galvatron's own plan is searched too.
+        Whether Galvatron's plan is searched too.
     model : ModelSpec or None
         Of the estimate, where it is read already; else `of` names it.
     workers : int
@@ -81,16 +81,16 @@ class SearchRequest:
 
 @dataclass(frozen=True)
 class Rival:
-    """What Galvatron's own search plans for the job, priced as ours.
+    """Plan of Galvatron's own search for the job, with our costs.
 
     Parameters
     ----------
     plan : LayerwisePlan
     found : LayerwiseCheck
     formula_s : float
-        What its own formula says of the step, s.
+        Step by its own formula, s.
     seconds : float
-        What its search took here.
+        Time of its search here.
     """
 
     plan: LayerwisePlan
@@ -101,21 +101,21 @@ class Rival:
 
 @dataclass(frozen=True)
 class SearchedJob:
-    """A search and what it found.
+    """A search and its results.
 
     Parameters
     ----------
     job : LayerwiseJob
     provider : CostProvider
     launcher : str
-        ``hetu`` or ``paddle``: whose strategy file says the plan.
+        ``hetu`` or ``paddle``: the form of the strategy file.
     model : str
     cluster : Cluster or None
     result : SearchResult
     found : LayerwiseCheck or None
-        The plan played and walked by the checker; None without a plan.
+        The checker's simulation and check of the plan; None without a plan.
     formula_s : float or None
-        The plan's step by Galvatron's formula, s.
+        Step of the plan by Galvatron's formula, s.
     rival : Rival or None
     assumed : tuple of str
     """
@@ -132,7 +132,7 @@ class SearchedJob:
     assumed: tuple[str, ...] = field(default=())
 
     def to_dict(self) -> Mapping[str, Any]:
-        """As plain data."""
+        """Search as plain data."""
         result, plan = self.result, self.result.plan
         return {
             "model": self.model,
@@ -165,7 +165,7 @@ def status_of(searched: SearchedJob) -> str:
 
 
 def plan_record(plan: LayerwisePlan) -> dict[str, Any]:
-    """A plan as plain data."""
+    """Plan as plain data."""
     return {
         "stages": plan.stages,
         "interleaves": plan.interleaves,
@@ -179,7 +179,7 @@ def plan_record(plan: LayerwisePlan) -> dict[str, Any]:
 
 
 def tried_record(tried: Tried) -> dict[str, Any]:
-    """What became of one outer choice, as plain data."""
+    """Outcome of one outer choice, as plain data."""
     outer, solution = tried.outer, tried.solution
     return {
         "global_batch": outer.global_batch,
@@ -213,14 +213,14 @@ def search_job(
     moved: Callable[[int, str], None] | None = None,
     budget: TimeBudget | None = None,
 ) -> SearchedJob:
-    """Search a job's best layer-wise plan, check it, and lay Galvatron's own beside it.
+    """Search a job's best layer-wise plan, check it, and add Galvatron's own for comparison.
 
     Parameters
     ----------
     tell, moved : callable, optional
-        As of `search`.
+        As in `search`.
     budget : TimeBudget, optional
-        The time of the whole command; where it is left out, the request's time limit counts from here.
+        Time of the whole command; where it is omitted, the request's time limit counts from here.
 
     Raises
     ------
@@ -267,7 +267,7 @@ class _PricedJob:
 
 
 def _priced(request: SearchRequest) -> _PricedJob:
-    """The job and its source of costs."""
+    """Job and its source of costs."""
     of = request.of
     if of.costs == ESTIMATE:
         return _estimated(request)
@@ -337,7 +337,7 @@ def _estimated(request: SearchRequest) -> _PricedJob:
 
 
 def _rival(request: SearchRequest, priced: _PricedJob, space: OuterSpace, stopper: Stopper) -> Rival | None:
-    """Galvatron's own plan of the same space, on its own costs, then priced as ours; None where it has none."""
+    """Galvatron's plan of the same space, on its own costs, then with ours; None where it has none."""
     assert priced.folder is not None
     stopper.check()
     began = time.monotonic()
@@ -358,7 +358,7 @@ def _rival(request: SearchRequest, priced: _PricedJob, space: OuterSpace, stoppe
         one_for_all=space.one_for_all, paddle=paddle,
     )  # fmt: skip
     limits = replace(space.limits, by_replicas=False, all_degrees=False, offload=False)
-    # Degrees up to 8 are what its search looks at where nothing else is said.
+    # Its search considers degrees up to 8 by default.
     limits = replace(
         limits, most_tp=limits.most_tp or 8, most_sp=limits.most_sp or 8, most_stages=limits.most_stages or 8
     )
@@ -383,7 +383,7 @@ def _rival(request: SearchRequest, priced: _PricedJob, space: OuterSpace, stoppe
 
 
 def _as_run(plan: LayerwisePlan, zeros: tuple[int, ...]) -> LayerwisePlan:
-    """A plan of Hetu's search as its runtime runs it: one default for all layers that are not ZeRO-3."""
+    """Plan of Hetu's search as its runtime runs it: one default for all layers that are not ZeRO-3."""
     default = next((zero for zero in zeros if zero != 3), 0)
 
     def run(layer: LayerStrategy) -> LayerStrategy:

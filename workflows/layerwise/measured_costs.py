@@ -1,4 +1,4 @@
-"""Costs of a job by strategy from a folder of profiles: which profiles serve, what is missing, the table."""
+"""Costs of a job by strategy from a folder of profiles: the usable profiles, the missing ones, the table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROVIDERS = ("taylor", "galvatron")
 
 @dataclass(frozen=True)
 class CostRequest:
-    """What a table of costs is asked for.
+    """Request for a table of costs.
 
     Parameters
     ----------
@@ -34,13 +34,13 @@ class CostRequest:
     layers : int
         Layers of the model.
     model : str or None
-        The model's name or a part of it.
+        Name of the model or a part of it.
     provider : str
         One of `PROVIDERS`.
     time_mode, memory_mode : str or None
         Galvatron's modes; None: as the profiles allow.
     by_bandwidth : bool
-        Of its port to Paddle: collectives among TP ranks by bandwidth (``--sp_space tp``).
+        Option of its port to Paddle: collectives among TP ranks by bandwidth (``--sp_space tp``).
     """
 
     world: int
@@ -55,7 +55,7 @@ class CostRequest:
 
 @dataclass(frozen=True)
 class CostAnswer:
-    """A table of costs.
+    """Table of costs.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class CostAnswer:
     ends : mapping of str to EndCosts
         Of embedding and head, by the strategy's name.
     left_out : tuple of str
-        Strategies without a cost, each with what it lacks.
+        Strategies without a cost, each with the missing figure.
     warnings : tuple of str
     """
 
@@ -76,7 +76,7 @@ class CostAnswer:
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Table as plain data."""
         return {
             "title": self.title,
             "layers": [asdict(row) | {"name": row.strategy.name} for row in self.rows],
@@ -87,7 +87,7 @@ class CostAnswer:
 
 
 def model_laws(model: MeasuredModel) -> ModelLaws:
-    """The laws of a model that has both profiles.
+    """Laws of a model that has both profiles.
 
     Raises
     ------
@@ -108,7 +108,7 @@ def model_laws(model: MeasuredModel) -> ModelLaws:
 
 
 def known_laws(model: MeasuredModel) -> tuple[Law, ...]:
-    """The laws of a model's times; none where a profile is missing or raw runs tell no layer."""
+    """Laws of a model's times; none where a profile is missing or raw runs do not determine a layer."""
     try:
         return model_laws(model).laws
     except InputError:
@@ -116,7 +116,7 @@ def known_laws(model: MeasuredModel) -> tuple[Law, ...]:
 
 
 def answer_costs(folder: ProfileFolder, request: CostRequest) -> CostAnswer:
-    """The costs of a layer under every strategy of a stage, and of embedding and head under the same.
+    """Costs of a layer under every strategy of a stage, and of embedding and head under the same.
 
     Raises
     ------
@@ -139,16 +139,16 @@ def costs_of(
     warnings: tuple[str, ...] = (),
     source: Path | None = None,
 ) -> CostAnswer:
-    """The table that one source of costs gives.
+    """Table of one source of costs.
 
     Parameters
     ----------
     of : str
         Model and cluster, for the title.
     modes : str
-        How the source was asked, for the title.
+        Modes of the source, for the title.
     source : Path or None
-        The folder at fault where none of the strategies can be costed.
+        Folder at fault where none of the strategies can be costed.
 
     Raises
     ------
@@ -180,7 +180,7 @@ def costs_of(
 def provider_of(
     folder: ProfileFolder, model: MeasuredModel, request: CostRequest
 ) -> tuple[CostProvider, str, tuple[str, ...]]:
-    """The source of costs, its modes for the title, and its warnings.
+    """Source of costs, its modes for the title, and its warnings.
 
     Raises
     ------
@@ -215,7 +215,7 @@ def provider_of(
 
 
 def folder_record(folder: ProfileFolder) -> dict[str, Any]:
-    """What some folders hold, as plain data."""
+    """Contents of some folders, as plain data."""
     return {
         "folders": [str(each) for each in folder.folders],
         "clusters": [
@@ -241,7 +241,7 @@ def folder_record(folder: ProfileFolder) -> dict[str, Any]:
 
 
 def is_folder(paths: list[Path]) -> bool:
-    """Whether folders are meant, and not one strategy file.
+    """Return whether folders are meant, and not one strategy file.
 
     Raises
     ------
