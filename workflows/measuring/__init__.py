@@ -1,4 +1,4 @@
-"""What was measured: devices calibrated, runs kept in a store, hardware, models and operators profiled.
+"""Measurements: devices calibrated, runs kept in a store, hardware, models and operators profiled.
 
-Imports what lies below.
+Imports the packages below it.
 """

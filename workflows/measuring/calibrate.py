@@ -32,7 +32,7 @@ from taylor.workflows.statement.planned_step import planned_step_ms
 from taylor.workflows.statement.schedules import require_start
 
 TABLE = "measured.csv"
-"""The table of runs in a folder."""
+"""Table of runs in a folder."""
 MAX_ROWS = 10_000
 MAX_MS = 1e12
 CONFIGURATIONS = (".yaml", ".yml", ".sh", ".toml", ".json")
@@ -40,22 +40,22 @@ CONFIGURATIONS = (".yaml", ".yml", ".sh", ".toml", ".json")
 
 @dataclass(frozen=True)
 class CalibrateOptions:
-    """What to fit to what.
+    """Source and target of a fit.
 
     Parameters
     ----------
     source : Path
-        A table of runs, a folder that holds one as `TABLE`, or a folder of profiles.
+        Table of runs, a folder with one as `TABLE`, or a folder of profiles.
     configs : Path or None
-        Of profiles: the folder of the configurations that were profiled.
+        For profiles: the folder of the configurations that were profiled.
     device : str or None
-        The registered device, or its file; what the table names when left out.
+        Registered device, or its file; the table's device when omitted.
     group : str or None
-        Only the runs whose ``set`` it is.
+        Only runs with this ``set``.
     stack, name : str
-        The software that the runs used; what the fitted device is called. Made of the runs where they are empty.
+        Software that the runs used, and name of the fitted device. Made from the runs where they are empty.
     output : Path or None
-        Where the device is written; None leaves it out.
+        Path of the device; None writes none.
     """
 
     source: Path
@@ -77,7 +77,7 @@ class Run:
     file : Path
         Its configuration.
     step_ms, peak_mib : float or None
-        What was measured of it.
+        Measurements of it.
     """
 
     file: Path
@@ -89,12 +89,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """The fit, the file that holds it, and how far the memory of the runs is off.
+    """The fit, its file, and the memory errors of the runs.
 
     Parameters
     ----------
     memory_errors : tuple of float
-        Told over measured peak memory, less one, of the runs that tell it.
+        Predicted over measured peak memory, less one, of the runs that have both.
     """
 
     fit: Calibration
@@ -108,7 +108,7 @@ def calibrate_device(options: CalibrateOptions) -> Calibrated:
     Raises
     ------
     InputError
-        When the source cannot be read, names several devices, or holds no run that tells a time.
+        When the source cannot be read, names several devices, or has no run with a time.
     """
     if options.source.is_file() or (options.source / TABLE).is_file():
         device, measured, memory = _from_table(options)
@@ -127,7 +127,7 @@ def calibrate_device(options: CalibrateOptions) -> Calibrated:
 
 
 def read_runs(path: Path) -> list[Run]:
-    """A table of runs: columns ``file`` and ``step_ms``; ``peak_mib``, ``device`` and ``set`` where they are there.
+    """Table of runs: columns ``file`` and ``step_ms``; optionally ``peak_mib``, ``device`` and ``set``.
 
     In place of a number ``step_ms`` may name a ``cluster_step_trace_time.csv`` of msprof-analyze.
 
@@ -165,7 +165,7 @@ def read_runs(path: Path) -> list[Run]:
 
 
 def _step_ms(row: dict[str, str], where: str, table: Path) -> float | None:
-    """The step of a run: a number, or the table of msprof-analyze that shows it."""
+    """Step of a run: a number, or that of msprof-analyze's table."""
     text = (row.get("step_ms") or "").strip()
     if text.lower().endswith(".csv") and "\0" not in text:
         return cluster_step_ms(table.parent / text)
@@ -187,7 +187,7 @@ def _figure(row: dict[str, str], column: str, where: str, table: Path) -> float 
 
 
 def step_measured(name: str, config: TrainingConfig, step_ms: float) -> Measured:
-    """A measured step of a configuration: predicted with the file's own plan, else the even one.
+    """Measured step of a configuration: predicted with the plan in the file, else the even one.
 
     Raises
     ------
@@ -206,7 +206,7 @@ def step_measured(name: str, config: TrainingConfig, step_ms: float) -> Measured
 
 
 def ratio_measured(name: str, config: TrainingConfig, ratios: TimeRatios, missing: Sequence[str]) -> list[Measured]:
-    """The times of a layer and of the head that a profile shows, each as a measurement."""
+    """Times of a layer and of the head in a profile, each as a measurement."""
     unit = ratios.unit_ms
     if unit is None:
         return []
@@ -313,14 +313,14 @@ def _from_profiles(options: CalibrateOptions) -> tuple[DeviceSpec, list[Measured
 
 
 def _peak_mib(config: TrainingConfig, device: DeviceSpec) -> float:
-    """What the heaviest stage allocates, MiB, without the runtime's own buffers."""
+    """Allocated memory of the heaviest stage, MiB, without the runtime's own buffers."""
     plan = config.plan or config.even_plan(config.strategy)
     stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
     return max(allocated_mib(stage, config.model, config.rules, device) for stage in stages)
 
 
 def _hashable(job: tuple[object, ...]) -> Hashable:
-    """The job itself where it can be a key, else its text."""
+    """Job itself where it can be a key, else its text."""
     try:
         hash(job)
     except TypeError:
@@ -329,7 +329,7 @@ def _hashable(job: tuple[object, ...]) -> Hashable:
 
 
 def _comments(fit: Calibration, before: DeviceSpec) -> list[str]:
-    """What a reader of the file should know of it."""
+    """Facts for a reader of the file."""
     lines = [f"Fitted by `taylor calibrate` to {len(fit.runs)} measurements, from {before.name}: {fit.moved}."]
     if (error := fit.median_error("left_out")) is not None:
         lines.append(f"Median error of runs left out of the fit: {100 * error:.1f} %.")
@@ -342,5 +342,5 @@ def _comments(fit: Calibration, before: DeviceSpec) -> list[str]:
 
 
 def memory_sentence(errors: Sequence[float]) -> str:
-    """How far told peaks lie from measured ones."""
+    """Errors of predicted peaks against measured ones."""
     return f"peak memory of {len(errors)} runs: median error {100 * median(map(abs, errors)):.1f} %, not fitted"

@@ -1,4 +1,4 @@
-"""Fits a device to what a store of results holds of measured runs, or to any other source of them."""
+"""Fits a device to the measured runs of a store of results, or to any other source of them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def calibrate_from(source: str, options: CalibrateOptions) -> Calibrated:
     Parameters
     ----------
     source : str
-        A store, or what `calibrate_device` takes.
+        A store, or a source for `calibrate_device`.
 
     Raises
     ------
     InputError
-        When it holds no measured run.
+        When it has no measured run.
     """
     if not is_database(source):
         return calibrate_device(options)

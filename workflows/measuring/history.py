@@ -1,4 +1,4 @@
-"""The store of results: every run with its inputs, its plans and figures, and what was measured of them later."""
+"""Store of results: every run with its inputs, its plans and figures, and later measurements of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # an evaluation loads no tables
     from taylor.workflows.showing.planned_file import PlannedFile
 
 FILE = "history.sqlite"
-"""The store of a folder of results where no other is named."""
+"""Store of a folder of results where no other is named."""
 
 NO_STORE = "none"
 
@@ -52,16 +52,16 @@ _TABLES = (
 
 @dataclass(frozen=True)
 class Plan:
-    """A plan of a run, with what was measured of it last.
+    """Plan of a run, with its last measurement.
 
     Parameters
     ----------
     number : int
         Its place in the run, from 1.
     strategy : str
-        The degrees.
+        Degrees.
     step_ms, measured_ms : float or None
-        Told, and measured.
+        Predicted, and measured.
     name : str
         Of its configuration.
     """
@@ -80,14 +80,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Run:
-    """A run of a command, its plans the best first.
+    """Run of a command, its plans the best first.
 
     Parameters
     ----------
     at : str
-        When it ended, UTC.
+        End of the run, UTC.
     count : int
-        Plans; `plans` may hold fewer.
+        Number of plans; `plans` may have fewer.
     """
 
     id: str
@@ -104,21 +104,21 @@ class Run:
 
 @dataclass(frozen=True)
 class Store:
-    """A store of results.
+    """Store of results.
 
     Parameters
     ----------
     url : str
         As `open_database` takes it.
     field : str
-        The flag that names it.
+        Flag that names it.
     """
 
     url: str
     field: str = "--store"
 
     def ensure(self) -> None:
-        """Make the tables where they are missing: what cannot be written is refused before there is work to lose.
+        """Make the tables where they are missing: an unwritable store is refused before there is work to lose.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class Store:
         model, device : str
             Only runs whose model or device has this in its name.
         plans : int
-            How many of each run's plans to read, the best.
+            Number of each run's plans to read, the best.
         """
         wanted = [f"%{text.lower()}%" for text in (model, device)]
         with self._open(write=False) as database:
@@ -179,12 +179,12 @@ class Store:
             return _run(database, self._named(database, name), plans)
 
     def result(self, name: str, number: int = 1) -> Result:
-        """A plan as the result of its solve.
+        """Plan as the result of its solve.
 
         Raises
         ------
         InputError
-            When there is none, or it is a row of a ranking, which holds no problem.
+            When there is none, or it is a row of a ranking, which has no problem.
         """
         text, _ = self._cells(name, number, "result")
         told = json.loads(text)
@@ -209,7 +209,7 @@ class Store:
     def measure(
         self, name: str, number: int, *, step_ms: float | None, peak_mib: float | None = None, source: str = ""
     ) -> None:
-        """Store what was measured of a plan.
+        """Store a measurement of a plan.
 
         Raises
         ------
@@ -226,12 +226,12 @@ class Store:
             database.do(_insert("taylor_measured", row), list(row.values()))
 
     def write_measured(self, folder: Path, *, device: str | None = None) -> int:
-        """Write what was measured as a table of runs with its configurations (``measured.csv``), as calibration reads.
+        """Write the measurements as a table of runs with its configurations (``measured.csv``), as calibration reads.
 
         Parameters
         ----------
         device : str, optional
-            Only what ran on this one, by its name.
+            Only runs on this one, by its name.
 
         Returns
         -------
@@ -248,7 +248,7 @@ class Store:
         for number, (run, plan, step, peak, on, name, text) in enumerate(rows):
             if device is not None and on != device:
                 continue
-            # The name comes from a store that others may write: only its ending is taken.
+            # The name comes from a store that others may write: only its ending is used.
             file = f"{number}-{run}-{plan}{Path(name).suffix if Path(name).suffix in SUFFIXES else '.yaml'}"
             write_atomic(folder / file, text)
             lines.append(f"{file},{step or ''},{peak or ''},{on}")
@@ -373,7 +373,7 @@ def _run(database: Database, name: str, plans: int) -> Run:
 
 
 def _with_plan(planned: PlannedFile) -> str | None:
-    """The configuration with the plan that was found, whether or not it was written anywhere."""
+    """Configuration with the plan found, whether or not it was written anywhere."""
     written = planned.files.get("config")
     if written is not None or planned.own is planned.solution:
         return _text(Path(written or planned.config.path))

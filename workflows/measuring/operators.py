@@ -1,4 +1,4 @@
-"""The operator base filled from folders of profiles, merged, exported, and summed up."""
+"""Operator base, filled from folders of profiles, merged, exported, and summed up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from taylor.parsers.profiles.operators import read_operators
 
 @dataclass(frozen=True)
 class FilledProfile:
-    """One rank's profile, taken in, known before, or left out for a reason."""
+    """Profile of one rank: added, known before, or rejected for a reason."""
 
     path: Path
     taken: int = 0
@@ -31,12 +31,12 @@ class FilledProfile:
 
 @dataclass(frozen=True)
 class OriginSummary:
-    """What a base knows of one device and its software.
+    """Content of a base for one device and its software.
 
     Parameters
     ----------
     samples, rejected : int
-        Taken in, and left out, by rule and in all.
+        Added, and rejected, by rule and in all.
     lines : mapping
         By ("type" or "core", name).
     """
@@ -49,12 +49,12 @@ class OriginSummary:
 
 
 def fill_base(base: OperatorBase, folders: Sequence[Path], origin: Origin) -> list[FilledProfile]:
-    """Take the profiles below folders in; those without shapes are left out, with the reason.
+    """Add the profiles below folders; those without shapes are rejected, with the reason.
 
     Raises
     ------
     InputError
-        When a folder holds no profile.
+        When a folder has no profile.
     """
     return [_fill(base, source.path, origin) for folder in folders for source in rank_sources(folder)]
 
@@ -76,7 +76,7 @@ def _fill(base: OperatorBase, place: Path, origin: Origin) -> FilledProfile:
 
 
 def summaries(base: OperatorBase) -> list[OriginSummary]:
-    """What the base knows, by origin."""
+    """Content of the base, by origin."""
     found = []
     for origin in sorted(base.origins()):
         times = base.times(origin)

@@ -1,4 +1,4 @@
-"""Profiles the hardware: writes what measures it, runs it where asked, and writes the tables of what was measured."""
+"""Profiles the hardware: writes the measuring script, runs it on request, and writes the tables of results."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ PLAN, MEASURED = "plan.json", "measured.json"
 
 @dataclass(frozen=True)
 class HardwareProfileOptions:
-    """A plan, and what is done with it.
+    """A plan, and its execution.
 
     Parameters
     ----------
     run : bool
-        Measure here, on one node; else write the script that does on every node, and the tables of what is there.
+        Whether to measure here, on one node; else write the script for every node, and the tables of existing results.
     device : str or None
-        The registered device, or its file, whose figures are replaced by measured ones.
+        Registered device, or its file, whose figures are replaced by measured ones.
     timeout_s : float
-        Longest that all measurements may take.
+        Longest time of all measurements.
     """
 
     plan: HardwarePlan
@@ -50,7 +50,7 @@ class HardwareProfileOptions:
 
 @dataclass(frozen=True)
 class HardwareProfiled:
-    """What was measured, what is still missing, and the files."""
+    """Results, missing measurements, and the files."""
 
     samples: dict[str, Sample]
     missing: tuple[str, ...]
@@ -58,12 +58,12 @@ class HardwareProfiled:
 
     @property
     def disturbed(self) -> dict[str, str]:
-        """Why which measurements are not to be trusted."""
+        """Measurements that are not to be trusted, with the reason."""
         return {key: one.disturbed for key, one in self.samples.items() if one.disturbed}
 
 
 def profile_hardware(options: HardwareProfileOptions) -> HardwareProfiled:
-    """Measure a cluster, or write the script that does, and the tables of what has been measured so far.
+    """Measure a cluster, or write the script that does, and the tables of existing results.
 
     Raises
     ------
@@ -97,12 +97,12 @@ def profile_hardware(options: HardwareProfileOptions) -> HardwareProfiled:
 
 
 def require_torch(command: str) -> None:
-    """Refuse to go on without torch.
+    """Refuse to continue without torch.
 
     Raises
     ------
     InputError
-        With what installs it.
+        With the command that installs it.
     """
     if importlib.util.find_spec("torch") is None:
         cure = "pip install 'taylor-parallel[torch]', or the build of your card"
@@ -110,7 +110,7 @@ def require_torch(command: str) -> None:
 
 
 def run_ranks(module: str, arguments: Sequence[str], world: int, folder: Path, timeout_s: float) -> None:
-    """Run a module as so many ranks on this machine, to their end; ended together when one fails or we are.
+    """Run a module as this number of ranks on this machine, to their end; all end when one fails or we do.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def _free_port() -> int:
 
 
 def _script(plan: HardwarePlan, folder: Path) -> str:
-    """What measures on every node, under torchrun."""
+    """Script that measures on every node, under torchrun."""
     import shlex
 
     return f"""#!/bin/bash
@@ -168,7 +168,7 @@ torchrun --nnodes {plan.nodes} --nproc_per_node {plan.per_node} \\
 
 
 def tell(profiled: HardwareProfiled) -> None:
-    """Log what is missing or disturbed."""
+    """Log missing and disturbed measurements."""
     for key, why in profiled.disturbed.items():
         log.warning("%s: disturbed (%s); it is measured again when the command is", key, why)
     if profiled.missing:

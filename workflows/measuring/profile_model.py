@@ -1,4 +1,4 @@
-"""Profiles a model's layers: runs the user's own training command, or built-in layers, with two numbers of layers."""
+"""Profiles a model's layers: runs the user's training command, or built-in layers, with two numbers of layers."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ from taylor.workflows.measuring.profile_hardware import require_torch, run_ranks
 
 WORKER = "taylor.profiling.measuring.model_worker"
 PLACES = ("layers", "batch", "length", "tp", "recompute")
-"""What a user's command says in braces."""
+"""Names in braces in a user's command."""
 TIME_PATTERN = r"elapsed time per iteration \(ms\): ([0-9.]+)"
 STATES_PATTERN = r"\| allocated: ([0-9.]+)"
 PEAK_PATTERN = r"max allocated: ([0-9.]+)"
-"""As Megatron-LM prints them (megatron/training/training.py, megatron/training/utils.py `report_memory`)."""
+"""Patterns of Megatron-LM's output (megatron/training/training.py, megatron/training/utils.py `report_memory`)."""
 WARM = 2
-"""First figures of a log that are thrown away."""
+"""First figures of a log that are discarded."""
 MAX_LOG_BYTES = 64 << 20
 _SHORT_OF_MEMORY = re.compile(rb"out of memory|OutOfMemory|NPU out of memory", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class ModelProfileOptions:
-    """A plan, and who runs it.
+    """A plan, and the command that runs it.
 
     Parameters
     ----------
     command : tuple of str
         The user's command, word by word, with `PLACES` in braces; empty runs the built-in layers.
     time_pattern, states_pattern, peak_pattern : str
-        Where its log says a step's time in ms, what it holds between steps and at most, MiB.
+        Patterns of its log for a step's time in ms, memory between steps and peak memory, MiB.
     """
 
     plan: ModelPlan
@@ -66,7 +66,7 @@ class ModelProfileOptions:
 
 @dataclass(frozen=True)
 class ModelProfiled:
-    """What was measured, what should be known of it, and the files."""
+    """Results, notes on them, and the files."""
 
     samples: Mapping[str, Sample]
     notes: tuple[str, ...]
@@ -83,7 +83,7 @@ def profile_model(options: ModelProfileOptions) -> ModelProfiled:
     Raises
     ------
     InputError
-        When torch is missing, or the command says nothing of layers.
+        When torch is missing, or the command does not name the number of layers.
     OutsideProgramError
         When a run fails for another reason than memory.
     """
@@ -116,7 +116,7 @@ def _measure(
     folder: Path,
     patterns: Sequence[re.Pattern[str]],
 ) -> list[str]:
-    """Measure the runs of one length, or all of them shorter where one runs out of memory; what to know of that."""
+    """Measure the runs of one length, or all shorter ones where one runs out of memory; returns notes on that."""
     wanted = length = runs[0].length
     while True:
         try:
@@ -152,7 +152,7 @@ def _names(run: ModelRun, plan: ModelPlan) -> list[str]:
 
 
 def _built_in(runs: Sequence[ModelRun], options: ModelProfileOptions, kept: Kept, folder: Path) -> None:
-    """Start the ranks once for all runs of one degree; each is kept as soon as it is measured."""
+    """Start the ranks once for all runs of one degree; each is saved as soon as it is measured."""
     place = folder / "run"
     asked = {
         "plan": asdict(options.plan), "runs": [asdict(run) for run in runs], "kept": str(kept.file.resolve()),
@@ -237,7 +237,7 @@ def _patterns(options: ModelProfileOptions) -> tuple[re.Pattern[str], ...]:
 
 
 def lengths_between(least: int | None, most: int | None, step: int | None, fixed: Sequence[int]) -> tuple[int, ...]:
-    """The values of a sweep: fixed ones, else from least to most by steps, both of them in it."""
+    """Values of a sweep: fixed ones, else from least to most by steps, both included."""
     if fixed:
         return tuple(fixed)
     low, high = least or 1, most or least or 1
