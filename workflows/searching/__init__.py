@@ -1,4 +1,4 @@
 """Strategies searched: candidates of a configuration or of a model alone, explained, solved quickly, refined by layer.
 
-Imports `ranking`, `layerwise` and what lies below.
+Imports `ranking`, `layerwise` and the packages below them.
 """

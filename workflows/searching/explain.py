@@ -29,9 +29,9 @@ from taylor.workflows.statement.stated_file import read_for
 
 @dataclass(frozen=True)
 class Explanation:
-    """Why a strategy is or is not a candidate; its memory by stage under the most recompute, MiB.
+    """Reason why a strategy is or is not a candidate; its memory by stage under the most recompute, MiB.
 
-    `measured` is what a dry-run of the same plan saw, of the stages that ran, where a backend sees it.
+    `measured` is the memory in a dry-run of the same plan, of the stages that ran, where a backend measures it.
     """
 
     reasons: tuple[str, ...]
@@ -41,12 +41,12 @@ class Explanation:
 
 
 def describe_rules(options: StrategySearchOptions) -> str:
-    """The rules, one line each, the user's own included."""
+    """Rules, one line each, the user's own included."""
     return list_rules(load_user_rules(options.rules_path))
 
 
 def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
-    """Why one strategy is, or is not, a candidate, and what memory it needs.
+    """Explain why one strategy is, or is not, a candidate, and the memory that it needs.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The best candidates of a ranking, each searched layer by layer on estimates: what a strategy for all gives away."""
+"""Best candidates of a ranking, each searched layer by layer on estimates: the cost of one strategy for all layers."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ from taylor.workflows.searching.search import StrategySearch
 MOST_REFINED = 3
 """Candidates that are refined, the best of those with a plan that fits."""
 TIME_LIMIT_S = 60.0
-"""Of one candidate, where nothing is said."""
+"""Seconds of one candidate by default."""
 FOLDER = "layerwise"
 """Folder, in that of a run, of the plans."""
 
 
 @dataclass(frozen=True)
 class RefinedCandidate:
-    """A candidate, and what strategies by layer make of it.
+    """Candidate, and its result with strategies by layer.
 
     Parameters
     ----------
     name : str
     ranked_ms : float
-        Its step in the ranking, ms: on the costs of its own launcher.
+        Its step in the ranking, ms: on the costs of its launcher.
     searched : SearchedJob or None
     own : LayerwisePlan or None
-        Its ranked plan as a layer-wise one; None where none says its recompute.
+        Its ranked plan as a layer-wise one; None where none states its recompute.
     own_ms : float or None
         Step of that plan on the layer-wise costs, ms.
     own_faults : tuple of str
-        Why that plan would not run, where it would not: it passes the memory under these costs.
+        Reasons why that plan would not run, if any: it exceeds the memory under these costs.
     reason : str
-        Why it is not refined; empty where it is.
+        Reason why it is not refined; empty where it is.
     """
 
     name: str
@@ -83,7 +83,7 @@ class RefinedCandidate:
         ]  # fmt: skip
 
     def to_dict(self) -> Mapping[str, Any]:
-        """As plain data."""
+        """Refinement as plain data."""
         return {
             "candidate": self.name,
             "ranked_ms": self.ranked_ms,
@@ -98,7 +98,7 @@ class RefinedCandidate:
 
 @dataclass(frozen=True)
 class Refinement:
-    """The refined candidates, those left out, what the table needs said, and the files by role."""
+    """Refined candidates, omitted ones, notes for the table, and the files by role."""
 
     refined: tuple[RefinedCandidate, ...]
     left_out: tuple[RefinedCandidate, ...]
@@ -108,12 +108,12 @@ class Refinement:
 
 
 def refine_best(done: StrategySearch, time_limit: float | None = None) -> Refinement:
-    """Search the best candidates of a ranked search layer by layer; their batch, stages and interleaves stay.
+    """Search the best candidates of a ranked search layer by layer; their batch, stages and virtual stages stay.
 
     Parameters
     ----------
     time_limit : float, optional
-        Seconds of each; `TIME_LIMIT_S` where nothing is said.
+        Seconds of each; default `TIME_LIMIT_S`.
     """
     assert done.ranking is not None and done.ranking.folder is not None
     table, folder = done.ranking.table, done.ranking.folder / FOLDER
@@ -150,12 +150,12 @@ def refine_best(done: StrategySearch, time_limit: float | None = None) -> Refine
 
 
 def _refined(done: StrategySearch, row: Mapping[str, Any], time_limit: float) -> RefinedCandidate:
-    """One candidate, searched.
+    """Search one candidate.
 
     Raises
     ------
     InputError
-        When layer-wise costs cannot say it.
+        When layer-wise costs cannot state it.
     """
     config, name = done.config, strategy_text(row)
     dp, tp, pp, cp, vpp, m = (int(row[key]) for key in ("dp", "tp", "pp", "cp", "vpp", "micro_batches"))
@@ -188,12 +188,12 @@ def _refined(done: StrategySearch, row: Mapping[str, Any], time_limit: float) ->
 
 
 def _schedule(config: TrainingConfig, row: Mapping[str, Any]) -> ScheduleSpec:
-    """The candidate's schedule; refuses what layer-wise costs and plans cannot say.
+    """Schedule of the candidate; refuses what layer-wise costs and plans cannot state.
 
     Raises
     ------
     InputError
-        Names the field.
+        With the field.
     """
     for field, what in (("ep", "expert"), ("cp", "context")):
         if row[field] > 1:
@@ -217,9 +217,9 @@ def _schedule(config: TrainingConfig, row: Mapping[str, Any]) -> ScheduleSpec:
 
 
 def _own_plan(config: TrainingConfig, row: Mapping[str, Any], schedule: ScheduleSpec) -> LayerwisePlan | None:
-    """The ranked plan, layer by layer; None where recompute of modules is in it, which no layer-wise plan says.
+    """Ranked plan, layer by layer; None where it recomputes by module, which no layer-wise plan states.
 
-    An optimizer that is split over the replicas is ZeRO-2 here, the least that a layer-wise plan has.
+    A distributed optimizer is ZeRO-2 here, the least that a layer-wise plan has.
     """
     plan = plan_of_row(row)
     if plan is None or any(mode != FULL for mode in plan.recompute):

@@ -1,4 +1,4 @@
-"""A job made of a model alone: stated in a framework's own file, its strategy searched, the best one written."""
+"""Job made of a model alone: stated in a framework's own file, its strategy searched, the best one written."""
 
 from __future__ import annotations
 
@@ -40,60 +40,60 @@ from taylor.workflows.statement.job_facts import degrees_text
 from taylor.workflows.statement.stated_file import read_for
 
 USUAL_BATCH = 1024
-"""Samples a step where nobody says."""
+"""Samples a step by default."""
 
 SOLVED_STRATEGIES = 6
-"""Strategies, the quickest by their first plan, that are solved and compared."""
+"""Strategies, the fastest by their first plan, that are solved and compared."""
 
 RANKED_STRATEGIES = 20
-"""Strategies, the quickest by their first plan, that a ranking of a model's solves."""
+"""Strategies, the fastest by their first plan, that a ranking of a model solves."""
 
 SECONDS_EACH = 6.0
-"""Longest that one of them may take."""
+"""Longest time of one of them."""
 
 SECONDS_CHOSEN = 30.0
-"""Longest that the proof for the one chosen takes where nobody says."""
+"""Longest time of the proof for the chosen one by default."""
 
 QUICK_SHARE = 0.25
-"""Share of a time limit that the quick solves before the choice may take."""
+"""Fraction of a time limit that the quick solves before the choice may take."""
 
 LONG_SEQUENCE = 32_768
 """Tokens of a sample from which on context parallelism is searched too."""
 
 
 NEUTRAL = "json"
-"""The framework of a file that describes a model and its training, and starts none."""
+"""Framework of a file that describes a model and its training, and starts none."""
 
 FRAMEWORKS = (*NEW_FILES, NEUTRAL)
-"""What ``--framework`` takes."""
+"""Values of ``--framework``."""
 
 ASCEND = "ascend"
-"""How the names of Ascend's devices begin."""
+"""Beginnings of the names of Ascend's devices."""
 
 
 @dataclass(frozen=True)
 class ModelJob:
-    """What a model is to be trained on and with.
+    """Model and resources of a training.
 
     Parameters
     ----------
     path : Path
-        The model's configuration.
+        Configuration of the model.
     world_size : int
         Ranks to plan for.
     seq_length, gbs : int or None
-        Tokens a sample and samples a step; the file's own, else usual ones, which is said.
+        Tokens a sample and samples a step; the file's, else usual ones, which are logged.
     fix : mapping of dimension to int
-        Degrees that are given.
+        Given degrees.
     device : str or None
         Name of a registered device.
     margin : MemoryMargin
-        What every device keeps free.
+        Memory that every device keeps free.
     framework : str or None
-        One of `FRAMEWORKS`: what the job runs under, and whose file is written. None: the usual one of the device
+        One of `FRAMEWORKS`: the framework of the job and of the written file. None: the usual one of the device
         that can describe the model.
     allow_illegal : tuple of str
-        Legality rules that are not asked.
+        Legality rules that do not apply.
     """
 
     path: Path
@@ -110,25 +110,25 @@ class ModelJob:
 
     @property
     def name(self) -> str:
-        """What its files are called: like the model's file, or its folder where that is a ``config.json``."""
+        """Name of its files: that of the model's file, or of its folder where that is a ``config.json``."""
         path = self.path.resolve()
         return printable(path.parent.name if path.stem == "config" and path.parent.name else path.stem)
 
 
 def model_file(model: str, output: Path, register_path: Path | None = None) -> Path:
-    """The configuration of a model that is named.
+    """Configuration of a named model.
 
     Parameters
     ----------
     model : str
         A ``config.json`` or a folder with one, or the name of a registered model.
     output : Path
-        Its folder ``jobs`` takes the file that names a registered model.
+        The folder ``jobs`` in it takes the file that names a registered model.
 
     Raises
     ------
     InputError
-        When no such model is registered (the near names are told).
+        When no such model is registered (the message lists similar names).
     """
     path = config_of(Path(model))
     if path.suffix == ".json" or path.is_file():
@@ -140,18 +140,19 @@ def model_file(model: str, output: Path, register_path: Path | None = None) -> P
 def choose_strategy(
     job: ModelJob, how: SolveOptions, workers: int, output: Path, executor: Executor | None = None
 ) -> Path:
-    """Search the strategies of a job, solve the quickest, and write the best of them as a configuration.
+    """Search the strategies of a job, solve the fastest, and write the best of them as a configuration.
 
     Parameters
     ----------
     how : SolveOptions
-        How a strategy is solved; half of its time limit is that of all of them, and each takes `SECONDS_EACH` at most.
+        Settings of a strategy's solve; half of its time limit is for all of them, and each takes `SECONDS_EACH` at
+        most.
     workers : int
         Strategies solved at once.
     output : Path
-        Its folder ``jobs`` takes what is written.
+        The folder ``jobs`` in it takes the files.
     executor : concurrent.futures.Executor, optional
-        Where they are solved, in place of this machine.
+        Executor of the solves, in place of this machine.
 
     Returns
     -------
@@ -170,7 +171,7 @@ def choose_strategy(
     files = write_strategies(job, output, SOLVED_STRATEGIES, how, workers)
     config = read_for(files[0], job.register_path, margin=job.margin)
     device = choose_device(config, job.device, job.register_path).spec
-    # Half of the remaining time goes into the choice, whose solves stand in line for the processes.
+    # Half of the remaining time goes into the choice, whose solves queue for the processes.
     left = budget.part(2 * -(-len(files) // workers))
     limit = SECONDS_EACH if left is None else min(SECONDS_EACH, left)
     each = replace(how, time_limit=limit, workers=1)
@@ -199,21 +200,21 @@ def choose_strategy(
 def write_strategies(
     job: ModelJob, output: Path, most: int, how: SolveOptions = DEFAULT_OPTIONS, workers: int | None = None
 ) -> list[Path]:
-    """Search the strategies of a job and write the quickest by a quick solve, each as a configuration.
+    """Search the strategies of a job and write the fastest by a quick solve, each as a configuration.
 
     Parameters
     ----------
     output : Path
-        Its folder ``jobs`` takes them.
+        The folder ``jobs`` in it takes them.
     most : int
-        How many are written at most.
+        Most files written.
     how, workers
-        How a strategy is solved quickly, and how many at once; as many as there are cores when left out.
+        Settings of the quick solves, and their number at once; the number of cores when omitted.
 
     Returns
     -------
     list of Path
-        The quickest first; all in one folder, which holds no other.
+        The fastest first; all in one folder, which has no other.
 
     Raises
     ------
@@ -245,7 +246,7 @@ def write_strategies(
 
 
 def _place(files: list[Path], name: str) -> int:
-    """Where a file stands among those that were solved, the quickest first."""
+    """Place of a file among those that were solved, the fastest first."""
     return [printable(str(file)) for file in files].index(name)
 
 
@@ -255,12 +256,12 @@ def state_model(job: ModelJob, output: Path) -> Path:
     Parameters
     ----------
     output : Path
-        Its folder ``jobs`` takes it.
+        The folder ``jobs`` in it takes it.
 
     Raises
     ------
     InputError
-        When the model cannot be read, or the framework that is named cannot describe it.
+        When the model cannot be read, or the named framework cannot describe it.
     """
     config = read_for(job.path, job.register_path)
     rules = config.rules if job.seq_length is None else config.rules.replace(seq_length=job.seq_length)
@@ -296,7 +297,7 @@ def per_node(device: DeviceSpec) -> int:
 
 
 def _frameworks(job: ModelJob, config: TrainingConfig, device: DeviceSpec) -> list[NewFile]:
-    """The frameworks to try, the one that is named alone; none for `NEUTRAL`.
+    """Frameworks to try, the named one alone; none for `NEUTRAL`.
 
     Raises
     ------
@@ -319,7 +320,7 @@ def _frameworks(job: ModelJob, config: TrainingConfig, device: DeviceSpec) -> li
 
 
 def _write_new(one: NewFile, new: NewJob, target: Path, register_path: Path | None) -> str | None:
-    """Write a framework's file for a model; what it cannot say of it, where it cannot."""
+    """Write a framework's file for a model; returns the reason where the framework cannot state it."""
     try:
         write_atomic(target, one.text(new))
         written = read_for(target, register_path)
@@ -329,7 +330,7 @@ def _write_new(one: NewFile, new: NewJob, target: Path, register_path: Path | No
 
 
 def _trained(one: NewFile, model: ModelSpec) -> ModelSpec:
-    """What a framework trains of a model."""
+    """Part of a model that a framework trains."""
     if not one.trains_mtp and model.mtp_layers:
         log.warning("%s trains %s without its MTP module", one.title, model.name)
         return model.replace(mtp_layers=0)
@@ -338,7 +339,7 @@ def _trained(one: NewFile, model: ModelSpec) -> ModelSpec:
 
 def _space(job: ModelJob, config: TrainingConfig) -> SearchOptions:
     searched = ["dp", "tp", "pp", "ep", "mbs"]
-    # With more runs of unlike layers a solve of several interleaves is long.
+    # With more runs of unlike layers a solve of several virtual stages is long.
     if len(config.model.layer_counts()) <= FEW_KINDS:
         searched.append("vpp")
     if config.rules.seq_length >= LONG_SEQUENCE:

@@ -35,37 +35,37 @@ from taylor.workflows.statement.options import AskedModules
 from taylor.workflows.statement.stated_file import read_for
 
 LOOK_SECONDS = 20.0
-"""Longest that a quick solve may take; most end within half a second. What is not solved by then keeps its estimate."""
+"""Longest time of a quick solve; most end within half a second. A strategy unsolved by then keeps its estimate."""
 
 
 class _Unwritten(Exception):
-    """The configuration's form cannot say a strategy."""
+    """The configuration's form cannot state a strategy."""
 
 
 @dataclass(frozen=True)
 class QuickSolves:
-    """Solves strategies of one configuration as a ranking looks at its candidates.
+    """Solves strategies of one configuration like a ranking's quick solves.
 
     Parameters
     ----------
     config : TrainingConfig
-        What is searched; its strategy and plan play no part.
+        Configuration that is searched; its strategy and plan are not used.
     modules : AskedModules
-        What the solves may choose by module.
+        Choices by module for the solves.
     how : SolveOptions
-        How the ranking solves; a time limit of its own goes before `LOOK_SECONDS` where it is shorter.
+        Settings of the ranking's solves; a time limit takes precedence over `LOOK_SECONDS` where it is shorter.
     workers : int
         Solves at once, a process each.
     estimated_memory : bool
-        Whether the search's memory is estimated too: only then does a strategy without a plan fall out.
+        Whether the search's memory is estimated too: only then is a strategy without a plan dropped.
     register_path, env_json : Path or None
         Where files name their model, and the environment of their runs.
     store : SolveStore or None
-        Where solves are kept and found again.
+        Store of finished solves.
     allow_illegal : tuple of str
         Legality rules that a strategy may break.
     until : float
-        Time of the monotonic clock after which no solve is begun: what is not solved keeps its estimate.
+        Time of the monotonic clock after which no solve begins: an unsolved strategy keeps its estimate.
     """
 
     config: TrainingConfig
@@ -81,7 +81,7 @@ class QuickSolves:
     until: float = math.inf
 
     def __call__(self, strategies: Sequence[Strategy], limit_mib: float) -> list[SolvedStep]:
-        """The step time of the first plan of each strategy, or why there is none."""
+        """Step time of the first plan of each strategy, or the reason why there is none."""
         found: dict[int, SolvedStep] = {}
         problems: dict[int, PipelineProblem] = {}
         limit = LOOK_SECONDS if self.how.time_limit is None else min(LOOK_SECONDS, self.how.time_limit)
@@ -91,7 +91,7 @@ class QuickSolves:
             try:
                 problems[number] = self._problem(strategy, limit_mib)
             except _Unwritten:
-                found[number] = SolvedStep(None)  # said where the files are written
+                found[number] = SolvedStep(None)  # reported where the files are written
                 continue
             except TaylorError as error:
                 found[number] = SolvedStep(None, str(error) if self.estimated_memory else "")
@@ -120,15 +120,15 @@ class QuickSolves:
         return partial(solve_one, problem, how, None) if time.monotonic() < self.until else None
 
     def _problem(self, strategy: Strategy, limit_mib: float) -> PipelineProblem:
-        """The problem that a ranking states for the strategy's file.
+        """Problem that a ranking states for the strategy's file.
 
-        The file is written and read again: what a launcher derives from the degrees, such as a padded vocabulary, is
-        derived again.
+        The file is written and read again, so that values that a launcher derives from the degrees, such as a padded
+        vocabulary, are derived again.
 
         Raises
         ------
         _Unwritten
-            When the configuration's form cannot say the strategy.
+            When the configuration's form cannot state the strategy.
         TaylorError
             When the strategy has no pipeline problem.
         """

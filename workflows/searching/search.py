@@ -38,7 +38,7 @@ from taylor.workflows.statement.stated_file import read_for
 
 @dataclass(frozen=True)
 class StrategySearchOptions:
-    """What to search and where the results go.
+    """Search space, and paths of the results.
 
     Parameters
     ----------
@@ -49,13 +49,13 @@ class StrategySearchOptions:
     datasets : mapping
         ``dryrun`` and ``profile``: the data set written into the emitted files, where given.
     profile_data : Path or None
-        Folder of profiles, one folder a configuration, whose ratios go before estimates.
+        Folder of profiles, one folder a configuration, whose ratios take precedence over estimates.
     full : bool
-        Go on through ratios, solving, ranking and report.
+        Whether to continue through ratios, solving, ranking and report.
     margin : MemoryMargin
-        What every device keeps free.
+        Memory that every device keeps free.
     modules : AskedModules
-        What the solves may choose by module.
+        Choices by module for the solves.
     """
 
     path: Path
@@ -77,7 +77,7 @@ class StrategySearchOptions:
 
 @dataclass(frozen=True)
 class StrategySearch:
-    """A finished search and its files; `ranking` when it went on to the end."""
+    """Finished search and its files; `ranking` when it ran to the end."""
 
     config: TrainingConfig
     device: DeviceSpec
@@ -155,7 +155,7 @@ def _search(
     for step, count in result.counts.items():
         log.info("strategies %s: %d", step, count)
     siblings = options.output.parent
-    # The files first: where the configuration's form can hold none of them, nothing at all is left behind.
+    # The files first: where the configuration's form can state none of them, nothing remains on disk.
     dryrun_files = emit_yaml(result, config, siblings / "dryrun_yaml", dataset=options.datasets.get("dryrun"))
     candidates_csv = write_candidates_csv(result, options.output / "nd_candidate_config.csv")
     pruned_csv = write_pruned_csv(result, options.output / "pruned.csv")
@@ -205,7 +205,7 @@ def _search(
 
 
 def _tell(options: StrategySearchOptions, facts: JobFacts) -> None:
-    """Say what was read and what is searched, once for all strategies."""
+    """Log the facts read and the search space, once for all strategies."""
     config, space = facts.config, options.space
     ranks = config.strategy.world_size if space.world_size is None else space.world_size
     batch = config.batch_on(ranks) if space.gbs is None else space.gbs
@@ -226,7 +226,7 @@ def _tell(options: StrategySearchOptions, facts: JobFacts) -> None:
 def _measured(
     options: StrategySearchOptions, config: TrainingConfig, device: DeviceSpec, backend: DryRunBackend | None
 ) -> CorrectedPeaks | None:
-    """What dry-runs, earlier or new ones, tell of the strategies' peaks; None where there are none."""
+    """Peaks of the strategies from dry-runs, earlier or new ones; None where there are none."""
     if options.dryrun_data is not None:
         folder = options.dryrun_data
         return replayed_peaks(config, device, options.space, options.rules_path, folder, options.output)

@@ -1,4 +1,4 @@
-"""Memory of a whole search from a few dry-runs, or from the logs of earlier ones, with a table of what was run."""
+"""Memory of a whole search from a few dry-runs, or from the logs of earlier ones, with a table of the runs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from taylor.pipeline.plan import FULL, NONE
 from taylor.register.device import DeviceSpec
 
 MAX_RUNS = 100
-"""Dry-runs of one search at most."""
+"""Most dry-runs of one search."""
 ROOM = 1.3
-"""Strategies up to this share of the limit, by the estimate, are worth a dry-run: the estimate may be high."""
+"""Fraction of the limit, by the estimate, up to which a strategy is worth a dry-run: the estimate may be high."""
 BEYOND = 1.02
-"""Share of the limit that a stage which ran out of memory is taken to need."""
+"""Fraction of the limit that a stage which ran out of memory is assumed to need."""
 PLAN_CSV = "dryrun_plan.csv"
 
 
@@ -45,10 +45,10 @@ def measured_peaks(
     backend: DryRunBackend,
     output: Path,
 ) -> CorrectedPeaks | None:
-    """Dry-run the strategies that tell most about the rest, and write which they were.
+    """Dry-run the strategies that say most about the rest, and write which they were.
 
     Strategies that differ in EP alone form a family; of each, the smallest and the largest EP are run
-    (stage: the heaviest of the even plan by the estimate), quickest families first, up to `MAX_RUNS`.
+    (stage: the heaviest of the even plan by the estimate), fastest families first, up to `MAX_RUNS`.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def replayed_peaks(
     Raises
     ------
     InputError
-        When the folder is missing or holds no log.
+        When the folder is missing or has no log.
     """
     replay = ReplayBackend(folder)
     limit = options.device_limit_mib or config.memory_limit_mib(device)
