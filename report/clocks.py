@@ -23,14 +23,10 @@ def clock_shifts(logs: Sequence[WorkerLog]) -> dict[int, ClockShift]:
     """Shift of every machine, by its number.
 
     Devices are taken in the order of the pipeline: the last device of one machine sends to the first of the next. A
-    forward
-    there begins no sooner than the forward that feeds it ends, a backward the other way round; that gives an interval
-    for
-    the difference of two clocks (as in NTP). A machine whose interval contains 0 keeps its clock; another is moved to
-    the
-    middle of its interval. Where the interval is empty the machines are not neighbours in a pipeline: their clocks stay
-    if
-    their jobs overlap in time at all, else their first jobs are aligned.
+    forward there begins no sooner than the forward that feeds it ends, a backward the other way round; that gives an
+    interval for the difference of two clocks (as in NTP). A machine whose interval contains 0 keeps its clock; another
+    is moved to the middle of its interval. Where the interval is empty the machines are not neighbours in a pipeline:
+    their clocks stay if their jobs overlap in time at all, else their first jobs are aligned.
     """
     machines: dict[int, list[WorkerLog]] = defaultdict(list)
     for log in logs:

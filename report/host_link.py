@@ -53,8 +53,8 @@ def host_transfers(
     """Times of a plan's transfers; None where it moves nothing.
 
     The transfer of a layer begins when its forward has ended, and has to be back before its backward begins. So the
-    transfers
-    of a chunk run one layer's computation later in a forward and one earlier in a backward, one after the other.
+    transfers of a chunk run one layer's computation later in a forward and one earlier in a backward, one after the
+    other.
 
     Parameters
     ----------

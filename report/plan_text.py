@@ -25,8 +25,7 @@ def plan_table(problem: PipelineProblem, solution: Solution, width: int = 80) ->
     """Table of one plan by stage: layers of each kind, recompute, peak memory against the limit.
 
     With several virtual stages a cell lists their numbers in order, ``2+1``. Where that is too wide, the table has
-    their
-    sums, and then the sums of all kinds.
+    their sums, and then the sums of all kinds.
 
     Parameters
     ----------

@@ -26,8 +26,7 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
     """Every task of a plan with its start and end, the memory of every stage over time, the bubble.
 
     Times are in units of one body layer's forward; ``unit_ms`` is the problem's. The end-of-step tail of a stage, where
-    the
-    problem has one, is a task of its own (`OPTIMIZER`), so that the last end is the step time.
+    the problem has one, is a task of its own (`OPTIMIZER`), so that the last end is the step time.
 
     Raises
     ------
@@ -110,8 +109,8 @@ def with_dryrun(timeline: Timeline, stages: Iterable[StageMemory]) -> Timeline:
     """Timeline of a plan with the memory that a dry-run of the same plan saw, task by task.
 
     The curve has a task's peak while it runs, and the live memory from its end on. A dry-run may end where nothing new
-    can
-    appear; later tasks are drawn as the last of their kind: the same rise while they run, the same change by their end.
+    can appear; later tasks are drawn as the last of their kind: the same rise while they run, the same change by their
+    end.
     """
     curves = [MemorySteps(np.zeros(0), np.zeros(0))] * timeline.rows
     for memory in stages:

@@ -38,8 +38,7 @@ def load_profiles(folder: str | Path, ranks: Iterable[int] | None = None, *, tit
 
     A row is a rank. Consecutive kernels that follow closely and do the same are one block: forward or backward (by the
     attention kernels around them, `directions`), or communication, in lanes of its own. Marks are the profiler's steps
-    on
-    the first rank.
+    on the first rank.
 
     Parameters
     ----------
@@ -111,8 +110,7 @@ def directions(profile: RankProfile) -> IntArray:
     """Direction of each kernel, forward or backward, int [n]; `OTHER` without attention kernels.
 
     A kernel belongs to the nearer in time of the attention kernels before and after it. This is right except for the
-    few
-    kernels around a change of direction: attention lies in the middle of its layer.
+    few kernels around a change of direction: attention lies in the middle of its layer.
     """
     marks = np.flatnonzero(profile.marker != NO_MARKER)
     if not len(marks):

@@ -243,8 +243,7 @@ def rank_folder(
     ------
     InputError
         When the folder has no configuration, the ratios' CSV or the folder of profiles is bad, or a file cannot state
-        the
-        requested choices by module.
+        the requested choices by module.
     """
     files = config_files(folder)
     if shard is not None:

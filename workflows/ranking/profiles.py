@@ -39,8 +39,7 @@ def parse_profiles(
 
     A configuration whose profiles do not fit is omitted, with the reason in the log; its ratios are then estimated. A
     single figure missing in the profiles is estimated on the device or, where that is None, on the usual one of the
-    file's
-    jobs.
+    file's jobs.
 
     Parameters
     ----------

@@ -32,10 +32,8 @@ class RankSolves:
     """Solves of a ranking.
 
     Every candidate gets a quick solve first: a good plan and a first bound take a fraction of a second, a proof may
-    take
-    minutes. Then they are solved, the best plan first. One that is proven not to be among the best `prove` ends there,
-    with
-    its plan and its bound. The step time to beat falls as others are found, and running solves receive it.
+    take minutes. Then they are solved, the best plan first. One that is proven not to be among the best `prove` ends
+    there, with its plan and its bound. The step time to beat falls as others are found, and running solves receive it.
 
     Parameters
     ----------

@@ -109,8 +109,7 @@ class ClusterExecutor(FarExecutor):
 
     A task with a `key` is known to the scheduler by it. A task whose worker is lost goes to another; one that has lost
     `STRIKES` workers ends with `WorkersDied`, and may be sent again. A worker with other versions than this machine's
-    is
-    retired, and its task is sent again. Outcomes are fetched concurrently, so that none waits for another.
+    is retired, and its task is sent again. Outcomes are fetched concurrently, so that none waits for another.
 
     Parameters
     ----------

@@ -80,8 +80,7 @@ class FarSolve:
     """Solve that is sent to another machine.
 
     Its result is saved at once where the folder of the results is shared: a machine that is lost later costs nothing,
-    and
-    the next one finds the work done. Elsewhere the result comes back by value alone.
+    and the next one finds the work done. Elsewhere the result comes back by value alone.
     """
 
     problem: PipelineProblem

@@ -66,8 +66,7 @@ class SharedNumbers:
     """Numbers that a pool's tasks read while they run; only this process sets them.
 
     A task carries `reader(index)`. In an executor of the user's that is no `FarExecutor`, the reader gives the number
-    at
-    the time of sending.
+    at the time of sending.
 
     Parameters
     ----------
@@ -140,8 +139,7 @@ def run_in_processes(
     """Run every task in a process of a pool, in the order given.
 
     A process that dies ends its whole pool: the lost tasks run again, one at a time, so that only the task that kills
-    its
-    process fails. The same applies to tasks lost with several workers of a `FarExecutor`.
+    its process fails. The same applies to tasks lost with several workers of a `FarExecutor`.
 
     Parameters
     ----------
@@ -154,8 +152,7 @@ def run_in_processes(
         Called with a task's number and result, as soon as it is done.
     executor : concurrent.futures.Executor, optional
         Executor that runs the tasks instead, all sent at once, to a `FarExecutor` as many as it takes; a task that is
-        lost
-        in another is not run again.
+        lost in another is not run again.
     shared : SharedNumbers, optional
         Numbers that the tasks read.
 

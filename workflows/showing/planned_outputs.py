@@ -51,8 +51,7 @@ def store_result(
     """Write the result's JSON, then the views of the plan; returns the planned file with all its `files`.
 
     A view or an export that fails is logged: the solution is saved by then. The log also states the possible error of
-    the
-    peaks where flags of the file are in no figure.
+    the peaks where flags of the file are in no figure.
 
     Parameters
     ----------

@@ -149,8 +149,7 @@ def _require_one_job(shown: Mapping[str, Timeline]) -> None:
     """Refuse a measurement that cannot be of the planned job.
 
     Every device of the job runs as many forwards in a step as each stage of the plan, and all stages have the same
-    number
-    of devices; where not all devices were measured there may be fewer than stages.
+    number of devices; where not all devices were measured there may be fewer than stages.
 
     Raises
     ------

@@ -89,8 +89,7 @@ def solve_checked(
     loop ends.
 
     Where peaks scatter about the fit, it is a matter of chance whether the best plan passes. So each of
-    `BEST_OF_ROUNDS`
-    rounds also dry-runs some near it (`near_plans`), and the best that passed is taken.
+    `BEST_OF_ROUNDS` rounds also dry-runs some near it (`near_plans`), and the best that passed is taken.
 
     Parameters
     ----------

@@ -67,8 +67,7 @@ def solve_searched(
 
     The known orders of the placement are solved first, the next cut off by the best. The best plan then gets the best
     order of its tasks, the order its best plan, alternately until neither gains. The reported bound is one of all plans
-    and
-    all orders; whether the order is the best of its plan is reported in addition.
+    and all orders; whether the order is the best of its plan is reported in addition.
 
     Raises
     ------

@@ -88,10 +88,8 @@ def with_host_priced(config: TrainingConfig, device: DeviceSpec) -> TrainingConf
     """Configuration whose figures include what lies on the host: of the file's plan, and of its optimizer.
 
     Without a known host link, the memory of what is moved counts and its time does not: it stays among the flags that
-    the
-    figures lack. Where the file fixes no plan, or its plan recomputes every layer in full, no module is moved and the
-    flags
-    stay there too.
+    the figures lack. Where the file fixes no plan, or its plan recomputes every layer in full, no module is moved and
+    the flags stay there too.
     """
     plan, moved, priced = config.plan, config.moved, config.linked
     if moved is not None and (plan is None or plan.recomputed(FULL) == _body(config, plan)):
@@ -147,8 +145,7 @@ def with_module_choices(
     """Problem with choices by module, whose costs follow the analytical model in proportion to its times and memory.
 
     One of them is the file's where that moves something, whether or not others are offered. The transfer buffer to and
-    from
-    the host, one layer's part, is spread over a stage's even number of layers.
+    from the host, one layer's part, is spread over a stage's even number of layers.
     """
     own = own_modules(config)
     if words is None and own is None and config.by_module is None:

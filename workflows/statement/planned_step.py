@@ -14,8 +14,8 @@ def planned_step_ms(config: TrainingConfig, device: DeviceSpec) -> float:
     """Time of one step by the plan in the file, else the even one, ms.
 
     The analytical model gives the times of layers, embedding and head (`estimate_ratios`), the event graph the step
-    that
-    follows, as in evaluating or solving the file. `cost_model.time.step_ms` knows no plan and only orders strategies.
+    that follows, as in evaluating or solving the file. `cost_model.time.step_ms` knows no plan and only orders
+    strategies.
 
     Raises
     ------

@@ -22,8 +22,8 @@ def replayed_memory(config: TrainingConfig, device: DeviceSpec, folder: Path) ->
     """Estimate with the static memory of its first, middle and last stages set so that logged peaks are met.
 
     Logs of one plan cannot distinguish a layer's memory from the static memory of a stage; so layers and activations
-    stay
-    the estimate's. Of several middle stages the one that needs most decides; stages without a log move as the others.
+    stay the estimate's. Of several middle stages the one that needs most decides; stages without a log move as the
+    others.
 
     Parameters
     ----------

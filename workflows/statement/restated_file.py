@@ -44,8 +44,7 @@ def restate(job: FileJob, world_size: int | None, gbs: int | None, output: Path)
     """Write a copy of a job's file whose data-parallel degree and micro-batches fit other ranks or another batch.
 
     On other ranks the batch is the file's, or scales with them, as its framework has it (`TrainingConfig.batch_on`).
-    The
-    other degrees, and the plan in the file, stay. The file itself is not changed.
+    The other degrees, and the plan in the file, stay. The file itself is not changed.
 
     Returns
     -------

@@ -193,10 +193,8 @@ class StatedFile:
         """Choices whose stages have the static memory that the profile states; the others are named in one line.
 
         The static memory of a stage depends on the schedule: a V shape has the head on the first stage, and torch's
-        transfers
-        keep buffers by virtual stage. An estimate is repeated for each choice (`memory_like`); a profile that was
-        measured or
-        given covers only the pipeline that the file runs, and those with the same static memory.
+        transfers keep buffers by virtual stage. An estimate is repeated for each choice (`memory_like`); a profile that
+        was measured or given covers only the pipeline that the file runs, and those with the same static memory.
 
         Raises
         ------

@@ -43,10 +43,8 @@ def settle_ratios(asked: RatioChoice | TimeRatios, config: TrainingConfig, devic
     """Time ratios of a job from those that the user gave.
 
     Where all ratios that the job's layers need are given, or fixed, nothing else is added: embedding, transfers and the
-    end
-    of the step take no time, so that the step in units of one body layer follows from the inputs alone. The real time
-    of
-    that unit is then estimated, for nothing else depends on it.
+    end of the step take no time, so that the step in units of one body layer follows from the inputs alone. The real
+    time of that unit is then estimated, for nothing else depends on it.
     """
     guess = estimate_ratios(config.model, config.strategy, config.rules, device)
     if isinstance(asked, TimeRatios):
