@@ -1,4 +1,4 @@
-"""The choice of what to profile: the quickest strategies, spread over tp, pp and ep."""
+"""The choice of what to profile: the fastest strategies, spread over tp, pp and ep."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 from taylor.cost_model.strategy_table import StrategyTable
 
 SPREAD = 0.5
-"""How much slower a strategy may be, as a share, and still be chosen for its other degrees: an estimate is
-easily 30 % wrong for one degree of tp or ep, seldom more than half."""
+"""Relative slowdown at which a strategy may still be chosen for its other degrees: an estimate is
+easily 30 % wrong for one degree of tp or ep, seldom more than half.
+"""
 
 SPREAD_OVER = ("tp", "pp", "ep")
 
@@ -17,19 +18,19 @@ SPREAD_OVER = ("tp", "pp", "ep")
 def choose(
     table: StrategyTable, estimated_ms: NDArray[np.float64], number: int, spread: bool = True
 ) -> NDArray[np.int64]:
-    """Indices of about `number` strategies, quickest first.
+    """Indices of about `number` strategies, fastest first.
 
-    Takes one after the other the strategy with the least time · (1 + `SPREAD` · the share of those
-    already chosen that have its tp, its pp, its ep, averaged). So the quickest is always in, and the
+    Takes one after the other the strategy with the least time · (1 + `SPREAD` · the fraction of those
+    already chosen that have its tp, its pp, its ep, averaged). So the fastest is always in, and the
     set never leans on one degree alone. Twins that differ only in other dimensions wait until every
-    (dp, tp, pp, ep) within the spread had its turn.
+    (dp, tp, pp, ep) within the spread was chosen.
 
     Parameters
     ----------
     estimated_ms : float64 [n]
         Estimated step time.
     spread : bool
-        Without it, simply the quickest.
+        Without it, simply the fastest.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""The files of a search: candidates, what was pruned, and a configuration for each chosen strategy."""
+"""Files of a search: candidates, pruned strategies, and a configuration for each chosen strategy."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ from taylor.parsers.write_back import emit_variant
 
 FURTHER = ("cp", "vpp", "mbs")
 FOLLOWING = ("op", "sp", "micro_batches")
-"""Dimensions that a file's name shows where they vary; those that as a rule follow from others, only
-where two strategies differ in nothing else."""
+"""Dimensions that a file's name has where they vary; those that usually follow from others, only where two
+strategies differ in nothing else.
+"""
 
 LISTED_MISSING = 4
 """Strategies without a configuration to profile that the log names, by reason."""
 
 MANIFEST = "emitted.json"
-"""Names of the files that the last emission wrote into a folder, and for which job: what the next one may remove."""
+"""List of the files of the last emission into a folder, and their job: the files that the next one may remove."""
 
 BASELINE = "baseline"
 """Folder, below that of the files, of a copy of the configuration that was searched."""
 
 
 def candidate_frame(result: SearchResult) -> pd.DataFrame:
-    """The candidates as a table, one row each, in the order of the result."""
+    """Table of the candidates, one row each, in the order of the result."""
     table = result.candidates
     chosen = np.zeros(len(table), dtype=bool)
     chosen[result.chosen] = True
@@ -68,12 +69,12 @@ def candidate_frame(result: SearchResult) -> pd.DataFrame:
 
 
 def write_candidates_csv(result: SearchResult, path: Path) -> Path:
-    """Write the candidates: dp, tp, pp, ep, peakMem (MiB), then the other dimensions and where figures come from."""
+    """Write the candidates: dp, tp, pp, ep, peakMem (MiB), then the other dimensions and the sources of figures."""
     return write_atomic(path, candidate_frame(result).to_csv(index=False, lineterminator="\n"))
 
 
 def pruned_frame(result: SearchResult) -> pd.DataFrame:
-    """What was pruned as a table: each rule, and last the memory, with its count and an example."""
+    """Table of pruned strategies: each rule, and last the memory, with its count and an example."""
     return pd.DataFrame(
         [
             {
@@ -88,12 +89,12 @@ def pruned_frame(result: SearchResult) -> pd.DataFrame:
 
 
 def write_pruned_csv(result: SearchResult, path: Path) -> Path:
-    """Write the table of what was pruned."""
+    """Write the table of pruned strategies."""
     return write_atomic(path, pruned_frame(result).to_csv(index=False, lineterminator="\n"))
 
 
 def file_stems(table: StrategyTable) -> list[str]:
-    """A name for each strategy, no two alike: ``DP16_TP4_PP16_EP8``, and the further dimensions that vary.
+    """Name for each strategy, no two alike: ``DP16_TP4_PP16_EP8``, and the further dimensions that vary.
 
     Raises
     ------
@@ -124,12 +125,11 @@ def emit_yaml(
     rank_num: int = 64,
     which: Sequence[int] | None = None,
 ) -> list[Path]:
-    """Write one configuration for each strategy, in the form of the user's own file.
+    """Write one configuration for each strategy, in the form of the user's file.
 
-    The full-size files carry an even split of the layers; the solver replaces it.
-    With `profile`, each is reduced to `rank_num` cards (`reduce_strategy`), the profiler is switched
-    on, and ``NAME.reduction.json`` beside it says what was kept and what changed; a strategy that
-    cannot be reduced that far gets no profile file but the reason.
+    The full-size files have an even split of the layers; the solver replaces it. With `profile`, each is reduced to
+    `rank_num` cards (`reduce_strategy`), the profiler is switched on, and ``NAME.reduction.json`` beside it lists kept
+    and changed values; a strategy that cannot be reduced that far gets no profile file but the reason.
 
     Files of an earlier emission of the same job into the same folder (and only those: they are listed in
     ``emitted.json``) are removed when they are not written again; those of another job (another file, other ranks or
@@ -141,13 +141,13 @@ def emit_yaml(
     dataset : str, optional
         Data set written into the files.
     which : sequence of int, optional
-        Indices of the candidates; the chosen ones when left out.
+        Indices of the candidates; the chosen ones when omitted.
 
     Returns
     -------
     list of Path
-        The configurations, in the order of `which`; those that the file's form cannot express (with
-        `profile`: reduce) are left out and named.
+        Configurations, in the order of `which`; those that the file's form cannot express (with `profile`: reduce) are
+        omitted and named.
 
     Raises
     ------
@@ -174,7 +174,7 @@ def emit_yaml(
                 written.append(emit_variant(config, strategy, target, plan=None, extra=data))
             except WriteError:
                 _put_back(moved)
-                raise  # no fault of the strategy's: what an earlier emission left stays
+                raise  # not the strategy's fault: the output of an earlier emission stays
             except InputError as error:
                 log.warning("%s has no file: %s", describe(strategy), error)
                 refused = error
@@ -225,9 +225,9 @@ def _reduction_text(reduction: Reduction) -> dict[str, object]:
 
 
 def baseline_of(folder: Path) -> Path | None:
-    """The configuration that the files of a folder come from; None where no search has written them.
+    """Configuration behind the files of a folder; None where no search has written them.
 
-    The file as it was when it was searched goes before the path that it had then.
+    The file as it was searched takes precedence over its path of that time.
     """
     job = _manifest(folder).get("job")
     if not isinstance(job, dict):
@@ -238,8 +238,7 @@ def baseline_of(folder: Path) -> Path | None:
 
 
 def _job_of(config: TrainingConfig, table: StrategyTable, folder: Path) -> dict[str, object]:
-    """What distinguishes one search's files from those of another: the configuration's path from their folder, ranks
-    and batch."""
+    """Identity of one search's files: the configuration's path from their folder, ranks and batch."""
     first = table.row(0) if len(table) else config.strategy
     return {
         "path": os.path.relpath(config.path.resolve(), folder.resolve()),
@@ -249,7 +248,7 @@ def _job_of(config: TrainingConfig, table: StrategyTable, folder: Path) -> dict[
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    """What the last emission noted: its job and the names of its files; empty where there is none."""
+    """Record of the last emission: its job and the names of its files; empty where there is none."""
     kept = read_kept(folder / MANIFEST)
     if isinstance(kept, list):  # by an earlier version
         return {"files": kept}
@@ -257,13 +256,13 @@ def _manifest(folder: Path) -> dict[str, Any]:
 
 
 def _files_of(folder: Path, manifest: Mapping[str, Any]) -> list[Path]:
-    """The files of an emission that lie in a folder; never one outside of it."""
+    """Files of an emission that lie in a folder; never one outside of it."""
     files = [folder / Path(str(name)).name for name in manifest.get("files", [])]
     return [file for file in files if file.name != MANIFEST and file.is_file()]
 
 
 def _set_aside(folder: Path, job: Mapping[str, object]) -> list[tuple[Path, Path]]:
-    """Move the files of an earlier emission for another job to a folder of their own; what went where."""
+    """Move the files of an earlier emission for another job to a folder of their own; returns the moves."""
     manifest = _manifest(folder)
     files = _files_of(folder, manifest)
     if not files or manifest.get("job") in (None, job):
@@ -288,7 +287,7 @@ def _put_back(moved: Sequence[tuple[Path, Path]]) -> None:
 
 
 def _remove_stale(folder: Path, names: Sequence[str], job: Mapping[str, object]) -> None:
-    """Remove what an earlier emission of the job wrote and this one did not, and note what this one wrote."""
+    """Remove files of an earlier emission of the job that this one did not write, and record those of this one."""
     for stale in _files_of(folder, _manifest(folder)):
         if stale.name not in names:
             stale.unlink()

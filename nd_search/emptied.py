@@ -1,4 +1,4 @@
-"""Why no strategy is left: the rules to blame, and the nearest batch that would do."""
+"""Reasons why no strategy remains: the rules at fault, and the nearest batch that works."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ BATCH_RULES = frozenset(
 def explain_emptied(
     space: StrategySpace, rules: Sequence[Rule], context: SearchContext, recompute: str = "best"
 ) -> InputError:
-    """The error for a space that the rules emptied.
+    """Error for a space that the rules emptied.
 
-    Looks for the strategies that break the fewest rules: those rules are what stands in the way. When
-    only the batch does, the answer is the nearest batch under which some strategy obeys every rule and
-    fits the memory (or obeys every rule, where none fits).
+    Looks for the strategies that break the fewest rules: those rules are at fault. When only the batch is, the answer
+    is the nearest batch under which some strategy obeys every rule and fits the memory (or obeys every rule, where none
+    fits).
     """
     blame: Counter[tuple[str, ...]] = Counter()
     fewest = len(rules) + 1
@@ -81,7 +81,7 @@ def explain_emptied(
 
 
 Nearest = tuple[bool, int, int]
-"""Whether nothing fits the memory, the distance from the asked batch, the batch."""
+"""Key of a batch: whether nothing fits the memory, the distance from the requested batch, the batch."""
 
 
 def _nearer(one: Nearest | None, other: Nearest | None) -> Nearest | None:
@@ -91,7 +91,7 @@ def _nearer(one: Nearest | None, other: Nearest | None) -> Nearest | None:
 def _nearest_batch(
     table: StrategyTable, rules: Sequence[Rule], context: SearchContext, recompute: str
 ) -> Nearest | None:
-    """The batch nearest to the asked one under which some row obeys all rules, and fits if any does."""
+    """Batch nearest to the requested one under which some row obeys all rules, and fits if any does."""
     unit: NDArray[np.int64] = table.dp * table.mbs
     least = np.maximum(table.pp, -(-3 * (table.pp - 1) // (2 * table.vpp)))
     rounds = np.where(table.vpp > 1, table.pp, 1)

@@ -1,4 +1,4 @@
-"""What the frameworks refuse: the legality rules, each with the frameworks that ask it and the checks it stands for."""
+"""Legality rules: the refusals of the frameworks, each with its frameworks and the checks it represents."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _experts_take_whole_contexts(table: StrategyTable, context: SearchContext) -
 
 
 def _interleaved(context: SearchContext) -> ScheduleSpec:
-    """The schedule of the job's framework with several interleaves."""
+    """Schedule of the job's framework with several virtual stages."""
     return context.schedule.for_interleaves(2, context.rules.framework)
 
 
@@ -128,16 +128,16 @@ def _linear_heads_are_dealt_out(table: StrategyTable, context: SearchContext) ->
 
 
 def _interleaves_two_stages(context: SearchContext) -> bool:
-    """Whether two stages interleave without overlap too.
+    """Return whether two stages interleave without overlap too.
 
-    MindSpeed-LLM c77308a1 mindspeed_llm/features_manager/megatron_basic/training_basic.py:72-76 (1.0.0 to master) hides
-    chunks that are counted by layers from Megatron-LM's check.
+    MindSpeed-LLM c77308a1 mindspeed_llm/features_manager/megatron_basic/training_basic.py:72-76 (1.0.0 to master)
+    bypasses Megatron-LM's check for chunks that are counted by layers.
     """
     return MINDSPEED_LLM in context.flags.programs and context.flags.on(PER_CHUNK)
 
 
 def _with_frameworks(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """The rules with the frameworks whose records name them, and with their sources."""
+    """Rules with the frameworks whose records name them, and with their sources."""
     return tuple(
         replace(
             rule,

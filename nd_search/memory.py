@@ -9,7 +9,7 @@ from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext
 
 MEMORY_ROWS = 1 << 15
-"""Strategies whose memory is computed at once: keeps the intermediate arrays to some tens of MiB."""
+"""Strategies whose memory is computed at once: limits the intermediate arrays to some tens of MiB."""
 
 
 def peaks(
@@ -17,7 +17,7 @@ def peaks(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Peak memory of each strategy's heaviest stage, MiB [n], and that stage [n].
 
-    With `limit_mib`, peaks above it may be lower bounds (which saves refining what is pruned anyway).
+    With `limit_mib`, peaks above it may be lower bounds (which saves refining strategies that are pruned anyway).
     """
     peak = np.empty(len(table))
     stage = np.empty(len(table), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""What a search is asked for: dimensions, pins, bounds, limits; and the facts that rules judge by."""
+"""Options of a search: dimensions, pins, bounds, limits; and the facts that rules evaluate."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ RECOMPUTE_CHOICES = ("best", "none", "full")
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """What to search.
+    """Settings of a search.
 
     Parameters
     ----------
     world_size : int or None
-        Ranks to plan for; None = the file's own dp·tp·pp·cp.
+        Ranks to plan for; None = the file's dp·tp·pp·cp.
     gbs : int or None
         Samples a step; None = those of the file, which follow the ranks where it states the batch of each.
     max_expert_parallel : int
@@ -65,15 +65,15 @@ class SearchOptions:
     bounds : mapping of dimension to (low, high)
         Values outside are not built.
     recompute : str
-        Recompute assumed for the peak: ``best`` (what fits most), ``none`` or ``full``.
+        Recompute assumed for the peak: ``best`` (fits most), ``none`` or ``full``.
     profile_num : int
-        About how many strategies to choose for profiling.
+        Approximate number of strategies to choose for profiling.
     spread : bool
-        Whether the chosen are spread over tp, pp and ep, as for a profile of each; else they are the quickest.
+        Whether the choice is spread over tp, pp and ep, as for a profile of each; else it is the fastest.
     disabled_rules : tuple of str
-        Names of rules that are left out.
+        Names of rules that are disabled.
     device_limit_mib : float or None
-        Memory limit, MiB; None = the file's own, else the device's usable memory, less the job's margin.
+        Memory limit, MiB; None = the file's, else the device's usable memory, less the job's margin.
     """
 
     world_size: int | None = None
@@ -119,24 +119,24 @@ class SearchOptions:
 
     @property
     def rules_left_out(self) -> tuple[str, ...]:
-        """Names of the rules that are not asked: those disabled, and the rule of thumb that sp=0 is pinned against."""
+        """Names of the rules that do not apply: those disabled, and the rule of thumb that sp=0 is pinned against."""
         return (*self.disabled_rules, *((SP_RULE,) if self.fix.get("sp") == 0 else ()))
 
 
 @dataclass(frozen=True)
 class SearchContext:
-    """Everything that the space and its rules depend on, settled from file, device and options.
+    """All inputs of the space and its rules, settled from file, device and options.
 
     Parameters
     ----------
     layers : int
-        Layers that the pipeline deals out (MTP ones included where the file counts them).
+        Layers of the pipeline (MTP ones included where the file counts them).
     device_limit_mib : float
         Device memory a strategy may use, MiB.
     peak_of : PeakEstimate
-        Where peak memory comes from.
+        Source of peak memory.
     flags : StatedFlags
-        What the launch says beside its strategy, for rules that read flags.
+        Flags of the launch in addition to its strategy, for rules that read flags.
     """
 
     model: ModelSpec
@@ -160,7 +160,7 @@ class SearchContext:
         options: SearchOptions,
         peak_of: PeakEstimate = best_case_peak_mib,
     ) -> SearchContext:
-        """Fill what the options leave open from the file, then from the device."""
+        """Fill open options from the file, then from the device."""
         own = config.strategy
         world = options.world_size or own.world_size
         limit = options.device_limit_mib or config.memory_limit_mib(device)
@@ -181,5 +181,5 @@ class SearchContext:
 
     @classmethod
     def of_job(cls, config: TrainingConfig, device: DeviceSpec) -> SearchContext:
-        """Return the facts by which a stated job is judged: its own ranks and batch, and no limit of a search."""
+        """Return the facts for a stated job: its own ranks and batch, and no limit of a search."""
         return cls.settle(config, device, SearchOptions(max_expert_parallel=max(1, config.strategy.ep)))

@@ -1,4 +1,4 @@
-"""Pruning: the rules over the space block by block, then the memory of what is left."""
+"""Pruning: the rules over the space block by block, then the memory of the remaining strategies."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from taylor.nd_search.rules import judge
 from taylor.nd_search.space import StrategySpace
 
 MEMORY, PLAN = "memory", "plan"
-"""Names under which the memory, and the proof that a strategy has no plan, stand among the rules."""
+"""Names of the memory, and of the proof that a strategy has no plan, among the rules."""
 
 
 @dataclass(frozen=True)
 class PruneRecord:
-    """What one rule, or the memory, removed.
+    """Strategies that one rule, or the memory, removed.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class PruneRecord:
 
 @dataclass(frozen=True)
 class RuledSpace:
-    """What the rules leave: the strategies that obey all, how many were built and are legal, and a record a rule."""
+    """Result of the rules: the strategies that obey all, the numbers built and legal, and a record for each rule."""
 
     table: StrategyTable
     built: int
@@ -52,7 +52,7 @@ class RuledSpace:
 
 @dataclass(frozen=True)
 class FittingSpace:
-    """What the memory leaves.
+    """Result of the memory check.
 
     Parameters
     ----------
@@ -71,14 +71,14 @@ class FittingSpace:
 def apply_rules(
     space: StrategySpace, rules: Sequence[Rule], context: SearchContext, recompute: str = "best"
 ) -> RuledSpace:
-    """Ask every rule of every strategy, legality first.
+    """Apply every rule to every strategy, legality first.
 
-    `recompute` only serves the error's advice: a batch near the asked one whose strategies also fit.
+    `recompute` only serves the error's advice: a batch near the requested one whose strategies also fit.
 
     Raises
     ------
     InputError
-        When nothing is left: names the rule that did it and what to relax.
+        When nothing remains: names the rule at fault and the remedy.
     """
     ordered = sorted(rules, key=lambda rule: rule.kind != LEGALITY)
     counts = {rule.name: 0 for rule in ordered}
@@ -108,12 +108,12 @@ def apply_rules(
 
 
 def keep_what_fits(table: StrategyTable, context: SearchContext, recompute: str = "best") -> FittingSpace:
-    """Leave out every strategy whose heaviest stage is over the limit even at its best.
+    """Remove every strategy whose heaviest stage is over the limit even at its best.
 
     Raises
     ------
     InfeasibleError
-        When nothing fits: says the least memory that the best strategy needs.
+        When nothing fits: gives the least memory that the best strategy needs.
     """
     peak, stage = peaks(table, context, recompute, context.device_limit_mib)
     fits = peak <= context.device_limit_mib
@@ -137,7 +137,7 @@ def keep_what_fits(table: StrategyTable, context: SearchContext, recompute: str 
 
 
 def unplanned_record(table: StrategyTable, refused: Mapping[int, str]) -> PruneRecord:
-    """What the quick solves removed: strategies that stay below the memory's bound and have no plan."""
+    """Strategies that the quick solves removed: below the memory's bound, but without a plan."""
     first = next(iter(refused), None)
     why = "a plan of whole layers exists: shown by a quick solve of the quickest"
     return PruneRecord(
@@ -149,7 +149,7 @@ def unplanned_record(table: StrategyTable, refused: Mapping[int, str]) -> PruneR
 
 
 def nothing_planned(table: StrategyTable, refused: Mapping[int, str]) -> InfeasibleError:
-    """The error where no strategy that fits by its bound has a plan: names the quickest, and what it lacks."""
+    """Error where no strategy that fits by its bound has a plan: names the fastest, and its shortage."""
     first = next(iter(refused))
     return InfeasibleError(
         f"none of the {len(table)} strategies that stay below the memory's bound has a plan; the quickest, "
@@ -159,7 +159,7 @@ def nothing_planned(table: StrategyTable, refused: Mapping[int, str]) -> Infeasi
 
 
 def describe(strategy: Strategy) -> str:
-    """A strategy as text for logs and tables: the main degrees, and every other one that is not 1."""
+    """Strategy as text for logs and tables: the main degrees, and every other one that is not 1."""
     values = {column.name: getattr(strategy, column.name) for column in fields(strategy)}
     always = ("dp", "tp", "pp", "ep", "micro_batches")
     return " ".join(f"{name}={int(value)}" for name, value in values.items() if name in always or int(value) != 1)

@@ -1,4 +1,4 @@
-"""The small configuration that is profiled on few cards to get the ratios of a large one."""
+"""Small configuration that is profiled on few cards to get the ratios of a large one."""
 
 from __future__ import annotations
 
@@ -28,10 +28,9 @@ class Reduction:
     Parameters
     ----------
     strategy, model, plan
-        The small job: its degrees, its layers (fewer, of the same kinds), where they lie and which
-        are recomputed.
+        The small job: its degrees, its layers (fewer, of the same kinds), their chunks and their recompute.
     kept, changed : tuple of str
-        What is as in the large job, and what is not, one line each.
+        Values as in the large job, and changed ones, one line each.
     """
 
     original: Strategy
@@ -45,18 +44,16 @@ class Reduction:
 def reduce_strategy(
     config: TrainingConfig, device: DeviceSpec, strategy: Strategy, rank_num: int, device_limit_mib: float
 ) -> Reduction:
-    """The job to profile on `rank_num` cards for a strategy of many.
+    """Job to profile on `rank_num` cards for a strategy of many.
 
-    tp, ep, cp, mbs and the kind of schedule stay, since the ratios depend on them. First pp is
-    lowered, to as many stages as fit and no fewer than 2 where chunks are interleaved, or where the model has
-    dense and MoE layers (recompute takes a chunk's first layers, so one chunk cannot show both kinds both ways);
-    then dp, as little as needed; pp = 1, without interleaves, comes last. Among what is legal the first is taken
-    that fits the memory.
+    tp, ep, cp, mbs and the kind of schedule stay, since the ratios depend on them. First pp is lowered, to as many
+    stages as fit and no fewer than 2 where chunks are interleaved, or where the model has dense and MoE layers
+    (recompute takes a chunk's first layers, so one chunk cannot run both kinds both ways). Then dp is lowered, as
+    little as needed. pp = 1, without virtual stages, comes last. The first legal job that fits the memory is taken.
 
-    The layers: each chunk holds two of its kind, the first recomputed, the second not; with both
-    kinds the first chunk holds two dense layers, one of them recomputed, and a MoE layer, and the
-    others MoE layers. Of a model of unlike layers whole periods of their order are kept, as many as give
-    each chunk two layers, dealt evenly.
+    The layers: each chunk has two of its kind, the first recomputed, the second not. With both kinds the first chunk
+    has two dense layers, one of them recomputed, and a MoE layer; the others have MoE layers. A model of unlike layers
+    keeps whole periods of their order, enough to give each chunk two layers, divided evenly.
 
     Raises
     ------
@@ -97,7 +94,7 @@ def reduce_strategy(
 def _legal_options(
     config: TrainingConfig, device: DeviceSpec, strategy: Strategy, rank_num: int, device_limit_mib: float
 ) -> Iterator[tuple[Strategy, ModelSpec, PipelinePlan, SearchContext]]:
-    """The smaller jobs that obey the rules, the most like the original first, and what they are judged by."""
+    """Smaller jobs that obey the rules, the most like the original first, and the facts for the rules."""
     for small in _options(config, strategy, rank_num):
         model, plan = _small_layers(config, small)
         context = _context(config, device, model, small, device_limit_mib)
@@ -124,7 +121,7 @@ def _options(config: TrainingConfig, strategy: Strategy, rank_num: int) -> Itera
         micro_batches = 1 if pp == 1 else (2 * pp if strategy.micro_batches >= 2 * pp else pp)
         yield strategy.replace(
             pp=pp,
-            vpp=1 if pp == 1 else strategy.vpp,  # one stage has nothing to interleave
+            vpp=1 if pp == 1 else strategy.vpp,  # one stage has no virtual stages
             dp=dp,
             op=replicas if whole else gcd(strategy.op, replicas),
             micro_batches=micro_batches,
@@ -134,7 +131,7 @@ def _options(config: TrainingConfig, strategy: Strategy, rank_num: int) -> Itera
 def _context(
     config: TrainingConfig, device: DeviceSpec, model: ModelSpec, strategy: Strategy, device_limit_mib: float
 ) -> SearchContext:
-    """What the rules judge the small job by: its own layers, cards and batch."""
+    """Facts of the small job for the rules: its own layers, cards and batch."""
     return SearchContext(
         model=model,
         rules=config.rules,
@@ -173,7 +170,7 @@ def _small_layers(config: TrainingConfig, strategy: Strategy) -> tuple[ModelSpec
 
 
 def _whole_periods(config: TrainingConfig, strategy: Strategy) -> tuple[ModelSpec, PipelinePlan]:
-    """Whole periods of the layers' order, dealt evenly, the first layer of each chunk recomputed."""
+    """Whole periods of the layers' order, divided evenly, the first layer of each chunk recomputed."""
     chunks, model = strategy.pp * strategy.vpp, config.model
     order = kinds_in_order(model.pattern)
     period = whole_period(order)
@@ -195,7 +192,7 @@ def _whole_periods(config: TrainingConfig, strategy: Strategy) -> tuple[ModelSpe
 
 
 def _plan_of(config: TrainingConfig, strategy: Strategy, dealt: list[list[str]], recomputed: list[int]) -> PipelinePlan:
-    """A plan from each chunk's layers and recomputed layers, chunks in model order."""
+    """Plan from each chunk's layers and recomputed layers, chunks in model order."""
     kinds = [kind for kind in (DENSE, MOE, MTP) if any(kind in chunk for chunk in dealt)]
     v_shape = config.schedule.v_shape
     layers = {kind: grid_in_order([chunk.count(kind) for chunk in dealt], strategy.pp, v_shape) for kind in kinds}

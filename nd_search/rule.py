@@ -1,4 +1,4 @@
-"""One rule that a strategy must obey, judged over whole tables at once."""
+"""One rule that a strategy must obey, evaluated over whole tables at once."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ class Rule:
     Parameters
     ----------
     name : str
-        How the user disables it.
+        Name by which the user disables it.
     explanation : str
-        One line: what must hold.
+        One line: the condition.
     keep : function of (table, context)
-        bool [n], True where the rule holds.
+        bool [n], True where the rule is satisfied.
     kind : str
         `LEGALITY` (the framework refuses otherwise), `EXPERIENCE` (it would run, badly) or `USER`.
     frameworks : tuple of str
-        Names of the frameworks it belongs to; empty = all. A rule that ships belongs to those whose record
-        (`register.frameworks.Framework.legality`) names it, and is not told here.
+        Names of the frameworks it belongs to; empty = all. A shipped rule belongs to those whose record
+        (`register.frameworks.Framework.legality`) names it, and does not name them here.
     applies : function of (context)
-        Whether the rule says anything about this job.
+        Whether the rule applies to this job.
     relax : str
-        What to change when the rule leaves nothing.
+        Change to make when the rule leaves no strategy.
     source : str
-        Of a legality rule that ships: the checks that it stands for, as repository, release, file and line, with
-        the releases that have the check in brackets.
+        For a shipped legality rule: the checks that it represents, as repository, release, file and line, with the
+        releases that have the check in brackets.
     changes : tuple of str
-        What of a job can be changed to obey it, the most likely first: fields of `Strategy`, ``seq`` (tokens a
+        Values of a job that can change to obey it, the most likely first: fields of `Strategy`, ``seq`` (tokens a
         sample) and ``gbs`` (samples a step). Empty where no other strategy obeys it.
     field : str
-        Of a rule that reads flags: the flag at fault, without dashes.
+        For a rule that reads flags: the flag at fault, without dashes.
     """
 
     name: str
@@ -63,5 +63,5 @@ class Rule:
     field: str = ""
 
     def concerns(self, context: SearchContext) -> bool:
-        """Whether the rule is asked in this search at all."""
+        """Return whether the rule applies to this search at all."""
         return (not self.frameworks or context.rules.framework.name in self.frameworks) and self.applies(context)

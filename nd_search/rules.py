@@ -1,4 +1,4 @@
-"""The rules of a search: those that ship, a user's own, which of them are asked, and their verdict on a table."""
+"""Rules of a search: those shipped, a user's own, those that apply, and their verdict on a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SP_RULE, SearchContext
 from taylor.nd_search.rule import EXPERIENCE, Mask
-from taylor.nd_search.rule import Rule as Rule  # where a user's own rules find it
+from taylor.nd_search.rule import Rule as Rule  # a user's rules import it from here
 
 EXPERIENCE_RULES: tuple[Rule, ...] = (
     Rule(
@@ -81,11 +81,11 @@ EXPERIENCE_RULES: tuple[Rule, ...] = (
 
 
 OF_NEW_RELEASES = tuple(rule for rule in EXPERIENCE_RULES if rule.name.endswith("-of-new-releases"))
-"""Rules that newer releases of a framework ask and older ones do not: a stated job that breaks one is noted."""
+"""Rules that newer releases of a framework have and older ones do not: a stated job that breaks one gets a note."""
 
 
 def built_in_rules() -> tuple[Rule, ...]:
-    """All rules that ship, legality first."""
+    """All shipped rules, legality first."""
     return LEGALITY_RULES + EXPERIENCE_RULES
 
 
@@ -95,7 +95,7 @@ _SHIPPED = frozenset(built_in_rules())
 def select_rules(
     context: SearchContext, disabled: Sequence[str] = (), user_rules: Iterable[Rule] = ()
 ) -> tuple[Rule, ...]:
-    """The rules this search asks, in order; a user's rule replaces the built-in one of its name.
+    """Rules that apply to this search, in order; a user's rule replaces the built-in one of its name.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def select_rules(
 
 
 def judge(rule: Rule, table: StrategyTable, context: SearchContext) -> Mask:
-    """The rule's mask over a table, checked where the rule is a user's.
+    """Mask of the rule over a table, checked where the rule is a user's.
 
     Raises
     ------
@@ -134,7 +134,7 @@ def judge(rule: Rule, table: StrategyTable, context: SearchContext) -> Mask:
 
 
 def list_rules(user_rules: Iterable[Rule] = ()) -> str:
-    """One line a rule, for `--list_rules`: name, kind, framework, explanation, and the checks that it stands for."""
+    """One line a rule, for `--list_rules`: name, kind, framework, explanation, and the checks that it represents."""
     rules = [*built_in_rules(), *user_rules]
     width = max(len(rule.name) for rule in rules)
     return "\n".join(

@@ -29,36 +29,36 @@ __all__ = ["SearchOptions", "SearchResult", "search", "explain"]
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found: arrays are aligned, the chosen strategies first, each part quickest first.
+    """Result of a search: arrays are aligned, the chosen strategies first, each part fastest first.
 
     Parameters
     ----------
     candidates : StrategyTable
         Strategies that obey the rules and fit, n of them.
     peak_mib : float64 [n]
-        Peak memory of the heaviest stage under the recompute asked for, MiB.
+        Peak memory of the heaviest stage under the requested recompute, MiB.
     heaviest_stage : int64 [n]
         That stage.
     estimated_ms : float64 [n]
         Estimated step time.
     solved : bool [n]
-        Whether that is the step time of a plan that a quick solve has found, else a formula's.
+        Whether that is the step time of a plan from a quick solve, else a formula's.
     pruned : tuple of PruneRecord
-        What each rule removed, then the memory, and last the quick solves: strategies without any plan.
+        Strategies removed by each rule, then by the memory, and last by the quick solves: those without any plan.
     chosen : int64 [k]
         Indices of the strategies to profile.
     counts : mapping
-        Strategies after each step: built, legal, sensible, fitting, chosen.
+        Number of strategies after each step: built, legal, sensible, fitting, chosen.
     peak_none_mib : float64 [n]
-        The same without any recompute: who fits so needs none.
+        The same without any recompute: a strategy that fits so needs none.
     device_limit_mib : float
-        The limit they were held against.
+        Limit that they were checked against.
     recompute : str
-        The recompute assumed: ``best``, ``none`` or ``full``.
+        Assumed recompute: ``best``, ``none`` or ``full``.
     device : DeviceSpec
-        What it was searched for.
+        Device that it was searched for.
     memory_source : tuple of str [n]
-        Where each peak comes from.
+        Source of each peak.
     """
 
     candidates: StrategyTable
@@ -81,7 +81,7 @@ class SearchResult:
 
 
 def estimated_all(table: StrategyTable, recompute: str) -> tuple[str, ...]:
-    """The source of peaks that all come from the closed forms."""
+    """Source of peaks that all come from the analytical model."""
     return ("estimate",) * len(table)
 
 
@@ -100,21 +100,21 @@ def search(
     Parameters
     ----------
     rules_path : Path, optional
-        Folder of the user's own rules: Python files, which are run, so only a path that the user gave.
+        Folder of the user's rules: Python files, which are run, so only a path that the user gave.
     peak_of : PeakEstimate
-        Where peak memory comes from.
+        Source of peak memory.
     sources_of : callable
-        Names that source for each strategy of a table, under the recompute asked for.
+        Names that source for each strategy of a table, under the requested recompute.
     quick_solve : callable, optional
         Solves strategies before they are chosen; without it they are chosen by the formula alone.
 
     Raises
     ------
     InputError
-        When the rules leave nothing (names the rule and what to relax), the batch suits no strategy
-        (names one near it that does), or an option is wrong.
+        When the rules leave nothing (names the rule and the remedy), the batch suits no strategy (names one near it
+        that does), or an option is wrong.
     InfeasibleError
-        When no legal strategy fits the memory, or none has a plan: says the least that is needed.
+        When no legal strategy fits the memory, or none has a plan: gives the least that is needed.
     """
     misfit = config.misfit
     if misfit is not None and misfit.any_strategy and not (misfit.rule and misfit.rule in options.disabled_rules):
@@ -160,9 +160,9 @@ def explain(
     strategy: Strategy,
     rules_path: Path | None = None,
 ) -> list[str]:
-    """Why one strategy is, or is not, among the candidates: one sentence a reason.
+    """Reasons why one strategy is, or is not, among the candidates, a sentence each.
 
-    Every rule is asked, not only the first that fails; the memory is told either way.
+    Every rule is applied, not only the first that fails; the memory is given either way.
     """
     context = SearchContext.settle(config, device, options)
     rules = select_rules(context, options.rules_left_out, load_user_rules(rules_path))

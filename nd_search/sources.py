@@ -1,4 +1,4 @@
-"""The checks of the frameworks that the legality rules stand for.
+"""Checks of the frameworks that the legality rules represent.
 
 Each entry names repository, release, file and line, and in brackets the releases that have the check.
 """
@@ -183,4 +183,4 @@ SOURCES = {
         "torch 2.13 torch/distributed/pipelining/schedules.py:2937 (2.6 to 2.13; torchtitan 0.1 to main)"
     ),
 }
-"""By name of the rule; a rule of Taylor's own says what it follows from."""
+"""By name of the rule; for a rule of Taylor's own, the facts that it follows from."""

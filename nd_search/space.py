@@ -1,4 +1,4 @@
-"""The array space of strategies: every combination of the searched dimensions for one world size."""
+"""Array space of strategies: every combination of the searched dimensions for one world size."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def divisors(number: int) -> Ints:
 
 @dataclass(frozen=True)
 class StrategySpace:
-    """The product of meshes and free dimensions, unfolded block by block.
+    """Product of meshes and free dimensions, unfolded block by block.
 
     Parameters
     ----------
     meshes : int64 [k, 5]
-        (dp, tp, pp, cp, op): every way to place the world, with every optimizer split of it.
+        (dp, tp, pp, cp, op): every division of the world, with every optimizer sharding of it.
     free : int64 [j, 4]
-        (ep, vpp, mbs, sp): every combination of what does not depend on the mesh; sp −1 = by rule.
+        (ep, vpp, mbs, sp): every combination of the dimensions independent of the mesh; sp −1 = by rule.
     samples : int
         Samples a step over the micro-batch interleave: dp · mbs · micro_batches.
     micro_batch_range : (int, int)
@@ -48,11 +48,11 @@ class StrategySpace:
 
     @property
     def size(self) -> int:
-        """Strategies before a bound on the micro-batch number."""
+        """Number of strategies before a bound on the micro-batch number."""
         return len(self.meshes) * len(self.free)
 
     def blocks(self, rows: int = 1 << 17) -> Iterator[StrategyTable]:
-        """The space in tables of at most about `rows` strategies, so that memory stays bounded.
+        """Space in tables of at most about `rows` strategies, so that memory stays bounded.
 
         Where dp·mbs does not divide the batch, micro_batches is rounded down: a rule removes it.
         """
@@ -78,7 +78,7 @@ class StrategySpace:
             yield table if within.all() else table.select(within)
 
     def holds(self, strategy: Strategy) -> bool:
-        """Whether a strategy is one of the space's."""
+        """Return whether a strategy is in the space."""
         rows = [f.name for f in fields(strategy) if f.name != "micro_batches"]
         return any(
             bool(np.logical_and.reduce([getattr(block, name) == getattr(strategy, name) for name in rows]).any())
@@ -87,11 +87,11 @@ class StrategySpace:
 
 
 def build_space(context: SearchContext, options: SearchOptions) -> StrategySpace:
-    """The space that the options span.
+    """Space that the options span.
 
-    Every searched degree ranges over the divisors of the world size (op: of dp·cp), vpp and mbs over
-    their bounds (`DEFAULT_BOUNDS`; mbs over powers of two); what is not searched keeps the file's
-    value, op and sp follow by rule (see `SearchOptions`).
+    Every searched degree ranges over the divisors of the world size (op: of dp·cp), vpp and mbs over their bounds
+    (`DEFAULT_BOUNDS`; mbs over powers of two); the others keep the file's value, op and sp follow by rule (see
+    `SearchOptions`).
     """
     searched = set(options.search) - set(options.fix)
     if "micro_batches" in options.search or "micro_batches" in options.fix:
@@ -178,7 +178,7 @@ def _with_optimizer_split(meshes: Ints, context: SearchContext, options: SearchO
 
 
 def split_by_rule(replicas: Ints, context: SearchContext) -> Ints:
-    """Optimizer split where it is not searched: whole, unless the file sets a smaller one that fits."""
+    """Optimizer sharding where it is not searched: over all ranks, unless the file sets fewer and that fits."""
     if not context.rules.parallel_optimizer and not context.rules.parameter_shard:
         return np.ones_like(replicas)
     own = context.own
@@ -188,6 +188,6 @@ def split_by_rule(replicas: Ints, context: SearchContext) -> Ints:
 
 
 def with_ruled_splits(strategy: Strategy, context: SearchContext, options: SearchOptions) -> Strategy:
-    """A strategy with op and sp as the space gives them to its mesh: pinned, else by rule."""
+    """Strategy with op and sp as the space gives them to its mesh: pinned, else by rule."""
     op = int(split_by_rule(np.array([strategy.dp * strategy.cp]), context)[0])
     return strategy.replace(op=options.fix.get("op", op), sp=bool(options.fix.get("sp", strategy.tp > 1)))

@@ -20,32 +20,33 @@ from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 
 ASKED_BY_SEARCH = frozenset({"max-expert-parallel"})
-"""Rules that bound a search and say nothing of a stated job."""
+"""Rules that bound a search and do not apply to a stated job."""
 
 SETTLED_BY_PLAN = frozenset({"layers-fill-chunks"})
-"""Rules that a file's plan answers: it may leave a chunk to the embedding or the head alone."""
+"""Rules that the plan in a file replaces: it may leave a chunk to the embedding or the head alone."""
 
 NEAREST_TRIED = 512
 """Most values tried on each side of a stated one."""
 
 SEQUENCE, BATCH = "seq", "gbs"
-"""What a rule may ask to change besides a field of the strategy: tokens a sample, samples a step."""
+"""Changes that a rule may request other than a field of the strategy: tokens a sample, samples a step."""
 
 
 @dataclass(frozen=True)
 class Illegality:
-    """What keeps a stated job from starting.
+    """Reasons why a stated job does not start.
 
     Parameters
     ----------
     rules : tuple of Rule
-        The legality rules that it breaks, in the order of `LEGALITY_RULES`; at least one.
+        Legality rules that it breaks, in the order of `LEGALITY_RULES`; at least one.
     field : str
-        What the first of them asks to change: one of its ``changes``, else its flag with dashes.
+        Change that the first of them requests: one of its ``changes``, else its flag with dashes.
     value : int or str
         The stated value of `field`; ``on`` of a flag without one, ``not given`` of one that is not there.
     nearest : tuple of (str, int)
-        Single changes, at most two a field, that make the job legal; where none does, those that mend the first rule.
+        Single changes, at most two a field, that make the job legal; where none does, those that satisfy the first
+        rule.
     """
 
     rules: tuple[Rule, ...]
@@ -57,30 +58,31 @@ class Illegality:
 def broken_rules(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[str] = ()) -> tuple[Rule, ...]:
     """Find the legality rules that a job breaks with the strategy, schedule and batch that it states.
 
-    The rules are those of a search, judged under the job's own ranks and batch. Sequence parallelism counts as off
+    The rules are those of a search, evaluated under the job's own ranks and batch. Sequence parallelism counts as off
     where tp = 1: it splits nothing, Megatron-LM's launcher turns it off (core_v0.16.0
     megatron/training/arguments.py:907), and MindFormers 1.3 to 1.6 accept it.
 
     Parameters
     ----------
     allowed : sequence of str
-        Names of rules that are not asked.
+        Names of rules that do not apply.
     """
     return _first_checked(_broken(_asked_of(config, allowed), _normal(config), device))
 
 
 def _first_checked(rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """Rules as the launcher comes upon them: those of its arguments go before those of ranks and layers."""
+    """Rules in the launcher's order: those of its arguments come before those of ranks and layers."""
     return tuple(sorted(rules, key=lambda rule: not rule.field))
 
 
 def find_illegality(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[str] = ()) -> Illegality | None:
-    """Find what keeps a job from starting (`broken_rules`), and the nearest values that would mend it; None if nothing.
+    """Find the rules that keep a job from starting (`broken_rules`), and the nearest legal values; None if there are
+    none.
 
     Parameters
     ----------
     allowed : sequence of str
-        Names of rules that are not asked.
+        Names of rules that do not apply.
     """
     broken = broken_rules(config, device, allowed)
     if not broken:
@@ -120,7 +122,7 @@ def _broken(rules: Sequence[Rule], config: TrainingConfig, device: DeviceSpec) -
 def _nearest(
     broken: Sequence[Rule], judges: Sequence[Rule], config: TrainingConfig, device: DeviceSpec
 ) -> tuple[tuple[str, int], ...]:
-    """Find the single changes nearest to the stated values with which the job obeys all judges."""
+    """Find the single changes nearest to the stated values with which the job obeys all rules."""
     # Other degrees are other ranks, and every batch tried is a whole number of micro-batches.
     judges = [rule for rule in judges if rule.name not in ("world-size", "batch-by-dp")]
     found = []
@@ -177,7 +179,7 @@ def _legal_lengths(
 
 
 def _changed(own: Strategy, field: str, value: int) -> Strategy:
-    """The strategy with one field changed; replicas and their optimizer split follow where the ranks allow it."""
+    """Strategy with one field changed; replicas and their optimizer sharding follow where the ranks allow it."""
     if field == BATCH:
         return own.replace(micro_batches=value // (own.dp * own.mbs))
     changed = own.replace(**{field: bool(value) if field == "sp" else value})
@@ -229,4 +231,4 @@ def barred_shapes(
 
 
 _OUTER = {"pp", "ep", "vpp", "gbs", "op"}
-"""What a layer-wise search decides around the layers, or not at all."""
+"""Dimensions that a layer-wise search decides around the layers, or not at all."""

@@ -1,4 +1,4 @@
-"""The step times by which strategies are chosen: quick solves of those that may be among the chosen."""
+"""Step times by which strategies are chosen: quick solves of those that may be among the chosen."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from taylor.nd_search.choose import choose
 from taylor.nd_search.options import SearchOptions
 
 SOLVED, ESTIMATED = "solved", "estimate"
-"""Sources of a step time: a plan that was found for the strategy, or a formula over its average stage."""
+"""Sources of a step time: a plan found for the strategy, or a formula over its average stage."""
 
 OPTIMISM = 0.95
-"""What the formula's step time is multiplied with where it stands against solved ones, so that it is seldom above what
-a solve gives: over 126 strategies of four shipped jobs it was at most 4 % above (benchmarks/estimated_steps.py)."""
+"""Factor on the formula's step time in a comparison with solved ones, so that it is seldom above a solve's result:
+over 126 strategies of four shipped jobs it was at most 4 % above (benchmarks/estimated_steps.py).
+"""
 
 MOST_SOLVED = 8
 """Quick solves, in multiples of the number to choose, after which only solved strategies are chosen."""
@@ -26,14 +27,14 @@ MOST_SOLVED = 8
 
 @dataclass(frozen=True)
 class SolvedStep:
-    """The outcome of a quick solve.
+    """Outcome of a quick solve.
 
     Parameters
     ----------
     ms : float or None
         Step time of the plan found; None where there is none.
     refused : str
-        Why there is no plan, where that is proven; empty where none was found in time.
+        Reason why there is no plan, where that is proven; empty where none was found in time.
     """
 
     ms: float | None
@@ -50,17 +51,17 @@ class QuickSolve(Protocol):
 
 @dataclass(frozen=True)
 class ChosenSteps:
-    """The strategies chosen by solved step times.
+    """Strategies chosen by solved step times.
 
     Parameters
     ----------
     chosen : int64 [k]
-        Indices, the quickest first.
+        Indices, the fastest first.
     step_ms : float64 [n]
         Solved where `solved`, else by the formula.
     solved : bool [n]
     refused : mapping of index to str
-        Strategies without a plan, and why.
+        Strategies without a plan, with the reason.
     """
 
     chosen: NDArray[np.int64]
@@ -82,9 +83,9 @@ def choose_by_solves(
     solve: QuickSolve,
     limit_mib: float,
 ) -> ChosenSteps:
-    """Choose by solved step times: what the formula puts among the chosen is solved, until all chosen ones are.
+    """Choose by solved step times: strategies chosen by the formula are solved, until all chosen ones are.
 
-    A strategy for which the solve proves that no plan exists is out, and the next one takes its place.
+    A strategy without a plan, as the solve proves, is removed, and the next one takes its place.
     """
     number = options.profile_num
     step_ms, looked = estimated_ms.copy(), np.zeros(len(table), dtype=np.bool_)
@@ -94,7 +95,7 @@ def choose_by_solves(
         rank_ms = np.where(looked, step_ms, OPTIMISM * step_ms)
         if (
             looked.sum() >= MOST_SOLVED * number and solved.sum() >= number
-        ):  # enough was looked at, and enough is solved
+        ):  # enough strategies are tried, and enough solved
             rank_ms[~looked] = np.inf
         possible = np.flatnonzero(np.isfinite(rank_ms))
         chosen = possible[choose(table.select(possible), rank_ms[possible], number, options.spread)]

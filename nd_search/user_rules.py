@@ -1,4 +1,4 @@
-"""A user's own rules, loaded from Python files in the folder given by `--register_path`."""
+"""User rules, loaded from Python files in the folder given by `--register_path`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FORMER_NAMES = frozenset(
 
 
 def load_user_rules(register_path: Path | None) -> tuple[Rule, ...]:
-    """A user's own rules: `RULES` of every Python file in the folder and in its `rules/` sub-folder.
+    """Rules of a user: `RULES` of every Python file in the folder and in its `rules/` sub-folder.
 
     Runs the files, so it is only called for a path that the user gave on the command line. In such a file
     `from nd_search.rules import Rule` means the same as `from taylor.nd_search.rules import Rule`.
@@ -41,7 +41,7 @@ def load_user_rules(register_path: Path | None) -> tuple[Rule, ...]:
     Raises
     ------
     InputError
-        When the path is missing, or a file fails to load or holds something else than rules.
+        When the path is missing, or a file fails to load or contains something else than rules.
     """
     if register_path is None:
         return ()
@@ -56,7 +56,7 @@ def _rules_of(file: Path) -> tuple[Rule, ...]:
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # The built-ins of this one module, so that no other code's imports change.
+    # The built-ins of this module only, so that no other code's imports change.
     vars(module)["__builtins__"] = {**vars(builtins), "__import__": _import_with_former_names}
     sys.modules[name] = module
     try:
@@ -80,9 +80,9 @@ def _import_with_former_names(
     fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> ModuleType | Any:
-    """What an import statement in a user's file calls: `__import__`, with the former names understood.
+    """Import for a user's file: `__import__`, with the former names understood.
 
-    A name that `taylor` does not have, such as a module of the user's own package `report`, is imported as ever.
+    A name that `taylor` does not have, such as a module of the user's own package `report`, is imported as usual.
     """
     top = name.partition(".")[0]
     if level or top not in _FORMER_NAMES or not _exists(f"taylor.{name}"):

@@ -1,1 +1,1 @@
-"""What MindSpeed and MindSpeed-LLM refuse at start: their features' checks of arguments, one rule each."""
+"""Start checks of MindSpeed and MindSpeed-LLM: their features' checks of arguments, one rule each."""

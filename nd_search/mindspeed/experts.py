@@ -1,4 +1,4 @@
-"""Start rules of experts: the overlap of their exchange, their dispatchers, TP's ranks that hold experts."""
+"""Start rules of experts: the overlap of their exchange, their dispatchers, TP's ranks that have experts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _GATHER_CODE, _MC2_CODE = f"{CORE}moe/moe_allgather_overlap.py", f"{CORE}moe/moe
 
 
 def _has_no_order(table: StrategyTable, flags: StatedFlags) -> Any:
-    """Where neither one stage nor several chunks a stage are asked for in the words that the overlap reads."""
+    """Mask of jobs that request neither one stage nor several chunks a stage in the flags that the overlap reads."""
     chunks = (table.vpp > 1) & (flags.on(LAYOUT) | (not flags.on(PER_RANK)))
     return (table.pp > 1) & ~chunks
 

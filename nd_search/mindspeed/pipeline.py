@@ -31,7 +31,7 @@ Found = Callable[[StatedFlags], bool]
 
 
 def _dual(name: str, explanation: str, line: int, flag: str, found: Found, cure: str = "") -> StartRule:
-    """The rule that DualPipeV does not go with what a flag asks for."""
+    """Rule that DualPipeV does not go with a flag's feature."""
     return StartRule(
         f"dualpipev-{name}",
         f"--schedules-method dualpipev {explanation}",
@@ -93,12 +93,12 @@ _OF_DUAL = [
 
 
 def _several_chunks(table: StrategyTable, flags: StatedFlags) -> Any:
-    """Where a stage has several chunks whose layers `PER_CHUNK` counts, as these features want them."""
+    """Mask of stages with several chunks whose layers `PER_CHUNK` counts, as these features require."""
     return (table.pp > 1) & (table.vpp > 1) & (not flags.on(PER_RANK)) & (not flags.on(LAYOUT))
 
 
 def _in_bubble(flags: StatedFlags, table: StrategyTable) -> Any:
-    """Where ``--recompute-num-layers`` is neither 0 nor what the feature would set."""
+    """Mask where ``--recompute-num-layers`` is neither 0 nor the feature's value."""
     stated = flags.number("recompute-num-layers")
     layers, each = flags.number("num-layers"), flags.number(PER_CHUNK)
     wanted = layers // table.pp if flags.on("enable-recompute-layers-per-pp-rank") else each

@@ -1,4 +1,4 @@
-"""Start rules of tensor and context parallelism: TP-2D, overlapped products, rings, Ulysses, gathered keys."""
+"""Start rules of tensor and context parallelism: TP-2D, overlapped GEMMs, rings, Ulysses, gathered keys."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ def _degree(flags: StatedFlags) -> int:
 
 
 def _bad_window(table: StrategyTable, flags: StatedFlags, inner: int) -> Any:
-    """Where the window of a double ring is not smaller than the ring, or does not divide it."""
+    """Mask where the window of a double ring is not smaller than the ring, or does not divide it."""
     ring, window = table.cp // inner, flags.number("cp-window-size", 1)
     if window < 1:
         return table.cp > 1
@@ -407,7 +407,7 @@ _OF_CONTEXT = [
 
 
 def _flash(table: StrategyTable, flags: StatedFlags) -> bool:
-    """Whether flash attention is on, which context parallelism and ALiBi switch on."""
+    """Return whether flash attention is on, which context parallelism and ALiBi switch on."""
     switched = bool(np.all(table.cp > 1)) and _algorithm(flags) != _GATHERED
     return switched or flags.on("use-flash-attn", "use-fusion-attn-v2")
 

@@ -1,4 +1,4 @@
-"""One start rule: a condition on flags and degrees under which a job is refused, and where the program checks it."""
+"""One start rule: a condition on flags and degrees under which a job is refused, and the program's check of it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from taylor.parsers.stated_flags import StatedFlags
 
 CORE, LLM = "MindSpeed 028de58c mindspeed/features_manager/", "MindSpeed-LLM c77308a1 mindspeed_llm/features_manager/"
 SINCE = "2.1.0_core_r0.12.1 to master"
-"""The releases of MindSpeed whose features check their arguments; before, mindspeed/arguments.py did."""
+"""Releases of MindSpeed whose features check their arguments; before, mindspeed/arguments.py did."""
 BOTH = frozenset({MINDSPEED, MINDSPEED_LLM})
 LLM_ALONE, CORE_ALONE = frozenset({MINDSPEED_LLM}), frozenset({MINDSPEED})
 
 Broken = Callable[[StrategyTable, StatedFlags, SearchContext], Any]
-"""Where a table's strategies break a rule: bool or bool [n]."""
+"""Mask of a table's strategies that break a rule: bool or bool [n]."""
 
 LAYOUT = "pipeline-model-parallel-layout"
 EXTEND = "moe-tp-extend-ep"
@@ -30,26 +30,26 @@ EXTEND = "moe-tp-extend-ep"
 
 @dataclass(frozen=True)
 class StartRule:
-    """A rule of MindSpeed's or MindSpeed-LLM's argument checks.
+    """Rule of MindSpeed's or MindSpeed-LLM's argument checks.
 
     Parameters
     ----------
     name : str
-        How it is allowed to be broken.
+        Name by which a job may break it.
     explanation : str
-        One line: what must hold.
+        One line: the condition.
     broken : callable
         See `Broken`.
     field : str
-        The flag at fault, without dashes, where no single change of the strategy mends the job.
+        Flag at fault, without dashes, where no single change of the strategy makes the job legal.
     source : str
         Repository, release, file and line; in brackets the releases that have the check.
     relax : str
-        What mends it.
+        Remedy.
     changes : tuple of str
         As `Rule.changes`; empty where the flags alone break it.
     programs : frozenset of str
-        Which of the two programs checks it.
+        The programs, of the two, that check it.
     """
 
     name: str
@@ -62,7 +62,7 @@ class StartRule:
     programs: frozenset[str] = BOTH
 
     def as_rule(self) -> Rule:
-        """The rule as a search and a stated job are asked it."""
+        """Rule in the form for a search and a stated job."""
 
         def keep(table: StrategyTable, context: SearchContext) -> Mask:
             found = np.broadcast_to(np.asarray(self.broken(table, context.flags, context), dtype=bool), (len(table),))
@@ -102,7 +102,7 @@ def apart(
 def needs(
     feature: str, other: str, source: str, *, programs: frozenset[str] = BOTH, releases: str = SINCE
 ) -> StartRule:
-    """The rule that a flag needs another: their ``dependency_check``."""
+    """Rule that a flag needs another: their ``dependency_check``."""
     return StartRule(
         f"{feature}-needs-{other}",
         f"--{feature} needs --{other}",
@@ -115,12 +115,12 @@ def needs(
 
 
 def dispatcher(flags: StatedFlags) -> str:
-    """How tokens reach the experts."""
+    """Dispatcher that sends tokens to the experts."""
     return flags.text("moe-token-dispatcher-type", "allgather")
 
 
 def own_ep(table: StrategyTable, flags: StatedFlags) -> NDArray[np.int64]:
-    """``--expert-model-parallel-size``, which TP's ranks come on top of where they hold experts too; int64 [n]."""
+    """``--expert-model-parallel-size``, which excludes TP's ranks where they have experts too; int64 [n]."""
     return np.maximum(1, table.ep // table.tp) if flags.on(EXTEND) else table.ep
 
 
@@ -131,12 +131,12 @@ def expert_tp(table: StrategyTable, flags: StatedFlags) -> NDArray[np.int64]:
 
 
 def is_dual_pipe(context: SearchContext) -> bool:
-    """Whether the job runs ``--schedules-method dualpipev``."""
+    """Return whether the job runs ``--schedules-method dualpipev``."""
     return context.schedule.name == "dualpipev"
 
 
 def reduces_beside(flags: StatedFlags) -> bool:
-    """Whether gradients are reduced beside the backward.
+    """Return whether gradients are reduced beside the backward.
 
     Megatron-LM core_v0.12.1 megatron/training/arguments.py:495-500.
     """
@@ -147,5 +147,5 @@ def reduces_beside(flags: StatedFlags) -> bool:
 
 
 def has_adapters(flags: StatedFlags) -> bool:
-    """Whether the job trains LoRA's adapters."""
+    """Return whether the job trains LoRA's adapters."""
     return flags.on("lora-target-modules")

@@ -131,7 +131,7 @@ _OF_OPTIMIZER = [
 
 
 def _fuses_gradients(flags: StatedFlags) -> bool:
-    """Whether products add to the gradients, which Megatron does unless it is told not to."""
+    """Return whether GEMMs add to the gradients, which is Megatron's default."""
     return not flags.on("no-gradient-accumulation-fusion")
 
 

@@ -1,4 +1,4 @@
-"""All start rules of MindSpeed and MindSpeed-LLM, in the order in which a job is asked them."""
+"""All start rules of MindSpeed and MindSpeed-LLM, in the order in which they apply to a job."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from taylor.nd_search.mindspeed.splits import SPLIT_RULES
 from taylor.nd_search.mindspeed.states import STATE_RULES
 
 START_RULES = (*PIPELINE_RULES, *EXPERT_RULES, *SPLIT_RULES, *STATE_RULES)
-"""Left out are checks that no launch script settles: of installed packages, and of files on the training machine."""
+"""Omitted are checks that no launch script determines: of installed packages, and of files on the training machine."""
