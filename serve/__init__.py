@@ -1,1 +1,1 @@
-"""The local page: what if the job ran otherwise, answered at once, and solved on request."""
+"""Local page: what-if questions about a job, answered at once, and solved on request."""

@@ -1,4 +1,4 @@
-"""The page's server: a few addresses that answer in JSON, all behind a token, for this machine alone."""
+"""Server of the page: a few addresses that answer in JSON, all behind a token, for this machine alone."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 
 @dataclass(frozen=True)
 class Page:
-    """What the server works with.
+    """Parts of the server.
 
     Parameters
     ----------
     token : str
-        Whoever has it in a link may ask.
+        Token that a link must have to send requests.
     """
 
     token: str
@@ -62,7 +62,7 @@ Answer = Callable[[Page, Request], Awaitable[Any]]
 
 
 def application(page: Page) -> Starlette:
-    """The application, for a server that is bound to this machine."""
+    """Application for a server that is bound to this machine."""
 
     def route(path: str, answer: Answer, method: str) -> Route:
         async def told(request: Request) -> Response:
@@ -106,7 +106,7 @@ def _refusal(why: str, status: int) -> Response:
 
 
 async def _body(request: Request) -> bytes:
-    """What was sent.
+    """Body of a request.
 
     Raises
     ------

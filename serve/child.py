@@ -1,4 +1,4 @@
-"""A process of the page's server that does the job of one folder: ``python -m taylor.serve.child FOLDER``."""
+"""Process of the page's server that does the job of one folder: ``python -m taylor.serve.child FOLDER``."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ FILES = {
     "report": "report.html",
     "table": "ranking.csv",
 }
-"""What a job may leave for its user, by the name in a link."""
+"""Files that a job may write for its user, by the name in a link."""
 
 STOPPED = "stopped before there was a plan"
 
 RANKED = 10
 
 MOST_BYTES = 8 << 30
-"""Most memory that one job may take: several times what the largest published recipe needs."""
+"""Most memory of one job: several times the need of the largest published recipe."""
 
 
 def work(folder: Path) -> dict[str, Any]:
@@ -89,12 +89,12 @@ def _solve(folder: Path, ask: Question, models: Models, store: Store | None) -> 
 
 
 def _plan_file(folder: Path, suffix: str) -> Path:
-    """The file that takes the plan: that of the framework, by its suffix."""
+    """File for the plan: that of the framework, by its suffix."""
     return folder / next(name for name in FILES.values() if name.endswith(suffix))
 
 
 def _told(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What the page shows of a result."""
+    """Part of a result for the page."""
     bound, unit = result["bound"], result["unit_ms"] or 1.0
     keep = ("status", "step_ms", "gap", "mfu", "mfu_precision", "tokens_per_second", "offset", "layers", "recompute",
             "peak_memory", "memory_limit", "bubble")  # fmt: skip
@@ -102,7 +102,7 @@ def _told(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _so_far(folder: Path) -> dict[str, Any]:
-    """Take over what a stopped solve has kept of its best plan."""
+    """Take over a stopped solve's record of its best plan."""
     [config] = (folder / "work" / INTERRUPTED).glob("*-so-far.*")
     result = read_text(config.with_name(f"{config.stem.removesuffix('-so-far')}.json"))
     write_atomic(_plan_file(folder, config.suffix), config.read_bytes())
@@ -124,7 +124,7 @@ def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> d
 
 
 def main() -> int:
-    """Do one job, and leave its answer or the reason why there is none."""
+    """Do one job, and write its answer or the reason why there is none."""
     end_with_parent(int(os.environ["TAYLOR_SERVE_PARENT"]))
     limit_memory(MOST_BYTES)
     os.nice(5)  # the page answers first

@@ -1,4 +1,4 @@
-"""The jobs of the page: each in a folder and a process of its own, a few at a time."""
+"""Jobs of the page: each in a folder and a process of its own, a few at a time."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Jobs:
     Parameters
     ----------
     root : Path
-        A folder a job.
+        Parent of the jobs' folders.
     at_once : int
         Processes.
     folders : sequence of Path
-        Where models may be read.
+        Folders from which models may be read.
     store : str
-        Where runs are remembered; empty for nowhere.
+        Store of the runs; empty for none.
     """
 
     root: Path
@@ -54,12 +54,12 @@ class Jobs:
     _stopped: set[str] = field(default_factory=set)
 
     def start(self, kind: str, ask: Question) -> str:
-        """Begin a job, now or when its turn comes; returns its name.
+        """Start a job, now or as soon as a process is free; returns its name.
 
         Raises
         ------
         InputError
-            When it is of no kind that there is, or too many wait.
+            When its kind is unknown, or too many wait.
         """
         if kind not in KINDS:
             raise InputError("is no job", field="kind", value=kind)
@@ -104,14 +104,14 @@ class Jobs:
             write_atomic(folder / DONE, json.dumps({"error": why}))
 
     def stop(self, name: str) -> None:
-        """End a job, now or when its turn comes; a solve keeps its best plan so far. Asked again, end it at once."""
+        """End a job, now or once it starts; a solve keeps its best plan so far. A second call ends it at once."""
         process = self._running.get(self._folder(name).name)
         if process is not None:
             process.send_signal(signal.SIGKILL if name in self._stopped else signal.SIGINT)
         self._stopped.add(name)
 
     def state(self, name: str) -> dict[str, Any]:
-        """What is known of a job: that it waits, its best step and bound while it runs, or its answer."""
+        """State of a job: waiting, its best step and bound while it runs, or its answer."""
         folder = self._folder(name)
         done = _json(folder / DONE)
         if done is not None:
@@ -122,7 +122,7 @@ class Jobs:
         return {"state": "waiting", "waiting": self.waiting}
 
     def file(self, name: str, role: str) -> Path:
-        """A file that a job has left.
+        """File that a job has written.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""What the page asks: a model on a device with a strategy; checked at the door, answered by closed forms at once."""
+"""Questions of the page: a model on a device with a strategy; validated, and answered by the analytical model."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from taylor.workflows.statement.schedules import require_schedule
 from taylor.workflows.statement.stated_file import read_for
 
 MOST_KNOWN = 64
-"""Models kept at hand."""
+"""Models kept in memory."""
 
 MOST_FILES = 500
 """Model files of a folder that are listed."""
@@ -54,7 +54,7 @@ class Question(BaseModel):
 
     @classmethod
     def parse(cls, data: bytes) -> Question:
-        """Read what a browser sent.
+        """Read the data from a browser.
 
         Raises
         ------
@@ -70,12 +70,12 @@ class Question(BaseModel):
 
 @dataclass
 class Models:
-    """The models that can be asked for: the registered ones, and files of the folders that the user gave.
+    """Models available to questions: the registered ones, and files of the folders that the user gave.
 
     Parameters
     ----------
     work : Path
-        Takes what is written on the way to an answer.
+        Folder for files written on the way to an answer.
     folders : sequence of Path
         Nothing else on the disk is ever read.
     """
@@ -94,7 +94,7 @@ class Models:
         return [*Registry.load(None).models, *files]
 
     def path(self, name: str) -> Path:
-        """The configuration of a model.
+        """Configuration of a model.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class Models:
         return path
 
     def config(self, ask: Question) -> TrainingConfig:
-        """The configuration that a question means: the model with its strategy, and no plan.
+        """Configuration of a question: the model with its strategy, and no plan.
 
         Raises
         ------
@@ -131,7 +131,7 @@ class Models:
         if key not in self._known:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
-            # One file for all numbers of ranks and batches: each question's own are put in their place.
+            # One file for all numbers of ranks and batches: those of each question replace them.
             job = ModelJob(self.path(ask.model), host, ask.seq, host, device=ask.device)
             self._known[key] = read_for(state_model(job, self.work / "stated" / f"{ask.device}-{ask.seq}-{host}"))
         base = self._known[key]
@@ -150,12 +150,12 @@ class Models:
         try:
             config = require_legal(config, choose_device(config, ask.device).spec)
             require_schedule(config)
-        except InputError as error:  # the file is the page's own, and no one's who asks
+        except InputError as error:  # the file is the page's own, not the asker's
             raise InputError(str(error).removeprefix(f"{config.path}: ")) from None
         return config
 
     def answer(self, ask: Question) -> dict[str, Any]:
-        """Step, MFU and memory by stage of the even plan, by closed forms and one walk over the step.
+        """Step, MFU and memory by stage of the even plan, by the analytical model and one pass over the event graph.
 
         Raises
         ------
