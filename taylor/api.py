@@ -1,7 +1,7 @@
-"""Taylor for Python: read a configuration, evaluate it, solve it, search and rank strategies, write what was found.
+"""Taylor for Python: read a configuration, evaluate it, solve it, search and rank strategies, write the results.
 
-The functions write no file unless they are asked to, and need nothing but the file they are given: what no
-argument says is estimated by closed forms. `docs/api.md` shows them at work.
+The functions write files only on request, and need nothing but the file they are given: the analytical model estimates
+what no argument states. `docs/api.md` has examples.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from taylor.workflows.statement.options import FileJob, RatioChoice
 from taylor.workflows.statement.stated_file import StatedFile
 
 Configuration = str | Path | TrainingConfig
-"""A configuration's file, or the configuration that `read` gave."""
+"""Path of a configuration, or the configuration that `read` returned."""
 
 
 def read(path: str | Path) -> TrainingConfig:
@@ -56,7 +56,7 @@ def read(path: str | Path) -> TrainingConfig:
     Raises
     ------
     InputError
-        When the file cannot be read, is of no known kind, or holds wrong values.
+        When the file cannot be read, is of no known kind, or has wrong values.
     """
     return read_config(path)
 
@@ -70,20 +70,20 @@ def evaluate(
     memory: str | Path | MemoryProfile | None = None,
     allow_illegal: Sequence[str] = (),
 ) -> Planned:
-    """Tell what a plan costs: step time, peak memory by stage, idle time.
+    """Evaluate a plan: step time, peak memory by stage, idle time.
 
     Parameters
     ----------
     what : path, TrainingConfig or PipelineProblem
     plan : PipelinePlan, optional
-        The plan; a configuration's own one when left out. A problem needs one.
+        The plan; the one in the configuration when omitted. A problem needs one.
     device, ratios, memory, allow_illegal
         As in `solve`.
 
     Raises
     ------
     InputError
-        When the configuration has no plan of its own, or the plan has another shape than the problem.
+        When the configuration has no plan, or the plan has another shape than the problem.
     """
     if isinstance(what, PipelineProblem):
         if plan is None:
@@ -115,31 +115,32 @@ def solve(
     on_progress: OnProgress | None = None,
     allow_illegal: Sequence[str] = (),
 ) -> Planned:
-    """Find the layers and the recompute of every pipeline stage with which a step is fastest and no device runs full.
+    """Find the layers and the recompute of every pipeline stage for the fastest step within the memory of every device.
 
     Parameters
     ----------
     what : path, TrainingConfig or PipelineProblem
-        A problem holds everything but `solver`, `time_limit`, `workers` and `on_progress`, the only arguments it takes.
+        A problem contains everything but `solver`, `time_limit`, `workers` and `on_progress`, the only arguments it
+        takes.
     device : str or DeviceSpec, optional
-        What it is planned for, or its name in the register; the usual one of the launcher's jobs when left out.
+        Device to plan for, or its name in the register; the usual one of the launcher's jobs when omitted.
     ratios : TimeRatios, optional
-        Times of the model's parts; estimated for the configuration on the device when left out. ``TimeRatios()`` are
+        Times of the model's parts; estimated for the configuration on the device when omitted. ``TimeRatios()`` are
         the older tool's fixed ones.
     memory : path or MemoryProfile, optional
-        Memory of layers and stages, or the JSON file that tells it; estimated when left out.
+        Memory of layers and stages, or its JSON file; estimated when omitted.
     vpp : int or "auto", optional
-        Interleaves; the file's when left out, every number that can run when ``"auto"``.
+        Virtual stages; the file's when omitted, every number that can run when ``"auto"``.
     schedule : str, optional
-        A schedule's name, or ``"auto"``; the file's when left out.
+        Name of a schedule, or ``"auto"``; the file's when omitted.
     select : bool, optional
-        Whether selective recompute may be chosen beside full recompute; by default where the file's own plan holds it.
+        Whether selective recompute may be chosen beside full recompute; by default where the plan in the file uses it.
     solver : str
         ``HIGHS``, ``HIGHS-MILP``, ``CBC``, or any solver that Pyomo finds.
     time_limit : float, optional
         Seconds for the solve; then the best plan so far is returned with its proven bound.
     workers : int
-        Processes that share the work; the result is the same with any number.
+        Processes that divide the work; the result is the same with any number.
     on_progress : callable, optional
         Called with a `Progress` now and then.
     allow_illegal : sequence of str
@@ -150,7 +151,7 @@ def solve(
     InputError
         Bad configuration, memory profile or option; or the framework does not start the job as it is stated.
     InfeasibleError
-        No plan exists; the message says what is short.
+        No plan exists; the message gives the shortage.
     NoSolutionError
         The time limit ended the search before a plan was found.
     """
@@ -182,11 +183,11 @@ def search(
     Parameters
     ----------
     device : str or DeviceSpec, optional
-        What it is planned for, or its name in the register; the usual one of the launcher's jobs when left out.
+        Device to plan for, or its name in the register; the usual one of the launcher's jobs when omitted.
     rules_path : path, optional
-        Folder of rules of one's own; its Python files are run.
+        Folder of one's own rules; its Python files are run.
     allow_illegal : sequence of str
-        Names of legality rules that are not asked.
+        Names of legality rules that do not apply.
     **options
         Fields of `SearchOptions`: ``world_size``, ``gbs``, ``search``, ``fix``, ``bounds``, ``profile_num``, ….
 
@@ -222,27 +223,27 @@ def rank(
 ) -> Ranking:
     """Solve every candidate and rank them by step time.
 
-    Candidates are files: those that a search chose are written first, below `output`, where the table and the
-    solved configurations go too. What an earlier call solved there is not solved again.
+    Candidates are files: those that a search chose are written first, below `output`, together with the table and the
+    solved configurations. A solve of an earlier call there is not repeated.
 
     Parameters
     ----------
     candidates : Found, path of a folder, or paths of files
     device : str or DeviceSpec, optional
-        What it is planned for; the device of the search where there was one, else the usual one of each file's jobs.
+        Device to plan for; the device of the search where there was one, else the usual one of each file's jobs.
     ratios : path, optional
-        CSV of measured ratios by (dp, tp, pp, ep); estimated when left out.
+        CSV of measured ratios by (dp, tp, pp, ep); estimated when omitted.
     gbs : int, optional
-        Global batch, samples; the files' own when left out.
+        Global batch, samples; that of each file when omitted.
     time_limit : float, optional
         Seconds for each candidate.
     workers : int, optional
-        Candidates solved at once, a process each; the number of cores when left out.
+        Candidates solved at once, a process each; the number of cores when omitted.
     prove : int, optional
-        How many of the best are solved to their proof; the others stop where it is proven that they are not among
-        them. None: all are.
+        Number of best candidates that are solved to their proof; the others stop where it is proven that they are not
+        among them. None: all are.
     report : bool or path
-        The page to write, True beside the table.
+        Page to write, True beside the table.
     allow_illegal : sequence of str
         Names of legality rules that a candidate may break.
 
@@ -290,33 +291,33 @@ def choose(
     output: str | Path = "pipeline_output",
     framework: str | None = None,
 ) -> TrainingConfig:
-    """Choose the strategy of a model on so many ranks: searched, the quickest solved, the best of them taken.
+    """Choose the strategy of a model on a number of ranks: search, solve the fastest, take the best of them.
 
-    What is solved, and the configuration that is returned, are written to the folder ``jobs`` below `output`.
+    The solved files, and the returned configuration, are written to the folder ``jobs`` below `output`.
 
     Parameters
     ----------
     model : str or path
-        The name of a registered model, or a Hugging Face ``config.json`` or its folder.
+        Name of a registered model, or a Hugging Face ``config.json`` or its folder.
     world_size : int
         Ranks to plan for.
     device : str, optional
-        A device's name in the register; ``h100-80g`` when left out.
+        Name of a device in the register; ``h100-80g`` when omitted.
     seq_length, gbs : int, optional
-        Tokens a sample and samples a step; usual ones when left out.
+        Tokens a sample and samples a step; usual ones when omitted.
     fix : mapping of dimension to int, optional
-        Degrees that are given.
+        Given degrees.
     workers : int, optional
-        Strategies solved at once, a process each; the number of cores when left out.
+        Strategies solved at once, a process each; the number of cores when omitted.
     framework : str, optional
         ``megatron``, ``mindspeed``, ``mindformers``, ``torchtitan``, or ``json`` for a file that starts nothing; the
-        usual one of the device when left out.
+        usual one of the device when omitted.
 
     Returns
     -------
     TrainingConfig
-        Of the framework's file, which starts a training with the strategy and an even split of the layers: `solve`
-        finds a plan for it, and `write` writes that.
+        Configuration in the framework's file, which starts a training with the strategy and an even split of the
+        layers: `solve` finds a plan for it, and `write` writes that.
 
     Raises
     ------
@@ -340,16 +341,16 @@ def write(what: Planned | Found, path: str | Path | None = None) -> list[Path]:
     ----------
     what : Planned or Found
     path : path, optional
-        Of a plan, the file's suffix says what is written: the configuration with the plan in it (the suffix of the
-        configuration's own file), the result (``.json``), a page (``.html``), a picture (``.png``, ``.svg``), the
-        model (``.mps``) or the solution (``.sol``). When left out, the plan goes into the configuration's own file,
-        whose first original is kept as ``NAME.orig``. Of a search, a folder: it takes a configuration for each
-        strategy that was chosen.
+        For a plan, the file's suffix selects the output: the configuration with the plan in it (the suffix of the
+        configuration's file), the result (``.json``), a page (``.html``), a picture (``.png``, ``.svg``), the
+        model (``.mps``) or the solution (``.sol``). When omitted, the plan goes into the configuration's file,
+        whose first original is kept as ``NAME.orig``. For a search, a folder: it gets a configuration for each
+        chosen strategy.
 
     Raises
     ------
     InputError
-        When the suffix is none of these, the configuration cannot say the plan, or the file cannot be written.
+        When the suffix is none of these, the configuration cannot state the plan, or the file cannot be written.
     """
     if isinstance(what, Found):
         if path is None:

@@ -1,4 +1,4 @@
-"""Where the names of `import taylor` come from; see `docs/api.md`."""
+"""Sources of the names of `import taylor`; see `docs/api.md`."""
 
 from taylor.api import choose as choose
 from taylor.api import evaluate as evaluate

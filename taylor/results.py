@@ -1,4 +1,4 @@
-"""What the functions of `taylor` return: a plan with what it rests on, and the strategies that a search found."""
+"""Results of the functions of `taylor`: a plan with its basis, and the strategies that a search found."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHOWN = 10
-"""Rows of a table that a notebook's cell shows."""
+"""Most rows of a table in a notebook's cell."""
 
 
 @dataclass(frozen=True, repr=False)
 class Planned:
-    """A pipeline plan, solved or evaluated, with its problem.
+    """Pipeline plan, solved or evaluated, with its problem.
 
     Parameters
     ----------
     result : Result
-        Problem, solution, and where their figures come from.
+        Problem, solution, and the sources of their figures.
     config : TrainingConfig or None
-        The configuration that is planned, with the schedule that the plan is for; None for a problem of one's own.
+        Configuration that is planned, with the schedule of the plan; None for a problem of one's own.
     planned : PlannedFile or None
-        What the plan rests on: device, times, memory, the file's own plan; None for a problem of one's own.
+        Basis of the plan: device, times, memory, the baseline; None for a problem of one's own.
     """
 
     result: Result
@@ -45,7 +45,7 @@ class Planned:
 
     @property
     def problem(self) -> PipelineProblem:
-        """The pipeline problem."""
+        """Pipeline problem."""
         return self.result.problem
 
     @property
@@ -72,30 +72,30 @@ class Planned:
 
     @property
     def fit(self) -> FitVerdict | None:
-        """Whether the plan fits, as the result's ``verdict`` says it; None for a problem of one's own."""
+        """Fit of the plan, as in the result's ``verdict``; None for a problem of one's own."""
         return None if self.planned is None else self.planned.fit
 
     @property
     def own(self) -> Solution | None:
-        """The configuration's own plan, evaluated; None where it has none that can be."""
+        """Plan in the configuration, evaluated; None where it has none that can be."""
         return None if self.planned is None else self.planned.own
 
     @property
     def assumed(self) -> list[str]:
-        """A sentence for each value that no input gave."""
+        """Sentence for each value that no input gave."""
         return [] if self.planned is None else self.planned.assumed
 
     @property
     def unmodelled(self) -> list[str]:
-        """A sentence for each flag of the configuration whose effect is in none of the figures."""
+        """Sentence for each flag of the configuration whose effect is in none of the figures."""
         return list(self.result.unmodelled)
 
     def to_dict(self) -> dict[str, Any]:
-        """Problem and solution as plain data, as a ``--result_json`` file holds them."""
+        """Problem and solution as plain data, as in a ``--result_json`` file."""
         return self.result.to_dict()
 
     def summary(self) -> str:
-        """What was planned, the step time, and the plan by stage, as a text."""
+        """Text of the planned job, the step time, and the plan by stage."""
         return "\n".join([*self._head(), self.solution.summary()])
 
     def __repr__(self) -> str:
@@ -129,12 +129,12 @@ class Planned:
 
 @dataclass(frozen=True, repr=False)
 class Found:
-    """The strategies that a search found for a configuration.
+    """Strategies that a search found for a configuration.
 
     Parameters
     ----------
     config : TrainingConfig
-        The configuration whose strategies were searched.
+        Configuration whose strategies were searched.
     result : SearchResult
         Candidates, their memory, and what was pruned.
     """
@@ -144,7 +144,7 @@ class Found:
 
     @property
     def strategies(self) -> list[Strategy]:
-        """The strategies chosen for profiling or ranking, the one estimated quickest first."""
+        """Strategies chosen for profiling or ranking, the fastest by the estimate first."""
         return [self.result.candidates.row(int(number)) for number in self.result.chosen]
 
     @property

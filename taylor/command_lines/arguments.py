@@ -1,4 +1,4 @@
-"""What the command lines share: flag spellings, the JSON of flags, and the common option groups."""
+"""Common parts of the command lines: flag spellings, the JSON of flags, and the common option groups."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from taylor.base.shipped import own_or_shipped
 from taylor.cost_model.margin import MemoryMargin
 from taylor.parsers.tables.ratios import MAX_RATIO
 
-if TYPE_CHECKING:  # a command's --help and --version must not wait for what only its work needs
+if TYPE_CHECKING:  # a command's --help and --version must not wait for imports that only its work needs
     from taylor.workflows.statement.options import DryRunOptions
 
 MOST = 10**9
-"""Largest count a flag takes: a thousand times the ranks, the batch and the seconds of anybody's job."""
+"""Largest count that a flag takes: a thousand times the ranks, the batch and the seconds of anybody's job."""
 
 MOST_TOKENS = 1e18
 """Longest training that a flag takes: ten thousand times anybody's."""
@@ -32,25 +32,25 @@ MOST_TOKENS = 1e18
 _TOKEN_UNITS = {"M": 1e6, "B": 1e9, "T": 1e12}
 
 _OLD_SPELLINGS = {"mindfomres_dir": "mindformers_dir", "dataset_dir": "dataset"}
-"""Flags as the tool's older manual misspells them, accepted in silence."""
+"""Flags as the tool's older manual misspells them, accepted without a message."""
 
 
 class Default(str):
-    """The default of a path's flag: the same text as a user may type, but known to be nobody's choice."""
+    """Default of a path's flag: the same text as a user may type, but known to be nobody's choice."""
 
 
 def path_or_none(text: str | None) -> Path | None:
-    """The path that a flag names; None where it has no value."""
+    """Path that a flag names; None where it has no value."""
     return Path(text) if text else None
 
 
 def chosen_path(text: str) -> Path | None:
-    """The path that the user chose; None where the flag stands at its default."""
+    """Path that the user chose; None where the flag has its default."""
     return None if isinstance(text, Default) else Path(text)
 
 
 def chosen_or_there(text: str) -> Path | None:
-    """The path that the user chose, or the default where it exists and is no empty folder; else None."""
+    """Path that the user chose, or the default where it exists and is no empty folder; else None."""
     path = Path(text)
     if not isinstance(text, Default):
         return path
@@ -58,19 +58,19 @@ def chosen_or_there(text: str) -> Path | None:
 
 
 def default_file(text: str) -> Path:
-    """The file a flag names; at its default, below ``./config/``, the shipped one where there is none."""
+    """File that a flag names; at its default, below ``./config/``, the shipped one where there is none."""
     return own_or_shipped(text) if isinstance(text, Default) else Path(text)
 
 
 class CommandParser(argparse.ArgumentParser):
-    """An argument parser that takes ``--a_flag`` and ``--a-flag`` alike, and ``--config FILE.json``.
+    """Argument parser that takes ``--a_flag`` and ``--a-flag`` alike, and ``--config FILE.json``.
 
     Parameters
     ----------
     program : str
-        The name the command was called by: a script of the checkout, or `taylor` and a subcommand.
+        Name by which the command was called: a script of the checkout, or `taylor` and a subcommand.
     example : str
-        Arguments of a call that shows what the command is for.
+        Arguments of a typical call.
     """
 
     def __init__(self, program: str, purpose: str, example: str) -> None:
@@ -91,7 +91,7 @@ class CommandParser(argparse.ArgumentParser):
         general.add_argument("--quiet", action="store_true", help="log warnings and errors only")
 
     def error(self, message: str) -> NoReturn:
-        """Refuse what was typed in one line of readable length.
+        """Refuse typed words in one line of readable length.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class CommandParser(argparse.ArgumentParser):
             Always.
         """
         if message.startswith("the following arguments are required"):
-            # A flag that is missing may be there under another spelling: then that is the fault to tell.
+            # A missing flag may be there under another spelling: then that is the fault to report.
             typed = itertools.takewhile(lambda word: word != "--", self._typed)
             for word in typed:
                 if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions:
@@ -114,8 +114,8 @@ class CommandParser(argparse.ArgumentParser):
         raise InputError("is no flag", field=shortened(flag), cure=self._meant(flag))
 
     def _meant(self, flag: str) -> str:
-        """The cure of an unknown flag, in one line."""
-        # Dashes left out: of `--vpp` and `-vpp` a user may have meant either.
+        """Cure of an unknown flag, in one line."""
+        # Without dashes: of `--vpp` and `-vpp` a user may have meant either.
         near = near_names(flag.lstrip("-"), [each.lstrip("-") for each in self._option_string_actions], alike=0.6)
         spelled = {each.lstrip("-"): each for each in self._option_string_actions}
         meant = f"did you mean {' or '.join(spelled[name] for name in near)}? " if near else ""
@@ -127,7 +127,7 @@ class CommandParser(argparse.ArgumentParser):
         Raises
         ------
         InputError
-            Names the flag that it is like.
+            With the similar flag.
         """
         letters = {each for each in self._option_string_actions if len(each) == 2}
         for word in words:
@@ -146,12 +146,12 @@ class CommandParser(argparse.ArgumentParser):
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """Parse the command line, with the flags of ``--config`` as defaults.
 
-        The namespace's `given` holds the flags that the user set, there or here: destination to spelling.
+        The namespace's `given` has the flags that the user set, there or here: destination to spelling.
 
         Raises
         ------
         InputError
-            When a word or a value is not understood, or the JSON cannot be read or holds such a key or value.
+            When a word or a value is not understood, or the JSON cannot be read or has such a key or value.
         """
         words = [self._normal_spelling(word) for word in arguments]
         early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, prog=self.prog)
@@ -223,16 +223,16 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def note_without_effect(args: argparse.Namespace, flags: Collection[str], where: str) -> None:
-    """Log the flags that the user set and that change nothing here; the command goes on.
+    """Log the flags that the user set and that change nothing here; the command continues.
 
     Parameters
     ----------
     args : argparse.Namespace
-        Of `CommandParser.parse`.
+        From `CommandParser.parse`.
     flags : collection of str
         Destinations of the flags that have no effect.
     where : str
-        When they have none: ``with -evaluate y``.
+        Condition in which they have none: ``with -evaluate y``.
     """
     idle = _given(args, flags)
     if idle:
@@ -240,19 +240,19 @@ def note_without_effect(args: argparse.Namespace, flags: Collection[str], where:
 
 
 def refuse_without_effect(args: argparse.Namespace, flags: Collection[str], where: str, cure: str = "") -> None:
-    """Refuse flags that state another job than the one that the command would do without them.
+    """Refuse flags that state another job than the command's without them.
 
     Parameters
     ----------
     args, flags, where
         As in `note_without_effect`.
     cure : str
-        What to do besides leaving them out.
+        Cure other than to omit them.
 
     Raises
     ------
     InputError
-        Names every such flag.
+        With every such flag.
     """
     idle = _given(args, flags)
     if idle:
@@ -275,7 +275,7 @@ def refuse_unknown_solver(name: str) -> None:
     Raises
     ------
     InputError
-        Names those like it, and those that there are.
+        With similar ones, and the available ones.
     """
     from taylor.pipeline_solver.solving.solvers import SOLVERS, solver_named
 
@@ -285,7 +285,7 @@ def refuse_unknown_solver(name: str) -> None:
 
 
 def yes_no(text: str) -> bool:
-    """The type of a y/n flag."""
+    """Type of a y/n flag."""
     answer = text.strip().lower()
     if answer in ("y", "yes", "true", "1", "on"):
         return True
@@ -295,7 +295,7 @@ def yes_no(text: str) -> bool:
 
 
 def positive_int(text: str) -> int:
-    """The type of a count that must be at least 1."""
+    """Type of a count that must be at least 1."""
     try:
         value = int(text)
     except ValueError:
@@ -306,7 +306,7 @@ def positive_int(text: str) -> int:
 
 
 def int_list(text: str) -> tuple[int, ...]:
-    """The type of ``4`` and ``4,8``."""
+    """Type of ``4`` and ``4,8``."""
     values = tuple(positive_int(part) for part in text.split(","))
     if len(values) > 1000:
         raise argparse.ArgumentTypeError("more than 1000 numbers are given")
@@ -314,12 +314,12 @@ def int_list(text: str) -> tuple[int, ...]:
 
 
 def non_negative_int(text: str) -> int:
-    """The type of a count that may be 0."""
+    """Type of a count that may be 0."""
     return 0 if text.strip() == "0" else positive_int(text)
 
 
 def non_negative_float(text: str) -> float:
-    """The type of a ratio or a time: finite and at least 0."""
+    """Type of a ratio or a time: finite and at least 0."""
     try:
         value = float(text)
     except ValueError:
@@ -330,7 +330,7 @@ def non_negative_float(text: str) -> float:
 
 
 def positive_float(text: str) -> float:
-    """The type of a number that must be finite and above 0."""
+    """Type of a number that must be finite and above 0."""
     value = non_negative_float(text)
     if value == 0:
         raise argparse.ArgumentTypeError("0 is not above 0")
@@ -338,7 +338,7 @@ def positive_float(text: str) -> float:
 
 
 def time_ratio(text: str) -> float:
-    """The type of a time over another: at least 0, and no more than any two parts of a model can differ by."""
+    """Type of a time over another: at least 0, and no more than any two parts of a model can differ by."""
     value = non_negative_float(text)
     if value > MAX_RATIO:
         raise argparse.ArgumentTypeError(f"{text!r} is above {MAX_RATIO:g}")
@@ -346,7 +346,7 @@ def time_ratio(text: str) -> float:
 
 
 def relative_gap(text: str) -> float:
-    """The type of a relative gap: ``0.01`` or ``1%``."""
+    """Type of a relative gap: ``0.01`` or ``1%``."""
     stripped = text.strip()
     value = non_negative_float(stripped.rstrip("%")) / (100.0 if stripped.endswith("%") else 1.0)
     if value >= 1:
@@ -357,7 +357,7 @@ def relative_gap(text: str) -> float:
 
 
 def memory_margin(text: str) -> MemoryMargin:
-    """The type of a margin of device memory: ``2048`` (MiB) or ``5%``."""
+    """Type of a margin of device memory: ``2048`` (MiB) or ``5%``."""
     try:
         return MemoryMargin.parse(text)
     except ValueError:
@@ -367,7 +367,7 @@ def memory_margin(text: str) -> MemoryMargin:
 
 
 def risk_share(text: str) -> float:
-    """The type of a risk: ``5%`` or ``0.05``, below one half."""
+    """Type of a risk: ``5%`` or ``0.05``, below one half."""
     stripped = text.strip()
     value = non_negative_float(stripped.rstrip("%")) / (100.0 if stripped.endswith("%") else 1.0)
     if not 0 < value < 0.5:
@@ -376,13 +376,13 @@ def risk_share(text: str) -> float:
 
 
 def asked_margin(args: argparse.Namespace) -> MemoryMargin:
-    """What ``--margin`` and ``--risk`` ask for."""
+    """Margin of ``--margin`` and ``--risk``."""
     margin: MemoryMargin = args.margin
     return replace(margin, risk=args.risk)
 
 
 def token_count(text: str) -> float:
-    """The type of a training's length in tokens: ``1.5T``, ``300B``, ``2e12``."""
+    """Type of a training's length in tokens: ``1.5T``, ``300B``, ``2e12``."""
     stripped = text.strip()
     unit = _TOKEN_UNITS.get(stripped[-1:].upper(), 1.0)
     try:
@@ -397,7 +397,7 @@ def token_count(text: str) -> float:
 
 
 def key_values(text: str) -> dict[str, int]:
-    """The type of ``tp=8,pp=16``."""
+    """Type of ``tp=8,pp=16``."""
     result: dict[str, int] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, equals, value = part.partition("=")
@@ -408,12 +408,12 @@ def key_values(text: str) -> dict[str, int]:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """The type of a comma-separated list."""
+    """Type of a comma-separated list."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def device_numbers(text: str) -> tuple[int, ...]:
-    """The type of a list of device numbers."""
+    """Type of a list of device numbers."""
     try:
         numbers = tuple(int(part) for part in names(text))
     except ValueError:
@@ -424,7 +424,7 @@ def device_numbers(text: str) -> tuple[int, ...]:
 
 
 def time_window(text: str) -> tuple[float, float]:
-    """The type of ``A,B`` with A < B, ms."""
+    """Type of ``A,B`` with A < B, ms."""
     first, comma, second = text.partition(",")
     if not comma:
         raise argparse.ArgumentTypeError(f"{shortened(repr(text))} is not of the form A,B")
@@ -435,7 +435,7 @@ def time_window(text: str) -> tuple[float, float]:
 
 
 def step_range(text: str) -> tuple[int, int]:
-    """The type of ``A,B`` with A <= B, numbers of steps."""
+    """Type of ``A,B`` with A <= B, numbers of steps."""
     first, comma, second = text.partition(",")
     if not comma:
         raise argparse.ArgumentTypeError(f"{shortened(repr(text))} is not of the form A,B")
@@ -498,7 +498,7 @@ def add_environment_options(parser: CommandParser) -> None:
 
 
 def add_planning_options(parser: CommandParser) -> None:
-    """What a plan must reach and what it is measured by, the same in all three tools."""
+    """Targets of a plan and its measures, the same in all three tools."""
     group: Any = parser.add_argument_group("legality, proof, margin and length of training")
     group.add_argument(
         "--allow_illegal",
@@ -539,7 +539,7 @@ def add_planning_options(parser: CommandParser) -> None:
 
 
 def add_module_options(group: Any) -> None:
-    """Add the choice of modules that run again or whose inputs lie on the host, the same in all three tools."""
+    """Add the choice of modules to recompute or to offload, the same in all three tools."""
     group.add_argument(
         "--recompute_modules",
         type=yes_no,
@@ -558,7 +558,7 @@ def add_module_options(group: Any) -> None:
 
 
 def dryrun_options(args: argparse.Namespace, mindformers: str | None) -> DryRunOptions:
-    """How dry-runs are run, from the flags of `add_environment_options`.
+    """Settings of the dry-runs, from the flags of `add_environment_options`.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Command line: a layer-wise strategy file priced on the exact event graph, and held to its memory."""
+"""Command line: a layer-wise strategy file evaluated on the exact event graph, and checked against its memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def build_parser(program: str = "taylor check") -> CommandParser:
 
 
 def add_job_options(parser: argparse.ArgumentParser) -> None:
-    """What a layer-wise job is, and where its costs come from."""
+    """Layer-wise job, and the source of its costs."""
     group = parser.add_argument_group("job")
     told = "folders with Galvatron's profiles"
     group.add_argument("--profiles", nargs="+", required=True, metavar="FOLDER", help=told)

@@ -1,4 +1,4 @@
-"""Where a command's work runs and where its results are remembered: flags that several commands share."""
+"""Flags that several commands share: the machines of the work, and the store of the results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from taylor.base.errors import InputError
 from taylor.command_lines.arguments import CommandParser
 
-if TYPE_CHECKING:  # a command's --help must not wait for Dask, nor for what solves
+if TYPE_CHECKING:  # a command's --help must not wait for Dask, nor for the solvers
     from concurrent.futures import Executor
 
     from taylor.workflows.measuring.history import Store
@@ -37,7 +37,7 @@ def add_cluster_option(parser: CommandParser) -> None:
 
 @contextmanager
 def chosen_cluster(args: argparse.Namespace) -> Iterator[Executor | None]:
-    """The executor of the cluster that a command line names, as a context; None where it names none.
+    """Context with the executor of the cluster in a command line; None where it names none.
 
     Raises
     ------
@@ -65,12 +65,12 @@ def add_store_option(parser: CommandParser) -> None:
 
 
 def chosen_store(args: argparse.Namespace, output: Path) -> Store | None:
-    """The store that a command line names, else that of the folder of the results; None where none is wanted.
+    """Store in a command line, else that of the folder of the results; None where none is wanted.
 
     Raises
     ------
     InputError
-        When the one that is named cannot be opened.
+        When the named one cannot be opened.
     """
     if args.store.strip().lower() == NO_STORE:
         return None
@@ -85,7 +85,7 @@ def chosen_store(args: argparse.Namespace, output: Path) -> Store | None:
 
 
 def store_to_read(args: argparse.Namespace) -> Store:
-    """The store that a command line names, else that of the usual folder of the results.
+    """Store in a command line, else that of the usual folder of the results.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def store_to_read(args: argparse.Namespace) -> Store:
 
 
 def _refuse_other_names(url: str) -> None:
-    """Refuse what is no database: a run must not end up in a file that somebody meant for something else."""
+    """Refuse a file that is no database: a run must not end up in a file with another purpose."""
     from taylor.base.database import SUFFIXES, is_database, shown
 
     if not is_database(url):

@@ -1,4 +1,4 @@
-"""Command line: two results side by side, what differs and why one is faster."""
+"""Command line: two results side by side, their differences and why one is faster."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def run(arguments: Sequence[str], program: str = "taylor compare") -> None:
 
 
 def _result_file(args: argparse.Namespace, text: str, folder: Path) -> Path:
-    """The result that is named: a file, or a run of the store, written into a folder under its own name."""
+    """Named result: a file, or a run of the store, written into a folder under its own name."""
     path = Path(text)
     if path.exists() or not re.fullmatch(r"[0-9a-f]{1,8}", text):
         return path

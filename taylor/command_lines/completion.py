@@ -45,7 +45,7 @@ def build_parser(program: str = "taylor completion") -> CommandParser:
 
 
 def command_parser(command: str) -> argparse.ArgumentParser:
-    """The parser of a console command, `taylor` with all its subcommands."""
+    """Parser of a console command, `taylor` with all its subcommands."""
     if command != "taylor":
         script = importlib.import_module(f"taylor.command_lines.{SCRIPTS[command]}")
         return _with_names(script.build_parser(command))
@@ -64,7 +64,7 @@ def command_parser(command: str) -> argparse.ArgumentParser:
 
 
 def _with_names(parser: CommandParser, of: str = "") -> CommandParser:
-    """The same parser with the registered names for values, which the command itself looks up by its own rules."""
+    """Parser with the registered names for values, which the command itself looks up by its own rules."""
     from taylor.nd_search.rules import built_in_rules
     from taylor.register.registry import Registry
 

@@ -1,4 +1,4 @@
-"""Command line: Galvatron's profiles read, layers costed by strategy; its strategy files shown and rewritten."""
+"""Command line: Galvatron's profiles read, layers costed by strategy; its strategy files printed and rewritten."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _estimate(args: argparse.Namespace) -> None:
 
 
 def _request(args: argparse.Namespace, provider: str) -> CostRequest:
-    """The job that costs are asked for, checked."""
+    """Job of the requested costs, checked."""
     from taylor.cost_model.measured.cost_table import Setting
     from taylor.workflows.layerwise.measured_costs import CostRequest
 
@@ -170,7 +170,7 @@ def _print_costs(answer: CostAnswer, *, as_json: bool) -> None:
 
 
 def _tuner(args: argparse.Namespace, path: Path) -> bool:
-    """Show a file of Paddle's auto tuner; False where it is none."""
+    """Print a file of Paddle's auto tuner; False where it is none."""
     from dataclasses import asdict
 
     from taylor.parsers.paddlenlp.auto_tuner import read_tuner_file

@@ -1,4 +1,4 @@
-"""Command line: the runs that are remembered, what was measured of them, and their plans again as files."""
+"""Command line: the stored runs, their measurements, and their plans again as files."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ PLAN_COLUMNS = ("strategy", "status", "step ms", "measured ms", "off by")
 
 
 def _of_one(args: argparse.Namespace) -> None:
-    """Store and write what was asked for of one plan."""
+    """Store and write the requested facts of one plan."""
     from taylor.base.files import write_atomic
 
     store = store_to_read(args)

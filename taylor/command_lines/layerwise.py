@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def zero_list(text: str) -> tuple[int, ...]:
-    """The type of ``2,3``: ZeRO stages."""
+    """Type of ``2,3``: ZeRO stages."""
     parts = [part.strip() for part in text.split(",")]
     if not parts or any(part not in ("0", "2", "3") for part in parts):
         raise argparse.ArgumentTypeError(f"{text!r} must name ZeRO stages of 0, 2 and 3: 2,3")
@@ -36,7 +36,7 @@ def zero_list(text: str) -> tuple[int, ...]:
 
 
 def any_degree(text: str) -> int:
-    """The type of a largest degree; -1 is none."""
+    """Type of a largest degree; -1 is none."""
     return -1 if text.strip() == "-1" else positive_int(text)
 
 

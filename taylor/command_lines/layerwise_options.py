@@ -1,4 +1,4 @@
-"""The options of both of Galvatron's search programs, joined with a search file; contradictions are refused here."""
+"""Options of both of Galvatron's search programs, joined with a search file; contradictions are refused here."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _IN_FILE = {
     "time_mode": "time_profile_mode",
     "memory_mode": "memory_profile_mode",
 }
-"""What a search file calls otherwise than the flag."""
+"""Names in a search file that differ from the flag's."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for, on the command line or in a search file.
+    """Values from the command line or a search file.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Options:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What has no effect."""
+        """Options without effect."""
         told = list(() if self.search_file is None else self.search_file.notes)
         if self.args.log_dir is not None:
             told.append("--log_dir has no effect: see --result_json")
@@ -55,11 +55,11 @@ class Options:
 
     @property
     def batch_settled(self) -> bool:
-        """Whether one batch was given."""
+        """Return whether one batch was given."""
         return self.get("gbs") is not None
 
     def _told(self, name: str) -> tuple[Any, bool]:
-        """A value, and whether the file said it; the command line wins."""
+        """Value, and whether the file stated it; the command line takes precedence."""
         mine = getattr(self.args, name, None)
         in_file = _IN_FILE.get(name, name)
         if (mine is None or name not in self.args.given) and self.search_file and in_file in self.search_file.options:
@@ -67,12 +67,12 @@ class Options:
         return mine, False
 
     def get(self, name: str, default: Any = None) -> Any:
-        """A value; the default where nobody said it."""
+        """Value; the default where nobody stated it."""
         value = self._told(name)[0]
         return default if value is None else value
 
     def error(self, name: str, problem: str, cure: str) -> InputError:
-        """An error about one value, where it stands."""
+        """Error about one value, at its place."""
         value, filed = self._told(name)
         if isinstance(value, tuple):
             value = ",".join(map(str, value))
@@ -82,7 +82,7 @@ class Options:
         return InputError(problem, field=self.args.given.get(name, f"--{name}"), value=value, cure=cure)
 
     def needed(self, name: str, what: str) -> Any:
-        """A value that must be there."""
+        """Value that must be there."""
         value = self.get(name)
         if value is None:
             raise InputError(f"is missing: {what}", field=f"--{name}", cure="give it, or a search file that says it")
@@ -105,7 +105,7 @@ class Options:
 
 
 def search_request(args: argparse.Namespace) -> tuple[Options, SearchRequest]:
-    """The search that is asked for.
+    """Requested search.
 
     Raises
     ------
@@ -158,7 +158,7 @@ def search_request(args: argparse.Namespace) -> tuple[Options, SearchRequest]:
 
 
 def _workers(options: Options) -> int:
-    """Processes: as many as asked for, or cores; one without Galvatron's ``parallel_search``."""
+    """Processes: the requested number, or cores; one without Galvatron's ``parallel_search``."""
     asked, parallel = options.get("worker"), options.get("parallel_search")
     if parallel is False:
         if "parallel_search" in options.args.given and "worker" in options.args.given and asked > 1:

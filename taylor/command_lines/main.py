@@ -23,7 +23,7 @@ class Subcommand:
     module : str
         Module of `taylor.command_lines` whose ``run(arguments, program)`` does the work.
     purpose : str
-        What it does, in one line of the help.
+        Its purpose, in one line of the help.
     """
 
     module: str
@@ -54,11 +54,11 @@ SUBCOMMANDS = {
 }
 
 FLAGS = ("-h", "--help", "--version")
-"""What may stand in a subcommand's place; both end the run."""
+"""Words allowed in a subcommand's place; both end the run."""
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of `taylor` itself; each subcommand has its own."""
+    """Parser of `taylor` itself; each subcommand has its own."""
     width = max(len(name) for name in SUBCOMMANDS if " " not in name)
     listed = "\n".join(f"  {name:<{width}}  {command.purpose}" for name, command in SUBCOMMANDS.items())
     parser = argparse.ArgumentParser(

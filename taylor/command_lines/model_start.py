@@ -1,4 +1,4 @@
-"""Starts a command from a model instead of a training file: the flag ``--model`` and the job that it means."""
+"""Starts a command from a model instead of a training file: the flag ``--model`` and its job."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from taylor.register.frameworks import WRITTEN_FROM_MODELS
 FRAMEWORK_NAMES = (*WRITTEN_FROM_MODELS, "json")
 """`workflows.searching.model_job.FRAMEWORKS`, which a command's --help must not wait for."""
 
-if TYPE_CHECKING:  # a command's --help and --version must not wait for what only its work needs
+if TYPE_CHECKING:  # a command's --help and --version must not wait for imports that only its work needs
     from taylor.workflows.searching.model_job import ModelJob
 
 MODEL_HELP = "a registered model's name, or a Hugging Face config.json or its folder; needs --world_size"
 
 
 def add_framework_option(group: argparse._ArgumentGroup) -> None:
-    """``--framework``: whose file a model's job is written as."""
+    """``--framework``: the framework in whose file a model's job is written."""
     group.add_argument(
         "--framework",
         choices=FRAMEWORK_NAMES,
@@ -31,7 +31,7 @@ def add_framework_option(group: argparse._ArgumentGroup) -> None:
 
 
 def framework_of(args: argparse.Namespace) -> str | None:
-    """The framework that is named, else the one whose files end as the output does; None where neither says it.
+    """Named framework, else the one whose files end like the output; None where neither states it.
 
     Raises
     ------
@@ -62,12 +62,12 @@ def framework_of(args: argparse.Namespace) -> str | None:
 
 
 def model_path(args: argparse.Namespace, output: Path) -> Path:
-    """The configuration that ``--model`` names; of a registered model it is written below `output`.
+    """Configuration that ``--model`` names; of a registered model it is written below `output`.
 
     Raises
     ------
     InputError
-        When no such model is registered, or nothing says how many ranks to plan it for.
+        When no such model is registered, or the number of ranks is not stated.
     """
     from taylor.workflows.searching.model_job import model_file
 
@@ -79,7 +79,7 @@ def model_path(args: argparse.Namespace, output: Path) -> Path:
 
 
 def _fixed(args: argparse.Namespace) -> dict[str, int]:
-    """The degrees that are given, the stages among them where their devices are named.
+    """Given degrees, the stages among them where their devices are named.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def _fixed(args: argparse.Namespace) -> dict[str, int]:
 
 
 def model_job(args: argparse.Namespace, path: Path) -> ModelJob:
-    """The job of a model's configuration: its ranks, sequence and batch, the degrees that are given, and the device."""
+    """Job of a model's configuration: its ranks, sequence and batch, the given degrees, and the device."""
     from taylor.workflows.searching.model_job import ModelJob
 
     return ModelJob(

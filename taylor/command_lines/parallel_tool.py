@@ -280,7 +280,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | No
 
 
 def _refine(done: StrategySearch, time_limit: float | None) -> int | None:
-    """Refine the best candidates layer by layer, print what came of it."""
+    """Refine the best candidates layer by layer, print the outcome."""
     from taylor.report.layerwise import refined_table
     from taylor.report.terminal import print_pairs, print_table
     from taylor.workflows.searching.layerwise_refine import refine_best
@@ -297,12 +297,12 @@ def _refine(done: StrategySearch, time_limit: float | None) -> int | None:
 
 
 def _ranking_folder(output: Path) -> Path:
-    """Where the ranking goes: where pipeline_tool writes, or into the folder that the user named for the search."""
+    """Folder of the ranking: that of pipeline_tool, or the folder that the user named for the search."""
     return Path("pipeline_output") if output == Path(DEFAULT_OUTPUT) else output / "pipeline_output"
 
 
 def _stated(args: argparse.Namespace) -> Path:
-    """A model's configuration with the sequence and the batch of the job."""
+    """Configuration of a model with the sequence and the batch of the job."""
     from taylor.parsers.read import config_of
     from taylor.workflows.searching.model_job import ModelJob, state_model
 

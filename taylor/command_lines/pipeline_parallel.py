@@ -1,4 +1,4 @@
-"""Command line: how many layers each pipeline stage of one configuration holds and recomputes."""
+"""Command line: number of layers, and of recomputed ones, on each pipeline stage of one configuration."""
 
 from __future__ import annotations
 
@@ -47,25 +47,25 @@ if TYPE_CHECKING:
 
 SOURCES = {"yaml", "shell", "toml", "hf", "model"}
 WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export", *SOURCES}
-"""All that has an effect where a saved solution is printed."""
+"""Flags with an effect where a saved solution is printed."""
 
 OF_A_SOLVE = {"o", "stage_order", "t", "what_if", "gap", "mps_form", "solver_name", "workers"}
-"""What has no effect where nothing is solved."""
+"""Flags without effect where nothing is solved."""
 
 OF_A_MODEL = {"seq", "fix", "cluster", "framework"}
-"""What only a model's own configuration leaves open."""
+"""Flags for values that only a model's configuration leaves open."""
 
 FIXED = TimeRatios()
-"""The older tool's time ratios."""
+"""Time ratios of the older tool."""
 
 
 def count_or_auto(text: str) -> int | str:
-    """The type of a count that may be left to the tool."""
+    """Type of a count that the tool may choose."""
     return AUTO if text.strip().lower() == AUTO else positive_int(text)
 
 
 def stage_devices(text: str) -> tuple[tuple[str, int], ...]:
-    """The type of ``NAME:N,NAME:N``; a number that is left out is 1."""
+    """Type of ``NAME:N,NAME:N``; an omitted number is 1."""
     try:
         return rows_of(text)
     except ValueError as wrong:
@@ -73,7 +73,7 @@ def stage_devices(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def export_form(text: str) -> Export:
-    """The type of ``FORM`` or ``FORM=FILE``."""
+    """Type of ``FORM`` or ``FORM=FILE``."""
     from taylor.workflows.statement.options import Export
 
     form, _, file = text.partition("=")
@@ -298,7 +298,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         mps_form=args.mps_form,
     )
     refuse_outputs(outputs)
-    # An evaluation takes less time than its result as data: it is remembered where somebody names a store.
+    # An evaluation takes less time than its result as data: it is stored only in a named store.
     store = None if args.evaluate and not args.store else chosen_store(args, outputs.folder)
     path = config_of(Path(sources[0])) if not args.model else model_path(args, outputs.folder)
     if args.world_size is not None and (args.hf or args.model):
@@ -401,7 +401,7 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
 
 
 def _searched(args: argparse.Namespace, path: Path, budget: TimeBudget) -> Path:
-    """The configuration that the search of a model's strategy writes."""
+    """Configuration that the search of a model's strategy writes."""
     from taylor.pipeline_solver.model.options import SolveOptions
     from taylor.workflows.searching.model_job import choose_strategy
     from taylor.workflows.statement.options import Outputs

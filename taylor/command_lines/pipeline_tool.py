@@ -133,13 +133,13 @@ def run(arguments: Sequence[str], program: str = "pipeline_tool.py") -> None:
 
 
 def deciding_flags(args: argparse.Namespace) -> dict[str, str]:
-    """What the plans of a ranking depend on beside its candidates: flags that are not as by default, as text."""
+    """Inputs of a ranking's plans apart from its candidates: flags that differ from their defaults, as text."""
     given = {name: vars(args)[name] for name in sorted(args.given) if name not in DECIDES_NO_SOLVE}
     return {name: ALL if value is None else str(value) for name, value in given.items()}
 
 
 def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program: str) -> None:
-    """Solve, print and remember, from flags that are parsed."""
+    """Solve, print and store, from parsed flags."""
     refuse_unknown_solver(args.solver_name)
     if args.model:
         refuse_without_effect(args, {"yaml_path"}, "with --model, whose strategies are searched")
@@ -194,7 +194,7 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
 
 
 def _shard(args: argparse.Namespace) -> Shard | None:
-    """The share of the candidates that is asked for."""
+    """Requested shard of the candidates."""
     if getattr(args, "shard", None) is None:
         return None
     if args.model:
@@ -205,7 +205,7 @@ def _shard(args: argparse.Namespace) -> Shard | None:
 
 
 def _strategies(args: argparse.Namespace) -> Path:
-    """The folder of a model's quickest strategies, searched and written."""
+    """Folder of a model's fastest strategies, searched and written."""
     from taylor.workflows.searching.model_job import RANKED_STRATEGIES, write_strategies
 
     if args.world_size is None:

@@ -1,4 +1,4 @@
-"""What the two tools that rank share on the command line: flags of a ranking, and where its files are."""
+"""Common command line of the two tools that rank: flags of a ranking, and the paths of its files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 ALL = "all"
 
 PROVEN = 5
-"""Candidates proven by default; the workflow's own default, which is not imported for a ``--help``."""
+"""Candidates proven by default; the workflow's default, which is not imported for a ``--help``."""
 
 
 def add_ranking_options(group: Any) -> None:
@@ -44,7 +44,7 @@ def add_shard_option(group: Any) -> None:
 
 
 def shard_number(text: str) -> tuple[int, int]:
-    """The type of ``--shard``: ``2/8``."""
+    """Type of ``--shard``: ``2/8``."""
     number, _, of = text.partition("/")
     try:
         shard = positive_int(number), positive_int(of)
@@ -56,7 +56,7 @@ def shard_number(text: str) -> tuple[int, int]:
 
 
 def proven_number(text: str) -> int | None:
-    """The type of ``--prove``: a whole number above 0, or None for ``all``."""
+    """Type of ``--prove``: a whole number above 0, or None for ``all``."""
     if text.strip().lower() == ALL:
         return None
     try:
@@ -68,7 +68,7 @@ def proven_number(text: str) -> int | None:
 
 
 def print_files(ranking: Ranking) -> None:
-    """Print where a ranking's table, page and files are."""
+    """Print the paths of a ranking's table, page and files."""
     files = {"ranking": ranking.csv, "report": ranking.report, "run's files": ranking.folder}
     for role, path in files.items():
         if path is not None:
@@ -76,7 +76,7 @@ def print_files(ranking: Ranking) -> None:
 
 
 def remember_ranking(store: Store | None, program: str, arguments: Sequence[str], ranking: Ranking) -> None:
-    """Store a ranking, where there is a store, and say how it is found again."""
+    """Store a ranking, where there is a store, and log how to find it again."""
     if store is not None:
         from taylor.workflows.measuring import history
 

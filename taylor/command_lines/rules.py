@@ -1,4 +1,4 @@
-"""Command line: the rules that prune a search, and one of them with the checks that it stands for."""
+"""Command line: the rules that prune a search, and one of them with the checks that it represents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command line: small runs of your own training script, and what they tell of its network."""
+"""Command line: small runs of your own training script, and the laws of its network."""
 
 from __future__ import annotations
 
