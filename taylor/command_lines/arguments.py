@@ -498,7 +498,7 @@ def add_environment_options(parser: CommandParser) -> None:
 
 
 def add_planning_options(parser: CommandParser) -> None:
-    """Targets of a plan and its measures, the same in all three tools."""
+    """Add the flags for a plan's targets and measures, the same in all three tools."""
     group: Any = parser.add_argument_group("legality, proof, margin and length of training")
     group.add_argument(
         "--allow_illegal",

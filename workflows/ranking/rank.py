@@ -28,7 +28,7 @@ from taylor.workflows.running.run_folder import new_run_folder
 
 SHOWN_COLUMNS = ("dp", "tp", "pp", "ep", "vpp", "mbs", "micro_batches", "cost", "gap", "status")
 SHOWN_CANDIDATES = 10
-"""Most rows of a ranking in a notebook."""
+"""Columns and most rows of a ranking in a notebook."""
 
 PROVEN_CANDIDATES = 5
 """Number of best candidates that are solved to their end."""

@@ -145,7 +145,7 @@ def with_module_choices(
     """Problem with choices by module, whose costs follow the analytical model in proportion to its times and memory.
 
     One of them is the file's where that moves something, whether or not others are offered. The transfer buffer to and
-    from the host, one layer's part, is spread over a stage's even number of layers.
+    from the host, one layer's part, is spread over a stage's layers of an even split.
     """
     own = own_modules(config)
     if words is None and own is None and config.by_module is None:
