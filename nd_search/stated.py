@@ -76,8 +76,7 @@ def _first_checked(rules: Sequence[Rule]) -> tuple[Rule, ...]:
 
 
 def find_illegality(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[str] = ()) -> Illegality | None:
-    """Find the rules that keep a job from starting (`broken_rules`), and the nearest legal values; None if there are
-    none.
+    """Find the rules that keep a job from starting (`broken_rules`), and the nearest legal values; None if none do.
 
     Parameters
     ----------
