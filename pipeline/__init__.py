@@ -1,1 +1,1 @@
-"""What a pipeline executes: the plan of layers and recompute, and the order of tasks on each stage."""
+"""A pipeline's plan of layers and recompute, and the order of tasks on each stage."""

@@ -1,4 +1,4 @@
-"""How many micro-batches keep their activations on a stage while it runs its order of tasks."""
+"""Number of micro-batches that keep their activations on a stage while it runs its order of tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def alive_vectors(schedule: Schedule) -> tuple[NDArray[np.float64], ...]:
 
     A micro-batch is alive in a chunk from the start of its forward until the end of its last task
     there: the backward, or the weight gradient where the schedule has such tasks (it still needs the
-    layer inputs). One that runs again in the bubble counts as the share that it keeps. A piece of a
+    layer inputs). One that runs again in the bubble counts as the fraction that it keeps. A piece of a
     split sequence counts 1/splits.
 
     Returns
@@ -31,7 +31,7 @@ def alive_vectors(schedule: Schedule) -> tuple[NDArray[np.float64], ...]:
 
 
 def _with_inputs_alone(alive: NDArray[np.float64], stages: int, share: float) -> NDArray[np.float64]:
-    """The same where micro-batches beyond so many in the first interleave count as a share (`bubble_share`)."""
+    """The same where micro-batches beyond a number in the first virtual stage count as a fraction (`bubble_share`)."""
     first = np.minimum(alive[:, :1], stages) + share * np.maximum(alive[:, :1] - stages, 0)
     return np.concatenate([first, alive[:, 1:]], axis=1)
 

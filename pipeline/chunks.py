@@ -9,7 +9,7 @@ def chunk_at(position: int, stages: int, v_shape: bool) -> tuple[int, int]:
     Parameters
     ----------
     v_shape : bool
-        Odd interleaves run through the stages in reverse.
+        Odd virtual stages run through the stages in reverse.
     """
     v, s = divmod(position, stages)
     return (v, stages - 1 - s) if v_shape and v % 2 else (v, s)

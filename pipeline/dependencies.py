@@ -1,4 +1,4 @@
-"""What a task waits for besides the task before it on its stage."""
+"""Dependences of a task other than on the task before it on its stage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedul
 
 
 def feeders(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the output comes from that a task needs: its stage and its block, both int64 [S, D·V].
+    """Source of the output that a task needs: its stage and its block, both int64 [S, D·V].
 
     A block is direction · V + interleave, D the schedule's number of directions; −1 = nothing is
     needed. A forward needs the same piece's forward one chunk earlier, a backward its backward one
@@ -35,7 +35,7 @@ def feeders(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def dependencies(schedule: Schedule) -> NDArray[np.int64]:
-    """The task on which each task depends besides the one before it on its stage, int64 [S, tasks].
+    """The task on which each task depends, apart from the one before it on its stage, int64 [S, tasks].
 
     Tasks are numbered stage · tasks + index in the stage's order; −1 where there is none.
     """

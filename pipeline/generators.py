@@ -85,7 +85,7 @@ def build_schedule(spec: ScheduleSpec, stages: int, interleaves: int, micro_batc
 
 
 def _whole(order: VOrder) -> NDArray[np.bool_]:
-    """Which tasks are input gradients of backwards that run whole, bool [S, tasks]."""
+    """Mask of tasks that are input gradients of backwards that run whole, bool [S, tasks]."""
     marks = [
         [direction == BACKWARD and (v, micro_batch) in whole for direction, v, micro_batch, _ in tasks]
         for tasks, whole in zip(order.tasks, order.whole, strict=True)

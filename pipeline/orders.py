@@ -11,7 +11,7 @@ Task = tuple[int, int, int, int]
 
 
 def gpipe_order(stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
-    """All forwards, then all backwards (Huang et al. 2019, arXiv:1811.06965); interleaves one after the other."""
+    """All forwards, then all backwards (Huang et al. 2019, arXiv:1811.06965); virtual stages one after the other."""
     forwards = [(FORWARD, v, i, 0) for v in range(interleaves) for i in range(micro_batches)]
     backwards = [(BACKWARD, v, i, 0) for v in reversed(range(interleaves)) for i in range(micro_batches)]
     return [forwards + backwards] * stages
@@ -29,10 +29,10 @@ def rounds_order(
 ) -> list[list[Task]]:
     """The interleaved orders of MindSpore, Megatron-LM and torch, and with `seq_splits` > 1 MindSpore's seqpipe.
 
-    Micro-batches go in rounds of the given sizes. A round passes through the interleaves one after the
-    other, backwards through them in reverse. With sequence splits a micro-batch's pieces go forward in
-    order and backward in reverse order, because of causal attention (Seq1F1B, arXiv:2406.03488), and the
-    warm-up grows by the n - 1 pieces that precede the first backward.
+    Micro-batches go in rounds of the given sizes. A round passes through the virtual stages one after the other,
+    backwards through them in reverse. With sequence splits a micro-batch's pieces go forward in order and backward in
+    reverse order, because of causal attention (Seq1F1B, arXiv:2406.03488), and the warm-up grows by the n - 1 pieces
+    that precede the first backward.
 
     The warm-up of stage s, in pieces, is (V-1)·d0·n + (n-1) + k·(S-1-s) + a: d0 the first round's size, n
     the splits, k the step, a how many it runs ahead.
@@ -58,9 +58,9 @@ def zero_bubble_order(stages: int, interleaves: int, sizes: Sequence[int], *, pu
     """Zero-bubble orders on straight stages: weight gradients fill the gaps that 1F1B leaves.
 
     Rounds of micro-batches as in `rounds_order`, with `put_off` more warm-up forwards for every stage that follows.
-    Stage s puts its first put_off·s weight gradients off; from then on every backward is followed by the oldest one
-    left, and the rest stand at the end. With `put_off` 1 every stage keeps as much as 1F1B's first one does:
-    ZB-H1 of Qi et al. 2023 (arXiv:2401.10241, figure 2), and with several interleaves
+    Stage s puts its first put_off·s weight gradients off; from then on every backward is followed by the oldest
+    remaining one, and the rest stand at the end. With `put_off` 1 every stage keeps as much as 1F1B's first one does:
+    ZB-H1 of Qi et al. 2023 (arXiv:2401.10241, figure 2), and with several virtual stages
     ``torch.distributed.pipelining.schedules.ScheduleInterleavedZeroBubble`` (torch 2.13, ``_get_1f1b_rank_ops`` with
     ``enable_zero_bubble``). With 2 it is ZB-H2 (figure 3), which keeps 2S - 1.
     """
@@ -83,7 +83,7 @@ def _with_weights(tasks: list[Task], put_off: int) -> list[Task]:
 
 
 def _alternate(forwards: list[Task], backwards: list[Task], warm_up: int) -> list[Task]:
-    """`warm_up` forwards, then one forward and one backward in turn, then the backwards left."""
+    """`warm_up` forwards, then one forward and one backward alternately, then the remaining backwards."""
     warm_up = min(warm_up, len(forwards))
     steady = [task for pair in zip(forwards[warm_up:], backwards, strict=False) for task in pair]
     return forwards[:warm_up] + steady + backwards[len(forwards) - warm_up :]

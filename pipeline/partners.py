@@ -22,7 +22,7 @@ COMBINING = "dualpipev"
 
 
 def combines(spec: ScheduleSpec) -> bool:
-    """Whether frameworks combine passes of the schedule."""
+    """Return whether frameworks combine passes of the schedule."""
     return spec.name == COMBINING or spec.ahead > 0
 
 
@@ -49,7 +49,7 @@ def partners(schedule: Schedule) -> NDArray[np.int64]:
 
 
 def _warms_up_with_all(schedule: Schedule) -> NDArray[np.bool_]:
-    """Whether the warm-up of each stage takes all of its forwards, so that there is no steady state; bool [S]."""
+    """Return whether each stage's warm-up takes all of its forwards, so that there is no steady state; bool [S]."""
     spec, stages, interleaves = schedule.spec, schedule.stages, schedule.interleaves
     filled = (interleaves - 1) * spec.round_sizes(stages, schedule.micro_batches)[0] + spec.ahead
     warm_up = filled + (spec.warm_up_step(interleaves) or 0) * np.arange(stages)[::-1]

@@ -103,8 +103,8 @@ def deal_kinds(
 
 
 def even_sizes(layers: int, chunks: int) -> list[int]:
-    """Layers of every chunk in model order, spread evenly; what is left over goes to the chunks just before
-    the last, which holds head and loss."""
+    """Layers of every chunk in model order, spread evenly; the rest go to the chunks before the last, which has the
+    head."""
     base, left = divmod(layers, chunks)
     return [base + (chunks - 1 - left <= position < chunks - 1) for position in range(chunks)]
 
@@ -153,7 +153,7 @@ class PipelinePlan:
 
     @property
     def interleaves(self) -> int:
-        """Number of interleaves (vpp)."""
+        """Number of virtual stages (vpp)."""
         return len(next(iter(self.layers.values())))
 
     @property
@@ -180,7 +180,7 @@ class PipelinePlan:
         return self.recompute.get(mode, zero_grid(self.stages, self.interleaves))
 
     def uses(self, mode: str) -> bool:
-        """Whether any layer is under a recompute mode."""
+        """Return whether any layer is under a recompute mode."""
         return any(map(any, self.recomputed(mode)))
 
     def offset(self, uncounted: Sequence[str] = ()) -> Grid:

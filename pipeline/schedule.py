@@ -14,23 +14,23 @@ FORWARD, BACKWARD, WEIGHT_GRADIENT = 0, 1, 2
 """Directions of a task. With `WEIGHT_GRADIENT` tasks, `BACKWARD` is the input gradient alone."""
 
 TO_FIRST, DEALT, EVEN = "to first", "dealt", "even"
-"""Where the micro-batches go that a whole number of rounds leaves over, see `ScheduleSpec.rounds`."""
+"""Rounds that take the micro-batches beyond a whole number of rounds, see `ScheduleSpec.rounds`."""
 
 
 @dataclass(frozen=True)
 class ScheduleTraits:
-    """What holds for a schedule whatever its stages, interleaves and micro-batches are.
+    """Facts of a schedule that do not depend on its stages, virtual stages and micro-batches.
 
     Parameters
     ----------
     least_interleaves, most_interleaves : int, int or None
-        The numbers of interleaves with which frameworks run it; None is no limit.
+        The numbers of virtual stages with which frameworks run it; None is no limit.
     fixed_interleaves : int or None
-        The one number of interleaves for which its order is defined at all.
+        The only number of virtual stages for which its order is defined.
     one_forward_one_backward : bool
-        It is 1F1B in some number of interleaves, so that another number asks for another such schedule.
+        It is 1F1B in some number of virtual stages, so that another number asks for another such schedule.
     v_shape : bool
-        Odd interleaves run through the stages in reverse.
+        Odd virtual stages run through the stages in reverse.
     split_backward : bool
         Weight gradients are tasks of their own.
     sequence_splits : bool
@@ -39,24 +39,24 @@ class ScheduleTraits:
         A round has as many pieces as stages where others have as many micro-batches. It needs no more pieces of a
         sequence than stages, and the pieces of all micro-batches fill a round.
     short_warm_up : bool
-        A stage warms up with one piece more than the stage behind it, whatever its interleaves.
+        A stage warms up with one piece more than the stage behind it, whatever its virtual stages.
     even_stages : bool
         It runs on an even number of stages.
     whole_rounds : bool
-        Rounds through the interleaves have a set size, see `ScheduleSpec.group_size`.
+        Rounds through the virtual stages have a set size, see `ScheduleSpec.group_size`.
     least_micro_batches : callable
         The fewest micro-batches for which its order exists, from the stages, both int or int array [n].
     low_memory_switch : bool
         Its warm-up depends on `ScheduleSpec.low_memory`.
     remainder : str
-        Of rounds through the interleaves: `TO_FIRST`, `DEALT` or `EVEN`, see `ScheduleSpec.rounds`.
+        Of rounds through the virtual stages: `TO_FIRST`, `DEALT` or `EVEN`, see `ScheduleSpec.rounds`.
     keeps_all : bool
         Every forward comes before the first backward.
     needs_pipeline : bool
         Frameworks run it with two stages or more.
     put_off : int or None
-        Of straight zero-bubble schedules: a stage begins to run its weight gradients so many micro-batches later than
-        the stage before it, and its warm-up is so many shorter. None of all other schedules.
+        Of straight zero-bubble schedules: number of micro-batches by which a stage begins its weight gradients later
+        than the stage before it, and by which its warm-up is shorter. None of all other schedules.
     """
 
     least_interleaves: int = 1
@@ -78,13 +78,13 @@ class ScheduleTraits:
     put_off: int | None = None
 
     def offered_with(self, interleaves: int) -> bool:
-        """Whether frameworks run the schedule with so many interleaves."""
+        """Return whether frameworks run the schedule with this number of virtual stages."""
         most = interleaves if self.most_interleaves is None else self.most_interleaves
         return self.least_interleaves <= interleaves <= most
 
 
 PLAIN = "1f1b"
-"""1F1B without interleaves, which is also what files call the interleaved forms that give V apart."""
+"""1F1B with one virtual stage; also the name of the interleaved forms in files that give V separately."""
 
 _V_SHAPE = ScheduleTraits(
     least_interleaves=2,
@@ -135,25 +135,25 @@ _TRAITS |= {SEARCHED: _ZERO_BUBBLE, SEARCHED_V: _V_SHAPE}
 
 
 class InterleavingFramework(Protocol):
-    """What `ScheduleSpec.for_interleaves` asks of a framework (`register.frameworks.Framework` has it)."""
+    """Facts that `ScheduleSpec.for_interleaves` asks of a framework (`register.frameworks.Framework` has it)."""
 
     @property
     def interleaved_schedule(self) -> str:
-        """The schedule that it runs with several interleaves where a file asks for no other."""
+        """The schedule that it runs with several virtual stages where a file asks for no other."""
 
 
 AUTO = "auto"
-"""In place of a schedule's name or a number of interleaves: every one that can run is tried."""
+"""In place of a schedule's name or a number of virtual stages: every one that can run is tried."""
 
 
 @dataclass(frozen=True)
 class ScheduleSpec:
-    """Which schedule a job runs.
+    """The schedule that a job runs.
 
     Parameters
     ----------
     name : str
-        One of `SCHEDULES`, or `SEARCHED` or `SEARCHED_V`. ``1f1b`` with several interleaves is not a schedule:
+        One of `SCHEDULES`, or `SEARCHED` or `SEARCHED_V`. ``1f1b`` with several virtual stages is not a schedule:
         `for_interleaves` names the one that a framework runs then.
     low_memory : bool
         Of schedules with a low-memory switch: one more warm-up forward a stage instead of two. MindSpore
@@ -170,10 +170,10 @@ class ScheduleSpec:
         Of DualPipeV: no weight gradient is put off, not even where the pipeline drains. MindSpeed runs it so without
         ``--dualpipev-dw-detach``.
     bubble_share : float or None
-        Of interleaved rounds: from the S-th micro-batch alive in a stage's first interleave on, a further one keeps its
-        layers' inputs alone, this share of its activations, until it runs again in the pipeline's bubble. MindSpeed's
-        ``--recompute-in-bubble`` (028de58c mindspeed/core/pipeline_parallel/ripipe_schedules.py:369-378, 476-487:
-        forwards of the first pp·vpp chunks of a stage keep all; 771-797: how many more there are). None: off.
+        Of interleaved rounds: from the S-th micro-batch alive in a stage's first virtual stage on, a further one keeps
+        its layers' inputs alone, this fraction of its activations, until it runs again in the pipeline's bubble.
+        MindSpeed's ``--recompute-in-bubble`` (028de58c mindspeed/core/pipeline_parallel/ripipe_schedules.py:369-378,
+        476-487: forwards of the first pp·vpp chunks of a stage keep all; 771-797: how many more there are). None: off.
     words : tuple of str
         Of searched orders: the order of every stage (`pipeline.words`). Empty before there is one: what is asked
         of the schedule then (memory to plan with) is answered by ZB-H1, its interleaved form, or torch's ZBV.
@@ -189,9 +189,9 @@ class ScheduleSpec:
     words: tuple[str, ...] = ()
 
     def for_interleaves(self, interleaves: int, framework: InterleavingFramework) -> ScheduleSpec:
-        """The schedule that runs when a framework is asked for this one with a number of interleaves.
+        """The schedule that runs when a framework is asked for this one with a number of virtual stages.
 
-        1F1B with several interleaves is the framework's own interleaved order, and an interleaved order
+        1F1B with several virtual stages is the framework's interleaved order, and an interleaved order
         with one is 1F1B. An interleaved order that was asked for by name stays, and so does every other
         schedule, whether or not it exists for that number (`build_schedule` tells).
         """
@@ -208,24 +208,24 @@ class ScheduleSpec:
 
     @property
     def name_without_interleaves(self) -> str:
-        """What a file calls the schedule where it gives the number of interleaves apart."""
+        """Name of the schedule in a file that gives the number of virtual stages separately."""
         return PLAIN if self.traits.one_forward_one_backward else self.name
 
     @property
     def traits(self) -> ScheduleTraits:
-        """What holds for the schedule whatever its numbers; ValueError when its name is unknown."""
+        """Facts of the schedule that do not depend on its numbers; ValueError when its name is unknown."""
         if self.name not in _TRAITS:
             raise ValueError(f"unknown schedule {self.name!r}; known are {', '.join(SCHEDULES)}")
         return _TRAITS[self.name]
 
     @property
     def searched(self) -> bool:
-        """Whether the order is chosen for the plan, and no generator's."""
+        """Return whether the order is chosen for the plan, and no generator's."""
         return self.name in (SEARCHED, SEARCHED_V)
 
     @property
     def v_shape(self) -> bool:
-        """Whether odd interleaves run through the stages in reverse."""
+        """Return whether odd virtual stages run through the stages in reverse."""
         return self.traits.v_shape
 
     def warm_up_step(self, interleaves: int) -> int | None:
@@ -246,7 +246,7 @@ class ScheduleSpec:
         return int(self.one_ahead and self.traits.whole_rounds)
 
     def fits_pieces(self, stages: Any, micro_batches: Any) -> Any:
-        """Whether rounds of pieces can run; int or int array [n] each, bool or bool array [n].
+        """Return whether rounds of pieces can run; int or int array [n] each, bool or bool array [n].
 
         Source: MindSpore's ``SeqvppScheduler::ComputeCycleList`` (mindspore-ai/mindspore_test 71155665
         mindspore/ccsrc/frontend/parallel/pipeline_transformer/seqpipe_scheduler.cc), and for even stages its
@@ -259,14 +259,14 @@ class ScheduleSpec:
 
     @property
     def pieces_wanted(self) -> str:
-        """What `fits_pieces` asks for, as the end of a sentence."""
+        """The condition of `fits_pieces`, as the end of a sentence."""
         even = "an even number of stages, " if self.traits.even_stages else ""
         return f"needs {even}no more pieces of a sequence than stages, and as many pieces in all as stages"
 
     def fits_rounds(self, stages: Any, micro_batches: Any) -> Any:
-        """Whether rounds of a set size can run; int or int array [n] each, bool or bool array [n].
+        """Return whether rounds of a set size can run; int or int array [n] each, bool or bool array [n].
 
-        A round has S micro-batches at least, and so has what is left over (Megatron-LM core_v0.16.0
+        A round has S micro-batches at least, and so has the remainder (Megatron-LM core_v0.16.0
         megatron/core/pipeline_parallel/schedules.py:995-1015).
         """
         if not self.traits.whole_rounds:
@@ -276,7 +276,7 @@ class ScheduleSpec:
         return (size >= stages) & (size <= micro_batches) & ((rest == 0) | (rest >= stages))
 
     def rounds_wanted(self, stages: int) -> str:
-        """What `fits_rounds` asks for, as the end of a sentence."""
+        """The condition of `fits_rounds`, as the end of a sentence."""
         if self.group_size is None:
             return f"needs micro-batches in multiples of the {stages} stages"
         left = f"with none or at least {stages} left over"
@@ -284,11 +284,11 @@ class ScheduleSpec:
         return f"needs micro-batches in groups of {self.group_size}{short}, {left}"
 
     def rounds(self, stages: int, micro_batches: int) -> list[tuple[int, int]]:
-        """Micro-batches of the rounds that pass through the interleaves one after the other: runs of (size, rounds).
+        """Micro-batches of the rounds that pass through the virtual stages one after the other: runs of (size, rounds).
 
-        Rounds of a set size (`group_size`) come in full but the last, which takes what is left over (Megatron-LM's
+        Rounds of a set size (`group_size`) come in full but the last, which takes the remainder (Megatron-LM's
         ``get_schedule_table``, core_v0.16.0 megatron/core/pipeline_parallel/schedules.py:798). Other rounds have S of
-        them; fewer than S are one round. What is left over goes to the first round
+        them; fewer than S are one round. The remainder goes to the first round
         (MindSpore's interleaving, ``offset_`` in ``pipeline_scheduler.cc``), or is dealt one a round, from
         the first round on and around again (its seqpipe, ``ComputeCycleList`` in ``seqpipe_scheduler.cc``). Rounds of
         pieces (its seqvpp and seqsmartvpp, there too) have S // n micro-batches of n pieces in place of S.
@@ -346,12 +346,12 @@ class Schedule:
 
     @property
     def v_shape(self) -> bool:
-        """Whether odd interleaves run through the stages in reverse."""
+        """Return whether odd virtual stages run through the stages in reverse."""
         return self.spec.v_shape
 
     @property
     def chunks(self) -> int:
-        """Chunks in the model, stages · interleaves."""
+        """Chunks in the model, stages · virtual stages."""
         return self.stages * self.interleaves
 
     def chunk_at(self, position: int) -> tuple[int, int]:

@@ -1,7 +1,7 @@
-"""Task orders of V-shaped schedules: two interleaves folded on the stages like a V, weight gradients apart.
+"""Task orders of V-shaped schedules: two virtual stages folded on the stages like a V, separate weight gradients.
 
-The three follow Qi et al. 2024 (arXiv:2405.15362) in shape and differ in how they fill and drain. Interleave 0
-runs down the stages, interleave 1 back up, so that the first stage holds both ends of the model.
+The three follow Qi et al. 2024 (arXiv:2405.15362) in shape and differ in how they fill and drain. Virtual stage 0 runs
+down the stages, virtual stage 1 back up, so that the first stage holds embedding and head.
 
 A backward whose weight gradient is not apart runs whole, as one call: the stage before it gets the gradient when all of
 it is done. Such a one is written as its input gradient with the weight gradient behind it, and marked (`VOrder.whole`).
@@ -156,7 +156,7 @@ def _drain(stage: _Stage, v: int, *, apart: bool) -> None:
 
 
 def _fill(stage: _Stage, s: int, stages: int) -> None:
-    """The warm-up that MindSpore's order and DualPipeV share."""
+    """The common warm-up of MindSpore's order and DualPipeV."""
     for _ in range(2 * (stages - 1 - s)):
         stage.forward(0)
     for _ in range(s + 1):
@@ -173,7 +173,7 @@ def torch_zbv_order(stages: int, micro_batches: int) -> VOrder:
     All of its backwards are an ``I`` and a ``W``, and what an ``I`` gives is sent at once, before the ``W`` behind it
     (torch 2.13 schedules.py:3268-3368 and ``has_comms`` of ``_add_send_recv``, :1417): none is whole.
 
-    With fewer than 2S - 1 micro-batches the order for so many is built and the surplus ones are left out,
+    With fewer than 2S - 1 micro-batches the order for that number is built and the surplus ones are omitted,
     as torch does.
     """
     enough = max(micro_batches, 2 * stages - 1)

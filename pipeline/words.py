@@ -1,8 +1,8 @@
 """The order of a stage's tasks as a word of blocks: ``F0 F0 B0 W0``.
 
-Tasks of one block, a direction of an interleave, differ in their micro-batch alone, and no order gains by running
-micro-batches otherwise than in turn: relabelling the n-th task of every block as that of micro-batch n keeps all
-times. A word therefore says the whole order of a stage.
+Tasks of one block, a direction of a virtual stage, differ in their micro-batch alone. No order gains by running
+micro-batches out of sequence: relabelling the n-th task of every block as that of micro-batch n keeps all times. A word
+therefore says the whole order of a stage.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DIRECTIONS = {letter: direction for direction, letter in LETTERS.items()}
 
 
 def word_of(tasks: Sequence[Sequence[int]]) -> str:
-    """The word of a stage's tasks (direction, interleave, micro-batch, split), whose micro-batches run in turn."""
+    """The word of a stage's tasks (direction, virtual stage, micro-batch, split), with micro-batches in sequence."""
     return " ".join(f"{LETTERS[task[0]]}{task[1]}" for task in tasks)
 
 
