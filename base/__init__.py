@@ -1,1 +1,1 @@
-"""What every room stands on: errors with their exit codes, atomic files, the terminal."""
+"""Basis of every package: errors with their exit codes, atomic files, the terminal."""

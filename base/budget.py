@@ -33,11 +33,11 @@ class TimeBudget:
 
     @property
     def over(self) -> bool:
-        """Whether nothing remains."""
+        """Return whether nothing remains."""
         return self.left == 0.0
 
     def part(self, shares: int) -> float | None:
-        """An equal share of the remaining seconds; None without a limit."""
+        """An equal fraction of the remaining seconds; None without a limit."""
         left = self.left
         return None if left is None else left / max(1, shares)
 

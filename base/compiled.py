@@ -15,7 +15,7 @@ def compiled(function: Callable[..., Any]) -> Any:
     """Compile a function at its first call; it runs without the interpreter's lock.
 
     The machine code is kept beside the source or in the user's cache. Where neither can be written, as in a container
-    whose user has no home, it is compiled anew in every process.
+    whose user has no home, it is compiled again in every process.
     """
     try:
         return numba.njit(cache=True, nogil=True)(function)
@@ -31,7 +31,7 @@ def overwrite(values, new, count):  # type: ignore[no-untyped-def]
 
 
 def announce_compilation(kernels: Sequence[Any]) -> None:
-    """Say that kernels are being compiled, when no earlier run has left them on the disk.
+    """Log that kernels are being compiled, when no earlier run has saved them on the disk.
 
     With ``NUMBA_DISABLE_JIT`` set nothing is: the kernels are the functions themselves, which run some hundred times
     slower.
@@ -50,7 +50,7 @@ def announce_compilation(kernels: Sequence[Any]) -> None:
 
 
 def are_kept(kernels: Sequence[Any]) -> bool | None:
-    """Whether all kernels are compiled in this process or on the disk; None where nothing is compiled or kept."""
+    """Return whether all kernels are compiled, here or on the disk; None where nothing is compiled or kept."""
     if not all(hasattr(kernel, "stats") for kernel in kernels):
         return None
     missing = [kernel for kernel in kernels if not kernel.overloads]
@@ -60,7 +60,7 @@ def are_kept(kernels: Sequence[Any]) -> bool | None:
 
 
 def _is_kept(kernel: Any, folder: Path) -> bool:
-    """Whether a kernel's machine code is on the disk, and not older than its source."""
+    """Return whether a kernel's machine code is on the disk, and not older than its source."""
     module = kernel.py_func.__module__.split(".")[-1]
     written = Path(kernel.py_func.__code__.co_filename).stat().st_mtime
     return any(one.stat().st_mtime >= written for one in folder.glob(f"{module}.{kernel.py_func.__name__}-*.nbi"))

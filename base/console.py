@@ -101,7 +101,7 @@ def start_logging(*, verbose: bool = False, quiet: bool = False) -> None:
 
 @cache
 def error_console() -> Console:
-    """The one console on standard error: log lines, bars and live lines share it, so that none tears another."""
+    """The one console on standard error: log lines, bars and live lines use it together, so that none tears another."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=True)
@@ -116,7 +116,7 @@ def live_display(what: RenderableType, console: Console) -> Iterator[None]:
     shown = Live(what, console=console, refresh_per_second=4, transient=True)
     try:
         shown.start()
-    except LiveError:  # before rich 14.1 there was room for one alone, and that is there
+    except LiveError:  # rich before 14.1 supports a single one, and that is there
         yield
         return
     try:
@@ -162,8 +162,8 @@ def run_command(command: Callable[[], int | None]) -> int:
 
     A `TaylorError` becomes one line on standard error and its own code, a path that the system refuses
     likewise (its traceback only with ``--verbose``); Ctrl-C becomes 130. Any
-    other exception is a fault of Taylor itself and keeps its traceback. What the terminal's encoding
-    lacks is shown in plain letters, or as an escape.
+    other exception is a fault of Taylor itself and keeps its traceback. What the terminal's encoding lacks is printed
+    in plain letters, or as an escape.
     """
     codecs.register_error(_PLAIN_LETTERS, _plain_letters)
     for stream in (sys.stdout, sys.stderr):
@@ -190,7 +190,7 @@ def run_command(command: Callable[[], int | None]) -> int:
     except BrokenPipeError:
         if not _reader_left():
             raise
-        # The reader of our output left (`| head`): nothing to tell, but Python would complain at exit.
+        # The reader of our output has closed it (`| head`): no error, but Python would complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_DONE
     except OSError as error:
@@ -203,7 +203,7 @@ def run_command(command: Callable[[], int | None]) -> int:
 
 
 def _plain_letters(error: UnicodeError) -> tuple[str | bytes, int]:
-    """What stands for a sign that an encoding lacks."""
+    """Replacement of a sign that an encoding lacks."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     plain = _PLAIN.get(error.object[error.start])
@@ -211,12 +211,12 @@ def _plain_letters(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def _reader_left() -> bool:
-    """Whether it is standard output whose reader is gone, and no pipe of our own."""
+    """Return whether it is standard output whose reader is gone, and no pipe of our own."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         return True
-    # A long text goes past the buffer, so that nothing is left to flush: the pipe itself knows.
+    # A long text goes past the buffer, so that nothing remains to flush: the pipe itself knows.
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))

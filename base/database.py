@@ -17,11 +17,11 @@ SQLITE = "sqlite:///"
 SUFFIXES = (".sqlite", ".sqlite3", ".db")
 
 WAIT_SECONDS = 30.0
-"""How long another's writing is waited for."""
+"""Time to wait while another process writes."""
 
 
 def is_database(text: str) -> bool:
-    """Whether a text is the URL of a database, or a file that is named as one."""
+    """Return whether a text is the URL of a database, or a file that is named as one."""
     return text.startswith((*POSTGRESQL, SQLITE)) or text.endswith(SUFFIXES)
 
 
@@ -39,7 +39,7 @@ class Database:
     connection : object
         Of Python's database interface.
     mark : str
-        How a statement marks a value there.
+        Mark of a value in a statement.
     """
 
     connection: Any
@@ -65,7 +65,7 @@ def open_database(url: str, *, write: bool, field: str = "--store") -> Iterator[
     url : str
         ``sqlite:///FILE``, a SQLite file's path, or ``postgresql://USER@HOST/NAME``.
     write : bool
-        Whether a SQLite file is made where there is none.
+        Make a SQLite file where there is none.
     field : str
         The flag that names it.
 
@@ -115,5 +115,5 @@ def _refused(url: str, field: str, problem: Exception) -> InputError:
 
 
 def _words(problem: Exception) -> str:
-    """What a driver says, in one line and without the address, which may hold a password."""
+    """A driver's message, in one line and without the address, which may hold a password."""
     return " ".join(str(problem).split())[:300] or type(problem).__name__

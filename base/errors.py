@@ -32,15 +32,15 @@ class InputError(TaylorError):
     Parameters
     ----------
     problem : str
-        What is wrong, as a short clause: ``"must be a positive integer"``.
+        The error, as a short clause: ``"must be a positive integer"``.
     file : path, optional
         The file that holds the value.
     field : str, optional
         Dotted path of the field inside the file, or the flag on the command line.
     value : object, optional
-        The value found; shown shortened. Left out when not given.
+        The value found; printed shortened. Omitted when not given.
     cure : str, optional
-        What would mend it.
+        Action that mends it.
     """
 
     exit_code = EXIT_BAD_INPUT

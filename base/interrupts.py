@@ -23,7 +23,7 @@ def note_press() -> None:
 
 
 def presses() -> int:
-    """How many times Ctrl-C was pressed since the program began, as far as this package's handlers heard it.
+    """Number of Ctrl-C presses since the program began, as far as this package's handlers received them.
 
     An exception can be lost on its way: a solver that has just proven its result has no use for it, a library may
     catch it. Whoever goes on with further work compares this number before and after.
@@ -70,7 +70,7 @@ HEARD_AGAIN = 1e-3
 
 
 def _would_be_lost(frame: FrameType | None) -> bool:
-    """Whether an exception raised here would come out of a function in which Python ignores it."""
+    """Return whether an exception raised here would come out of a function in which Python ignores it."""
     while frame is not None:
         if (frame.f_globals.get("__name__"), frame.f_code.co_name) in _IGNORED:
             return True

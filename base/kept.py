@@ -26,7 +26,7 @@ def write_kept(path: str | Path, data: Any) -> Path:
 def read_kept(path: str | Path, *, limit_bytes: int = MAX_TEXT_BYTES) -> Any:
     """The data that `write_kept` kept; None where the file is missing, or is not as it was written.
 
-    A kept file spares work and decides nothing that could not be found anew. So one that a disk, another version or
+    A kept file saves work and decides nothing that could not be found again. So one that a disk, another version or
     a hand has changed is no error: the work is done again.
     """
     try:

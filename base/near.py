@@ -1,4 +1,4 @@
-"""What somebody may have meant by a name that is not known."""
+"""Suggestions for a name that is not known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def near_names(name: str, known: Iterable[str], *, at_most: int = 3, alike: floa
     Parameters
     ----------
     alike : float
-        Least share of letters that two names have in common, in (0, 1].
+        Least fraction of letters that two names have in common, in (0, 1].
     """
     by_letters: dict[str, list[str]] = {}
     for each in known:

@@ -1,4 +1,4 @@
-"""Ends a worker process when its parent dies, even where the parent was killed without a chance to end it."""
+"""End of a worker process when its parent dies, even where the parent was killed without a chance to end it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 import time
 
 POLL_SECONDS = 0.5
-"""How often a worker looks whether its parent still lives, where the system does not tell."""
+"""Interval at which a worker checks whether its parent lives, where the system does not report it."""
 
 _PR_SET_PDEATHSIG = 1
 
