@@ -1,1 +1,1 @@
-"""What a model and a device are: their specifications, the built-in ones, and a user's own."""
+"""Specifications of models and devices: their fields, the built-in ones, and a user's own."""

@@ -1,4 +1,4 @@
-"""What a training device offers: memory, speed by precision, links near and far, its share of the host."""
+"""A training device's properties: memory, speed by precision, links near and far, its part of the host."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UP_TO_HALF = ("fp4", "fp8", "bf16", "fp16")
 
 @dataclass(frozen=True)
 class LinkTier:
-    """What a device reaches among a number of cards.
+    """A device's bandwidth among a number of cards.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ class LinkTier:
     latency_us : float
         Start-up time of a collective step, µs.
     full_mesh : bool
-        Whether the cards are wired pair by pair: a group of g then reaches only (g − 1) / (cards − 1) of `gb_s`. Off
+        The cards are wired pair by pair: a group of g then reaches only (g − 1) / (cards − 1) of `gb_s`. Off
         for switched links.
     """
 
@@ -41,19 +41,19 @@ class LinkTier:
 
 
 TAKEN_OVER = "taken over from"
-"""How the `stack` of a device begins whose efficiencies are another one's."""
+"""Beginning of the `stack` of a device whose efficiencies are another one's."""
 
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """One accelerator, the links around it, and its share of the host.
+    """One accelerator, the links around it, and its part of the host.
 
     Parameters
     ----------
     memory_mib : int
         Physical device memory, MiB.
     usable_memory_mib : int
-        What a training job can allocate by default, MiB (a file's own limit goes before it).
+        Memory that a training job can allocate by default, MiB (a limit in the file goes before it).
     peak_tflops : mapping of str to float
         Matrix peaks by precision (`PRECISIONS`), TFLOP/s, without sparsity; one of 16 bits among them.
     memory_gb_s : float
@@ -64,20 +64,20 @@ class DeviceSpec:
     host_link_gb_s : float, optional
         Bandwidth between the device and its host's memory, one direction, GB/s.
     host_memory_mib : int, optional
-        A device's share of the host memory in the published reference system, MiB.
+        Host memory per device in the published reference system, MiB.
     operation_us : float
-        What starting one operation costs on the host, with all that Python, autograd and the libraries do for it, µs.
+        Cost of starting one operation on the host, with all that Python, autograd and the libraries do for it, µs.
         One figure for all hosts, fitted to the B200's and B300's published steps of models with experts
         (``python -m benchmarks.published_performance --fit``).
     efficiency : mapping of str to float
-        What kernels, overlap and the software around them reach: `cost_model.speed.ASSUMED_EFFICIENCY` names each. Most
-        are fitted to measured runs (``taylor calibrate`` fits them to a user's own); never inside a formula.
+        Efficiencies of kernels, overlap and the software around them: `cost_model.speed.ASSUMED_EFFICIENCY` names each.
+        Most are fitted to measured runs (``taylor calibrate`` fits them to a user's own); never inside a formula.
     stack : str
         The software that `efficiency` was fitted on, with versions where they are known; empty where nothing was.
     aliases : tuple of str
         Other names, of the card or of the system that tables of results state.
     sources : mapping of str to str
-        Where a figure comes from, by its field or its tier's name; ``all`` speaks for those without an entry.
+        Source of a figure, by its field or its tier's name; ``all`` is for those without an entry.
     """
 
     name: str
@@ -101,7 +101,7 @@ class DeviceSpec:
         return stated.get(precision, half)
 
     def peak_precision(self, precision: str) -> str | None:
-        """The precision whose peak counts for products in another one: 16 bits for narrower ones that have none.
+        """The precision whose peak counts for GEMMs in another one: 16 bits for narrower ones that have none.
 
         None where the device states no peak that would do.
         """
@@ -113,7 +113,7 @@ class DeviceSpec:
 
     @property
     def is_measured(self) -> bool:
-        """Whether its efficiencies were fitted to runs on it, and not taken over from another device or assumed."""
+        """Return whether its efficiencies were fitted to runs on it, not taken from another device or assumed."""
         return bool(self.stack) and not self.stack.startswith(TAKEN_OVER)
 
     @property
@@ -159,5 +159,5 @@ class DeviceSpec:
 
     @property
     def full_mesh(self) -> bool:
-        """Whether the cards of the domain are wired pair by pair."""
+        """Return whether the cards of the domain are wired pair by pair."""
         return self.domain.full_mesh

@@ -1,6 +1,6 @@
 """Training frameworks: what each one does with memory, schedules and ranks, stated once.
 
-Nothing else in the product knows a framework by name: a formula, a rule or a dry-run asks the record of the
+No other module knows a framework by name: a formula, a rule or a dry-run asks the record of the
 job's framework for the fact that it needs. Records are plain data, so that they travel to other processes.
 """
 
@@ -64,7 +64,7 @@ class StateRules:
         Of fully sharded parameters: what was gathered is copied out of one buffer, and gradients are copied into one,
         beside nothing else (torch 2.13 torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:489, 603).
     fused_accumulation : bool
-        Matrix products add a weight's gradient to the accumulated one as they run (Megatron's
+        GEMMs add a weight's gradient to the accumulated one as they run (Megatron's
         ``gradient_accumulation_fusion``). Off: they make a gradient in the compute type first.
     follows_weight_type : bool
         Parameters stored in 16 bits have no fp32 copy in the optimizer, and their gradients are accumulated in 16
@@ -80,7 +80,8 @@ class StateRules:
         A partial degree makes equal groups of replicas, of routed experts too: instances of Megatron's distributed
         optimizer (``--num-distributed-optimizer-instances``; main, megatron/core/parallel_state.py:1448), and
         the replicated dimension of torchtitan's HSDP (v0.2.2 torchtitan/distributed/parallel_dims.py). Off: every
-        parameter is split so many ways, as far as it has replicas (MindFormers' ``optimizer_weight_shard_size``).
+        parameter is split this number of ways, as far as it has replicas (MindFormers'
+        ``optimizer_weight_shard_size``).
     one_pass_gradients_split : bool
         With one stage and one micro-batch nothing accumulates gradients: they are split like the optimizer as they
         are made. Off: a buffer for all of them exists in any case.
@@ -92,7 +93,7 @@ class StateRules:
     fresh_gradients : bool
         A step begins without gradients: its ``zero_grad`` gives them up (torchtitan v0.2.2 torchtitan/train.py:550,
         torch's ``set_to_none``), and each comes with its own backward. So none is there at the loss of the first
-        micro-batch; and where a pipeline adds them up whole, their shares come with the reduction at its end. Off: they
+        micro-batch; and where a pipeline adds them up whole, their shards come with the reduction at its end. Off: they
         have a buffer from the start.
     gathers_embedding_gradient : bool
         Of an embedding whose rows TP splits, every rank makes a gradient with all rows (v0.2.2
@@ -130,7 +131,7 @@ class StateRules:
 
 @dataclass(frozen=True)
 class ActivationRules:
-    """Which tensors of a layer its operators keep for the backward pass.
+    """Tensors of a layer that its operators keep for the backward pass.
 
     MindFormers' are read off a published fit of DeepSeek-V3 at TP4 + SP, s = 4096 (MiB a layer and
     micro-batch: dense 479, selective 400; MoE 765 either way; 30 recomputed). Megatron's follow Korthikanti
@@ -144,25 +145,25 @@ class ActivationRules:
     fp32_norm_input : bool
         A norm casts its input to fp32 and keeps the cast. Off: it keeps the input in the type that it has.
     joined_qkv : bool
-        One product gives Q, K and V: V is a view of it, so that all of it stays beside the rotated Q and K.
-        Off: three products, of which only V outlives the rotation.
+        One GEMM gives Q, K and V: V is a view of it, so that all of it stays beside the rotated Q and K.
+        Off: three GEMMs; only V of their results outlives the rotation.
     keeps_unrotated_queries : bool
         Of latent attention: the queries stay as they were before their rotation too.
     attention_statistics : int
         fp32 values that the fused attention kernel keeps for a token and query head: two statistics of eight
         in Ascend's FlashAttentionScore ([b, a, s, 8] each), else one log-sum-exp.
     saves_gathered_inputs : bool
-        Under sequence parallelism a block gathers its input over TP once and its products save it whole;
-        router and shared experts work on all of it too. Off: products save their share and gather again.
+        Under sequence parallelism a block gathers its input over TP once and its GEMMs save it whole;
+        router and shared experts work on all of it too. Off: GEMMs save their shard and gather again.
     fused_swiglu : bool
-        A gated MLP is one joined product and one kernel that keeps the product alone. Off: gate and up are
-        products of their own, and the gate's SiLU stays beside gate, up and their product.
+        A gated MLP is one joined GEMM and one kernel that keeps the GEMM's result alone. Off: gate and up are separate
+        GEMMs, and the gate's SiLU stays beside gate, up and their product.
     unfused_experts : bool
         Routed experts keep gate and up both joined and split, and their result before it is weighted.
     selective : tuple of str
-        What selective recompute runs again where the job names nothing else (`TrainingRules.recomputed_parts`).
+        Parts that selective recompute runs again where the job names nothing else (`TrainingRules.recomputed_parts`).
         Megatron: ``core_attn`` (core 0.12 and later, megatron/core/transformer/transformer_config.py,
-        ``__post_init__``; before, all that there was). MindFormers: the product of a dense MLP and its SiLU
+        ``__post_init__``; before, all that there was). MindFormers: the GEMM of a dense MLP and its SiLU
         (master mindformers/models/utils.py:173). torchtitan: with ``selective_ac_option = "op"`` all but the results
         of its saved operators (v0.2.2 torchtitan/distributed/activation_checkpoint.py:104-124).
     """
@@ -203,7 +204,7 @@ LOSS_FILLED = {IN_PLACE: 6}
 
 @dataclass(frozen=True)
 class StaticRules:
-    """What a stage holds besides its layers' states and activations.
+    """Memory of a stage apart from its layers' states and activations.
 
     Parameters
     ----------
@@ -222,18 +223,19 @@ class StaticRules:
         gradient, and between them one kernel that makes neither cast nor softmax. Measured on an H200
         (docs/torch_dryrun.md).
     kept_logits_bytes : int
-        What the loss keeps for its backward, bytes a logit, where several parts of a micro-batch may be at it
+        Memory that the loss keeps for its backward, bytes a logit, where several parts of a micro-batch may be at it
         (`TrainingRules.interleaved_parts`): one runs, the others wait with that. MindFormers': logarithms of the
         softmax and one-hot labels, in fp32 (r1.5.0 mindformers/core/loss/loss.py:285-291, `_NLLLoss.bprop`; master
         mindformers/parallel_core/training_graph/loss_func.py:133). mindspore.nn.MicroBatchInterleaved adds up the
         parts' losses before any backward.
     split_logits_bytes : int or None
-        The same where TP splits the vocabulary, if the loss takes another way then. torch's ``loss_parallel`` (PyTorch
-        torch/distributed/tensor/parallel/loss.py, ``_nll_loss_and_log_softmax_backward``) has in backward, each in
-        fp32, the logarithms of the softmax, the targets' gradient, an exponential and their sum beside the logits.
+        The same where TP splits the vocabulary, if the loss is then computed otherwise. torch's ``loss_parallel``
+        (PyTorch torch/distributed/tensor/parallel/loss.py, ``_nll_loss_and_log_softmax_backward``) has in backward,
+        each in fp32, the logarithms of the softmax, the targets' gradient, an exponential and their sum beside the
+        logits.
     counted_as_fitted : bool
         Static memory is split up as a published fit of MindFormers' DeepSeek-V3 has it: a set of logits
-        for the head and one for every MTP module at once, with the room to rebuild one layer beside them,
+        for the head and one for every MTP module at once, with the memory to rebuild one layer beside them,
         and the gradients of that layer's backward within `overhead_mib`. Off: as the dry-run on fake
         tensors finds it, where loss and backward follow each other.
     transfer_buffers : int
@@ -245,9 +247,9 @@ class StaticRules:
         what they sent until its backward (`torch.distributed.pipelining`). Less the inputs that are in use,
         with the outputs kept, `transfer_buffers` then counts for every micro-batch and interleave.
     overhead_mib : float
-        Runtime and communication buffers where neither file nor device gives a figure, MiB. MindFormers:
-        what is left of a published fit's 2382 MiB middle stage after buffers and workspace. The other two:
-        CUDA context and NCCL channels as commonly seen, about 1-1.5 GiB.
+        Runtime and communication buffers where neither file nor device gives a figure, MiB. MindFormers: the rest of a
+        published fit's 2382 MiB middle stage after buffers and workspace. The other two: CUDA context and NCCL channels
+        as commonly seen, about 1-1.5 GiB.
     """
 
     cross_entropy: str
@@ -276,17 +278,17 @@ class Framework:
         As tables, messages and users' own rules write it.
     schedules : tuple of str
         Schedules (`pipeline.schedule.SCHEDULES`) that may be chosen for a job of this framework, in the
-        order in which they are tried. A job whose file asks for another one still runs it: seqpipe needs
-        a number of sequence splits that only the file tells, and MindSpeed's ``dualpipev`` a flag of its own.
+        order in which they are tried. A job whose file asks for another one still runs it: seqpipe needs a number of
+        sequence splits that only the file states, and MindSpeed's ``dualpipev`` a flag of its own.
     interleaved_schedule : str
-        The one of `schedules` that it runs with several interleaves where a file asks for no other.
+        The one of `schedules` that it runs with several virtual stages where a file asks for no other.
     legality : tuple of str
-        Rules (`nd_search.legality.LEGALITY_RULES`) that it asks of a strategy besides those of all frameworks.
+        Rules (`nd_search.legality.LEGALITY_RULES`) that it asks of a strategy in addition to those of all frameworks.
     states : StateRules
     activations : ActivationRules
     statics : StaticRules
     starts_experts_singly : bool
-        Python starts every operation as the step runs, a product an expert (transformer engine's ``GroupedLinear``).
+        Python starts every operation as the step runs, a GEMM an expert (transformer engine's ``GroupedLinear``).
         Off: the step is compiled, or it is not known how many operations there are.
     single_operations : bool
         Norms, rotary embedding and activation functions run one operation after the other unless they are compiled,
@@ -300,12 +302,12 @@ class Framework:
         Gradients are reduced bucket by bucket beside the backward that makes the others, and weights gathered beside
         the forward. Off: it is not known.
     step_ms : float
-        What every step takes beside its operations in layers, ms: data, optimizer's and log's calls, reading results.
+        Time of every step outside its operations in layers, ms: data, optimizer's and log's calls, reading results.
         Megatron's is fitted to 16 steps of its small tests that the host bounds (``python -m benchmarks.short_steps``).
     peaks_measured : bool
         The known error of estimated peaks was seen in published runs of it (`cost_model.known_error`).
     repositories : tuple of str
-        What the sources of its rules begin with.
+        Beginning of the sources of its rules.
     filled_schedules : tuple of str
         V-shaped schedules that it starts with 2 * pp micro-batches or more, one more than their order needs
         (rule ``micro-batches-fill-zero-bubble``); of MindFormers its core models alone.
@@ -515,7 +517,7 @@ DEFAULT_FRAMEWORK = MINDFORMERS
 """Assumed where rules are made without a file that tells its framework."""
 
 UNDER_GALVATRON = MEGATRON
-"""Whose rules closed forms take for a strategy of Galvatron: its runtime uses Megatron's parallel layers."""
+"""Framework whose rules the analytical model takes for Galvatron: its runtime uses Megatron's parallel layers."""
 
 WRITTEN_FROM_MODELS = ("megatron", "mindspeed", "mindformers", "torchtitan")
-"""What ``--framework`` calls those whose files are made from a model alone (`parsers.new_files.NEW_FILES`)."""
+"""Names for ``--framework`` of those whose files are made from a model alone (`parsers.new_files.NEW_FILES`)."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 FULL_REACH, SLIDING, CHUNKED = "full", "sliding", "chunked"
-"""How far a query of softmax attention sees: everything before it, the last `window` tokens, its own block of them."""
+"""Reach of a query of softmax attention: everything before it, the last `window` tokens, its own block of them."""
 
 REACHES = (FULL_REACH, SLIDING, CHUNKED)
 
@@ -30,7 +30,7 @@ class MlaSpec:
 
 @dataclass(frozen=True)
 class IndexerSpec:
-    """What chooses the tokens that sparse attention looks at (DeepSeek-V3.2, arXiv:2512.02556 §2.1).
+    """Indexer that chooses the tokens for sparse attention (DeepSeek-V3.2, arXiv:2512.02556 §2.1).
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class IndexerSpec:
     top_k : int
         Tokens chosen for a query.
     parameters : int
-        Parameters of one layer's indexer, held whole by every rank.
+        Parameters of one layer's indexer, whole on every rank.
     """
 
     n_heads: int
@@ -123,12 +123,12 @@ class AttentionSpec:
         return self.head_dim if self.v_head_dim is None else self.v_head_dim
 
     def seen(self, seq_length: int, *, causal: bool) -> float:
-        """Keys that a query looks at, averaged over a sequence of so many tokens.
+        """Keys that a query looks at, averaged over a sequence of this number of tokens.
 
         Parameters
         ----------
         causal : bool
-            Whether the kernel skips what the causal mask hides; else every key counts.
+            The kernel skips what the causal mask removes; else every key counts.
         """
         if self.compression:
             return self._near(seq_length, causal) + self._compressed(seq_length, causal)
@@ -152,7 +152,7 @@ class AttentionSpec:
 
 
 def _average_window(window: int, seq_length: int) -> float:
-    """Keys in a causal window of so many tokens, averaged: the first queries see fewer."""
+    """Keys in a causal window of this number of tokens, averaged: the first queries see fewer."""
     return window - window * window / (2 * seq_length)
 
 
@@ -169,7 +169,7 @@ class MambaSpec:
     state : int
         Size of a channel's state.
     n_groups : int
-        Groups that share B and C (Mamba-2).
+        Groups with common B and C (Mamba-2).
     conv_kernel : int
         Taps of the causal convolution.
     dt_rank : int or None
@@ -281,11 +281,11 @@ class MoeSpec:
     first_dense : int
         Dense layers at the front of a model without a `pattern`.
     correction_bias : bool
-        Whether the router holds one bias an expert (loss-free balancing).
+        The router has one bias an expert (loss-free balancing).
     shared_gate : bool
-        Whether the shared expert has a gate vector of its own (Qwen2-MoE).
+        The shared expert has a gate vector (Qwen2-MoE).
     router_bias, expert_bias : bool
-        Biases of the router's product and of the experts' products (gpt-oss).
+        Biases of the router's GEMM and of the experts' GEMMs (gpt-oss).
     latent : int or None
         Width of the experts' input and output where tokens are projected to it and back (Nemotron 3).
     gated : bool
@@ -330,11 +330,11 @@ class LayerSpec:
     attention, mamba, linear : spec or None
         The mixer; at most one is given.
     mlp, moe : spec or None
-        What each token passes through by itself; a layer with both runs them side by side.
+        The part that works on each token by itself; a layer with both runs them in parallel.
     norms : int or None
         Norms as wide as the model; one in front of the mixer and one in front of MLP or experts when not given.
     extra : int
-        Parameters that no other field counts, held whole by every rank.
+        Parameters that no other field counts, whole on every rank.
 
     Raises
     ------
@@ -360,7 +360,7 @@ class LayerSpec:
 
     @property
     def mixer(self) -> Mixer | None:
-        """What mixes the layer's tokens; None where nothing does."""
+        """The layer's mixer of tokens; None where nothing does."""
         return self.attention or self.mamba or self.linear
 
     @property
@@ -370,7 +370,7 @@ class LayerSpec:
 
     @property
     def has_block(self) -> bool:
-        """Whether the layer has an MLP or experts."""
+        """Return whether the layer has an MLP or experts."""
         return self.mlp is not None or self.moe is not None
 
     @property

@@ -49,7 +49,7 @@ class ModelSpec:
     extra_parameters : int
         Parameters beside layers, embedding and head, on the first stage: a vision encoder, an embedding's norm.
     published_parameters : int or None
-        Of a registered model: the parameter count that its authors publish, MTP modules left out. No part of its
+        Of a registered model: the parameter count that its authors publish, without MTP modules. No part of its
         shape.
     aliases : tuple of str
         Of a registered model: other names under which models of this very shape were published.
@@ -108,12 +108,12 @@ class ModelSpec:
 
     @property
     def n_moe(self) -> int:
-        """Mixture-of-experts body layers, MTP left out."""
+        """Mixture-of-experts body layers, without MTP."""
         return self.n_layers - self.n_dense
 
     @cached_property
     def body_counts(self) -> dict[str, int]:
-        """Body layers by kind, MTP left out, in the order in which the kinds begin; kinds it lacks are left out."""
+        """Body layers by kind, without MTP, in the order in which the kinds begin; kinds it lacks are omitted."""
         if self.pattern:
             order = kinds_in_order(self.pattern)
             return {kind: order.count(kind) for kind in dict.fromkeys(order)}
@@ -149,7 +149,7 @@ class ModelSpec:
         return {**counts, **({MTP: self.mtp_layers} if self.mtp_layers else {})}
 
     def mtp_module(self) -> tuple[LayerSpec, ...]:
-        """The layers of one MTP module, its projection and norms left out."""
+        """The layers of one MTP module, without its projection and norms."""
         return tuple(self.layer(kind) for kind in self.mtp_kinds or (self.body_kind,))
 
     def layers_of(self, kind: str) -> tuple[LayerSpec, ...]:
@@ -163,7 +163,7 @@ class ModelSpec:
         return self.mtp_module() if kind == MTP else (self.layer(kind),)
 
     def layer(self, kind: str) -> LayerSpec:
-        """What a layer of a kind, or of a run, holds.
+        """Specification of the layers of a kind, or of a run.
 
         Raises
         ------

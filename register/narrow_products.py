@@ -1,6 +1,6 @@
-"""How matrix products run in fewer than 16 bits, and what is kept for that: transformer engine's and torchao's recipes.
+"""GEMMs in fewer than 16 bits, and the copies that they keep: transformer engine's and torchao's recipes.
 
-A product quantizes its input and its weight along their rows for the forward and along their columns for the backward;
+A GEMM quantizes its input and its weight along their rows for the forward and along their columns for the backward;
 of the input the backward's copy alone is saved, of the weight both stay for the whole step.
 
 Sources: TransformerEngine main (2.20), transformer_engine/pytorch: module/linear.py:556-570 and
@@ -10,7 +10,7 @@ tensor/mxfp8_tensor.py:139-180, tensor/float8_blockwise_tensor.py:162-210, tenso
 2.9, transformer_engine/pytorch/csrc: quantizer.cpp:499-531 (a maximum before the cast),
 extensions/normalization.cpp:146-194 (a norm's maximum).
 
-torchao's products save their input and weight in 16 bits and quantize both again in the backward: torchao 36027d82
+torchao's GEMMs save their input and weight in 16 bits and quantize both again in the backward: torchao 36027d82
 torchao/float8/float8_linear.py:44, 96 (0.9 to main; recipes in config.py:153-182, 316-356), and
 torchao/prototype/mx_formats/mx_linear.py:70 of 0.12, mxfp8_linear.py of main.
 """
@@ -31,7 +31,7 @@ class NarrowProducts:
     name : str
         As files write it.
     precision : str
-        Number format of the products: a name of `register.device.PRECISIONS`.
+        Number format of the GEMMs: a name of `register.device.PRECISIONS`.
     input_bytes : float
         Of an input that is saved for the backward, bytes an element with its scales.
     weight_bytes : float
@@ -47,7 +47,7 @@ class NarrowProducts:
         Inputs and weights are saved in the compute type and quantized in the forward and again in the backward. Nothing
         narrow is kept.
     wide_weight_gradients : bool
-        A weight's gradient is a product in the compute type.
+        A weight's gradient is a GEMM in the compute type.
     """
 
     name: str

@@ -27,7 +27,7 @@ Spec = TypeVar("Spec")
 
 
 def load_registration(path: Path) -> dict[str, Any]:
-    """What a registration's file holds.
+    """Content of a registration's file.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def load_registration(path: Path) -> dict[str, Any]:
         depth = 0
         for event in yaml.parse(text, Loader=_LOADER):
             if isinstance(event, yaml.AliasEvent):
-                # Nested aliases grow without bound when they are shown.
+                # Nested aliases grow without bound when they are printed.
                 cure = "write the values"
                 raise InputError("anchors and aliases have no place in a registration", file=path, cure=cure)
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -99,7 +99,7 @@ def value_from(hint: Any, key: str, value: Any, path: Path, prefix: str) -> Any:
     Parameters
     ----------
     hint : type
-        What the field is declared as.
+        The field's declared type.
     prefix : str
         Dotted path of the mapping that holds it, with a dot at its end.
 

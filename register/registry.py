@@ -16,10 +16,10 @@ from taylor.register.model import ModelSpec
 from taylor.register.registration import Spec, dataclass_from, load_registration, value_from
 
 BUILT_IN = Path(__file__).resolve().parent
-"""Where the shipped registrations lie, in the folders ``models`` and ``devices``."""
+"""Folder of the shipped registrations, in ``models`` and ``devices``."""
 
 PADDED_VOCAB = 0.02
-"""Share of the vocabulary by which padding may widen it."""
+"""Fraction of the vocabulary by which padding may widen it."""
 _FOLDERS: dict[str, type] = {"models": ModelSpec, "devices": DeviceSpec}
 
 
@@ -94,7 +94,7 @@ class Registry:
         """The registered model of a model's name, else of its shape, whose parameter count is published.
 
         Models are of one shape when layers, widths, heads and experts are equal and the vocabulary nearly is: it may
-        be padded. What a reader can misjudge (gates, biases, a tied head) is left out, so that a wrong count shows.
+        be padded. What a reader can misjudge (gates, biases, a tied head) is omitted, so that a wrong count is visible.
 
         Raises
         ------
@@ -172,7 +172,7 @@ def _same_shape(known: ModelSpec, model: ModelSpec) -> bool:
 
 
 def _layer_shape(layer: LayerSpec) -> tuple[object, ...]:
-    """Widths, heads and experts of a layer; what does not show in every file, windows say, is left out."""
+    """Widths, heads and experts of a layer; what not every file states, windows say, is omitted."""
     attention, moe = layer.attention, layer.moe
     heads = (
         None if attention is None else (attention.n_heads, attention.n_kv_heads, attention.latent, attention.indexer)
