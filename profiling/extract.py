@@ -41,7 +41,7 @@ MEASURES = ("dmratio", "bfratio", "re_grow_ration", "hratio", "moe_bw")
 
 @dataclass(frozen=True)
 class ExtractedRatios:
-    """What the profiles of one configuration tell.
+    """Figures from the profiles of one configuration.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class ExtractedRatios:
     spread : mapping of measure to float
         Scatter of one sample relative to the figure; measures as in `MEASURES`.
     samples : mapping of measure to int
-        How many samples each rests on; 0 for one that is not measured.
+        Number of samples of each; 0 for one that is not measured.
     by_kind : mapping of kind to KindTimes
         Times of each layer kind, ms.
     transfer_ms : float or None
@@ -62,11 +62,11 @@ class ExtractedRatios:
     stages : tuple of int
         Stages of which at least one rank was read.
     problems : tuple of str
-        What does not fit the configuration, each with its likeliest cause.
+        Differences from the configuration, each with its likeliest cause.
     missing : tuple of str
         Measures that the profiles cannot tell; `ratios` holds a default there.
     notes : tuple of str
-        What was left out or assumed.
+        Omissions and assumptions.
     """
 
     config: TrainingConfig

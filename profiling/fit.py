@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from taylor.profiling.pattern import Piece
 
 OUTLIER = 3.0
-"""Samples further from the median than this many standard deviations (by the median deviation) are left out."""
+"""Samples further from the median than this many standard deviations (by the median deviation) are omitted."""
 UNSEEN_SCATTER = 0.05
 """Relative scatter assumed of a window that was measured less than three times."""
 LEAST_SIGMA = 1e-4
-"""No equation counts as more exact than this share of the least exact one."""
+"""No equation counts as more exact than this fraction of the least exact one."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,6 @@ class SolvedFit:
         )
 
     def worst_residual(self) -> float:
-        """Largest share by which the pieces miss a measurement."""
+        """Largest relative difference between the pieces and a measurement."""
         fitted = self.matrix @ (self.pseudo @ self.values)
         return float((np.abs(fitted - self.values) / np.maximum(np.abs(self.values), 1e-9)).max(initial=0.0))

@@ -1,4 +1,4 @@
-"""Which folder holds the profiles of which configuration."""
+"""Folders of the profiles of each configuration."""
 
 from __future__ import annotations
 

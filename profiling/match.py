@@ -44,7 +44,7 @@ def match(profile: RankProfile, pattern: StagePattern, micro_batches: int, ring:
 
 
 def reruns_attention_alone(profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64]) -> bool:
-    """Whether little runs between an attention kernel of selective recompute and its backward.
+    """Return whether little runs between an attention kernel of selective recompute and its backward.
 
     Where a layer is recomputed in full, its attention kernels come in the same order, but the rest of its
     forward lies between them: a profile of another recompute list must not pass for a selective one.

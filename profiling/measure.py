@@ -39,7 +39,7 @@ def measure_windows(profile: RankProfile, pattern: StagePattern, steps: NDArray[
     """Times of the windows of a rank, ms, float64 [steps, n - 1].
 
     Inside a task everything counts. Where a window holds borders of tasks, the longest idle stretch for
-    each border is taken as waiting and left out; sends and receives are no work.
+    each border is taken as waiting and omitted; sends and receives are no work.
     """
     times = profile.start_ns[steps]
     wall = np.diff(times, axis=1).astype(np.float64)
@@ -93,7 +93,7 @@ class NamedSample:
 def measure_by_name(
     profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64], limit: int = 200
 ) -> list[NamedSample]:
-    """What the names of the kernels, and the sends, tell of single pieces.
+    """Times of single pieces from the names of the kernels and from the sends.
 
     A recomputed pass runs the kernels of the forward again. So the kernels after its attention kernel are
     recompute as far as they are the ones that follow attention in a forward, and those before it as far
@@ -140,7 +140,7 @@ def measure_by_name(
 def _until_send(
     profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64], number: int, limit: int
 ) -> list[NamedSample]:
-    """Times from an attention kernel to the end of its task, told by the first send behind it."""
+    """Times from an attention kernel to the end of its task, given by the first send behind it."""
     piece = pattern.windows[number].ahead
     if piece is None:
         return []

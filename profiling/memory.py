@@ -21,7 +21,7 @@ class ProfiledMemory:
     Parameters
     ----------
     peak_mib : float
-        The most that tensors took at once; what the memory pool held, where the files do not tell about tensors.
+        The most that tensors took at once; the memory pool's size where the files do not state tensors.
     static_mib : float or None
         The least that tensors took: weights, gradients and optimizer states, which stay.
     """
@@ -36,7 +36,7 @@ class ProfiledMemory:
 
 
 def read_profiled_memory(output: Path, until_ns: int) -> tuple[ProfiledMemory | None, list[str]]:
-    """Memory that the files in an ``ASCEND_PROFILER_OUTPUT`` folder show, and notes on what is left out.
+    """Memory in the files of an ``ASCEND_PROFILER_OUTPUT`` folder, and notes on omissions.
 
     A record that ends before the last attention kernel (`until_ns`) was cut: its peak is not known.
     """

@@ -1,9 +1,9 @@
-"""Where the last layer ends and the head begins: the final norm's kernel tells.
+"""Border of the last layer and the head, from the final norm's kernel.
 
 Every layer of a network runs the same number of norm kernels behind its attention kernel (one with pre-norm,
 two or three with norms around the MLP), which the stages without the head show. The next one behind the last
 layer's attention is the final norm, with which the head begins; in the backward its gradient ends the head's.
-Names of the kernels behind it could not tell: a next layer would begin with the same norm and a product.
+Names of the kernels behind it do not distinguish them: a next layer would begin with the same norm and a GEMM.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NormCount = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class HeadByNorm:
-    """Samples of single pieces that hold if a layer runs so many norm kernels.
+    """Samples of single pieces if a layer runs this number of norm kernels.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def _turn(
     whats: dict[str, Piece],
     pattern: StagePattern,
 ) -> list[HeadByNorm]:
-    """What the norms tell where the last layer's forward, the head both ways and a backward share a window.
+    """Times from the norms where the last layer's forward, the head both ways and a backward lie in one window.
 
     The norms of the forward come first, the final one last of them; then the final norm's gradient, then
     those of the layer, or the norms of its forward run again. Any other order tells nothing.

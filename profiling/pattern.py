@@ -1,4 +1,4 @@
-"""What a rank's profile must show: the attention kernels of every pass, in the order the schedule settles.
+"""Expected content of a rank's profile: the attention kernels of every pass, in the schedule's order.
 
 A layer pass is cut at the start of its attention kernel. What lies between two neighbouring attention
 kernels of a rank is then a known sum of a few unknown pieces (`Piece`), whatever layers they belong to.
@@ -24,8 +24,8 @@ Piece = tuple[str, str]
 ``again before`` and ``again after`` in a recomputed one, ``back before`` and ``back after`` in a backward;
 ``weight`` gradients, ``select`` recompute (``select before``: what of it precedes attention that runs again);
 ``head`` and ``embedding`` with ``back …`` and ``weight …`` forms.
-What lies before attention in the forward, and after it in the backward, is the attention block, which all
-kinds share: its kind is empty."""
+The part before attention in the forward, and after it in the backward, is the attention block, common to all kinds: its
+kind is empty."""
 
 Pass = tuple[str, str]
 """(kind, recompute mode) of a layer in a chunk."""
@@ -33,12 +33,12 @@ Pass = tuple[str, str]
 
 @dataclass(frozen=True)
 class KernelWindow:
-    """What lies between two neighbouring attention kernels.
+    """Work between two neighbouring attention kernels.
 
     Parameters
     ----------
     pieces : tuple of (Piece, float)
-        How often each piece occurs, sorted.
+        Occurrences of each piece, sorted.
     borders : int
         Borders between tasks, at each of which the rank may wait.
     ahead : Piece or None
@@ -62,7 +62,7 @@ class StagePattern:
     windows : tuple of KernelWindow
         The different windows.
     window : int64 [n - 1]
-        Which of them lies between marker i and i + 1.
+        The one between marker i and i + 1.
     micro_batch : int64 [n]
         Micro-batch of each marker.
     layers, recomputed : int
@@ -103,7 +103,7 @@ def chunk_passes(plan: PipelinePlan, interleave: int, stage: int) -> list[Pass]:
 
 
 NO_ATTENTION, ATTENTION_ALONE, WITH_ATTENTION = "no attention", "attention alone", "with attention"
-"""What selective recompute runs again: operators of the MLP say, the attention kernel, or both."""
+"""Parts that selective recompute runs again: operators of the MLP say, the attention kernel, or both."""
 
 
 def stage_pattern(schedule: Schedule, plan: PipelinePlan, stage: int, selective: str = NO_ATTENTION) -> StagePattern:
@@ -159,7 +159,7 @@ def stage_pattern(schedule: Schedule, plan: PipelinePlan, stage: int, selective:
 def task_pieces(
     schedule: Schedule, plan: PipelinePlan, stage: int, direction: int, interleave: int
 ) -> dict[Piece, float]:
-    """How often each piece occurs in one task, a share where sequences are split."""
+    """Occurrences of each piece in one task, a fraction where sequences are split."""
     chunk = interleave, stage
     first, last = (chunk == schedule.chunk_at(place) for place in (0, schedule.chunks - 1))
     pieces: dict[Piece, float] = {}

@@ -1,4 +1,4 @@
-"""The windows of all ranks put together; micro-batches that straggled are left out."""
+"""The windows of all ranks put together; micro-batches that straggled are omitted."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ STRAGGLES = 1.15
 class RankTimes:
     """Times of one rank's windows, ms, float64 [steps, n - 1], and of single pieces.
 
-    `named` are those that names and sends tell, `again` recompute behind a forward that a send ends, `norms` what
-    the norm kernels say of the head.
+    `named` come from names and sends, `again` is recompute behind a forward that a send ends, `norms` are the head's
+    times by the norm kernels.
     """
 
     rank: int
@@ -50,7 +50,7 @@ class PooledTimes:
     windows : mapping
         By window between attention kernels.
     by_name, by_norm, by_send : mapping
-        By single piece, told by kernel names, by the final norm, and by the sends.
+        By single piece, from kernel names, from the final norm, and from the sends.
     """
 
     windows: Mapping[KernelWindow, Pooled]

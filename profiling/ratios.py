@@ -175,7 +175,7 @@ def _share_out_recompute(
     weights: bool,
     notes: list[str],
 ) -> None:
-    """Where only recompute and backward together are known, take recompute as the forward once more."""
+    """Take recompute as one more forward where only recompute and backward together are known."""
     for kind in kinds:
         first = forward[kind]
         if backward[kind] is not None or first is None:

@@ -16,11 +16,11 @@ from taylor.profiling.match import Misfit
 from taylor.profiling.pattern import KernelWindow, StagePattern, task_pieces
 
 BETWEEN_TASKS = KernelWindow((), 1)
-"""What lies between two tasks is waiting: its time is taken as 0."""
+"""The time between two tasks is waiting and taken as 0."""
 
 
 def names_tasks(profile: RankProfile) -> bool:
-    """Whether a profile has ranges that name tasks, and no attention kernel, which would tell more."""
+    """Return whether a profile has ranges that name tasks, and no attention kernel, which would say more."""
     return len(profile.task_marker) > 0 and not profile.marker.any()
 
 
@@ -30,7 +30,7 @@ def task_pattern(schedule: Schedule, plan: PipelinePlan, stage: int) -> StagePat
     Raises
     ------
     Misfit
-        When the schedule splits the weight gradient off: forward and backward ranges cannot tell it.
+        When the schedule splits the weight gradient off: forward and backward ranges do not distinguish it.
     """
     order = schedule.order[stage].tolist()
     if any(direction == WEIGHT_GRADIENT for direction, *_ in order):

@@ -26,7 +26,7 @@ class Transfers:
 
 
 def expected_transfers(schedule: Schedule, stage: int) -> tuple[list[TaskKey], list[TaskKey]]:
-    """What a stage sends and receives in one step, each in the order of its tasks."""
+    """Sends and receives of a stage in one step, each in the order of its tasks."""
     sends: list[TaskKey] = []
     receives: list[TaskKey] = []
     for direction, v, micro_batch, split in schedule.order[stage].tolist():

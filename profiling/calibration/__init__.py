@@ -1,1 +1,1 @@
-"""Fits a device's figures to runs that were measured on it: shares of its peaks, overlap, overheads."""
+"""Fit of a device's figures to runs that were measured on it: fractions of its peaks, overlap, overheads."""

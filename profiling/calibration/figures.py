@@ -29,10 +29,11 @@ class Figure:
     keys : tuple of str
         Entries of `DeviceSpec.efficiency` that it moves together.
     kind : str
-        `SHARE` of a peak, moves with all speeds and by itself; `CREDIT`, shown share of a time; `COST`, none or more.
+        `SHARE` of a peak, moves with all speeds and by itself; `CREDIT`, exposed fraction of a time; `COST`, none or
+        more.
     width : float
-        What is known of it before anything is measured: for shares and credits a standard deviation of the logarithm,
-        for costs how large they may well be, in the figure's own unit.
+        Prior knowledge, before anything is measured: for efficiencies and credits a standard deviation of the
+        logarithm, for costs a plausible size, in the figure's unit.
     most : float
         No larger value is possible.
     """
@@ -61,7 +62,7 @@ FIGURES = (
 )
 OPERANDS_MOST = 10.0
 OPERANDS = ("operands", "expert_operands")
-"""Shares of bandwidth that may lie above 1, and how far: operands are read beside arithmetic."""
+"""Fractions of bandwidth that may lie above 1, and their limits: operands are read during arithmetic."""
 FURTHEST = 4.0
 """Standard deviations that nothing moves beyond."""
 
@@ -80,7 +81,7 @@ class Figures:
 
     @property
     def known(self) -> Mapping[str, float]:
-        """What holds before anything is measured, by entry."""
+        """Prior values, before anything is measured, by entry."""
         return {**ASSUMED_EFFICIENCY, **self.device.efficiency}
 
     @property
@@ -99,7 +100,7 @@ class Figures:
         return least, largest
 
     def start(self) -> NDArray[np.float64]:
-        """What is known, a little inside the bounds."""
+        """The prior, a little inside the bounds."""
         least, largest = self.bounds()
         return np.clip(np.zeros(self.size), least + 0.05, largest - 0.05)
 

@@ -2,8 +2,8 @@
 
 Least squares on the logarithms of predicted over measured times under a soft L1 loss, and a unit square for every
 standard deviation that a figure moves from what the register says: what the runs do not tell stays where it was, and
-one run moves all speeds together. Intervals are those of the quadratic model at the fit. The error that is promised is
-that of runs left out, all runs of one job together; where no fit beats the register by it, the register stays.
+one run moves all speeds together. Intervals are those of the quadratic model at the fit. The stated error is that of
+held-out runs, all runs of one job together; where no fit beats the register by it, the register stays.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from taylor.profiling.calibration.figures import COMMON, FIGURES, Figures
 from taylor.register.device import DeviceSpec
 
 NOISE = 0.03
-"""Relative error of a measured time and of the closed forms, at the least."""
+"""Least relative error of a measured time and of the analytical model."""
 SINGLE_NOISE = 0.06
-"""What a run of a job by itself is taken to scatter around its card's speed: several jobs show that among themselves,
-one cannot. Rows of the registered devices, left out of their fit, are 2.0 to 6.5 % off in the median of a table
+"""Assumed scatter of a single job's run around its card's speed: several jobs show it among themselves, one cannot.
+Held-out rows of the registered devices are 2.0 to 6.5 % off in the median of a table
 (``python -m benchmarks.fidelity``), a deviation of 3 to 10 %."""
 CONTRADICTS = 3.0
 """Deviations off from which a run contradicts the others."""
 SAME_JOB = 0.05
-"""Relative difference between measurements of the same job that is told."""
+"""Relative difference between measurements of the same job above which a note reports it."""
 _STEP = 0.03
 LEARNED = 0.1
-"""A figure that is known this much better than before was told by the runs."""
+"""A figure that is known this much better than before was determined by the runs."""
 
 FEW_JOBS = 6
 """Jobs below which left-out runs settle nothing but a promise."""
 CLEARLY = 0.8
-"""Share of the full fit's mean error on left-out runs below which a smaller fit is taken."""
+"""Multiple of the full fit's mean error on held-out runs below which a smaller fit is taken."""
 
 REGISTER, TOGETHER, ALL = "the register's figures", "all speeds together", "all figures"
 
@@ -56,7 +56,7 @@ class Measured:
     job : hashable
         Equal for runs of which the model says the same.
     flags : tuple of str
-        What its file asks for and no figure takes into account.
+        Flags of its file that no figure takes into account.
     """
 
     name: str
@@ -93,16 +93,16 @@ class RunError:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What measured runs make of a device.
+    """Result of a fit of a device to measured runs.
 
     Parameters
     ----------
     device : DeviceSpec
         With the fitted figures.
     moved : str
-        What was let free: `REGISTER` (nothing), `TOGETHER` or `ALL`, whichever tells left-out runs best.
+        Free figures: `REGISTER` (none), `TOGETHER` or `ALL`, whichever predicts held-out runs best.
     notes : tuple of str
-        What is odd in the runs, a sentence each.
+        Oddities of the runs, a sentence each.
     """
 
     device: DeviceSpec
@@ -214,7 +214,7 @@ class _Fit:
     def left_out(self, point: NDArray[np.float64], together: bool) -> NDArray[np.float64]:
         """Relative error of every run by the fit without the runs of its job, [runs].
 
-        One step of the linear model away from the whole fit, where the loss is held at its weights there.
+        One step of the linear model away from the whole fit, where the loss keeps its weights there.
         """
         rows, errors = self.slopes(point), np.log(self.ratios(point))
         if together:
@@ -254,7 +254,7 @@ class _Fit:
         return float(1.4826 * np.median(np.abs(np.log1p(errors)))) if len(errors) > 2 else 0.0
 
     def notes(self, runs: Sequence[RunError]) -> list[str]:
-        """What is odd in the runs."""
+        """Notes on oddities in the runs."""
         jobs: dict[Hashable, list[Measured]] = {}
         for run in self.measured:
             jobs.setdefault(run.job, []).append(run)

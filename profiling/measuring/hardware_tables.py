@@ -60,7 +60,8 @@ def write_tables(tables: Mapping[str, Mapping[str, float]], folder: Path) -> lis
 def measured_device(device: DeviceSpec, plan: HardwarePlan, measured: Mapping[str, Sample], stack: str) -> DeviceSpec:
     """A device with the speeds that were measured in the place of the registered ones.
 
-    Links say what collectives reach, so that all of it counts; shares are what single kernels reach of the peaks.
+    Links state what collectives reach, so that all of it counts; efficiencies are the fractions of the peaks that
+    single kernels reach.
     """
     shares = dict(device.efficiency)
     peak = 1e12 * device.peak("bf16")

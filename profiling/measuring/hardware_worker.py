@@ -64,7 +64,7 @@ class Rank:
                     self.groups[ranks] = self.dist.new_group(list(ranks))
 
     def agreed(self, value: Any) -> Any:
-        """What rank 0 says."""
+        """The value of rank 0."""
         if not self.several:
             return value
         held = [value]
@@ -95,7 +95,7 @@ class Rank:
         return self.slowest(time.perf_counter() - began)
 
     def sampler(self, job: HardwareJob) -> Callable[[], float] | None:
-        """What gives a sample of a measurement; None where this machine has nothing to measure.
+        """Callable that gives a sample of a measurement; None where this machine has nothing to measure.
 
         Seconds, but of `OVERLAP` the slow-down, and of `ALONE` what a second does: FLOP or bytes.
         """
@@ -128,14 +128,14 @@ class Rank:
         return lambda: done / seconds()
 
     def _overlap(self) -> Callable[[], float]:
-        """How much longer computing and communicating take together than the longer of the two alone."""
+        """Ratio of the time of computing and communicating together to the longer of the two alone."""
         torch, dist, on = self.torch, self.dist, self.on
         _, product = on.work(PRODUCTS, self.plan.width)
         assert product is not None
         sent = torch.zeros(16 * MIB // 2, dtype=on.half, device=on.device)
         alone = self.timed(product)()
         reducing = self.timed(lambda: dist.all_reduce(sent))()
-        # As many products as take as long as the reductions, which are `overlap_multiply` of them.
+        # As many GEMMs as take as long as the reductions, which are `overlap_multiply` of them.
         times = self.plan.overlap_multiply
         products = max(1, round(times * reducing / alone))
 

@@ -1,4 +1,4 @@
-"""What a profile of a model runs: a few layers at a time, by batch or by length, and what comes out of it as tables."""
+"""Runs of a model's profile, a few layers at a time, by batch or by length, and the tables made of them."""
 
 from __future__ import annotations
 

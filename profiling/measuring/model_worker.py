@@ -29,7 +29,7 @@ def build(plan: ModelPlan, run: ModelRun, on: TorchDevice) -> Any:
     nn, functional, dist = torch.nn, torch.nn.functional, torch.distributed
 
     class Enter(torch.autograd.Function):  # type: ignore[misc, name-defined]
-        """What goes in is the same on all ranks of TP; its gradients are summed."""
+        """The input is the same on all ranks of TP; its gradients are summed."""
 
         @staticmethod
         def forward(context: Any, x: Any) -> Any:
@@ -43,7 +43,7 @@ def build(plan: ModelPlan, run: ModelRun, on: TorchDevice) -> Any:
             return gradient
 
     class Leave(torch.autograd.Function):  # type: ignore[misc, name-defined]
-        """What comes out of the ranks of TP is summed; its gradient goes to all of them."""
+        """The outputs of the ranks of TP are summed; their gradient goes to all of them."""
 
         @staticmethod
         def forward(context: Any, x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a profile of the hardware measures, in order; each measurement has a name and is kept by it."""
+"""Measurements of a hardware profile, in order; each has a name and is kept by it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class HardwarePlan:
     overlap_multiply : int
         Communication over computation while both overlap.
     width : int
-        Of products and attention: hidden size.
+        Of GEMMs and attention: hidden size.
     kinds : tuple of str
-        Which of `KINDS`.
+        Some of `KINDS`.
     repeats, attempts : int
-        Samples of a measurement, and how often a disturbed one is tried.
+        Samples of a measurement, and tries of a disturbed one.
     """
 
     nodes: int = 1
@@ -64,7 +64,7 @@ class HardwarePlan:
 
     @property
     def name(self) -> str:
-        """What Galvatron's files call the cluster."""
+        """Name of the cluster in Galvatron's files."""
         return f"{self.nodes}nodes_{self.per_node}gpus_per_node"
 
 
@@ -77,7 +77,7 @@ class HardwareJob:
     ranks : int
         Of the group; stages, of a transfer.
     consecutive : bool
-        Whether the group's ranks follow each other; else they lie evenly over the world.
+        The group's ranks are consecutive; else they are spread evenly over the world.
     """
 
     kind: str

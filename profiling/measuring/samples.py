@@ -13,12 +13,12 @@ from taylor.base.kept import read_kept, write_kept
 MOST_SPREAD = 0.05
 """Spread above which a measurement is disturbed."""
 WHOLE_MEMORY = 0.9
-"""Share of a device's memory that must be free before it is measured."""
+"""Fraction of a device's memory that must be free before it is measured."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was measured.
+    """One measurement's result.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ class Sample:
     spread : float
         Middle half of the samples over the median.
     attempts : int
-        How often it was tried.
+        Number of tries.
     disturbed : str
         Why it is not to be trusted; empty where it is. Tried again when the profile is run again.
     """
@@ -54,7 +54,7 @@ def settle(once: Callable[[], float], repeats: int, attempts: int, memory_free: 
     once : callable
         Gives one sample; the same number on every rank that takes part.
     memory_free : float
-        Share of the device's memory that nobody else holds.
+        Fraction of the device's memory that no other process uses.
     warm : int
         Samples thrown away first.
     """
@@ -75,7 +75,7 @@ def settle(once: Callable[[], float], repeats: int, attempts: int, memory_free: 
 
 
 class Kept:
-    """Measurements by name in one file, written anew after each.
+    """Measurements by name in one file, written again after each.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ class Kept:
         self.samples = _samples(held["samples"]) if same else {}
 
     def settled(self, key: str) -> bool:
-        """Whether a measurement is there and was not disturbed."""
+        """Return whether a measurement exists and was not disturbed."""
         return key in self.samples and not self.samples[key].disturbed
 
     def keep(self, key: str, sample: Sample) -> None:

@@ -59,7 +59,7 @@ class TorchDevice:
             self.module.synchronize()
 
     def memory_free(self) -> float:
-        """Share of the memory that no other process holds; 1 of the processor."""
+        """Fraction of the memory that no other process uses; 1 for the processor."""
         if self.module is None:
             return 1.0
         free, total = self.module.mem_get_info()
