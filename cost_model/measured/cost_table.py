@@ -34,7 +34,7 @@ class Setting:
     precision : str
         A key of `BYTES_OF`.
     sequence_parallel : bool
-        Tensor parallel layers split the activations outside their products too.
+        Tensor parallel layers split the activations outside their GEMMs too.
     reduce_every_micro_batch : bool
         Gradients are reduced in every micro-batch (Hetu's ``no_async_grad_reduce``); else once a step, and whole
         until then.
@@ -72,7 +72,7 @@ class Setting:
 
     @property
     def half(self) -> bool:
-        """Whether numbers take two bytes."""
+        """Return whether numbers take two bytes."""
         return self.bytes == 2
 
     def alive(self, stage: int) -> int:
@@ -85,7 +85,7 @@ class Setting:
 
 @dataclass(frozen=True, order=True)
 class Layout:
-    """How the hidden states between two layers lie on the ranks of a stage.
+    """Layout of the hidden states between two layers on the ranks of a stage.
 
     Parameters
     ----------
@@ -115,11 +115,11 @@ class EndCost:
     forward_s, backward_s : float
         Seconds a micro-batch.
     tail_s : float
-        Seconds at the end of the step, of what is not hidden.
+        Exposed seconds at the end of the step.
     states_mib : float
         Parameters, gradients and optimizer states, MiB.
     activation_mib : float
-        What a micro-batch leaves alive, MiB.
+        Memory that a micro-batch keeps alive, MiB.
     """
 
     forward_s: float
@@ -148,10 +148,10 @@ class CostRow(EndCost):
     layout : Layout
         Of its input and its output.
     working_mib : float
-        What its backward holds besides while it runs: parameters that were gathered, activations that are
+        Further memory of its backward while it runs: parameters that were gathered, activations that are
         recomputed or come back from the host, MiB. A stage holds that of one layer at a time.
     host_mib : float
-        What a micro-batch leaves in the host's memory, MiB.
+        Memory of a micro-batch on the host, MiB.
     """
 
     kind: str
@@ -185,14 +185,14 @@ class EndCosts:
 
 @dataclass(frozen=True)
 class MemorySettings:
-    """What a device's memory holds besides what the tables count.
+    """A device's memory outside the tables.
 
     Parameters
     ----------
     context_mib : float
         Of the runtime and its communication, MiB.
     reserved_share : float
-        Share of the limit that the allocator's fragments take.
+        Fraction of the limit that the allocator's fragments take.
     reserved_above_mib : float
         Limits up to this one keep nothing for them, MiB.
     """
@@ -202,7 +202,7 @@ class MemorySettings:
     reserved_above_mib: float = 0.0
 
     def usable_mib(self, limit_mib: float) -> float:
-        """What states, activations and the context may take of a limit, MiB."""
+        """Part of a limit for states, activations and the context, MiB."""
         reserved = int(limit_mib * self.reserved_share) if limit_mib > self.reserved_above_mib else 0
         return limit_mib - reserved
 
@@ -220,7 +220,7 @@ class CostProvider(Protocol):
 
     @property
     def memory(self) -> MemorySettings:
-        """What it counts beside the rows."""
+        """Its memory outside the rows."""
 
     def layer(self, kind: str, strategy: LayerStrategy, setting: Setting) -> CostRow:
         """The cost of one layer.
@@ -241,7 +241,7 @@ class CostProvider(Protocol):
         """
 
     def layout_change_s(self, before: Layout, after: Layout, setting: Setting) -> float:
-        """Time in which a micro-batch's hidden states, and later their gradients, change their layout, s.
+        """Time to change the layout of a micro-batch's hidden states, and later of their gradients, s.
 
         Raises
         ------
@@ -250,7 +250,7 @@ class CostProvider(Protocol):
         """
 
     def handover_s(self, layout: Layout, setting: Setting) -> float:
-        """Time in which a micro-batch's hidden states go to the next stage, s; 0 where the rows have it.
+        """Time to send a micro-batch's hidden states to the next stage, s; 0 where the rows have it.
 
         Raises
         ------
@@ -279,7 +279,7 @@ def samples_of(strategy: EndStrategy, setting: Setting) -> int:
 
 
 def hidden_mib(samples: float, setting: Setting) -> float:
-    """Hidden states of so many samples, MiB."""
+    """Hidden states of a number of samples, MiB."""
     return samples * setting.tokens * setting.hidden * setting.bytes / MIB
 
 
@@ -303,7 +303,7 @@ def of_ways(by_ways: Mapping[int, float], ways: int, what: str) -> float:
 
 
 def layer_activation_mib(memory: LayerMemory, strategy: LayerStrategy, setting: Setting) -> float:
-    """What a layer keeps of a sample whose context is not split, MiB.
+    """Memory that a layer keeps of a sample whose context is not split, MiB.
 
     Raises
     ------

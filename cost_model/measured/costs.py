@@ -4,8 +4,8 @@ What differs from Galvatron's own models: ZeRO splits over all replicas, Ulysses
 gathers parameters for the backward too, each time beside the computation; a ring of context ranks passes keys and
 values on beside attention, and a layer of such ranks takes less time; Ulysses sends queries, keys, values and outputs,
 as much of each as a rank holds; gradients are reduced once a step or in every micro-batch as the setting says; a change
-of layout moves what a rank lacks, over measured bandwidth; the head's time is the last stage's. Where a layer is split,
-its products are taken to lose no efficiency: profiles at one way tell nothing of that.
+of layout moves what a rank lacks, over measured bandwidth; the head's time is the last stage's. The GEMMs of a split
+layer are taken to lose no efficiency: profiles at one way do not measure that.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy
 
 EXPOSED_FORWARD, EXPOSED_BACKWARD, HIDDEN_BACKWARD = 4, 2, 4
 """Halves of an all-reduce of a tensor parallel layer: before and after its two blocks; again in the backward, where
-those beside the products of weights and inputs are hidden (Megatron-LM d98e8a64
+those beside the GEMMs of weights and inputs are overlapped (Megatron-LM d98e8a64
 megatron/core/tensor_parallel/layers.py, `LinearWithGradAccumulationAndAsyncCommunication`)."""
 
 
 @dataclass(frozen=True)
 class MeasuredSettings:
-    """What profiles do not tell.
+    """Figures that profiles lack.
 
     Parameters
     ----------
     backward_ratio : float
         A backward over its forward, without recompute.
     embedding_share : float
-        Share of the time of embedding, head and loss that the embedding has.
+        The embedding's fraction of the time of embedding, head and loss.
     host_mib_a_ms : float or None
         Bandwidth to the host's memory, MiB a ms; None: not measured, and nothing is sent there.
     memory : MemorySettings or None
@@ -193,7 +193,7 @@ class MeasuredCosts:
         plain = self._beside(backward, gathered)
         reducing = self._beside(backward, gathered + reduction)
         forward = self._beside(forward, gathered)
-        # Updated weights come back before the next step where only their states are split.
+        # Under ZeRO-2 updated weights come back before the next step.
         back = gather if strategy.zero == 2 else 0.0
         if setting.reduce_every_micro_batch or setting.micro_batches == 1:
             return forward, reducing, back
@@ -209,7 +209,7 @@ class MeasuredCosts:
         )
 
     def _tensor_ms(self, strategy: LayerStrategy, samples: int, setting: Setting) -> tuple[float, float, float]:
-        """Collectives among a layer's ways, ms: of the forward, of the backward, and hidden in the backward."""
+        """Collectives among a layer's ways, ms: of the forward, of the backward, and overlapped in the backward."""
         message = hidden_mib(samples, setting) / strategy.cp
         if strategy.tp > 1:
             each = self.hardware.times(ALL_REDUCE, strategy.tp).between_ms(message) / 2
@@ -253,5 +253,5 @@ class MeasuredCosts:
         return overlapped_ms(compute, communication, self.hardware.slowdown()) if communication > 0 else compute
 
     def _beyond(self, compute: float, communication: float) -> float:
-        """What a communication beside a computation adds to it, ms."""
+        """Time that a communication adds to a computation beside it, ms."""
         return self._beside(compute, communication) - compute

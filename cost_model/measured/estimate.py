@@ -1,4 +1,4 @@
-"""The closed forms of `taylor.cost_model` as a source of costs by strategy, for models and devices without profiles."""
+"""The analytical model as a source of costs by strategy, for models and devices without profiles."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from taylor.register.model import ModelSpec
 
 @dataclass(frozen=True)
 class EstimatedCosts:
-    """A `CostProvider` on closed forms.
+    """A `CostProvider` on the analytical model.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ class EstimatedCosts:
         return degrees, rules
 
     def _tail_s(self, parameters: float, strategy: EndStrategy, rules: TrainingRules) -> float:
-        """Reduction of gradients, and weights that come back, of so many parameters, s; ZeRO-3's are in the layer."""
+        """Reduction of gradients, and return of weights, for a number of parameters, s; ZeRO-3's are in the layer."""
         if strategy.zero == 3 or strategy.replicas == 1:
             return 0.0
         back = rules.compute_bytes if strategy.zero else rules.gradient_bytes

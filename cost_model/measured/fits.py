@@ -1,8 +1,8 @@
 """Laws through measured points: what is asked for beyond them, how far beyond, and between which bounds it lies.
 
 A time or a memory is a sum of powers of its cause (samples, tokens), none of which can take anything away. So no
-coefficient is negative, and every point weighs by its share, not by its size: a free quadratic through few noisy points
-bends down, and what it says of a long sequence is far too low.
+coefficient is negative, and errors are relative: a free quadratic through few noisy points bends down, and its value
+for a long sequence is far too low.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from scipy.optimize import linprog, nnls
 from taylor.base.errors import InputError
 
 NOISE = 0.025
-"""Share by which a measurement may be off either way: half the spread from which on a run counts as disturbed."""
+"""Relative error of a measurement either way: half the spread from which on a run counts as disturbed."""
 UNTOLD = 0.1
-"""Share by which a measurement may be off where the points do not tell it, as two never do: twice the spread from which
-on a run counts as disturbed. It falls as they tell more."""
+"""Relative error of a measurement where the points do not show it, as two never do: twice the spread from which on a
+run counts as disturbed. It falls with more points."""
 FAR = 4.0
 """Distance beyond the measured points from which on an answer is warned of."""
 
@@ -35,7 +35,7 @@ class Law:
     Parameters
     ----------
     of : str
-        What follows it, for messages: ``forward of a body layer``.
+        The effect, for messages: ``forward of a body layer``.
     cause : str
         ``tokens`` or ``samples``.
     unit : str
@@ -100,21 +100,20 @@ class Law:
         return float(_powers(np.array([x / self.scale]), self.powers)[0] @ self.coefficients)
 
     def part(self, x: float, power: int) -> float:
-        """What one power has of the law at a cause; 0 where the law lacks it."""
+        """Part of one power in the law at a cause; 0 where the law lacks it."""
         known = dict(zip(self.powers, self.coefficients, strict=True))
         share: float = (x / self.scale) ** power
         return known.get(power, 0.0) * share
 
     @property
     def residuals(self) -> dict[float, float]:
-        """By cause: how far the law is from the measured figure, as a share of that."""
+        """Relative difference of the law from the measured figure, by cause."""
         fitted = _powers(np.array(list(self.points)) / self.scale, self.powers) @ np.array(self.coefficients)
         return {x: float(own / y - 1) for (x, y), own in zip(self.points.items(), fitted, strict=True)}
 
     @property
     def noise(self) -> float:
-        """Share by which a point may be off: what the law leaves of the points, at the least `NOISE`, and `UNTOLD`
-        over the root of one more than the points that tell it: those beyond the law's coefficients."""
+        """Relative error of a point: largest of `NOISE`, `UNTOLD` / √(1 + f) and residual, f degrees of freedom."""
         left = max(map(abs, self.residuals.values()))
         telling = max(len(self.points) - sum(each > 0 for each in self.coefficients), 0)
         return max(NOISE, UNTOLD / math.sqrt(1 + telling), left * math.sqrt(len(self.points) / max(telling, 1)))
@@ -140,11 +139,11 @@ class Law:
         return min(low, own) * (1 - noise), max(high, own) * (1 + noise)
 
     def distance(self, x: float) -> float:
-        """How far a cause lies outside the measured ones, as a factor; 1 among them."""
+        """Factor by which a cause lies outside the measured ones; 1 among them."""
         return max(x / self.scale, min(self.points) / x if x > 0 else 1.0, 1.0)
 
     def warning(self, x: float) -> str | None:
-        """What to say of an answer that is beyond the points; None among them, or where it was measured."""
+        """Note on an answer that is beyond the points; None among them, or where it was measured."""
         distance = self.distance(x)
         if distance <= 1:
             return None

@@ -1,4 +1,4 @@
-"""What a cluster was measured to do: bandwidths and times of collectives, transfers, and overlap."""
+"""Measurements of a cluster: bandwidths and times of collectives, transfers, and overlap."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class RankGroup:
     ----------
     ranks : int
     consecutive : bool or None
-        Whether the ranks follow each other; None where a file does not tell the two apart.
+        The ranks are consecutive; None where a file does not distinguish the two.
     """
 
     ranks: int
@@ -62,7 +62,7 @@ class RankGroup:
 
 @dataclass(frozen=True)
 class HardwareProfile:
-    """What was measured of a cluster; empty or None where a file is missing.
+    """Measurements of a cluster; empty or None where a file is missing.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class HardwareProfile:
     all_reduce, all_to_all : mapping of int to MessageTimes
         Times by ranks of the group (in a row) and size.
     overlap_slowdown : float or None
-        How much longer computation and communication take while they run beside each other, >= 1.
+        Factor on the time of computation and communication while they run beside each other, >= 1.
     source : mapping of str to str
         The file that each part was read from, by `ALL_REDUCE`, `ALL_TO_ALL`, `TRANSFER`, ``overlap``, ``bandwidth``.
     """
@@ -114,7 +114,7 @@ class HardwareProfile:
         Raises
         ------
         InputError
-            When no pipeline of so many stages was measured.
+            When no pipeline of this number of stages was measured.
         """
         if stages in self.transfer_mib_a_ms:
             return self.transfer_mib_a_ms[stages]
@@ -161,7 +161,7 @@ class HardwareProfile:
         return self.overlap_slowdown
 
     def missing(self) -> tuple[str, ...]:
-        """What no file gave, one clause each, with what it is needed for."""
+        """Missing figures, one clause each, with what needs them."""
         parts = (
             (self.all_reduce_mib_a_ms, "allreduce_bandwidth_*.json: the reduction of gradients"),
             (self.transfer_mib_a_ms, "p2p_bandwidth_*.json: pipelines"),

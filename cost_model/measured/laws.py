@@ -17,7 +17,7 @@ from taylor.cost_model.measured.profiles import (
 )
 
 FEWEST_BATCHES = 3
-"""Batch sizes of one length that a line over samples takes; fewer could not be told from noise."""
+"""Batch sizes of one length that a line over samples takes; fewer are not distinguishable from noise."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ForwardTime:
     batch: int
 
     def ms(self, samples: float, tokens: int) -> float:
-        """Forward of so many samples, a fraction of one too, ms."""
+        """Forward of a number of samples, a fraction of one too, ms."""
         if self.by_batch is None:
             return samples * self.by_length.at(tokens)
         # What a batch saves at the one length is taken for every length.
@@ -51,7 +51,7 @@ class ForwardTime:
 
 @dataclass(frozen=True)
 class ModelLaws:
-    """What a model's profiles say of any length and batch.
+    """A model's figures from its profiles for any length and batch.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class ModelLaws:
     rules : ProfileRules
         Whose profiler measured the memory.
     sequence_parallel : bool
-        Whether the memory tables are those with activations split over TP.
+        The memory tables are those with activations split over TP.
     """
 
     layer: Mapping[str, ForwardTime]
@@ -122,7 +122,7 @@ class ModelLaws:
         )
 
     def end_memory(self, end: str, tokens: int) -> OtherMemory:
-        """Memory besides layers at a length: of ``alone``, ``first`` or ``last``."""
+        """Memory outside layers at a length: of ``alone``, ``first`` or ``last``."""
         tables = self.memory.table(self.sequence_parallel)
         lengths = {"alone": tables.alone, "first": tables.first, "last": tables.last}[end]
         if tokens in lengths:
@@ -151,7 +151,7 @@ class ModelLaws:
         )
 
     def warnings(self, tokens: int) -> tuple[str, ...]:
-        """What lies beyond the measured points at a length, one sentence each."""
+        """Figures beyond the measured points at a length, one sentence each."""
         laws = [each.by_length for each in (*self.layer.values(), self.other)]
         for kind, lengths in self.memory.table(self.sequence_parallel).layer.items():
             points = {length: each.activation_mib[1] for length, each in lengths.items()}

@@ -1,4 +1,4 @@
-"""How one layer, and embedding and head, are spread over the ranks of a stage; and a whole plan of such choices."""
+"""Strategy of one layer, and of embedding and head, on the ranks of a stage; and a whole plan of such choices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ZERO_STAGES = (0, 2, 3)
 
 @dataclass(frozen=True, order=True)
 class EndStrategy:
-    """How embedding and head are spread over the ranks of their stages.
+    """Strategy of embedding and head on the ranks of their stages.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class EndStrategy:
 
 @dataclass(frozen=True, order=True)
 class LayerStrategy(EndStrategy):
-    """How one layer is spread over the ranks of its stage, and what it keeps.
+    """Strategy of one layer on the ranks of its stage, and what it keeps.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class LayerwisePlan:
     Parameters
     ----------
     division : tuple of int
-        Layers of every chunk, in model order [vpp · pp]; with one interleave, of every stage.
+        Layers of every chunk, in model order [vpp · pp]; with one virtual stage, of every stage.
     layers : tuple of LayerStrategy
         In model order.
     ends : EndStrategy
@@ -118,9 +118,9 @@ class LayerwisePlan:
     micro_batches : int
         Micro-batches a step.
     schedule : str
-        ``1f1b``, ``gpipe``, or one with several interleaves, by its name in `taylor.pipeline.schedule`.
+        ``1f1b``, ``gpipe``, or one with several virtual stages, by its name in `taylor.pipeline.schedule`.
     apart : tuple of int
-        Layers whose tensor parallel ranks do not follow each other, by number.
+        Layers whose tensor parallel ranks are not consecutive, by number.
     interleaves : int
         Chunks of every stage.
     """
@@ -156,7 +156,7 @@ class LayerwisePlan:
 
     @property
     def uniform(self) -> bool:
-        """Whether all layers are alike, recompute included, and their stages even with the remainder on the last."""
+        """Return whether all layers are alike, recompute included, and stages even with the remainder on the last."""
         even = even_division(len(self.layers), self.stages)
         return self.interleaves == 1 and len(set(self.layers)) == 1 and self.division == even
 
@@ -173,7 +173,7 @@ class LayerwisePlan:
                 yield stage, count, before
 
     def refuse_odd_batch(self, file: object, field: str) -> None:
-        """Refuse a batch that the ranks cannot share.
+        """Refuse a batch that the ranks cannot divide.
 
         Raises
         ------

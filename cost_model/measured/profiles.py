@@ -1,4 +1,4 @@
-"""What was measured of a model: times and memory of whole runs, and the tables of one layer made of them."""
+"""Measurements of a model: times and memory of whole runs, and the tables of one layer made of them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ComputationProfile:
 
 @dataclass(frozen=True, order=True)
 class MemoryLayout:
-    """How a run whose memory was measured was spread.
+    """Strategy of a run whose memory was measured.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ class MemoryLayout:
     vocabulary_split : bool
         Embedding and head were split over TP.
     sequence_parallel : bool
-        Activations outside the products were split over TP.
+        Activations outside the GEMMs were split over TP.
     """
 
     pp: int
@@ -146,7 +146,7 @@ class LayerMemory:
     parameter_mib : float
         Parameters of a whole layer, MiB, in the bytes that the profiler's rule takes (`ProfileRules`).
     activation_mib : mapping of int to float
-        What the forward of a sample leaves, MiB, by ways of tensor parallelism or Ulysses.
+        Memory that the forward of a sample keeps, MiB, by ways of tensor parallelism or Ulysses.
     recomputed_mib : float or None
         The same of a recomputed layer, before it is split.
     """
@@ -180,7 +180,7 @@ class MemoryTables:
     ----------
     layer : mapping of kind to mapping of int to LayerMemory
     alone, first, last : mapping of int to OtherMemory
-        What stands besides layers without a pipeline, on its first and on its last stage.
+        Memory outside layers without a pipeline, on its first and on its last stage.
     """
 
     layer: Mapping[str, Mapping[int, LayerMemory]]
@@ -234,7 +234,7 @@ class ParameterBytes:
     Parameters
     ----------
     weights : int
-        In the type that products take; split under ZeRO-3.
+        In the type that GEMMs take; split under ZeRO-3.
     gradients : int
         With one micro-batch a step; split from ZeRO-2 on.
     whole : int
@@ -262,7 +262,7 @@ class ParameterBytes:
         zero : int
             0, 2 or 3.
         replicas : int
-            Ranks that share what is split.
+            Ranks over which states are divided.
         several : bool
             A step has several micro-batches.
         every : bool
@@ -278,7 +278,7 @@ class ParameterBytes:
 
 @dataclass(frozen=True)
 class ProfileRules:
-    """What two profilers do differently, in raw profiles and in what they count.
+    """Differences of two profilers, in raw profiles and in what they count.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ class ProfileRules:
     parameter_bytes : int
         Bytes of a parameter as it counts them.
     held : ParameterBytes
-        What a training of this framework keeps of a parameter.
+        States of a parameter in this framework's training.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """Raw measurements of whole runs become tables of one layer and of the rest, by differences of layer numbers.
 
-What two runs differ in is the layers that one has more; what is left of the smaller run is embedding, head and loss.
+Two runs differ in the layers that one has more; the rest of the smaller run is embedding, head and loss.
 Both profilers' arithmetic: Hetu-Galvatron cea12ff galvatron/core/profiler/model_profiler.py:409-806, paddle-galvatron
 b0bdd07 paddlenlp/experimental/galvatron/profiler/model_profiler.py (`_process_computation_data`,
 `_process_single_sequence_config`).
@@ -174,10 +174,10 @@ class _Processing:
 
     @cached_property
     def sharded(self) -> bool:
-        """Whether the runs sharded parameters too (ZeRO-3), as both profilers do unless told otherwise.
+        """Return whether the runs sharded parameters too (ZeRO-3), as both profilers do by default.
 
         A layer's states then take the same of a rank whatever the split over TP, for the rest is split over DP; else
-        they take less with every further way. One way alone does not tell.
+        they take less with every further way. One way alone does not decide it.
         """
         grown = {}
         for at in {run.layout for run in self.runs if run.layout.pp == 1 and not run.layout.recompute}:
@@ -190,7 +190,7 @@ class _Processing:
         return least == most or grown[least] / grown[most] < math.sqrt(most / least)
 
     def table(self, sequence_parallel: bool) -> _OneLength | None:
-        """What they make; None where they cannot tell a layer from the rest."""
+        """Their table; None where they do not separate a layer from the rest."""
         layouts = {run.layout for run in self.runs}
         plain = {at.tp: at for at in layouts if at.pp == 1 and not at.recompute and not at.vocabulary_split}
         found = {tp: self._layer(at) for tp, at in sorted(plain.items())}
@@ -270,7 +270,7 @@ class _Processing:
     def _rest(
         self, at: MemoryLayout, layer: tuple[tuple[float, float], ...], alone: _Least, first: _Least, last: _Least
     ) -> None:
-        """Take what a layout's run holds besides its layers into the least figures."""
+        """Take the memory of a layout's run outside its layers into the least figures."""
         paddle = self.rules.name == "paddle"
         mine = [run for run in self.runs if run.layout == at and not run.last]
         batch = max((run.shape.batch for run in mine), default=0)
@@ -299,7 +299,7 @@ class _Processing:
 
 
 def _on_stage(numbers: tuple[int, ...], stages: int, last: bool) -> list[int]:
-    """Layers by kind on the first or last of so many equal stages."""
+    """Layers by kind on the first or last of a number of equal stages."""
     kinds = [kind for kind, number in enumerate(numbers) for _ in range(number)]
     each = len(kinds) // stages
     mine = kinds[-each:] if last else kinds[:each]

@@ -31,7 +31,7 @@ from taylor.cost_model.measured.profiles import LayerMemory, OtherMemory
 BACKWARD = 2.0
 """A backward over its forward (`bct_fct_coe`, search_engine.py:475)."""
 SHARD_ROOM = 0.003
-"""Share of the states that ZeRO's buffers are taken to hold."""
+"""Assumed size of ZeRO's buffers as a fraction of the states."""
 FEWEST_SIZES = 8
 """Message sizes that a line asks for (galvatron/utils/config_utils.py:155)."""
 
@@ -46,7 +46,7 @@ class HetuCosts:
         Of the setting's sequence length.
     hardware : HardwareProfile
     layers : mapping of kind to int
-        Layers of the model: each bears its share of the transfers between stages.
+        Layers of the model: each bears an equal part of the transfers between stages.
     """
 
     inputs: GalvatronInputs
@@ -91,7 +91,7 @@ class HetuCosts:
         """See `CostProvider`."""
         inputs = self.inputs
         if setting.stages == 1:
-            # The sequence's two ends are both on the stage: two all-gathers.
+            # Embedding and head are both on the stage: two all-gathers.
             return EndCosts(self._end(strategy, setting, inputs.end("alone"), 1.0, 2))
         return EndCosts(
             self._end(strategy, setting, inputs.end("first"), 0.5, 1),
@@ -148,7 +148,7 @@ class HetuCosts:
         return 0.0 if replicas == 1 else 1.0 / self.hardware.bandwidth(replicas, tp == 1)
 
     def _gradients(self, strategy: LayerStrategy, memory: LayerMemory, setting: Setting) -> tuple[float, float]:
-        """Bus volume of a layer's gradients, MiB, and its price, ms a MiB."""
+        """Bus volume of a layer's gradients, MiB, and its cost, ms a MiB."""
         replicas = strategy.replicas
         whole = memory.parameter_mib / strategy.tp * (0.5 if setting.half else 1.0)
         return 2 * (replicas - 1) * (whole / replicas), self._price(replicas, strategy.tp)
@@ -177,7 +177,7 @@ class HetuCosts:
 
 
 def state_share(strategy: EndStrategy, setting: Setting) -> float:
-    """Share of the states that a rank keeps under its ZeRO stage (layer_cost.py:281-293)."""
+    """Fraction of the states that a rank keeps under its ZeRO stage (layer_cost.py:281-293)."""
     shard = 1 / strategy.replicas + SHARD_ROOM
     if strategy.zero == 0 or strategy.replicas == 1:  # Its strategies have no ZeRO then (strategy_utils.py:46).
         return 1.0

@@ -1,4 +1,4 @@
-"""What Galvatron's cost models take from profiles: its modes, and its plain fits.
+"""Inputs of Galvatron's cost models from profiles: its modes, and its plain fits.
 
 The fits are least squares without a bound on any coefficient, as its search makes them; everything else here is
 fitted by `taylor.cost_model.measured.fits`. Hetu-Galvatron cea12ff
@@ -43,7 +43,7 @@ class BatchTime:
     start_ms: float = 0.0
 
     def ms(self, samples: float) -> float:
-        """Time of so many samples, a fraction of one too, ms."""
+        """Time of a number of samples, a fraction of one too, ms."""
         return self.slope_ms * samples + self.start_ms
 
 
@@ -58,7 +58,7 @@ class GalvatronInputs:
         Embedding, head and loss.
     memory : mapping of kind to LayerMemory
     ends : mapping of str to OtherMemory
-        What stands beside layers: ``alone``, ``first``, ``last``, as far as measured.
+        Memory outside layers: ``alone``, ``first``, ``last``, as far as measured.
     """
 
     layer: Mapping[str, BatchTime]
@@ -94,7 +94,7 @@ def galvatron_inputs(
     memory_mode: str,
     sequence_parallel: bool = True,
 ) -> GalvatronInputs:
-    """What its search takes for one sequence length.
+    """Inputs of its search for one sequence length.
 
     Parameters
     ----------

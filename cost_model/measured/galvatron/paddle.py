@@ -2,10 +2,10 @@
 
 paddle-galvatron b0bdd07 paddlenlp/experimental/galvatron/cost_model/time_cost_model.py and memory_cost_model.py. It
 differs from Hetu's in what it reduces (fp32 gradients), in the number of collectives, in the states (18 bytes a
-parameter, gradients kept whole while they are accumulated), and in a second way to overlap. Known weaknesses besides
-Hetu's: where ranks of TP and DP are as many, half the backward is taken to hide nothing; every layer pays a 24th of the
-transfers between stages; embedding and head look up no measured size; with Ulysses at the ends, the first stage's
-message is half of what it sends.
+parameter, gradients kept whole while they are accumulated), and in a second way to overlap. Known weaknesses in
+addition to Hetu's: where ranks of TP and DP are as many, half the backward is taken to overlap nothing; every layer
+pays a 24th of the transfers between stages; embedding and head look up no measured size; with Ulysses at embedding and
+head, the first stage's message is half of what it sends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PaddleCosts:
         Of the setting's sequence length.
     hardware : HardwareProfile
     by_bandwidth : bool
-        Tensor parallel collectives are priced by the bandwidth of all-reduces (``--sp_space tp``), not by their
+        Tensor parallel collectives are timed by the bandwidth of all-reduces (``--sp_space tp``), not by their
         measured times.
     """
 
@@ -188,7 +188,7 @@ class PaddleCosts:
 
 
 def _share(strategy: EndStrategy, once: bool) -> float:
-    """Share of the states that a rank keeps: weights take 2 of 18 bytes, accumulated gradients 4, the rest 12."""
+    """Fraction of the states that a rank keeps: weights take 2 of 18 bytes, accumulated gradients 4, the rest 12."""
     shard = 1 / strategy.replicas
     if strategy.zero == 0:
         return 1.0

@@ -36,7 +36,7 @@ def galvatron_step_s(rows: Sequence[Sequence[CostRow]], ends: EndCosts, micro_ba
 
 
 def gather_buffer_mib(setting: Setting, ranks: int, most_tp: int) -> float:
-    """What gathered hidden states take of a stage beside its layers, where activations are split over TP, MiB.
+    """Memory of gathered hidden states of a stage beside its layers, where activations are split over TP, MiB.
 
     galvatron/core/search_engine/dynamic_programming.py:232-238: at the largest TP of the stage's `ranks`, where a rank
     has most samples.
