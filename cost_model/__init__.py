@@ -1,1 +1,1 @@
-"""Closed forms: parameters, memory and time of a layer, a stage, a step."""
+"""Analytical model: parameters, memory and time of a layer, a stage, a step."""

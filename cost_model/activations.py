@@ -1,18 +1,18 @@
 """Activations that one micro-batch leaves alive in one layer, by recompute mode; scalars and arrays alike.
 
 The count follows Korthikanti et al. 2022 (arXiv:2205.05198 §4): every tensor that the backward pass
-needs, in bytes, split over TP where the matrix products are, over TP too under sequence parallelism
-where the norms are, over CP everywhere. With GPT's shape and dropout it is their sbh(34 + 5as/h).
-Rotary models keep the QKV product (V is a view of it) beside the rotated Q and K: 286 MiB a layer of
-LLaMA3-70B at TP8 + SP, s = 8192. Latent attention keeps q, k, the up-projected K/V and the context.
+needs, in bytes, split over TP where the GEMMs are, under sequence parallelism also where the norms are, over CP
+everywhere. With GPT's shape and dropout it is their sbh(34 + 5as/h). Rotary models keep the QKV GEMM's result (V is a
+view of it) beside the rotated Q and K: 286 MiB a layer of LLaMA3-70B at TP8 + SP, s = 8192. Latent attention keeps q,
+k, the up-projected K/V and the context.
 
 Selective recompute takes away what its parts (`TrainingRules.recomputed_parts`) make again; under
 `UNSAVED_OPERATORS` it leaves `saved_operators` alone. Where a part is checkpointed its input stays; Megatron's
 ``CheckpointWithoutOutput`` (core 0.13 and later, megatron/core/tensor_parallel/random.py) gives up the output of norms,
-latent up-projections and the experts' activation function as well, which the next product would have kept.
+latent up-projections and the experts' activation function as well, which the next GEMM would have kept.
 
-Products in fewer than 16 bits (`TrainingRules.narrow`) save their inputs in their own type; two products of one input
-save two of them. Where something else keeps an input in 16 bits, they take that one, or save theirs on top.
+GEMMs in fewer than 16 bits (`TrainingRules.narrow`) save their inputs in their own type; two GEMMs of one input save
+two copies. Where something else keeps an input in 16 bits, they take that one, or save theirs on top.
 
 That is what fused kernels keep. What less fused ones keep beside it, and which framework runs them, is
 in the framework's `ActivationRules`; the counts are checked against `dryrun.torch_stage`.
@@ -122,7 +122,7 @@ def attention_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules:
 
 
 class _Entry(Enum):
-    """What a block finds kept in front of it by another one that stands on the same input."""
+    """Tensors in front of a block that another block on the same input already keeps."""
 
     ALONE = "nothing"
     WITH_ITS_INPUT = "the norm's input"
@@ -142,16 +142,16 @@ def micro_batch_tokens(degrees: Degrees, rules: TrainingRules) -> Any:
 
 
 def sequence_split(degrees: Degrees) -> Any:
-    """Ways in which tensors outside the matrix products are split: TP under sequence parallelism, else 1."""
+    """Ways in which tensors outside the GEMMs are split: TP under sequence parallelism, else 1."""
     return np.where(degrees.sp, degrees.tp, 1)
 
 
 def routed_slots(moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """Expert slots a token of the rank brings to the busiest rank: top-k, times capacity or imbalance.
 
-    Tokens are spread over TP before they are routed, so a rank serves its share, gathered from as many ranks as split
-    an expert (Megatron-LM d98e8a64 megatron/core/transformer/moe/token_dispatcher.py: ``tp_size`` is that of the
-    experts' own group).
+    Tokens are spread over TP before they are routed, so a rank serves its part, gathered from as many ranks as split an
+    expert (Megatron-LM d98e8a64 megatron/core/transformer/moe/token_dispatcher.py: ``tp_size`` is that of the experts'
+    own group).
     """
     factor = rules.capacity_factor if rules.capacity_factor is not None else rules.imbalance
     slots = moe.top_k * factor
@@ -160,7 +160,7 @@ def routed_slots(moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Any:
 
 
 def input_split(degrees: Degrees, rules: TrainingRules) -> Any:
-    """Ways in which the input that a block's products save is split: 1 where they save it gathered over TP."""
+    """Ways in which the saved input of a block's GEMMs is split: 1 where they save it gathered over TP."""
     return 1 if rules.framework.activations.saves_gathered_inputs else sequence_split(degrees)
 
 
@@ -176,19 +176,19 @@ def norm_input_bytes(rules: TrainingRules) -> int:
 
 
 def _quantizes_again(rules: TrainingRules) -> bool:
-    """Whether a product makes its input's copy anew in the backward, where the input is at hand."""
+    """Return whether a GEMM makes its input's copy again in the backward, where the input is available."""
     return rules.saved_narrow is None or rules.saved_narrow.requantizes
 
 
 def _shared_input(rules: TrainingRules) -> float:
-    """Bytes an element of an input that something else keeps in the compute type, and a product saves too."""
+    """Bytes an element of an input that something else keeps in the compute type, and a GEMM saves too."""
     return rules.compute_bytes + (0 if _quantizes_again(rules) else rules.saved_input_bytes)
 
 
 def _norm_and_input(
     model: ModelSpec, degrees: Degrees, rules: TrainingRules, input_bytes: float, entry: _Entry = _Entry.ALONE
 ) -> Any:
-    """A norm's input, the block's input behind it in so many bytes an element, its dropout mask: bytes a token."""
+    """A norm's input, the block's input behind it in the given bytes an element, its dropout mask: bytes a token."""
     ways, split = sequence_split(degrees), input_split(degrees, rules)
     kept = norm_input_bytes(rules) + (1 if rules.dropout else 0) if entry is _Entry.ALONE else 0
     block_input: Any = input_bytes / split
@@ -223,7 +223,7 @@ def _attention(
         result = result + rules.compute_bytes * attention.gate / degrees.tp
         result = result + rules.saved_input_bytes * heads * attention.v_width
         if mla is None and rules.framework.activations.joined_qkv:
-            # In a joined product every group's gate lies apart from the next one's, and is copied beside it.
+            # In a joined GEMM every group's gate is separate from the next one's, and is copied beside it.
             copied = np.where(np.greater(attention.n_kv_heads / degrees.tp, 1), attention.gate / degrees.tp, 0)
             result = result + rules.compute_bytes * copied
     if ATTENTION_CORE in again:
@@ -238,7 +238,7 @@ def _attention(
 
 
 def _context_bytes(attention: AttentionSpec, rules: TrainingRules, again: Collection[str]) -> float:
-    """Bytes an element of the attention's result, which its kernel keeps and, without a gate, the product behind it."""
+    """Bytes an element of the attention's result, which its kernel keeps and, without a gate, the GEMM behind it."""
     if attention.gate:
         return rules.compute_bytes
     alone = ATTENTION_CORE in again and not _quantizes_again(rules)
@@ -246,7 +246,7 @@ def _context_bytes(attention: AttentionSpec, rules: TrainingRules, again: Collec
 
 
 def _low_ranks(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    """What low-rank queries and outputs keep: the query's latent before and behind its norm, the output's inner one."""
+    """Memory of low-rank queries and outputs: the query's latent before and behind its norm, the output's inner one."""
     inner = 2 * (attention.q_rank or 0) / input_split(degrees, rules)
     inner = inner + attention.output_groups * (attention.output_rank or 0) / degrees.tp
     return rules.compute_bytes * inner
@@ -257,14 +257,15 @@ def _projections(model: ModelSpec, attention: AttentionSpec, heads: Any, degrees
     operators = rules.framework.activations
     q = heads * attention.head_dim
     if attention.reused_kv:
-        # Another layer keeps keys and values; a norm keeps the product.
+        # Another layer keeps keys and values; a norm keeps the GEMM's result.
         return rules.compute_bytes * (2 if attention.qk_norm else 1) * q
     # Key/value heads are copied where TP exceeds their number.
     kv_heads = np.maximum(attention.n_kv_heads / degrees.tp, 1)
     k, v = kv_heads * attention.head_dim, kv_heads * attention.v_width
     elements = q + k + v
     if operators.joined_qkv:
-        # The product, of which V is a view, stays beside the rotated Q and K; low-rank queries are no part of it.
+        # The GEMM's result, of which V is a view, stays beside the rotated Q and K; low-rank queries are not part of
+        # it.
         apart = attention.q_rank is not None and not attention.qk_norm
         turned = attention.qk_norm or not model.learned_positions
         elements = elements + turned * (k + (0 if apart else q)) - (v if attention.shared_kv else 0)

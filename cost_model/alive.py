@@ -1,4 +1,4 @@
-"""How many micro-batches a stage keeps alive at its worst moment, interleave by interleave."""
+"""Number of micro-batches that a stage keeps alive at its worst moment, by virtual stage."""
 
 from __future__ import annotations
 
@@ -20,22 +20,20 @@ def alive_lower_bound(
 ) -> list[Any]:
     """Micro-batches alive on a stage, by interleave, at one heavy moment of its order.
 
-    Where there is a closed form it is the start of the first backward. GPipe keeps all m alive. 1F1B in any
-    number of interleaves runs micro-batches in rounds (`ScheduleSpec.rounds`, the first of d₀), interleave
-    by interleave, and warms up (V−1)·d₀·n + n − 1 + k·(S−1−s) + a pieces, n being the sequence splits, k
-    `ScheduleSpec.warm_up_step` and a `ScheduleSpec.ahead` (Narayanan et al. 2021, arXiv:2104.04473 §2.2): min(S
-    − s, m) alive where V = n = 1. Any moment bounds the peak from below; with V = 1 this one is the peak
-    itself. Other orders are walked, with no more micro-batches than it takes to fill them.
+    By formula, where there is one: at the start of the first backward. GPipe keeps all m alive. 1F1B in any number of
+    virtual stages runs micro-batches in rounds (`ScheduleSpec.rounds`, the first of d₀), virtual stage by virtual
+    stage, and warms up (V−1)·d₀·n + n − 1 + k·(S−1−s) + a pieces, n being the sequence splits, k
+    `ScheduleSpec.warm_up_step` and a `ScheduleSpec.ahead` (Narayanan et al. 2021, arXiv:2104.04473 §2.2): min(S − s, m)
+    alive where V = n = 1. Any moment bounds the peak from below; with V = 1 this one is the peak itself. Other orders
+    are simulated, with no more micro-batches than it takes to fill them.
 
     Parameters
     ----------
-    schedule : ScheduleSpec
-        The one that runs with these interleaves (`ScheduleSpec.for_interleaves`).
-    micro_batches : int or int array [n]
+    schedule : x with these virtual stages (`ScheduleSpec.for_interleaves`). micro_batches : int or int array [n]
 
     Returns
     -------
-    list of scalar or array [n], one an interleave
+    list of scalar or array [n], one a virtual stage
     """
     m = np.asarray(micro_batches)
     if schedule.traits.keeps_all:
@@ -70,8 +68,8 @@ def alive_micro_batches(
 ) -> list[list[tuple[float, ...]]]:
     """Pareto-maximal vectors of alive micro-batches of every stage, one entry an interleave.
 
-    Exact: with one interleave by the closed form where there is one, every other order by walking it.
-    `schedule` is the one that runs with these interleaves (`ScheduleSpec.for_interleaves`).
+    Exact: with one virtual stage by formula where there is one, every other order by simulation.
+    `schedule` is the one that runs with these virtual stages (`ScheduleSpec.for_interleaves`).
     """
     closed = schedule.traits.keeps_all or schedule.warm_up_step(interleaves) is not None
     if closed and interleaves == 1:

@@ -1,4 +1,4 @@
-"""Room that the backward of one layer needs beyond what its forward kept; scalars and arrays alike."""
+"""Memory that the backward of one layer needs beyond what its forward kept; scalars and arrays alike."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from taylor.register.narrow_products import NarrowProducts
 
 
 def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    """Room for the backward of one layer, of the largest kind: what recompute rebuilds, and the gradients beside.
+    """Memory for the backward of one layer, of the largest kind: what recompute rebuilds, and the gradients.
 
     Where recompute takes several layers together, all that they keep lives at once.
 
@@ -44,12 +44,12 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
 
 
 def makes_weight_gradients(rules: TrainingRules) -> bool:
-    """Whether one product's weight gradient is alive beside the accumulated ones; FSDP's count with its layers."""
+    """Return whether one GEMM's weight gradient is alive beside the accumulated ones; FSDP's count with its layers."""
     return not (rules.adds_in_products or rules.parameter_shard)
 
 
 def input_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    """The gradient of a column-parallel product's input over all its tokens, and that input where it is gathered."""
+    """The gradient of a column-parallel GEMM's input over all its tokens, and that input where it is gathered."""
     ways = sequence_split(degrees)
     return micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes * np.where(np.greater(ways, 1), 2, 1)
 
@@ -58,13 +58,13 @@ def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Tr
     """Most that the backward of one layer holds beyond what its forward kept.
 
     It is at its start, in the MLP: a dense one holds the gathered gradient of its output beside the
-    gradient of the activation's result, then that beside the gradient of gate and up (where these are
-    products of their own: three gradients of the unfused activation, or two gathered ones). Experts hold the
-    gradient of their slots before and after the all-to-all or the gather. A mixer without softmax holds what its scan's
-    backward rebuilds (`recurrent.recurrent_room_bytes`), when what its MLP and experts kept is gone.
+    gradient of the activation's result, then that beside the gradient of gate and up (where these are separate GEMMs:
+    three gradients of the unfused activation, or two gathered ones). Experts hold the gradient of their slots before
+    and after the all-to-all or the gather. A mixer without softmax holds what its scan's backward rebuilds
+    (`recurrent.recurrent_room_bytes`), when what its MLP and experts kept is gone.
 
-    Products in fewer than 16 bits cast a gradient before they take it, and so hold it beside its copies.
-    Where products make a weight's gradient by itself, there are two moments more: in the down projection
+    GEMMs in fewer than 16 bits cast a gradient before they use it, and so keep it beside its copies.
+    Where GEMMs make a weight's gradient separately, there are two moments more: in the down projection
     beside the gradients of its output and input, and in gate and up, when what the activation kept is gone.
     """
     rooms = [_gradient_room_bytes(model, layer, degrees, rules) for layer in model.layers_of(kind)]
@@ -118,9 +118,9 @@ def _mixer_room_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rule
 
 
 def _quantized_again_bytes(rows: Any, outer: Any, width: Any, matrices: Any, narrow: NarrowProducts) -> Any:
-    """Copies that one product's backward makes of its gradient, twice, of its input and its weight, bytes.
+    """Copies that one GEMM's backward makes of its gradient, twice, of its input and its weight, bytes.
 
-    `NarrowProducts.saves_wide`; of an MLP's products the one with the wider gradient counts.
+    `NarrowProducts.saves_wide`; of an MLP's GEMMs the one with the wider gradient counts.
     """
     return narrow.input_bytes * (rows * (np.maximum(outer, width) + outer + width) + matrices * outer * width)
 
@@ -139,7 +139,7 @@ def _expert_room_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: 
     width = moe.expert_hidden / split
     exchanged = np.where(np.greater(degrees.ep, 1), tokens * moe.top_k / ways, 0.0)
     other = exchanged if rules.whole_experts else np.where(np.greater(ways, 1), slots / split, exchanged)
-    # Before and behind the exchange; behind it and behind the second product; gate and up.
+    # Before and behind the exchange; behind it and behind the second GEMM; gate and up.
     room = np.maximum((slots + other) * outer, np.maximum((outer + width) * slots, gates * width * slots))
     room = rules.compute_bytes * room
     if rules.narrow is not None:
@@ -147,7 +147,7 @@ def _expert_room_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: 
         room = np.maximum(room, slots * _narrow_room_bytes(rules, rules.narrow, arriving, outer, width, gates))
     if not makes_weight_gradients(rules):
         return room
-    # The grouped product makes the gradients of all experts of the rank at once.
+    # The grouped GEMM makes the gradients of all experts of the rank at once.
     weight = rules.compute_bytes * moe.n_experts / degrees.ep * width * outer
     product, outside = (rules.compute_bytes * slots * size for size in (width, outer))
     return np.maximum(room, outside + np.maximum(product + weight, gates * weight - product))
@@ -156,7 +156,7 @@ def _expert_room_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: 
 def _narrow_room_bytes(
     rules: TrainingRules, narrow: NarrowProducts, arriving: Any, outer: Any, width: Any, gates: int
 ) -> Any:
-    """Bytes a token, or slot, of an MLP's backward whose products take gradients and inputs in fewer than 16 bits.
+    """Bytes a token, or slot, of an MLP's backward whose GEMMs take gradients and inputs in fewer than 16 bits.
 
     Three moments: the down projection with what arrives and the gradient of its input; the activation function between
     two gradients, when the down projection's narrow input is gone; gate and up with the two narrow copies of their

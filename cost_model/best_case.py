@@ -34,10 +34,10 @@ def best_case_peak_mib(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Peak of the heaviest stage under the memory-friendliest offset, for every strategy of a table.
 
-    A lower bound for every plan: with one interleave and a closed-form schedule it is the exact
-    minimum over all offsets; with several, chunks share a stage's cheapest moment and dense layers
-    in front of MoE ones count as free. Layers of a model with a `pattern` count as their average, less the most by
-    which any run of them lies below it.
+    A lower bound for every plan: with one virtual stage and a schedule with a formula it is the exact minimum over all
+    offsets; with several, all chunks take a stage's cheapest moment and dense layers in front of MoE ones count as
+    free. Layers of a model with a `pattern` count as their average, less the most by which any run of them lies below
+    it.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def best_case_peak_mib(
         Rows whose first, coarser bound is already above the limit are not refined (they do not fit
         either way).
     schedule : ScheduleSpec
-        Every row runs it as its own interleaves ask (`ScheduleSpec.for_interleaves`).
+        Every row runs it as its virtual stages ask (`ScheduleSpec.for_interleaves`).
 
     Returns
     -------
@@ -83,9 +83,9 @@ def lightest_layers(
 ) -> list[int]:
     """Layers of every stage under the offset that `best_case_peak_mib` has in mind, int [pp].
 
-    Stages are filled from the front up to the least peak, a layer at least left for each that follows. With
-    several interleaves the least peak is a bound that counts dense layers in front of the body as free: layers
-    for which it leaves no room go, one by one, to the stage that is then the lightest.
+    Stages are filled from the front up to the least peak, with at least a layer for each that follows. With several
+    virtual stages the least peak is a bound that counts dense layers in front of the body as free: layers that do not
+    fit below it go, one by one, to the stage that is then the lightest.
     """
     search = _Search.of(model, rules, StrategyTable.from_strategies([strategy]), recompute, schedule)
     _, high = search.bounds(None)
@@ -173,7 +173,7 @@ class _Search:
         return result
 
     def with_one_more(self, layers: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Peak of every stage of the first row if it held a layer more, float [pp]; `layers` int [pp].
+        """Peak of every stage of the first row with a layer more, float [pp]; `layers` int [pp].
 
         The dense layers lie in the stages' first chunks.
         """
@@ -187,10 +187,10 @@ class _Search:
         return peaks
 
     def fits(self, peak: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Whether some offset stays within a peak [n]; bool [n]."""
+        """Return whether some offset stays within a peak [n]; bool [n]."""
         held = self.held(peak)
         free = self.dense if self.interleaves > 1 else 0
-        # A layer a chunk at least; of a stage's layers only so many can be dense as lie behind the stages before it.
+        # A layer a chunk at least; a stage has at most as many dense layers as follow the stages before it.
         dense = np.maximum(free - np.arange(len(held)), 0)
         least = np.maximum(self.interleaves - dense, 0)[:, np.newaxis]
         enough: NDArray[np.bool_] = (held.sum(axis=0) + free >= self.layers) & (held >= least).all(axis=0)
@@ -244,7 +244,7 @@ def _front_kind(model: ModelSpec) -> str | None:
 def _average_and_dip(
     counts: Mapping[str, int], costs: Mapping[str, NDArray[np.float64]]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Average cost of a layer [n], and the most by which a stretch of layers costs less than so many average ones [n].
+    """Average cost of a layer [n], and the most by which a stretch of layers costs less than as many average ones [n].
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """Time of collectives by volume, group size and the link that the group spans; scalars and arrays alike.
 
 Ring costs: an all-gather or reduce-scatter of N bytes among g ranks moves (g−1)/g·N over the slowest
-link, an all-reduce twice that (Thakur et al. 2005, doi:10.1177/1094342005051521 §4); an all-to-all
-moves (g−1)/g of what a rank holds, the share for other nodes over the network.
+link, an all-reduce twice that (Thakur et al. 2005, doi:10.1177/1094342005051521 §4); an all-to-all moves (g−1)/g of
+what a rank holds, the part for other nodes over the network.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ def gather_ms(volume_bytes: Any, group: Any, stride: Any, device: DeviceSpec, sh
 
 
 class Copies(NamedTuple):
-    """How the copies of one row spread over the ranks of an all-to-all.
+    """Distribution of one row's copies over the ranks of an all-to-all.
 
     Parameters
     ----------
     number : float
         Copies of a row.
     groups, chosen : int
-        The ranks form so many equal groups, and all copies of a row go to so many of them, drawn at random.
+        The ranks form `groups` equal groups, and all copies of a row go to `chosen` of them, drawn at random.
     """
 
     number: float
@@ -69,7 +69,7 @@ class Copies(NamedTuple):
     chosen: int = 1
 
     def reached(self, parts: Any) -> Any:
-        """How many of so many equal parts of the ranks a row's copies reach, on average."""
+        """Number of equal parts of the ranks that a row's copies reach, on average."""
         whole = np.maximum(self.chosen * parts / self.groups, 1)
         # Where a part holds several groups, those that are chosen can lie in the same one.
         held = parts * (1 - (1 - 1 / parts) ** self.chosen)

@@ -1,15 +1,15 @@
-"""What a job that repeats exactly (`TrainingRules.deterministic`) takes longer; scalars and arrays alike.
+"""Extra time of a job that repeats exactly (`TrainingRules.deterministic`); scalars and arrays alike.
 
 Megatron's ``--deterministic-mode`` calls ``torch.use_deterministic_algorithms(True)`` and lets transformer engine take
 such attention kernels alone (Megatron-LM d98e8a64 megatron/training/determinism.py:103-150). Two things cost time.
 
 *Memory is filled before it is written.* torch fills what ``torch.empty`` and its kin give (``torch.utils.deterministic.
 fill_uninitialized_memory``, on by default, which nothing in Megatron or transformer engine turns off), so every result
-that a library asks for by them is written once more: products, norms and attention of transformer engine
+that a library asks for by them is written once more: GEMMs, norms and attention of transformer engine
 (TransformerEngine d0067d0 transformer_engine/pytorch/csrc/common.cpp:296-324), what is gathered and scattered, casts.
 torch's own pointwise operations and compiled ones allocate otherwise, and pay nothing.
 
-*Attention's backward adds up the queries' gradient in one order.* Which way depends on the card, see
+*Attention's backward adds up the queries' gradient in one order.* The method depends on the card, see
 `attention_backward_ms`.
 """
 
@@ -59,7 +59,7 @@ def attention_backward_ms(
     Parameters
     ----------
     usual : ms
-        What the same kernels take in any order.
+        Time of the same kernels in any order.
     """
     attentions = [layer.attention for layer in model.layers_of(kind) if layer.attention is not None]
     if not (rules.deterministic and rules.flash_attention and attentions):
@@ -92,6 +92,6 @@ def ordered_splits(attention: AttentionSpec, degrees: Degrees) -> Any:
 
 
 def idle_factor(attention: AttentionSpec, splits: Any, degrees: Degrees) -> Any:
-    """Rounds in which so many blocks run, over those of full multiprocessors."""
+    """Rounds in which a number of blocks run, over those of full multiprocessors."""
     blocks = splits * degrees.mbs * attention.n_heads / degrees.tp
     return np.ceil(blocks / AMPERE_PROCESSORS) * AMPERE_PROCESSORS / blocks

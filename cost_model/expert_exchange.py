@@ -19,7 +19,7 @@ from taylor.register.layers import MoeSpec
 from taylor.register.model import ModelSpec
 
 EXCHANGE_PROCESSORS = 20 / 132
-"""Share of a device's multiprocessors that exchanges take while they run beside computation: DeepEP's 20
+"""Fraction of a device's multiprocessors that exchanges take while they run beside computation: DeepEP's 20
 (deep_ep/buffer.py, ``Buffer.num_sms``) of an H100's 132."""
 
 
@@ -35,10 +35,10 @@ def expert_exchange_ms(
 
 
 def shown_exchange_ms(exchange: Any, compute: Any, rules: TrainingRules) -> Any:
-    """What a layer's forward, or its backward, shows of its experts' exchanges, ms.
+    """Exposed time of the experts' exchanges in a layer's forward, or its backward, ms.
 
-    Beside another micro-batch's forward or backward they are hidden as far as a layer's computation of both ways lasts,
-    which they slow down by the multiprocessors that they take from it.
+    Beside another micro-batch's forward or backward they are overlapped as far as a layer's computation of both ways
+    lasts, which they slow down by the multiprocessors that they take from it.
     """
     if not rules.overlap_experts:
         return exchange
@@ -49,7 +49,7 @@ def shown_exchange_ms(exchange: Any, compute: Any, rules: TrainingRules) -> Any:
 def alone_exchange_ms(
     exchange: Any, rules: TrainingRules, shared: Any, expert_weight_gradients: Any
 ) -> tuple[Any, Any]:
-    """What a layer's forward and backward expose of their experts' exchanges in passes that run alone, ms.
+    """Exposed time of the experts' exchanges in a layer's forward and backward that run alone, ms.
 
     MindSpeed's passes with ``--moe-fb-overlap`` hide some of them behind the layer itself: the dispatch behind the
     shared experts; backward the combine behind theirs, the dispatch behind the experts' weight gradients (MindSpeed

@@ -1,7 +1,7 @@
-"""Time of the products of routed experts by their shapes (`cost_model.product_times`); scalars and arrays alike.
+"""Time of the GEMMs of routed experts by their shapes (`cost_model.product_times`); scalars and arrays alike.
 
-Every expert multiplies a matrix of its own, so that a product's shape is its share of the rows by its width, and an
-expert's weights are read for its own rows alone.
+Every expert multiplies a matrix of its own, so that a GEMM's shape is the expert's rows by its width, and an expert's
+weights are read for its own rows alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from taylor.register.model import ModelSpec
 
 
 def expert_products(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, speed: Speed) -> ProductTimes:
-    """Times of the grouped products of one layer of a kind (or of an MTP module's layers), ms."""
+    """Times of the grouped GEMMs of one layer of a kind (or of an MTP module's layers), ms."""
     experts = [layer.moe for layer in model.layers_of(kind) if layer.moe is not None]
     if rules.of_experts is not rules:
         rules, speed = rules.of_experts, Speed.of(speed.device, rules.of_experts, in_layer=True)

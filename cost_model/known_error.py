@@ -1,7 +1,7 @@
-"""How far figures of time and memory are usually off: the one source of every interval, and of what «fits» means.
+"""Usual error of figures of time and memory: the one source of every interval, and of what «fits» means.
 
-An error is the spread of measured over told figures, fitted to published runs. What sets a job apart from these widens
-it: flags that no figure takes into account, a device that no row was measured on.
+An error is the spread of measured over predicted figures, fitted to published runs. What sets a job apart from these
+widens it: flags that no figure takes into account, a device that no row was measured on.
 """
 
 from __future__ import annotations
@@ -12,30 +12,30 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist, median
 
 DEFAULT_RISK = 0.05
-"""How often a measured figure may lie beyond an end of its interval."""
+"""Probability that a measured figure lies beyond an end of its interval."""
 
 FLAG_WIDTH = 0.1
-"""What a flag that no figure takes into account may change a time by, as a deviation of its logarithm. Assumed."""
+"""Change of a time by a flag that no figure takes into account, as a deviation of its logarithm. Assumed."""
 DEVICE_WIDTH = 0.15
-"""How far all speeds of a device that was not measured may be off together, likewise; a calibration is drawn towards
-the register by it. Assumed."""
+"""Common error of all speeds of a device that was not measured, likewise; a calibration is drawn towards the register
+by it. Assumed."""
 FRAMEWORK_WIDTH = 0.085
-"""How far all peaks under a framework without measured ones may be off together, likewise: fits to MindFormers' own
-dry-runs lie up to 15 % above the closed forms (19 of 20, taken as that of a normal distribution)."""
+"""Common error of all peaks under a framework without measured ones, likewise: fits to MindFormers' dry-runs lie up to
+15 % above the analytical model (95 % upper limit, taken as that of a normal distribution)."""
 
 
 @dataclass(frozen=True)
 class KnownError:
-    """How far measured figures lie from told ones.
+    """Distance of measured figures from predicted ones.
 
     Parameters
     ----------
     below, above : float
-        As shares of the figure: 19 of 20 measured ones are at most so far below it, and 19 of 20 so far above.
+        95 % limits of measured figures below it and above it, as fractions of the figure.
     typical : float
-        How far it is off in the median.
+        Its error in the median.
     source : str
-        What the figures come from, in words.
+        Source of the figures, in words.
     """
 
     below: float
@@ -49,7 +49,7 @@ class KnownError:
 
     @classmethod
     def seen(cls, ratios: Iterable[float]) -> KnownError:
-        """The error that measured over told figures show.
+        """The error from ratios of measured to predicted figures.
 
         Its ends are ranks of the ratios, so that one more of the same kind lies beyond an end in one of 20 cases
         (Vovk et al. 2005, split conformal prediction); below 19 of them it is the outermost.
@@ -70,14 +70,14 @@ class KnownError:
         return cls(max(1 - low, 0.0), max(high - 1, 0.0), typical)
 
     def upper(self, risk: float = DEFAULT_RISK) -> float:
-        """What the figure is multiplied by so that a measured one is higher with this risk.
+        """Factor on the figure so that a measured one is higher with this risk.
 
         Other risks than one of 20 follow a normal distribution of the logarithm, each side with its own deviation.
         """
         return math.exp(math.log1p(self.above) * _deviations(risk))
 
     def lower(self, risk: float = DEFAULT_RISK) -> float:
-        """What the figure is multiplied by so that a measured one is lower with this risk."""
+        """Factor on the figure so that a measured one is lower with this risk."""
         return math.exp(math.log1p(-self.below) * _deviations(risk))
 
     def widened(self, deviation: float) -> KnownError:
@@ -101,8 +101,7 @@ def _deviations(risk: float) -> float:
 
 
 def risk_beyond(share: float) -> float:
-    """How often a measured figure lies beyond a share of the way to its end of one in 20; more than half where the
-    share is negative."""
+    """Probability of a figure beyond a fraction of the way to its 5 % end; over half where the fraction is negative."""
     return 1.0 - NormalDist().cdf(share * _STANDARD)
 
 
@@ -123,8 +122,8 @@ STEP_ERROR = KnownError(0.11, 0.14, 0.06, "estimated steps are")
 """Of steps on a device that was measured, without flags that no figure has: the same table."""
 
 NEIGHBOUR_ERROR = 0.08
-"""Share that two told steps of one model on one device must lie apart to be in the right order in 19 of 20 cases: what
-pairs of runs of the same model and software do, the same table."""
+"""Relative difference of two predicted steps of one model on one device above which their order is right with 95 %
+probability: what pairs of runs of the same model and software do, the same table."""
 
 
 def memory_error(source: str, *, measured_framework: bool = False) -> KnownError | None:
@@ -133,7 +132,7 @@ def memory_error(source: str, *, measured_framework: bool = False) -> KnownError
     Parameters
     ----------
     measured_framework : bool
-        Whether peaks of the job's framework are among those that the error was seen in.
+        Peaks of the job's framework are among those that the error comes from.
     """
     known = MEMORY_ERRORS.get(source)
     if known is None or source != "estimate" or measured_framework:
@@ -147,8 +146,8 @@ def step_error(flags: int, *, measured_device: bool) -> KnownError:
     Parameters
     ----------
     flags : int
-        How many flags of the job cost time and are in no figure.
+        Number of the job's flags that cost time and are in no figure.
     measured_device : bool
-        Whether the device's shares were fitted to runs on it.
+        The device's efficiencies were fitted to runs on it.
     """
     return STEP_ERROR.widened(math.hypot(FLAG_WIDTH * math.sqrt(flags), 0.0 if measured_device else DEVICE_WIDTH))

@@ -1,11 +1,11 @@
 """Time that the host takes to start what a layer with experts runs; scalars and arrays alike.
 
 A framework that runs operator by operator starts every operation from Python; the device waits where it is faster.
-Experts make many small ones: each expert has products and casts of its own. What a CUDA graph holds starts at once.
+Experts make many small ones: each expert has its own GEMMs and casts. What a CUDA graph holds starts at once.
 
 Operations are counted in Megatron-LM d98e8a64 (megatron/core/transformer/transformer_layer.py, attention.py,
 moe/router.py, moe/token_dispatcher.py, moe/experts.py) and TransformerEngine d0067d0 (common/gemm/cublaslt_gemm.cu
-`multi_stream_cublas_gemm`: a product an expert; pytorch/module/grouped_linear.py). That the host bounds such layers is
+`multi_stream_cublas_gemm`: a GEMM an expert; pytorch/module/grouped_linear.py). That the host bounds such layers is
 what others measure too: a Megatron layer of 128 experts on eight H100 takes 12.4 ms forward and backward with experts
 of 2048 x 768 and 11.8 ms with 4096 x 1536 (github.com/marin-community/marin/issues/4311); the count here says 8.4 ms.
 """
@@ -34,44 +34,44 @@ class _Operations(NamedTuple):
 
 
 _MIXER = _Operations(11, 21, 2, 2)
-"""Counted in Megatron-LM's source: norm, two products, queries, keys and values apart (3), their norms (2), rotation,
-attention, residual; back: two gradients a product (4), attention (3), norms (6), rotation (2), one gradient of three
-(4), residual (2)."""
+"""Counted in Megatron-LM's source: norm, two GEMMs, queries, keys and values separately (3), their norms (2), rotation,
+attention, residual; back: two gradients a GEMM (4), attention (3), norms (6), rotation (2), one gradient of three (4),
+residual (2)."""
 _LATENT = _Operations(12, 24, 5, 5)
-"""Counted there of latent attention (multi_latent_attention.py:690-960): norm, five products, two latent norms, two
-rotations, attention, residual; back: two gradients a product (10), attention (3), norms (6), rotations (2), gradients
-of latent and rotated keys joined, residual (2)."""
+"""Counted there of latent attention (multi_latent_attention.py:690-960): norm, five GEMMs, two latent norms, two
+rotations, attention, residual; back: two gradients a GEMM (10), attention (3), norms (6), rotations (2), gradients of
+latent and rotated keys joined, residual (2)."""
 _LATENT_QUERIES = _Operations(2, 4, 1, 1)
-"""What of that falls away where queries come from the hidden state: a product and a norm."""
+"""Operations fewer where queries come from the hidden state: a GEMM and a norm."""
 _LATENT_TRANSFERS = 2, 3
 """Transfers of latent attention beyond a block's own under sequence parallelism: latents of queries and of keys are
 gathered apart, and turned keys too; back, a latent is gathered once more and two more gradients are scattered."""
 _ROTATION_APART = _Operations(23, 14)
-"""What single operations that turn queries and keys start beyond one kernel (rope_utils.py:105-161), twelve for each,
-back eight: cosines and sines scaled and cast (6), half negated, halves joined, two products, a sum, turned and other
-part joined. torch's own operations are counted in a test."""
+"""Operations beyond one kernel where single operations rotate queries and keys (rope_utils.py:105-161), twelve for
+each, back eight: cosines and sines scaled and cast (6), half negated, halves joined, two products, a sum, rotated and
+other part joined. torch's own operations are counted in a test."""
 _LATENT_APART = _Operations(27, 27)
 """The same of latent attention beyond its two kernels (multi_latent_attention.py:907-950): 29 there and back, which
 joins even and odd entries, content and turned parts, and copies values. Counted in the same test."""
 _DENSE = _Operations(6, 10, 2, 2)
-"""Counted there of a dense MLP: norm, two products, activation, residual with dropout (2); back: two gradients a
-product (4), activation, norm (2), biases (2), residual."""
+"""Counted there of a dense MLP: norm, two GEMMs, activation, residual with dropout (2); back: two gradients a GEMM (4),
+activation, norm (2), biases (2), residual."""
 _ROUTER = _Operations(17, 18)
-"""Counted there: norm, product, scores, choice (4), map of choices (4), auxiliary loss (6)."""
+"""Counted there: norm, GEMM, scores, choice (4), map of choices (4), auxiliary loss (6)."""
 _EXPERTS = _Operations(22, 18)
 """Counted there: counts (4), their copies to the host (4), permutation (3), two exchanges, sorting (2), probabilities;
 activation (2); sorting, exchange, unpermutation, residual."""
 _SHARED = _Operations(4, 7, 2, 2)
-"""Counted there: the shared experts' two products, activation and sum, and what these have in backward."""
+"""Counted there: the shared experts' two GEMMs, activation and sum, and theirs in backward."""
 _ONE_EXPERT = _Operations(2, 4, 2, 2)
-"""Both products of one expert: once forward, a gradient of input and weight each; a cast of each product's input."""
+"""Both GEMMs of one expert: once forward, a gradient of input and weight each; a cast of each GEMM's input."""
 
 
 _FROM_CORE_ON = 3
-"""Operations of a mixer's forward from attention's core on: the core, a product, the residual."""
+"""Operations of a mixer's forward from attention's core on: the core, a GEMM, the residual."""
 
 _Part = tuple[_Operations, Any, str]
-"""Operations, how often, and by which graph they are held."""
+"""Operations, their number, and the graph that starts them."""
 
 
 class HostTime(NamedTuple):
@@ -88,7 +88,7 @@ NO_HOST = HostTime(0.0, 0.0, 0.0, 0.0)
 
 
 def host_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> HostTime:
-    """What the host takes for one layer of a kind (or of an MTP module's layers), ms.
+    """Host time for one layer of a kind (or of an MTP module's layers), ms.
 
     Of layers with attention, a dense MLP or experts. Transfers of TP are operations too: a block's gather and scatter
     under sequence parallelism, one more gather in backward, else one all-reduce each way.
@@ -129,8 +129,11 @@ def host_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRule
 
 
 def _attention_parts(model: ModelSpec, attention: AttentionSpec, rules: TrainingRules) -> list[_Part]:
-    """What a mixer with attention starts; learned positions leave latent attention to turn by single operations
-    (Megatron-LM d98e8a64 megatron/training/arguments.py:1628)."""
+    """Operations of a mixer with attention.
+
+    With learned positions latent attention rotates by single operations (Megatron-LM d98e8a64
+    megatron/training/arguments.py:1628).
+    """
     if attention.latent is None:
         parts = [_MIXER, *([_ROTATION_APART] if rules.rotated_apart else [])]
     else:
@@ -147,7 +150,7 @@ def shown_forward(forward: Any, of_experts: Any, core: Any, host: HostTime, *, s
     Parameters
     ----------
     forward, of_experts, core : ms
-        What the device takes for the layer, for what lies behind the experts' counts, and for attention's core.
+        Device time for the layer, for the part behind the experts' counts, and for attention's core.
     static : bool
         Every expert gets a number of rows that is known beforehand. Else the host waits for the counts: it starts the
         experts when the device is through with the rest (Megatron-LM d98e8a64

@@ -1,4 +1,4 @@
-"""Memory kept free on every device below its limit, as a job asks for it: an amount, or the room for a known error."""
+"""Memory kept free on every device below its limit, as a job asks for it: an amount, or what a known error needs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ class MemoryMargin:
     mib : float
         MiB of every device.
     share : float
-        Share of every device's limit, taken beside `mib`.
+        Fraction of every device's limit, in addition to `mib`.
     risk : float or None
-        How often the real peak may be over what that leaves; None lets the told peak reach it.
+        Probability that the real peak is over the remaining memory; None lets the predicted peak reach it.
 
     Raises
     ------
     ValueError
-        When one is negative or no number, the share leaves nothing, or the risk is not between 0 and 1.
+        When one is negative or no number, the fraction is the whole limit, or the risk is not between 0 and 1.
     """
 
     mib: float = 0.0
@@ -42,7 +42,7 @@ class MemoryMargin:
 
     @property
     def told_risk(self) -> float:
-        """The risk by which a plan is told to fit."""
+        """The risk at which a plan is reported to fit."""
         return DEFAULT_RISK if self.risk is None else self.risk
 
     @classmethod
@@ -60,12 +60,12 @@ class MemoryMargin:
         return cls(mib=float(stripped))
 
     def below(self, limit_mib: float, known: KnownError | None = None) -> float:
-        """What told peaks may take of a limit, MiB.
+        """Part of a limit that predicted peaks may take, MiB.
 
         Parameters
         ----------
         known : KnownError, optional
-            Of the told peaks; None where nothing is known.
+            Of the predicted peaks; None where nothing is known.
 
         Raises
         ------
@@ -83,7 +83,7 @@ class MemoryMargin:
         return left
 
     def around(self, left_mib: float, known: KnownError | None = None) -> float:
-        """The limit of which `left_mib` is left; the inverse of `below`."""
+        """The limit of which `left_mib` remains; the inverse of `below`."""
         return (left_mib * self._room(known) + self.mib) / (1.0 - self.share)
 
     def _room(self, known: KnownError | None) -> float:

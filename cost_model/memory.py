@@ -39,12 +39,12 @@ def memory_profile(
     device_limit_mib: float,
     schedule: ScheduleSpec = ONE_FORWARD_ONE_BACKWARD,
 ) -> MemoryProfile:
-    """The memory coefficients of a strategy, from closed forms.
+    """The memory coefficients of a strategy, from the analytical model.
 
     Parameters
     ----------
     device_limit_mib : float
-        What one device may hold, MiB; copied into the profile.
+        Memory limit of one device, MiB; copied into the profile.
     schedule : ScheduleSpec
         Says which stage holds the head; nothing else depends on it (a sequence split shows in the
         number of micro-batches alive).
@@ -79,7 +79,7 @@ def memory_profile(
 
 @dataclass(frozen=True)
 class StageBreakdown:
-    """Where the memory of one stage goes at its worst moment, MiB.
+    """Memory of one stage at its worst moment by category, MiB.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class StageBreakdown:
     activations : mapping of kind to float
         Activations kept, by layer kind.
     workspace : float
-        Room to rebuild and differentiate one layer.
+        Memory to rebuild and differentiate one layer.
     """
 
     stage: int

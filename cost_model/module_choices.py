@@ -37,9 +37,9 @@ class ModuleWords:
     Parameters
     ----------
     recompute : mapping of word to tuple of str
-        What runs again: parts of `register.frameworks`.
+        Parts that run again, of `register.frameworks`.
     offload : mapping of word to str
-        What is moved to the host: one of `offload.OFFLOADED`.
+        Part that is moved to the host: one of `offload.OFFLOADED`.
     nested : bool
         Files count the layers of every module from a chunk's first one, so that choices must be nested
         (`nested_choices`), and a module runs again in no layer that lacks it.
@@ -52,7 +52,7 @@ class ModuleWords:
 
 @dataclass(frozen=True)
 class ModuleCost:
-    """What a choice costs in one layer of a kind, for one micro-batch.
+    """Cost of a choice in one layer of a kind, for one micro-batch.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class ModuleCost:
     link : float
         Time for which the link to the host is busy in each direction, over the layer's forward time.
     kept_mib, host_mib : float
-        Left alive on the device, and on the host.
+        Kept alive on the device, and on the host.
     """
 
     forward: float
@@ -183,7 +183,7 @@ def _nested(
 
 
 class _Bench:
-    """What sets of modules cost in each kind of layer; what is asked again is remembered."""
+    """Costs of sets of modules in each kind of layer; repeated requests are cached."""
 
     def __init__(
         self,
@@ -238,11 +238,11 @@ class _Bench:
         return self._again[kind, words]
 
     def costs(self, again: tuple[str, ...], moved: tuple[str, ...]) -> dict[str, ModuleCost]:
-        """What a set of modules costs in each kind of layer."""
+        """Cost of a set of modules in each kind of layer."""
         return {kind: self._cost(kind, again, moved) for kind in self.kinds}
 
     def of_mode(self, kind: str, mode: str) -> ModuleCost:
-        """What no recompute, or full recompute, costs."""
+        """Cost of no recompute, or of full recompute."""
         time = self.times[kind]
         again = 0.0 if mode == NONE else float(time.recompute[mode] / time.forward)
         return ModuleCost(0.0, again, 0.0, self._kept(kind, mode, self.rules), 0.0)
@@ -271,7 +271,7 @@ def _first(entry: tuple[float, float, int, ModuleChoice]) -> tuple[float, float,
 
 
 def _spread(front: list[tuple[float, float, ModuleChoice]], most: int) -> list[tuple[float, float, ModuleChoice]]:
-    """Of a front (time rising, memory falling) the most telling: each next one is where the largest step is left."""
+    """The most distinct points of a front (time rising, memory falling): each splits the largest remaining step."""
     if len(front) <= most:
         return front
     chosen = {0, len(front) - 1}
@@ -307,7 +307,7 @@ def _sets(words: ModuleWords) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]
 
 
 def _starts(parts: Collection[str]) -> bool:
-    """Whether parts can be told to run again together: not what runs again with the whole block of experts."""
+    """Return whether parts can run again together: not what runs again with the whole block of experts."""
     return EXPERT_BLOCK not in parts or not {EXPERT_ACTIVATION, SHARED_EXPERTS}.intersection(parts)
 
 

@@ -1,4 +1,4 @@
-"""What MTP modules take with them to a chunk apart from the head: their projections and a copy of the embedding."""
+"""Parts of MTP modules in a chunk without the head: their projections and a copy of the embedding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taylor.register.model import ModelSpec
 
 @dataclass(frozen=True)
 class MtpEntry:
-    """What moves with the modules; the head's and the last stage's figures hold it where they lie with the head.
+    """Figures that move with the modules; head and last stage include them where they lie with the head.
 
     Their heads and losses stay: Megatron-LM runs them where the model's head is (d98e8a64
     megatron/core/models/gpt/gpt_model.py ``_postprocess``), to which the modules' states go on beside the layers'. What
@@ -35,7 +35,7 @@ class MtpEntry:
 
     @classmethod
     def of(cls, model: ModelSpec, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> MtpEntry:
-        """By the closed forms that the head's time and the last stage's memory are made of."""
+        """By the analytical model of the head's time and the last stage's memory."""
         speed, work = Speed.of(device, rules), head_work(model, strategy, rules)
         weights = mtp_projection_weights(model, strategy)
         flops = 2 * micro_batch_tokens(strategy, rules) * weights

@@ -1,9 +1,9 @@
 """Choices by module of which each holds all of the next one's modules, as counts from a chunk's first layer ask.
 
 Where a file says of every module how many of a chunk's first layers it runs again in, the sets of modules along a
-chunk only shrink. With choices of one chain of sets any counts of them can be written, in every chunk anew. Costs of
-modules nearly add up, so the best sets for a given memory nearly form such a chain by themselves: by rising time over
-memory freed.
+chunk only shrink. With choices of one chain of sets any counts of them can be written, in every chunk separately. Costs
+of modules nearly add up, so the best sets for a given memory nearly form such a chain by themselves: by rising time
+over memory freed.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ def lowest_chain(
     Parameters
     ----------
     words : sequence of str
-        What sets are made of; few, for every order of them is tried.
+        Elements of the sets; few, for every order of them is tried.
     point : callable
         Time and memory of a set, its words in the order of `words`.
     ends : (Point, Point)
         With no module, and with the whole layer recomputed.
     allowed : callable
-        Whether the modules of a set can run again together.
+        Returns whether the modules of a set can run again together.
     through : sequence of tuples of str
-        Sets that the chain must hold, by rising size, each in the next.
+        Sets that the chain must contain, by rising size, each in the next.
     """
     place = {word: index for index, word in enumerate(words)}
 
@@ -60,7 +60,7 @@ def lowest_chain(
 
 
 def is_chain(sets: Sequence[Sequence[str]]) -> bool:
-    """Whether of any two sets one holds the other."""
+    """Return whether of any two sets one contains the other."""
     by_size = sorted((frozenset(one) for one in sets), key=len)
     return all(a <= b for a, b in pairwise(by_size))
 

@@ -1,10 +1,10 @@
-"""What a layer's modules leave on the host when their saved inputs are offloaded; scalars and arrays alike.
+"""Host memory of a layer's modules with offloaded inputs; scalars and arrays alike.
 
 Megatron-LM d98e8a64 moves what a module saves for its backward to pinned host memory and back, a stream for each
 direction (megatron/core/pipeline_parallel/fine_grained_activation_offload.py; which modules: megatron/core/transformer
-attention.py:397-409, transformer_layer.py:1544-1556, moe/experts.py:254-266). Counted are their inputs, as the
-closed forms of `activations` count them: of the attention core queries, keys and values, not its result, which the
-output projection's module moves.
+attention.py:397-409, transformer_layer.py:1544-1556, moe/experts.py:254-266). This module counts their inputs, by the
+formulas of `activations`: of the attention core queries, keys and values, not its result, which the output projection's
+module moves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from taylor.register.layers import AttentionSpec, LayerSpec
 from taylor.register.model import ModelSpec
 
 HOST_LINK_SHARE = 0.8
-"""Share of the link's stated bandwidth that transfers of pinned memory are taken to reach.
+"""Assumed fraction of the link's stated bandwidth that transfers of pinned memory reach.
 
 Measured with NVIDIA's nvbandwidth, threads of github.com/NVIDIA/nvbandwidth: A100 25.1 of 32 GB/s (0.79, issue 42),
 H100 57 of 64 (0.89, issue 6), GH200 346 of 450 (0.77, issue 23), each in one direction at a time.
@@ -42,14 +42,15 @@ ATTENTION_NORM, BLOCK_NORM = "attention's norm", "the norm before MLP or experts
 PROJECTION_INPUT, CORE_INPUTS, CONTEXT = "input of queries, keys and values", "queries, keys and values", "context"
 EXPERT_INPUT, EXPERT_INNER = "experts' input", "input of the experts' activation function"
 WHOLE_ATTENTION = "all that attention keeps behind its norm"
-"""What MindSpeed moves of a module: every tensor that its forward saves and that takes half a MiB or more (028de58c
-mindspeed/core/memory/swap_attention/prefetch.py:124, ``no_swap_tensor``); smaller ones are counted with them."""
+"""Tensors of a module that MindSpeed moves: every one that its forward saves and that takes half a MiB or more
+(028de58c mindspeed/core/memory/swap_attention/prefetch.py:124, ``no_swap_tensor``); smaller ones are counted with
+them."""
 WHOLE_LAYER, CORE_RESULT = "all that a layer keeps", "what attention's core gives"
-"""What MindSpore moves of a cell that is told to: results of its operators, of a layer so all that it keeps
+"""Tensors of an offloaded cell that MindSpore moves: results of its operators, so all that a layer keeps
 (mindspore/python/mindspore/nn/cell.py, ``Cell.offload``)."""
 
 OFFLOADED = (ATTENTION_NORM, PROJECTION_INPUT, CORE_INPUTS, CONTEXT, BLOCK_NORM, EXPERT_INPUT, EXPERT_INNER)
-"""What Megatron-LM can move, each the input of a module."""
+"""Parts that Megatron-LM can move, each the input of a module."""
 
 KEPT_NOTHING_OF: dict[str, tuple[str, ...]] = {
     PROJECTION_INPUT: (NORMS, LATENT_UP),
@@ -57,7 +58,7 @@ KEPT_NOTHING_OF: dict[str, tuple[str, ...]] = {
     EXPERT_INPUT: (EXPERT_BLOCK,),
     EXPERT_INNER: (EXPERT_BLOCK,),
 }
-"""Parts of a layer that run again and so leave an input nothing to be moved, or make it anew."""
+"""Parts of a layer that run again, so that an input need not be moved, or is made again."""
 
 
 def offloaded_bytes(
@@ -85,7 +86,7 @@ def _of_layer(model: ModelSpec, layer: LayerSpec, part: str, degrees: Degrees, r
     attention, moe = layer.attention, layer.moe
     norm = norm_input_bytes(rules) * model.hidden / sequence_split(degrees)
     if part == BLOCK_NORM:
-        # Experts have a norm of their own; before an MLP it may be one with the product.
+        # Experts have a separate norm; before an MLP it may be one kernel with the GEMM.
         alone = moe is not None or (layer.mlp is not None and not rules.fused_norms)
         return norm if alone else 0.0
     if part in (EXPERT_INPUT, EXPERT_INNER):

@@ -1,4 +1,4 @@
-"""What an optimizer keeps of a parameter where the job chooses otherwise than its framework usually does."""
+"""States of a parameter where the job's optimizer is not the framework's usual one."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class OptimizerStates:
     other_moments_bytes : int or None
         Of the moments of everything else: embedding, head, norms, routers. None: as those of matrices.
     step_bytes : int
-        Of what the step makes and gives up again: an fp32 copy of a gradient in 16 bits.
+        Of the step's temporary tensors: an fp32 copy of a gradient in 16 bits.
     host_share : float
-        Share of master weights and moments that lies in the host's memory, 0 to 1.
+        Fraction of master weights and moments in the host's memory, 0 to 1.
     host_updates : bool
-        The host updates its share: gradients go there and weights come back. Else the states come to the device for
+        The host updates its part: gradients go there and weights come back. Else the states come to the device for
         the step and go back.
     host_overlaps : bool
         The two directions of the link and the host's update run beside each other.

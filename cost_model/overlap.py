@@ -1,4 +1,4 @@
-"""What of a step's collectives a step shows where a flag lets them run beside computation; scalars and arrays alike.
+"""Exposed time of a step's collectives where a flag overlaps them with computation; scalars and arrays alike.
 
 A collective hides behind the computation that runs beside it; what outlasts that is seen, and what the computation is
 slowed down by.
@@ -13,8 +13,9 @@ import numpy as np
 from taylor.cost_model.strategy_table import Degrees
 
 SLOWED_BESIDE = 0.126
-"""Share of a collective by which the computation beside it takes longer: on eight A100, backward beside an all-reduce
-takes 1.126 times as long (PKU-DAIR/Hetu-Galvatron, ``overlap_coefficient.json`` of its LLaMA2-7B profiles)."""
+"""Fraction of a collective by which the computation beside it takes longer: on eight A100, backward beside an
+all-reduce takes 1.126 times as long (PKU-DAIR/Hetu-Galvatron, ``overlap_coefficient.json`` of its LLaMA2-7B
+profiles)."""
 
 _BUCKET = 40_000_000
 """Parameters of a bucket at the least (Megatron-LM d98e8a64 core/distributed/distributed_data_parallel.py:133)."""
@@ -23,7 +24,7 @@ _BUCKET_A_RANK = 1_000_000
 
 
 def shown_beside(transfer: Any, beside: Any, degrees: Degrees, parameters: Any, ranks: Any) -> Any:
-    """What a step shows of a stage's gradient reduction (or weight gathering), ms.
+    """Exposed time of a stage's gradient reduction (or weight gathering) in a step, ms.
 
     Gradients go bucket by bucket in the backward of the last micro-batch (weights in the forward of the first):
     Megatron-LM d98e8a64 megatron/core/distributed/param_and_grad_buffer.py:681. The last bucket (the first) has nothing
@@ -38,7 +39,7 @@ def shown_beside(transfer: Any, beside: Any, degrees: Degrees, parameters: Any, 
     beside : ms
         Backward (or forward) of one micro-batch through the stage.
     parameters : count
-        What the stage holds.
+        Parameters of the stage.
     ranks : count
         Of the group that reduces.
     """
@@ -50,12 +51,12 @@ def shown_beside(transfer: Any, beside: Any, degrees: Degrees, parameters: Any, 
 
 
 def shown_behind(transfer: Any, work: Any, slowed: float = SLOWED_BESIDE) -> Any:
-    """What is seen of a transfer beside so much work: what outlasts it, and what the work takes longer, ms."""
+    """Exposed time of a transfer beside work: what outlasts the work, and what the work takes longer, ms."""
     return np.maximum(transfer - work, 0) + slowed * np.minimum(transfer, work)
 
 
 def shown_in_rings(transfer: Any, products: Any, degrees: Degrees) -> Any:
-    """What a layer shows of tensor-parallel transfers that run piece by piece beside matrix products, ms.
+    """Exposed time of a layer's tensor-parallel transfers that run piece by piece beside GEMMs, ms.
 
     As many pieces as ranks, the first (or last) with nothing beside it: TransformerEngine d0067d0
     transformer_engine/pytorch/module/base.py:387 (``num_splits`` of a ring exchange).

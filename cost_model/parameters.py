@@ -31,10 +31,10 @@ class ParameterGroups:
     split : int
         Split over TP: attention and MLP matrices, shared experts.
     latent : int
-        Down projections of latent attention, and those to and from the width of latent experts: split over TP or
-        held whole by every TP rank, as the framework has it (`register.frameworks.StateRules`).
+        Down projections of latent attention, and those to and from the width of latent experts: split over TP or whole
+        on every TP rank, as the framework has it (`register.frameworks.StateRules`).
     replicated : int
-        Held whole by every TP rank: norms, routers, biases added after the reduction.
+        Whole on every TP rank: norms, routers, biases added after the reduction.
     routed : int
         Routed experts, split over EP.
     """
@@ -91,7 +91,7 @@ def embedding_parameters(model: ModelSpec) -> int:
 
 
 def head_parameters(model: ModelSpec) -> int:
-    """LM head matrix, vocab · hidden, whether or not it is the embedding's own."""
+    """LM head matrix, vocab · hidden, tied to the embedding or not."""
     return model.vocab * model.hidden
 
 
@@ -107,7 +107,7 @@ def total_parameters(model: ModelSpec, with_mtp: bool = False) -> int:
 
 
 def active_parameters(model: ModelSpec) -> int:
-    """Parameters that one token passes through, MTP left out: `top_k` of the routed experts count."""
+    """Parameters that one token passes through, without MTP: `top_k` of the routed experts count."""
     total = total_parameters(model)
     for kind, count in model.body_counts.items():
         moe = model.layer(kind).moe

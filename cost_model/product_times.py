@@ -1,9 +1,9 @@
-"""Time of matrix products by their shapes; scalars and arrays alike.
+"""Time of GEMMs by their shapes; scalars and arrays alike.
 
-What arithmetic takes, what writing the results takes and what reading the operands takes add up: a tile's results leave
-when its last product is done. So narrow products, and few rows beside many weights, stay further from the peak, and a
-weight's gradient costs what adding it to the accumulated one moves, in every micro-batch. The shares of the memory
-bandwidth are settled by single products of another's table: DeepGEMM's 16 of at least 256 rows on H800, six of them of
+The times of arithmetic, of writing the results and of reading the operands add up: a tile's results are written when
+its last product is done. So narrow GEMMs, and few rows beside many weights, stay further from the peak, and a
+weight's gradient costs what adding it to the accumulated one moves, in every micro-batch. The efficiencies of the
+memory bandwidth come from single GEMMs of another's table: DeepGEMM's 16 of at least 256 rows on H800, six of them of
 dense layers (github.com/deepseek-ai/DeepGEMM a6d97a1 README.md, M x N x K with the TFLOP/s reached), which they repeat
 within 2 % in the median, 16 % at most.
 """
@@ -19,7 +19,7 @@ from taylor.cost_model.work import LayerWork
 
 
 class ProductTimes(NamedTuple):
-    """Times of one layer's matrix products for one micro-batch on one device, ms."""
+    """Times of one layer's GEMMs for one micro-batch on one device, ms."""
 
     forward: Any
     input_gradients: Any
@@ -37,7 +37,7 @@ NO_PRODUCTS = ProductTimes(0.0, 0.0, 0.0)
 def gradient_traffic(rules: TrainingRules) -> int:
     """Bytes a weight that its gradient moves in one micro-batch.
 
-    The product reads and writes the accumulated gradient (transformer engine's GEMM with beta 1 into ``main_grad``);
+    The GEMM reads and writes the accumulated gradient (transformer engine's GEMM with beta 1 into ``main_grad``);
     where it does not, its own result is written, read, and added. FSDP reduces what a backward pass made.
     """
     if rules.parameter_shard:
@@ -47,14 +47,14 @@ def gradient_traffic(rules: TrainingRules) -> int:
 
 
 def weight_gradients(rules: TrainingRules, speed: Speed) -> tuple[Speed, float]:
-    """Speed of the products that make a weight's gradient, and bytes an element of what they read."""
+    """Speed of the GEMMs that make a weight's gradient, and bytes an element of what they read."""
     if rules.narrow is None or not rules.narrow.wide_weight_gradients:
         return speed, rules.operand_bytes
     return replace(speed, product_tflops=speed.peak_tflops), rules.compute_bytes
 
 
 def dense_products(work: LayerWork, rules: TrainingRules, speed: Speed) -> ProductTimes:
-    """Times of a layer's dense products, ms."""
+    """Times of a layer's dense GEMMs, ms."""
     operand, result = rules.operand_bytes, rules.compute_bytes
     weights, inputs, outputs = work.matrices, work.product_inputs, work.product_outputs
     of_gradients, joined = weight_gradients(rules, speed)

@@ -1,4 +1,4 @@
-"""Dense products of a layer on one rank, in the order in which they run; scalars and arrays alike."""
+"""Dense GEMMs of a layer on one rank, in the order in which they run; scalars and arrays alike."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Product(NamedTuple):
-    """One dense product of a layer: what a token brings and gets on a rank, elements; whether it adds a bias."""
+    """One dense GEMM of a layer: elements in and out a token on a rank; whether it adds a bias."""
 
     width_in: Any
     width_out: Any

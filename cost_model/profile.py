@@ -1,4 +1,4 @@
-"""What the pipeline solver takes from measurement or estimate: a memory profile and time ratios."""
+"""Inputs of the pipeline solver from measurement or estimate: a memory profile and time ratios."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class MemoryProfile:
     Parameters
     ----------
     device_limit_mib : float
-        What one device may hold.
+        Memory limit of one device.
     static_first_mib, static_middle_mib, static_last_mib : float
-        What a stage holds besides its layers; the last one's includes head and loss. With a single
+        Memory of a stage outside its layers; the last one's includes head and loss. With a single
         stage, `static_first_mib` + `static_last_mib` − `static_middle_mib` counts.
     layer_mib : mapping of kind to float
         Weights, gradients and optimizer states of one layer; kinds in model order.
     activation_mib : mapping of kind to mapping of mode to float
-        What one micro-batch leaves alive in one layer, by recompute mode (none, select, full).
+        Memory that one micro-batch keeps alive in one layer, by recompute mode (none, select, full).
     source : str
-        Where the figures come from: ``file``, ``estimate``, ``dry-run``, ….
+        Source of the figures: ``file``, ``estimate``, ``dry-run``, ….
     every_flag : bool
         Every flag of the job has had its effect on the figures: a user states them, or the job's own framework ran.
     """
@@ -72,7 +72,7 @@ class TimeRatios:
     lag : float
         Transfer between neighbouring stages over the body layer's forward; the longest where they are unlike.
     lags : tuple of float [pp] or empty
-        Where they are unlike, by stage: to the next one and back, the last entry between the last stage and the first.
+        Unequal transfers by stage: to the next one and back, the last entry between the last stage and the first.
     tail : float
         Gradient reduction and optimizer at the end of the step, same unit.
     mtp_forward : float or None
@@ -80,7 +80,7 @@ class TimeRatios:
     kind_forward : mapping of kind to float
         Of a model with a `pattern`: each kind's forward over the body layer's; 1 for a kind that it lacks.
     exposed : mapping of kind to (float, float)
-        Where a forward and a backward run as one pass and hide each other's communication: how much longer a layer's
+        Where a forward and a backward run as one pass and overlap each other's communication: how much longer a layer's
         forward, and its backward, takes where no layer of the other stands beside it, over the body layer's forward.
     source : str
         ``given``, ``parsed`` or ``estimate``.

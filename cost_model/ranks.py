@@ -19,8 +19,8 @@ class OpenRanks:
     note : str
         The sentence that reports the world size that is assumed.
     shards_grow : bool
-        The ranks that share optimizer states (under FSDP, parameters) grow with data parallelism. Off: their number
-        is stated.
+        The ranks that optimizer states (under FSDP, parameters) are divided over grow with data parallelism. Off: their
+        number is stated.
     """
 
     unit: int
@@ -62,7 +62,7 @@ def choices(values: tuple[int, ...]) -> str:
 
 
 def megatron_products(tp: int, pp: int, cp: int, ep: int = 1, expert_tp: int = 1) -> str:
-    """The products that `megatron_unit` is a multiple of, as messages write them."""
+    """The products of degrees that `megatron_unit` is a multiple of, as messages write them."""
     dense, experts = tp * pp * cp, ep * expert_tp * pp
     text = f"TP x PP x CP = {dense:,}"
     return text if dense % experts == 0 else f"{text} and EP x ETP x PP = {experts:,}"

@@ -1,7 +1,7 @@
 """Mixers without softmax: what Mamba and linear attention keep, multiply and move; scalars and arrays alike.
 
-Heads, with all that they own, are split over TP. Under context parallelism every rank takes a share of the heads over
-the whole sequence between two all-to-alls, so its share of the tokens counts as elsewhere (Megatron-LM d98e8a64
+Heads, with all that they own, are split over TP. Under context parallelism every rank takes a part of the heads over
+the whole sequence between two all-to-alls, so its part of the tokens counts as elsewhere (Megatron-LM d98e8a64
 megatron/core/ssm/mamba_context_parallel.py, megatron/core/ssm/gated_delta_net/common.py ``a2a_cp_to_hp``).
 """
 
@@ -43,7 +43,7 @@ written, two a multiply and add."""
 
 
 def recurrent_products(hidden: int, mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees) -> tuple[Product, ...]:
-    """The dense products around the scan, in the order in which they run."""
+    """The dense GEMMs around the scan, in the order in which they run."""
     tp = degrees.tp
     if isinstance(mixer, MambaSpec):
         inner = mixer.inner / tp
@@ -77,7 +77,7 @@ def recurrent_bytes(mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees, ru
     Parameters
     ----------
     split : scalar or array [n]
-        Ways in which tokens of a product that every TP rank holds whole are split (`activations.input_split`).
+        Ways in which tokens of a GEMM that every TP rank holds whole are split (`activations.input_split`).
     """
     if isinstance(mixer, MambaSpec):
         return _mamba_bytes(mixer, degrees, rules)
@@ -85,9 +85,9 @@ def recurrent_bytes(mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees, ru
 
 
 def entering_bytes(mixer: MambaSpec | LinearAttentionSpec, rules: TrainingRules) -> float:
-    """Bytes an element of the mixer's input: once in the compute type, or a narrow copy a product.
+    """Bytes an element of the mixer's input: once in the compute type, or a narrow copy a GEMM.
 
-    Kimi's products of low rank, which every TP rank holds whole, stay in the compute type.
+    Kimi's GEMMs of low rank, whole on every TP rank, stay in the compute type.
     """
     if rules.saved_narrow is None or isinstance(mixer, MambaSpec) or mixer.style == GATED_DELTA:
         return rules.saved_input_bytes
@@ -101,8 +101,8 @@ def _mamba_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules) -> An
 
     The fused kernel rebuilds convolution, time steps and states from the projection (state-spaces/mamba
     mamba_ssm/ops/triton/ssd_combined.py:888; Megatron-LM d98e8a64 mamba_mixer.py:707, which gives it no norm: the
-    gated result is kept for the norm). Mamba-1 keeps the projection, the small product with copies of B and C, the
-    scan's result before the gate and few states (mamba_ssm/ops/selective_scan_interface.py:256, ``MambaInnerFn``:
+    gated result is kept for the norm). Mamba-1 keeps the projection, the small GEMM's result with copies of B and C,
+    the scan's result before the gate and few states (mamba_ssm/ops/selective_scan_interface.py:256, ``MambaInnerFn``:
     convolution, time steps and the gated result are rebuilt).
     """
     b, inner = rules.compute_bytes, mamba.inner / degrees.tp

@@ -1,12 +1,12 @@
-"""What a layer keeps and runs again under recompute by operator; scalars and arrays alike.
+"""Kept and repeated parts of a layer under recompute by operator; scalars and arrays alike.
 
 torchtitan's ``selective_ac_option = "op"`` saves, of a checkpointed layer, its input, the result of the attention
-kernel, the result of every reduce-scatter, and that of every second dense product, the first one included; all else
-runs again (v0.1.0 torchtitan/models/llama3/infra/parallelize.py:218-262, v0.2.2
+kernel, the result of every reduce-scatter, and that of every second dense GEMM, the first one included; all else runs
+again (v0.1.0 torchtitan/models/llama3/infra/parallelize.py:218-262, v0.2.2
 torchtitan/distributed/activation_checkpoint.py:104-124 and models/*/infra/parallelize.py). Of most models with experts
-it saves the results of their all-to-all too (`TrainingRules.saves_exchanges`). Grouped products are not
-dense ones; the router's is left out of the count (v0.2.2 torchtitan/config/job_config.py:661), and so is a product with
-a bias, which is another operator (``addmm``, not ``mm``).
+it saves the results of their all-to-all too (`TrainingRules.saves_exchanges`). Grouped GEMMs are not dense ones; the
+router's is not counted (v0.2.2 torchtitan/config/job_config.py:661), nor is a GEMM with a bias, which is another
+operator (``addmm``, not ``mm``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FP32 = 4
 
 
 def attention_products(hidden: int, attention: AttentionSpec, degrees: Degrees) -> tuple[Product, ...]:
-    """The dense products around a layer's softmax attention, in the order in which they run."""
+    """The dense GEMMs around a layer's softmax attention, in the order in which they run."""
     heads, mla = attention.n_heads / degrees.tp, attention.latent
     gate = (Product(hidden, attention.gate / degrees.tp),) if attention.gate else ()
     out = _output_products(hidden, heads * attention.v_width, attention, degrees)
@@ -54,7 +54,7 @@ def _output_products(hidden: int, context: Any, attention: AttentionSpec, degree
 
 
 def mixer_products(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> tuple[Product, ...]:
-    """The dense products around what mixes a layer's tokens; none where nothing does."""
+    """The dense GEMMs around a layer's mixer; none where it has none."""
     if layer.attention is not None:
         return attention_products(model.hidden, layer.attention, degrees)
     mixer = layer.recurrent
@@ -62,7 +62,7 @@ def mixer_products(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> tupl
 
 
 def mlp_products(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> tuple[Product, ...]:
-    """The products of a layer's MLP and of its shared experts, in order; none where there are none."""
+    """The GEMMs of a layer's MLP and of its shared experts, in order; none where there are none."""
     result: tuple[Product, ...] = ()
     if layer.mlp is not None:
         result += _mlp(model.hidden, layer.mlp.width / degrees.tp, layer.mlp.gated, layer.mlp.bias)
@@ -76,12 +76,12 @@ def _mlp(hidden: int, inner: Any, gated: bool, bias: bool) -> tuple[Product, ...
 
 
 def dense_products(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> tuple[Product, ...]:
-    """A layer's dense products in the order in which they run, the router's left out."""
+    """A layer's dense GEMMs in the order in which they run, without the router's."""
     return (*mixer_products(model, layer, degrees), *mlp_products(model, layer, degrees))
 
 
 def repeated_products(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> tuple[Product, ...]:
-    """Those of a layer's dense products that run again."""
+    """A layer's dense GEMMs that run again."""
     products = dense_products(model, layer, degrees)
     return (*_counted(products)[1::2], *(product for product in products if product.bias))
 

@@ -30,8 +30,8 @@ from taylor.register.model import ModelSpec
 
 
 class LayerPieces(NamedTuple):
-    """Work of a layer's forward, and times of its pieces, ms: the attention core with its scores, the grouped
-    products, the collectives of TP and those of the experts."""
+    """Work of a layer's forward, and times of its pieces, ms: the attention core with its scores, the grouped GEMMs,
+    the collectives of TP and those of the experts."""
 
     work: LayerWork
     core_ms: Any

@@ -1,4 +1,4 @@
-"""A device's speeds as kernels reach them: time of arithmetic, of memory traffic, of matrix products."""
+"""A device's speeds as kernels reach them: time of arithmetic, of memory traffic, of GEMMs."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ ASSUMED_EFFICIENCY: Mapping[str, float] = {
     "layer_us": 0.0,
     "step_ms": 0.0,
 }
-"""What a device's registration says under `efficiency`, and what holds where it does not.
+"""Values of a device registration's `efficiency`, and their defaults.
 
-Shares of the peak: of the arithmetic of matrix products, of memory bandwidth by element-wise kernels (a low share
-stands for unfused ones, which move more than is counted), and of link bandwidth. Registered devices carry fitted ones.
-Those of products' operands (above 1: most of the reading runs beside arithmetic) and results, of dense layers and of
-routed experts: `cost_model.product_times`.
+Fractions of the peak: of the arithmetic of GEMMs, of memory bandwidth by element-wise kernels (a low one stands for
+unfused ones, which move more than is counted), and of link bandwidth. Registered devices carry fitted ones. Those of
+GEMMs' operands (above 1: most of the reading runs beside arithmetic) and results, of dense layers and of routed
+experts: `cost_model.product_times`.
 
-Credits, the share of a time that a step shows:
+Credits, the exposed fraction of a time:
 
-- ``tensor_shown_forward``, ``tensor_shown_backward``: tensor-parallel communication; backward hides the rest beside the
-  weight gradients' products as far as these last (Korthikanti et al. 2022 §4.2.2; Megatron's asynchronous all-reduce).
+- ``tensor_shown_forward``, ``tensor_shown_backward``: tensor-parallel communication; backward overlaps the rest with
+the weight gradients' GEMMs as far as these last (Korthikanti et al. 2022 §4.2.2; Megatron's asynchronous all-reduce).
 - ``data_shown``, ``data_shown_in_pipeline``: gradient reduction and weight gathering that computation runs beside, in
   frameworks known to overlap them, without a pipeline and in one.
 
-Costs: ``softmax_flops``, what the softmax of one attention score costs beside its products, in FLOPs at attention's
+Costs: ``softmax_flops``, the cost of the softmax of one attention score beside its GEMMs, in FLOPs at attention's
 speed (exponentials run on slower units: Shah et al. 2024, arXiv:2407.08608 §1); ``layer_us``, of a layer's forward
 beside its kernels, twice in backward; ``step_ms``, of a step beside its micro-batches."""
 
@@ -56,10 +56,10 @@ class Speed:
 
     @classmethod
     def of(cls, device: DeviceSpec, rules: TrainingRules, *, in_layer: bool = False) -> Speed:
-        """A device's registered shares, and the assumed ones beside them, of the peak of a job's precision.
+        """A device's registered efficiencies, completed by the assumed ones, of the peak of a job's precision.
 
-        torch multiplies fp32 as fp32 unless it is told to take TF32. `in_layer`: matrix products run in the job's
-        narrow type, where it has one; attention, and what is outside the layers, does not.
+        torch multiplies fp32 as fp32 unless a setting selects TF32. `in_layer`: GEMMs run in the job's narrow type,
+        where it has one; attention, and what is outside the layers, does not.
         """
         peak = products = device.peak(rules.precision)
         if in_layer and rules.narrow is not None:
@@ -68,7 +68,7 @@ class Speed:
 
     @property
     def network(self) -> float:
-        """Share of the link bandwidth that collectives reach."""
+        """Fraction of the link bandwidth that collectives reach."""
         return self.shares["network"]
 
     def flops(self, group: str, amount: Any) -> Any:
@@ -81,10 +81,10 @@ class Speed:
         return amount / (self.device.memory_gb_s * self.shares[group] * 1e6)
 
     def product(self, flops: Any, read_bytes: Any, written_bytes: Any) -> Any:
-        """Time of a dense matrix product, ms: its arithmetic, its operands, its results."""
+        """Time of a dense GEMM, ms: its arithmetic, its operands, its results."""
         return self.flops("matmul", flops) + self.bytes(read_bytes, "operands") + self.bytes(written_bytes, "results")
 
     def grouped(self, flops: Any, read_bytes: Any, written_bytes: Any) -> Any:
-        """Time of a grouped product of experts, ms, likewise."""
+        """Time of a grouped GEMM of experts, ms, likewise."""
         read, written = self.bytes(read_bytes, "expert_operands"), self.bytes(written_bytes, "expert_results")
         return self.flops("matmul", flops) + read + written

@@ -9,7 +9,7 @@ and shards (`TrainingRules`), in mixed precision with Adam:
 - master weight and Adam's two moments, split under `parallel_optimizer` or `parameter_shard`.
 
 Where 16-bit parameters have no master weight (`StateRules.follows_weight_type`), gradients take their type too. What
-a job chooses otherwise is in `TrainingRules.optimizer`; products in fewer than 16 bits (`TrainingRules.narrow`) keep
+a job chooses otherwise is in `TrainingRules.optimizer`; GEMMs in fewer than 16 bits (`TrainingRules.narrow`) keep
 copies of a layer's matrices, beside the stored weights or in their place.
 """
 
@@ -49,7 +49,7 @@ class StateBytes:
 
 
 def replicas(degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
-    """How many ranks hold the same shard: of a TP-split, a TP-replicated and a routed parameter.
+    """Number of ranks with the same shard: of a TP-split, a TP-replicated and a routed parameter.
 
     Replicas of a TP-split parameter lie on DP·CP; of a replicated one on DP·CP·TP where the framework
     counts TP ranks as replicas, else on DP·CP. Routed ones lie on what EP and their own TP leave of DP·CP·TP.
@@ -70,7 +70,7 @@ def group_bytes(
     copy_weights : bool
         Off: without the copy of fp32 weights in the compute type (`StateRules.casts_embedding_rows`).
     in_layer : bool
-        Whether what is split are a layer's matrices, and not a table over the vocabulary.
+        The split parameters are a layer's matrices, not a table over the vocabulary.
     """
     split, whole, routed = replicas(degrees, rules)
     full = np.greater_equal(degrees.op, split)
@@ -129,7 +129,7 @@ def _kept_bytes(shards: Any, split: bool, rules: TrainingRules, matrices: bool) 
     states = rules.framework.states
     moments = rules.moments_bytes if matrices else rules.other_moments_bytes
     if not rules.keeps_master:
-        # The stored weight is counted as one, but where a share of it is stored and gathered for the step.
+        # The stored weight is counted as one, except where a shard of it is stored and gathered for the step.
         gathered = np.greater(shards, 1) if split and not rules.parameter_shard else False
         master: Any = np.where(gathered, rules.param_bytes, 0)
     elif rules.param_bytes >= states.master_bytes and states.keeps_weights_whole and not rules.parameter_shard:

@@ -1,4 +1,4 @@
-"""What a stage holds besides its layers: embedding, head, logits, buffers, overhead; scalars and arrays alike."""
+"""Memory of a stage outside its layers: embedding, head, logits, buffers, overhead; scalars and arrays alike."""
 
 from __future__ import annotations
 
@@ -65,31 +65,31 @@ def _states(
     whole = _gathered(groups, degrees, rules, in_layer=in_layer)
     in_pipeline = np.greater(degrees.pp, 1) & rules.framework.states.whole_in_pipeline
     stays = in_pipeline | rules.stay_gathered | (rules.whole_ends and not in_layer)
-    # Shares that come with the reduction at the end of a pipeline's step are not beside the whole ones.
+    # Shards that come with the reduction at the end of a pipeline's step are not alive beside the whole gradients.
     gradients = np.where(in_pipeline & rules.framework.states.fresh_gradients, 0.0, gradients)
     return StateBytes(state.weights + whole.weights * stays, gradients + whole.gradients * in_pipeline, state.optimizer)
 
 
 def _makes_gradients_late(degrees: Degrees, rules: TrainingRules) -> Any:
-    """Whether gradients are made in the step's only backward, behind the loss (`StateRules.fresh_gradients`)."""
+    """Return whether gradients are made in the step's only backward, behind the loss (`StateRules.fresh_gradients`)."""
     alone = np.equal(degrees.pp, 1) & np.equal(degrees.micro_batches, 1)
     return alone & rules.framework.states.fresh_gradients
 
 
 def _gathered(groups: ParameterGroups, degrees: Degrees, rules: TrainingRules, *, in_layer: bool = True) -> StateBytes:
-    """A block's parameters as products take them and their gradients, not sharded."""
+    """A block's parameters as GEMMs take them and their gradients, not sharded."""
     return group_bytes(groups, degrees, rules.gathered(), in_layer=in_layer)
 
 
 def vocabulary_ways(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    """Ranks of TP that share the rows of a split embedding, of the head and of its logits."""
+    """Ranks of TP over which the rows of a split embedding, of the head and of its logits are divided."""
     if not rules.framework.states.whole_uneven_vocabulary:
         return degrees.tp
     return np.where(np.equal(np.remainder(model.vocab, degrees.tp), 0), degrees.tp, 1)
 
 
 def _vocabulary_groups(rows: Any, model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> ParameterGroups:
-    """Parameters of a table over the vocabulary, in the ranks that share it."""
+    """Parameters of a table over the vocabulary, in the ranks that it is divided over."""
     split: Any = np.where(np.equal(vocabulary_ways(model, degrees, rules), degrees.tp), rows, 0)
     return ParameterGroups(split=split, replicated=rows - split)
 
@@ -116,7 +116,7 @@ def _table_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules)
 
 
 def _embedding_groups(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> ParameterGroups:
-    """Parameters of token and position embedding, in the ranks that share them (`embedding_state_bytes`)."""
+    """Parameters of token and position embedding, in the ranks that they are divided over (`embedding_state_bytes`)."""
     states = rules.framework.states
     positions = model.learned_positions * model.hidden
     table = embedding_parameters(model) - positions
@@ -128,7 +128,7 @@ def _embedding_groups(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
 
 
 def _head_groups(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> ParameterGroups:
-    """Parameters of the LM head and the final norm, in the ranks that share them."""
+    """Parameters of the LM head and the final norm, in the ranks that they are divided over."""
     table = _vocabulary_groups(head_parameters(model), model, degrees, rules)
     return table + ParameterGroups(replicated=model.hidden)
 
@@ -160,7 +160,7 @@ def beside_mtp_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
 def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """Logits and loss of one micro-batch at its worst moment.
 
-    Where products make a weight's gradient by itself, the head's backward may be the worse moment: the logits'
+    Where GEMMs make a weight's gradient separately, the head's backward may be the worse moment: the logits'
     gradient, the head's own, its input gathered and that one's gradient.
 
     Without a pipeline the logits themselves may be gone by then (`StaticRules.drops_logits`).
@@ -198,7 +198,7 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
 
 
 def loss_bytes(rules: TrainingRules, *, split: bool = False) -> float:
-    """Bytes a logit at the loss's worst moment, by its kernel; `split`: TP's ranks share the vocabulary."""
+    """Bytes a logit at the loss's worst moment, by its kernel; `split`: The vocabulary is divided over TP's ranks."""
     if rules.loss_kernel == ENGINE_LOSS:
         return rules.compute_bytes
     further = _WIDE_BYTES if rules.loss_kernel == COMPILED_LOSS else 0
@@ -233,7 +233,7 @@ def _transfer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
 
 
 def _passing(rules: TrainingRules, degrees: Degrees) -> Any:
-    """Whether weights are gathered around their use and gradients scattered behind it."""
+    """Return whether weights are gathered around their use and gradients scattered behind it."""
     if not rules.parameter_shard:
         return False
     return np.equal(degrees.pp, 1) if rules.framework.states.whole_in_pipeline else True
@@ -280,7 +280,7 @@ def _head_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRule
 
 
 def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules, at_loss: Any) -> Any:
-    """What the end of the only backward needs beyond its loss, of gradients that come no sooner, bytes; else 0.
+    """Bytes that the end of the only backward needs beyond its loss, of gradients that come no sooner; else 0.
 
     Behind the last layer all gradients are there and no activation: with every layer recomputed, which keeps least,
     that may be more than the loss needed (`StateRules.fresh_gradients`). Then comes the embedding's own: with all rows
@@ -340,7 +340,7 @@ def mask_bytes(degrees: Degrees, rules: TrainingRules, schedule: ScheduleSpec | 
     Parameters
     ----------
     schedule : ScheduleSpec or None
-        Says how many micro-batches are alive; None: one. The degrees must then share pp and vpp.
+        Says how many micro-batches are alive; None: one. All strategies must then have the same pp and vpp.
     """
     if not rules.loads_masks:
         return 0.0, 0.0

@@ -20,7 +20,7 @@ GRAPHED_MIXER, GRAPHED_ROUTER, GRAPHED_EXPERTS = "mixer", "router", "experts"
 
 @dataclass(frozen=True, order=True)
 class Strategy:
-    """How the work is split over the ranks.
+    """Degrees by which the work is split over the ranks.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Strategy:
     sp : bool
         Sequence parallel: the norms' activations are split over TP.
     vpp : int
-        Interleaves of a stage.
+        Virtual stages of a stage.
     mbs : int
         Samples a micro-batch.
     micro_batches : int
@@ -79,7 +79,7 @@ class Strategy:
 
 @dataclass(frozen=True)
 class TrainingRules:
-    """What the framework and the file settle besides the strategy, as far as memory and time depend on it.
+    """Settings of framework and file outside the strategy that memory and time depend on.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class TrainingRules:
     seq_length : int
         Tokens a sample.
     parallel_optimizer : bool
-        Optimizer states are split among replicas (MindFormers' parallel optimizer, Megatron's
+        Optimizer states are divided over replicas (MindFormers' parallel optimizer, Megatron's
         distributed optimizer, ZeRO-1).
     gradient_shard : bool
         Accumulated gradients are split too (``gradient_accumulation_shard``; ZeRO-2).
@@ -99,9 +99,9 @@ class TrainingRules:
     flash_attention : bool
         Attention scores are never stored.
     capacity_factor : float or None
-        MoE tokens an expert takes over the even share; None = dropless.
+        Limit of an expert's MoE tokens over the even number; None = dropless.
     imbalance : float
-        Tokens of the busiest expert-parallel rank over the even share (dropless).
+        Tokens of the busiest expert-parallel rank over the even number (dropless).
     vocab_parallel : bool
         Embedding and head are split over TP (MindFormers: ``vocab_emb_dp: False`` splits the embedding).
     dropout : bool
@@ -115,7 +115,8 @@ class TrainingRules:
         The fused kernel that computes the cross entropy (`register.frameworks`: `COMPILED_LOSS`, `ENGINE_LOSS`); None:
         the framework's own steps (`StaticRules.cross_entropy`).
     compiled_loss : bool
-        The framework's own loss is compiled (`StaticRules.compiled_logits_bytes`); what that saves in time is not told.
+        The framework's own loss is compiled (`StaticRules.compiled_logits_bytes`); the time that it saves is not
+        counted.
     expert_tensor_parallel : bool or None
         TP splits every expert too, and EP comes from DP·CP. Off (``--expert-tensor-parallel-size 1``,
         ``--moe-tp-extend-ep``, MindFormers' ``use_gmm``), experts are whole and EP comes from DP·CP·TP. None:
@@ -145,10 +146,10 @@ class TrainingRules:
     saves_exchanges : bool
         Recompute by operator saves what the experts' exchanges bring (`saved_operators`). Off: they run again.
     fused_norms : bool
-        A norm and the product behind it are one kernel (transformer engine's ``LayerNormLinear``), except before
+        A norm and the GEMM behind it are one kernel (transformer engine's ``LayerNormLinear``), except before
         latent attention and before experts: `NORMS` leaves it alone, and a block that is recomputed starts with it.
     fused_accumulation : bool or None
-        Whether matrix products add a weight's gradient to the accumulated one as they run; None: as the framework
+        GEMMs add a weight's gradient to the accumulated one as they run; None: as the framework
         does (`StateRules.fused_accumulation`).
     whole_ends : bool
         Of fully sharded parameters: embedding and head stay gathered once they were.
@@ -159,11 +160,11 @@ class TrainingRules:
         The stream between layers, and so a recomputed layer's kept input, is fp32. False: the compute type. None: as
         the framework's record has it (`ActivationRules.fp32_residual`).
     optimizer : OptimizerStates
-        What the job's optimizer keeps otherwise than the framework's usual one.
+        States of the job's optimizer where they differ from the framework's usual ones.
     narrow : NarrowProducts or None
-        The recipe by which the products of layers run in fewer than 16 bits; embedding, head, routers and norms stay.
+        The recipe by which the GEMMs of layers run in fewer than 16 bits; embedding, head, routers and norms stay.
     narrow_experts : bool
-        Under `narrow`: the products of routed experts too. Off: they stay in the compute type.
+        Under `narrow`: the GEMMs of routed experts too. Off: they stay in the compute type.
     narrow_gather : bool
         Under `narrow`, of fully sharded parameters: dense weights are gathered in a byte an element, quantized already.
     narrow_weights : bool
@@ -182,8 +183,8 @@ class TrainingRules:
         Under `overlap_experts`: in passes that run alone half of them run beside the same layer's shared experts and
         weight gradients (MindSpeed's ``--moe-fb-overlap``).
     overlap_tensor : bool
-        Tensor-parallel transfers run beside the products that need them (``--tp-comm-overlap``). Off: a usual share
-        of them is shown.
+        Tensor-parallel transfers run beside the GEMMs that need them (``--tp-comm-overlap``). Off: a usual fraction of
+        them is exposed.
     overlap_reduction : bool
         Gradients are reduced and weights gathered beside computation, in a framework that can. So are those of files
         that do not say so: nothing in Megatron runs beside them without ``--overlap-grad-reduce`` and
@@ -194,16 +195,16 @@ class TrainingRules:
         Every expert computes as many rows as its capacity, whatever it gets (``--moe-pad-expert-input-to-capacity``).
     sliced_experts : bool
         Experts take slices of their rows one after the other, and write theirs into one (Megatron before core_v0.9.0
-        without ``--moe-grouped-gemm``). Off: one product for all, or parts that autograd splits and joins at once.
+        without ``--moe-grouped-gemm``). Off: one GEMM for all, or parts that autograd splits and joins at once.
     aligned_rows : bool
-        The router gives every expert a number of rows that narrow products can take.
+        The router gives every expert a number of rows that narrow GEMMs can take.
     engine_layers : bool
         Layers are transformer engine's: their products have a workspace beside torch's, and attention without a flash
-        kernel makes a mask of its own.
+        kernel makes its own mask.
     deterministic : bool
         Every operation repeats exactly (``--deterministic-mode``).
     rotated_apart : float
-        Share of queries and keys that single operations turn (``--no-rope-fusion``); 0: one kernel turns them.
+        Fraction of queries and keys that single operations rotate (``--no-rope-fusion``); 0: one kernel rotates them.
     capped_logits : bool
         The logits pass through a tanh (``--output-logit-softcapping``), whose result its backward takes.
     window_masks : bool
@@ -213,7 +214,7 @@ class TrainingRules:
         A dense mask of attention, a byte a pair of positions, comes with each micro-batch to the stages that hold the
         embedding and the head (`statics.mask_bytes`).
     logged_bytes : int
-        What the step's log reads and writes, bytes a parameter that a rank updates (``--log-params-norm``,
+        Traffic of the step's log, bytes a parameter that a rank updates (``--log-params-norm``,
         ``--log-num-zeros-in-grad``).
     compiled : bool
         Element-wise operations are fused by a compiler (``compile.enable``) where the framework runs them one by one.
@@ -223,7 +224,7 @@ class TrainingRules:
         Layers that full recompute takes together: it keeps the input of the first alone, and runs all of them again at
         once (Megatron's ``--recompute-method uniform --recompute-num-layers``).
     tensor_grid : (int, int) or None
-        TP's ranks form a grid, of so many ranks that split tokens and outputs by so many that split the hidden size
+        TP's ranks form a grid: ranks that split tokens and outputs, by ranks that split the hidden size
         (``--tp-2d --tp-x --tp-y``, `cost_model.tensor_grid`); what a layer keeps is split as under sequence parallel,
         which the strategy of such a job states. None: they form one group.
     pairs : bool
@@ -294,19 +295,19 @@ class TrainingRules:
 
     @property
     def adds_in_products(self) -> bool:
-        """Whether no gradient of a weight is made beside the accumulated one; never so for sharded parameters."""
+        """Return whether no weight's gradient is made beside the accumulated one; never so for sharded parameters."""
         states = self.framework.states
         fused = states.fused_accumulation if self.fused_accumulation is None else self.fused_accumulation
         return fused and not self.parameter_shard
 
     @property
     def unfused_elements(self) -> bool:
-        """Whether norms, rotary embedding and activation functions run as single operations."""
+        """Return whether norms, rotary embedding and activation functions run as single operations."""
         return self.framework.single_operations and not self.compiled
 
     @property
     def pads_expert_rows(self) -> bool:
-        """Whether an expert's rows are copied to a number that narrow products can take, and their results back.
+        """Return whether an expert's rows are copied to a number that narrow GEMMs can take, and their results back.
 
         Megatron-LM d98e8a64 megatron/core/transformer/moe/experts.py:899, 1043. No copy where the router chooses such
         numbers (``--moe-router-padding-for-quantization``) or the capacity does.
@@ -325,12 +326,12 @@ class TrainingRules:
 
     @property
     def saved_input_bytes(self) -> float:
-        """Bytes an element of an input that a matrix product alone saves."""
+        """Bytes an element of an input that a GEMM alone saves."""
         return self.compute_bytes if self.saved_narrow is None else self.saved_narrow.input_bytes
 
     @property
     def operand_bytes(self) -> float:
-        """Bytes an element of what a matrix product reads."""
+        """Bytes an element of a GEMM's operands."""
         return self.compute_bytes if self.narrow is None else self.narrow.input_bytes
 
     @property
@@ -341,26 +342,26 @@ class TrainingRules:
 
     @property
     def precision(self) -> str:
-        """Number format of matrix products, but of those that are `narrow`: a name of `register.device.PRECISIONS`.
+        """Number format of GEMMs, except those that are `narrow`: a name of `register.device.PRECISIONS`.
 
-        All of 16 bits count as bf16; torch multiplies fp32 as fp32 unless it is told to take TF32.
+        All of 16 bits count as bf16; torch multiplies fp32 as fp32 unless a setting selects TF32.
         """
         return "bf16" if self.compute_bytes == _HALF_BYTES else "fp32"
 
     @property
     def gemm_precision(self) -> str:
-        """Number format of the layers' matrix products: `narrow`'s where the job has one."""
+        """Number format of the layers' GEMMs: `narrow`'s where the job has one."""
         return self.precision if self.narrow is None else self.narrow.precision
 
     @property
     def whole_experts(self) -> bool:
-        """Whether TP leaves routed experts whole and its ranks count for EP."""
+        """Return whether TP keeps routed experts whole and its ranks count for EP."""
         if self.expert_tensor_parallel is None:
             return self.framework.states.usually_whole_experts
         return not self.expert_tensor_parallel
 
     def experts_over(self, tp: Any) -> Any:
-        """Ranks that share every routed expert under a tensor parallel degree, a scalar or an array [n]."""
+        """Ranks that every routed expert is divided over under a tensor parallel degree, a scalar or an array [n]."""
         if self.whole_experts:
             return np.ones_like(tp)
         return tp if self.expert_ways is None else np.full_like(tp, self.expert_ways)
@@ -372,7 +373,7 @@ class TrainingRules:
 
     @property
     def keeps_master(self) -> bool:
-        """Whether the optimizer holds an fp32 weight: its own copy, or the stored weight itself."""
+        """Return whether the optimizer holds an fp32 weight: its own copy, or the stored weight itself."""
         states = self.framework.states
         return self.param_bytes >= states.master_bytes or not states.follows_weight_type
 
@@ -408,7 +409,7 @@ class TrainingRules:
         return self.moments_bytes + self.master_bytes
 
     def gathered(self) -> TrainingRules:
-        """Rules of fully sharded parameters while they are whole: weights as products take them, gradients as reduced.
+        """Rules of fully sharded parameters while they are whole: weights as GEMMs take them, gradients as reduced.
 
         Copies in a narrow type that lie beside 16-bit weights are never sharded, and so no part of what is gathered.
         """

@@ -14,7 +14,7 @@ IntArray = NDArray[np.int64]
 
 
 class Degrees(Protocol):
-    """What every formula reads: a `Strategy` (scalars) or a `StrategyTable` (arrays [n]) alike."""
+    """Input of every formula: a `Strategy` (scalars) or a `StrategyTable` (arrays [n])."""
 
     @property
     def dp(self) -> Any: ...

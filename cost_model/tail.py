@@ -18,7 +18,7 @@ from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 
 HOST_UPDATE_MS = 2.5e-7
-"""What the processors of a host take for Adam's update of a parameter, ms.
+"""Time of a host's processors for Adam's update of a parameter, ms.
 
 ZeRO-Offload's CPU-Adam on two Xeon 8168: 0.22 to 0.30 s a billion parameters (Ren et al. 2021, arXiv:2101.06840, the
 table of Adam's latencies for 1 to 10 billion). Megatron-LM takes torch's fused one.
@@ -30,8 +30,8 @@ _WRITTEN_WEIGHT_BYTES = 2
 """Of an updated weight that the optimizer writes in bf16, bytes a parameter."""
 
 _OPEN_OVERLAP = 0.5, 1.0
-"""What a step shows of gradient reduction and weight gathering where it is not known whether computation runs beside
-them, without a pipeline and in one. Assumed: between all and none, and all."""
+"""Exposed fraction of gradient reduction and weight gathering where their overlap is not known, without a pipeline and
+in one. Assumed: between all and none, and all."""
 
 
 class StageTime(NamedTuple):
@@ -50,14 +50,14 @@ def tail_ms(
     """Gradient reduction, weight gathering and optimizer of an average stage with a vocabulary matrix, ms.
 
     Gradients go in the type that they are accumulated in; updated weights come back in bf16 where the
-    optimizer is split, else the other half of an all-reduce. What the optimizer keeps on the host takes its way over
-    the link besides, and the host's own update.
+    optimizer is split, else the other half of an all-reduce. States on the host add their transfers over the link, and
+    the host's update.
 
     Parameters
     ----------
     beside : StageTime
-        What runs beside the transfers in a framework that overlaps them: they show what outlasts it, and what they slow
-        it down by (`Speed.shares`).
+        Computation beside the transfers in a framework that overlaps them: exposed is what outlasts it, and what they
+        slow it down by (`Speed.shares`).
     """
     speed = Speed.of(device, rules)
     split, routed, updated = _stage_parameters(model, degrees, rules)
@@ -88,11 +88,11 @@ def tail_ms(
 
 
 def host_ms(rules: TrainingRules, device: DeviceSpec) -> float:
-    """What the host and the link to it take for a parameter whose optimizer lies partly on the host, ms.
+    """Time of the host and the link to it for a parameter whose optimizer lies partly on the host, ms.
 
     Megatron-LM d98e8a64 megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py:114, 124, 173: gradients go to the
-    host as they are accumulated, the host updates its share, weights come back in the type of the model's own; with a
-    stream a direction (``--overlap-cpu-optimizer-d2h-h2d``) these run beside each other. MindSpeed 028de58c
+    host as they are accumulated, the host updates its part, weights come back in the model's type; with a stream a
+    direction (``--overlap-cpu-optimizer-d2h-h2d``) these run beside each other. MindSpeed 028de58c
     mindspeed/core/optimizer/swap_optimizer/swap_optimizer.py:129-174 and docs/zh/features/swap-optimizer.md: master
     weights and moments come and go in rounds, and a round begins when the one before has gone. Tensors within a round
     overlap a little, which is not counted. Nothing where no source states the device's link.

@@ -1,12 +1,12 @@
 """Transfers of tensor parallelism in two dimensions (MindSpeed's ``--tp-2d``): TP ranks form a grid of x by y.
 
-The stream between layers is split x ways over tokens and y ways over the hidden size, a product's weight x ways over
-its outputs and y ways over its inputs. The product gathers its input among x ranks and scatters its partial sums among
-y; the product behind it does it the other way round. Nothing runs beside these in forward. Backward gathers the
-gradient of the output alone, then the input beside the product that needs no input, and scatters the input's gradient
-beside the weight's (MindSpeed 028de58c mindspeed/core/tensor_parallel/tp_2d/linear_2d_split_along_first_dim.py:96-131,
-170-228; which ranks: mlp_2d.py:30-62, self_attention_2d.py:46-87). So everything that a layer keeps is split TP ways,
-as under sequence parallelism. Keys and values go around a ring of y ranks (adaptor.py:30-36 of core/context_parallel,
+The stream between layers is split x ways over tokens and y ways over the hidden size, a GEMM's weight x ways over its
+outputs and y ways over its inputs. The GEMM gathers its input among x ranks and scatters its partial sums among y; the
+next GEMM does the reverse. Nothing runs beside these in forward. Backward gathers the gradient of the output alone,
+then the input beside the GEMM that needs no input, and scatters the input's gradient beside the weight's (MindSpeed
+028de58c mindspeed/core/tensor_parallel/tp_2d/linear_2d_split_along_first_dim.py:96-131, 170-228; which ranks:
+mlp_2d.py:30-62, self_attention_2d.py:46-87). So everything that a layer keeps is split TP ways, as under sequence
+parallelism. Keys and values go around a ring of y ranks (adaptor.py:30-36 of core/context_parallel,
 `TensorParallelYUnionCP`), and a norm reduces two numbers a token among them (rms_norm_2d.py:74, 89).
 """
 
@@ -32,7 +32,7 @@ _FP32 = 4
 
 
 class GridTransfers(NamedTuple):
-    """What a layer shows of its transfers, ms."""
+    """Exposed time of a layer's transfers, ms."""
 
     forward: Any
     backward: Any
@@ -48,12 +48,12 @@ def grid_transfers(
     speed: Speed,
     products: ProductTimes,
 ) -> GridTransfers:
-    """What one layer and micro-batch shows of the grid's transfers, and the keys and values in its ring, ms.
+    """Exposed time of the grid's transfers in one layer and micro-batch, and of the keys and values in its ring, ms.
 
     Parameters
     ----------
     products : ProductTimes
-        Times of the layer's matrix products.
+        Times of the layer's GEMMs.
     """
     assert rules.tensor_grid is not None
     x, y = rules.tensor_grid
@@ -85,12 +85,12 @@ def grid_transfers(
 
 
 def forms_grid(degrees: Degrees, rules: TrainingRules) -> Any:
-    """Whether the TP ranks form the job's grid."""
+    """Return whether the TP ranks form the job's grid."""
     return rules.tensor_grid is not None and np.equal(degrees.tp, rules.tensor_grid[0] * rules.tensor_grid[1])
 
 
 def _products(model: ModelSpec, layer: LayerSpec) -> Iterator[tuple[int, int, bool]]:
-    """Width of input and output of a layer's products, and whether each gathers among x ranks."""
+    """Width of input and output of a layer's GEMMs, and whether each gathers among x ranks."""
     attention, mlp = layer.attention, layer.mlp
     if attention is not None:
         queries, context = attention.n_heads * attention.head_dim, attention.n_heads * attention.v_width

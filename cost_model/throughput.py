@@ -1,4 +1,4 @@
-"""What a step time means: tokens a second, and the share of the devices' peak that the model's own work takes."""
+"""Throughput of a step time: tokens a second, and the fraction of the devices' peak that the model's work takes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Throughput:
         Of the whole job.
     tokens_per_second_per_device : float
     mfu : float or None
-        Model FLOPs utilization, a share of the peak in `mfu_precision`; None where that is not known.
+        Model FLOPs utilization, a fraction of the peak in `mfu_precision`; None where that is not known.
     tflops_per_device : float
         Work that the model itself asks of each device, TFLOP/s, counted as for the MFU.
     train_days : float or None
         Days of the whole training at this speed; None where its length is not known.
     mfu_precision : str or None
-        Precision of the peak that `mfu` is a share of: that of the layers' matrix products, or 16 bits where these are
+        Precision of the peak that `mfu` refers to: that of the layers' GEMMs, or 16 bits where these are
         narrower and the device has no peak for them.
     """
 
@@ -69,6 +69,6 @@ def model_flops_utilization(
 
     Forward and backward of every weight that a token meets (6 FLOPs each) and of the attention scores, none of them
     masked, and nothing of recompute: Chowdhery et al. 2022 (PaLM, arXiv:2204.02311) appendix B, Korthikanti et al.
-    2022 (arXiv:2205.05198) appendix A. The embedding, which multiplies nothing, is left out.
+    2022 (arXiv:2205.05198) appendix A. The embedding, which multiplies nothing, is not counted.
     """
     return tokens_per_second_per_device * model_flops(model, seq_length) / (peak_tflops * 1e12)

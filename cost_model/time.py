@@ -46,7 +46,7 @@ BACKWARD_TRAFFIC = 1.5
 for 4), dropout and residuals stay as they are."""
 
 FLASH_BACKWARD = 2.5
-"""A flash kernel's backward rebuilds the scores: five products for two (Dao 2023, arXiv:2307.08691 §3.1)."""
+"""A flash kernel's backward rebuilds the scores: five GEMMs for two (Dao 2023, arXiv:2307.08691 §3.1)."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     shared = 0.0
     if rules.overlap_shared or rules.overlap_inside:
         shared = shared_experts_ms(model, kind, degrees, rules, speed, work)
-    # A ring's hops hide behind the attention of the block at hand.
+    # A ring's hops overlap with the attention of the current block.
     ring_ahead, ring_behind = shown_behind(ring, attention), shown_behind(2 * ring, attention_back)
     shards = (0.0, 0.0)
     if rules.parameter_shard:
@@ -181,7 +181,7 @@ _PARTS: tuple[Callable[[LayerTime], Any], ...] = (
 
 
 def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> TimeRatios:
-    """The solver's time ratios of a strategy, from closed forms.
+    """The solver's time ratios of a strategy, from the analytical model.
 
     Returns
     -------
@@ -241,10 +241,10 @@ def step_ms(
 
     Parameters
     ----------
-    recomputed : mapping of mode to share of layers (scalar or [n]), optional
+    recomputed : mapping of mode to fraction of layers (scalar or [n]), optional
         None = nothing is recomputed.
     balanced : bool
-        Whether layers make room for embedding and head (as a solved offset does), whole layers only.
+        Stages with embedding or head have fewer layers (as under a solved offset), whole layers only.
     """
     total, body = 0.0, None
     forward, backward = 0.0, 0.0
@@ -256,7 +256,7 @@ def step_ms(
             once = once + share * layer.recompute[mode]
         total, body = total + count * once, once
     head, embedding = head_time(model, degrees, rules, device)
-    # The head's products double in backward as the layers' do; an embedding's gradient is a scatter.
+    # The head's GEMMs double in backward as the layers' do; an embedding's gradient is a scatter.
     ends = 3 * head, 2 * embedding
     work = total + ends[0] + ends[1]
     layers = sum(model.kind_counts.values())
@@ -287,7 +287,7 @@ def quick_step_ms(
 
 
 def _recompute_share(model: ModelSpec, rules: TrainingRules, table: StrategyTable, device: DeviceSpec) -> Any:
-    """Share of layers to recompute so that stages fit, averaged over four stages of the pipeline, [n]."""
+    """Fraction of layers to recompute so that stages fit, averaged over four stages of the pipeline, [n]."""
     counts = model.body_counts if model.pattern else {model.body_kind: 1}
     layers = sum(model.kind_counts.values()) / table.pp
     state, kept, least = 0.0, 0.0, 0.0
@@ -393,12 +393,12 @@ def _shard_times(
 def _shown_shards(
     shards: _ShardTimes, degrees: Degrees, rules: TrainingRules, compute: Any, compute_back: Any, slowed: float
 ) -> tuple[Any, Any]:
-    """What one micro-batch shows of FSDP's transfers of one layer, in its forward and its backward, ms.
+    """Exposed time of FSDP's transfers of one layer for one micro-batch, in its forward and its backward, ms.
 
     Weights are gathered a layer ahead, beside the layer's own work, for every forward and every backward. In a pipeline
     whose weights stay gathered (`StateRules.whole_in_pipeline`) they come once a step, and gradients go once, behind
-    the stage's last backward and beside nothing (torch 2.13 torch/distributed/pipelining/stage.py:1164-1193,
-    ``perform_reduce_grad``): a micro-batch has its share.
+    the stage's last backward and not overlapped (torch 2.13 torch/distributed/pipelining/stage.py:1164-1193,
+    ``perform_reduce_grad``): each micro-batch counts its part.
     """
     once = np.logical_and(rules.framework.states.whole_in_pipeline, np.greater(degrees.pp, 1))
     again = np.logical_not(np.logical_or(once, rules.stay_gathered))

@@ -1,4 +1,4 @@
-"""What one layer and one micro-batch make a device do: FLOPs and bytes by kernel group; scalars and arrays alike.
+"""Work of a device for one layer and one micro-batch: FLOPs and bytes by kernel group; scalars and arrays alike.
 
 FLOPs follow Narayanan et al. 2021 (arXiv:2104.04473 §5.1): two a weight and token forward, twice that
 backward; attention 4·s·a·d a token, half of it where a flash kernel skips the masked blocks.
@@ -31,9 +31,9 @@ class LayerWork:
     Parameters
     ----------
     matmul_flops, grouped_flops, attention_flops : FLOP
-        Dense matrix products, grouped products of routed experts, attention cores.
+        Dense GEMMs, grouped GEMMs of routed experts, attention cores.
     matrices, product_inputs, product_outputs : elements
-        Weights, inputs and results of the dense products, once each.
+        Weights, inputs and results of the dense GEMMs, once each.
     attention_scores : scores
         Scores that a flash kernel takes the softmax of.
     element_bytes : bytes
@@ -41,15 +41,15 @@ class LayerWork:
     score_bytes, gradient_score_bytes : bytes
         Traffic over attention scores where no flash kernel is used, forward and backward.
     activation_bytes, expert_activation_bytes : bytes
-        The share of `element_bytes` that the activation functions of MLP and experts cause, and that of routed
+        The part of `element_bytes` that the activation functions of MLP and experts cause, and that of routed
         experts alone.
     norm_bytes : bytes
-        The share that the two norms cause.
+        The part that the two norms cause.
     cast_bytes, gradient_cast_bytes : bytes
-        Traffic of casting the products' inputs, and in backward their outputs' gradients, to fewer than 16 bits: read
+        Traffic of casting the GEMMs' inputs, and in backward their outputs' gradients, to fewer than 16 bits: read
         once, written along rows and along columns.
     slice_bytes, gradient_slice_bytes : bytes
-        Traffic around routed experts that take slices of their rows one after the other, forward and backward.
+        Traffic around routed experts that take slices of their rows in sequence, forward and backward.
     mask_bytes : bytes
         Making an attention mask, forward.
     filled_bytes, gradient_filled_bytes : bytes
@@ -84,7 +84,7 @@ class LayerWork:
 
 
 class _ExpertWork(NamedTuple):
-    """What router and routed experts add to a layer; element-wise traffic in bytes a token."""
+    """Work that router and routed experts add to a layer; element-wise traffic in bytes a token."""
 
     grouped_flops: Any
     inputs: Any
@@ -93,7 +93,7 @@ class _ExpertWork(NamedTuple):
     permutation: Any
     router_scores: Any
     router: Any
-    """Weights of the router that a rank multiplies, its share of the tokens counted in."""
+    """Weights of the router that a rank multiplies, for its part of the tokens."""
     slices: Any
     gradient_slices: Any
 
@@ -117,7 +117,7 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     latent_split = tp if rules.framework.states.splits_latent_projections else sequence
     matrices = groups.split / tp + groups.latent / latent_split
     mixer = _mixer_work(model, layer, degrees, rules)
-    # Gate and up products of MLP and shared experts are as wide together as the activation's operands.
+    # Gate and up GEMMs of MLP and shared experts are together as wide as the activation's operands.
     inner = [(layer.mlp.width, layer.mlp.gated)] if layer.mlp is not None else []
     if layer.moe is not None and layer.moe.shared_width:
         inner.append((layer.moe.shared_width, layer.moe.gated))
@@ -138,14 +138,14 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     blocks = (layer.mixer is not None) + layer.has_block
     norms = layer.norm_count * (_single_norm_bytes(b) if rules.unfused_elements else 2 * b)
     hidden_traffic = norms + 3 * blocks * b + (blocks if rules.dropout else 0)
-    # One by one, the gate's function writes a result that the product with the other half reads.
+    # One by one, the gate's function writes a result that the multiplication by the other half reads.
     apart: Any = sum(2 * width for width, gated in inner if gated) / tp if rules.unfused_elements else 0.0
     activation = b * (widths + apart)
     element = hidden_traffic * h / sequence + mixer.element + activation
     experts = _NO_EXPERTS if layer.moe is None else _expert_work(model, layer.moe, degrees, rules)
     filled = gradient_filled = 0.0
     if rules.deterministic:
-        # Libraries make, in forward, results of products, attention and norms, and tensors gathered and scattered over
+        # Libraries make, in forward, results of GEMMs, attention and norms, and tensors gathered and scattered over
         # TP; in backward gradients of all that these came from, the other gathered inputs and weights' gradients.
         tensor = np.where(np.greater(sequence, 1), blocks, 0)
         around = layer.norm_count * h / sequence + tensor * (h + h / tp)
@@ -185,12 +185,12 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
 
 
 def _cast_bytes(rules: TrainingRules) -> float:
-    """What quantizing an input or a gradient moves, bytes an element."""
+    """Traffic of quantizing an input or a gradient, bytes an element."""
     return 0.0 if rules.narrow is None else rules.compute_bytes + 2 * rules.narrow.input_bytes
 
 
 def _weight_cast_bytes(rules: TrainingRules) -> float:
-    """What quantizing a weight anew moves in each direction, bytes an element; 0 where it comes quantized or stays so.
+    """Traffic of quantizing a weight again in each direction, bytes an element; 0 where it comes quantized or stays so.
 
     The largest value of a weight is found by reading it once more.
     """
@@ -201,7 +201,7 @@ def _weight_cast_bytes(rules: TrainingRules) -> float:
 
 
 class _MixerWork(NamedTuple):
-    """A mixer's work a token on one rank: elements its products move, those of them that come in, FLOPs and scores of
+    """A mixer's work a token on one rank: elements its GEMMs move, those of them that come in, FLOPs and scores of
     its core, bytes element by element, bytes over scores forward and backward."""
 
     product_traffic: Any
@@ -250,29 +250,29 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
 
 
 _SCORE_BYTES = 2 + (2 + 2) + 2
-"""What a score of 16 bits moves where no flash kernel is used: written by the product of queries and keys, read and
-written by the softmax, read by the product with the values. Counted by torch's own operations in a test."""
+"""Traffic of a score of 16 bits without a flash kernel: written by the GEMM of queries and keys, read and written by
+the softmax, read by the GEMM with the values. Counted by torch's own operations in a test."""
 
 _READ_MASK = 1
-"""What transformer engine's softmax reads beside a score: its kernel that needs no mask is switched off
+"""Traffic of transformer engine's softmax beside a score: its kernel that needs no mask is switched off
 (TransformerEngine d0067d0 transformer_engine/pytorch/attention/dot_product_attention/softmax.py:345-351,
 `forward_fused_softmax`)."""
 
 _GRADIENT_SCORE_BYTES = 2 + 2 + (2 + 2 + 2) + 2 + 2
-"""The same in backward: the gradient written by the product with the values, probabilities read for the values'
+"""The same in backward: the gradient written by the GEMM with the values, probabilities read for the values'
 gradient, both read and the scores' gradient written by the softmax, that read for queries and for keys. Counted in the
 same test."""
 
 _DROPPED_BYTES = 2 + 2 + 1
-"""What dropout on a score moves, either way: the score read and written, its mask written or read."""
+"""Traffic of dropout on a score, either way: the score read and written, its mask written or read."""
 
 _ENGINE_MASK = 4 + (4 + 4) + (4 + 4) + (4 + 1) + (4 + 1) + (1 + 1) + (1 + 1 + 1) + (1 + 1) + 1
-"""What an element of the mask moves that transformer engine makes anew in every layer where it multiplies queries and
-keys apart: differences of positions, two bounds, two comparisons, what joins them, and read (the same folder,
-utils.py:1835-1863, `get_full_mask`). torch's own operations are counted in a test."""
+"""Traffic of an element of the mask that transformer engine makes again in every layer without a flash kernel:
+differences of positions, two bounds, two comparisons, what joins them, and read (the same folder, utils.py:1835-1863,
+`get_full_mask`). torch's own operations are counted in a test."""
 
 _MASK_BYTES = 1 + 2 + (1 + 4) + (1 + 4 + 4) + (4 + 1)
-"""What an element of a window's mask moves: ones, the lower triangle of them, the whole mask cast to fp32, one chosen
+"""Traffic of an element of a window's mask: ones, the lower triangle of them, the whole mask cast to fp32, one chosen
 of it and a number, that cast to bool (MindSpeed-LLM 1.0.RC3 modellink/core/transformer/transformer_layer.py:97-100).
 torch's own operations are counted in a test."""
 
@@ -293,7 +293,7 @@ and what arrives, and both numbers again (MindSpeed-LLM 1.0.RC3 modellink/core/m
 Counted in the same test."""
 
 _APART_ROTATION = 10
-"""Elements that a rotation of single operations moves beyond the two of one kernel, for each that it turns.
+"""Elements that a rotation of single operations moves beyond the two of one kernel, for each that it rotates.
 
 Megatron-LM d98e8a64 megatron/core/models/common/embeddings/rope_utils.py:75-161: times the cosines (2), half of it
 negated (1), halves joined (2), times the sines (2), sum (3), joined with what is not turned (2).
@@ -301,7 +301,7 @@ negated (1), halves joined (2), times the sines (2), sum (3), joined with what i
 
 
 def _rotated(attention: AttentionSpec, q: Any, k: Any, tp: Any) -> Any:
-    """Elements a token of queries and keys that turn on one rank."""
+    """Elements a token of queries and keys that are rotated on one rank."""
     mla = attention.latent
     return q + k if mla is None else (attention.n_heads / tp + 1) * mla.qk_rope_head_dim
 
@@ -340,7 +340,8 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
 
 
 def slice_passes(experts: Any) -> tuple[Any, Any]:
-    """How often every element of the experts' rows is read or written around their products, forward and backward.
+    """Number of times that every element of the experts' rows is read or written around their GEMMs, forward and
+    backward.
 
     Megatron-LM core_v0.8.0 megatron/core/transformer/moe/experts.py `SequentialMLP`: every expert multiplies a slice of
     the rows and writes its result into a slice of zeros. In backward each of both slices costs a pass over all rows:
@@ -377,7 +378,7 @@ def mtp_projection_weights(model: ModelSpec, degrees: Degrees) -> Any:
 
 
 def head_work(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> HeadWork:
-    """Work of the final norm, the head's product and the loss, once more for every MTP module's head."""
+    """Work of the final norm, the head's GEMM and the loss, once more for every MTP module's head."""
     tokens = micro_batch_tokens(degrees, rules)
     times = 1 + model.mtp_layers
     vocab, h, b = model.vocab / vocabulary_ways(model, degrees, rules), model.hidden, rules.compute_bytes
@@ -413,7 +414,7 @@ def model_flops(model: ModelSpec, seq_length: int, *, causal: bool = False) -> f
 
 
 def _core_flops(layer: LayerSpec, seq_length: int, causal: bool) -> float:
-    """FLOPs a token of what mixes a layer's tokens, projections left out, forward."""
+    """FLOPs a token of a layer's mixer without projections, forward."""
     if layer.attention is None:
         recurrent = layer.recurrent
         return 0.0 if recurrent is None else float(scan_flops(recurrent, Strategy(1, 1, 1)))

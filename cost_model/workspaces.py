@@ -17,7 +17,7 @@ and where the job is deterministic (Megatron-LM d98e8a64 megatron/training/deter
 
 _TE_MIB, _TE_WIDE_MIB, _TE_STREAMS = 4.0, 32.0, 4
 """TransformerEngine d0067d0 transformer_engine/pytorch/cpp_extensions/gemm.py:40 (wide from Hopper on): one, and one
-more a stream of its grouped products (transformer_engine/common/util/multi_stream.cpp, ``num_compute_streams``)."""
+more a stream of its grouped GEMMs (transformer_engine/common/util/multi_stream.cpp, ``num_compute_streams``)."""
 
 
 def workspaces_mib(model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -> float:
@@ -35,5 +35,5 @@ def workspaces_mib(model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -
 
 
 def allocated_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -> float:
-    """What torch calls the peak of allocated memory on a stage: no context and no communication buffers, MiB."""
+    """torch's peak of allocated memory on a stage: no context and no communication buffers, MiB."""
     return stage.total - stage.overhead + workspaces_mib(model, rules, device)

@@ -103,7 +103,7 @@ def deal_kinds(
 
 
 def even_sizes(layers: int, chunks: int) -> list[int]:
-    """Layers of every chunk in model order, spread evenly; the rest go to the chunks before the last, which has the
+    """Layers of every chunk in model order, spread evenly; the rest go to chunks before the last, which has the
     head."""
     base, left = divmod(layers, chunks)
     return [base + (chunks - 1 - left <= position < chunks - 1) for position in range(chunks)]
