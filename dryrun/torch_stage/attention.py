@@ -1,4 +1,4 @@
-"""Attention cores: the flash kernel, and the one made of products, softmax and dropout."""
+"""Attention cores: the flash kernel, and the one made of GEMMs, softmax and dropout."""
 
 from __future__ import annotations
 
@@ -144,9 +144,9 @@ class Dropout(torch.autograd.Function):
 
 
 def unfused_attention(q: Tensor, k: Tensor, v: Tensor, rate: float) -> Tensor:
-    """Attention by batched products: keeps q, k, v, the probabilities and, with dropout, mask and result.
+    """Attention by batched GEMMs: keeps q, k, v, the probabilities and, with dropout, mask and result.
 
-    Keys and values of grouped heads are repeated first, as batched products need them.
+    Keys and values of grouped heads are repeated first, as batched GEMMs need them.
     """
     s, b, heads, d = q.shape
     if k.shape[2] != heads:

@@ -57,7 +57,7 @@ class OutputGate(torch.autograd.Function):
 
 
 class GroupLinear(torch.autograd.Function):
-    """One product a group of features: x [n, g·i] with weights [g, o, i] to [n, g·o]. Saves x."""
+    """One GEMM a group of features: x [n, g·i] with weights [g, o, i] to [n, g·o]. Saves x."""
 
     @staticmethod
     @fused
@@ -85,7 +85,7 @@ def _group_weight_gradient(x: Tensor, dy: Tensor, groups: int) -> Tensor:
 
 
 class _AttentionBase:
-    """What the two kinds of attention share: the core, the gate and the output projection.
+    """Common parts of the two kinds of attention: the core, the gate and the output projection.
 
     A window and a sink change values and no size but the sink's own, so the core leaves them out; an indexer is its
     weights alone.
@@ -153,8 +153,8 @@ class _AttentionBase:
 class Attention(_AttentionBase):
     """Multi-head and grouped-query attention.
 
-    Where one product gives Q, K, V and the gate, values stay views of it, and it stays alive beside the rotated
-    queries and keys (`ActivationRules.joined_qkv`); queries of low rank come from products of their own.
+    Where one GEMM gives Q, K, V and the gate, values stay views of its result, and it stays alive beside the rotated
+    queries and keys (`ActivationRules.joined_qkv`); queries of low rank come from separate GEMMs.
     """
 
     def __init__(self, site: Site, queue: GradientQueue, attention: AttentionSpec) -> None:
@@ -184,7 +184,7 @@ class Attention(_AttentionBase):
             self.qk_norms = [NormLayer(site, size, shared) for _ in range(2)]
 
     def _biased(self, rows: tuple[int, ...]) -> tuple[int, ...]:
-        """Elements of each product's bias, up to which it is added; the gate has none."""
+        """Elements of each GEMM's bias, up to which it is added; the gate has none."""
         if not self.attention.gate:
             return rows
         return (rows[0] - self.gate_width,) if len(rows) == 1 else rows[:-1]
@@ -212,7 +212,7 @@ class Attention(_AttentionBase):
         del products
         gate = parts.pop() if self.attention.gate else None
         if gate is not None and self.kv_heads > 1:
-            # The groups of heads lie apart in a joined product: a gate in the order of the heads is a copy.
+            # The groups of heads are separate in a joined GEMM's result: a gate in the order of the heads is a copy.
             gate = gate.contiguous()
         counts = (self.heads, self.kv_heads, self.kv_heads)
         q, *others = (self._by_head(part, heads) for part, heads in zip(parts, counts, strict=False))

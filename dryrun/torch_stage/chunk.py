@@ -58,7 +58,7 @@ class StageChunk:
     embedding : Embedding or None
         Of the model's first chunk; and of the last one, for its prediction modules.
     first, last : bool
-        Whether the chunk begins or ends the model.
+        The chunk begins or ends the model.
     tied : bool
         The head reads the table of `embedding`, which lies on the same stage.
     """

@@ -79,7 +79,7 @@ class LiveCounter(TorchDispatchMode):
 
     @contextmanager
     def category(self, name: str) -> Iterator[None]:
-        """What is made inside belongs to a category."""
+        """Charge what is made inside to a category."""
         before, self._category = self._category, name
         try:
             yield
@@ -179,7 +179,7 @@ class LiveCounter(TorchDispatchMode):
             self._change(storage.category, -storage.size)
 
     def _keep_peak(self) -> None:
-        # The breakdown is copied only when the peak is about to be left.
+        # The breakdown is copied only when memory is about to fall below the peak.
         if self._stale and self.total == self.peak:
             self._peak_live = {name: size for name, size in self.live.items() if size}
             self._stale = False
@@ -202,7 +202,7 @@ class Charged(torch.autograd.Function):
     Parameters
     ----------
     forward_category, backward_category : str
-        What is charged from here on in either direction.
+        Category to charge from here on in either direction.
     """
 
     @staticmethod
@@ -224,7 +224,7 @@ def _switch(category: str) -> None:
 
 
 def only_shapes(x: torch.Tensor) -> bool:
-    """Whether a kernel may leave out its arithmetic: no values to compute, and nobody counts its inside."""
+    """Return whether a kernel may omit its arithmetic: no values to compute, and nobody counts its inside."""
     counter = active_counter()
     return isinstance(x, FakeTensor) and counter is not None and not counter.see_kernels
 

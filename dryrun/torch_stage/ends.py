@@ -1,4 +1,4 @@
-"""The model's two ends: embedding, and head with loss; and the multi-token-prediction modules before the head."""
+"""Embedding, head with loss, and the multi-token-prediction modules before the head."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Lookup(torch.autograd.Function):
 @fused
 def _looked_up(tokens: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
     if weight.tensor is None:
-        # Read from the fp32 table of the optimizer's share: only the rows are made.
+        # Read from the optimizer's fp32 table: only the rows are made.
         return torch.empty((len(tokens), weight.shape[1]), dtype=dtype, device=tokens.device)
     # Rows that other ranks hold are zeros here; which ones they are does not matter to memory.
     return weight.tensor[tokens % weight.shape[0]].to(dtype)
@@ -66,7 +66,7 @@ class Embedding:
     Parameters
     ----------
     whole : bool
-        Whether what else stands before the layers (`ModelSpec.extra_parameters`) is held with it; not so beside the
+        It includes what else stands before the layers (`ModelSpec.extra_parameters`); not so beside the
         prediction modules of a stage that does not begin the model.
     """
 
@@ -234,12 +234,12 @@ _CAP = 30.0
 
 
 class Head:
-    """Final norm, product with the vocabulary, and loss; the loss's own logits live while it is computed.
+    """Final norm, GEMM with the vocabulary, and loss; the loss's own logits live while it is computed.
 
     Parameters
     ----------
     table : Weight, optional
-        The embedding's table where head and embedding share one.
+        The embedding's table where head and embedding are tied.
     """
 
     def __init__(self, site: Site, queue: GradientQueue, table: Weight | None = None) -> None:
@@ -252,7 +252,7 @@ class Head:
         self.logits: list[Tensor] = []
 
     def weights(self) -> list[Weight]:
-        """Every weight of the head, a shared one left out."""
+        """Every weight of the head, without a tied one."""
         return self.norm.weights() if self.tied else [*self.norm.weights(), self.table]
 
     def loss(
@@ -317,7 +317,7 @@ class PredictionModule:
         self.layers = [TransformerLayer(site, queue, layer, mode) for layer in site.model.mtp_module()]
 
     def weights(self) -> list[Weight]:
-        """Every weight of the module, embedding and head left out."""
+        """Every weight of the module, without embedding and head."""
         layers = [weight for layer in self.layers for weight in layer.weights()]
         return [*(w for norm in self.norms for w in norm.weights()), self.projection, *layers]
 

@@ -1,7 +1,7 @@
-"""Mixture-of-experts kernels and block: router, permutation, exchange over EP, grouped products.
+"""Mixture-of-experts kernels and block: router, permutation, exchange over EP, grouped GEMMs.
 
-Which expert a token goes to can't be known without data, so tokens are spread evenly and the busiest
-rank receives capacity or imbalance times its even share, as `cost_model.activations.routed_slots` says.
+Which expert a token goes to can't be known without data, so tokens are spread evenly and the busiest rank receives
+capacity or imbalance times the even number, as `cost_model.activations.routed_slots` says.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _exchanged(x: Tensor, rows: int) -> Tensor:
 
 
 class GroupedLinear(torch.autograd.Function):
-    """One product an expert over its own rows: x [n, i] with weights [e, o, i], rows spread evenly. Saves x.
+    """One GEMM an expert over its own rows: x [n, i] with weights [e, o, i], rows spread evenly. Saves x.
 
     A bias [e, o] is added in place.
     """
@@ -141,9 +141,9 @@ def _flat(x: Tensor, rows: int) -> Tensor:
 
 
 class JoinedSwiGLU(torch.autograd.Function):
-    """The activation of unfused experts: the joined product is split into copies of gate and up.
+    """The activation of unfused experts: the joined GEMM's result is split into copies of gate and up.
 
-    Saves the joined product and both copies.
+    Saves the joined result and both copies.
     """
 
     @staticmethod
@@ -178,8 +178,8 @@ def _latent_projections(site: Site, latent: int | None) -> list[Weight]:
 class Experts:
     """Router, routed experts and shared experts; [n, h] of the residual stream's tokens to the same shape.
 
-    Kept for backward: the router's scores (fp32) and choices, and, a slot, the expert's input, its joined
-    product and the activation. The copies that leave for other ranks and come back live for a moment.
+    Kept for backward: the router's scores (fp32) and choices, and, a slot, the expert's input, its joined GEMM's result
+    and the activation. The copies that leave for other ranks and come back live for a moment.
     """
 
     def __init__(self, site: Site, queue: GradientQueue, moe: MoeSpec) -> None:
@@ -202,7 +202,8 @@ class Experts:
         shared = moe.shared_width
         self.shared = Mlp(site, queue, MlpSpec(shared, moe.gated)) if shared else None
         factor = site.rules.capacity_factor if site.rules.capacity_factor is not None else site.rules.imbalance
-        # Split experts see the tokens of every rank that shares them: gathered before the block, or slot by slot.
+        # Split experts see the tokens of every rank that they are split over: gathered before the block, or slot by
+        # slot.
         self.gathers = site.framework.activations.saves_gathered_inputs and site.shard_ways > 1
         routed = site.tokens if self.gathers and not site.rules.whole_experts else site.shard_tokens
         self.sent = routed * moe.top_k
@@ -224,7 +225,7 @@ class Experts:
     def _on_gathered(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
         """Router and shared experts work on every token of the TP group, and save them.
 
-        Whole experts take this rank's share of the slots; split ones take all, and their results are partial.
+        Whole experts take this rank's part of the slots; split ones take all, and their results are partial.
         """
         probability, index = self._route(x)
         y = self._routed(x, probability[: self.sent], index[: self.sent], again, given_up)
@@ -277,7 +278,7 @@ class Experts:
         return self._projected(y, 1) if self.latents else y
 
     def _projected(self, x: Tensor, place: int) -> Tensor:
-        """Tokens at the experts' width, or back at the model's; where TP splits the product, gathered and resharded."""
+        """Tokens at the experts' width, or back at the model's; where TP splits the GEMM, gathered and resharded."""
         assert self.moe.latent is not None
         weight, width = self.latents[place], (self.moe.latent, self.site.model.hidden)[place]
         if weight.shape[0] == width:

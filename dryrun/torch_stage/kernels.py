@@ -1,9 +1,9 @@
 """Dense kernels, one autograd function each: what it saves for backward, and what it holds for a moment.
 
-Activations are [tokens, features], tokens in the order (position, sample); under sequence parallelism
-the residual stream is a 1/TP share of them. There is no process group: a gather makes a tensor of the
-gathered size, a scatter one of the scattered size. The arithmetic is real, so that on real tensors
-without parallelism gradients can be compared with an ordinary implementation's.
+Activations are [tokens, features], tokens in the order (position, sample); under sequence parallelism the residual
+stream is 1/TP of them. There is no process group: a gather makes a tensor of the gathered size, a scatter one of the
+scattered size. The arithmetic is real, so that on real tensors without parallelism gradients can be compared with an
+ordinary implementation's.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _EPSILON = 1e-5
 
 
 class GradientQueue:
-    """Weight gradients of matrix products: made at once, or kept for a task of their own (zero bubble).
+    """Weight gradients of GEMMs: made at once, or kept for a task of their own (zero bubble).
 
-    A postponed one keeps the product's input and the gradient of its output alive. `saved` stands while a block runs
+    A postponed one keeps the GEMM's input and the gradient of its output alive. `saved` stands while a block runs
     that is recomputed but for some operators' results.
     """
 
@@ -44,7 +44,7 @@ class GradientQueue:
             weight.add_gradient(make)
 
     def take(self) -> list[tuple[Weight, Callable[[], Tensor]]]:
-        """What waits; the queue is empty afterwards."""
+        """The waiting ones; the queue is empty afterwards."""
         waiting, self.waiting = self.waiting, []
         return waiting
 
@@ -99,9 +99,9 @@ class Reshard(torch.autograd.Function):
 
 
 def gathered_once(x: Tensor, ways: int, site: Site) -> tuple[Tensor, int]:
-    """A block's input as its products take it, and the ways in which they gather it themselves.
+    """A block's input as its GEMMs take it, and the ways in which they gather it themselves.
 
-    Under `ActivationRules.saves_gathered_inputs` the input is gathered once, before the products, which then save it
+    Under `ActivationRules.saves_gathered_inputs` the input is gathered once, before the GEMMs, which then save it
     whole.
 
     Parameters
@@ -120,11 +120,10 @@ def _product(x: Tensor, weight: Weight, gather: int) -> Tensor:
 class Linear(torch.autograd.Function):
     """y = x·Wᵀ, split over TP by columns or rows.
 
-    Saves its input (the share of it, under sequence parallelism; in its own type where that has fewer than 16 bits)
-    and no weight. `kept_elsewhere`: something else keeps the input too. Column-parallel: the
-    gathered input lives during the product, and again in backward beside the gradient to be
-    scattered. Row-parallel: the product before its reduce-scatter, and in backward the gathered
-    gradient. `gather` and `scatter` are the ways, 1 for none.
+    Saves its input (its shard, under sequence parallelism; in its own type where that has fewer than 16 bits)
+    and no weight. `kept_elsewhere`: something else keeps the input too. Column-parallel: the gathered input lives
+    during the GEMM, and again in backward beside the gradient to be scattered. Row-parallel: the GEMM's result before
+    its reduce-scatter, and in backward the gathered gradient. `gather` and `scatter` are the ways, 1 for none.
     """
 
     @staticmethod
@@ -160,12 +159,12 @@ class Linear(torch.autograd.Function):
 def _weight_gradient(
     dy: Tensor, kept: tuple[Tensor | None, Tensor], weight: Weight, shape: tuple[int, ...], gather: int
 ) -> Tensor:
-    """Of a product; what is kept of dy and of the input, in their narrow types, lives until it is made."""
+    """Of a GEMM; what is kept of dy and of the input, in their narrow types, lives until it is made."""
     return dy.t() @ weight.restored(kept[1], shape, gather)
 
 
 class Bias(torch.autograd.Function):
-    """Adds a vector in place to the product's first columns, as a matrix product's epilogue does. Saves nothing."""
+    """Adds a vector in place to the first columns of a GEMM's result, as a GEMM's epilogue does. Saves nothing."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Weight) -> Tensor:

@@ -67,9 +67,9 @@ class RecomputedGroup:
 class TransformerLayer:
     """A mixer, and MLP or experts or both, with their norms around a residual stream [tokens, hidden] of one rank.
 
-    Every part stands behind a norm of its own as far as they go round (`LayerSpec.norm_count`); MLP and experts side
-    by side share the last one, and a single norm serves a layer whose mixer and MLP run side by side. What norms are
-    left stand behind the mixer and behind the rest.
+    Every part has its own norm in front, as far as there are enough (`LayerSpec.norm_count`); parallel MLP and
+    experts have the last one in common, and a single norm serves a layer whose mixer and MLP run side by side.
+    Remaining norms stand behind the mixer and behind the rest.
 
     Parameters
     ----------

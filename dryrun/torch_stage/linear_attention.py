@@ -27,7 +27,7 @@ from taylor.register.layers import LinearAttentionSpec
 
 
 class _LinearBase:
-    """What all of them share: sizes, output projection, gathered input."""
+    """Common parts of all of them: sizes, output projection, gathered input."""
 
     def __init__(self, site: Site, queue: GradientQueue, linear: LinearAttentionSpec) -> None:
         self.site, self.queue = site, queue
@@ -106,8 +106,8 @@ def _for_every_head(x: Tensor, times: int, size: int) -> Tensor:
 class KimiDeltaAttention(_LinearBase):
     """Kimi delta attention (Kimi Team 2025, arXiv:2510.26692): fla/layers/kda.py, heads split over TP.
 
-    Queries, keys and values have products and convolutions of their own; decays by channel and the gate come from
-    products of low rank, whose first halves every rank holds whole.
+    Queries, keys and values have separate GEMMs and convolutions; decays by channel and the gate come from GEMMs of low
+    rank, whose first halves every rank holds whole.
     """
 
     def __init__(self, site: Site, queue: GradientQueue, linear: LinearAttentionSpec) -> None:
@@ -151,7 +151,7 @@ class KimiDeltaAttention(_LinearBase):
         return self._left(gated)
 
     def _low_rank(self, x: Tensor, down: Weight | None, up: Weight, ways: int) -> Tensor:
-        """A product in two halves, or whole where there is no first one."""
+        """A GEMM in two halves, or whole where there is no first one."""
         return Linear.apply(x if down is None else Linear.apply(x, down, self.queue), up, self.queue, ways)
 
 
@@ -159,7 +159,7 @@ class LightningAttention(_LinearBase):
     """Lightning attention (Qin et al. 2024, arXiv:2401.04658) as MiniMax's models have it.
 
     huggingface/transformers 008e5743 src/transformers/models/minimax/modular_minimax.py, ``MiniMaxLightningAttention``:
-    one product for queries, keys and values with a SiLU behind it, a norm over the context, a gate. The scan is
+    one GEMM for queries, keys and values with a SiLU behind it, a norm over the context, a gate. The scan is
     flash-linear-attention's, which takes copies in its own layout.
     """
 

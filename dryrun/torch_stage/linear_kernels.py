@@ -1,8 +1,8 @@
 """Kernels of linear attention: short convolution, norms, gates and the chunked scans of flash-linear-attention.
 
-A scan's arithmetic is left out, its tensors are not: every buffer that outlives one of its device kernels is made and
-dropped where the scan makes and drops it (fla-org/flash-linear-attention bc3b101d). What has one value a head and lives
-within a scan is left out.
+A scan's arithmetic is omitted, its tensors are not: every buffer that outlives one of its device kernels is made and
+dropped where the scan makes and drops it (fla-org/flash-linear-attention bc3b101d). Tensors of one value a head within
+a scan are omitted.
 """
 
 from __future__ import annotations

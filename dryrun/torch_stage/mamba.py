@@ -1,8 +1,8 @@
 """Mamba mixers: projection, the kernel of convolution and scan, gated norm, output projection.
 
-A kernel's arithmetic is left out, its tensors are not: every buffer of a scan that outlives one of its device kernels
-is made and dropped where the scan makes and drops it. What has one value a head and lives within a scan is left out,
-and with several samples the copies that turn [position, sample] around.
+A kernel's arithmetic is omitted, its tensors are not: every buffer of a scan that outlives one of its device kernels
+is made and dropped where the scan makes and drops it. Omitted are tensors of one value a head within a scan, and with
+several samples the copies that transpose [position, sample].
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def add_shapeless(weights: list[Weight], like: Tensor) -> None:
 
 @dataclass(frozen=True)
 class Mamba2Sizes:
-    """One rank's share of a Mamba-2 mixer, elements."""
+    """One rank's part of a Mamba-2 mixer, elements."""
 
     inner: int
     heads: int
@@ -108,7 +108,7 @@ class Mamba2Scan(torch.autograd.Function):
         dstates = empty(projected, sizes.states(n), dtype=wide)
         narrow = [empty(projected, sizes.states(n)) for _ in range(2)]
         del states, dstates
-        # Of B, of C and of their products, each summed over the programs that share a group's heads into a new one.
+        # Of B, of C and of their products, each summed over the programs of a group's heads into a new one.
         sums = [_summed(empty(projected, n, sizes.groups * sizes.state, dtype=wide)) for _ in range(2)]
         sums.append(_summed(empty(projected, sizes.products(n), dtype=wide)))
         del sums, narrow, before_gate, products, times
@@ -190,8 +190,8 @@ class Mamba2:
 class Mamba1Inner(torch.autograd.Function):
     """Everything of a Mamba-1 mixer behind its first projection [n, 2·inner] in one function, to [n, hidden].
 
-    Saves the projection, the small product, B and C as the scan takes them, its result before the gate and its states
-    at every `SELECTIVE_CHUNK`; convolution and time steps are made again (state-spaces/mamba e9594ce1
+    Saves the projection, the small GEMM's result, B and C as the scan takes them, its result before the gate and its
+    states at every `SELECTIVE_CHUNK`; convolution and time steps are made again (state-spaces/mamba e9594ce1
     mamba_ssm/ops/selective_scan_interface.py:186 and :285, ``MambaInnerFn`` at its ``checkpoint_lvl`` 1;
     csrc/selective_scan/selective_scan.cpp: gradients of B and C are fp32).
     """

@@ -26,7 +26,7 @@ from taylor.register.layers import MlpSpec
 
 
 class RebuiltLinear(torch.autograd.Function):
-    """A row-parallel product whose input, an activation function's result, is rebuilt in backward.
+    """A row-parallel GEMM whose input, an activation function's result, is rebuilt in backward.
 
     Saves the function's inputs alone (MindSpeed's ``--recompute-activation-function``, MindFormers' selective one).
     """
@@ -73,7 +73,7 @@ def _gelu(x: Tensor) -> Tensor:
 class Mlp:
     """[n, h] of the residual stream's tokens to the same shape.
 
-    Gated: one joined product and a fused SwiGLU, or gate and up apart, with SiLU and product as operators
+    Gated: one joined GEMM and a fused SwiGLU, or gate and up separately, with SiLU and multiplication as operators
     (`ActivationRules.fused_swiglu`).
     """
 

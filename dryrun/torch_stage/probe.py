@@ -1,4 +1,4 @@
-"""One layer alone: what it keeps for backward and what it needs for a moment, to hold beside the closed forms."""
+"""One layer alone: memory kept for backward and needed for a moment, to compare with the analytical model."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class LayerMemory:
     Parameters
     ----------
     kept : int
-        Alive between forward and backward, the layer's input included and its output left out.
+        Alive between forward and backward, with the layer's input and without its output.
     forward, backward : int
         Most that was alive at once during forward, and during backward, beyond `kept` at its end (forward)
-        or its beginning (backward), the output or its gradient left out.
+        or its beginning (backward), without the output or its gradient.
     """
 
     kept: int

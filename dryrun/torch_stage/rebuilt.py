@@ -1,4 +1,4 @@
-"""What selective recompute leaves out: outputs that are given up and made again, and results that are kept instead."""
+"""Selective recompute: outputs that are dropped and made again, and results that are kept instead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 class SavedResults:
     """Results of the operators that a recomputed block saves: its first run keeps them, its second one takes them.
 
-    Every second dense product is not among them (`cost_model.saved_operators`).
+    Every second dense GEMM is not among them (`cost_model.saved_operators`).
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class SavedResults:
         return made
 
     def product(self, make: Callable[[], Tensor]) -> Tensor:
-        """The result of a dense product: the first is saved, the second made again, and so on."""
+        """The result of a dense GEMM: the first is saved, the second made again, and so on."""
         self._products += 1
         return self.kept(make) if self._products % 2 else make()
 
@@ -111,7 +111,7 @@ class GivenUpOutputs:
 
     @contextmanager
     def saving(self) -> Iterator[None]:
-        """Where the layer's operators run forward."""
+        """Region in which the layer's operators run forward."""
 
         def pack(tensor: Tensor) -> Any:
             found = self._parts.get(tensor.untyped_storage()._cdata)

@@ -86,7 +86,7 @@ def run_stage(run: DryRun, stage: int, *, whole_step: bool = False, see_kernels:
 
 
 def _most_memory_mib() -> float:
-    """Most host memory that this process held, MiB.
+    """Largest host memory of this process, MiB.
 
     `getrusage` would count what the process was forked from too, before it became another program.
     """
@@ -106,7 +106,7 @@ def settled_plan(run: DryRun) -> PipelinePlan:
 def stage_chunks(
     site: Site, queue: GradientQueue, schedule: Schedule, plan: PipelinePlan, stage: int
 ) -> list[StageChunk]:
-    """The chunks of a stage, interleave by interleave; a tied head shares the first chunk's table on one stage."""
+    """The chunks of a stage, by virtual stage; on one stage a tied head uses the first chunk's table."""
     chunks: list[StageChunk] = []
     embedding = None
     for v in range(schedule.interleaves):

@@ -19,7 +19,7 @@ class ShardedBlock:
     (Zhao et al. 2023, arXiv:2304.11277 §4.3). In a pipeline the framework may keep them from the first
     forward on and add unsharded fp32 gradients until the last micro-batch (`StateRules.whole_in_pipeline`;
     `torch.distributed.pipelining`: ``set_reshard_after_backward(False)``,
-    ``set_requires_gradient_sync(False)``). A job may keep all of them, or the model's ends, without a pipeline too
+    ``set_requires_gradient_sync(False)``). A job may keep all of them, or embedding and head, without a pipeline too
     (`TrainingRules.stay_gathered`, `TrainingRules.whole_ends`).
     """
 

@@ -1,4 +1,4 @@
-"""Sizes of one rank's share of the work, already divided by the parallel degrees."""
+"""Sizes of one rank's part of the work, already divided by the parallel degrees."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def share(count: int, ways: int) -> int:
 
 @dataclass(frozen=True)
 class Site:
-    """What every layer of a stage needs to know of its rank.
+    """Facts of its rank that every layer of a stage needs.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Site:
 
     @property
     def framework(self) -> Framework:
-        """Whose operators run."""
+        """Framework whose operators run."""
         return self.rules.framework
 
     @cached_property
@@ -48,7 +48,7 @@ class Site:
 
     @cached_property
     def tokens(self) -> int:
-        """Tokens of one micro-batch that pass through the matrix products split over TP."""
+        """Tokens of one micro-batch that pass through the GEMMs split over TP."""
         return self.sequence * self.strategy.mbs
 
     @property
@@ -63,7 +63,7 @@ class Site:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Type in which matrix products run."""
+        """Type in which GEMMs run."""
         return torch.float32 if self.rules.compute_bytes >= 4 else torch.bfloat16
 
     @property
@@ -83,5 +83,5 @@ class Site:
 
     @property
     def splits_vocabulary(self) -> bool:
-        """Whether TP splits the vocabulary at all."""
+        """Return whether TP splits the vocabulary."""
         return self.vocabulary < self.model.vocab or self.strategy.tp == 1

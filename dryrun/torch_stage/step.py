@@ -21,7 +21,7 @@ from taylor.pipeline.schedule import BACKWARD, FORWARD
 from taylor.register.model import MTP
 
 FULL_ACTIVATIONS, WAITING_GRADIENTS = 0, 1
-"""What a piece holds of a chunk: everything its backward needs, or what its weight gradients wait for."""
+"""Memory that a piece holds of a chunk: everything its backward needs, or what its weight gradients wait for."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class _Piece:
 
 @dataclass(frozen=True)
 class _Situation:
-    """What the memory around a task depends on.
+    """State that the memory around a task depends on.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class _Situation:
     output_leaves: bool
 
     def covers(self, other: _Situation) -> bool:
-        """Whether nothing is alive around `other` that is not around this one too."""
+        """Return whether all that is alive around `other` is alive around this one too."""
         mine = dict(self.held)
         return (
             self.task == other.task
@@ -90,7 +90,7 @@ def situations(order: Sequence[Task], has_weight_gradients: bool) -> list[_Situa
 
 
 def tasks_worth_running(order: Sequence[Task], has_weight_gradients: bool) -> int:
-    """How many of an order's tasks have to run before no later one can reach a new peak.
+    """Number of an order's tasks to run before no later one can reach a new peak.
 
     Memory grows with every count of a situation, so a task needs no run when an earlier one had a situation
     that covers its own.

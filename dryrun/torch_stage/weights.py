@@ -14,7 +14,7 @@ from taylor.dryrun.torch_stage.counter import LiveCounter, active_counter, fused
 from taylor.dryrun.torch_stage.site import Site
 
 SPLIT, LATENT, REPLICATED, ROUTED = "split", "latent", "replicated", "routed"
-"""How a parameter is divided: the groups of `cost_model.parameters.ParameterGroups`."""
+"""Division of a parameter: the groups of `cost_model.parameters.ParameterGroups`."""
 
 _FP32 = 4
 WEIGHTS, GRADIENTS, OPTIMIZER, BUFFERS = "weights", "gradients", "optimizer", "buffers"
@@ -22,7 +22,7 @@ WEIGHTS, GRADIENTS, OPTIMIZER, BUFFERS = "weights", "gradients", "optimizer", "b
 
 @contextmanager
 def charged(category: str) -> Iterator[None]:
-    """What is made inside belongs to a category, where anyone counts."""
+    """Charge what is made inside to a category, where anyone counts."""
     counter: LiveCounter | None = active_counter()
     if counter is None:
         yield
@@ -43,7 +43,7 @@ class Weight:
     """One parameter on this rank.
 
     Its bytes follow `cost_model.states.group_bytes`: the compute copy where the framework keeps one,
-    the fp32 gradient (or its shard), and the optimizer's share, each a storage of its own.
+    the fp32 gradient (or its shard), and the optimizer's shard, each a separate storage.
 
     Parameters
     ----------
@@ -54,9 +54,9 @@ class Weight:
     copy : bool
         Off: no compute copy beside the fp32 weight (MindFormers' embedding).
     counted : bool
-        Its product is one of those that recompute by operator counts (`cost_model.saved_operators`).
+        Its GEMM is one of those that recompute by operator counts (`cost_model.saved_operators`).
     in_layer : bool
-        Off: a table over the vocabulary, whose product never runs in fewer than 16 bits.
+        Off: a table over the vocabulary, whose GEMM never runs in fewer than 16 bits.
     gathers_gradient : bool
         Its gradient has the rows of all ranks of TP until it is reduced (`StateRules.gathers_embedding_gradient`).
     """
@@ -78,7 +78,7 @@ class Weight:
         whole = ParameterGroups(**{group: count * _ways(site, group)})
         states = group_bytes(whole, site.strategy, site.rules, copy_weights=copy, in_layer=in_layer)
         self.narrow = site.rules.saved_narrow if in_layer and group != REPLICATED else None
-        """Its products run in fewer than 16 bits, from copies of the weight."""
+        """Number format where its GEMMs run in fewer than 16 bits, from copies of the weight."""
         copies = 0.0 if self.narrow is None or site.rules.narrow_weights else count * self.narrow.weight_bytes
         stored = float(states.weights) - copies
         width = self._narrow_width(site.rules.compute_bytes)
@@ -112,7 +112,7 @@ class Weight:
         self.sharded = site.rules.parameter_shard
 
     def make_gradient(self) -> torch.Tensor:
-        """The accumulated gradient, or this rank's share of it; made where the step began without."""
+        """The accumulated gradient, or this rank's shard of it; made where the step began without."""
         if self.main_grad is None:
             with charged(GRADIENTS):
                 self.main_grad = torch.zeros(self.gradient_shape, dtype=self.gradient_type, device=self.site.device)
@@ -123,24 +123,24 @@ class Weight:
         return self.narrow.weight_bytes if self.narrow is not None and self.site.rules.narrow_weights else usual
 
     def make_whole(self) -> None:
-        """Make the weight as products take it."""
+        """Make the weight as GEMMs take it."""
         site, count = self.site, math.prod(self.shape)
         if self.narrow is None or not site.rules.narrow_weights:
             self.tensor = torch.empty(self.shape, dtype=site.dtype, device=site.device)
             return
-        # The copies are all there is; products find the shape and take no memory for it.
+        # The copies are all there is; GEMMs find the shape and take no memory for it.
         self.copies = _bytes(count * self.narrow.weight_bytes, site)
         self.tensor = self._shape_alone(self.shape)
 
     def drop(self) -> None:
-        """Give the whole weight up, where a share of it is stored."""
+        """Drop the whole weight, where a shard of it is stored."""
         if not self.kept:
             self.tensor = None
             if self.site.rules.narrow_weights:
                 self.copies = None
 
     def read(self) -> torch.Tensor:
-        """The weight as a matrix product takes it; made for the moment where no copy is kept."""
+        """The weight as a GEMM takes it; made for the moment where no copy is kept."""
         if self.tensor is not None:
             return self.tensor
         return torch.empty(self.shape, dtype=self.site.dtype, device=self.site.device)
@@ -150,20 +150,20 @@ class Weight:
         return gradient if self.site.rules.gathered().gradient_bytes < _FP32 else gradient.float()
 
     def saved_input(self, x: torch.Tensor, *, kept_elsewhere: bool = False) -> torch.Tensor:
-        """What a product with this weight saves of its input."""
+        """The part of its input that a GEMM with this weight saves."""
         if self.narrow is None or (kept_elsewhere and self.narrow.requantizes):
             return x
         return _bytes(x.numel() * self.narrow.input_bytes, self.site)
 
     def cast_gradient(self, dy: torch.Tensor, ways: int = 1) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """A gradient as products take it, cast before it is gathered so many ways; and its two narrow copies."""
+        """A gradient as GEMMs take it, cast before it is gathered over `ways`; and its two narrow copies."""
         if self.narrow is None:
             return dy, None
         copies = _bytes(2 * ways * dy.numel() * self.narrow.input_bytes, self.site)
         return self._shape_alone((ways * dy.shape[0], *dy.shape[1:])), copies
 
     def restored(self, saved: torch.Tensor, shape: tuple[int, ...], ways: int = 1) -> torch.Tensor:
-        """The input that was saved, gathered, as a product takes it; of a narrow one the shape alone."""
+        """The saved input, gathered, as a GEMM takes it; of a narrow one the shape alone."""
         if saved.shape == shape:
             return saved if ways == 1 else saved.repeat(ways, *[1] * (saved.dim() - 1))
         return self._shape_alone((ways * shape[0], *shape[1:]))
@@ -174,7 +174,7 @@ class Weight:
     def add_gradient(self, make: Callable[[], torch.Tensor]) -> None:
         """Add a micro-batch's gradient, in the shape of the weight.
 
-        Matrix products add to the fp32 gradient as they run (`TrainingRules.adds_in_products`), or make a
+        GEMMs add to the fp32 gradient as they run (`TrainingRules.adds_in_products`), or make a
         gradient first. Under FSDP it stays until the layer's backward is over (`ShardedBlock`).
         """
         if self.fused_accumulation and self.whole_gradient:
