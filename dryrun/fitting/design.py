@@ -86,16 +86,16 @@ def design_runs(
     limit_mib : float
         Stages that should need more are not run: they would end for lack of memory.
     number : int, optional
-        Rows to choose; `RUNS_PER_UNKNOWN` for each unknown when left out.
+        Rows to choose; `RUNS_PER_UNKNOWN` for each unknown when not given.
     known : sequence of Cell
         Measured already: they count, and are not chosen again.
     avoid : sequence of Cell
         Failed already: not chosen again.
     pool : iterable of Cell, optional
-        What to choose from; `POOL` random plans of the job when left out.
+        Cells to choose from; `POOL` random plans of the job when not given.
     goal : float
         A coefficient whose relative standard error is at most this many times a peak's counts no more;
-        when none is left, the choice ends before `number`.
+        when none remains, the choice ends before `number`.
 
     Returns
     -------

@@ -15,7 +15,7 @@ from taylor.dryrun.fitting.linear_memory import Floats, LinearMemory
 from taylor.pipeline.plan import PipelinePlan, as_grid
 
 RANK_TOLERANCE = 1e-9
-"""Singular values below this share of the largest belong to directions that the rows do not determine."""
+"""Singular values below this fraction of the largest belong to directions that the rows do not determine."""
 _ROUNDS = 8
 PRIOR_SPREAD = 0.3
 """Relative standard deviation of a prior's coefficient: how far off the estimate usually is."""
@@ -124,7 +124,7 @@ def fit_memory(memory: LinearMemory, observations: Sequence[Observation], prior:
 
 
 def agree(own: Fit, both: Fit, own_rows: Sequence[Observation]) -> bool:
-    """Whether rows of other jobs follow the same coefficients as the job's own.
+    """Return whether rows of other jobs follow the job's coefficients.
 
     Chow's predictive test (Chow 1960): the squared residuals that come with the new rows, over those
     that the job's own rows leave by themselves, are F-distributed when the coefficients are the same.
@@ -222,7 +222,7 @@ def write_observations(observations: Sequence[Observation], path: Path) -> Path:
 
 
 def read_observations(path: Path) -> list[Observation]:
-    """What `write_observations` kept; nothing when the file is missing or has been changed since."""
+    """Rows of `write_observations`; none when the file is missing or has been changed since."""
     return [
         Observation(
             PipelinePlan(_grids(entry["layers"]), _grids(entry["recompute"])),

@@ -17,8 +17,8 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import ModelSpec
 
 ESTIMATE, SCALED, FITTED = "estimate", "scaled estimate", "fit"
-"""Where the peak of a strategy that was not measured comes from: the closed forms as they are; those times the median
-ratio of all measurements; or its family's measurements."""
+"""Source of the peak of a strategy that was not measured: the analytical model; that times the median ratio of all
+measurements; or its family's measurements."""
 
 FAMILY = ("dp", "tp", "pp", "cp", "sp", "vpp", "mbs", "micro_batches")
 """Dimensions in which two strategies must agree for their memory to lie on one line in 1/EP."""
@@ -31,7 +31,7 @@ class Measurement:
     Parameters
     ----------
     estimate_mib : float or None
-        What the closed forms say of the same stage and plan; None where the plan is not known (replayed
+        Estimate of the analytical model for the same stage and plan; None where the plan is not known (replayed
         logs), and the measured peak then stands for the strategy as it is.
     """
 
@@ -63,7 +63,7 @@ def family_of(strategy: Strategy) -> tuple[int, ...]:
 
 @dataclass
 class CorrectedPeaks:
-    """`PeakEstimate` of the search: the closed forms, corrected by what was measured.
+    """`PeakEstimate` of the search: the analytical model, corrected by measurements.
 
     The expert part of a stage's memory scales with 1/EP, the rest does not, so two measured EP values
     give all others. Measured under the even plan, a family's ratio of measured to estimated memory is
@@ -72,11 +72,11 @@ class CorrectedPeaks:
     Parameters
     ----------
     base : callable
-        The closed forms (`cost_model.memory.best_case_peak_mib`).
+        The analytical model (`cost_model.memory.best_case_peak_mib`).
     mode : str
         Recompute of all layers in the measured plans: ``full`` or ``none``.
     source : str
-        What measured: ``replay``, ``torch``, ….
+        Source of the measurements: ``replay``, ``torch``, ….
     """
 
     base: object
@@ -106,7 +106,7 @@ class CorrectedPeaks:
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Peak MiB [n] of the heaviest stage, and that stage [n]."""
         assert callable(self.base)
-        # No limit is handed on: a lower bound above it, which the closed forms may give, could be corrected below it.
+        # No limit is passed: a lower bound above it, which the analytical model may give, could be corrected below it.
         peak, stage = self.base(model, rules, table, recompute=recompute, device_limit_mib=None, schedule=schedule)
         peak, stage = np.array(peak, dtype=np.float64), np.array(stage, dtype=np.int64)
         known = np.zeros(len(table), dtype=bool)
@@ -121,7 +121,7 @@ class CorrectedPeaks:
         return peak, stage
 
     def sources(self, table: StrategyTable, recompute: str = "best") -> tuple[str, ...]:
-        """Where each strategy's peak comes from [n]: `source` where it was itself measured, else a name above."""
+        """Source of each strategy's peak [n]: `source` where it was itself measured, else a name above."""
         scaled = any(each.estimate_mib for each in self.measurements)
         result = np.full(len(table), SCALED if scaled else ESTIMATE, dtype=object)
         for line, _, ep, these in self._told(table, recompute):
@@ -161,7 +161,7 @@ def plan_to_measure(config: TrainingConfig, strategy: Strategy, mode: str) -> Pi
 
 
 def estimate_of(config: TrainingConfig, strategy: Strategy, plan: PipelinePlan, stage: int) -> float:
-    """The closed forms' peak of one stage of a plan, MiB."""
+    """The analytical model's peak of one stage of a plan, MiB."""
     return stage_breakdown(config.model, strategy, config.rules, plan, config.schedule_for(strategy.vpp))[stage].total
 
 

@@ -32,7 +32,7 @@ class LinearMemory:
     config : TrainingConfig
         Its strategy and schedule settle how many micro-batches are alive.
     modes : sequence of str
-        Recompute modes at hand, ``none`` among them.
+        Available recompute modes, ``none`` among them.
     """
 
     def __init__(self, config: TrainingConfig, modes: Sequence[str] = (NONE, FULL)) -> None:
@@ -108,7 +108,7 @@ class LinearMemory:
     def rows(self, plan: PipelinePlan, values: Floats, stages: Sequence[int] | None = None) -> Floats:
         """One row a stage, float64 [stages asked, unknowns]: row · values = peak, MiB.
 
-        With several interleaves a stage has several worst moments; the one that is worst under
+        With several virtual stages a stage has several worst moments; the one that is worst under
         `values` gives the row. The plan may be a probe's, of another number of stages.
         """
         chosen = range(plan.stages) if stages is None else stages

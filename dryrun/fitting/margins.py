@@ -1,4 +1,4 @@
-"""Which stages a dry-run found over their limits, and how much margin the next solve keeps below them."""
+"""Stages that a dry-run found over their limits, and the next solve's margin below them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taylor.dryrun.interface import OUT_OF_MEMORY, DryRunResult
 from taylor.pipeline.plan import PipelinePlan
 
 BEYOND = 0.02
-"""Share of the limit by which a stage that ran out of memory is taken to be over it, for its peak is unknown."""
+"""Assumed excess of a stage that ran out of memory, as a fraction of the limit, for its peak is unknown."""
 WIDER = 1.5
 """Growth of the margin from one late round to the next."""
 ALL_STAGES_FROM = 2
@@ -20,7 +20,7 @@ ALL_STAGES_FROM = 2
 WIDER_FROM = 3
 """Round from which the margin grows by `WIDER`."""
 LARGEST_MARGIN = 0.5
-"""Share of a limit that its margin takes at most."""
+"""Largest fraction of a limit that its margin takes."""
 
 
 def fitted_peaks(linear: LinearMemory, memory: MemoryProfile) -> Callable[[PipelinePlan], Floats]:
@@ -47,7 +47,7 @@ def stages_over(result: DryRunResult, limits: Floats) -> dict[int, str]:
 
 
 def next_margins(fitted: Floats, result: DryRunResult, limits: Floats, margin: Floats, round_: int) -> Floats:
-    """What to take off each stage's limit in the next solve, MiB [stages]; never less than before.
+    """Margin of each stage's limit in the next solve, MiB [stages]; never less than before.
 
     Parameters
     ----------
@@ -56,9 +56,9 @@ def next_margins(fitted: Floats, result: DryRunResult, limits: Floats, margin: F
     result : DryRunResult
         The dry-run of the last plan.
     margin : float64 [stages]
-        What was taken off so far, MiB.
+        Margins so far, MiB.
     round_ : int
-        How many rounds were run, from 1. From `ALL_STAGES_FROM` on every stage keeps the largest margin, and from
+        Number of rounds run, from 1. From `ALL_STAGES_FROM` on every stage keeps the largest margin, and from
         `WIDER_FROM` on the margins grow, so that the rounds come to an end.
     """
     excess = np.zeros_like(fitted)

@@ -22,11 +22,11 @@ SOLVES = 24
 PATIENCE_S = 60.0
 """Seconds of one round's search."""
 LEAST_GAIN = 0.002
-"""Expected saving, as a share of the step time, below which a plan is not worth its dry-runs."""
+"""Expected saving, as a fraction of the step time, below which a plan is not worth its dry-runs."""
 SAFE = 2.0
 """Standard deviations of scatter that a plan's stages stay below their limits to be all but sure to hold."""
 REACH = 2.0
-"""Standard deviations within which a stage may turn out on either side of its limit."""
+"""Standard deviations within which a stage may be on either side of its limit."""
 _SAME_MIB = 1.5
 
 
@@ -52,16 +52,16 @@ class NearPlan:
 
     @property
     def chance(self) -> float:
-        """How likely it holds."""
+        """Probability that it stays within all limits."""
         return float(np.prod(self.chances))
 
 
 @dataclass
 class StageRecord:
-    """What was measured of a stage's content: the same layers and recompute may come again in another plan.
+    """Measurements of a stage assignment: the same layers and recompute may come again in another plan.
 
     Where the same content gave the same peak in every plan, as a program does that repeats itself, a stage
-    that was over its limit once is not tried again. Where it scatters anew, one excess says little.
+    that was over its limit once is not tried again. Where every run scatters, one excess says little.
     """
 
     linear: LinearMemory
@@ -77,11 +77,11 @@ class StageRecord:
 
     @property
     def anew(self) -> bool:
-        """Whether some content gave different peaks in different plans."""
+        """Return whether a stage assignment gave different peaks in different plans."""
         return any(max(known) - min(known) > _SAME_MIB for known in self.peaks.values())
 
     def chances(self, plan: PipelinePlan, fitted: Floats, limits: Floats, scatter: float) -> Floats:
-        """How likely each stage is within its limit: as it was measured, else by the fit and its scatter."""
+        """Probability that each stage is within its limit: as it was measured, else by the fit and its scatter."""
         anew = self.anew
         chances = np.empty(len(fitted))
         for stage, (peak, limit) in enumerate(zip(fitted.tolist(), limits.tolist(), strict=True)):
@@ -111,8 +111,8 @@ def near_plans(
 ) -> list[NearPlan]:
     """Plans not tried yet, ordered by the step time that each can be expected to save.
 
-    A best-first walk: from the optimum with limits as they are, and with limits that a stage may turn out
-    to keep, to the optima with one stage's limit lowered below what the plan needs there.
+    A best-first search: from the optimum with limits as they are, and with limits that a stage may keep, to the optima
+    with one stage's limit lowered below what the plan needs there.
 
     Parameters
     ----------
@@ -121,11 +121,11 @@ def near_plans(
     fitted : callable
         Plan to fitted peaks, MiB [stages].
     limits : float64 [stages]
-        What dry-runs have to keep within, MiB.
+        Limits for dry-runs, MiB.
     scatter : float
         Relative standard deviation of a peak about the fit.
     to_beat : float
-        Step time of the best plan that held, or that surely holds.
+        Step time of the best plan that was, or surely is, within its limits.
 
     Returns
     -------
@@ -185,7 +185,7 @@ class PlanSearch:
     Parameters
     ----------
     limits : float64 [stages]
-        What dry-runs have to keep within, MiB.
+        Limits for dry-runs, MiB.
     scatter : float
         Relative standard deviation of a peak about the fit.
     solve : callable
@@ -217,7 +217,7 @@ class PlanSearch:
         fitted : callable
             Plan to fitted peaks, MiB [stages].
         best : NearPlan or None
-            The best plan that held so far.
+            The best plan within its limits so far.
         """
         self.tried += [near.plan for near in chosen]
         found = near_plans(

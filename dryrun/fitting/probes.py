@@ -1,6 +1,6 @@
-"""Probes: dry-runs of jobs that share a job's memory coefficients but not its shape.
+"""Probes: dry-runs of jobs with a job's memory coefficients but another shape.
 
-What a stage holds besides its layers, what a layer holds, and what a micro-batch leaves alive in it depend on the
+The memory of a stage outside its layers, of a layer, and of a micro-batch in it depends on the
 model's sizes and on how tensors are split (DP, TP, EP, optimizer), not on how many layers or stages the job has. So
 where peaks scatter, other jobs tell more of the same coefficients: one with 30 dense layers on a stage makes the dense
 layer clear, one of 256 stages keeps 256 micro-batches alive on the first and makes a small activation clear.
@@ -35,8 +35,8 @@ def probe_cells(memory: LinearMemory, most_stages: int, seed: int = 0) -> Iterat
     Returns
     -------
     iterator of Cell
-        None for a job of one stage: it has nothing that a probe could part. None either for a model of unlike layers
-        in an order of its own, since a file cannot state any number of each: its own plans alone are measured.
+        None for a job of one stage: it has nothing that a probe could part. None for a model of unlike layers in a
+        special order too, since a file cannot state any number of each: only the job's plans are measured.
     """
     if memory.stages == 1 or memory.config.model.pattern:
         return
@@ -78,7 +78,7 @@ def job_of(memory: LinearMemory, plan: PipelinePlan) -> TrainingConfig:
 
 
 def is_probe(memory: LinearMemory, plan: PipelinePlan) -> bool:
-    """Whether a plan is another job's than the configuration's."""
+    """Return whether a plan is another job's than the configuration's."""
     return job_of(memory, plan).model != memory.config.model or plan.stages != memory.stages
 
 
