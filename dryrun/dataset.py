@@ -43,7 +43,7 @@ def ensure_dataset(
     Returns
     -------
     Path or None
-        Absolute; None when it is missing and could not be written (the training file's own is used then).
+        Absolute; None when it is missing and could not be written (the training file's path is used then).
     """
     samples = max(SAMPLES, min(samples, LARGEST_BYTES // (4 * (seq_length + 1))))
     target = path.resolve()

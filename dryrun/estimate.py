@@ -1,4 +1,4 @@
-"""The dry-run that runs nothing: the closed forms of the cost model."""
+"""A dry-run without a run: the analytical model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from taylor.register.device import DeviceSpec
 
 
 def estimate_memory(config: TrainingConfig, device: DeviceSpec) -> MemoryProfile:
-    """The memory profile of a configuration's strategy by the closed forms."""
+    """The memory profile of a configuration's strategy by the analytical model."""
     return memory_profile(
         config.model, config.strategy, config.rules, config.memory_limit_mib(device), schedule=config.schedule
     )
 
 
 class EstimateBackend:
-    """Peaks by the closed forms, behind the same interface as real dry-runs."""
+    """Peaks by the analytical model, behind the same interface as real dry-runs."""
 
     name = "estimate"
     exact = True

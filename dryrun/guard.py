@@ -48,7 +48,7 @@ def _signal_group(child: subprocess.Popen[bytes], number: int) -> None:
 
 
 def _end_everything(child: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Ask the group to end, then make it and whatever left it end."""
+    """Ask the group to end, then end it and all that has left it."""
     if child.poll() is None:
         _signal_group(child, signal.SIGTERM)
         until = time.monotonic() + grace_s

@@ -30,7 +30,7 @@ class DryRun:
     plan : PipelinePlan or None
         Layers and recompute; None = an even split, recomputed as the file says.
     stages : tuple of int, optional
-        The stages to run; all when left out.
+        The stages to run; all when not given.
     """
 
     config: TrainingConfig
@@ -65,7 +65,7 @@ class StagePeak:
     cached : bool
         Found from an earlier run.
     memory : StageMemory or None
-        What the peak consists of and how it came about, from backends that see it (``torch``).
+        Parts of the peak and its history, from backends that see them (``torch``).
     """
 
     stage: int
@@ -94,7 +94,7 @@ class DryRunResult:
 
     @property
     def says_nothing(self) -> bool:
-        """Whether every stage failed, and none for want of memory, which would be an answer."""
+        """Return whether every stage failed, and none for want of memory, which would be an answer."""
         return bool(self.stages) and all(
             stage.peak_mib is None and stage.failure != OUT_OF_MEMORY for stage in self.stages
         )

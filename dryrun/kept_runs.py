@@ -44,8 +44,8 @@ class StageJob:
 class KeptRuns:
     """Runs the stages' processes that are not known yet.
 
-    A result found in a job's folder is not run again. Failures are kept too, but only until the work that met
-    them ends in order: a killed search finds them again, while a later call gives them another chance.
+    A result found in a job's folder is not run again. Failures are kept too, but only until their work ends normally: a
+    killed search finds them again, while a later call tries them again.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ class KeptRuns:
     retries : int
         Further attempts after a failure that may pass: a crash, a kill, a time-out.
     executor : concurrent.futures.Executor, optional
-        Where processes are started; this machine when not given.
+        Executor of processes; this machine when not given.
     restore : callable, optional
         Completes a kept peak by what else lies in its folder; None when that is missing, and it is run again.
     """

@@ -1,4 +1,4 @@
-"""How a training file is started for a dry-run: with which program, interpreter and environment."""
+"""Start of a training file for a dry-run: program, interpreter and environment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIMULATION = {
     "ENABLE_LAZY_INLINE_NO_PIPELINE": "1",
     "MS_ALLOC_CONF": "memory_tracker:True",
 }
-"""What makes MindSpore compile and count instead of run; the environment's JSON goes before it."""
+"""Variables that make MindSpore compile and count instead of run; the environment's JSON goes before them."""
 
 CHOOSES_PROGRAM = re.compile(
     rf"{INTERPRETER}|PATH|PYTHON\w*|LD_\w+|DYLD_\w+|BASH_ENV|ENV|IFS|SHELLOPTS|BASHOPTS|GCONV_PATH", re.IGNORECASE
@@ -60,7 +60,7 @@ class Starter:
     tools : Tools
         Python of the children; the launcher's program, where it was found.
     environment : mapping
-        What the environment's JSON says.
+        The environment's JSON.
     """
 
     launcher: Launcher
@@ -84,7 +84,7 @@ class Starter:
         program : Path or None
             The launcher's program or the folder that holds it.
         env_named : bool
-            Whether the user named `env_json`; one that merely lies in the working folder sets no program.
+            The user named `env_json`; one that merely lies in the working folder sets no program.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class Starter:
         )
 
     def fingerprint(self) -> str:
-        """What a result depends on besides file and environment: interpreter, MindSpore, the program's sources."""
+        """Dependences of a result other than file and environment: interpreter, MindSpore, the program's sources."""
         digest = hashlib.sha256()
         for part in (self.tools.interpreter, self.mindspore_version() or "", str(self.tools.register_path)):
             digest.update(part.encode() + b"\0")

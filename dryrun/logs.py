@@ -34,12 +34,12 @@ LINE_WIDTH = 240
 
 @dataclass(frozen=True)
 class LoggedPeak:
-    """What a log says of memory, MiB.
+    """Memory figures of a log, MiB.
 
     Parameters
     ----------
     used_mib : float or None
-        The peak without fragments; the figure that plans are held against.
+        The peak without fragments; the figure that plans are checked against.
     actual_mib : float or None
         The peak with fragments. It may be the smaller one, since the two are taken at different moments.
     """
@@ -110,5 +110,5 @@ def last_lines(path: Path, count: int = LINES_KEPT) -> tuple[str, ...]:
 
 
 def tells_out_of_memory(path: Path) -> bool:
-    """Whether the end of a log says that device memory ran out."""
+    """Return whether the end of a log says that device memory ran out."""
     return any(_OUT_OF_MEMORY.search(line) for line in last_lines(path, 200))

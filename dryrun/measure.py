@@ -61,7 +61,7 @@ def measure_profile(
     Parameters
     ----------
     probes : bool
-        Whether the backend can run other jobs (`dryrun.fitting.probes`) of the same training file.
+        The backend can run other jobs (`dryrun.fitting.probes`) of the same training file.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def measure_profile(
 
 @dataclass
 class _Survey:
-    """What is measured so far, and what to measure next.
+    """Measurements so far, and the next ones.
 
     `own` holds peaks of the job's own stages, `others` those of probes; these are `apart` when they do
     not follow the same coefficients, and then count for nothing.
@@ -146,12 +146,12 @@ class _Survey:
 
     @property
     def sure(self) -> bool:
-        """Whether all coefficients are known."""
+        """Return whether all coefficients are known."""
         return not self.unsure and len(self.believed) >= len(self.memory.unknowns)
 
     @property
     def hopeless(self) -> bool:
-        """Whether nothing ran, for other reasons than the device's memory."""
+        """Return whether nothing ran, for other reasons than the device's memory."""
         return self.fit is None and not self.too_large
 
     def keep(self, observations: Sequence[Observation]) -> None:
@@ -227,7 +227,7 @@ class _Survey:
 
 
 def as_runs(memory: LinearMemory, cells: Sequence[Cell]) -> list[DryRun]:
-    """Runs that measure the cells: those of one plan share a run, hence a file."""
+    """Runs that measure the cells: those of one plan are one run, with one file."""
     stages: dict[int, list[int]] = {}
     plans: dict[int, PipelinePlan] = {}
     for cell in cells:
@@ -241,7 +241,7 @@ def as_runs(memory: LinearMemory, cells: Sequence[Cell]) -> list[DryRun]:
 
 
 def observations_of(results: Sequence[DryRunResult], weight: float = 1.0) -> list[Observation]:
-    """The peaks that runs gave, failures left out."""
+    """The peaks that runs gave, without failures."""
     return [
         Observation(_plan(result), peak.stage, peak.peak_mib, weight)
         for result in results

@@ -43,7 +43,7 @@ class MindsporeBackend:
     retries : int
         Further attempts after a failure that may pass: a crash, a kill, a time-out.
     executor : concurrent.futures.Executor, optional
-        Where processes are started; this machine when not given.
+        Executor of processes; this machine when not given.
     """
 
     starter: Starter
@@ -69,7 +69,7 @@ class MindsporeBackend:
         self._kept.leave(kind, error, trace)
 
     def measure(self, runs: Sequence[DryRun]) -> list[DryRunResult]:
-        """Run what is not known yet; every failure is told once and marked in the results."""
+        """Run what is not known yet; every failure is logged once and marked in the results."""
         found: dict[tuple[int, int], StagePeak] = {}
         jobs: dict[tuple[int, int], StageJob] = {}
         fingerprint = self.starter.fingerprint()

@@ -49,16 +49,16 @@ class ProgramRun:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a program ended.
+    """Result of a program's run.
 
     Parameters
     ----------
     failure : str
         For a reader; empty when it ended with code 0.
     worth_retry : bool
-        Whether trying again may help.
+        Another try may help.
     timed_out : bool
-        Whether its time limit ended it.
+        Its time limit ended it.
     signal : int
         The signal that killed it; 0 when none did.
     """
@@ -134,7 +134,7 @@ def run_programs(
     on_done : callable
         Given a program's index and how it ended, in the order of ending; True runs it again.
     executor : concurrent.futures.Executor, optional
-        Where `run_program` is called; threads of this process when not given.
+        Executor of `run_program`; threads of this process when not given.
 
     Raises
     ------

@@ -36,7 +36,7 @@ class ReplayedLog:
     failure: str
 
     def of(self, strategy: Strategy) -> bool:
-        """Whether the log is of this strategy; a path without degrees is of any."""
+        """Return whether the log is of this strategy; a path without degrees is of any."""
         return all(int(getattr(strategy, name)) == value for name, value in self.degrees.items())
 
     def stage_of(self, strategy: Strategy) -> int | None:

@@ -29,7 +29,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """What a stage-by-stage dry-run tells of one stage.
+    """Figures of one stage from a stage-by-stage dry-run.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class StageMemory:
     seconds : float
         Wall time of the dry-run.
     max_rss_mib : float
-        Most host memory that the process held, MiB.
+        Largest host memory of the process, MiB.
     """
 
     stage: int

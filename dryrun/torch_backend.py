@@ -35,7 +35,7 @@ _MODEL_SOURCES = (
     "dryrun/torch_stage", "dryrun/stage_memory.py", "cost_model", "pipeline", "register/model.py", "register/layers.py",
     "register/pattern.py",
 )  # fmt: skip
-"""What a stage's figures depend on, below `_ROOT`: a change in it makes kept results void."""
+"""Sources that a stage's figures depend on, below `_ROOT`: a change in them makes kept results void."""
 _FORMAT = 1
 
 
@@ -55,7 +55,7 @@ class TorchBackend:
     retries : int
         Further attempts after a failure that may pass: a kill, a time-out.
     executor : concurrent.futures.Executor, optional
-        Where processes are started; this machine when not given.
+        Executor of processes; this machine when not given.
     module : str
         Gives `run_stage`; the tests put a stand-in here.
     """
@@ -84,7 +84,7 @@ class TorchBackend:
         self._kept.leave(kind, error, trace)
 
     def measure(self, runs: Sequence[DryRun]) -> list[DryRunResult]:
-        """Run what is not known yet; every reason for a failure is told once, and marked in the results."""
+        """Run what is not known yet; every reason for a failure is logged once, and marked in the results."""
         found: dict[tuple[int, int], StagePeak] = {}
         jobs: dict[tuple[int, int], StageJob] = {}
         for index, run in enumerate(runs):
@@ -146,7 +146,7 @@ class TorchBackend:
 
 
 def _tell_failures(results: Sequence[DryRunResult]) -> None:
-    """A line for every reason; one fault of a configuration would else be told by each of its stages."""
+    """A line for every reason; else each stage would report the same fault of a configuration."""
     failed = [result for result in results if result.failures]
     for reason in dict.fromkeys(peak.failure for result in failed for peak in result.failures):
         of_it = [result for result in failed if any(peak.failure == reason for peak in result.failures)]

@@ -28,7 +28,7 @@ HOST_LIMIT_BYTES = 8 << 30
 
 @dataclass(frozen=True)
 class StageTask:
-    """What the child is asked: one stage of a run, by the `run_stage` of a module."""
+    """Request to the child: one stage of a run, by the `run_stage` of a module."""
 
     module: str
     run: DryRun
@@ -37,7 +37,7 @@ class StageTask:
 
 @dataclass(frozen=True)
 class StageAnswer:
-    """What the child found, or why it found nothing."""
+    """The child's result, or the reason for none."""
 
     memory: StageMemory | None = None
     failure: str = ""
