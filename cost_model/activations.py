@@ -8,7 +8,7 @@ k, the up-projected K/V and the context.
 
 Selective recompute takes away what its parts (`TrainingRules.recomputed_parts`) make again; under
 `UNSAVED_OPERATORS` it leaves `saved_operators` alone. Where a part is checkpointed its input stays; Megatron's
-``CheckpointWithoutOutput`` (core 0.13 and later, megatron/core/tensor_parallel/random.py) gives up the output of norms,
+``CheckpointWithoutOutput`` (core 0.13 and later, megatron/core/tensor_parallel/random.py) drops the output of norms,
 latent up-projections and the experts' activation function as well, which the next GEMM would have kept.
 
 GEMMs in fewer than 16 bits (`TrainingRules.narrow`) save their inputs in their own type; two GEMMs of one input save
@@ -193,7 +193,7 @@ def _norm_and_input(
     kept = norm_input_bytes(rules) + (1 if rules.dropout else 0) if entry is _Entry.ALONE else 0
     block_input: Any = input_bytes / split
     if entry is _Entry.WITH_ITS_NORM and rules.saved_narrow is None:
-        # Each block gathers an input of its own.
+        # Each block gathers its own input.
         block_input = np.where(np.equal(split, ways), 0.0, block_input)
     return (kept / ways + block_input) * model.hidden
 
@@ -343,7 +343,7 @@ def _experts(
         inner = _inner_bytes(rules, moe.gated, rebuilt=SHARED_ACTIVATION in again)
         shared = inner * moe.shared_width / degrees.tp
     width, outer = moe.expert_hidden / rules.experts_over(degrees.tp), expert_outer(model, moe)
-    # What runs again is given up as it was; a copy that cannot be made of it a second time stays.
+    # Tensors that run again are dropped; a copy that cannot be made again stays.
     activated = 0.0 if EXPERT_ACTIVATION in again and _quantizes_again(rules) else rules.saved_input_bytes
     sent = 0.0 if EXPERT_ROWS in again and _quantizes_again(rules) else rules.saved_input_bytes
     slot = sent * outer + (rules.compute_bytes * (2 if moe.gated else 1) + activated) * width

@@ -12,7 +12,7 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
 
 ONE_FORWARD_ONE_BACKWARD = ScheduleSpec()
-"""Plain 1F1B: what is meant where no schedule is named."""
+"""Plain 1F1B: the default where no schedule is named."""
 
 
 def alive_lower_bound(

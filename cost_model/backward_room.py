@@ -90,7 +90,7 @@ def _gradient_room_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, r
 def _scan_room_bytes(
     model: ModelSpec, layer: LayerSpec, mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees, rules: TrainingRules
 ) -> Any:
-    """A scan's backward: what MLP and experts kept is gone, the gradient of their input stands beside the layer's."""
+    """A scan's backward: what MLP and experts kept is gone, the gradient of their input is alive beside the layer's."""
     tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
     room = tokens * recurrent_room_bytes(mixer, model.hidden, ways, degrees, rules)
     if not layer.has_block:
@@ -180,7 +180,7 @@ def _mlp_room_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules: Tra
     product = tokens * width * rules.compute_bytes
     if mlp.gated and not rules.framework.activations.fused_swiglu:
         return np.maximum(3 * product, 2 * gathered)
-    # Behind a dropout the output's gradient is a tensor of its own.
+    # Behind a dropout the output's gradient is a separate tensor.
     dropped = tokens * model.hidden * rules.compute_bytes / ways if rules.dropout else 0.0
     room = np.maximum(dropped + gathered + product, gates * product)
     if rules.narrow is not None:

@@ -1,4 +1,4 @@
-"""The least peak memory any pipeline plan of a strategy can reach: what may be pruned, and nothing more."""
+"""The least peak memory of any pipeline plan of a strategy: a safe bound for pruning."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ class _Search:
         low = (self.layers - (self.dense if self.interleaves > 1 else 0) + weighted) / weight
         low = np.minimum(low - TOLERANCE_MIB, high)
         refined = np.ones(low.shape, dtype=bool) if limit is None else low <= limit
-        # A row stops on its own, so that its figures do not depend on its neighbours.
+        # Each row stops separately, so that its figures do not depend on its neighbours.
         while bool((open_rows := refined & (high - low > TOLERANCE_MIB)).any()):
             middle = 0.5 * (low + high)
             good = self.fits(middle)
@@ -256,7 +256,7 @@ def _average_and_dip(
     for run, count in counts.items():
         total = total + count * costs[kind_of(run)]
     average = total / sum(counts.values())
-    # Where the cost so far stands against the average's, at the border of every run: the deepest fall from a peak.
+    # Cost so far less the average's, at the border of every run: the deepest fall from a peak.
     ahead = peak = dip = np.zeros_like(average)
     for run, count in counts.items():
         ahead = ahead + count * (costs[kind_of(run)] - average)

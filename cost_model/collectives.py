@@ -24,7 +24,7 @@ def in_node_bandwidth(group: Any, device: DeviceSpec) -> Any:
 
 
 def _between_domains(device: DeviceSpec, used: Any) -> float:
-    """GB/s of the network between domains; without end where nothing is sent over it, so that it may be unknown."""
+    """GB/s of the network between domains; infinite where nothing is sent over it, so that it may be unknown."""
     return device.inter_node_gb_s if device.fabric is not None or np.any(used) else math.inf
 
 

@@ -7,7 +7,7 @@ such attention kernels alone (Megatron-LM d98e8a64 megatron/training/determinism
 fill_uninitialized_memory``, on by default, which nothing in Megatron or transformer engine turns off), so every result
 that a library asks for by them is written once more: GEMMs, norms and attention of transformer engine
 (TransformerEngine d0067d0 transformer_engine/pytorch/csrc/common.cpp:296-324), what is gathered and scattered, casts.
-torch's own pointwise operations and compiled ones allocate otherwise, and pay nothing.
+torch's own pointwise operations and compiled ones allocate otherwise, at no cost.
 
 *Attention's backward adds up the queries' gradient in one order.* The method depends on the card, see
 `attention_backward_ms`.
@@ -45,7 +45,7 @@ def attention_backward_ms(
     transformer_engine/pytorch/attention/dot_product_attention/utils.py:1551-1565, 1640-1645).
 
     *Hopper*: cuDNN writes the scores' gradient to a workspace of 2 bytes a score, masked ones included, and multiplies
-    it by the keys in a kernel of its own (cudnn-frontend 3929da2
+    it by the keys in a separate kernel (cudnn-frontend 3929da2
     include/cudnn_frontend/node/scaled_dot_product_flash_attention.h:1481-1487, 1912-1953). The workspace is filled
     whole, and written and read where nothing is masked.
 

@@ -1,4 +1,4 @@
-"""Time of what experts send to each other, and of what hides it; scalars and arrays alike."""
+"""Time of the experts' exchanges, and of the computation that overlaps them; scalars and arrays alike."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def alone_exchange_ms(
 ) -> tuple[Any, Any]:
     """Exposed time of the experts' exchanges in a layer's forward and backward that run alone, ms.
 
-    MindSpeed's passes with ``--moe-fb-overlap`` hide some of them behind the layer itself: the dispatch behind the
-    shared experts; backward the combine behind theirs, the dispatch behind the experts' weight gradients (MindSpeed
+    MindSpeed's passes with ``--moe-fb-overlap`` overlap some of them with the layer itself: the dispatch with the
+    shared experts; backward the combine with theirs, the dispatch with the experts' weight gradients (MindSpeed
     028de58c mindspeed/core/transformer/moe/moe_feature/fb_overlap/overlap_funcs/fwd.py:132-153, bwd.py:60-75, 125-144).
 
     Parameters

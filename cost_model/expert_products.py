@@ -1,6 +1,6 @@
 """Time of the GEMMs of routed experts by their shapes (`cost_model.product_times`); scalars and arrays alike.
 
-Every expert multiplies a matrix of its own, so that a GEMM's shape is the expert's rows by its width, and an expert's
+Every expert has its own matrix, so that a GEMM's shape is the expert's rows by its width, and an expert's
 weights are read for its own rows alone.
 """
 

@@ -1,7 +1,7 @@
 """Usual error of figures of time and memory: the one source of every interval, and of what «fits» means.
 
-An error is the spread of measured over predicted figures, fitted to published runs. What sets a job apart from these
-widens it: flags that no figure takes into account, a device that no row was measured on.
+An error is the spread of measured over predicted figures, fitted to published runs. Differences of a job from these
+widen it: flags that no figure takes into account, a device without measured rows.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ MEMORY_ERRORS = {
     "dry-run": _MEASURED,
     "saved": _MEASURED,
 }
-"""By `MemoryProfile.source`. The estimate: peaks of the published runs whose files tell what ran, without flags that no
-figure has (``python -m benchmarks.measured_runs``). Dry-runs: under noise of 2 % (`docs/dryrun.md`)."""
+"""By `MemoryProfile.source`. The estimate: peaks of the published runs whose files state what ran, without flags that
+no figure has (``python -m benchmarks.measured_runs``). Dry-runs: under noise of 2 % (`docs/dryrun.md`)."""
 
 STEP_ERROR = KnownError(0.11, 0.14, 0.06, "estimated steps are")
 """Of steps on a device that was measured, without flags that no figure has: the same table."""

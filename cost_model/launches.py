@@ -1,13 +1,13 @@
-"""Time that the host takes to start what a layer with experts runs; scalars and arrays alike.
+"""Time of the host to start the operations of a layer with experts; scalars and arrays alike.
 
 A framework that runs operator by operator starts every operation from Python; the device waits where it is faster.
-Experts make many small ones: each expert has its own GEMMs and casts. What a CUDA graph holds starts at once.
+Experts make many small ones: each expert has its own GEMMs and casts. The operations of a CUDA graph start together.
 
 Operations are counted in Megatron-LM d98e8a64 (megatron/core/transformer/transformer_layer.py, attention.py,
 moe/router.py, moe/token_dispatcher.py, moe/experts.py) and TransformerEngine d0067d0 (common/gemm/cublaslt_gemm.cu
-`multi_stream_cublas_gemm`: a GEMM an expert; pytorch/module/grouped_linear.py). That the host bounds such layers is
-what others measure too: a Megatron layer of 128 experts on eight H100 takes 12.4 ms forward and backward with experts
-of 2048 x 768 and 11.8 ms with 4096 x 1536 (github.com/marin-community/marin/issues/4311); the count here says 8.4 ms.
+`multi_stream_cublas_gemm`: a GEMM an expert; pytorch/module/grouped_linear.py). Others measure too that the host bounds
+such layers: a Megatron layer of 128 experts on eight H100 takes 12.4 ms forward and backward with experts of 2048 x 768
+and 11.8 ms with 4096 x 1536 (github.com/marin-community/marin/issues/4311); the count here says 8.4 ms.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _LATENT_QUERIES = _Operations(2, 4, 1, 1)
 """Operations fewer where queries come from the hidden state: a GEMM and a norm."""
 _LATENT_TRANSFERS = 2, 3
 """Transfers of latent attention beyond a block's own under sequence parallelism: latents of queries and of keys are
-gathered apart, and turned keys too; back, a latent is gathered once more and two more gradients are scattered."""
+gathered separately, and rotated keys too; back, a latent is gathered once more and two more gradients are scattered."""
 _ROTATION_APART = _Operations(23, 14)
 """Operations beyond one kernel where single operations rotate queries and keys (rope_utils.py:105-161), twelve for
 each, back eight: cosines and sines scaled and cast (6), half negated, halves joined, two products, a sum, rotated and
 other part joined. torch's own operations are counted in a test."""
 _LATENT_APART = _Operations(27, 27)
 """The same of latent attention beyond its two kernels (multi_latent_attention.py:907-950): 29 there and back, which
-joins even and odd entries, content and turned parts, and copies values. Counted in the same test."""
+joins even and odd entries, content and rotated parts, and copies values. Counted in the same test."""
 _DENSE = _Operations(6, 10, 2, 2)
 """Counted there of a dense MLP: norm, two GEMMs, activation, residual with dropout (2); back: two gradients a GEMM (4),
 activation, norm (2), biases (2), residual."""

@@ -46,15 +46,15 @@ def memory_profile(
     device_limit_mib : float
         Memory limit of one device, MiB; copied into the profile.
     schedule : ScheduleSpec
-        Says which stage holds the head; nothing else depends on it (a sequence split shows in the
-        number of micro-batches alive).
+        Says which stage holds the head; nothing else depends on it (a sequence split changes the number of
+        micro-batches alive).
 
     Returns
     -------
     MemoryProfile
         Entries for the kinds the model's body has; the MTP layer is charged as the body layer, its
         projection and copy of the embedding being in the last stage's static memory. Where the modules of a model
-        with a `pattern` hold other layers, they have an entry of their own.
+        with a `pattern` hold other layers, they have a separate entry.
     """
     # The body's kind stands last: a layer kind without an entry is charged as it.
     kinds = sorted(model.body_counts, key=lambda kind: kind == model.body_kind)
@@ -120,7 +120,7 @@ class StageBreakdown:
         )
 
     def categories(self) -> dict[str, float]:
-        """Every part by name, MiB, in the order a table shows it."""
+        """Every part by name, MiB, in the order of a table."""
         return {
             "weights": self.weights,
             "gradients": self.gradients,

@@ -1,9 +1,9 @@
 """Choices of a layer by module: what runs again and what lies on the host, with its time and memory.
 
 A choice names some of the modules that a launcher can say. What runs again costs its time in the backward
-(`selective_time`); what is moved to the host costs what the link takes longer than the layer computes: the transfer
+(`selective_time`); what is moved to the host costs the time by which the link is slower than the layer: the transfer
 of a layer runs beside the computation of the next one, in the backward beside the one before. The first layers of a
-chunk are under a choice together, so each has one layer's computation to hide behind, not more.
+chunk are under a choice together, so each overlaps with one layer's computation, not more.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def module_choices(
     Parameters
     ----------
     own : ModuleWords, optional
-        All the modules of a choice that is offered whatever it costs: the one that the job runs by itself.
+        All the modules of a choice that is always offered: the job's current one.
     through : sequence of tuples of str
         The same of nested choices, by rising size.
     """
@@ -250,7 +250,7 @@ class _Bench:
     def _cost(self, kind: str, again: tuple[str, ...], moved: tuple[str, ...]) -> ModuleCost:
         forward, backward = float(self.times[kind].forward), float(self.times[kind].backward)
         repeated, kept = self.again(kind, again)
-        # What runs again leaves the less to be moved.
+        # Parts that run again need not be moved.
         host = min(kept, sum(self.moved[kind, word] for word in moved))
         bandwidth = self.device.host_link_gb_s
         link = 0.0 if bandwidth is None else host * MIB / (1e6 * HOST_LINK_SHARE * bandwidth)

@@ -19,8 +19,8 @@ class MtpEntry:
     """Figures that move with the modules; head and last stage include them where they lie with the head.
 
     Their heads and losses stay: Megatron-LM runs them where the model's head is (d98e8a64
-    megatron/core/models/gpt/gpt_model.py ``_postprocess``), to which the modules' states go on beside the layers'. What
-    their embeddings and norms leave alive is counted with the head's loss either way.
+    megatron/core/models/gpt/gpt_model.py ``_postprocess``), to which the modules' states go on beside the layers'. The
+    activations of their embeddings and norms are counted with the head's loss either way.
 
     Parameters
     ----------

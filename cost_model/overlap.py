@@ -1,7 +1,7 @@
 """Exposed time of a step's collectives where a flag overlaps them with computation; scalars and arrays alike.
 
-A collective hides behind the computation that runs beside it; what outlasts that is seen, and what the computation is
-slowed down by.
+A collective overlaps with the computation beside it; exposed are the part that outlasts it and the slow-down of the
+computation.
 """
 
 from __future__ import annotations

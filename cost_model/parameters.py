@@ -61,8 +61,8 @@ class ParameterGroups:
 def layer_groups(model: ModelSpec, kind: str) -> ParameterGroups:
     """Parameters of one layer of a kind or run, or of one MTP module (``mtp``), by split.
 
-    An MTP module is its layers, two norms, a projection of 2·hidden to hidden and a final norm of
-    its own; its embedding and head are the model's (DeepSeek-V3 §2.2).
+    An MTP module is its layers, two norms, a projection of 2·hidden to hidden and a final norm; its embedding and head
+    are the model's (DeepSeek-V3 §2.2).
 
     Raises
     ------
@@ -182,7 +182,7 @@ def _attention(model: ModelSpec, attention: AttentionSpec) -> ParameterGroups:
 
 
 def _output(hidden: int, context: int, attention: AttentionSpec) -> int:
-    """The projection of the context; of low rank, every group of heads has a first half of its own."""
+    """The projection of the context; of low rank, every group of heads has a separate first half."""
     if attention.output_rank is None:
         return context * hidden
     return context * attention.output_rank + attention.output_groups * attention.output_rank * hidden

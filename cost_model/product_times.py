@@ -1,11 +1,11 @@
 """Time of GEMMs by their shapes; scalars and arrays alike.
 
 The times of arithmetic, of writing the results and of reading the operands add up: a tile's results are written when
-its last product is done. So narrow GEMMs, and few rows beside many weights, stay further from the peak, and a
-weight's gradient costs what adding it to the accumulated one moves, in every micro-batch. The efficiencies of the
-memory bandwidth come from single GEMMs of another's table: DeepGEMM's 16 of at least 256 rows on H800, six of them of
-dense layers (github.com/deepseek-ai/DeepGEMM a6d97a1 README.md, M x N x K with the TFLOP/s reached), which they repeat
-within 2 % in the median, 16 % at most.
+its last product is done. So narrow GEMMs, and few rows beside many weights, stay further from the peak, and a weight's
+gradient costs the traffic of adding it to the accumulated one, in every micro-batch. The efficiencies of the memory
+bandwidth come from single GEMMs of another's table: DeepGEMM's 16 of at least 256 rows on H800, six of them of dense
+layers (github.com/deepseek-ai/DeepGEMM a6d97a1 README.md, M x N x K with the TFLOP/s reached), which they repeat within
+2 % in the median, 16 % at most.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def _output_products(hidden: int, context: Any, attention: AttentionSpec, degree
     rank, groups = attention.output_rank, attention.output_groups / degrees.tp
     if rank is None:
         return (Product(context, hidden, attention.output_bias),)
-    # Each group of heads has a first half of its own: as many weights as one of the groups' width an output.
+    # Each group of heads has a separate first half: as many weights as one of the groups' width an output.
     return Product(context, rank), Product(groups * rank, hidden, attention.output_bias)
 
 

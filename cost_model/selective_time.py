@@ -1,4 +1,4 @@
-"""Time of what selective recompute runs again in one layer; scalars and arrays alike."""
+"""Time of selective recompute in one layer; scalars and arrays alike."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def selective_ms(
         UNSAVED_OPERATORS: unsaved,
     }
     parts = set(rules.recomputed_parts)
-    # What a block holds runs again with it, once.
+    # Parts of a block run again with it, once.
     parts -= {EXPERT_ACTIVATION, EXPERT_ROWS, SHARED_EXPERTS, SHARED_ACTIVATION} if EXPERT_BLOCK in parts else set()
     parts -= {SHARED_ACTIVATION} if SHARED_EXPERTS in parts else set()
     parts -= {DENSE_ACTIVATION} if DENSE_MLP in parts else set()

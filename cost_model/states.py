@@ -1,6 +1,6 @@
 """Bytes of weights, gradients and optimizer states on one device; scalars and arrays alike.
 
-What a parameter takes follows from the framework (`register.frameworks.StateRules`) and from what the job stores
+The memory of a parameter follows from the framework (`register.frameworks.StateRules`) and from what the job stores
 and shards (`TrainingRules`), in mixed precision with Adam:
 
 - the stored weight, in `param_bytes`; where that is fp32 it is the optimizer's master weight itself, and what
@@ -8,9 +8,9 @@ and shards (`TrainingRules`), in mixed precision with Adam:
 - a gradient, accumulated over micro-batches, split among replicas under `gradient_shard` or `parameter_shard`;
 - master weight and Adam's two moments, split under `parallel_optimizer` or `parameter_shard`.
 
-Where 16-bit parameters have no master weight (`StateRules.follows_weight_type`), gradients take their type too. What
-a job chooses otherwise is in `TrainingRules.optimizer`; GEMMs in fewer than 16 bits (`TrainingRules.narrow`) keep
-copies of a layer's matrices, beside the stored weights or in their place.
+Where 16-bit parameters have no master weight (`StateRules.follows_weight_type`), gradients take their type too. A job's
+other choices are in `TrainingRules.optimizer`; GEMMs in fewer than 16 bits (`TrainingRules.narrow`) keep copies of a
+layer's matrices, beside the stored weights or in their place.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _weight_bytes(shards: Any, rules: TrainingRules, copy_weights: bool, matrice
     narrow = rules.narrow if matrices else None
     if narrow is not None and rules.narrow_weights:
         return narrow.weight_bytes / (shards if rules.parameter_shard else 1)
-    # Copies of 16-bit weights stay whole, whatever is split.
+    # Copies of 16-bit weights always stay whole.
     copies = 0.0 if narrow is None else narrow.weight_bytes
     if rules.parameter_shard:
         return copies + (0.0 if stored_is_master else rules.param_bytes / shards)

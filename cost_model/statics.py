@@ -134,10 +134,10 @@ def _head_groups(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Pa
 
 
 def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
-    """The same of the LM head and final norm; a tied head is a copy of its own unless pp is 1.
+    """The same of the LM head and final norm; a tied head is a separate copy unless pp is 1.
 
     With MTP modules: their projections too, and a copy of the embedding where the last stage is not
-    the first. The head is split over TP whatever `vocab_parallel` says of the embedding.
+    the first. The head is split over TP under every `vocab_parallel`.
     """
     alone = np.equal(degrees.pp, 1)
     result = _states(_head_groups(model, degrees, rules), degrees, rules, in_layer=False)
@@ -147,7 +147,7 @@ def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
 
 
 def beside_mtp_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
-    """The same of what MTP modules hold beside their layers: projections, norms, and a copy of the embedding."""
+    """The same of MTP modules outside their layers: projections, norms, and a copy of the embedding."""
     body, module = module_body_groups(model), layer_groups(model, MTP)
     extra = ParameterGroups(
         split=model.mtp_layers * (module.split - body.split),
@@ -314,7 +314,7 @@ def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules
 
 
 def postponed_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules, schedule: ScheduleSpec) -> Any:
-    """Gradients of a chunk's layers on their way to the whole ones, where these are tasks of their own.
+    """Gradients of a chunk's layers on their way to the whole ones, where these are separate tasks.
 
     Such a task makes all of a chunk's in the compute type, and FSDP adds them up behind its last. The chunk is one of
     an even split.

@@ -110,7 +110,7 @@ class TrainingRules:
         Pieces in which logits and loss are computed; only one piece's logits exist at a time.
     interleaved_parts : int
         Parts of a micro-batch whose work and communication a rank overlaps (``micro_batch_interleave_num``); `mbs`
-        counts the samples of all. Each part's loss runs by itself.
+        counts the samples of all. Each part's loss runs separately.
     loss_kernel : str or None
         The fused kernel that computes the cross entropy (`register.frameworks`: `COMPILED_LOSS`, `ENGINE_LOSS`); None:
         the framework's own steps (`StaticRules.cross_entropy`).
@@ -188,18 +188,19 @@ class TrainingRules:
     overlap_reduction : bool
         Gradients are reduced and weights gathered beside computation, in a framework that can. So are those of files
         that do not say so: nothing in Megatron runs beside them without ``--overlap-grad-reduce`` and
-        ``--overlap-param-gather``, but published runs use both, and files restated from their tables leave them out.
+        ``--overlap-param-gather``, but published runs use both, and files restated from their tables omit them.
     overlap_shared : bool
         Shared experts run beside the exchanges (``--moe-shared-expert-overlap``).
     static_experts : bool
-        Every expert computes as many rows as its capacity, whatever it gets (``--moe-pad-expert-input-to-capacity``).
+        Every expert computes as many rows as its capacity, for any number of tokens
+        (``--moe-pad-expert-input-to-capacity``).
     sliced_experts : bool
-        Experts take slices of their rows one after the other, and write theirs into one (Megatron before core_v0.9.0
+        Experts take slices of their rows in sequence, and write theirs into one (Megatron before core_v0.9.0
         without ``--moe-grouped-gemm``). Off: one GEMM for all, or parts that autograd splits and joins at once.
     aligned_rows : bool
         The router gives every expert a number of rows that narrow GEMMs can take.
     engine_layers : bool
-        Layers are transformer engine's: their products have a workspace beside torch's, and attention without a flash
+        Layers are transformer engine's: their GEMMs have a workspace beside torch's, and attention without a flash
         kernel makes its own mask.
     deterministic : bool
         Every operation repeats exactly (``--deterministic-mode``).
@@ -208,7 +209,7 @@ class TrainingRules:
     capped_logits : bool
         The logits pass through a tanh (``--output-logit-softcapping``), whose result its backward takes.
     window_masks : bool
-        Every second layer makes a mask of its own for its window, out of the whole one
+        Every second layer makes a separate mask for its window, out of the whole one
         (``--interleave-sliding-window``).
     loads_masks : bool
         A dense mask of attention, a byte a pair of positions, comes with each micro-batch to the stages that hold the

@@ -54,7 +54,7 @@ class LayerTime:
     """Times of one layer and micro-batch on one device, ms; each a scalar or an array [n].
 
     `recompute` is by mode; `backward` has no recompute in it. `exposed` is what forward and backward take longer where
-    they run beside no layer that goes the other way, and hide nothing of the experts' exchanges behind it.
+    they run beside no layer that goes the other way, and overlap nothing of the experts' exchanges with it.
     """
 
     forward: Any
@@ -124,11 +124,11 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     if rules.overlap_experts:
         weight_gradients = grouped.backward / 2
         again, behind = with_exchange(*alone_exchange_ms(expert, rules, shared, weight_gradients))
-        # A pass that hides more inside its own layers than beside another's takes no longer alone.
+        # A pass that overlaps more inside its own layers than beside another's takes no longer alone.
         exposed = np.maximum(again - forward, 0.0), np.maximum(behind - backward, 0.0)
     pieces = LayerPieces(work, attention + scores, grouped.forward, tensor, expert)
     select = selective_ms(model, kind, degrees, rules, speed, pieces)
-    # Full recompute runs the forward again by itself, before the backward. A reference model runs forward beside the
+    # Full recompute runs the forward again separately, before the backward. A reference model runs forward beside the
     # trained one, and is not recomputed.
     return LayerTime(forward * (2 if rules.pairs else 1), backward, {FULL: again, SELECT: select}, exposed)
 
@@ -311,7 +311,7 @@ def _tensor_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
 ) -> Any:
     """An all-reduce for the mixer and one for the block behind it, ms; none for routed experts that get their tokens
-    from the ranks of TP by exchanges of their own.
+    from the ranks of TP by separate exchanges.
 
     Under sequence parallelism all-gather and reduce-scatter, which move as much (Korthikanti §4.2.2).
     """

@@ -296,7 +296,7 @@ _APART_ROTATION = 10
 """Elements that a rotation of single operations moves beyond the two of one kernel, for each that it rotates.
 
 Megatron-LM d98e8a64 megatron/core/models/common/embeddings/rope_utils.py:75-161: times the cosines (2), half of it
-negated (1), halves joined (2), times the sines (2), sum (3), joined with what is not turned (2).
+negated (1), halves joined (2), times the sines (2), sum (3), joined with the part that is not rotated (2).
 """
 
 
@@ -319,7 +319,7 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
     if rules.gathers_tokens:
         copies = copies + (4 if rules.pads_expert_rows else 0)
     elif not rules.dispatch_by_node:
-        # What comes from every rank by itself is sorted by expert once more, where there are several
+        # Rows from every rank separately are sorted by expert once more, where there are several
         # (Megatron-LM d98e8a64 megatron/core/transformer/moe/token_dispatcher.py:757, 803).
         copies = copies + 4 * np.logical_and(np.greater(degrees.ep, 1), np.less(degrees.ep, moe.n_experts))
         if rules.pads_expert_rows:

@@ -1,4 +1,4 @@
-"""A small token data set for dry-runs, so that none of the user's data is needed."""
+"""A small token data set for dry-runs in place of the user's data."""
 
 from __future__ import annotations
 

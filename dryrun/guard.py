@@ -1,6 +1,6 @@
-"""Stand between the tool and one child process, so that the child never outlives the tool.
+"""Guard between the tool and one child process, so that the child never outlives the tool.
 
-Run as ``python -I guard.py GRACE_SECONDS COMMAND…``, in a session of its own. The tool holds the
+Run as ``python -I guard.py GRACE_SECONDS COMMAND…``, in its own session. The tool holds the
 other end of standard input: when that closes, because the tool is done with the child or because
 the tool itself was killed, everything the command started is ended. The guard's exit code is the
 command's, or 128 + signal.

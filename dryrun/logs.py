@@ -96,7 +96,7 @@ def _note_forms(text: bytes, note: object) -> None:
 
 
 def last_lines(path: Path, count: int = LINES_KEPT) -> tuple[str, ...]:
-    """The last lines of a log that matter: those that tell of an error, else simply the last ones."""
+    """The last lines of a log that matter: those about an error, else simply the last ones."""
     try:
         with open(path, "rb") as stream:
             stream.seek(max(0, path.stat().st_size - _TAIL))

@@ -54,9 +54,9 @@ def measure_profile(
 ) -> MeasuredProfile:
     """Measure a configuration's memory profile.
 
-    A designed set of about two runs an unknown comes first. Failed runs are replaced by others. Where
-    peaks scatter so that a coefficient is not sure, further runs follow: probes where they are allowed
-    and follow the same coefficients, else more of the job's own stages, up to `max_runs`.
+    A designed set of about two runs an unknown comes first. Failed runs are replaced by others. Where scatter makes a
+    coefficient uncertain, further runs follow: probes where they are allowed and follow the same coefficients, else
+    more of the job's own stages, up to `max_runs`.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ class _Survey:
             self.fit = alone if self.apart else joined
 
     def design(self, number: int, seed: int, pool: Iterator[Cell] | None = None, goal: float = 0.0) -> list[Cell]:
-        """Stages to measure beside what is known."""
+        """Further stages to measure."""
         known = [Cell(each.plan, each.stage) for each in self.believed]
         return design_runs(
             self.memory,

@@ -73,8 +73,8 @@ class Outcome:
 def run_program(program: ProgramRun, stop: threading.Event | None = None) -> Outcome:
     """Run one program to its end, its time limit, or until `stop` is set.
 
-    It runs in a process group of its own under a guard, which ends it (and whatever it started) when
-    this process goes away, however that happens.
+    It runs in its own process group under a guard, which ends it and all that it started when this process ends in any
+    way.
     """
     began = time.monotonic()
     program.folder.mkdir(parents=True, exist_ok=True)

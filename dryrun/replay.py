@@ -24,7 +24,7 @@ MAX_LOGS = 100_000
 class ReplayedLog:
     """One log: the degrees that its path names, its place in the run, and what it says.
 
-    `stage` and `rank` are None where the path does not tell them.
+    `stage` and `rank` are None where the path does not state them.
     """
 
     path: Path
@@ -40,7 +40,7 @@ class ReplayedLog:
         return all(int(getattr(strategy, name)) == value for name, value in self.degrees.items())
 
     def stage_of(self, strategy: Strategy) -> int | None:
-        """The stage that the log is of; None when the path does not tell."""
+        """The stage that the log is of; None when the path does not state it."""
         if self.stage is not None:
             return self.stage
         return None if self.rank is None else self.rank // (strategy.world_size // strategy.pp)

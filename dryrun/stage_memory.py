@@ -1,4 +1,4 @@
-"""Memory of one pipeline stage as its tasks run: the peak, what it consists of, and how it came about."""
+"""Memory of one pipeline stage as its tasks run: the peak, its parts, and its history."""
 
 from __future__ import annotations
 

@@ -41,12 +41,12 @@ _FORMAT = 1
 
 @dataclass
 class TorchBackend:
-    """Runs the stage model for every stage asked for, each in a process of its own.
+    """Backend that runs the stage model for every requested stage, each in its own process.
 
     Below `root` lies one folder a different stage, named by everything that its memory depends on: model,
     strategy, rules, the stage's own layers, recompute and order of tasks, whether it is the first or the last,
     the version of torch and the stage model's source. So stages that must have the same memory are run once,
-    and a result is found again whatever else changes in the plan (`KeptRuns`).
+    and a result is found again when other parts of the plan change (`KeptRuns`).
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def _tell_failures(results: Sequence[DryRunResult]) -> None:
 
 
 def settle(run: DryRun) -> DryRun:
-    """The run with its plan and its schedule settled: an even split where it has no plan of its own."""
+    """The run with its plan and its schedule settled: an even split where it has no plan."""
     config = run.config.replace(schedule=run.config.schedule_for(run.strategy.vpp))
     return replace(run, config=config, plan=run.plan or config.even_plan(run.strategy))
 

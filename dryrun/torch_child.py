@@ -1,7 +1,7 @@
-"""One stage's dry-run in a process of its own: ``python -m taylor.dryrun.torch_child FOLDER``.
+"""One stage's dry-run in its own process: ``python -m taylor.dryrun.torch_child FOLDER``.
 
 Reads ``job.json`` there (the run, the stage, the module whose `run_stage` does the work) and writes
-``memory.json``: what `run_stage` gave, or why it could not. Only what ends the process itself (a signal, the
+``memory.json``: the result of `run_stage`, or the reason for none. Only what ends the process itself (a signal, the
 time limit) leaves no answer.
 """
 

@@ -64,7 +64,7 @@ class ExtractedRatios:
     problems : tuple of str
         Differences from the configuration, each with its likeliest cause.
     missing : tuple of str
-        Measures that the profiles cannot tell; `ratios` holds a default there.
+        Measures that the profiles do not determine; `ratios` holds a default there.
     notes : tuple of str
         Omissions and assumptions.
     """
@@ -86,8 +86,8 @@ class ExtractedRatios:
 def extract_ratios(config: TrainingConfig, folder: str | Path) -> ExtractedRatios:
     """Match the profiles below a folder to a configuration's schedule and measure its layers.
 
-    Whatever does not fit, a damaged file included, ends up in `problems` and the configuration has no
-    ratios. Ranks that are absent are no problem: what the others cannot tell is named in `missing`.
+    Everything that does not fit, a damaged file included, is listed in `problems`, and the configuration has no ratios.
+    Ranks that are absent are no problem: measures that the others do not give are named in `missing`.
 
     Parameters
     ----------
@@ -210,9 +210,9 @@ class _Collected:
         return rank, rank // per_stage
 
     def _matched(self, profile: RankProfile, stage: int) -> tuple[StagePattern, NDArray[np.int64]]:
-        """The pattern of a stage that a profile shows, and its markers; the first misfit when it shows none."""
+        """The pattern of a stage that fits a profile, and its markers; the first misfit when none fits."""
         if stage not in self._patterns:
-            # Selective recompute may run attention again or not: its kernels tell which, for the counts differ.
+            # Selective recompute may run attention again or not: its kernels decide, for the counts differ.
             alone = set(self._config.rules.recomputed_parts) == {ATTENTION_CORE}
             forms = [NO_ATTENTION, ATTENTION_ALONE if alone else WITH_ATTENTION]
             selects = any(row[stage] for row in self._plan.recomputed(SELECT))

@@ -90,7 +90,7 @@ class SolvedFit:
     counts: NDArray[np.int64]
 
     def sum_of(self, pieces: Sequence[Piece]) -> Estimate | None:
-        """Time of some pieces together; None when the measurements do not settle it."""
+        """Time of some pieces together; None when the measurements do not determine it."""
         target = np.zeros(len(self.index))
         for piece in pieces:
             if piece not in self.index:

@@ -39,7 +39,7 @@ def find_profile_folders(profile_data_dir: str | Path, configs: Iterable[Path]) 
     """Match the folders in a profile folder with configuration files: a folder is named like its file.
 
     ``DP2_TP4_PP4_EP8_pretrain/`` and ``DP2_TP4_PP4_EP8/`` both belong to ``DP2_TP4_PP4_EP8_pretrain.yaml``.
-    What lies inside a folder is the profiler's own layout.
+    The inside of a folder is the profiler's layout.
 
     Raises
     ------

@@ -13,7 +13,7 @@ MOST_BETWEEN = 6
 
 
 class Misfit(Exception):
-    """A profile that does not fit its configuration; the text says what was found and the likeliest cause."""
+    """A profile that does not fit its configuration; the text states the difference and the likeliest cause."""
 
 
 def match(profile: RankProfile, pattern: StagePattern, micro_batches: int, ring: int = 1) -> NDArray[np.int64]:

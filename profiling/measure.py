@@ -1,4 +1,4 @@
-"""Times of one rank between matching points, without waiting and with communication apart."""
+"""Times of one rank between matching points, without waiting and with separate communication."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def measure_windows(profile: RankProfile, pattern: StagePattern, steps: NDArray[
 def exposed_communication(
     profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64]
 ) -> dict[str, NDArray[np.float64]]:
-    """Collective time that no computation hides, ms by forward pass of each kind (`after` its attention)."""
+    """Exposed collective time, ms by forward pass of each kind (`after` its attention)."""
     everything = coverage(*busy_intervals(profile, (COMPUTE, COLLECTIVE)))
     compute = coverage(*busy_intervals(profile, (COMPUTE,)))
     times = profile.start_ns[steps]
@@ -75,7 +75,7 @@ def exposed_communication(
 
 
 def forward_kind(window: KernelWindow) -> str | None:
-    """The kind whose whole forward pass a window shows, None when it shows something else."""
+    """The kind whose whole forward pass a window contains, None when it contains something else."""
     names = [piece[0] for piece, _ in window.pieces]
     return window.pieces[0][0][1] if not window.borders and names == ["after", "before"] else None
 
@@ -197,7 +197,7 @@ def again_after(
 
 
 _WHOLE = (["after", "before"], ["back after", "back before"])
-"""Windows that show one whole forward, or one whole backward, and nothing else."""
+"""Windows that contain one whole forward, or one whole backward, and nothing else."""
 
 _Ends = tuple[Piece, list[NDArray[np.int32]]]
 

@@ -1,7 +1,7 @@
 """Border of the last layer and the head, from the final norm's kernel.
 
 Every layer of a network runs the same number of norm kernels behind its attention kernel (one with pre-norm,
-two or three with norms around the MLP), which the stages without the head show. The next one behind the last
+two or three with norms around the MLP), visible on the stages without the head. The next one behind the last
 layer's attention is the final norm, with which the head begins; in the backward its gradient ends the head's.
 Names of the kernels behind it do not distinguish them: a next layer would begin with the same norm and a GEMM.
 """
@@ -81,7 +81,7 @@ def find_norms(profile: RankProfile, pattern: StagePattern, steps: NDArray[np.in
 
 
 def head_samples(ranks: Iterable[RankNorms]) -> list[tuple[NamedSample, ...]]:
-    """Each rank's samples that the norm kernels of all ranks bear out; none where the ranks do not agree."""
+    """Each rank's samples that the norm kernels of all ranks confirm; none where the ranks do not agree."""
     ranks = list(ranks)
     behind = _behind({count for rank in ranks for count in rank.forward})
     gradients = _behind({count for rank in ranks for count in rank.backward})
@@ -140,7 +140,7 @@ def _turn(
     """Times from the norms where the last layer's forward, the head both ways and a backward lie in one window.
 
     The norms of the forward come first, the final one last of them; then the final norm's gradient, then
-    those of the layer, or the norms of its forward run again. Any other order tells nothing.
+    those of the layer, or the norms of its forward run again. Any other order gives no samples.
     """
     places = [(step, int(column)) for step in range(len(steps)) for column in columns]
     found = {

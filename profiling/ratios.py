@@ -25,7 +25,7 @@ LARGEST_SCATTER = 0.3
 
 @dataclass(frozen=True)
 class KindTimes:
-    """Times of one layer of a kind, ms; None where the profiles cannot tell.
+    """Times of one layer of a kind, ms; None where the profiles do not determine it.
 
     `exposed_communication_ms` is the part of the forward in which only communication runs.
     """

@@ -1,6 +1,6 @@
 """Ranks whose trace names its tasks (``## forward ##``) and shows no attention kernel: one window a task.
 
-A whole task is a coarser measure than a layer pass: it tells a layer's time where stages hold different
+A whole task is a coarser measure than a layer pass: it gives a layer's time where stages hold different
 numbers of layers, or where some stage holds nothing but layers.
 """
 

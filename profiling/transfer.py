@@ -58,7 +58,7 @@ def _durations(profile: RankProfile, role: int, expected: int, steps: int) -> ND
 def transfer_time(
     schedule: Schedule, strategy: Strategy, ranks: Mapping[int, Transfers]
 ) -> tuple[float | None, list[str]]:
-    """Median transfer time, ms, and what kept it from being known.
+    """Median transfer time, ms, and the reason where it is not known.
 
     A send and its receive end together once both are there, so the shorter of the two is the transfer
     and the longer one has waited. Clocks of different ranks are never compared.

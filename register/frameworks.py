@@ -27,11 +27,10 @@ routed ones alone; `EXPERT_ROWS` are permuted and sent a second time.
 class StateRules:
     """Weights, gradients and optimizer states: their bytes, and over which ranks they are split.
 
-    Which of them are split among data-parallel replicas is the job's choice (`TrainingRules`); here is
-    what the framework settles. The bytes are mixed precision with Adam, 16 to 18 a parameter with the
-    weight itself: Rajbhandari et al. 2020 (ZeRO, arXiv:1910.02054 §3.1), Megatron-LM's
-    ``docs/distrib_optimizer`` (6 + 12/d with bf16 parameters and fp32 gradients), and for MindFormers a
-    published dry-run fit of DeepSeek-V3 (6 + 12/DP for what TP splits).
+    Which of them are split among data-parallel replicas is the job's choice (`TrainingRules`); here are the framework's
+    rules. The bytes are mixed precision with Adam, 16 to 18 a parameter with the weight itself: Rajbhandari et al. 2020
+    (ZeRO, arXiv:1910.02054 §3.1), Megatron-LM's ``docs/distrib_optimizer`` (6 + 12/d with bf16 parameters and fp32
+    gradients), and for MindFormers a published dry-run fit of DeepSeek-V3 (6 + 12/DP for what TP splits).
 
     Parameters
     ----------
@@ -42,7 +41,7 @@ class StateRules:
         The down projections of latent attention are split over TP. Off: every TP rank holds and multiplies
         them whole.
     splits_embedding_in_pipeline : bool
-        With several stages the token embedding is split over TP whatever the file says: MindFormers sets
+        With several stages the token embedding is split over TP under any file: MindFormers sets
         ``vocab_emb_dp`` to False there (r1.5.0 mindformers/core/parallel_config.py:65). The published fit of
         its DeepSeek-V3 agrees: the first stage holds a quarter of the table at TP 4.
     whole_uneven_vocabulary : bool
@@ -210,13 +209,13 @@ class StaticRules:
     ----------
     cross_entropy : str
         `IN_PLACE`: one fp32 copy of the logits becomes softmax and then gradient (Megatron's
-        vocabulary-parallel cross entropy). `STEP_BY_STEP`: every step makes a tensor of its own.
+        vocabulary-parallel cross entropy). `STEP_BY_STEP`: every step makes a new tensor.
         `OF_TORCH`: ``torch.nn.functional.cross_entropy`` of the logits in fp32.
     logits_bytes : int
         Bytes a logit at the loss's worst moment, by that way: bf16 logits 2, fp32 cast 4, softmax 4,
         gradient 4; `IN_PLACE` bf16 logits or their gradient 2, the fp32 copy 4.
     drops_logits : bool
-        Without a pipeline the logits in the compute type are given up before the loss's backward, its worst moment
+        Without a pipeline the logits in the compute type are dropped before the loss's backward, its worst moment
         (torchtitan v0.2.2 torchtitan/train.py:541, ``del pred``). Off: they stay.
     compiled_logits_bytes : int or None
         As `logits_bytes`, where the loss is compiled and the framework's own is `OF_TORCH`: the logits and their
@@ -279,7 +278,7 @@ class Framework:
     schedules : tuple of str
         Schedules (`pipeline.schedule.SCHEDULES`) that may be chosen for a job of this framework, in the
         order in which they are tried. A job whose file asks for another one still runs it: seqpipe needs a number of
-        sequence splits that only the file states, and MindSpeed's ``dualpipev`` a flag of its own.
+        sequence splits that only the file states, and MindSpeed's ``dualpipev`` a separate flag.
     interleaved_schedule : str
         The one of `schedules` that it runs with several virtual stages where a file asks for no other.
     legality : tuple of str
@@ -514,7 +513,7 @@ FRAMEWORKS = {each.name: each for each in (MINDFORMERS, MEGATRON, TORCHTITAN, PA
 """Every known framework by its name."""
 
 DEFAULT_FRAMEWORK = MINDFORMERS
-"""Assumed where rules are made without a file that tells its framework."""
+"""Assumed where rules are made without a file that names its framework."""
 
 UNDER_GALVATRON = MEGATRON
 """Framework whose rules the analytical model takes for Galvatron: its runtime uses Megatron's parallel layers."""

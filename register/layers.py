@@ -1,4 +1,4 @@
-"""The parts of a layer: what mixes its tokens, and what each token passes through by itself."""
+"""The parts of a layer: the mixer of its tokens, and the part for each token separately."""
 
 from __future__ import annotations
 

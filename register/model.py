@@ -1,4 +1,4 @@
-"""The shape of a language model, whatever file it was read from."""
+"""The shape of a language model, independent of the file it was read from."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class ModelSpec:
     def layer_counts(self) -> dict[str, int]:
         """Layers by run in model order, the MTP modules last.
 
-        A run is a stretch of equal layers and bears its kind's name; the second run of a kind is ``KIND#2``
+        A run is a stretch of equal layers and has its kind's name; the second run of a kind is ``KIND#2``
         and so on (`kind_of`). Without a `pattern` runs are kinds.
         """
         if not self.pattern:

@@ -22,8 +22,8 @@ def kinds_in_order(pattern: str) -> tuple[str, ...]:
     Parameters
     ----------
     pattern : str
-        Runs such as ``3 gdn+moe`` (``gdn+moe`` is one of them), separated by commas or semicolons; what repeats
-        stands once, as in ``5 x (3 gdn+moe, 1 attn+moe)``. A kind's name may have words in brackets, as in
+        Runs such as ``3 gdn+moe`` (``gdn+moe`` is one of them), separated by commas or semicolons; repeats are written
+        once, as in ``5 x (3 gdn+moe, 1 attn+moe)``. A kind's name may have words in brackets, as in
         ``attn(g8)+dense(x5.25)``.
 
     Raises
@@ -53,7 +53,7 @@ def kinds_in_order(pattern: str) -> tuple[str, ...]:
 
 
 def pattern_of(kinds: Sequence[str]) -> str:
-    """The kinds as such a text, what repeats written once; `kinds_in_order` gives them back."""
+    """The kinds as such a text, repeats written once; `kinds_in_order` gives them back."""
     runs = [(kind, len(list(same))) for kind, same in groupby(kinds)]
     parts: list[str] = []
     plain: list[str] = []

@@ -177,7 +177,7 @@ class EndCosts:
     last: EndCost | None = None
 
     def on_stage(self, stage: int, stages: int) -> EndCost | None:
-        """What a stage has of them; None between the ends."""
+        """What a stage has of them; None between embedding and head."""
         if stage == 0:
             return self.first
         return self.last if stage == stages - 1 else None
@@ -216,7 +216,7 @@ class CostProvider(Protocol):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The layer kinds that it knows, in model order."""
+        """Its layer kinds, in model order."""
 
     @property
     def memory(self) -> MemorySettings:

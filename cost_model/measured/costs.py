@@ -49,7 +49,7 @@ class MeasuredSettings:
     host_mib_a_ms : float or None
         Bandwidth to the host's memory, MiB a ms; None: not measured, and nothing is sent there.
     memory : MemorySettings or None
-        None: what the framework's own planner keeps, 1 GiB of context and 20 % (Hetu) or 30 % (Paddle) of a limit above
+        None: as the framework's planner, 1 GiB of context and 20 % (Hetu) or 30 % (Paddle) of a limit above
         20 GiB for the allocator.
     """
 

@@ -134,7 +134,7 @@ class Law:
         here = _powers(np.array([x / self.scale]), spanned)[0]
         ends = [linprog(sign * here, A_ub=np.vstack([rows, -rows]), b_ub=bounds) for sign in (1, -1)]
         own = self.at(x)
-        # No law passes all points where they contradict each other more than `noise` says; the fitted one stands then.
+        # No law passes all points where they contradict each other more than `noise` says; the fitted one is used then.
         low, high = (own if end.status else sign * float(end.fun) for sign, end in zip((1, -1), ends, strict=True))
         return min(low, own) * (1 - noise), max(high, own) * (1 + noise)
 

@@ -103,7 +103,7 @@ class LayerStrategy(EndStrategy):
 
 @dataclass(frozen=True)
 class LayerwisePlan:
-    """A strategy of its own for every layer.
+    """A separate strategy for every layer.
 
     Parameters
     ----------

@@ -176,8 +176,8 @@ class _Processing:
     def sharded(self) -> bool:
         """Return whether the runs sharded parameters too (ZeRO-3), as both profilers do by default.
 
-        A layer's states then take the same of a rank whatever the split over TP, for the rest is split over DP; else
-        they take less with every further way. One way alone does not decide it.
+        A layer's states on a rank are then the same under every TP, for the rest is split over DP; else they shrink
+        with TP. One way alone does not decide it.
         """
         grown = {}
         for at in {run.layout for run in self.runs if run.layout.pp == 1 and not run.layout.recompute}:
@@ -280,7 +280,8 @@ class _Processing:
             return
         # The split of the vocabulary: Paddle's runs all have it.
         ways = at.tp if at.vocabulary_split or paddle else 1
-        # Without a pipeline all ranks are alike; of Paddle's two ends each has a file, and one may be away.
+        # Without a pipeline all ranks are alike; Paddle has a file each for the first and last stage, and one may be
+        # missing.
         with_last = at.pp > 1 and any(run.last for run in self.runs)
         for end in (False, True) if with_last else (False,):
             memory = self._memory(at, numbers, batch, end)

@@ -1,1 +1,1 @@
-"""Memory coefficients from few dry-runs: which to run, what they tell, and which plans are worth another."""
+"""Memory coefficients from few dry-runs: which to run, the fit to them, and which plans are worth another."""

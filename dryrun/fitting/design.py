@@ -1,4 +1,4 @@
-"""Chooses which stages of which plans to dry-run, so that their peaks determine every coefficient well."""
+"""Choice of the stages and plans to dry-run, so that their peaks determine every coefficient well."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ PRIOR_SPREAD = 0.3
 USUAL_SCATTER = 0.003
 """Relative error of a peak under the linear model, where there are too few rows to see it."""
 CLEAR = 0.05
-"""Relative standard error below which a coefficient stands on its rows alone."""
+"""Relative standard error below which a coefficient is determined by its rows alone."""
 DOUBT = 0.001
 """Chance that rows of other jobs are rejected although they follow the same coefficients."""
 _ROUNDING_MIB = 0.3
@@ -100,8 +100,8 @@ def fit_memory(memory: LinearMemory, observations: Sequence[Observation], prior:
     Parameters
     ----------
     prior : MemoryProfile
-        The estimate (or an earlier fit): settles the worst moment of an interleaved stage in the
-        first round, and what the rows leave open.
+        The estimate (or an earlier fit): gives the worst moment of an interleaved stage in the first round, and what
+        the rows do not determine.
     """
     guess = memory.coefficients(prior)
     scale = column_scale(guess)
@@ -166,7 +166,7 @@ def _scatter(matrix: Floats, weights: Floats, values: Floats) -> float:
 
 
 def _open_directions(matrix: Floats) -> tuple[Floats, Floats]:
-    """Singular values [unknowns] and an orthonormal basis of what the rows leave open [open, unknowns]."""
+    """Singular values [unknowns] and an orthonormal basis of the undetermined directions [open, unknowns]."""
     unknowns = matrix.shape[1]
     if not len(matrix):
         return np.zeros(unknowns), np.eye(unknowns)
@@ -207,7 +207,7 @@ def _report(memory: LinearMemory, matrix: Floats, weights: Floats, values: Float
 
 
 def write_observations(observations: Sequence[Observation], path: Path) -> Path:
-    """Keep measured peaks, so that a later check can go on from them."""
+    """Save measured peaks, so that a later check can continue from them."""
     data = [
         {
             "layers": observation.plan.layers,

@@ -32,7 +32,7 @@ class Measurement:
     ----------
     estimate_mib : float or None
         Estimate of the analytical model for the same stage and plan; None where the plan is not known (replayed
-        logs), and the measured peak then stands for the strategy as it is.
+        logs), and the measured peak is then the strategy's.
     """
 
     strategy: Strategy
@@ -131,7 +131,7 @@ class CorrectedPeaks:
     def _told(
         self, table: StrategyTable, recompute: str
     ) -> Iterator[tuple[_Line, Measurement, int, NDArray[np.bool_]]]:
-        """The rows that a family's measurements tell, by family and EP: its line, one of its measurements, EP, rows."""
+        """The rows from a family's measurements, by family and EP: its line, one of its measurements, EP, rows."""
         for line in self._lines.values():
             some = next(iter(line.measured.values()))
             rows = np.ones(len(table), dtype=bool)

@@ -23,14 +23,14 @@ class LinearMemory:
     """Rows of the linear system for one configuration's stages, and for those of its probes (`dryrun.fitting.probes`).
 
     The unknowns are the static memory of the first, a middle and the last stage (with one stage, of
-    that one; with two, there is no middle one), the memory of one layer by kind, and what one
-    micro-batch leaves alive in one layer by kind and recompute mode. The MTP layer counts as the body
-    layer unless its modules hold other layers, as in `cost_model.memory.memory_profile`.
+    that one; with two, there is no middle one), the memory of one layer by kind, and what one micro-batch keeps alive
+    in one layer by kind and recompute mode. The MTP layer counts as the body layer unless its modules hold other
+    layers, as in `cost_model.memory.memory_profile`.
 
     Parameters
     ----------
     config : TrainingConfig
-        Its strategy and schedule settle how many micro-batches are alive.
+        Its strategy and schedule give the number of micro-batches alive.
     modes : sequence of str
         Available recompute modes, ``none`` among them.
     """
@@ -139,7 +139,7 @@ class LinearMemory:
 
 
 def _kinds(model: ModelSpec) -> tuple[str, ...]:
-    """The kinds with coefficients of their own, the body's last: what has none is charged as it."""
+    """The kinds with their own coefficients, the body's last: others are charged as it."""
     own = [MTP] if model.mtp_layers and model.mtp_kinds else []
     return (*own, *sorted(model.body_counts, key=lambda kind: kind == model.body_kind)) or (DENSE,)
 

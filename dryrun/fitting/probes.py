@@ -2,8 +2,8 @@
 
 The memory of a stage outside its layers, of a layer, and of a micro-batch in it depends on the
 model's sizes and on how tensors are split (DP, TP, EP, optimizer), not on how many layers or stages the job has. So
-where peaks scatter, other jobs tell more of the same coefficients: one with 30 dense layers on a stage makes the dense
-layer clear, one of 256 stages keeps 256 micro-batches alive on the first and makes a small activation clear.
+where peaks scatter, other jobs determine the same coefficients better: one with 30 dense layers on a stage makes the
+dense layer clear, one of 256 stages keeps 256 micro-batches alive on the first and makes a small activation clear.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def probe_cells(memory: LinearMemory, most_stages: int, seed: int = 0) -> Iterat
     rng = np.random.default_rng(seed)
     modes = [mode for mode in (FULL, SELECT) if mode in memory.modes]
     for stages in (each for each in STAGES if each * memory.interleaves <= most_stages):
-        # With two stages of its own the job has no middle one, and nobody asks for its static memory.
+        # With two stages the job has no middle one, and its static memory is not needed.
         places = (0, stages - 1) if min(stages, memory.stages) == 2 else (0, 1, stages - 1)
         for place in places:
             for _ in range(_TRIES):

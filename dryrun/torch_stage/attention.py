@@ -126,7 +126,7 @@ class MaskedSoftmax(torch.autograd.Function):
 
 
 class Dropout(torch.autograd.Function):
-    """Dropout as an operator of its own. Saves the mask, one byte an element."""
+    """Dropout as a separate operator. Saves the mask, one byte an element."""
 
     @staticmethod
     @fused

@@ -24,12 +24,12 @@ LOGITS = "logits"
 
 
 def activations_of(kind: str) -> str:
-    """Category of what layers of a kind keep."""
+    """Category of the tensors that layers of a kind keep."""
     return f"activations {kind}"
 
 
 def layers_and_modes(plan: PipelinePlan, interleave: int, stage: int) -> list[tuple[str, str]]:
-    """(kind, recompute mode) of a chunk's layers in order; runs of one kind bear its name."""
+    """(kind, recompute mode) of a chunk's layers in order; runs of one kind have its name."""
     by_kind = plan.recompute_by_kind()
     return [
         (kind_of(run), mode)
@@ -150,7 +150,7 @@ class StageChunk:
     def _in_groups(self) -> Iterator[tuple[str, TransformerLayer | RecomputedGroup]]:
         """The layers with their kinds, those that recompute takes together as one of the first's kind.
 
-        Sharded blocks are entered one by one, so that they stay apart.
+        Sharded blocks are entered one by one, so that they stay separate.
         """
         size = 1 if self.blocks else self.site.rules.recompute_group
         start = 0

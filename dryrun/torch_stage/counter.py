@@ -28,7 +28,7 @@ def rounded(size: int) -> int:
 
 
 class _Storage:
-    """One live storage: what it weighs and to whom it is charged."""
+    """One live storage: its size and the category it is charged to."""
 
     __slots__ = ("size", "category", "reference", "counted")
 
@@ -224,7 +224,7 @@ def _switch(category: str) -> None:
 
 
 def only_shapes(x: torch.Tensor) -> bool:
-    """Return whether a kernel may omit its arithmetic: no values to compute, and nobody counts its inside."""
+    """Return whether a kernel may omit its arithmetic: no values to compute, and no one counts its inside."""
     counter = active_counter()
     return isinstance(x, FakeTensor) and counter is not None and not counter.see_kernels
 

@@ -107,7 +107,7 @@ class VocabularyCrossEntropy(torch.autograd.Function):
 
     One fp32 copy of the logits becomes, in place, the softmax that is saved, and in backward the
     gradient. Beside it live the bf16 logits in forward and the bf16 gradient in backward: 6 bytes a logit.
-    Compiled (`COMPILED_LOSS`), the steps hand on a tensor of their own instead of writing into the cast.
+    Compiled (`COMPILED_LOSS`), the steps pass on a new tensor instead of writing into the cast.
     """
 
     @staticmethod
@@ -129,7 +129,7 @@ class VocabularyCrossEntropy(torch.autograd.Function):
 class EngineCrossEntropy(torch.autograd.Function):
     """One kernel finds each row's loss and sum, and one the gradient.
 
-    `ENGINE_LOSS` writes it over the logits; compiled (`StaticRules.compiled_logits_bytes`) it is a tensor of its own.
+    `ENGINE_LOSS` writes it over the logits; compiled (`StaticRules.compiled_logits_bytes`) it is a separate tensor.
     """
 
     @staticmethod
@@ -180,7 +180,7 @@ def _subtract_target(softmax: Tensor, target: Tensor, dy: Tensor) -> None:
 
 
 class SplitCrossEntropy(torch.autograd.Function):
-    """torch's ``loss_parallel``: every step makes a tensor of its own, in backward too (`split_logits_bytes`)."""
+    """torch's ``loss_parallel``: every step makes a new tensor, in backward too (`split_logits_bytes`)."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, target: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ class SplitCrossEntropy(torch.autograd.Function):
 
 
 class UnfusedCrossEntropy(torch.autograd.Function):
-    """`STEP_BY_STEP` cross entropy: each step makes a tensor of its own; saves the softmax.
+    """`STEP_BY_STEP` cross entropy: each step makes a new tensor; saves the softmax.
 
     Shifted logits, their exponentials and the softmax, fp32, beside the bf16 logits: 14 bytes a logit.
     """
@@ -263,7 +263,7 @@ class Head:
         norm: NormLayer | None = None,
         leave: Callable[[Tensor], Tensor] = lambda logits: logits,
     ) -> Tensor:
-        """Mean loss of [n, hidden] of the residual stream; `norm` stands in for the head's own.
+        """Mean loss of [n, hidden] of the residual stream; `norm` replaces the head's.
 
         Parameters
         ----------

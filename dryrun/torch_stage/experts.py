@@ -216,7 +216,7 @@ class Experts:
         return [w for w in own if w is not None] + (self.shared.weights() if self.shared else [])
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
-        """`again`: parts of the block that run again in backward; `given_up` takes those whose output nobody keeps."""
+        """`again`: parts of the block that run again in backward; `given_up` takes those whose output is not kept."""
         if self.gathers:
             return self._on_gathered(Gather.apply(x, self.site.shard_ways), again, given_up)
         y = self._routed(x, *self._route(x), again, given_up)
@@ -267,7 +267,7 @@ class Experts:
         else:
             product = self._activated(joined, None if unfused else self._dispatch(probability))
         del joined
-        # What is given up comes back, as it was, for the backward.
+        # Dropped tensors come back, as they were, for the backward.
         y = GroupedLinear.apply(product, self.w2, self.queue, self.biases[1], EXPERT_ACTIVATION in again)
         del product
         y = self._combine(y)

@@ -1,4 +1,4 @@
-"""Dense kernels, one autograd function each: what it saves for backward, and what it holds for a moment.
+"""Dense kernels, one autograd function each: tensors saved for backward, and tensors alive for a moment.
 
 Activations are [tokens, features], tokens in the order (position, sample); under sequence parallelism the residual
 stream is 1/TP of them. There is no process group: a gather makes a tensor of the gathered size, a scatter one of the
@@ -25,7 +25,7 @@ _EPSILON = 1e-5
 
 
 class GradientQueue:
-    """Weight gradients of GEMMs: made at once, or kept for a task of their own (zero bubble).
+    """Weight gradients of GEMMs: made at once, or kept for a separate task (zero bubble).
 
     A postponed one keeps the GEMM's input and the gradient of its output alive. `saved` stands while a block runs
     that is recomputed but for some operators' results.
@@ -287,7 +287,7 @@ class SwiGLU(torch.autograd.Function):
 
 
 class SiLU(torch.autograd.Function):
-    """silu(x), an operator of its own. Saves its input."""
+    """silu(x), a separate operator. Saves its input."""
 
     @staticmethod
     @fused

@@ -118,7 +118,7 @@ class TransformerLayer:
         return self._run(x)
 
     def run(self, x: Tensor) -> Tensor:
-        """The layer itself, whatever its recompute mode."""
+        """The layer itself, under any recompute mode."""
         return self._run(x)
 
     def _but_for_saved(self, saved: SavedResults) -> Callable[[Tensor], Tensor]:
@@ -161,7 +161,7 @@ class TransformerLayer:
         return y
 
     def _normed(self, norm: NormLayer | None, x: Tensor, given_up: GivenUpOutputs, *, own: bool) -> Tensor:
-        """`own`: whether the norm is an operator of its own, whose result selective recompute can give up."""
+        """`own`: whether the norm is a separate operator, whose result selective recompute can drop."""
         if norm is None:
             return x.to(self.site.dtype)
         if NORMS in self.again and own:

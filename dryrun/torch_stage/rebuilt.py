@@ -46,7 +46,7 @@ class SavedResults:
 
 
 class _Part:
-    """A part of a layer whose outputs are given up after forward and made again when backward asks for them."""
+    """A part of a layer whose outputs are dropped after forward and made again when backward asks for them."""
 
     def __init__(self, run: Callable[..., tuple[Tensor, ...]]) -> None:
         self.run = run
@@ -95,7 +95,7 @@ class GivenUpOutputs:
         self._alive: dict[int, Any] = {}
 
     def run(self, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
-        """The outputs of a part; they are given up once the layer's forward is over."""
+        """The outputs of a part; they are dropped once the layer's forward is over."""
         part = _Part(function)
         outputs: tuple[Tensor, ...] = _GivenUp.apply(part, *inputs)
         for place, output in enumerate(outputs):

@@ -1,4 +1,4 @@
-"""The dry-run of one pipeline stage on fake tensors: what `dryrun`'s torch backend calls, once a stage."""
+"""The dry-run of one pipeline stage on fake tensors; `dryrun`'s torch backend calls it once a stage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_stage(run: DryRun, stage: int, *, whole_step: bool = False, see_kernels:
     run : DryRun
         Its plan, or without one an even split in the file's recompute mode.
     whole_step : bool
-        Run every task. Otherwise the step ends where no later task can show anything new; the peak is
+        Run every task. Otherwise the step ends where no later task can change the peak; the peak is
         the same, and the moments end there.
     see_kernels : bool
         Count what kernels make inside too: what real tensors on a CPU need (`LiveCounter`).

@@ -1,4 +1,4 @@
-"""Runs the tasks of one stage in its schedule's order, as far as they can still show something new."""
+"""Run of the tasks of one stage in its schedule's order, as far as they can change the peak."""
 
 from __future__ import annotations
 

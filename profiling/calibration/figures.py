@@ -1,4 +1,4 @@
-"""The figures of a device that measured runs can tell, how far they may move, and the device that they make."""
+"""The figures of a device that measured runs can determine, their range, and the device made of them."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ FURTHEST = 4.0
 
 @dataclass(frozen=True)
 class Figures:
-    """All figures around a device: a point float64 [1 + figures], in standard deviations from what is known of it.
+    """All figures around a device: a point float64 [1 + figures], in standard deviations from its prior.
 
     Parameters
     ----------
     device : DeviceSpec
-        Whose registration says what is known before.
+        Its registration gives the priors.
     """
 
     device: DeviceSpec
@@ -125,8 +125,8 @@ class Figures:
     def interval(
         self, point: NDArray[np.float64], spread: NDArray[np.float64], at: int
     ) -> tuple[float, float, float, float]:
-        """Value of figure number `at` (from 1 on), its least and largest with 95 %, and how much of what could be
-        learned of it was: 0 nothing, 1 all.
+        """Value of figure number `at` (from 1 on), its least and largest with 95 %, and the fraction of its uncertainty
+        that was removed: 0 nothing, 1 all.
 
         Parameters
         ----------

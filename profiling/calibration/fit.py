@@ -1,7 +1,7 @@
 """The fit of a device's figures to measured times: robust, drawn towards the register, with its own judgement.
 
 Least squares on the logarithms of predicted over measured times under a soft L1 loss, and a unit square for every
-standard deviation that a figure moves from what the register says: what the runs do not tell stays where it was, and
+standard deviation that a figure moves from what the register says: what the runs do not determine stays, and
 one run moves all speeds together. Intervals are those of the quadratic model at the fit. The stated error is that of
 held-out runs, all runs of one job together; where no fit beats the register by it, the register stays.
 """
@@ -35,7 +35,7 @@ LEARNED = 0.1
 """A figure that is known this much better than before was determined by the runs."""
 
 FEW_JOBS = 6
-"""Jobs below which left-out runs settle nothing but a promise."""
+"""Jobs below which held-out runs only give the stated error."""
 CLEARLY = 0.8
 """Multiple of the full fit's mean error on held-out runs below which a smaller fit is taken."""
 
@@ -68,7 +68,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Fitted:
-    """One figure as the runs tell it: value, least and largest with 95 %, and whether the runs tell it at all."""
+    """One figure from the runs: value, least and largest with 95 %, and whether the runs determine it at all."""
 
     name: str
     keys: tuple[str, ...]
@@ -131,7 +131,7 @@ def calibrate(measured: Sequence[Measured], device: DeviceSpec) -> Calibration:
     before = np.array([run.predict(device) for run in measured]) / fit.ms - 1
     found = {TOGETHER: fit.solve([0]), ALL: fit.solve(range(fit.figures.size))}
     left_out = {REGISTER: before, **{name: fit.left_out(point, name == TOGETHER) for name, point in found.items()}}
-    # Few jobs cannot choose among fits; they are believed as far as what is known allows it.
+    # Few jobs cannot choose among fits; they count as far as the priors allow.
     few = len({run.job for run in measured}) < FEW_JOBS
     moved = ALL if few else _simplest({name: float(np.mean(np.abs(errors))) for name, errors in left_out.items()})
     point = np.zeros(fit.figures.size) if moved == REGISTER else found[moved]
@@ -148,7 +148,7 @@ def calibrate(measured: Sequence[Measured], device: DeviceSpec) -> Calibration:
 
 
 def _simplest(errors: Mapping[str, float]) -> str:
-    """The fit of all figures, unless letting fewer free tells left-out runs clearly better."""
+    """The fit of all figures, unless one with fewer free figures predicts held-out runs clearly better."""
     best = min(errors, key=lambda name: errors[name])
     return best if errors[best] < CLEARLY * errors[ALL] else ALL
 
@@ -182,7 +182,7 @@ class _Fit:
 
         def residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
             errors = np.log(self.ratios(place(values))) / self.noise
-            # Soft L1 by hand, so that what is known keeps its own, plain square.
+            # Soft L1 by hand, so that the priors keep their plain square.
             soft = np.sign(errors) * np.sqrt(2 * (np.sqrt(1 + errors**2) - 1))
             return np.concatenate([soft, values])
 
@@ -226,7 +226,7 @@ class _Fit:
             kept = ~mine
             scaled = rows[kept] * weights[kept, None]
             matrix = rows[kept].T @ scaled + np.eye(self.figures.size)
-            # The minimum of the others' errors and of what is known, seen from the whole fit's point.
+            # The minimum of the others' errors and of the priors, seen from the whole fit's point.
             step = -np.linalg.solve(matrix, scaled.T @ errors[kept] + point)
             least, largest = self.figures.bounds()
             moved = np.clip(point + step, least, largest)
@@ -250,7 +250,7 @@ class _Fit:
         return tuple(result)
 
     def seen_noise(self, errors: NDArray[np.float64]) -> float:
-        """Deviation of the errors as half of them show it."""
+        """Deviation of the errors, from their median."""
         return float(1.4826 * np.median(np.abs(np.log1p(errors)))) if len(errors) > 2 else 0.0
 
     def notes(self, runs: Sequence[RunError]) -> list[str]:

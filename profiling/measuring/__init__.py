@@ -1,1 +1,1 @@
-"""Measures a cluster and a model with torch: what is measured, how it is repeated and kept, and the tables of it."""
+"""Measurement of a cluster and a model with torch: plans, repeats, saved samples, and the tables made of them."""

@@ -1,6 +1,6 @@
 """One rank of a hardware profile: ``python -m taylor.profiling.measuring.hardware_worker FOLDER``, under torchrun too.
 
-Reads ``plan.json`` there; rank 0 keeps what was measured in ``measured.json``. All ranks go through the measurements in
+Reads ``plan.json`` there; rank 0 saves the measurements in ``measured.json``. All ranks go through the measurements in
 the same order; rank 0 says which of them are still to be done.
 """
 
@@ -155,7 +155,7 @@ class Rank:
 
 
 def main(folder: Path) -> None:
-    """Measure what is still to be measured."""
+    """Run the measurements that are missing."""
     plan = HardwarePlan(**_plan(folder))
     me = Rank(plan)
     jobs = list(hardware_jobs(plan))

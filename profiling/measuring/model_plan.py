@@ -24,7 +24,7 @@ class ModelPlan:
     batches, lengths : tuple of int
         Samples and tokens a sample; more than one of either in the modes `BATCH` and `SEQUENCE`.
     layers_min, layers_max : int
-        The two layer numbers whose difference is what a layer takes.
+        The two layer numbers whose difference gives a layer's figures.
     layer_types : int
     max_tp : int
         Largest tensor parallel degree of a memory profile.
@@ -60,7 +60,7 @@ class ModelRun:
 
     @property
     def key(self) -> str:
-        """Its name: what was measured is kept by it."""
+        """Its name: measurements are kept by it."""
         return json.dumps([list(self.layers), self.batch, self.length, self.tp, self.recomputed])
 
 

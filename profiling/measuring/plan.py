@@ -15,7 +15,7 @@ ALL_REDUCE, TIMED_REDUCE, ALL_TO_ALL, TRANSFER, OVERLAP = (
 PRODUCTS, ATTENTION, COPY, HOST_LINK = "products", "attention", "copy", "host_link"
 TOGETHER = (ALL_REDUCE, TRANSFER, TIMED_REDUCE, ALL_TO_ALL, OVERLAP)
 ALONE = (PRODUCTS, ATTENTION, COPY, HOST_LINK)
-"""Measurements of one device by itself, by every rank at once."""
+"""Measurements of single devices, by every rank at once."""
 KINDS = (*TOGETHER, *ALONE)
 
 MIB = 2**20
@@ -23,7 +23,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class HardwarePlan:
-    """A cluster and what is measured of it.
+    """A cluster and its measurements.
 
     Parameters
     ----------

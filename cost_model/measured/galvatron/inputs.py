@@ -250,6 +250,6 @@ class MessageLines:
 
 
 def plain_fit(law: Callable[..., object], x: list[int], y: list[float]) -> tuple[float, ...]:
-    """Least squares without bounds, by the routine that Galvatron calls, so that its digits come out."""
+    """Least squares without bounds, by the routine that Galvatron calls, to reproduce its digits."""
     found, _ = curve_fit(law, np.array(x), np.array(y))
     return tuple(map(float, found))

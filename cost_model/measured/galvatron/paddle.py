@@ -131,7 +131,7 @@ class PaddleCosts:
             forward_s=(beside(gather, compute) + tensor) / 1e3,
             backward_s=without / 1e3,
             tail_s=(beside(gather + 0.5 * message, compute * BACKWARD) - without) / 1e3,
-            # Whatever their ZeRO is, their states count as ZeRO-3's (dynamic_programming.py, `sharding_stage=3`).
+            # Their states count as ZeRO-3's under every ZeRO (dynamic_programming.py, `sharding_stage=3`).
             states_mib=states * (7 / 9 if once else 1.0) * _share(strategy.replace(zero=3), once),
             activation_mib=of_ways(memory.activation_mib, strategy.ways, "activation") * samples,
         )
