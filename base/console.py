@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 from taylor.base.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, InputError, TaylorError
 from taylor.base.interrupts import counted_interrupts, presses
 
-if TYPE_CHECKING:  # a command's --help must not wait for what only its work shows
+if TYPE_CHECKING:  # a command's --help must not wait for imports that only its work needs
     from rich.console import Console, RenderableType
 
     _StreamHandler = logging.StreamHandler[Any]
-else:  # Python 3.10 knows no brackets behind it
+else:  # Python 3.10 has no brackets behind it
     _StreamHandler = logging.StreamHandler
 
 log = logging.getLogger("taylor")
@@ -57,7 +57,7 @@ class _StandardErrorHandler(_StreamHandler):
         """Keep nothing: the stream is looked up at every line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line; on a terminal it goes on below its level, broken at blanks, so that no number is torn."""
+        """The line; on a terminal it goes on below its level, broken at blanks, so that no number is split."""
         text = super().format(record)
         if not sys.stderr.isatty():
             return text
@@ -129,7 +129,7 @@ def live_display(what: RenderableType, console: Console) -> Iterator[None]:
 def progress(title: str, total: int | None) -> Iterator[Callable[[int, str], None]]:
     """Show a progress bar on standard error when it is a terminal; stay silent in a pipe.
 
-    Yields ``advance(steps, note)``: moves the bar on by `steps` and shows `note` behind it.
+    Yields ``advance(steps, note)``: moves the bar by `steps` and prints `note` behind it.
     """
     if not sys.stderr.isatty():
         yield lambda steps, note: None

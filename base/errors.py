@@ -1,6 +1,6 @@
 """The errors a user can meet, each with the exit code of its kind.
 
-A message says what is wrong, in which file and field, with the value found, and what would mend it.
+A message says what is wrong, in which file and field, with the value found, and the cure.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class InputError(TaylorError):
 
 
 class WriteError(InputError):
-    """A file cannot be written: no fault of what was to be written (exit code 2)."""
+    """A file cannot be written, not because of its content (exit code 2)."""
 
 
 class InfeasibleError(TaylorError):

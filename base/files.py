@@ -18,7 +18,7 @@ MOST_BESIDE, BESIDE_ALIKE = 1000, 0.8
 
 
 def write_atomic(path: str | Path, content: str | bytes) -> Path:
-    """Write a file so that a reader sees the old content or the new, never half.
+    """Write a file atomically: a reader sees the old content or the new.
 
     The content goes to a temporary file in the same folder, is flushed to the disk, and takes the
     old file's place (and its permission bits) by a rename.

@@ -1,4 +1,4 @@
-"""Ctrl-C: put off while what is done is written down, and counted, so that no handler on the way can lose one."""
+"""Ctrl-C: deferred while finished work is written, and counted, so that no handler can lose one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def presses() -> int:
 
 @contextmanager
 def hold_interrupts() -> Iterator[None]:
-    """Put Ctrl-C off until the block has ended, for what writes down work that is done.
+    """Defer Ctrl-C until the block has ended, for code that writes finished work.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def hold_interrupts() -> Iterator[None]:
 
 
 _IGNORED = {("importlib._bootstrap", "cb"), ("weakref", "remove"), ("_weakrefset", "_remove")}
-"""Callbacks of weak references, by module and function: Python prints what they raise and passes over it.
+"""Callbacks of weak references, by module and function: Python prints their exceptions and continues.
 
 CPython 3.11: Lib/importlib/_bootstrap.py:198, Lib/weakref.py:105 and 369, Lib/_weakrefset.py:39; that their exceptions
 are not propagated is said of `weakref.ref` in the library's reference.

@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1
 def end_with_parent(parent: int) -> None:
     """End this process as soon as its parent is gone; to be called first of all in a worker.
 
-    Linux kills the worker itself, whatever it is at. Elsewhere a thread looks every `POLL_SECONDS`.
+    Linux kills the worker itself, at any time. Elsewhere a thread looks every `POLL_SECONDS`.
 
     Parameters
     ----------

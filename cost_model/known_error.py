@@ -63,7 +63,7 @@ class KnownError:
         if not ordered:
             raise ValueError("an error is that of at least one figure")
         rank = (len(ordered) + 1) * DEFAULT_RISK
-        # Rounded, so that 20 times a twentieth is one.
+        # Rounded, for 20 times a twentieth to be one.
         beyond = max(math.floor(round(rank, 9)), 1)
         low, high = ordered[beyond - 1], ordered[-beyond]
         typical = median(abs(1 / ratio - 1) for ratio in ordered)

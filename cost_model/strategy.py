@@ -149,7 +149,7 @@ class TrainingRules:
         A norm and the GEMM behind it are one kernel (transformer engine's ``LayerNormLinear``), except before
         latent attention and before experts: `NORMS` leaves it alone, and a block that is recomputed starts with it.
     fused_accumulation : bool or None
-        GEMMs add a weight's gradient to the accumulated one as they run; None: as the framework
+        GEMMs add a weight's gradient to the accumulated one; None: as the framework
         does (`StateRules.fused_accumulation`).
     whole_ends : bool
         Of fully sharded parameters: embedding and head stay gathered once they were.

@@ -90,7 +90,7 @@ def forms_grid(degrees: Degrees, rules: TrainingRules) -> Any:
 
 
 def _products(model: ModelSpec, layer: LayerSpec) -> Iterator[tuple[int, int, bool]]:
-    """Width of input and output of a layer's GEMMs, and whether each gathers among x ranks."""
+    """Widths of input and output of a layer's GEMMs, and whether each gathers among x ranks."""
     attention, mlp = layer.attention, layer.mlp
     if attention is not None:
         queries, context = attention.n_heads * attention.head_dim, attention.n_heads * attention.v_width

@@ -201,8 +201,8 @@ def _weight_cast_bytes(rules: TrainingRules) -> float:
 
 
 class _MixerWork(NamedTuple):
-    """A mixer's work a token on one rank: elements its GEMMs move, those of them that come in, FLOPs and scores of
-    its core, bytes element by element, bytes over scores forward and backward."""
+    """A mixer's work a token on one rank: elements of its GEMMs in all, of their inputs, FLOPs and scores of its core,
+    element-wise bytes, bytes over scores forward and backward."""
 
     product_traffic: Any
     product_inputs: Any
@@ -340,8 +340,7 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
 
 
 def slice_passes(experts: Any) -> tuple[Any, Any]:
-    """Number of times that every element of the experts' rows is read or written around their GEMMs, forward and
-    backward.
+    """Reads and writes of every element of the experts' rows around their GEMMs, forward and backward.
 
     Megatron-LM core_v0.8.0 megatron/core/transformer/moe/experts.py `SequentialMLP`: every expert multiplies a slice of
     the rows and writes its result into a slice of zeros. In backward each of both slices costs a pass over all rows:

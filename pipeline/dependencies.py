@@ -47,7 +47,7 @@ def dependencies(schedule: Schedule) -> NDArray[np.int64]:
     number[row, blocks, pieces] = np.arange(stages * per_stage).reshape(stages, per_stage)
     source = feeder_stage[row, blocks]
     found = number[source, feeder_block[row, blocks], pieces]
-    if schedule.whole is not None:  # what a whole backward gives comes with its weight gradient, the next task
+    if schedule.whole is not None:  # the result of a whole backward comes with its weight gradient, the next task
         found = found + ((source != row) & schedule.whole.reshape(-1)[found])
     result: NDArray[np.int64] = np.where(source < 0, -1, found)
     return result

@@ -173,7 +173,7 @@ def check_schedule(schedule: Schedule) -> None:
 
 
 def _check_whole(order: NDArray[np.int32], whole: NDArray[np.bool_]) -> None:
-    """Behind every input gradient of a whole backward stands its weight gradient."""
+    """The weight gradient follows every input gradient of a whole backward."""
     behind = np.roll(order, -1, axis=1)
     follows = (behind[:, :, 0] == WEIGHT_GRADIENT) & (behind[:, :, 1:] == order[:, :, 1:]).all(axis=2)
     if whole.shape != order.shape[:2] or (whole & ~((order[:, :, 0] == BACKWARD) & follows)).any():

@@ -1,4 +1,4 @@
-"""The known orders that tasks of one placement may run in, weight gradients apart, as starts of a search."""
+"""The known orders that tasks of one placement may run in, with separate weight gradients, as starts of a search."""
 
 from __future__ import annotations
 

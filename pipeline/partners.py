@@ -29,7 +29,7 @@ def combines(spec: ScheduleSpec) -> bool:
 def partners(schedule: Schedule) -> NDArray[np.int64]:
     """Interleave of the task that each task runs beside in one pass, -1 where it runs alone; int64 [S, tasks].
 
-    A weight gradient stands alone: what it does hides nothing more than its backward does.
+    A weight gradient runs alone: it overlaps no more than its backward does.
     """
     direction, interleave = (schedule.order[:, :, column].astype(np.int64) for column in (0, 1))
     found = np.full(direction.shape, -1, dtype=np.int64)

@@ -15,14 +15,14 @@ Further choices of a problem (recompute of some modules, offload) lie before the
 
 
 def mode_title(mode: str) -> str:
-    """A mode as tables and logs name it: what is no recompute alone (``offload:core_attn``) by its own name."""
+    """A mode as tables and logs name it: one with more than recompute by its own name (``offload:core_attn``)."""
     if mode == FULL:
         return "recompute"
     return mode if ":" in mode else f"{mode} recompute"
 
 
 RUN_MARK = "#"
-"""Between a kind and the number of its run, where several runs of one kind lie apart: ``gdn+moe#2``."""
+"""Between a kind and the number of its run, where a kind has several separate runs: ``gdn+moe#2``."""
 
 Grid = tuple[tuple[int, ...], ...]
 """int [vpp, pp]: one row an interleave, one column a stage."""
@@ -103,8 +103,7 @@ def deal_kinds(
 
 
 def even_sizes(layers: int, chunks: int) -> list[int]:
-    """Layers of every chunk in model order, spread evenly; the rest go to chunks before the last, which has the
-    head."""
+    """Layers of every chunk in model order, spread evenly; the rest go to chunks before the last."""
     base, left = divmod(layers, chunks)
     return [base + (chunks - 1 - left <= position < chunks - 1) for position in range(chunks)]
 
@@ -116,8 +115,8 @@ class PipelinePlan:
     Parameters
     ----------
     layers : mapping of str to int [vpp, pp]
-        Layers by kind, kinds in model order; entry ``[v][s]`` is interleave v of stage s. Where layers of a kind lie
-        apart each run of them has an entry, named after its kind (`kind_of`).
+        Layers by kind, kinds in model order; entry ``[v][s]`` is interleave v of stage s. Each separate run of layers
+        of a kind has an entry, named after its kind (`kind_of`).
     recompute : mapping of str to int [vpp, pp]
         Layers of each chunk under a recompute mode (`FULL`, `SELECT`) or another choice of the problem, such as
         recompute of some modules or offload; a layer counts once, and a mode that is absent holds for none.
@@ -234,7 +233,7 @@ def even_plan(
     counts : mapping of kind to int
         Layers by kind in model order.
     pinned_last : collection of str
-        Kinds that all lie on the last chunk, whatever else it holds, and are never recomputed (MTP where
+        Kinds that always lie on the last chunk and are never recomputed (MTP where
         files do not count it among the layers).
     recompute : str
         The mode of every other layer.

@@ -1,4 +1,4 @@
-"""The order of tasks on every stage: what a schedule is, independent of how long a task takes."""
+"""The order of tasks on every stage: a schedule, independent of the tasks' times."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ScheduleTraits:
     v_shape : bool
         Odd virtual stages run through the stages in reverse.
     split_backward : bool
-        Weight gradients are tasks of their own.
+        Weight gradients are separate tasks.
     sequence_splits : bool
         A sequence may go through the pipeline in pieces.
     piece_rounds : bool
@@ -163,8 +163,8 @@ class ScheduleSpec:
     group_size : int or None
         Of schedules with rounds of a set size: micro-batches of a round; None = as many as stages.
     one_ahead : bool
-        Of schedules with rounds of a set size: one more forward warms up, so that no forward of the steady state
-        waits for the backward beside it and the two can run as one. Megatron-LM does so with
+        Of schedules with rounds of a set size: one more forward warms up, so that a forward of the steady state does
+        not wait for the backward beside it and both can run as one. Megatron-LM does so with
         ``--overlap-moe-expert-parallel-comm`` (d98e8a64 megatron/core/pipeline_parallel/schedules.py:966-970).
     whole_drain : bool
         Of DualPipeV: no weight gradient is put off, not even where the pipeline drains. MindSpeed runs it so without
@@ -175,8 +175,8 @@ class ScheduleSpec:
         MindSpeed's ``--recompute-in-bubble`` (028de58c mindspeed/core/pipeline_parallel/ripipe_schedules.py:369-378,
         476-487: forwards of the first pp·vpp chunks of a stage keep all; 771-797: how many more there are). None: off.
     words : tuple of str
-        Of searched orders: the order of every stage (`pipeline.words`). Empty before there is one: what is asked
-        of the schedule then (memory to plan with) is answered by ZB-H1, its interleaved form, or torch's ZBV.
+        Of searched orders: the order of every stage (`pipeline.words`). Empty before there is one: the memory to plan
+        with is then that of ZB-H1, its interleaved form, or torch's ZBV.
     """
 
     name: str = PLAIN
@@ -193,7 +193,7 @@ class ScheduleSpec:
 
         1F1B with several virtual stages is the framework's interleaved order, and an interleaved order
         with one is 1F1B. An interleaved order that was asked for by name stays, and so does every other
-        schedule, whether or not it exists for that number (`build_schedule` tells).
+        schedule, even where it does not exist for that number (`build_schedule` checks).
         """
         if not self.traits.one_forward_one_backward:
             return self
@@ -231,8 +231,8 @@ class ScheduleSpec:
     def warm_up_step(self, interleaves: int) -> int | None:
         """Pieces that a stage sends forward before its first backward beyond those of the stage behind it.
 
-        None where the order has no such constant: GPipe runs all forwards first, and the orders with weight
-        gradients apart are read off the schedule itself.
+        None where the order has no such constant: GPipe runs all forwards first, and the orders with separate weight
+        gradients are read off the schedule itself.
         """
         if not (self.traits.one_forward_one_backward or self.traits.sequence_splits):
             return None
@@ -242,7 +242,7 @@ class ScheduleSpec:
 
     @property
     def ahead(self) -> int:
-        """Forwards that every stage warms up with beyond what the schedule's name says."""
+        """Forwards in every stage's warm-up beyond those of the schedule's name."""
         return int(self.one_ahead and self.traits.whole_rounds)
 
     def fits_pieces(self, stages: Any, micro_batches: Any) -> Any:
@@ -364,7 +364,7 @@ class Schedule:
 
     @property
     def directions(self) -> int:
-        """Kinds of task: forward and backward, with the weight gradient apart 3."""
+        """Kinds of task: forward and backward, with separate weight gradients 3."""
         return 3 if self.spec.traits.split_backward else 2
 
     def blocks(self) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 The three follow Qi et al. 2024 (arXiv:2405.15362) in shape and differ in how they fill and drain. Virtual stage 0 runs
 down the stages, virtual stage 1 back up, so that the first stage holds embedding and head.
 
-A backward whose weight gradient is not apart runs whole, as one call: the stage before it gets the gradient when all of
+A backward without a separate weight gradient runs whole, as one call: the stage before it gets the gradient when all of
 it is done. Such a one is written as its input gradient with the weight gradient behind it, and marked (`VOrder.whole`).
 """
 
@@ -69,8 +69,8 @@ class _Stage:
 def zero_bubble_v_order(stages: int, micro_batches: int) -> VOrder:
     """MindSpore's zero-bubble V (``ProcessStep1`` to ``8`` in pipeline_transformer/zero_bubble_v.cc); m >= 2S - 1.
 
-    Which weight gradients run apart from their backward is ``InferNeedDetachInfo`` in detach_backward.cc:
-    those of interleave 1's first S - s - 1 and last (s+1)/2 micro-batches, and those of interleave 0's last
+    ``InferNeedDetachInfo`` in detach_backward.cc chooses the weight gradients that run separately:
+    those of virtual stage 1's first S - s - 1 and last (s+1)/2 micro-batches, and those of virtual stage 0's last
     S - (s+1)/2. ``ZBV_offset`` is taken as unset. The others are one cell, whose output is sent behind it.
     """
     return VOrder.of([_zero_bubble_v_stage(s, stages, micro_batches) for s in range(stages)])
@@ -115,7 +115,7 @@ def dual_pipe_v_order(stages: int, micro_batches: int, *, whole_drain: bool = Fa
     Without the overlap of a forward with a backward. MindSpeed's ``--schedules-method dualpipev`` runs it; with
     `whole_drain` the weight gradients of its drain run with their backward, as MindSpeed does without
     ``--dualpipev-dw-detach`` (master mindspeed/core/pipeline_parallel/dualpipev/dualpipev_schedules.py:1521-1538).
-    Backwards of the fill are apart in both and sent before their weight gradient (MindSpeed 028de58c, the same file,
+    Backwards of the fill are split in both and sent before their weight gradient (MindSpeed 028de58c, the same file,
     "1b1w1f"; dualpipev.py ``step`` "Step 3", torch's ``I``); those from there on are whole until the drain puts weight
     gradients off (torch's ``FULL_BACKWARD``).
     """
@@ -170,8 +170,8 @@ def _fill(stage: _Stage, s: int, stages: int) -> None:
 def torch_zbv_order(stages: int, micro_batches: int) -> VOrder:
     """Torch's ZBV (``torch.distributed.pipelining.schedules.ScheduleZBVZeroBubble``).
 
-    All of its backwards are an ``I`` and a ``W``, and what an ``I`` gives is sent at once, before the ``W`` behind it
-    (torch 2.13 schedules.py:3268-3368 and ``has_comms`` of ``_add_send_recv``, :1417): none is whole.
+    All of its backwards are an ``I`` and a ``W``, and the result of an ``I`` is sent at once, before the ``W`` behind
+    it (torch 2.13 schedules.py:3268-3368 and ``has_comms`` of ``_add_send_recv``, :1417): none is whole.
 
     With fewer than 2S - 1 micro-batches the order for that number is built and the surplus ones are omitted,
     as torch does.

@@ -69,7 +69,7 @@ class ShardedBlock:
 
 
 class Enter(torch.autograd.Function):
-    """Marks the start of a sharded block: forward gathers its weights, backward ends here and reduces."""
+    """Start of a sharded block: forward gathers its weights, backward ends here and reduces."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, block: ShardedBlock) -> Tensor:
