@@ -43,7 +43,7 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:%|ms|s|MiB|GiB|B|T|M)\b|%)")
 
 
 class _StandardErrorHandler(_StreamHandler):
-    """Writes to standard error as it is at the moment: while a live line stands there, rich moves it on above it."""
+    """Handler that writes to the current standard error: rich prints above a live line there."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)

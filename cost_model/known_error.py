@@ -81,14 +81,14 @@ class KnownError:
         return math.exp(math.log1p(-self.below) * _deviations(risk))
 
     def widened(self, deviation: float) -> KnownError:
-        """With a further, independent deviation of the logarithm."""
+        """Return the error with a further, independent deviation of the logarithm."""
         far = deviation * _STANDARD
         low, high = math.hypot(math.log1p(-self.below), far), math.hypot(math.log1p(self.above), far)
         return replace(self, below=-math.expm1(-low), above=math.expm1(high))
 
     @property
     def sentence(self) -> str:
-        """The same in words."""
+        """The error in words."""
         return (
             f"{self.source} typically {100 * self.typical:.0f} % off, 19 of 20 are at most {100 * self.above:.0f} % "
             "above it"
@@ -115,11 +115,11 @@ MEMORY_ERRORS = {
     "dry-run": _MEASURED,
     "saved": _MEASURED,
 }
-"""By `MemoryProfile.source`. The estimate: peaks of the published runs whose files state what ran, without flags that
-no figure has (``python -m benchmarks.measured_runs``). Dry-runs: under noise of 2 % (`docs/dryrun.md`)."""
+"""Errors by `MemoryProfile.source`. The estimate: peaks of the published runs whose files state what ran, without flags
+that no figure has (``python -m benchmarks.measured_runs``). Dry-runs: under noise of 2 % (`docs/dryrun.md`)."""
 
 STEP_ERROR = KnownError(0.11, 0.14, 0.06, "estimated steps are")
-"""Of steps on a device that was measured, without flags that no figure has: the same table."""
+"""Error of steps on a device that was measured, without flags that no figure has: the same table."""
 
 NEIGHBOUR_ERROR = 0.08
 """Relative difference of two predicted steps of one model on one device above which their order is right with 95 %
@@ -127,7 +127,7 @@ probability: what pairs of runs of the same model and software do, the same tabl
 
 
 def memory_error(source: str, *, measured_framework: bool = False) -> KnownError | None:
-    """Of peaks by their `MemoryProfile.source`; None where nothing is known of that.
+    """Error of peaks by their `MemoryProfile.source`; None where it is not known.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ def memory_error(source: str, *, measured_framework: bool = False) -> KnownError
 
 
 def step_error(flags: int, *, measured_device: bool) -> KnownError:
-    """Of an estimated step.
+    """Error of an estimated step.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ MOST_CHOICES = 6
 """Choices by module that a job is offered at most."""
 
 OFFLOAD_MARK = "offload:"
-"""In a choice's name, before the modules whose inputs lie on the host."""
+"""Mark in a choice's name before the modules whose inputs lie on the host."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ class MtpEntry:
 
     @classmethod
     def of(cls, model: ModelSpec, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> MtpEntry:
-        """By the analytical model of the head's time and the last stage's memory."""
+        """Entry from the analytical model of the head's time and the last stage's memory."""
         speed, work = Speed.of(device, rules), head_work(model, strategy, rules)
         weights = mtp_projection_weights(model, strategy)
         flops = 2 * micro_batch_tokens(strategy, rules) * weights

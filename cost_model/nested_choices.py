@@ -22,7 +22,7 @@ def lowest_chain(
     allowed: Callable[[tuple[str, ...]], bool],
     through: Sequence[tuple[str, ...]] = (),
 ) -> list[tuple[str, ...]]:
-    """Of all chains of sets the one whose front lies lowest, by rising size.
+    """The chain of sets with the lowest front, by rising size.
 
     A chunk's layers mix choices, but it has few of them: the front of all mixes and that of single choices count alike.
 

@@ -80,8 +80,8 @@ class TimeRatios:
     kind_forward : mapping of kind to float
         Of a model with a `pattern`: each kind's forward over the body layer's; 1 for a kind that it lacks.
     exposed : mapping of kind to (float, float)
-        Where a forward and a backward run as one pass and overlap each other's communication: how much longer a layer's
-        forward, and its backward, takes where no layer of the other stands beside it, over the body layer's forward.
+        Of a forward and a backward that run as one pass and overlap each other's communication: extra time of a layer's
+        forward, and its backward, where no layer of the other runs beside it, over the body layer's forward.
     source : str
         ``given``, ``parsed`` or ``estimate``.
     """

@@ -15,7 +15,7 @@ class OpenRanks:
     unit : int
         Every legal world size is a multiple of it.
     why : str
-        What that multiple is, as messages write it: ``TP x PP x CP = 8 and EP x ETP x PP = 32``.
+        The multiple, as messages write it: ``TP x PP x CP = 8 and EP x ETP x PP = 32``.
     note : str
         The sentence that reports the world size that is assumed.
     shards_grow : bool

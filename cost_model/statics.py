@@ -32,9 +32,9 @@ from taylor.register.model import MTP, ModelSpec
 MIB = 2**20
 
 _WIDE_BYTES = 4
-"""Of a logit in fp32."""
+"""Bytes of a logit in fp32."""
 _SOFTMAX_BYTES = 4
-"""Of an MTP module's softmax that waits for its backward, bytes a logit (fp32)."""
+"""Bytes a logit (fp32) of an MTP module's softmax that waits for its backward."""
 
 
 def layer_state_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> StateBytes:
@@ -213,7 +213,7 @@ def loss_bytes(rules: TrainingRules, *, split: bool = False) -> float:
 def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """Pipeline transfers, and FSDP's gathered layers where there is no pipeline.
 
-    How many tensors of a stage boundary the transfers hold is `StaticRules.transfer_buffers`.
+    `StaticRules.transfer_buffers` is the number of a stage boundary's tensors in the transfers.
 
     FSDP holds the gathered parameters of two layers (the present and the prefetched one) and the fp32
     gradient of one before it is scattered (Zhao et al. 2023, arXiv:2304.11277 §4.3); in a pipeline see

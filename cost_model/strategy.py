@@ -380,33 +380,33 @@ class TrainingRules:
 
     @property
     def gradient_bytes(self) -> int:
-        """Of an accumulated gradient, bytes a parameter."""
+        """Bytes a parameter of an accumulated gradient."""
         if self.optimizer.gradient_bytes is not None:
             return self.optimizer.gradient_bytes
         return self.framework.states.gradient_bytes if self.keeps_master else self.param_bytes
 
     @property
     def master_bytes(self) -> int:
-        """Of the weight that the optimizer updates, bytes a parameter."""
+        """Bytes a parameter of the weight that the optimizer updates."""
         if self.optimizer.master_bytes is not None:
             return self.optimizer.master_bytes
         return self.framework.states.master_bytes if self.keeps_master else self.param_bytes
 
     @property
     def moments_bytes(self) -> int:
-        """Of a layer's matrices' moments, bytes a parameter."""
+        """Bytes a parameter of the moments of a layer's matrices."""
         given = self.optimizer.moments_bytes
         return self.framework.states.moments_bytes if given is None else given
 
     @property
     def other_moments_bytes(self) -> int:
-        """Of all other parameters' moments, bytes a parameter."""
+        """Bytes a parameter of all other moments."""
         given = self.optimizer.other_moments_bytes
         return self.moments_bytes if given is None else given
 
     @property
     def optimizer_bytes(self) -> int:
-        """Of what the optimizer reads and writes for a matrix, moments and its weight, bytes a parameter."""
+        """Bytes a parameter that the optimizer reads and writes for a matrix: moments and its weight."""
         return self.moments_bytes + self.master_bytes
 
     def gathered(self) -> TrainingRules:

@@ -27,7 +27,7 @@ CARDS_A_HOST = 8
 """Cards whose updates a host runs; assumed."""
 
 _WRITTEN_WEIGHT_BYTES = 2
-"""Of an updated weight that the optimizer writes in bf16, bytes a parameter."""
+"""Bytes a parameter of an updated weight that the optimizer writes in bf16."""
 
 _OPEN_OVERLAP = 0.5, 1.0
 """Exposed fraction of gradient reduction and weight gathering where their overlap is not known, without a pipeline and

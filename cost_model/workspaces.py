@@ -12,8 +12,9 @@ _HANDLES = 2
 aten/src/ATen/cuda/CublasHandlePool.cpp, ``getCurrentCUDABlasHandle``)."""
 
 _TORCH_MIB, _TORCH_WIDE_MIB = 8.125, 32.0
-"""Of a handle: ``:4096:2:16:8``, and ``:4096:8`` from Hopper on (CublasHandlePool.cpp, ``parseChosenWorkspaceSize``)
-and where the job is deterministic (Megatron-LM d98e8a64 megatron/training/determinism.py:30)."""
+"""Workspace of a handle: ``:4096:2:16:8``, and ``:4096:8`` from Hopper on (CublasHandlePool.cpp,
+``parseChosenWorkspaceSize``) and where the job is deterministic (Megatron-LM d98e8a64
+megatron/training/determinism.py:30)."""
 
 _TE_MIB, _TE_WIDE_MIB, _TE_STREAMS = 4.0, 32.0, 4
 """TransformerEngine d0067d0 transformer_engine/pytorch/cpp_extensions/gemm.py:40 (wide from Hopper on): one, and one

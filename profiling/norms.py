@@ -22,7 +22,7 @@ MOST_NORMS = 12
 """More norm kernels than any layer runs on one side of its attention kernel, forward or backward."""
 
 NormCount = tuple[int, int, int]
-"""Of a window: passes behind their attention kernel, passes before it (each 0 or 1), and norm kernels found."""
+"""Counts of a window: passes behind their attention kernel, passes before it (each 0 or 1), and norm kernels found."""
 
 
 @dataclass(frozen=True)

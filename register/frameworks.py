@@ -198,7 +198,7 @@ backward (TransformerEngine 02965d2e transformer_engine/pytorch/triton/cross_ent
 are not counted: logits read, an fp32 copy written and read twice, and twice that in backward.
 """
 LOSS_FILLED = {IN_PLACE: 6}
-"""Of these, what a deterministic job writes once more (`cost_model.determinism`): both casts' results."""
+"""The part of these that a deterministic job writes once more (`cost_model.determinism`): both casts' results."""
 
 
 @dataclass(frozen=True)

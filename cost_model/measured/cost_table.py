@@ -212,7 +212,7 @@ class CostProvider(Protocol):
 
     @property
     def name(self) -> str:
-        """As commands call it."""
+        """Name in commands."""
 
     @property
     def kinds(self) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ class NearPlan:
 class StageRecord:
     """Measurements of a stage assignment: the same layers and recompute may come again in another plan.
 
-    Where the same content gave the same peak in every plan, as a program does that repeats itself, a stage
+    Where a stage assignment gave the same peak in every plan, as a deterministic program does, a stage
     that was over its limit once is not tried again. Where every run scatters, one excess says little.
     """
 

@@ -153,7 +153,7 @@ class _AttentionBase:
 class Attention(_AttentionBase):
     """Multi-head and grouped-query attention.
 
-    Where one GEMM gives Q, K, V and the gate, values stay views of its result, and it stays alive beside the rotated
+    If one GEMM gives Q, K, V and the gate, values stay views of its result, which stays alive beside the rotated
     queries and keys (`ActivationRules.joined_qkv`); queries of low rank come from separate GEMMs.
     """
 

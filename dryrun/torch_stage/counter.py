@@ -87,7 +87,7 @@ class LiveCounter(TorchDispatchMode):
             self._category = before
 
     def switch(self, name: str) -> str:
-        """From here on, what is made belongs to a category; gives the one before."""
+        """Charge all that follows to a category; return the one before."""
         before, self._category = self._category, name
         return before
 

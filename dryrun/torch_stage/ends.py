@@ -230,7 +230,7 @@ def _shifted(logits: Tensor) -> Tensor:
 
 
 _CAP = 30.0
-"""Of capped logits; no figure depends on it."""
+"""Cap of the logits; no figure depends on it."""
 
 
 class Head:

@@ -159,7 +159,7 @@ class Linear(torch.autograd.Function):
 def _weight_gradient(
     dy: Tensor, kept: tuple[Tensor | None, Tensor], weight: Weight, shape: tuple[int, ...], gather: int
 ) -> Tensor:
-    """Of a GEMM; what is kept of dy and of the input, in their narrow types, lives until it is made."""
+    """Weight gradient of a GEMM; the kept parts of dy and input, in their narrow types, live until it is made."""
     return dy.t() @ weight.restored(kept[1], shape, gather)
 
 

@@ -58,7 +58,7 @@ class Mamba2Sizes:
 
     @property
     def columns(self) -> int:
-        """Of the projection: gate, what is convolved, time steps."""
+        """Columns of the projection: gate, convolution's input, time steps."""
         return self.inner + self.convolved + self.heads
 
     def states(self, tokens: int) -> int:

@@ -73,7 +73,7 @@ class Site:
 
     @property
     def dropout_rate(self) -> float:
-        """Of the job's dropouts; any rate above 0 keeps the same masks."""
+        """Rate of the job's dropouts; any rate above 0 keeps the same masks."""
         return 0.1 if self.rules.dropout else 0.0
 
     @property

@@ -276,7 +276,7 @@ class _Fit:
         return notes
 
     def _weights(self, errors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Of every run under the soft L1 loss."""
+        """Weight of every run under the soft L1 loss."""
         weights: NDArray[np.float64] = 1 / (self.noise**2 * np.sqrt(1 + (errors / self.noise) ** 2))
         return weights
 

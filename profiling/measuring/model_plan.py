@@ -12,7 +12,7 @@ COMPUTATION, MEMORY = "computation", "memory"
 STATIC, BATCH, SEQUENCE = "static", "batch", "sequence"
 MODES = (STATIC, BATCH, SEQUENCE)
 STATES, ACTIVATION, PEAK = "ms", "act", "act_peak"
-"""Of memory, as Galvatron's files call them: states, activations behind a forward, the peak; MiB."""
+"""Kinds of memory by their names in Galvatron's files: states, activations behind a forward, the peak; MiB."""
 
 
 @dataclass(frozen=True)

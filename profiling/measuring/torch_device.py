@@ -49,7 +49,7 @@ class TorchDevice:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Of the device and the software."""
+        """Facts of the device and the software."""
         name = "cpu" if self.module is None else str(self.module.get_device_name(self.device))
         return {"device": name, "backend": self.backend, "torch": str(self.torch.__version__)}
 
