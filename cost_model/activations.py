@@ -1,4 +1,4 @@
-"""Activations that one micro-batch leaves alive in one layer, by recompute mode; scalars and arrays alike.
+"""Activations that one micro-batch keeps alive in one layer, by recompute mode; scalars and arrays alike.
 
 The count follows Korthikanti et al. 2022 (arXiv:2205.05198 §4): every tensor that the backward pass
 needs, in bytes, split over TP where the GEMMs are, under sequence parallelism also where the norms are, over CP
@@ -6,16 +6,16 @@ everywhere. With GPT's shape and dropout it is their sbh(34 + 5as/h). Rotary mod
 view of it) beside the rotated Q and K: 286 MiB a layer of LLaMA3-70B at TP8 + SP, s = 8192. Latent attention keeps q,
 k, the up-projected K/V and the context.
 
-Selective recompute takes away what its parts (`TrainingRules.recomputed_parts`) make again; under
-`UNSAVED_OPERATORS` it leaves `saved_operators` alone. Where a part is checkpointed its input stays; Megatron's
-``CheckpointWithoutOutput`` (core 0.13 and later, megatron/core/tensor_parallel/random.py) drops the output of norms,
-latent up-projections and the experts' activation function as well, which the next GEMM would have kept.
+Selective recompute removes what its parts (`TrainingRules.recomputed_parts`) make again; under `UNSAVED_OPERATORS` it
+keeps only `saved_operators`. Where a part is checkpointed its input stays; Megatron's ``CheckpointWithoutOutput`` (core
+0.13 and later, megatron/core/tensor_parallel/random.py) drops the output of norms, latent up-projections and the
+experts' activation function as well, which the next GEMM would have kept.
 
 GEMMs in fewer than 16 bits (`TrainingRules.narrow`) save their inputs in their own type; two GEMMs of one input save
 two copies. Where something else keeps an input in 16 bits, they take that one, or save theirs on top.
 
-That is what fused kernels keep. What less fused ones keep beside it, and which framework runs them, is
-in the framework's `ActivationRules`; the counts are checked against `dryrun.torch_stage`.
+Fused kernels keep that. The framework's `ActivationRules` state what less fused ones keep in addition, and which
+framework runs them; the counts are checked against `dryrun.torch_stage`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def recomputed_together(model: ModelSpec, degrees: Degrees, rules: TrainingRules
 
 
 def layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees, rules: TrainingRules) -> Any:
-    """The same of one layer, whatever kind it is of."""
+    """The same of one layer of any kind."""
     tokens = micro_batch_tokens(degrees, rules)
     if mode == FULL:
         # Only the layer's input is kept.
@@ -171,7 +171,7 @@ def residual_bytes(rules: TrainingRules) -> int:
 
 
 def norm_input_bytes(rules: TrainingRules) -> int:
-    """Bytes an element of what a norm keeps of its input."""
+    """Bytes an element that a norm keeps of its input."""
     return _FP32 if rules.framework.activations.fp32_norm_input else residual_bytes(rules)
 
 
@@ -205,7 +205,7 @@ def _attention(
     heads = attention.n_heads / degrees.tp
     mla = attention.latent
     own_norm = mla is not None or not rules.fused_norms
-    # Latent attention multiplies its input by two matrices of their own, others by one joined matrix.
+    # Latent attention multiplies its input by two matrices, others by one joined matrix.
     inputs = rules.saved_input_bytes * (2 if mla is not None and rules.saved_narrow is not None else 1)
     result = _norm_and_input(model, degrees, rules, 0 if NORMS in again and own_norm else inputs)
     result = result + heads * attention.v_width * _context_bytes(attention, rules, again)

@@ -31,7 +31,7 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
 
     Where recompute takes several layers together, all that they keep lives at once.
 
-    Under `StaticRules.counted_as_fitted` the former alone: the gradients are within the overhead there.
+    Under `StaticRules.counted_as_fitted` only what recompute rebuilds: the gradients are within the overhead there.
     """
     largest: Any = 0.0
     for layer in {each for kind in model.kind_counts for each in model.layers_of(kind)}:
@@ -101,7 +101,7 @@ def _scan_room_bytes(
 def _mixer_room_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """A mixer alone in its layer: the gathered gradient of its output beside the gradient of the context.
 
-    Attention holds the latter beside the gradients of queries, keys and values next.
+    Next, attention holds the context's gradient beside those of queries, keys and values.
     """
     tokens, attention, mixer = micro_batch_tokens(degrees, rules), layer.attention, layer.recurrent
     gathered = np.where(np.greater(sequence_split(degrees), 1), model.hidden, 0.0)
@@ -158,7 +158,7 @@ def _narrow_room_bytes(
 ) -> Any:
     """Bytes a token, or slot, of an MLP's backward whose GEMMs take gradients and inputs in fewer than 16 bits.
 
-    Three moments: the down projection with what arrives and the gradient of its input; the activation function between
+    Three moments: the down projection with the gradients of its output and input; the activation function between
     two gradients, when the down projection's narrow input is gone; gate and up with the two narrow copies of their
     gradient and that of their input, when what the activation kept is gone too.
     """

@@ -21,7 +21,7 @@ TOLERANCE_MIB = 0.01
 """Width at which the search for the least peak stops; the lower end is reported."""
 
 _BLOCK = 400_000
-"""Stage-rows handled at once: keeps the working arrays within the cache and the memory small."""
+"""Stage-rows of one pass, so that the working arrays fit in the cache."""
 
 
 def best_case_peak_mib(
@@ -36,8 +36,7 @@ def best_case_peak_mib(
 
     A lower bound for every plan: with one virtual stage and a schedule with a formula it is the exact minimum over all
     offsets; with several, all chunks take a stage's cheapest moment and dense layers in front of MoE ones count as
-    free. Layers of a model with a `pattern` count as their average, less the most by which any run of them lies below
-    it.
+    free. Layers of a model with a `pattern` count as their average, less the largest deficit of any run of them.
 
     Parameters
     ----------
@@ -81,7 +80,7 @@ def lightest_layers(
     recompute: str = FULL,
     schedule: ScheduleSpec = ONE_FORWARD_ONE_BACKWARD,
 ) -> list[int]:
-    """Layers of every stage under the offset that `best_case_peak_mib` has in mind, int [pp].
+    """Layers of every stage under the offset of `best_case_peak_mib`, int [pp].
 
     Stages are filled from the front up to the least peak, with at least a layer for each that follows. With several
     virtual stages the least peak is a bound that counts dense layers in front of the body as free: layers that do not
@@ -155,7 +154,7 @@ class _Search:
         return cls(base, slope, dense_slope, sum(counts.values()), dense, interleaves)
 
     def held(self, peak: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Most layers every stage can hold under a peak [n], walking the model from its front; float [pp, n]."""
+        """Most layers of every stage under a peak [n], from the model's front; float [pp, n]."""
         room = peak - self.base
         if not self.dense or self.interleaves > 1:
             return np.floor(room / self.slope + 1e-9)

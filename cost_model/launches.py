@@ -75,8 +75,8 @@ _Part = tuple[_Operations, Any, str]
 
 
 class HostTime(NamedTuple):
-    """Time that the host takes for one layer and micro-batch, ms: up to the experts' counts, behind them, backward; and
-    what of the first comes before attention's core."""
+    """Host time for one layer and micro-batch, ms: up to the experts' counts, behind them, backward; and the part of
+    the first before attention's core."""
 
     routed: Any
     experts: Any
@@ -152,14 +152,14 @@ def shown_forward(forward: Any, of_experts: Any, core: Any, host: HostTime, *, s
     forward, of_experts, core : ms
         Device time for the layer, for the part behind the experts' counts, and for attention's core.
     static : bool
-        Every expert gets a number of rows that is known beforehand. Else the host waits for the counts: it starts the
-        experts when the device is through with the rest (Megatron-LM d98e8a64
+        The number of every expert's rows is known beforehand. Else the host waits for the counts: it starts the
+        experts when the device has finished the rest (Megatron-LM d98e8a64
         megatron/core/transformer/moe/token_dispatcher.py `_maybe_dtoh_and_synchronize`).
     """
     bound = np.maximum(forward, host.routed + host.experts)
     if static:
         return bound
-    # From one layer's counts to the next's, the device runs nothing that was not started behind the first ones.
+    # From one layer's counts to the next's, the device runs only operations started behind the first ones.
     waits = np.maximum(host.experts + forward - of_experts, host.experts + host.before_core + core)
     return np.maximum(bound, np.where(host.experts > 0, waits, 0.0))
 

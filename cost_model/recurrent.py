@@ -1,6 +1,6 @@
-"""Mixers without softmax: what Mamba and linear attention keep, multiply and move; scalars and arrays alike.
+"""Mixers without softmax: memory, FLOPs and traffic of Mamba and linear attention; scalars and arrays alike.
 
-Heads, with all that they own, are split over TP. Under context parallelism every rank takes a part of the heads over
+Heads, with all their tensors, are split over TP. Under context parallelism every rank takes a part of the heads over
 the whole sequence between two all-to-alls, so its part of the tokens counts as elsewhere (Megatron-LM d98e8a64
 megatron/core/ssm/mamba_context_parallel.py, megatron/core/ssm/gated_delta_net/common.py ``a2a_cp_to_hp``).
 """
@@ -174,10 +174,10 @@ def _linear_bytes(linear: LinearAttentionSpec, degrees: Degrees, rules: Training
 def recurrent_room_bytes(
     mixer: MambaSpec | LinearAttentionSpec, hidden: int, ways: Any, degrees: Degrees, rules: TrainingRules
 ) -> Any:
-    """Bytes a token that the scan's backward holds beside what the mixer kept, less what is behind it by then.
+    """Bytes a token of the scan's backward beyond what the mixer kept, less what is freed by then.
 
-    Gradients of what the scan takes and gives, what it rebuilds of them, and the states at the chunks' ends with their
-    gradients: Mamba-2 has four sets of states at once, two of them fp32 (mamba_ssm/ops/triton/ssd_combined.py:436,
+    Gradients of the scan's inputs and outputs, rebuilt ones, and the states at the chunks' ends with their gradients:
+    Mamba-2 has four sets of states at once, two of them fp32 (mamba_ssm/ops/triton/ssd_combined.py:436,
     ``_mamba_chunk_scan_combined_bwd``), the gated delta rule two (fla/ops/gated_delta_rule/chunk.py:126), Kimi's two
     beside seven fp32 gradients and decays as wide as the keys (fla/ops/kda/chunk_bwd.py:435), lightning attention two
     of fp32 (fla/ops/simple_gla/chunk.py:61).

@@ -51,12 +51,12 @@ def _states(
     copy_weights: bool = True,
     in_layer: bool = True,
 ) -> StateBytes:
-    """`group_bytes`, and what full sharding leaves whole.
+    """`group_bytes`, and the tensors that full sharding keeps whole.
 
     That is weights and gradients in a pipeline (`StateRules.whole_in_pipeline`), else weights where they stay gathered
     (`TrainingRules.stay_gathered`, `TrainingRules.whole_ends`). Of gradients that come with their backward
-    (`StateRules.fresh_gradients`) none counts where the loss of the only micro-batch is the worst moment; what a step
-    may need more behind its last backward is in `late_gradient_bytes`.
+    (`StateRules.fresh_gradients`) none counts where the loss of the only micro-batch is the worst moment; the extra
+    memory behind a step's last backward is in `late_gradient_bytes`.
     """
     state = group_bytes(groups, degrees, rules, copy_weights=copy_weights, in_layer=in_layer)
     gradients = np.where(_makes_gradients_late(degrees, rules), 0.0, state.gradients)
@@ -165,10 +165,10 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
 
     Without a pipeline the logits themselves may be gone by then (`StaticRules.drops_logits`).
 
-    The head comes last and finds the softmax of every MTP module; its input and norm, and what the modules'
-    projections save, are kept beside. Under `StaticRules.counted_as_fitted` it is one full set of logits
-    for the head and one for every module, and nothing beside; of several parts of a micro-batch one is at its worst
-    moment, while the others hold what they keep (`StaticRules.kept_logits_bytes`).
+    The head comes last, with the softmax of every MTP module alive; its input and norm, and what the modules'
+    projections save, are kept too. Under `StaticRules.counted_as_fitted` it is one full set of logits for the head and
+    one for every module, and nothing else; of several parts of a micro-batch one is at its worst moment, while the
+    others hold what they keep (`StaticRules.kept_logits_bytes`).
     """
     statics = rules.framework.statics
     tokens = micro_batch_tokens(degrees, rules)
@@ -198,7 +198,7 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
 
 
 def loss_bytes(rules: TrainingRules, *, split: bool = False) -> float:
-    """Bytes a logit at the loss's worst moment, by its kernel; `split`: The vocabulary is divided over TP's ranks."""
+    """Bytes a logit at the loss's worst moment, by its kernel; `split`: the vocabulary is divided over TP's ranks."""
     if rules.loss_kernel == ENGINE_LOSS:
         return rules.compute_bytes
     further = _WIDE_BYTES if rules.loss_kernel == COMPILED_LOSS else 0

@@ -92,7 +92,7 @@ def host_ms(rules: TrainingRules, device: DeviceSpec) -> float:
 
     Megatron-LM d98e8a64 megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py:114, 124, 173: gradients go to the
     host as they are accumulated, the host updates its part, weights come back in the model's type; with a stream a
-    direction (``--overlap-cpu-optimizer-d2h-h2d``) these run beside each other. MindSpeed 028de58c
+    direction (``--overlap-cpu-optimizer-d2h-h2d``) these overlap. MindSpeed 028de58c
     mindspeed/core/optimizer/swap_optimizer/swap_optimizer.py:129-174 and docs/zh/features/swap-optimizer.md: master
     weights and moments come and go in rounds, and a round begins when the one before has gone. Tensors within a round
     overlap a little, which is not counted. Nothing where no source states the device's link.

@@ -53,8 +53,8 @@ FLASH_BACKWARD = 2.5
 class LayerTime:
     """Times of one layer and micro-batch on one device, ms; each a scalar or an array [n].
 
-    `recompute` is by mode; `backward` has no recompute in it. `exposed` is what forward and backward take longer where
-    they run beside no layer that goes the other way, and overlap nothing of the experts' exchanges with it.
+    `recompute` is by mode; `backward` has no recompute in it. `exposed` is the extra time of forward and backward
+    beside no layer of the other direction, where the experts' exchanges do not overlap.
     """
 
     forward: Any
@@ -108,7 +108,7 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     beside = 1e-3 * speed.shares["layer_us"]
 
     def with_exchange(ahead: Any, behind: Any) -> tuple[Any, Any]:
-        """Forward and backward that expose so much of the exchanges."""
+        """Forward and backward with a given exposed part of the exchanges."""
         forward = compute + shown_ahead + ahead + heads + ring_ahead
         backward = compute_back + shown + behind + heads + ring_behind
         if rules.overlap_shared:
@@ -264,7 +264,7 @@ def step_ms(
     slowest = np.where(np.equal(degrees.pp, 1), work, largest + np.maximum(ends[0], ends[1]))
     if balanced:
         share = work / degrees.pp
-        # A stage a twentieth of a layer over a whole number of them is evened out by dense layers or recompute.
+        # Dense layers or recompute even out a stage a twentieth of a layer over a whole number of them.
         slowest = np.minimum(slowest, np.maximum(np.ceil(share / body - 0.05) * body, share))
     hops = 2 * (degrees.pp - 1) * lag_ms(model, degrees, rules, device)
     fill = (work - slowest) / degrees.vpp

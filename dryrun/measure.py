@@ -155,7 +155,7 @@ class _Survey:
         return self.fit is None and not self.too_large
 
     def keep(self, observations: Sequence[Observation]) -> None:
-        """Take in peaks and fit again."""
+        """Record peaks and fit again."""
         for each in observations:
             (self.others if is_probe(self.memory, each.plan) else self.own).append(each)
         if not self.own:

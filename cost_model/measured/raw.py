@@ -29,7 +29,7 @@ from taylor.cost_model.measured.profiles import (
 )
 
 HALVED_WAYS = (2, 4, 8)
-"""Ways that are taken for half of the next fewer where they were not measured."""
+"""Ways that count as half of the next fewer where they were not measured."""
 
 
 def kind_names(count: int) -> tuple[str, ...]:
@@ -319,7 +319,7 @@ class _Least:
         self.activation[ways] = min(self.activation.get(ways, math.inf), activation)
 
     def memory(self, halve: bool) -> OtherMemory:
-        """Both, those of ways that were not measured taken for half of the next fewer where that holds."""
+        """Both; ways that were not measured count as half of the next fewer where that is valid."""
         if halve:
             _halve(self.states)
             _halve(self.activation)

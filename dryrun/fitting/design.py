@@ -13,7 +13,7 @@ from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid
 from taylor.register.model import MTP
 
 POOL = 240
-"""Plans to choose from: more hardly better the choice."""
+"""Plans to choose from: more hardly improve the choice."""
 RUNS_PER_UNKNOWN = 2
 _RIDGE = 1e-6
 
@@ -84,7 +84,7 @@ def design_runs(
     prior : MemoryProfile
         Sizes of the coefficients, as far as they are known.
     limit_mib : float
-        Stages that should need more are not run: they would end for lack of memory.
+        Stages with a larger estimate are not run: they would run out of memory.
     number : int, optional
         Rows to choose; `RUNS_PER_UNKNOWN` for each unknown when not given.
     known : sequence of Cell
@@ -94,13 +94,13 @@ def design_runs(
     pool : iterable of Cell, optional
         Cells to choose from; `POOL` random plans of the job when not given.
     goal : float
-        A coefficient whose relative standard error is at most this many times a peak's counts no more;
+        A coefficient is done when its relative standard error is at most this many times a peak's;
         when none remains, the choice ends before `number`.
 
     Returns
     -------
     list of Cell
-        Fewer than asked for where no others fit the limit.
+        Fewer than `number` where no others fit the limit.
     """
     values = memory.coefficients(prior)
     scale = column_scale(values)

@@ -18,9 +18,9 @@ RANK_TOLERANCE = 1e-9
 """Singular values below this fraction of the largest belong to directions that the rows do not determine."""
 _ROUNDS = 8
 PRIOR_SPREAD = 0.3
-"""Relative standard deviation of a prior's coefficient: how far off the estimate usually is."""
+"""Relative standard deviation of a prior's coefficient: the estimate's usual error."""
 USUAL_SCATTER = 0.003
-"""Relative error of a peak under the linear model, where there are too few rows to see it."""
+"""Relative error of a peak under the linear model, where too few rows show it."""
 CLEAR = 0.05
 """Relative standard error below which a coefficient is determined by its rows alone."""
 DOUBT = 0.001
@@ -59,7 +59,7 @@ class Fit:
     condition : float
         Of the system with rows relative to the peak and columns relative to the prior.
     undetermined : tuple of str
-        Unknowns that the rows leave open: they keep the prior's value, as far as the rows allow.
+        Unknowns that the rows do not determine: they keep the prior's value, as far as the rows allow.
     """
 
     unknowns: tuple[str, ...]
@@ -94,8 +94,8 @@ def fit_memory(memory: LinearMemory, observations: Sequence[Observation], prior:
 
     Least squares of the relative errors over coefficients >= 0. Columns are scaled by the prior, so
     that small and large coefficients count alike; directions in which the rows say nothing keep the
-    prior's value. Where peaks scatter, coefficients that do not show above the scatter lean on the
-    prior (Bayesian ridge: each weighs by its own variance); it has no part in those that do.
+    prior's value. Where peaks scatter, the prior supports coefficients within the scatter (Bayesian ridge: each weighs
+    by its own variance), and no others.
 
     Parameters
     ----------
@@ -126,8 +126,8 @@ def fit_memory(memory: LinearMemory, observations: Sequence[Observation], prior:
 def agree(own: Fit, both: Fit, own_rows: Sequence[Observation]) -> bool:
     """Return whether rows of other jobs follow the job's coefficients.
 
-    Chow's predictive test (Chow 1960): the squared residuals that come with the new rows, over those
-    that the job's own rows leave by themselves, are F-distributed when the coefficients are the same.
+    Chow's predictive test (Chow 1960): the squared residuals that come with the new rows, over the residuals of the
+    job's own rows alone, are F-distributed when the coefficients are the same.
 
     Parameters
     ----------

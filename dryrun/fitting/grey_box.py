@@ -1,4 +1,4 @@
-"""Corrects the estimates of a whole space by a few measured strategies: a stage's memory is linear in 1/EP."""
+"""Correction of a whole space's estimates by a few measured strategies: a stage's memory is linear in 1/EP."""
 
 from __future__ import annotations
 

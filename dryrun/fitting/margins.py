@@ -59,7 +59,7 @@ def next_margins(fitted: Floats, result: DryRunResult, limits: Floats, margin: F
         Margins so far, MiB.
     round_ : int
         Number of rounds run, from 1. From `ALL_STAGES_FROM` on every stage keeps the largest margin, and from
-        `WIDER_FROM` on the margins grow, so that the rounds come to an end.
+        `WIDER_FROM` on the margins grow, so that the rounds end.
     """
     excess = np.zeros_like(fitted)
     for peak in result.stages:
@@ -71,7 +71,7 @@ def next_margins(fitted: Floats, result: DryRunResult, limits: Floats, margin: F
             excess[peak.stage] += margin[peak.stage]
     wanted = np.maximum(margin, excess)
     if round_ >= ALL_STAGES_FROM:
-        # The excess scatters from plan to plan: a stage that was spared may be the next one.
+        # The excess scatters from plan to plan: a stage within its limit may be the next one.
         wanted = np.maximum(wanted, wanted.max(initial=0.0))
     if round_ >= WIDER_FROM:
         wanted = WIDER * wanted

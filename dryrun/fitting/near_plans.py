@@ -1,4 +1,4 @@
-"""Finds plans worth a dry-run beside the best one, which may fail its own by chance where peaks scatter."""
+"""Plans worth a dry-run in addition to the best one, whose dry-run may fail by chance where peaks scatter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATIENCE_S = 60.0
 LEAST_GAIN = 0.002
 """Expected saving, as a fraction of the step time, below which a plan is not worth its dry-runs."""
 SAFE = 2.0
-"""Standard deviations of scatter that a plan's stages stay below their limits to be all but sure to hold."""
+"""Standard deviations of scatter below its limits at which a plan is almost sure to fit."""
 REACH = 2.0
 """Standard deviations within which a stage may be on either side of its limit."""
 _SAME_MIB = 1.5
@@ -32,7 +32,7 @@ _SAME_MIB = 1.5
 
 @dataclass(frozen=True)
 class NearPlan:
-    """A plan, the problem it solves, and how likely each stage is within its limit [stages]."""
+    """A plan, the problem it solves, and each stage's probability to be within its limit [stages]."""
 
     problem: PipelineProblem
     solution: Solution
@@ -68,7 +68,7 @@ class StageRecord:
     peaks: dict[tuple[int, bytes], list[float]] = field(default_factory=dict)
 
     def add(self, result: DryRunResult) -> None:
-        """Take in a plan's peaks."""
+        """Record a plan's peaks."""
         assert result.run.plan is not None
         for peak in result.stages:
             if peak.peak_mib is not None or peak.failure == OUT_OF_MEMORY:
@@ -208,7 +208,7 @@ class PlanSearch:
         best: NearPlan | None,
         chosen: Sequence[NearPlan],
     ) -> list[NearPlan]:
-        """Further plans for a round, beside those `chosen` already; all of them count as tried from now on.
+        """Further plans for a round, in addition to those `chosen` already; all of them count as tried from now on.
 
         Parameters
         ----------
@@ -235,7 +235,7 @@ class PlanSearch:
         return found
 
     def _time_of_safe_plan(self, problem: PipelineProblem) -> float:
-        """Step time of a plan that is all but sure to hold; infinite when there is none."""
+        """Step time of a plan that is almost sure to fit; infinite when there is none."""
         safe = tuple(map(float, (1.0 - SAFE * self.scatter) * self.limits))
         try:
             return self.solve(problem.replace(limit_mib=safe)).objective or math.inf
