@@ -1,4 +1,4 @@
-"""The time of a whole command: one moment set at its start, which everything that takes long is given."""
+"""The time of a whole command: one deadline set at its start, passed to everything that takes long."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 from dataclasses import dataclass
 
 FINISH_SECONDS = 3.0
-"""Seconds beyond its limit that a command may spend on files that it can do without."""
+"""Seconds beyond its limit that a command may spend on optional files."""
 
 
 @dataclass(frozen=True)
 class TimeBudget:
-    """The moment at which a command should have its result.
+    """The deadline for a command's result.
 
     Parameters
     ----------

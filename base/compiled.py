@@ -1,4 +1,4 @@
-"""Kernels compiled to machine code, and kept compiled where this machine has a place for it."""
+"""Kernels compiled to machine code, and cached where this machine has a place for it."""
 
 from __future__ import annotations
 

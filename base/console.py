@@ -57,7 +57,7 @@ class _StandardErrorHandler(_StreamHandler):
         """Keep nothing: the stream is looked up at every line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line; on a terminal it goes on below its level, broken at blanks, so that no number is split."""
+        """The line; on a terminal it continues below its level, broken at blanks, so that no number is split."""
         text = super().format(record)
         if not sys.stderr.isatty():
             return text
@@ -66,7 +66,7 @@ class _StandardErrorHandler(_StreamHandler):
 
 
 def _broken(line: str, width: int) -> list[str]:
-    """A line in parts of a width, those behind the first as far in as its own text or its level's."""
+    """A line in parts of a width, those behind the first indented as its text or its level's."""
     inner = max(LEVEL_WIDTH, len(line) - len(line.lstrip()))
     return wrapped(line, width, inner)
 
@@ -158,7 +158,7 @@ def progress(title: str, total: int | None) -> Iterator[Callable[[int, str], Non
 
 
 def run_command(command: Callable[[], int | None]) -> int:
-    """Run a command line's work and turn how it ends into an exit code.
+    """Run a command line's work and return an exit code for its end.
 
     A `TaylorError` becomes one line on standard error and its own code, a path that the system refuses
     likewise (its traceback only with ``--verbose``); Ctrl-C becomes 130. Any

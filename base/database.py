@@ -1,4 +1,4 @@
-"""A small database, in a SQLite file or on a PostgreSQL server, spoken to in the SQL that both understand."""
+"""A small database, in a SQLite file or on a PostgreSQL server, through the SQL that both understand."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ EXIT_INTERRUPTED = 130
 
 
 def shortened(text: str, most: int = 120) -> str:
-    """A text for a message, cut where it is longer than anybody reads."""
+    """A text for a message, cut where it is too long to read."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 

@@ -119,11 +119,11 @@ def read_text(path: str | Path, *, limit_bytes: int = MAX_TEXT_BYTES) -> str:
 
 
 def no_such_file(path: str | Path) -> InputError:
-    """The error of a file that is not there: its cure names files beside it that are spelled nearly so."""
+    """The error of a file that is not there: its cure names files beside it with a similar name."""
     folder, name = Path(path).parent, Path(path).name
     try:
         with os.scandir(folder) as entries:
-            # A link that leads nowhere lies there under the very name.
+            # A broken link has the very name.
             beside = [entry.name for entry in islice(entries, MOST_BESIDE) if entry.name != name]
     except OSError:
         return InputError("no such file", file=path, cure=f"check the path: {folder} is no folder that can be read")

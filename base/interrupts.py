@@ -26,7 +26,7 @@ def presses() -> int:
     """Number of Ctrl-C presses since the program began, as far as this package's handlers received them.
 
     An exception can be lost on its way: a solver that has just proven its result has no use for it, a library may
-    catch it. Whoever goes on with further work compares this number before and after.
+    catch it. Code that continues compares this number before and after.
     """
     return _pressed
 

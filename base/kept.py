@@ -26,8 +26,8 @@ def write_kept(path: str | Path, data: Any) -> Path:
 def read_kept(path: str | Path, *, limit_bytes: int = MAX_TEXT_BYTES) -> Any:
     """The data that `write_kept` kept; None where the file is missing, or is not as it was written.
 
-    A kept file saves work and decides nothing that could not be found again. So one that a disk, another version or
-    a hand has changed is no error: the work is done again.
+    A kept file saves work and decides nothing that could not be found again. So a file changed by a disk, another
+    version or a person is no error: the work is done again.
     """
     try:
         held = json.loads(read_text(path, limit_bytes=limit_bytes))

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable
 
 MOST_NAMED = 24
-"""Names that are listed where none is near; a longer list is not read."""
+"""Names that are listed where none is near; a longer list is unreadable."""
 
 
 def near_names(name: str, known: Iterable[str], *, at_most: int = 3, alike: float = 0.6) -> list[str]:
@@ -25,7 +25,7 @@ def near_names(name: str, known: Iterable[str], *, at_most: int = 3, alike: floa
 
 
 def did_you_mean(name: str, known: Iterable[str], *, alike: float = 0.6) -> str:
-    """The cure of an unknown name: those near it, else those that there are (as far as anybody reads them)."""
+    """The cure of an unknown name: those near it, else all (up to a readable number)."""
     names = list(known)
     near = near_names(name, names, alike=alike)
     if near:

@@ -1,6 +1,6 @@
 """Choices of a layer by module: what runs again and what lies on the host, with its time and memory.
 
-A choice names some of the modules that a launcher can say. What runs again costs its time in the backward
+A choice names some of the modules that a launcher's files can name. What runs again costs its time in the backward
 (`selective_time`); what is moved to the host costs the time by which the link is slower than the layer: the transfer
 of a layer runs beside the computation of the next one, in the backward beside the one before. The first layers of a
 chunk are under a choice together, so each overlaps with one layer's computation, not more.
@@ -81,7 +81,7 @@ class ModuleChoice:
 
     @property
     def name(self) -> str:
-        """As reports say it: ``layernorm+moe_act``, ``offload:core_attn+attn_proj``, ``moe_act+offload:core_attn``."""
+        """Name in reports: ``layernorm+moe_act``, ``offload:core_attn+attn_proj``, ``moe_act+offload:core_attn``."""
         return choice_name(self.recompute, self.offload)
 
 
@@ -108,7 +108,7 @@ def module_choices(
 ) -> list[ModuleChoice]:
     """Choices by module that are worth offering, by rising time over the whole model; nested ones by falling size.
 
-    Without a link to the host in the register nothing is moved but by `own`, and that in no time. Of all sets of
+    Without a link to the host in the register only `own` moves anything, in no time. Of all sets of
     modules those stay that no other one, nor none or full recompute, is as good as in time and memory of the model's
     layers; of many, those between which the front has its largest steps.
 

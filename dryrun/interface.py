@@ -19,7 +19,7 @@ OUT_OF_MEMORY = "out of memory"
 
 @dataclass(frozen=True)
 class DryRun:
-    """One training run whose peak memory is wanted.
+    """One training run to measure the peak memory of.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class DryRunResult:
 class DryRunBackend(Protocol):
     """Something that finds the peak memory of runs. A failed run is part of the answer, never an exception.
 
-    `exact` backends give the same peak for the same stage every time: no further runs average anything out.
+    `exact` backends give the same peak for the same stage every time: repeated runs do not help.
     `every_flag`: the job's own framework runs, so that each flag of the file has its effect on the peaks.
     """
 

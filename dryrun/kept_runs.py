@@ -1,4 +1,4 @@
-"""Runs processes that each measure one stage, a few at a time; results are kept by content and found again."""
+"""Processes that each measure one stage, a few at a time; results are cached by content."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class StageJob:
 
 @dataclass
 class KeptRuns:
-    """Runs the stages' processes that are not known yet.
+    """Runner of the stages' processes without a cached result.
 
     A result found in a job's folder is not run again. Failures are kept too, but only until their work ends normally: a
     killed search finds them again, while a later call tries them again.
@@ -75,7 +75,7 @@ class KeptRuns:
     _session: str = ""
 
     def leave(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End the session, unless it is being broken off: then what failed so far stays known."""
+        """End the session, unless it is interrupted: then the failures so far are kept."""
         if kind is None or issubclass(kind, Exception):
             (self.root / _SESSION).unlink(missing_ok=True)
             self._session = ""

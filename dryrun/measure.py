@@ -107,7 +107,7 @@ class _Survey:
     """Measurements so far, and the next ones.
 
     `own` holds peaks of the job's own stages, `others` those of probes; these are `apart` when they do
-    not follow the same coefficients, and then count for nothing.
+    not follow the same coefficients, and then are ignored.
     """
 
     memory: LinearMemory

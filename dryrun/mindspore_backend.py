@@ -29,7 +29,7 @@ _FORMAT = 1
 
 @dataclass
 class MindsporeBackend:
-    """Runs the user's program in simulation for every stage asked for.
+    """Backend that runs the user's program in simulation for every requested stage.
 
     Below `root` lies one folder a run, named by its strategy and by everything that its result depends on
     (file, environment, command, versions), and in it one folder a stage with log and result (`KeptRuns`).

@@ -1,4 +1,4 @@
-"""Runs outside programs a few at a time, each with a log and a time limit; none outlives the tool."""
+"""Outside programs run a few at a time, each with a log and a time limit; none outlives the tool."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def chunk_at(position: int, stages: int, v_shape: bool) -> tuple[int, int]:
-    """(interleave, stage) of the chunk at a position in model order.
+    """(virtual stage, stage) of the chunk at a position in model order.
 
     Parameters
     ----------
@@ -16,10 +16,10 @@ def chunk_at(position: int, stages: int, v_shape: bool) -> tuple[int, int]:
 
 
 def position_of(interleave: int, stage: int, stages: int, v_shape: bool) -> int:
-    """Position in model order of the chunk (interleave, stage); the inverse of `chunk_at`."""
+    """Position in model order of the chunk (virtual stage, stage); the inverse of `chunk_at`."""
     return interleave * stages + (stages - 1 - stage if v_shape and interleave % 2 else stage)
 
 
 def chunk_order(stages: int, interleaves: int, v_shape: bool) -> list[tuple[int, int]]:
-    """(interleave, stage) of every chunk in model order."""
+    """(virtual stage, stage) of every chunk in model order."""
     return [chunk_at(position, stages, v_shape) for position in range(stages * interleaves)]

@@ -11,7 +11,7 @@ from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedul
 def feeders(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Source of the output that a task needs: its stage and its block, both int64 [S, D·V].
 
-    A block is direction · V + interleave, D the schedule's number of directions; −1 = nothing is
+    A block is direction · V + virtual stage, D the schedule's number of directions; −1 = nothing is
     needed. A forward needs the same piece's forward one chunk earlier, a backward its backward one
     chunk later (where that runs whole, `Schedule.whole`, its weight gradient too), the last chunk's
     backward its own forward, a weight gradient its own backward.

@@ -191,12 +191,12 @@ def _check_pieces(ids: np.ndarray, S: int, V: int, m: int, n: int) -> None:
 
 
 def _check_runs(schedule: Schedule, ids: list[list[int]], directions: int) -> None:
-    """Play the orders; ValueError when no stage can go on before all are done."""
+    """Simulate the orders; ValueError when no stage can continue before all are done."""
     S, V = schedule.stages, schedule.interleaves
     pieces = schedule.micro_batches * schedule.spec.seq_splits
     block = V * pieces
     last = schedule.chunks - 1
-    # Where the needed task sits: (stage, id offset) by direction, interleave and stage.
+    # Place of the needed task: (stage, id offset) by direction, virtual stage and stage.
     needs: list[list[tuple[int, int] | None]] = []
     for s in range(S):
         row: list[tuple[int, int] | None] = []

@@ -1,4 +1,4 @@
-"""The task orders of the known schedules, one function each, as rows (direction, interleave, micro-batch, split)."""
+"""The task orders of the known schedules, one function each, as rows (direction, virtual stage, micro-batch, split)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Sequence
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
 
 Task = tuple[int, int, int, int]
-"""(direction, interleave, micro-batch, sequence split)."""
+"""(direction, virtual stage, micro-batch, sequence split)."""
 
 
 def gpipe_order(stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
@@ -55,7 +55,7 @@ def rounds_order(
 
 
 def zero_bubble_order(stages: int, interleaves: int, sizes: Sequence[int], *, put_off: int) -> list[list[Task]]:
-    """Zero-bubble orders on straight stages: weight gradients fill the gaps that 1F1B leaves.
+    """Zero-bubble orders on straight stages: weight gradients fill the gaps of 1F1B.
 
     Rounds of micro-batches as in `rounds_order`, with `put_off` more warm-up forwards for every stage that follows.
     Stage s puts its first put_off·s weight gradients off; from then on every backward is followed by the oldest

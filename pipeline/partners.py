@@ -1,6 +1,6 @@
-"""The passes that combine a forward with a backward: which tasks of a stage run beside which interleave's.
+"""The passes that combine a forward with a backward: the tasks of a stage and the virtual stages that they run beside.
 
-DualPipeV combines a forward of one interleave with the backward of the other where its order has one directly before
+DualPipeV combines a forward of one virtual stage with the backward of the other where its order has one directly before
 the other and the backward runs whole: the steady state, and the forwards of its drain. The last stage runs its first
 such pair one after the other (DeepSeek's dualpipe/dualpipev.py, ``step``, "Step 4"; MindSpeed 028de58c
 mindspeed/core/pipeline_parallel/dualpipev/dualpipev_schedules.py:1064-1081 and :1170-1340, ``firstFB_no_overlp``).
@@ -27,7 +27,7 @@ def combines(spec: ScheduleSpec) -> bool:
 
 
 def partners(schedule: Schedule) -> NDArray[np.int64]:
-    """Interleave of the task that each task runs beside in one pass, -1 where it runs alone; int64 [S, tasks].
+    """Virtual stage of the task that each task runs beside in one pass, -1 where alone; int64 [S, tasks].
 
     A weight gradient runs alone: it overlaps no more than its backward does.
     """

@@ -25,7 +25,7 @@ RUN_MARK = "#"
 """Between a kind and the number of its run, where a kind has several separate runs: ``gdn+moe#2``."""
 
 Grid = tuple[tuple[int, ...], ...]
-"""int [vpp, pp]: one row an interleave, one column a stage."""
+"""int [vpp, pp]: one row a virtual stage, one column a stage."""
 
 
 def kind_of(run: str) -> str:
@@ -115,11 +115,11 @@ class PipelinePlan:
     Parameters
     ----------
     layers : mapping of str to int [vpp, pp]
-        Layers by kind, kinds in model order; entry ``[v][s]`` is interleave v of stage s. Each separate run of layers
-        of a kind has an entry, named after its kind (`kind_of`).
+        Layers by kind, kinds in model order; entry ``[v][s]`` is virtual stage v of stage s. Each separate run of
+        layers of a kind has an entry, named after its kind (`kind_of`).
     recompute : mapping of str to int [vpp, pp]
         Layers of each chunk under a recompute mode (`FULL`, `SELECT`) or another choice of the problem, such as
-        recompute of some modules or offload; a layer counts once, and a mode that is absent holds for none.
+        recompute of some modules or offload; a layer counts once, an absent mode is 0.
 
     Raises
     ------

@@ -34,7 +34,7 @@ class HeadByNorm:
     behind : int
         Forward norm kernels of a layer behind its attention kernel.
     gradients : int
-        Kernels of the gradient of one norm; 0 when the samples do not depend on it.
+        Kernels of one norm's gradient; 0 when the samples do not depend on it.
     """
 
     behind: int
@@ -52,7 +52,7 @@ class RankNorms:
 
 
 def find_norms(profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64], limit: int = 200) -> RankNorms:
-    """Count a rank's norm kernels between attention kernels, and part head from layer by the last one before it.
+    """Count a rank's norm kernels between attention kernels, and separate head from layer by the last one before it.
 
     Parameters
     ----------

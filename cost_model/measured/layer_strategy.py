@@ -9,7 +9,7 @@ from typing import Any
 from taylor.base.errors import InputError
 
 ZERO_STAGES = (0, 2, 3)
-"""0: every replica holds all states; 2: gradients and optimizer states are split; 3: parameters too."""
+"""0: whole states on every replica; 2: gradients and optimizer states divided; 3: parameters too."""
 
 
 @dataclass(frozen=True, order=True)

@@ -35,7 +35,7 @@ def probe_cells(memory: LinearMemory, most_stages: int, seed: int = 0) -> Iterat
     Returns
     -------
     iterator of Cell
-        None for a job of one stage: it has nothing that a probe could part. None for a model of unlike layers in a
+        None for a job of one stage: a probe has nothing to separate. None for a model of unlike layers in a
         special order too, since a file cannot state any number of each: only the job's plans are measured.
     """
     if memory.stages == 1 or memory.config.model.pattern:

@@ -1,4 +1,4 @@
-"""The fit of a device's figures to measured times: robust, drawn towards the register, with its own judgement.
+"""The fit of a device's figures to measured times: robust, drawn towards the register, with its own error estimate.
 
 Least squares on the logarithms of predicted over measured times under a soft L1 loss, and a unit square for every
 standard deviation that a figure moves from what the register says: what the runs do not determine stays, and
@@ -52,9 +52,9 @@ class Measured:
         As messages call the run.
     ms : float
     predict : callable
-        Gives what the cost model says of it on a device, ms.
+        Gives the cost model's prediction on a device, ms.
     job : hashable
-        Equal for runs of which the model says the same.
+        Equal for runs with the same prediction.
     flags : tuple of str
         Flags of its file that no figure takes into account.
     """
