@@ -86,7 +86,7 @@ def refuse_unwritable(path: str | Path, field: str) -> None:
 
 
 def printable(text: str) -> str:
-    """The text with what no encoding can hold, bytes of a file's name in another encoding, as ``\\udcXX`` escapes."""
+    """The text with bytes of a file's name in another encoding as ``\\udcXX`` escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 

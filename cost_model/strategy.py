@@ -15,7 +15,7 @@ from taylor.register.narrow_products import NarrowProducts
 _HALF_BYTES = 2
 
 GRAPHED_MIXER, GRAPHED_ROUTER, GRAPHED_EXPERTS = "mixer", "router", "experts"
-"""Parts of a layer whose operations a CUDA graph can hold; the shared experts go with the router."""
+"""Parts of a layer whose operations a CUDA graph can start; the shared experts go with the router."""
 
 
 @dataclass(frozen=True, order=True)
@@ -144,7 +144,7 @@ class TrainingRules:
         Parts of a layer that selective recompute runs again (`register.frameworks`: `ATTENTION_CORE`, …); None:
         those that the framework takes by itself.
     saves_exchanges : bool
-        Recompute by operator saves what the experts' exchanges bring (`saved_operators`). Off: they run again.
+        Recompute by operator saves the results of the experts' exchanges (`saved_operators`). Off: they run again.
     fused_norms : bool
         A norm and the GEMM behind it are one kernel (transformer engine's ``LayerNormLinear``), except before
         latent attention and before experts: `NORMS` leaves it alone, and a block that is recomputed starts with it.
@@ -168,9 +168,9 @@ class TrainingRules:
     narrow_gather : bool
         Under `narrow`, of fully sharded parameters: dense weights are gathered in a byte an element, quantized already.
     narrow_weights : bool
-        Under `narrow`: its copies of the weights are all that is stored of them. Off: they lie beside those in 16 bits.
+        Under `narrow`: only its copies of the weights are stored. Off: they lie beside those in 16 bits.
     dispatch_by_node : bool
-        A token goes to another node once, however many of its experts are there, and is handed on inside (DeepEP,
+        A token goes to another node once, however many of its experts are there, and is passed on inside (DeepEP,
         HybridEP; Megatron-LM d98e8a64 megatron/core/transformer/moe/README.md:310), and to a rank once (DeepEP
         csrc/deep_ep.cpp, ``is_token_in_rank``). Off: a copy for each expert.
     gathers_tokens : bool
@@ -337,7 +337,7 @@ class TrainingRules:
 
     @property
     def loss_traffic(self) -> int:
-        """Bytes a logit that the loss moves, forward and backward; what is filled before it is written counted in."""
+        """Bytes a logit that the loss moves, forward and backward, with the filling before writes."""
         kernel = self.loss_kernel or self.framework.statics.cross_entropy
         return LOSS_TRAFFIC[kernel] + (LOSS_FILLED.get(kernel, 0) if self.deterministic else 0)
 
@@ -431,7 +431,7 @@ class TrainingRules:
     def least_micro_batches(self, schedule: ScheduleSpec, stages: Any) -> Any:
         """The fewest micro-batches with which the framework starts a schedule; int or int array [n] as the stages are.
 
-        A V-shaped one may want one more than its order needs (`Framework.filled_schedules`).
+        A V-shaped one may need one more than its order (`Framework.filled_schedules`).
         """
         filled = self.core_models and schedule.name in self.framework.filled_schedules
         return schedule.traits.least_micro_batches(stages) + filled

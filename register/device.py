@@ -103,7 +103,7 @@ class DeviceSpec:
     def peak_precision(self, precision: str) -> str | None:
         """The precision whose peak counts for GEMMs in another one: 16 bits for narrower ones that have none.
 
-        None where the device states no peak that would do.
+        None where the device states no usable peak.
         """
         if precision in self.peak_tflops:
             return precision

@@ -29,7 +29,7 @@ def device_text(device: DeviceSpec, comments: Sequence[str] = ()) -> str:
             continue
         data[each.name] = _plain(value)
     if "efficiency" in data:
-        # Fitted figures mean no more than this.
+        # Fitted figures have no more digits than this.
         data["efficiency"] = {name: float(f"{share:.5g}") for name, share in data["efficiency"].items()}
     lines = "".join(f"# {line}".rstrip() + "\n" for line in comments)
     return lines + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=_WIDTH, default_flow_style=None)

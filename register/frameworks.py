@@ -27,10 +27,10 @@ routed ones alone; `EXPERT_ROWS` are permuted and sent a second time.
 class StateRules:
     """Weights, gradients and optimizer states: their bytes, and over which ranks they are split.
 
-    Which of them are split among data-parallel replicas is the job's choice (`TrainingRules`); here are the framework's
-    rules. The bytes are mixed precision with Adam, 16 to 18 a parameter with the weight itself: Rajbhandari et al. 2020
-    (ZeRO, arXiv:1910.02054 §3.1), Megatron-LM's ``docs/distrib_optimizer`` (6 + 12/d with bf16 parameters and fp32
-    gradients), and for MindFormers a published dry-run fit of DeepSeek-V3 (6 + 12/DP for what TP splits).
+    Which of them are split among data-parallel replicas is the job's choice (`TrainingRules`); these are the
+    framework's rules. The bytes are mixed precision with Adam, 16 to 18 a parameter with the weight itself: Rajbhandari
+    et al. 2020 (ZeRO, arXiv:1910.02054 §3.1), Megatron-LM's ``docs/distrib_optimizer`` (6 + 12/d with bf16 parameters
+    and fp32 gradients), and for MindFormers a published dry-run fit of DeepSeek-V3 (6 + 12/DP for what TP splits).
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class StateRules:
         The down projections of latent attention are split over TP. Off: every TP rank holds and multiplies
         them whole.
     splits_embedding_in_pipeline : bool
-        With several stages the token embedding is split over TP under any file: MindFormers sets
+        With several stages the token embedding is always split over TP: MindFormers sets
         ``vocab_emb_dp`` to False there (r1.5.0 mindformers/core/parallel_config.py:65). The published fit of
         its DeepSeek-V3 agrees: the first stage holds a quarter of the table at TP 4.
     whole_uneven_vocabulary : bool
@@ -57,7 +57,7 @@ class StateRules:
     whole_in_pipeline : bool
         Of fully sharded parameters (FSDP): in a pipeline they stay gathered from their first forward to the
         end of the step, and gradients are added up unsharded until the last micro-batch. torchtitan's
-        default ``fsdp_reshard_after_forward`` does the former; torch's pipeline stages turn resharding and
+        default ``fsdp_reshard_after_forward`` keeps them gathered; torch's pipeline stages turn resharding and
         reduction off for all but the last backward.
     copies_transfers : bool
         Of fully sharded parameters: what was gathered is copied out of one buffer, and gradients are copied into one,
@@ -85,12 +85,12 @@ class StateRules:
         With one stage and one micro-batch nothing accumulates gradients: they are split like the optimizer as they
         are made. Off: a buffer for all of them exists in any case.
     gathers_blocks : bool
-        Of fully sharded parameters: a block gives its weights up behind its forward, and gathers them, with those of
+        Of fully sharded parameters: a block drops its weights behind its forward, and gathers them, with those of
         the block before it, when the gradient of its output is there (torch 2.11
         torch/distributed/fsdp/_fully_shard/_fsdp_state.py, ``_pre_backward``). Off: it is not known, and two layers'
         are counted at the loss too.
     fresh_gradients : bool
-        A step begins without gradients: its ``zero_grad`` gives them up (torchtitan v0.2.2 torchtitan/train.py:550,
+        A step begins without gradients: its ``zero_grad`` drops them (torchtitan v0.2.2 torchtitan/train.py:550,
         torch's ``set_to_none``), and each comes with its own backward. So none is there at the loss of the first
         micro-batch; and where a pipeline adds them up whole, their shards come with the reduction at its end. Off: they
         have a buffer from the start.
@@ -100,11 +100,11 @@ class StateRules:
         reduces it, torch 2.11 torch/distributed/fsdp/_fully_shard/_fsdp_param.py:681 and ``_get_grad_inner_tensor``).
         In a pipeline they are added up so.
     gradient_bytes : int
-        Of an accumulated gradient, bytes a parameter (fp32), but see `follows_weight_type`.
+        Bytes a parameter of an accumulated gradient (fp32), but see `follows_weight_type`.
     master_bytes : int
-        Of the optimizer's own copy of a weight, bytes a parameter (fp32), but see `follows_weight_type`.
+        Bytes a parameter of the optimizer's copy of a weight (fp32), but see `follows_weight_type`.
     moments_bytes : int
-        Of Adam's two moments together, bytes a parameter (fp32).
+        Bytes a parameter of Adam's two moments together (fp32).
     """
 
     tp_ranks_are_replicas: bool = False
@@ -182,7 +182,7 @@ IN_PLACE, STEP_BY_STEP, OF_TORCH = "in place", "step by step", "of torch"
 """Ways to compute the cross entropy over logits [n, v], see `StaticRules.cross_entropy`."""
 COMPILED_LOSS, ENGINE_LOSS = "compiled", "transformer engine"
 """Fused kernels of it. Megatron-LM d98e8a64 megatron/core/fusions/fused_cross_entropy.py:13-88: the in-place steps
-under torch.compile, which turns writes into an argument into a tensor of its own, so one more in fp32 is alive (its
+under torch.compile, which turns writes into an argument into a new tensor, so one more in fp32 is alive (its
 functional test of the flag: one on H100 and GB200, two under the torch of its LTS container). TransformerEngine
 02965d2e transformer_engine/pytorch/triton/cross_entropy.py:188-239, 331-372: the gradient is written over the
 logits."""

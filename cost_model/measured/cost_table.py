@@ -177,7 +177,7 @@ class EndCosts:
     last: EndCost | None = None
 
     def on_stage(self, stage: int, stages: int) -> EndCost | None:
-        """What a stage has of them; None between embedding and head."""
+        """Cost of embedding and head on a stage; None between them."""
         if stage == 0:
             return self.first
         return self.last if stage == stages - 1 else None

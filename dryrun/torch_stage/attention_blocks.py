@@ -87,8 +87,8 @@ def _group_weight_gradient(x: Tensor, dy: Tensor, groups: int) -> Tensor:
 class _AttentionBase:
     """Common parts of the two kinds of attention: the core, the gate and the output projection.
 
-    A window and a sink change values and no size but the sink's own, so the core leaves them out; an indexer is its
-    weights alone.
+    A window and a sink change values and no size but the sink's own, so the core omits them; an indexer is its weights
+    alone.
     """
 
     def __init__(self, site: Site, queue: GradientQueue, attention: AttentionSpec) -> None:
@@ -231,7 +231,7 @@ class Attention(_AttentionBase):
         return x if self.site.model.learned_positions else Rotate.apply(x, 0, False)
 
     def _of_an_earlier_layer(self, q: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values that an earlier layer keeps: they take nothing here."""
+        """Keys and values that an earlier layer keeps: they take no memory here."""
         rows = (self.site.sequence, self.site.strategy.mbs, self.kv_heads)
         width = self.attention.head_dim, self.attention.v_width
         k, v = (torch.empty((), dtype=q.dtype, device=q.device).expand(*rows, size) for size in width)

@@ -170,7 +170,7 @@ class StageChunk:
 
 
 def _loss(head: Head, tokens: Tensor, norm: NormLayer | None, x: Tensor, sharded: ShardedBlock | None) -> Tensor:
-    """The loss of what the body hands on; the logits are the last that the head's weights make."""
+    """The loss of the body's output; the logits are the last result of the head's weights."""
     if sharded is None or not head.site.framework.states.gathers_blocks:
         return _run(lambda x: head.loss(x, tokens, norm=norm), x, sharded)
     return head.loss(Enter.apply(x, sharded), tokens, norm=norm, leave=lambda logits: Leave.apply(logits, sharded))

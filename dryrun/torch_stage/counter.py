@@ -1,4 +1,4 @@
-"""Counts the bytes of live tensor storages, by category, while a stage runs."""
+"""Counter of the bytes of live tensor storages, by category, while a stage runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_leaves
 
 ALLOCATION_UNIT = 512
-"""Bytes to which CUDA's caching allocator, and this count, round every allocation."""
+"""Multiple to which CUDA's caching allocator, and this count, round every allocation, bytes."""
 
 TRANSIENT = "workspace"
 """Category of tensors that live for a moment and are charged to no other."""
@@ -40,7 +40,7 @@ class _Storage:
 
 
 class LiveCounter(TorchDispatchMode):
-    """Follows every storage from the operator that makes it until its last tensor is gone.
+    """Counter that follows every storage from the operator that makes it until its last tensor is freed.
 
     A storage counts once, however many tensors are views of it, until a weak reference says that it is
     freed. Inside `kernel`, what an operator makes and drops again does not count, because a fused kernel
@@ -93,7 +93,7 @@ class LiveCounter(TorchDispatchMode):
 
     @contextmanager
     def survivors(self, name: str) -> Iterator[None]:
-        """When the block ends, charge to a category the transient tensors that were made in it and still live."""
+        """Charge to a category, at the block's end, the transient tensors that were made in it and still live."""
         before, self._born = self._born, []
         try:
             yield
@@ -119,7 +119,7 @@ class LiveCounter(TorchDispatchMode):
 
     @contextmanager
     def kernel(self) -> Iterator[None]:
-        """A fused kernel runs: only what outlives the block counts."""
+        """Count only what outlives the block: a fused kernel runs."""
         if self.see_kernels:
             yield
             return
@@ -189,7 +189,7 @@ class LiveCounter(TorchDispatchMode):
 
 
 def active_counter() -> LiveCounter | None:
-    """The counter that follows the present thread, if any."""
+    """The counter of the current thread, if any."""
     for mode in reversed(_get_current_dispatch_mode_stack()):
         if isinstance(mode, LiveCounter):
             return mode
@@ -197,7 +197,7 @@ def active_counter() -> LiveCounter | None:
 
 
 class Charged(torch.autograd.Function):
-    """Marks a boundary between two categories, which forward and backward cross in opposite directions.
+    """Boundary between two categories, which forward and backward cross in opposite directions.
 
     Parameters
     ----------

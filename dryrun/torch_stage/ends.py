@@ -44,7 +44,7 @@ def _looked_up(tokens: Tensor, weight: Weight, dtype: torch.dtype) -> Tensor:
     if weight.tensor is None:
         # Read from the optimizer's fp32 table: only the rows are made.
         return torch.empty((len(tokens), weight.shape[1]), dtype=dtype, device=tokens.device)
-    # Rows that other ranks hold are zeros here; which ones they are does not matter to memory.
+    # Rows of other ranks are zeros here; memory does not depend on their numbers.
     return weight.tensor[tokens % weight.shape[0]].to(dtype)
 
 
@@ -54,7 +54,7 @@ def _add_rows(weight: Weight, tokens: Tensor, dy: Tensor) -> None:
     if weight.whole_gradient and not weight.sharded and not fresh:
         weight.make_gradient().index_add_(0, tokens % weight.shape[0], dy.float())
     else:
-        # A whole one is made for the moment: to be reduced, or to become the table's own.
+        # A whole one is made temporarily: to be reduced, or to become the table's own.
         rows = weight.site.model.vocab if weight.gathers_gradient else weight.shape[0]
         kind = dy.dtype if weight.sharded else weight.gradient_type
         weight.add_gradient(lambda: torch.zeros((rows, weight.shape[1]), dtype=kind, device=dy.device))

@@ -1,6 +1,6 @@
 """Mixture-of-experts kernels and block: router, permutation, exchange over EP, grouped GEMMs.
 
-Which expert a token goes to can't be known without data, so tokens are spread evenly and the busiest rank receives
+A token's experts are unknown without data, so tokens are spread evenly and the busiest rank receives
 capacity or imbalance times the even number, as `cost_model.activations.routed_slots` says.
 """
 
@@ -163,7 +163,8 @@ class JoinedSwiGLU(torch.autograd.Function):
 
 
 def _latent_projections(site: Site, latent: int | None) -> list[Weight]:
-    """Down to the experts' width and back (Megatron-LM d98e8a64 megatron/core/transformer/moe/moe_layer.py:266-302).
+    """Projections to the experts' width and back (Megatron-LM d98e8a64
+    megatron/core/transformer/moe/moe_layer.py:266-302).
 
     No framework that recomputes by operator has them.
     """

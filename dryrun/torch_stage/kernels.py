@@ -27,8 +27,8 @@ _EPSILON = 1e-5
 class GradientQueue:
     """Weight gradients of GEMMs: made at once, or kept for a separate task (zero bubble).
 
-    A postponed one keeps the GEMM's input and the gradient of its output alive. `saved` stands while a block runs
-    that is recomputed but for some operators' results.
+    A postponed one keeps the GEMM's input and the gradient of its output alive. `saved` is set while a block runs that
+    is recomputed except for some operators' results.
     """
 
     def __init__(self, postpone: bool = False) -> None:
@@ -164,7 +164,7 @@ def _weight_gradient(
 
 
 class Bias(torch.autograd.Function):
-    """Adds a vector in place to the first columns of a GEMM's result, as a GEMM's epilogue does. Saves nothing."""
+    """Add a vector in place to the first columns of a GEMM's result, as a GEMM's epilogue does. Saves nothing."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Weight) -> Tensor:
@@ -346,7 +346,7 @@ class DropoutAdd(torch.autograd.Function):
 
 
 class Recompute(torch.autograd.Function):
-    """Runs a block without a graph and runs it again in backward. Saves the block's inputs alone.
+    """Recomputed block: run without a graph, and run again in backward. Saves the block's inputs alone.
 
     In backward the rebuilt block lives beside the gradient of its output, as in Megatron's checkpoint.
     """

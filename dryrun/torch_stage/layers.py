@@ -68,7 +68,7 @@ class TransformerLayer:
     """A mixer, and MLP or experts or both, with their norms around a residual stream [tokens, hidden] of one rank.
 
     Every part has its own norm in front, as far as there are enough (`LayerSpec.norm_count`); parallel MLP and
-    experts have the last one in common, and a single norm serves a layer whose mixer and MLP run side by side.
+    experts have the last one in common, and a single norm serves a layer whose mixer and MLP run in parallel.
     Remaining norms stand behind the mixer and behind the rest.
 
     Parameters

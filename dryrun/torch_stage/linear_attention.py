@@ -48,7 +48,7 @@ class GatedDeltaNet(_LinearBase):
 
     d98e8a64 megatron/core/ssm/gated_delta_net/gdn.py:109-265 and common.py:383-442: one projection, whose parts for
     queries, keys and values are convolved; the kernel takes copies in its own layout, queries and keys repeated for
-    every head of values; a norm by head, and a gate of its own.
+    every head of values; a norm by head, and a gate.
     """
 
     def __init__(self, site: Site, queue: GradientQueue, linear: LinearAttentionSpec) -> None:

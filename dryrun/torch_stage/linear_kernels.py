@@ -204,9 +204,9 @@ class GatedDeltaScan(torch.autograd.Function):
 class KimiDeltaScan(torch.autograd.Function):
     """Kimi's delta rule with decays by channel: queries and keys before their norms, decays before their activation.
 
-    Saves the normed queries and keys with their statistics, the values, what gives decays and write strengths (and
-    these), and two matrices a chunk (fla/ops/kda/chunk.py:109; fla/ops/kda/chunk_fwd.py:125 drops all else, the decays
-    too). Backward works in fp32: fla/ops/kda/chunk_bwd.py:341-399 and :463-606, fla/ops/kda/chunk_intra.py:924-927.
+    Saves the normed queries and keys with their statistics, the values, decays and write strengths with their inputs,
+    and two matrices a chunk (fla/ops/kda/chunk.py:109; fla/ops/kda/chunk_fwd.py:125 drops all else, the decays too).
+    Backward works in fp32: fla/ops/kda/chunk_bwd.py:341-399 and :463-606, fla/ops/kda/chunk_intra.py:924-927.
     """
 
     @staticmethod
@@ -241,7 +241,7 @@ class KimiDeltaScan(torch.autograd.Function):
         dnew = torch.empty_like(v)
         gradients.append(empty(q, n, sizes.keys, dtype=wide))
         dchunks.append(empty(q, n, sizes.heads * CHUNK, dtype=wide))
-        # What the chunks' insides add to the gradients is written beside them.
+        # The contributions of the chunks' insides to the gradients are written beside them.
         gradients = [torch.empty_like(each) for each in gradients]
         summed = torch.empty_like(gradients[2])
         gradients[2] = torch.empty_like(summed)

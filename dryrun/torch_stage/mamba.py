@@ -74,7 +74,7 @@ class Mamba2Scan(torch.autograd.Function):
     """Convolution, scan and gate of a projection [n, columns] to [n, inner] in one kernel.
 
     Saves the projection and the result before the gate; all else is made again (state-spaces/mamba e9594ce1
-    mamba_ssm/ops/triton/ssd_combined.py:818 and :436, ``MambaSplitConv1dScanCombinedFn`` without a norm of its own, as
+    mamba_ssm/ops/triton/ssd_combined.py:818 and :436, ``MambaSplitConv1dScanCombinedFn`` without a norm, as
     Megatron-LM d98e8a64 megatron/core/ssm/mamba_mixer.py:707 calls it, states between chunks in the weights' type).
     """
 

@@ -17,7 +17,7 @@ class NormLayer:
     width : int or None
         Elements that it norms over; the model's width, with a bias where the model's norms have one, when not given.
     weight : Weight, optional
-        Whose first `width` elements it reads, in place of a weight of its own.
+        Weight whose first `width` elements it reads, in place of its own.
     """
 
     def __init__(self, site: Site, width: int | None = None, weight: Weight | None = None) -> None:

@@ -27,7 +27,7 @@ class SavedResults:
         self._products = 0
 
     def start(self, again: bool) -> None:
-        """Begin a run of the block, the one that keeps or the one that takes."""
+        """Begin a run of the block: the first, which keeps, or the second, which takes."""
         self._again, self._products = again, 0
 
     def kept(self, make: Callable[[], Result]) -> Result:
@@ -64,7 +64,7 @@ class _Part:
 
 
 class _GivenUp(torch.autograd.Function):
-    """Runs a part without a graph; in backward goes through the part as it was made again."""
+    """Part run without a graph; backward uses the part that was made again."""
 
     @staticmethod
     def forward(ctx: Any, part: _Part, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -87,7 +87,7 @@ class _GivenUp(torch.autograd.Function):
 class GivenUpOutputs:
     """Parts of one layer whose outputs no later operator keeps (Megatron's ``CheckpointWithoutOutput``).
 
-    Inside `saving`, an operator that saves an output of such a part saves how to get it again.
+    Inside `saving`, an operator that saves an output of such a part saves the way to rebuild it.
     """
 
     def __init__(self) -> None:

@@ -88,7 +88,7 @@ def run_stage(run: DryRun, stage: int, *, whole_step: bool = False, see_kernels:
 def _most_memory_mib() -> float:
     """Largest host memory of this process, MiB.
 
-    `getrusage` would count what the process was forked from too, before it became another program.
+    `getrusage` would also count the process that it was forked from.
     """
     status = Path("/proc/self/status")
     if status.is_file():
