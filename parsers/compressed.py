@@ -12,7 +12,7 @@ from taylor.register.layers import SLIDING, AttentionSpec, IndexerSpec, LayerSpe
 
 WINDOW, SPARSE, HEAVY = "mqa-sliding", "csa", "hca"
 RATIOS = {0: WINDOW, 4: SPARSE, 128: HEAVY}
-"""What ``compress_ratios`` stand for, and the usual rates: configuration_deepseek_v4.py,
+"""Meaning of ``compress_ratios``, and the usual rates: configuration_deepseek_v4.py,
 _COMPRESS_RATIO_TO_LAYER_TYPE and DeepseekV4Config.default_compress_rates."""
 
 
@@ -45,11 +45,11 @@ class CompressedLayers:
 
     @property
     def extra_parameters(self) -> int:
-        """What joins the streams behind the last layer."""
+        """Parameters that join the streams behind the last layer."""
         return self.streams * self.streams * self.hidden + self.streams + 1 if self.streams else 0
 
     def layer(self, name: str, kind: str, rate: int, moe: MoeSpec) -> LayerSpec:
-        """A layer of a kind that compresses so many tokens to a key."""
+        """A layer of a kind that compresses n tokens to a key."""
         compressor = self._compressor(self.head_dim, rate, 2 if kind == SPARSE else 1) if rate else 0
         attention = AttentionSpec(
             self.heads,
@@ -73,7 +73,7 @@ class CompressedLayers:
         return LayerSpec(name, attention, moe=moe, extra=compressor + connections)
 
     def _compressor(self, size: int, rate: int, series: int) -> int:
-        """Keys and weights of every token in so many series, a bias a place in the window, a norm."""
+        """Keys and weights of every token in n series, a bias a place in the window, a norm."""
         return series * size * (2 * self.hidden + rate) + size
 
     def _indexer(self, rate: int) -> IndexerSpec:

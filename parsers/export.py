@@ -25,7 +25,7 @@ def export_plan(plan: PipelinePlan, form: str, *, mtp_counted: bool = True, v_sh
     mtp_counted : bool
         MTP layers count in MindFormers' offset.
     v_shape : bool
-        Odd interleaves run through the stages in reverse.
+        Odd virtual stages run through the stages in reverse.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def export_order(schedule: Schedule, form: str) -> str | None:
 
 
 def export_forms() -> dict[str, ExportForm]:
-    """What can be exported, by name: every launcher's forms, and ``json``."""
+    """Export forms by name: every launcher's forms, and ``json``."""
     forms = {name: form for launcher in registry.LAUNCHERS for name, form in launcher.export_forms.items()}
     return {**forms, "json": ExportForm(_json)}
 

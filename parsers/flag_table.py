@@ -52,8 +52,8 @@ _ROW_FIELDS = {
 
 HIDDEN, INNER, SCORES, ROUTER = "hidden", "inner", "scores", "router"
 ELEMENTS = (HIDDEN, INNER, SCORES, ROUTER)
-"""What a bound may count in a layer: elements of the stream between layers, of the MLP's or experts' inner width, of
-the attention's scores, of the router's weight; a micro-batch's on one device."""
+"""Quantities that a bound may count in a layer: elements of the stream between layers, of the MLP's or experts' inner
+width, of the attention's scores, of the router's weight; a micro-batch's on one device."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class MemoryBound:
 
 @dataclass(frozen=True)
 class FlagRow:
-    """What one flag or key means for a plan.
+    """Meaning of one flag or key for a plan.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class FlagRow:
         placed: ``more``, ``less`` or ``either`` (always ``either`` for placement); None: not at all. At
         least one is given for ``costs``; for ``read`` they hold for the values outside `silent`.
     most : MemoryBound or None
-        Where it means more memory: at most so much. None: no bound is known.
+        Where it means more memory: its upper bound. None: no bound is known.
     spares_states : bool
         Weights, gradients and optimizer states take what they are counted with: the flag changes activations, kernels,
         communication or the allocator alone.
@@ -142,7 +142,7 @@ class FlagRow:
     spares_states: bool = False
 
     def is_silent(self, value: str | None) -> bool:
-        """Whether the flag given with this value changes nothing that the figures leave out.
+        """Return whether the flag given with this value changes nothing that the figures leave out.
 
         Parameters
         ----------
@@ -208,17 +208,17 @@ class UnmodelledFlag:
 
     @property
     def may_lower_memory(self) -> bool:
-        """Whether a device may need less than the figures say."""
+        """Return whether a device may need less than the figures say."""
         return not self.known or self.memory in (LESS, EITHER)
 
     @property
     def may_raise_memory(self) -> bool:
-        """Whether a device may need more than the figures say."""
+        """Return whether a device may need more than the figures say."""
         return not self.known or self.memory in (MORE, EITHER)
 
     @property
     def sentence(self) -> str:
-        """What a user is told about it."""
+        """The message about it to the user."""
         name = shortened(self.name)
         written = name if self.value is None else f"{name} {self.value}"
         if self.meant is not None:

@@ -1,4 +1,4 @@
-"""What Taylor asks of a launcher: everything that its training files can say, behind one class.
+"""Interface of a launcher: everything that its training files can say, behind one class.
 
 A launcher is a folder of this package with one subclass of `Launcher`, and a line in `parsers.registry`.
 """
@@ -42,7 +42,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Tools:
-    """What a dry-run is started with on this machine.
+    """Start settings of a dry-run on this machine.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class UsualDevice:
 
     @property
     def reason(self) -> str:
-        """Why it is this device, as the end of a sentence."""
+        """Reason for this device, as the end of a sentence."""
         known = f", for {self.known_by}" if self.known_by else ""
         return f"{self.why} ({self.jobs}{known})" if self.why else f"the default for {self.jobs}{known}"
 
@@ -96,7 +96,7 @@ class ExportForm:
     Parameters
     ----------
     text : callable or None
-        Takes a plan, whether MTP layers count in the offset, and whether odd interleaves run through the
+        Takes a plan, whether MTP layers count in the offset, and whether odd virtual stages run through the
         stages in reverse; raises `InputError` where the form cannot say the plan.
     places_only : bool
         It says where layers stand and nothing of recompute.
@@ -117,9 +117,9 @@ class Launcher(ABC):
     """
 
     name: str
-    """What a `TrainingConfig` calls it; unique."""
+    """Its name in a `TrainingConfig`; unique."""
     title: str
-    """What messages call one of its files, as in ``MindFormers YAML``."""
+    """Name of one of its files in messages, as in ``MindFormers YAML``."""
     suffixes: tuple[str, ...]
     """Suffixes of its files in lower case, the one of new files first."""
     telltale: re.Pattern[str]
@@ -128,7 +128,7 @@ class Launcher(ABC):
     """Last part of the name of every entry, or every flag, that `with_plan` may change; the rest of a
     file is the user's."""
     usual_device: UsualDevice
-    """What its jobs run on where nobody says; see `usual_device_of`."""
+    """Device of its jobs where nobody states it; see `usual_device_of`."""
     program: Program | None = None
     """The program that starts its files; None where a file starts itself."""
     export_forms: Mapping[str, ExportForm] = {}
@@ -138,19 +138,19 @@ class Launcher(ABC):
     low_memory_variable: str | None = None
     """The environment variable with which its interleaving is of the low-memory kind; None where there is none."""
     degree_words: Mapping[str, str] = {}
-    """What its files call the degrees of a strategy, by `Strategy`'s name, the batch (``gbs``) and a sample's length
+    """Names in its files of the degrees of a strategy, by `Strategy`'s name, the batch (``gbs``) and a sample's length
     (``seq``)."""
     suffix_tells: bool = True
-    """Whether a file with one of its suffixes is a training file; off where other files have them too."""
+    """True: a file with one of its suffixes is a training file; off where other files have them too."""
     starts_training: bool = True
-    """Whether a file, or `program` on it, starts a training; off where it only describes one."""
+    """True: a file, or `program` on it, starts a training; False where it only describes one."""
     log_tells_parameters: bool = False
-    """Whether the log of a small run tells every parameter by name, from which its memory in other jobs follows."""
+    """True: the log of a small run lists every parameter by name, from which its memory in other jobs follows."""
     can_probe: bool = False
-    """Whether dry-runs may change a file's number of layers and stages to learn more of its memory."""
+    """True: dry-runs may change a file's number of layers and stages to learn more of its memory."""
 
     def recognises(self, path: Path, text: str) -> bool:
-        """Whether a file with this name and text is one of the launcher's."""
+        """Return whether a file with this name and text is one of the launcher's."""
         return path.suffix.lower() in self.suffixes and self.telltale.search(text) is not None
 
     def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
@@ -164,7 +164,7 @@ class Launcher(ABC):
         return self.usual_device
 
     def low_memory_in(self, environment: Mapping[str, str]) -> bool:
-        """Whether a job that is started with these variables interleaves with low memory.
+        """Return whether a job that is started with these variables runs VPP with low memory.
 
         Raises
         ------
@@ -241,7 +241,7 @@ class Launcher(ABC):
         """
 
     def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
-        """Whether a schedule can be written into a configuration's file: its own, or one that its framework runs.
+        """Return whether a configuration's file can state a schedule: its own, or one that its framework runs.
 
         Parameters
         ----------
@@ -283,7 +283,7 @@ class Launcher(ABC):
         return ()
 
     def chunk_positions(self, config: TrainingConfig, least: int) -> int | None:
-        """Positions of layers that every chunk of the pipeline has, empty ones included, at `least` so many.
+        """Positions of layers that every chunk of the pipeline has, empty ones included, `least` or more.
 
         None where a chunk has no more than its layers.
         """
@@ -306,7 +306,7 @@ class Launcher(ABC):
 
     @property
     def swap_parts(self) -> Mapping[str, str]:
-        """What files move to the host by words that are no choice, by the word; see `ModuleWords.offload`."""
+        """Modules that files move to the host by words that are no choice, by the word; see `ModuleWords.offload`."""
         return {}
 
     def with_optimizer_on_host(self, config: TrainingConfig) -> TrainingConfig:
@@ -321,7 +321,7 @@ class Launcher(ABC):
         raise InputError(reason, file=config.path, field="--offload_optimizer", value="y", cure=cure)
 
     def job_sizes(self, path: Path) -> JobSizes:
-        """What small runs of a file have to keep to, whatever network it trains.
+        """Constraints on small runs of a file, whatever network it trains.
 
         Raises
         ------
@@ -373,11 +373,11 @@ class Launcher(ABC):
         raise _no_plan(path)
 
     def switches(self, path: Path) -> tuple[Switch, ...]:
-        """What small runs of a file can compare with and without; none where that is not known."""
+        """Switches that small runs of a file can compare; none where they are not known."""
         return ()
 
     def run_log(self, text: str, dense: int = 0) -> RunLog:
-        """What the log of a small run tells, with so many dense layers in front; nothing where that is not known."""
+        """Figures in the log of a small run with `dense` dense layers in front; none where they are not known."""
         return RunLog({}, None, None)
 
     def dataset_keys(self, dataset: str) -> dict[str, object]:
@@ -400,7 +400,7 @@ class Launcher(ABC):
         """
 
     def working_folder(self, original: Path) -> Path | None:
-        """Where dry-runs of a file's variants run; None for a folder of their own.
+        """Folder in which dry-runs of a file's variants run; None for a folder of their own.
 
         A file that starts itself names program, data and assets from the folder that it lies in.
         """

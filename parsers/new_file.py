@@ -15,7 +15,7 @@ TRAIN_STEPS = 1000
 """Steps of a new file: the user's data settles how many there are in the end."""
 
 _FIELDS = ("hidden", "vocab", "tied_embedding", "norm_bias", "extra_parameters")
-"""What a model has beside its layers."""
+"""Parts of a model beside its layers."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,12 @@ class NewJob:
 
 @dataclass(frozen=True)
 class NewFile:
-    """How one framework's file is made from a model alone.
+    """Maker of one framework's file from a model alone.
 
     Parameters
     ----------
     name, title : str
-        What ``--framework`` and messages call the framework.
+        Name of the framework in ``--framework`` and in messages.
     suffix : str
         Of its files.
     text : callable

@@ -1,4 +1,4 @@
-"""Training files that no launcher here reads, told by their true name, with what can be given instead."""
+"""Training files that no launcher here reads: their true name, and the files to give instead."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class OtherFile:
     source: str
 
     def holds(self, data: Mapping[Any, Any]) -> bool:
-        """Whether a file with this content is of the kind."""
+        """Return whether a file with this content is of the kind."""
         return any(all(lookup(data, tuple(key.split("."))) is not None for key in sign) for sign in self.signs)
 
 
@@ -206,13 +206,13 @@ OTHER_FILES = (
         "hiyouga/LLaMA-Factory 1d6e8b21 examples/deepspeed/ds_z3_config.json",
     ),
 )
-"""The kinds, the narrower signs first: of a file that bears two, the first is told."""
+"""The kinds, the narrower signs first: of a file that bears two, the first is reported."""
 
 
 def refuse_other_file(file: Path) -> None:
     """Refuse a training file that is known by name alone; nothing is refused where it is none of these.
 
-    Called for a file that no launcher reads, so that its true name is told and not what a reader misses in it.
+    Called for a file that no launcher reads, so that its true name is reported and not what a reader misses in it.
 
     Raises
     ------
@@ -239,7 +239,7 @@ def _text(file: Path) -> str:
 
 
 def _data(file: Path) -> Mapping[Any, Any]:
-    """What a YAML or JSON file holds; nothing where it is damaged, too large or of another form."""
+    """Content of a YAML or JSON file; none where it is damaged, too large or of another form."""
     suffix = file.suffix.lower()
     try:
         if suffix in (".yaml", ".yml"):

@@ -1,4 +1,4 @@
-"""One door for every training configuration: the launcher whose file it is reads it."""
+"""One entry point for every training configuration: the launcher whose file it is reads it."""
 
 from __future__ import annotations
 

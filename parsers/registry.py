@@ -59,7 +59,7 @@ def recognising(path: Path) -> list[Launcher]:
 
 
 def is_training_file(path: Path) -> bool:
-    """Whether a file is one of a launcher's, by its suffix, and by its text where that is common to other files.
+    """Return whether a file is one of a launcher's, by its suffix, and by its text where that is common to other files.
 
     Raises
     ------

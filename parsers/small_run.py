@@ -1,4 +1,4 @@
-"""What a launcher is told, and tells, of small runs of a training file: sizes, degrees, machines, the profile."""
+"""Data that a launcher gets and gives on small runs of a training file: sizes, degrees, machines, the profile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from taylor.pipeline.plan import PipelinePlan
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """What a run is given, as far as sizes may follow it.
+    """Settings of a run on which sizes may depend.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Setting:
         return self.tp * self.cp * self.pp * self.dp
 
     def differences(self, other: Setting) -> str:
-        """What another setting changes, as ``cp 1 -> 2``."""
+        """Changes of another setting, as ``cp 1 -> 2``."""
         names = ("tp", "cp", "ep", "pp", "dp", "mbs", "seq", "experts", "layers", "dense")
         told = [(name, getattr(self, name), getattr(other, name)) for name in names]
         return ", ".join(f"{name} {mine} -> {its}" for name, mine, its in told if mine != its)
@@ -60,7 +60,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class JobSizes:
-    """What small runs of a file have to keep to.
+    """Constraints on small runs of a file.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class JobSizes:
 
 @dataclass(frozen=True)
 class Switch:
-    """What a file can turn on and off without another network: two small runs tell whether it pays.
+    """Switch of a file that leaves the network as it is: two small runs show whether it saves time.
 
     Parameters
     ----------
@@ -134,20 +134,20 @@ class Switch:
     stays: bool = False
 
     def may_be_on(self, run: Setting, others: Collection[str] = ()) -> bool:
-        """Whether a run starts with it, beside others that are on."""
+        """Return whether a run starts with it, beside others that are on."""
         return all(getattr(run, name) > 1 for name in self.above) and not set(self.apart) & set(others)
 
 
 @dataclass(frozen=True)
 class PlannedJob:
-    """What a file is to hold beside its degrees.
+    """Settings to write into a file beside its degrees.
 
     Parameters
     ----------
     switches : tuple of (str, bool)
         Names of `Launcher.switches`, and whether they are on; the others stay as the file has them where they can.
     batch : int or None
-        Samples of a step; the file's own where it is None.
+        Samples of a step; as the file states where it is None.
     """
 
     plan: PipelinePlan
@@ -173,13 +173,13 @@ class Machines:
 
     @property
     def ranks(self) -> int:
-        """Cards at hand."""
+        """Available cards."""
         return self.nodes * self.per_node
 
 
 @dataclass(frozen=True)
 class ProfiledSteps:
-    """What of a small run is profiled.
+    """Profiled part of a small run.
 
     Parameters
     ----------
@@ -201,14 +201,14 @@ class ProfiledSteps:
 
 @dataclass(frozen=True)
 class RunLog:
-    """What a small run's log tells.
+    """Figures in a small run's log.
 
     Parameters
     ----------
     parameters : mapping of str to mapping of str to int
         Elements on a rank by block (embedding, dense, layer, head) and name; of layers the first one's of each kind.
     peak : int or None
-        The most bytes that tensors took at once on any rank that tells it.
+        The most bytes that tensors took at once on any rank that logs it.
     step_ms : float or None
         The time of a step, once it is steady.
     """

@@ -26,7 +26,7 @@ class StatedFlags:
     facts: frozenset[str] = frozenset()
 
     def on(self, *names: str) -> bool:
-        """Whether any of the flags is given."""
+        """Return whether any of the flags is given."""
         return any(name in self.values for name in names)
 
     def shown(self, name: str) -> str:

@@ -22,7 +22,7 @@ from taylor.register.model import MTP, ModelSpec
 
 @dataclass(frozen=True)
 class Misfit:
-    """Why a job cannot start with the strategy that its file states; a search for another one may still read it.
+    """Reason why a job cannot start with the strategy that its file states; a search for another one may still read it.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Misfit:
     value : int or str
         As found.
     problem, cure : str
-        What is wrong with it, and what would mend it.
+        The fault, and its cure.
     rule : str
         Name of the launcher's rule that the job breaks; empty where it has none.
     source : str
@@ -66,7 +66,7 @@ class MovedModules:
     words : tuple of str
         As the launcher's files name them (`Launcher.module_words`).
     flags : tuple of str
-        What says so, as `TrainingConfig.unmodelled` names it; a figure that prices the modules has them.
+        Sources of this, as `TrainingConfig.unmodelled` names them; a figure that counts the modules has them.
     """
 
     words: tuple[str, ...]
@@ -84,16 +84,16 @@ class TrainingConfig:
     launcher : str
         Name of the launcher whose file it is; `parsers.registry.launcher_of` gives what it can do.
     plan : PipelinePlan or None
-        The file's own layers and recompute; None when the file does not settle them consistently
+        The baseline: layers and recompute of the file; None when the file does not settle them consistently
         (the reason is among `notes`).
     recompute_group : int
-        Layers that its own plan's full recompute takes together (`TrainingRules.recompute_group`); a plan that is
+        Layers that the baseline's full recompute takes together (`TrainingRules.recompute_group`); a plan that is
         written recomputes them one by one.
     recomputes_in_bubble : bool
-        Its own plan runs micro-batches again in the pipeline's bubble (`ScheduleSpec.bubble_share`); one that is solved
+        The baseline runs micro-batches again in the pipeline's bubble (`ScheduleSpec.bubble_share`); one that is solved
         does not.
     recomputes_mtp : bool
-        Its own plan's full recompute takes the MTP layers too, beyond those that `plan` counts; a plan that is written
+        The baseline's full recompute takes the MTP layers too, beyond those that `plan` counts; a plan that is written
         never does.
     device_limit_mib : float or None
         Device memory that the file allows, MiB.
@@ -101,35 +101,35 @@ class TrainingConfig:
         Registered devices and how many stages in a row lie on each, as the file's comment says
         (`parsers.stage_comment`); empty where it has none.
     margin : MemoryMargin
-        What every device keeps free below its limit; the file's own words know none.
+        Memory that every device keeps free below its limit; no field of the file states it.
     mtp_counted : bool
         MTP layers count in the offset's layer total (legacy MindFormers: L = layers + MTP depth).
         Otherwise they join the last chunk and the offset is over the body layers alone.
     names_chunks : bool
         The file names what every chunk holds, embedding, MTP layers and head too.
     by_module : PipelinePlan or None
-        Its own plan by the sets of modules that run again in a layer, where the file names modules; `plan` has all of
+        The baseline by the sets of modules that run again in a layer, where the file names modules; `plan` has all of
         them in the largest number of layers, as selective recompute.
     moved : MovedModules or None
-        What its own plan leaves on the host.
+        Modules that the baseline leaves on the host.
     linked : tuple of str
         Flags, as `unmodelled` names them, whose whole cost is known where the device's link to its host is.
     added : tuple of (str, object)
         Settings beside the plan that are written with it, in the launcher's words.
     misfit : Misfit or None
-        Why the job cannot start as the file states it, where the launcher's own check would say so.
+        Reason why the job cannot start as the file states it, where the launcher's own check would say so.
     open_ranks : OpenRanks or None
-        What is known of the world size where the file does not state it; `strategy` has the one that is assumed.
+        World size as far as known where the file does not state it; `strategy` has the one that is assumed.
     batch_follows_ranks : bool
         The file states the samples of one data-parallel rank, so that the global batch grows with data parallelism.
         Off: it states the global batch.
     notes : tuple of str
-        What was assumed or is odd in the file, one line each, for the log.
+        Assumptions and oddities of the file, one line each, for the log.
     unmodelled : tuple of UnmodelledFlag
         Flags or keys of the file that cost memory, time or placement, or are unknown, and that no figure
         takes into account.
     flags : StatedFlags
-        What the launch says, for its program's start rules.
+        Flags of the launch, for its program's start rules.
     """
 
     path: Path
@@ -164,12 +164,12 @@ class TrainingConfig:
         return () if self.mtp_counted else (MTP,)
 
     def memory_limit_mib(self, device: DeviceSpec, source: str = "estimate") -> float:
-        """What a plan may take of one device: the file's own limit, else what the device offers, less the margin.
+        """Memory that a plan may take of one device: the file's limit, else the device's memory, less the margin.
 
         Parameters
         ----------
         source : str
-            Where the plan's peaks come from (`MemoryProfile.source`).
+            Source of the plan's peaks (`MemoryProfile.source`).
 
         Raises
         ------
@@ -180,16 +180,16 @@ class TrainingConfig:
         return self.margin.below(float(whole), self.memory_error(source))
 
     def memory_error(self, source: str) -> KnownError | None:
-        """How far the job's peaks are off by where they come from; None where nothing is known of that."""
+        """Known error of the job's peaks by their source; None where it is unknown."""
         return memory_error(source, measured_framework=self.rules.framework.peaks_measured)
 
     def step_error(self, device: DeviceSpec) -> KnownError:
-        """How far the job's estimated steps are off."""
+        """Known error of the job's estimated steps."""
         flags = sum(flag.time is not None for flag in self.unmodelled)
         return step_error(flags, measured_device=device.is_measured)
 
     def as_it_recomputes(self) -> TrainingConfig:
-        """The configuration with the groups in which its own plan recomputes, and the MTP layers that it takes."""
+        """The configuration with the groups in which the baseline recomputes, and the MTP layers that it takes."""
         config = self.replace(rules=self.rules.replace(recompute_group=self.recompute_group))
         if self.recomputes_in_bubble:
             body = self.model.body_kind
@@ -205,7 +205,7 @@ class TrainingConfig:
         return config.replace(plan=replace(plan, recompute={**plan.recompute, FULL: full}), recomputes_mtp=False)
 
     def schedule_for(self, interleaves: int) -> ScheduleSpec:
-        """The schedule that the job runs with a number of interleaves."""
+        """The schedule that the job runs with a number of virtual stages."""
         return self.schedule.for_interleaves(interleaves, self.rules.framework)
 
     def even_plan(self, strategy: Strategy, recompute: str | None = None) -> PipelinePlan:
@@ -214,7 +214,7 @@ class TrainingConfig:
         Parameters
         ----------
         recompute : str, optional
-            The mode of every layer. When not given it is as in the file's own plan: full where that fully
+            The mode of every layer. When not given it is as in the baseline: full where that fully
             recomputes any layer, else selective where it does that, else none; full where there is no plan.
         """
         if recompute is None:
@@ -287,7 +287,7 @@ class TrainingConfig:
         Raises
         ------
         InputError
-            When the job does not start on so many ranks, or its batch is no multiple of what they take at once; when
+            When the job does not start on these ranks, or its batch is no multiple of what they take at once; when
             the file states another number.
         """
         own, left_open = self.strategy, self.open_ranks

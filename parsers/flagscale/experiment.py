@@ -17,7 +17,7 @@ from taylor.parsers.text.yaml_edit import edit_yaml, lookup
 from taylor.parsers.text.yaml_source import YamlPath, YamlSource
 
 SECTIONS = ("system", "model", "data")
-"""What a train file holds (flagscale/runner/runner_train.py:31-51)."""
+"""Sections of a train file (flagscale/runner/runner_train.py:31-51)."""
 _GROUP = "train"
 _NAME = re.compile(r"[\w\-][\w.\-]*(?:/[\w\-][\w.\-]*)*")
 _PACKAGE = re.compile(r"^[ \t]*#[ \t]*@package[ \t]+(\S+)", re.MULTILINE)
@@ -27,7 +27,7 @@ _MOST_REFERENCES = 10
 
 @dataclass(frozen=True)
 class Experiment:
-    """What one job is started with.
+    """Files and sections that start one job.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Experiment:
         ------
         InputError
             When one of them is missing or damaged, or the experiment trains nothing, names no train file that can be
-            told, or states parts of it elsewhere.
+            determined, or states parts of it elsewhere.
         """
         return cls.of(YamlSource.read(path))
 

@@ -201,7 +201,7 @@ class FlagScaleJob(Launch):
         return [_flag("nnodes", [counted]), _flag("nproc-per-node", [str(per_node)])]
 
     def _place(self, name: str) -> str:
-        """Where the file states a flag, or would."""
+        """Place where the file states a flag, or would."""
         if name in self._paths:
             return ".".join(map(str, self._paths[name][-1]))
         key = name.replace("-", "_")

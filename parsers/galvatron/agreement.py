@@ -1,4 +1,4 @@
-"""Whether a file's tables are those of its own raw runs."""
+"""Check that a file's tables are those of its own raw runs."""
 
 from __future__ import annotations
 

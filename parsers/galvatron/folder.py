@@ -72,7 +72,7 @@ class MeasuredModel:
 
 @dataclass(frozen=True)
 class ProfileFolder:
-    """What some folders hold.
+    """Content of some folders.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ class ProfileFolder:
     strategies: Mapping[Path, StrategyFile] = field(default_factory=dict)
 
     def cluster(self, world: int) -> tuple[Cluster, HardwareProfile]:
-        """The cluster with so many ranks.
+        """The cluster with n ranks.
 
         Raises
         ------
@@ -172,7 +172,7 @@ def read_folders(folders: Sequence[Path]) -> ProfileFolder:
             cure="give the folder with allreduce_bandwidth_*.json, computation_profiling_*.json, …: "
             "profile_hardware/hardware_configs and configs of Hetu, configs of Paddle",
         )
-    read_hardware(exchanges)  # Wrong values are told, whoever takes them.
+    read_hardware(exchanges)  # Wrong values are reported, whoever takes them.
     hardware = {}
     for cluster, own in sorted(clusters.items()):
         timed = [file for file in own if file.name.startswith("sp_time")]

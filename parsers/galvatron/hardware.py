@@ -31,7 +31,7 @@ MAX_MIB = 2**20
 
 @dataclass
 class _Found:
-    """What has been read of one cluster so far."""
+    """Tables read of one cluster so far."""
 
     bandwidth: dict[RankGroup, float] = field(default_factory=dict)
     transfer: dict[int, float] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class _Found:
 
 
 def read_hardware(files: Iterable[Path]) -> HardwareProfile:
-    """Read the hardware tables of one cluster; each file is told by its keys.
+    """Read the hardware tables of one cluster; each file is recognised by its keys.
 
     Parameters
     ----------

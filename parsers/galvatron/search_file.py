@@ -18,7 +18,7 @@ from taylor.parsers.text.yaml_source import YamlSource
 
 MOST = 10**9
 MOST_STEPS = 20
-"""How deep one value may refer to others."""
+"""Maximum depth to which one value may refer to others."""
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][\w.]{0,200})\}")
 
 _SWITCHES = (
@@ -34,7 +34,7 @@ _PATHS = (
 
 @dataclass(frozen=True)
 class SearchFile:
-    """What a search file says.
+    """Content of a search file.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ class SearchFile:
     options : mapping of str to object
         By flag of `taylor layerwise`, without dashes.
     fields : mapping of str to str
-        The file's own name of each.
+        The name of each in the file.
     profiles : tuple of Path
-        Where the profiles lie.
+        Folders of the profiles.
     notes : tuple of str
-        What it says that has no effect here.
+        Its fields that have no effect here.
     """
 
     file: Path
@@ -241,7 +241,7 @@ class _Reader:
             self.notes.append("search_engine.debug_info.debug_costmodel_coe has no effect: costs are as measured")
 
     def profiles(self) -> tuple[Path, ...]:
-        """Where the profiles lie: the folders named, else those of Hetu's tree around the file that are there."""
+        """Folders of the profiles: those named, else those of Hetu's tree around the file that are there."""
         if self.paths:
             return tuple(dict.fromkeys(self.paths))
         home = self.file.parent.parent  # models/gpt, of models/gpt/scripts/search_dist.yaml

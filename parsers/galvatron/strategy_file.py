@@ -303,7 +303,7 @@ class _Paddle:
 
 
 def _splitter(ranks: int, pp: int, file: Path, field: str) -> Callable[..., LayerStrategy]:
-    """What makes a strategy of its degrees; what is left of a stage's ranks is data parallel."""
+    """Function that makes a strategy of its degrees; the remaining ranks of a stage are data parallel."""
     if ranks % pp:
         raise InputError(f"is no multiple of {pp} stages", file=file, field=field, value=ranks, cure="correct one")
     stage = ranks // pp

@@ -1,4 +1,4 @@
-"""Values and keys of Galvatron's files, checked at the door: names that follow a pattern, finite numbers, lists."""
+"""Values and keys of Galvatron's files, checked on entry: names that follow a pattern, finite numbers, lists."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from taylor.parsers.huggingface.values import EXPERTS, HEADS, HIDDEN, KV_HEADS, 
 from taylor.register.layers import FULL_REACH, AttentionSpec, MlaSpec, MlpSpec, MoeSpec
 
 Switch = bool | str
-"""Whether something is there: always, never, or as the field of that name says."""
+"""Presence of a part: always, never, or as the field of that name says."""
 
 HEAD_NORM, HEADS_NORM, WIDTH_NORM = "head", "heads", "width"
 """Norms on queries and keys: one head's weights shared by all, weights of every head, one norm over the width."""
@@ -17,7 +17,7 @@ INTERMEDIATE = ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size")
 
 
 def switched(values: Values, switch: Switch) -> bool:
-    """Whether it is there."""
+    """Return whether it is there."""
     return values.flag(switch) if isinstance(switch, str) else switch
 
 
@@ -119,7 +119,7 @@ def shared_bias(values: Values, switch: Switch, moe: MoeSpec | None) -> int:
 
 @dataclass(frozen=True)
 class ExpertRule:
-    """How a model type says its experts.
+    """Description of the experts in the fields of a model type.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ from taylor.register.layers import CHUNKED, SLIDING
 
 @dataclass(frozen=True)
 class Decoder:
-    """How the decoder of a model type differs from Llama's.
+    """Differences of a model type's decoder from Llama's.
 
     Parameters
     ----------
@@ -68,11 +68,11 @@ class Decoder:
     norm_bias : bool
         Biases of the norms.
     reach : Rule
-        How far each layer sees where the file does not list it.
+        Attention window of each layer where the file does not list it.
     experts : ExpertRule or None
         How it says its experts.
     placement : Placement
-        Which layers have them where the file does not list it.
+        Layers that have them where the file does not list it.
     dense_width : tuple of str
         Fields with the width of the dense MLP.
     sinks : bool

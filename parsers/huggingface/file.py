@@ -22,7 +22,7 @@ def read_model_file(file: Path) -> tuple[ModelSpec, tuple[str, ...]]:
 
 
 def read_config(file: Path) -> Any:
-    """What a config.json holds, unchecked.
+    """Content of a config.json, unchecked.
 
     Raises
     ------

@@ -12,7 +12,7 @@ from taylor.parsers.text.fields import MAX_LAYERS
 from taylor.register.layers import FULL_REACH, SLIDING, LayerSpec
 
 GLOBAL_HEAD_DIM = 512
-"""Head size of the global layers where the file has none, and the share of windows below: transformers 5.23.0
+"""Head size of the global layers where the file has none, and the period of full attention below: transformers 5.23.0
 models/gemma4/configuration_gemma4.py, Gemma4TextConfig.__post_init__."""
 FULL_EVERY = 6
 

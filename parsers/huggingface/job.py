@@ -1,4 +1,4 @@
-"""How a model is trained, as the section ``taylor`` of its config.json says it.
+"""The training job of a model, as the section ``taylor`` of its config.json states it.
 
 A config.json describes a model and no training. The section stands beside its other fields, which transformers leaves
 alone, and holds what a launch script would: the framework, the degrees, the batch, and in the end the plan::
@@ -86,7 +86,7 @@ def _open_ranks(section: Fields, degrees: Mapping[str, int]) -> OpenRanks:
 
 
 def read_rules(section: Fields, longest: int | None, notes: list[str]) -> TrainingRules:
-    """What the framework settles, with its usual switches for large models.
+    """Settings of the framework, with its usual switches for large models.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def read_rules(section: Fields, longest: int | None, notes: list[str]) -> Traini
 
 
 def read_schedule(section: Fields, strategy: Strategy, rules: TrainingRules) -> ScheduleSpec:
-    """The schedule that it names, else the framework's usual one for so many interleaves."""
+    """The schedule that it names, else the framework's usual one for this number of virtual stages."""
     name = section.text("schedule", default=None)
     if name is None:
         return ScheduleSpec().for_interleaves(strategy.vpp, rules.framework)

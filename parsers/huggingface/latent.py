@@ -23,7 +23,7 @@ INDEXERS = {"full": True, "shared": False}
 
 @dataclass(frozen=True)
 class LatentDecoder:
-    """How a model type with latent attention differs from DeepSeek-V3.
+    """Differences of a model type with latent attention from DeepSeek-V3.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class LatentDecoder:
     experts : ExpertRule or None
         How it says its experts.
     placement : Placement
-        Which layers have them where the file does not list it.
+        Layers that have them where the file does not list it.
     indexed : bool
         Whether an indexer chooses the tokens that attention looks at (DeepSeek-V3.2).
     """
@@ -83,7 +83,7 @@ def _indexed(values: Values, attention: AttentionSpec, own: bool = True) -> Atte
 
 
 def _owners(values: Values, layers: int) -> list[bool]:
-    """Whether each layer has an indexer of its own.
+    """Return whether each layer has an indexer of its own.
 
     ``indexer_types`` lists it, ``index_topk_pattern`` spells it in letters, else every ``index_topk_freq``-th layer
     from ``index_skip_topk_offset`` on has one (transformers 5.23.0 models/glm_moe_dsa/configuration_glm_moe_dsa.py).

@@ -82,7 +82,7 @@ def _qwen(values: Values, placement: Placement, experts: ExpertRule | None) -> D
 def kimi_linear(values: Values) -> Described:
     """Kimi Linear: Kimi delta attention and latent attention, whose layers ``linear_attn_config`` numbers from 1.
 
-    Kimi K3 besides gates the latent attention, has experts of a narrower width, and attends over depth.
+    Kimi K3 also gates the latent attention, has experts of a narrower width, and attends over depth.
     """
     count = values.size(*LAYERS, high=MAX_LAYERS)
     nested = values.section("linear_attn_config", values.defaults)
@@ -126,7 +126,7 @@ def _kimi_experts(values: Values, layers: int) -> list[bool]:
 
 
 def _kimi_kinds(values: Values, nested: Values, layers: int) -> list[bool]:
-    """Whether each layer is linear: as the file lists it, else all but every fifth, fourth after the first."""
+    """Return whether each layer is linear: as the file lists it, else all but every fifth, fourth after the first."""
     listed = values.by_layer("layer_types", values.one_of(IS_LINEAR), layers)
     if listed is not None:
         return listed

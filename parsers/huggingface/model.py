@@ -28,7 +28,7 @@ Encoder = Callable[[Values, int], int]
 
 TIED = ("tie_word_embeddings", "tie_embedding")
 NESTED = ("text_config", "llm_config", "language_config")
-"""Where models of several kinds of input hold their language model, the first that is there."""
+"""Fields in which models of several kinds of input hold their language model; the first one present counts."""
 
 READERS: dict[str, Reader] = {
     **{name: decoder.read for name, decoder in DECODERS.items()},
@@ -61,7 +61,7 @@ READERS: dict[str, Reader] = {
 
 @dataclass(frozen=True)
 class ModelType:
-    """What is known of a ``model_type``.
+    """Properties of a ``model_type``.
 
     Parameters
     ----------
@@ -189,7 +189,7 @@ def _name_of(file: Path) -> str:
 
 
 def _tied(values: Values, outer: Values, whole: bool) -> bool:
-    """Whether head and embedding are one.
+    """Return whether head and embedding are one.
 
     A model that is built `whole`, encoder and all, goes by the outer field; a language model by its own, and by the
     outer one where its own is not given.

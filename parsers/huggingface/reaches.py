@@ -1,4 +1,4 @@
-"""How far each layer's softmax attention sees, and which layers have experts: the rules that model types have.
+"""Rules of model types: the window of each layer's softmax attention, and the layers that have experts.
 
 A file that lists its layers (``layer_types``, ``mlp_layer_types``) goes before its model type's rule.
 """
@@ -14,7 +14,7 @@ from taylor.register.layers import CHUNKED, FULL_REACH, SLIDING
 Rule = Callable[[Values, int], list[str]]
 """A reach for every layer, from the configuration and the number of layers."""
 Placement = Callable[[Values, int], list[bool]]
-"""Whether a layer has experts, for every layer."""
+"""Presence of experts, for every layer."""
 
 REACHES = {
     "full_attention": FULL_REACH,
@@ -66,7 +66,7 @@ SWITCHED = (late_sliding, switched_sliding, early_alternating)
 
 
 def full_every(period: int, *fields: str) -> Rule:
-    """The window in all layers but every so many; a field of the file gives another period."""
+    """The window in all layers but every n-th; a field of the file gives another period."""
 
     def rule(values: Values, layers: int) -> list[str]:
         step = values.size_or_none(*fields, low=0, high=MAX_LAYERS) if fields else period
@@ -77,7 +77,7 @@ def full_every(period: int, *fields: str) -> Rule:
 
 
 def full_first_of(period: int) -> Rule:
-    """Full attention in the first of every so many layers, the window in the others."""
+    """Full attention in the first of every n layers, the window in the others."""
     return lambda values, layers: [SLIDING if at % period else FULL_REACH for at in range(layers)]
 
 
@@ -156,7 +156,7 @@ def after_dense(field: str) -> Placement:
 
 
 def after_layer(first: int) -> Placement:
-    """So many dense layers first."""
+    """The first n layers are dense."""
     return lambda values, layers: [at >= first for at in range(layers)]
 
 
@@ -193,6 +193,6 @@ def frequency_list(values: Values, layers: int) -> list[bool]:
 
 
 def experts_of(values: Values, layers: int, rule: Placement) -> list[bool]:
-    """Whether every layer has experts."""
+    """Return whether every layer has experts."""
     listed = values.by_layer("mlp_layer_types", values.one_of(BLOCKS), layers)
     return listed if listed is not None else rule(values, layers)

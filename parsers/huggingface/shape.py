@@ -17,7 +17,7 @@ DENSE, EXPERTS = "dense", "moe"
 
 @dataclass(frozen=True)
 class Described:
-    """What a model type's reading gives.
+    """Result of reading a model type.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def model_of(name: str, values: Values, found: Described, tied: bool) -> ModelSp
 
 
 def _told_apart(layers: Sequence[LayerSpec]) -> list[LayerSpec]:
-    """The layers, those of one name that differ told apart by what they differ in."""
+    """The layers; those of one name that differ are distinguished by their differences."""
     by_name: dict[str, dict[LayerSpec, None]] = {}
     for layer in layers:
         by_name.setdefault(layer.name, {})[layer] = None

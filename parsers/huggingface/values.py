@@ -28,7 +28,7 @@ MTP_LAYERS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_laye
 """One quantity under the names that model types give it (the ``attribute_map`` of their classes in transformers)."""
 
 OWN_HEAD = "the model type's class has a head of its own all the same"
-"""Why a tied head is refused where transformers does not heed it."""
+"""Reason why a tied head is refused where transformers ignores it."""
 
 
 class Values:
@@ -66,7 +66,7 @@ class Values:
         return InputError(problem, file=self.file, field=self.path(name), value=value, cure=cure)
 
     def has(self, *names: str) -> bool:
-        """Whether the file holds a value other than null under any of the names."""
+        """Return whether the file holds a value other than null under any of the names."""
         self.asked.update(names)
         return any(self.data.get(name) is not None for name in names)
 

@@ -19,7 +19,7 @@ _PATTERNS = re.compile(
 
 
 _SHAPE = re.compile(r".*(_size|_dim|_rank|_width|_heads|_experts)|.*(latent|low_?rank|n_streams|hyper).*")
-"""What names of widths and ranks end with: of a language model they are not passed over."""
+"""Endings of names of widths and ranks: of a language model they are not passed over."""
 
 
 @lru_cache(maxsize=1)
@@ -28,12 +28,12 @@ def _names() -> frozenset[str]:
 
 
 def is_shape(name: str, value: Any) -> bool:
-    """Whether a field without known effect is a width, a rank or a number of heads or experts."""
+    """Return whether a field without known effect is a width, a rank or a number of heads or experts."""
     return isinstance(value, int) and value > 1 and _SHAPE.fullmatch(name) is not None
 
 
 def has_effect(name: str, value: Any) -> bool:
-    """Whether a field that no reader asked for may change the shape: it is not known here and is set."""
+    """Return whether a field that no reader asked for may change the shape: it is not known here and is set."""
     if value in (None, False, 0, "", [], {}) or name in _names():
         return False
     return _PATTERNS.fullmatch(name) is None

@@ -21,12 +21,12 @@ SETTLED = frozenset(
     {"o-lora-rank", "o-groups", "sliding-window-size", "compress-ratios", "index-n-heads", "index-head-dim",
      "index-topk", "enable-dsa-indexer", "kv-compress", "enable-mhc", "hc-mult", "n-hash-layers", "spec", "mtp-spec"}
 )  # fmt: skip
-"""Flags that these layers are made of: what their rows say of other models does not hold."""
+"""Flags that define these layers: their rows, written for other models, do not apply."""
 _RATIOS = "compress-ratios"
 
 
 def is_deepseek4(flags: Flags) -> bool:
-    """Whether the launch builds such layers."""
+    """Return whether the launch builds such layers."""
     return any(SPEC in word for word in flags.words("spec"))
 
 

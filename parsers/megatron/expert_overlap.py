@@ -13,7 +13,7 @@ _EXCHANGING = ("alltoall", "flex")
 
 
 def misfit_expert_overlap(flags: Flags, strategy: Strategy) -> Misfit | None:
-    """Where a launch overlaps the exchange and does not start.
+    """Launches that overlap the exchange and do not start.
 
     Source: Megatron-LM d98e8a64 megatron/core/transformer/transformer_config.py:3002-3046.
     """

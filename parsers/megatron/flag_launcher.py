@@ -132,7 +132,7 @@ class FlagLauncher(Launcher):
         return now // chunks if now % chunks == 0 and now // chunks > least else least
 
     def mtp_places(self, config: TrainingConfig) -> tuple[int, ...] | None:
-        """In a layout, which runs all interleaves forwards, any last chunk of a stage.
+        """In a layout, which runs all virtual stages forwards, any last chunk of a stage.
 
         Source: Megatron-LM d98e8a64 megatron/core/transformer/pipeline_parallel_layer_layout.py
         (``validate_layer_layout``): the embedding comes first and the loss last, MTP layers together behind all

@@ -1,4 +1,4 @@
-"""Which layers are of a kind, as Megatron's frequency flags say it: a number, or a list such as ``([1]*3+[0])*12``.
+"""Layers of a kind, as Megatron's frequency flags state them: a number, or a list such as ``([1]*3+[0])*12``.
 
 Megatron takes as a list what holds ``[``, made of numbers, lists, ``+``, ``*`` and brackets, and lets Python work it
 out (Megatron-LM core 0.9 to main, megatron/training/arguments.py, ``moe_freq_type``; main :245-253

@@ -42,7 +42,7 @@ mindspeed_llm/features_manager/models/mamba.py)."""
 
 @dataclass(frozen=True)
 class HybridLayers:
-    """What a hybrid model's layers are.
+    """Layers of a hybrid model.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class HybridLayers:
     mtp_depth : int
         MTP modules.
     flag : str or None
-        The flag that holds the pattern; None where shares say it.
+        The flag that holds the pattern; None where fractions of layers state it.
     """
 
     chunks: tuple[str, ...]
@@ -68,12 +68,12 @@ class HybridLayers:
 
     @property
     def bordered(self) -> bool:
-        """Whether the pattern says where chunks end."""
+        """Return whether the pattern says where chunks end."""
         return len(self.chunks) > 1
 
 
 def is_hybrid(flags: Flags) -> bool:
-    """Whether a launch builds its model layer by layer from such letters.
+    """Return whether a launch builds its model layer by layer from such letters.
 
     The stack is named by ``--spec`` (``mamba_stack_spec``, from core 0.17 on ``hybrid_stack_spec``; MindSpeed-LLM
     2.1.0 to master mindspeed_llm/tasks/models/spec/mamba_spec.py) or, after training, by ``--export-model-type``.
@@ -126,7 +126,7 @@ def read_hybrid(flags: Flags) -> HybridLayers | None:
 
 
 def hybrid_notes(flags: Flags, layers: HybridLayers) -> list[str]:
-    """What Megatron passes over beside a pattern, one sentence each."""
+    """Flags that Megatron ignores beside a pattern, one sentence each."""
     notes = []
     count = flags.integer("num-layers", default=None, high=MAX_LAYERS)
     if layers.flag is not None and count not in (None, len(layers.letters)):
@@ -165,7 +165,7 @@ def _letters(flags: Flags, name: str, letters: str) -> None:
 
 
 def _by_shares(flags: Flags) -> str:
-    """Letters dealt by the shares of attention and MLP layers; Mamba without any.
+    """Letters dealt by the fractions of attention and MLP layers; Mamba without any.
 
     Attention layers lie evenly between runs of Mamba layers; MLP layers then take Mamba layers' places, evenly.
     """

@@ -1,4 +1,4 @@
-"""Which positions of the layer stack hold experts: ``--first-k-dense-replace`` and ``--moe-layer-freq``.
+"""Positions of the layer stack that hold experts: ``--first-k-dense-replace`` and ``--moe-layer-freq``.
 
 Positions count what ``--noop-layers`` leaves empty too. MindSpeed-LLM tests the global layer number and
 only then puts an empty layer there (mindspeed_llm/core/transformer/transformer_block.py,
@@ -45,7 +45,7 @@ def layer_list(flags: Flags) -> list[int] | None:
 
 
 def has_experts(flags: Flags) -> list[bool]:
-    """Whether a layer at each position has experts, in a model that has some.
+    """Return whether a layer at each position has experts, in a model that has some.
 
     Raises
     ------
@@ -81,12 +81,12 @@ def kind_flags(flags: Flags, wanted: Sequence[bool | None], mindspeed: bool) -> 
 
 
 def says_dense_first(flags: Flags, mindspeed: bool) -> bool:
-    """Whether a script's kinds are written as ``--first-k-dense-replace`` rather than as a list."""
+    """Return whether a script's kinds are written as ``--first-k-dense-replace`` rather than as a list."""
     return flags.has(DENSE_FIRST) or (mindspeed and not _is_list(flags))
 
 
 def starts_with(dense_first: int, positions: int, stages: int) -> bool:
-    """Whether MindSpeed-LLM starts with so many dense positions of all.
+    """Return whether MindSpeed-LLM starts with this number of dense positions.
 
     From 2.1.0 on it refuses those that fill the first stage (features_manager/transformer/
     transformer_block.py, ``validate_args``).
@@ -117,7 +117,7 @@ def tested_positions(flags: Flags, layers: int) -> Sequence[int]:
 
 
 def _has_experts(flags: Flags, positions: Sequence[int]) -> list[bool]:
-    """Whether a layer at each of the positions has experts, by the flags."""
+    """Return whether a layer at each of the positions has experts, by the flags."""
     if _is_list(flags):
         if flags.has(DENSE_FIRST):
             raise flags.error(PATTERN, f"cannot be a list beside --{DENSE_FIRST}", flags.text(PATTERN))

@@ -1,4 +1,4 @@
-"""What Megatron's reader and writer ask of a file that starts a training by Megatron's flags."""
+"""Interface of a file that starts a training by Megatron's flags, for Megatron's reader and writer."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Launch(ABC):
     launcher: str
     """Name of the launcher whose file it is."""
     file: Path
-    """What a `TrainingConfig` calls its path."""
+    """Its path in a `TrainingConfig`."""
     text: str
     """The text that a plan is written into."""
     flags: Flags
     notes: Sequence[str]
-    """What was assumed or is odd in it, one line each."""
+    """Assumptions and oddities, one line each."""
     holds_no_plan: InputError | None = None
-    """Why no plan is written into it, where its layers stand in another file."""
+    """Reason why no plan is written into it, where its layers stand in another file."""
 
     def table(self) -> FlagTable:
-        """What each of its flags means for a plan."""
+        """Meaning of each of its flags for a plan."""
         return flag_table()
 
     @abstractmethod
@@ -52,7 +52,7 @@ class Launch(ABC):
 
     @abstractmethod
     def with_ranks(self, world: int) -> tuple[Launch, dict[str, Setting]]:
-        """The same that starts so many ranks, and the flags that are still to be set for it.
+        """The same launch on `world` ranks, and the flags that are still to be set for it.
 
         Nothing changes where it starts them already, or does not say how many it starts.
         """

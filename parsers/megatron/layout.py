@@ -1,6 +1,6 @@
-"""How Megatron and MindSpeed flags place layers, and layouts as text.
+"""Placement of layers by Megatron's and MindSpeed's flags, and layouts as text.
 
-A placement is what every chunk holds in model order, as a list of lengths with the positions of the
+A placement is the content of every chunk in model order, as a list of lengths with the positions of the
 layers that do nothing (``--noop-layers``). Megatron's layout string names every stage's content:
 ``E`` embedding, ``t`` transformer layer, ``m`` MTP layer, ``L`` loss, with ``|`` between stages, and
 ``x*n`` and ``(…)*n`` for repetition.
@@ -128,7 +128,7 @@ def even_placement(layers: int, chunks: int, noops: frozenset[int]) -> Placement
 def ends_placement(layers: int, stages: int, interleaves: int, first: int | None, last: int | None) -> Placement:
     """``--decoder-first/last-pipeline-num-layers``: those of the first and last stage, the rest even.
 
-    With interleaves each stage's layers are spread evenly over its chunks.
+    With virtual stages each stage's layers are spread evenly over its chunks.
     """
     middle = stages - (first is not None) - (last is not None)
     rest = layers - (first or 0) - (last or 0)

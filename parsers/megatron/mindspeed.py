@@ -1,4 +1,4 @@
-"""What tells that a launch by Megatron's flags is MindSpeed's, Megatron-LM on Ascend devices."""
+"""Signs that a launch by Megatron's flags is MindSpeed's, Megatron-LM on Ascend devices."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PROGRAMS = ("posttrain_gpt.py", "pretrain_deepseek4.py", "pretrain_vlm.py", "pre
 STARTER = "msrun"
 """Starts ranks on MindSpore, the other framework that MindSpeed runs on (MindSpeed-LLM c77308a1 examples/mindspore)."""
 SPEC = "mindspeed"
-"""What the module of ``--spec`` begins with: ``mindspeed_llm.tasks.models.spec.deepseek_spec``."""
+"""Prefix of the module of ``--spec``: ``mindspeed_llm.tasks.models.spec.deepseek_spec``."""
 VARIABLES = ("HCCL_", "ASCEND_", "PYTORCH_NPU_", "NPU_ASD_", "ACLNN_", "NPUS_PER_NODE")
-"""What the names of variables begin with that only the software of Ascend devices, or a script for them, knows."""
+"""Prefixes of variables that only the software of Ascend devices, or a script for them, knows."""
 GPU_VARIABLES = ("NCCL_", "TORCH_NCCL_", "NVTE_", "CUDNN_", "CUDA_VISIBLE_DEVICES")
-"""What the names of variables begin with that a script for GPUs sets. Beside one, a single flag is no sign: forks for
+"""Prefixes of variables that a script for GPUs sets. Beside one, a single flag is no sign: forks for
 GPUs that nobody listed have flags of these names too (``--rope-theta``, ``--use-wandb``). MindSpeed-LLM c77308a1 sets
 one in 2 of 622 scripts, beside several of its flags."""
 
@@ -50,5 +50,5 @@ def sign_of_mindspeed(flags: Flags) -> str | None:
 
 
 def is_mindspeed(flags: Flags) -> bool:
-    """Whether MindSpeed runs the launch."""
+    """Return whether MindSpeed runs the launch."""
     return sign_of_mindspeed(flags) is not None

@@ -12,7 +12,7 @@ SEQUENCE_IN_POSITIONS, MTP_RECOMPUTES_ONE_LAYER = "sequence-in-positions", "mtp-
 
 
 def misfit_positions(flags: Flags) -> Misfit | None:
-    """Where a sequence is longer than the positions that the model is built for; checked for rotary ones too.
+    """A sequence longer than the positions that the model is built for; checked for rotary ones too.
 
     Source: Megatron-LM core_v0.16.0 megatron/training/arguments.py:830-834 (2.5 to main, d98e8a64 :1354). MindSpeed-LLM
     runs the same check (c77308a1 mindspeed_llm/training/arguments.py:210).
@@ -36,7 +36,7 @@ def misfit_positions(flags: Flags) -> Misfit | None:
 
 
 def misfit_mtp_recompute(flags: Flags, model: ModelSpec, *, mindspeed: bool) -> Misfit | None:
-    """Where MTP layers run again by the ``uniform`` method with more than one layer at once: their first step fails.
+    """MTP layers run again by the ``uniform`` method with more than one layer at once: their first step fails.
 
     Source: Megatron-LM core_v0.16.0 megatron/core/transformer/multi_token_prediction.py:842-848, 910 (0.14 to main,
     d98e8a64 :1621-1627). Releases before 0.14, MindSpeed's 0.12.1 among them, recompute no MTP layer.

@@ -1,6 +1,6 @@
 """The JSON of MindSpeed-MM's ``--mm-model``: sizes and layers of its language model, read as flags of the launch.
 
-What the JSON states goes before the script's own flags: MindSpeed-MM builds the language model of ``text_decoder``
+The JSON takes precedence over the script's flags: MindSpeed-MM builds the language model of ``text_decoder``
 (Ascend/MindSpeed-MM 57069cd5 pretrain_vlm.py:99-104, ``get_model_config``). ``pipeline_num_layers`` has the layers of
 each stage, with virtual stages a row of them each (mindspeed_mm/models/predictor/predict_model.py:59-91).
 """

@@ -112,7 +112,7 @@ def _line(flag: str, value: object) -> str:
 
 
 def _model_flags(job: NewJob) -> _Flags:
-    """The flags that `parsers.megatron.model.read_model` reads; what no flag says is left to the check of the file."""
+    """The flags that `parsers.megatron.model.read_model` reads; the check of the file covers the rest."""
     model = job.model
     layers = _layers(model)
     attentions = [layer.attention for layer in layers if layer.attention is not None]
@@ -191,7 +191,7 @@ def _attention_flags(attention: AttentionSpec) -> _Flags:
 
 
 def _linear_flags(layers: list[LayerSpec]) -> _Flags:
-    """Which layers hold a gated delta net (`parsers.megatron.stack`), and its sizes; no other kind can be said."""
+    """Layers that hold a gated delta net (`parsers.megatron.stack`), and its sizes; no other kind can be said."""
     linear = next((layer.linear for layer in layers if layer.linear is not None), None)
     if linear is None or linear.style != GATED_DELTA:
         return {}
@@ -207,7 +207,7 @@ def _linear_flags(layers: list[LayerSpec]) -> _Flags:
 
 
 def _windows(layers: list[LayerSpec]) -> _Flags:
-    """Which layers see a window alone: 1 in ``--window-attn-skip-freq``."""
+    """Layers that see a window alone: 1 in ``--window-attn-skip-freq``."""
     windowed = [layer.attention is not None and layer.attention.reach == SLIDING for layer in layers]
     if not any(windowed):
         return {}

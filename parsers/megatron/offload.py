@@ -19,7 +19,7 @@ MODULE_INPUTS = {
     "expert_fc1": offload.EXPERT_INPUT,
     "moe_act": offload.EXPERT_INNER,
 }
-"""What each module of ``--offload-modules`` moves to the host: its input.
+"""Tensor that each module of ``--offload-modules`` moves to the host: its input.
 
 Megatron-LM d98e8a64 docs/user-guide/features/fine_grained_activation_offloading.md; megatron/core/transformer
 transformer_config.py:2127-2199 says which go together.

@@ -1,4 +1,4 @@
-"""What the optimizer of a launch keeps, and what its replicas split: optimizer, gradient and sharding flags."""
+"""Tensors that an optimizer keeps, and those that its replicas split: optimizer, gradient and sharding flags."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _moments(flags: Flags) -> tuple[int, int]:
 
 
 def _host_share(flags: Flags) -> float:
-    """Share of the optimizer's states in the host's memory.
+    """Fraction of the optimizer's states in the host's memory.
 
     Sources: Megatron-LM main megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py (moments and fp32 weights of
     the offloaded parameters are made on the host); MindSpeed master docs/zh/features/swap-optimizer.md (all of them are
@@ -144,7 +144,7 @@ BESIDE_OPTIMIZER = ("use-distributed-optimizer", "num-layers")
 
 
 def misfit_host_optimizer(flags: Flags) -> Misfit | None:
-    """Where the optimizer lies on the host and the job does not start.
+    """Jobs with the optimizer on the host that do not start.
 
     Source: Megatron-LM d98e8a64 megatron/training/arguments.py:1884-1893. MindSpeed's own are start rules
     (`nd_search.mindspeed`).
@@ -193,7 +193,7 @@ INSTANCES = "num-distributed-optimizer-instances"
 
 
 class Sharding(NamedTuple):
-    """What the replicas of a parameter split among them: `TrainingRules` has the same names."""
+    """Tensors that the replicas of a parameter split: `TrainingRules` has the same names."""
 
     parallel_optimizer: bool = False
     gradient_shard: bool = False
@@ -201,7 +201,7 @@ class Sharding(NamedTuple):
 
 
 def read_sharding(flags: Flags) -> Sharding:
-    """What the flags split.
+    """Tensors that the flags split.
 
     Sources, Megatron-LM main: docs/user-guide/features/megatron_fsdp.md, «Data-Parallel Sharding Strategies», and
     megatron/training/arguments.py:3190; ``--use-torch-fsdp2`` splits all of it (core/distributed/

@@ -23,7 +23,7 @@ PROGRAMS = (
     # Megatron-LM d98e8a64 examples/post_training/modelopt/quantize.py, prune.py, export.py.
     ("compresses or exports a model", r"quantize|prune|export"),
 )
-"""What a program does, and the names of its file."""
+"""Purpose of a program, and the names of its file."""
 
 _TRAINS = re.compile(r"\w*train\w*|\w*(finetune|sft)\w*")
 

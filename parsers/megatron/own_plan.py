@@ -1,4 +1,4 @@
-"""Where a launch's flags put its layers: schedule and interleaves, layers of every chunk, its own plan."""
+"""Layer placement by a launch's flags: schedule and virtual stages, layers of every chunk, the baseline."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DETACH = "dualpipev-dw-detach"
 ZERO_BUBBLE, PENDING = "enable-zero-bubble", "zero-bubble-max-pending-backward"
 """Zero bubble's own Megatron-LM (sail-sg/zero-bubble-pipeline-parallelism 39f2c18 megatron/core/zbpp_utils.py)."""
 ITS_OTHERS = ("zero-bubble-v-schedule", "enable-1f1b-v")
-"""Its schedules on a V, whose orders are found anew as training starts."""
+"""Its schedules on a V, whose orders are found again as training starts."""
 LAYOUT = "pipeline-model-parallel-layout"
 PER_CHUNK = "num-layers-per-virtual-pipeline-stage"
 PER_RANK = "num-virtual-stages-per-pipeline-rank"
@@ -39,7 +39,7 @@ MAX_RUN_CELLS = 4_000_000
 
 
 def read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:
-    """The schedule that the flags choose, and the interleaves of each stage.
+    """The schedule that the flags choose, and the virtual stages of each stage.
 
     Raises
     ------
@@ -84,9 +84,9 @@ def read_schedule(flags: Flags) -> tuple[ScheduleSpec, int]:
 def _zero_bubble(flags: Flags, stages: int) -> ScheduleSpec | None:
     """The schedule that zero bubble's own flags choose; None where the launch has none of them.
 
-    Its order is found as training starts, from the times measured by then and under a limit of so many micro-batches
+    Its order is found as training starts, from the times measured by then and under a limit of n micro-batches
     of the first stages' memory (runtime.py:1587-1611 in ``zerobubble``): 2S - 1 are ZB-H2's, S are ZB-H1's. Without a
-    number the limit is what is left of the memory, and ZB-H1 stands for it.
+    number the limit is the remaining memory, and ZB-H1 stands for it.
     """
     for name in ITS_OTHERS:
         if flags.has(name):
@@ -116,7 +116,7 @@ def counted_layers(flags: Flags) -> int:
 
 
 def placement(flags: Flags, strategy: Strategy) -> Placement:
-    """Where the flags put the layer positions, chunk by chunk in model order.
+    """Layer positions that the flags state, chunk by chunk in model order.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def swapped(
 
 
 def misfit_layout(flags: Flags, model: ModelSpec) -> Misfit | None:
-    """Where a layout's layers are not those of the model, or its MTP layers are apart.
+    """A layout whose layers are not those of the model, or whose MTP layers are apart.
 
     Source: Megatron-LM main megatron/core/transformer/pipeline_parallel_layer_layout.py:105-138 (0.13 to main, MTP
     from 0.14 on).

@@ -48,7 +48,7 @@ Wanted = dict[str, Setting]
 
 
 def chunk_layers(model: ModelSpec, plan: PipelinePlan, v_shape: bool) -> list[list[LayerSpec]]:
-    """What every layer of each chunk is, in model order, MTP left out and without the kinds' names."""
+    """Every layer of each chunk in model order, without MTP and the kinds' names."""
     result: list[list[LayerSpec]] = [[] for _ in range(plan.stages * plan.interleaves)]
     for run, grid in plan.layers.items():
         if run == MTP:
@@ -159,7 +159,7 @@ def _mixer_flags(flags: Flags, positions: Sequence[LayerSpec | None]) -> Wanted:
 
 
 def _inside(layer: LayerSpec | None) -> bool | None:
-    """Whether a layer attends inside a window; None where it has no softmax attention."""
+    """Return whether a layer attends inside a window; None where it has no softmax attention."""
     if layer is None or layer.attention is None:
         return None
     return layer.attention.reach == SLIDING
@@ -202,9 +202,9 @@ def _letter(layer: LayerSpec) -> str:
 
 
 def _slots(flags: Flags, layers: list[list[LayerSpec]], plan: PipelinePlan, period: int) -> list[list[int | None]]:
-    """Positions of every chunk, all as many: which of the chunk's layers each holds, None where it is empty.
+    """Positions of every chunk, equal in number: which of the chunk's layers each holds, None where it is empty.
 
-    Each has room for the chunk's layers, MindSpeed-LLM starts, and where every layer attends linearly but each whose
+    Each chunk has positions for its layers, MindSpeed-LLM starts, and where every layer attends linearly but each whose
     number, from 1, is a multiple of `period`, empty positions in front make the numbers say what the layers are.
 
     Raises

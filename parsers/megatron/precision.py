@@ -42,7 +42,7 @@ def read_narrow(flags: Flags, notes: list[str], *, mindspeed: bool) -> Narrow:
     if recipe is None:
         return Narrow()
     if flags.has("use-torch-fsdp2"):
-        # Quantized anew in forward and backward: TransformerEngine main, pytorch/module/linear.py:1958.
+        # Quantized again in forward and backward: TransformerEngine main, pytorch/module/linear.py:1958.
         return Narrow(replace(recipe, weight_bytes=0.0))
     if recipe.one_copy_on_blackwell:
         notes.append(

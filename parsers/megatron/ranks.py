@@ -34,7 +34,7 @@ PER_NODE = ("nproc-per-node", "local-worker-num")
 
 @dataclass(frozen=True)
 class Ranks:
-    """What a launch says of its world size.
+    """World size of a launch.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class Ranks:
     left_open : OpenRanks or None
         None where the launch states the world size.
     misfit : Misfit or None
-        Why the job does not start on the ranks that it states.
+        Reason why the job does not start on the ranks that it states.
     """
 
     dp: int
@@ -100,7 +100,7 @@ def ranks_of_a_node(flags: Flags) -> int | None:
 
 
 def _misfit(flags: Flags, world: int, degrees: tuple[int, int, int, int, int]) -> Misfit | None:
-    """Why the job does not start on the ranks that the launch states."""
+    """Reason why the job does not start on the ranks that the launch states."""
     tp, pp, cp, ep, expert_tp = degrees
     replica = tp * pp * cp
     if world % replica:

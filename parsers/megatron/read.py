@@ -179,7 +179,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
 
 
 def _misfit_offloading(flags: Flags, strategy: Strategy) -> Misfit | None:
-    """Where layers' activations move to the host and the job does not start.
+    """Jobs that offload layers' activations to the host and do not start.
 
     Source: Megatron-LM core_v0.16.0 megatron/core/transformer/transformer_config.py:1137-1152 (to main, d98e8a64
     :1884-1899): fewer layers than the model's, one stage, no granularity of recompute.
@@ -294,9 +294,9 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
 
 
 def _rotates_apart(flags: Flags) -> bool:
-    """Whether rotary embedding runs operation by operation.
+    """Return whether rotary embedding runs operation by operation.
 
-    Megatron-LM has one kernel unless it is told not to; MindSpeed replaces the function, and calls its kernel where a
+    Megatron-LM has one kernel unless a flag forbids it; MindSpeed replaces the function, and calls its kernel where a
     flag says so (MindSpeed be07955f mindspeed/core/models/common/embeddings/rotary_pos_embedding.py:55-74, 1.0.RC3).
     """
     if flags.text("position-embedding-type", default="rope") in ("alibi", "none"):
@@ -305,7 +305,7 @@ def _rotates_apart(flags: Flags) -> bool:
 
 
 def _makes_window_masks(flags: Flags) -> bool:
-    """Whether every second layer makes a mask of its own.
+    """Return whether every second layer makes a mask of its own.
 
     MindSpeed-LLM 1.0.RC3 modellink/core/transformer/transformer_layer.py:95-103 (and v2.1.0, master
     mindspeed_llm/tasks/models/transformer/transformer_layer.py:77-85): out of the data's own, which they bring where
@@ -338,7 +338,7 @@ def _loss_kernel(flags: Flags) -> str | None:
 
 
 def _dispatches_by_node(flags: Flags) -> bool:
-    """Whether the experts' tokens go to another node once.
+    """Return whether the experts' tokens go to another node once.
 
     Megatron-LM d98e8a64 megatron/core/transformer/transformer_config.py:891-904, 1743-1756: the flex dispatcher with
     DeepEP, its usual backend, or HybridEP.
@@ -350,7 +350,7 @@ def _dispatches_by_node(flags: Flags) -> bool:
 
 
 def _gathers_tokens(flags: Flags) -> bool:
-    """Whether every rank of the experts gets all tokens: Megatron's default, which no capacity went with.
+    """Return whether every rank of the experts gets all tokens: Megatron's default, which no capacity went with.
 
     Megatron-LM d98e8a64 megatron/core/transformer/transformer_config.py (``moe_token_dispatcher_type``); core_v0.7.0
     megatron/core/transformer/transformer_config.py:331.
@@ -360,9 +360,9 @@ def _gathers_tokens(flags: Flags) -> bool:
 
 
 def _slices_experts(flags: Flags) -> bool:
-    """Whether experts run one after the other as Megatron did before core_v0.9.0.
+    """Return whether experts run one after the other as Megatron did before core_v0.9.0.
 
-    Told by ``--use-mc2``, as MindSpeed-LLM called it until August 2025 (05a33677), when its Megatron was core_r0.8.0 or
+    The sign is ``--use-mc2``, MindSpeed-LLM's name until August 2025 (05a33677), when its Megatron was core_r0.8.0 or
     older; MindSpeed replaces the loop and slices as that did (v2.0.0_core_r0.8.0
     mindspeed/core/transformer/moe/experts.py `sequential_mlp_forward`).
     """
@@ -370,7 +370,7 @@ def _slices_experts(flags: Flags) -> bool:
 
 
 def _is_static(flags: Flags) -> bool:
-    """Whether every expert computes as many rows as its capacity (Megatron-LM d98e8a64 transformer_config.py:1862)."""
+    """Return whether every expert computes its capacity's rows (Megatron-LM d98e8a64 transformer_config.py:1862)."""
     return flags.has("moe-pad-expert-input-to-capacity") and bool(flags.number("moe-expert-capacity-factor", default=0))
 
 
@@ -406,7 +406,7 @@ def _expert_ways(flags: Flags) -> int | None:
 
 
 def _keeps_no_scores(flags: Flags) -> bool:
-    """Whether attention runs in a kernel that keeps no scores.
+    """Return whether attention runs in a kernel that keeps no scores.
 
     Megatron-LM's layers are transformer engine's unless the script asks for others (the default of
     ``--transformer-impl`` since core 0.6, megatron/training/arguments.py; ``--attention-backend auto`` since
@@ -424,7 +424,7 @@ def _implementation(flags: Flags) -> str:
 
 
 def _plain_norms(flags: Flags) -> bool:
-    """Whether the norms are RMSNorms without a kernel of their own.
+    """Return whether the norms are RMSNorms without a kernel of their own.
 
     LayerNorm has one everywhere, RMSNorm in transformer engine and with MindSpeed's flag (MindSpeed 2.3.0_core_r0.12.1
     mindspeed/core/fusions/rms_norm.py:30).

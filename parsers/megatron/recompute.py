@@ -1,4 +1,4 @@
-"""What Megatron's recompute flags can say: one choice for all chunks."""
+"""Recompute as Megatron's flags can state it: one choice for all chunks."""
 
 from __future__ import annotations
 
@@ -45,16 +45,16 @@ MODULE_PARTS = {
     "moe_act": frameworks.EXPERT_ACTIVATION,
     "shared_experts": frameworks.SHARED_EXPERTS,
 }
-"""What each module of ``--recompute-modules`` runs again.
+"""Parts that each module of ``--recompute-modules`` runs again.
 
 Megatron-LM main, megatron/core/transformer: attention.py:392-395 and 444-497 (core_attn), transformer_layer.py:475-539
-(layernorm, where the norm is no part of the product behind it: gpt_layer_specs.py:139-157; mlp, of dense layers alone),
+(layernorm, where the norm is no part of the GEMM behind it: gpt_layer_specs.py:139-157; mlp, of dense layers alone),
 multi_latent_attention.py:171-174 and 983-988 (mla_up_proj), moe/moe_layer.py:247-257 (moe, shared_experts),
 moe/experts.py:269-272 (moe_act).
 """
 MODULE_WORDS = ModuleWords({word: (part,) for word, part in MODULE_PARTS.items()}, MODULE_INPUTS)
 ACTIVATION_PARTS = (frameworks.DENSE_ACTIVATION, frameworks.SHARED_ACTIVATION, frameworks.EXPERT_ACTIVATION)
-"""What MindSpeed's ``--recompute-activation-function`` runs again; its result is given up.
+"""Parts that MindSpeed's ``--recompute-activation-function`` runs again; their result is freed.
 
 MindSpeed 028de58c mindspeed/core/memory/recompute/activation/activation_recompute_forward.py:63-82 (every MLP, a shared
 expert's too: mindspeed/core/transformer/transformer.py:28-45) and, for grouped experts,
@@ -64,12 +64,12 @@ LATENT_AGAIN, ZERO_MEMORY = "recompute-mla-up-proj", "moe-zero-memory"
 EXCHANGE_OVERLAPS = ("moe-alltoall-overlap-comm", "moe-fb-overlap")
 """MindSpeed's overlaps of the experts' exchange; without one `ZERO_MEMORY` does nothing."""
 ZERO_MEMORY_PARTS = (frameworks.EXPERT_ACTIVATION, frameworks.EXPERT_ROWS)
-"""What MindSpeed's ``--moe-zero-memory`` runs again at either level, of every layer: the activation function, and that
-experts are sent their rows.
+"""Parts of every layer that MindSpeed's ``--moe-zero-memory`` runs again at either level: the activation function, and
+the dispatch of rows to experts.
 
 MindSpeed 028de58c mindspeed/core/transformer/moe: moe_feature/fb_overlap/modules/experts.py:111 and
-overlap_funcs/fwd.py:169; grouped_mlp_with_comp_and_comm_overlap_all2all.py:50-69. What ``level1`` does beyond it (the
-first product's result runs again or lies on the host) is in no figure.
+overlap_funcs/fwd.py:169; grouped_mlp_with_comp_and_comm_overlap_all2all.py:50-69. The further effect of ``level1`` (the
+first GEMM's result runs again or lies on the host) is in no figure.
 """
 ABSENT_MODULES = ("gdn_norm_out", "gdp_in_proj", "gdp_qkv", "mhc")
 """Modules whose recompute is not counted: the norm of a gated delta net's output, and those of layers that no model
@@ -123,7 +123,7 @@ def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
 
     Megatron recomputes the first N layers of every chunk alike (``block``), or all, or selectively
     all. The nearest plan keeps the layers and takes the largest N that any chunk asks for, so that no
-    stage holds more than it did; the reason is told.
+    stage holds more than it did; the reason is returned.
 
     Returns
     -------
@@ -171,7 +171,7 @@ def read_recompute(flags: Flags, place: Placement, interleave_of: Sequence[int])
 
 
 def parts_of_every_layer(flags: Flags) -> tuple[str, ...]:
-    """What flags beside ``--recompute-granularity`` let run again in every layer that is not recomputed whole.
+    """Parts that flags beside ``--recompute-granularity`` run again in every layer that is not recomputed whole.
 
     Sources: `ZERO_MEMORY_PARTS`; MindSpeed-LLM c77308a1 mindspeed_llm/tasks/models/transformer
     multi_latent_attention.py:682-711 (up-projections, whose results are given up; on a V not in the last chunk, where
@@ -182,7 +182,7 @@ def parts_of_every_layer(flags: Flags) -> tuple[str, ...]:
 
 
 def _sends_again(flags: Flags) -> bool:
-    """Whether ``--moe-zero-memory`` has an effect: MindSpeed 028de58c docs/zh/features/megatron_moe.
+    """Return whether ``--moe-zero-memory`` has an effect: MindSpeed 028de58c docs/zh/features/megatron_moe.
 
     ``megatron-moe-zero-memory.md``: only beside an overlap of the experts' exchange.
     """
@@ -195,7 +195,7 @@ def _sends_again(flags: Flags) -> bool:
 def _activation_layers(flags: Flags, place: Placement, interleave_of: Sequence[int], full: Sequence[int]) -> list[int]:
     """Layers of each chunk whose activation functions alone run again: those behind the fully recomputed ones.
 
-    Source: MindSpeed 028de58c mindspeed/model/transformer.py:97-131, `should_recompute`; all that are left where no
+    Source: MindSpeed 028de58c mindspeed/model/transformer.py:97-131, `should_recompute`; all remaining ones where no
     number is given.
     """
     left = [held - whole for held, whole in zip(place.held(), full, strict=True)]
@@ -208,9 +208,9 @@ def _activation_layers(flags: Flags, place: Placement, interleave_of: Sequence[i
 
 
 def dealt_layers(flags: Flags, count: int, interleave_of: Sequence[int]) -> list[int]:
-    """Positions of each chunk among the first so many: of every chunk, or of a stage's chunks together.
+    """Positions of each chunk among the first `count`: of every chunk, or of a stage's chunks together.
 
-    Under `PER_RANK_RECOMPUTE` the layers of a stage are dealt over its chunks in turn: position i of chunk v is one of
+    Under `PER_RANK_RECOMPUTE` a stage's layers are dealt round-robin over its chunks: position i of chunk v is one of
     them where i·V + v < count. Source: MindSpeed-LLM mindspeed_llm/core/transformer/transformer_block.py,
     `_block_method_checkpointed_forward_func`, 1.0.RC3 to master.
     """
@@ -263,7 +263,7 @@ def read_group(flags: Flags) -> int:
 
 
 def recomputes_in_bubble(flags: Flags, strategy: Strategy) -> bool:
-    """Whether micro-batches run again in the pipeline's bubble: with interleaves, and two rounds of them at least.
+    """Return whether micro-batches run again in the pipeline's bubble: with VPP, and at least two rounds of them.
 
     Source: MindSpeed 028de58c mindspeed/core/pipeline_parallel/ripipe_schedules.py:779.
     """
@@ -272,7 +272,7 @@ def recomputes_in_bubble(flags: Flags, strategy: Strategy) -> bool:
 
 
 def recomputes_mtp(flags: Flags) -> bool:
-    """Whether full recompute takes MTP layers too: ``uniform`` does, ``block`` skips them.
+    """Return whether full recompute takes MTP layers too: ``uniform`` does, ``block`` skips them.
 
     Source: Megatron-LM d98e8a64 megatron/core/transformer/multi_token_prediction.py:1621-1635.
     """
@@ -304,7 +304,7 @@ def read_modules(flags: Flags) -> tuple[str, ...] | None:
 
 
 def activation_notes(flags: Flags, plan: PipelinePlan | None) -> list[str]:
-    """What is not counted as it runs where activation functions run again.
+    """Flags whose effect is not counted as it runs where activation functions run again.
 
     Beside modules: MindSpeed-LLM 2.3.0 and before do not start so (mindspeed_llm/training/arguments.py:962-966). In
     uneven chunks: the layer's number is taken modulo the even share (MindSpeed 028de58c
@@ -385,7 +385,7 @@ def recompute_flags(flags: Flags, plan: PipelinePlan) -> dict[str, Setting]:
     # It starts with ``block`` alone: MindSpeed 028de58c
     # mindspeed/features_manager/pipeline_parallel/ripipe_schedules_feature.py:105-112.
     absent.pop(IN_ADVANCE)
-    # MTP layers, which no plan recomputes, are left alone by ``block`` (`recomputes_mtp`).
+    # MTP layers, which no plan recomputes, are skipped by ``block`` (`recomputes_mtp`).
     return {**absent, **_block(largest)}
 
 

@@ -1,4 +1,4 @@
-"""What Megatron-LM's log tells of a small run: parameters by name, peaks of memory, the time of a step."""
+"""Figures of a small run in Megatron-LM's log: parameters by name, peaks of memory, the time of a step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_log(text: str, dense: int = 0) -> RunLog:
     With one parameter a bucket each bucket's elements are that parameter's: Megatron-LM main,
     megatron/core/distributed/param_and_grad_buffer.py, ``Params for bucket``; buckets are split only where gradients
     are reduced beside the backward pass (distributed_data_parallel.py, ``bucket_size``). Peaks: megatron/training/
-    utils.py, ``report_memory``. Of layers the first of each kind is told, of steps the middle one of the later half.
+    utils.py, ``report_memory``. Of layers the first of each kind is returned, of steps the median of the later half.
 
     Parameters
     ----------

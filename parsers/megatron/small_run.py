@@ -42,8 +42,8 @@ _DROPPED = (
     "swap-optimizer",
     "swap-optimizer-times",
 )
-"""What a small run goes without: checkpoints that fit no cut model, and schedules that need many stages. The list
-of MindSpeed's tuning (mindspeed/auto_settings/profile/argv.py:26-51), and what places layers by number."""
+"""Flags that a small run drops: checkpoints that fit no cut model, and schedules that need many stages. The list
+of MindSpeed's tuning (mindspeed/auto_settings/profile/argv.py:26-51), and flags that place layers by number."""
 _MEGATRON_PROFILE = ("use-pytorch-profiler", "pytorch-profiler-collect-shapes")
 _MINDSPEED_PROFILE = ("profile-with-cpu", "profile-with-memory", "profile-record-shapes")
 
@@ -195,7 +195,7 @@ def _profiled(launch: Launch, setting: Setting, profile: ProfiledSteps) -> Wante
 
 
 def _started(launch: Launch, machines: Machines) -> Wanted:
-    """The options of what starts the ranks, where they are given and named anew."""
+    """Options of the program that starts the ranks, where they are given and renamed."""
     told = {"master-addr": machines.master_addr, "master-port": machines.master_port, "node-rank": machines.node_rank}
     return {
         name: launch.setting(name, str(value))
@@ -205,7 +205,7 @@ def _started(launch: Launch, machines: Machines) -> Wanted:
 
 
 def _chunks(flags: Flags, plan: PipelinePlan, dense: int) -> Wanted:
-    """The flags that say how many layers every chunk has, the first so many of all dense.
+    """Flags for the number of layers of every chunk, the first `dense` of all dense.
 
     MindSpeed-LLM takes no list beside dense layers, and none of these behind an empty position (`placing`).
     """

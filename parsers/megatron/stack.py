@@ -1,4 +1,4 @@
-"""What every layer of a model is, position by position: its mixer, and its MLP or experts.
+"""Every layer of a model, position by position: its mixer, and its MLP or experts.
 
 Sources, of Megatron-LM main (d98e8a64) unless said otherwise: windows megatron/core/transformer/utils.py:531-547
 (``--window-size`` counts the keys before a query's own); linear attention
@@ -47,7 +47,7 @@ VARIANT, LINEAR_FREQ, FULL_INTERVAL = (
 LINEAR_VARIANTS = ("gdn", "gated_delta_net")
 """Values of ``--experimental-attention-variant`` that are gated delta nets, the second an older name of the first."""
 SLIDING_NAME, LINEAR_NAME = "-sliding", "gdn"
-"""What the name of a layer kind says of its mixer: a window (at the end of the mixer's name), linear attention."""
+"""Mixer in the name of a layer kind: a window (at the end of the mixer's name), linear attention."""
 
 
 def kind_names(layers: Sequence[LayerSpec]) -> list[str]:
@@ -160,7 +160,7 @@ def _of_letter(flags: Flags, letter: str, attention: AttentionSpec, mlp: MlpSpec
 
 
 def _mixers(flags: Flags, attention: AttentionSpec, positions: int) -> list[LayerSpec]:
-    """What mixes the tokens of every position, as a layer without an MLP."""
+    """Token mixer of every position, as a layer without an MLP."""
     name = "attn" if attention.latent is None else "mla"
     variant = flags.text(VARIANT, default=None)
     of_qwen3_next = any("qwen3_next_spec" in word for word in flags.words("spec"))
@@ -191,7 +191,7 @@ def _mixers(flags: Flags, attention: AttentionSpec, positions: int) -> list[Laye
 
 
 def linear_layers(flags: Flags, positions: int) -> list[bool]:
-    """Whether attention is linear at each position."""
+    """Return whether attention is linear at each position."""
     variant = flags.text(VARIANT, default=None)
     if variant in LINEAR_VARIANTS:
         linear = nth_layers(flags, LINEAR_FREQ, positions, nth=False)
@@ -205,7 +205,7 @@ def linear_layers(flags: Flags, positions: int) -> list[bool]:
 
 
 def windowed_layers(flags: Flags, positions: int) -> list[bool]:
-    """Whether the attention of each position sees a window only."""
+    """Return whether the attention of each position sees a window only."""
     window = _window(flags)
     if window is None:
         return [False] * positions
@@ -252,7 +252,7 @@ def _mamba(flags: Flags) -> MambaSpec:
 
 
 def _of_mindspeed(flags: Flags) -> bool:
-    """Whether ``--spec`` names a stack of MindSpeed-LLM's."""
+    """Return whether ``--spec`` names a stack of MindSpeed-LLM's."""
     return any("mindspeed_llm" in word for word in flags.words("spec"))
 
 

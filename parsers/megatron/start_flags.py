@@ -1,4 +1,4 @@
-"""What MindSpeed's start rules read of a launch: its flags, its program, and what some flags come to."""
+"""Input of MindSpeed's start rules: a launch's flags, its program, and the effect of some flags."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def noop_positions(text: str) -> list[int]:
 
 
 def _has_empty_share(noops: Sequence[int], layers: int, stages: int, each: int) -> bool:
-    """Whether noop layers alone fill an even share of a stage, or of a chunk.
+    """Return whether noop layers alone fill an even share of a stage, or of a chunk.
 
     MindSpeed-LLM c77308a1 mindspeed_llm/training/utils.py:1168 `check_pipeline_config`.
     """
@@ -99,7 +99,7 @@ def _has_empty_share(noops: Sequence[int], layers: int, stages: int, each: int) 
 
 
 def _fits(text: str, layers: int, stages: int, chunks: int | None) -> bool:
-    """Whether a nested list has a number of layers for every chunk of every stage, and no more than the model.
+    """Return whether a nested list has a number of layers for every chunk of every stage, and no more than the model.
 
     MindSpeed 028de58c mindspeed/features_manager/pipeline_parallel/unaligned_pineline_feature.py:7-66.
     """

@@ -1,4 +1,4 @@
-"""What MindSpeed's ``--swap-attention`` moves to the host and what it lets run again, layer by layer."""
+"""Tensors that MindSpeed's ``--swap-attention`` moves to the host or runs again, layer by layer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ABSENT = ("input_norm", "post_attention_norm")
 
 
 def moves_attention(flags: Flags) -> bool:
-    """Whether a launch moves what attention keeps, and nothing that has no price."""
+    """Return whether a launch moves what attention keeps, and nothing that has no price."""
     if not flags.has(SWAPPING):
         return False
     words = set(flags.text(SWAP_MODULES, default=_USUAL).split(","))
@@ -72,19 +72,19 @@ def swapped_plan(
 
 
 def is_swap(mode: str) -> bool:
-    """Whether a choice by module is one of ``--swap-attention``'s."""
+    """Return whether a choice by module is one of ``--swap-attention``'s."""
     return SELF_ATTENTION in words_of(mode)[1]
 
 
 def swap_choices(layers: int, modes: Sequence[str]) -> list[tuple[str, int]]:
-    """What the flags can say of them for all chunks alike: the first N layers, or all where nothing runs again."""
+    """Modules as the flags can state them for all chunks alike: the first N layers, or all where nothing runs again."""
     swaps = [mode for mode in modes if mode not in RECOMPUTE_MODES and is_swap(mode)]
     again = [(mode, count) for mode in swaps if words_of(mode)[0] for count in range(1, layers + 1)]
     return again + [(mode, layers) for mode in swaps if not words_of(mode)[0]]
 
 
 def is_block(plan: PipelinePlan, mode: str) -> bool:
-    """Whether a plan has a choice in the first N layers of every chunk, and no other beside it."""
+    """Return whether a plan has a choice in the first N layers of every chunk, and no other beside it."""
     grid, body = plan.recomputed(mode), body_layers(plan)
     most = max(map(max, grid))
     others = any(plan.uses(other) for other in plan.recompute if other != mode)

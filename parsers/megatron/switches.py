@@ -55,13 +55,13 @@ def _shown(name: str) -> str:
 
 
 def small_flags(flags: Flags, run: Setting, switched: Collection[str]) -> Wanted:
-    """What of them a small run has: as the file stands, but for those switched, and none that cannot start."""
+    """Switches of a small run: as the file states them, but for those switched, and none that cannot start."""
     on = {name: name != MC2 and flags.has(*names) for name, names in _FLAGS.items()}
     return _wanted(flags, run, {name: state != (name in switched) for name, state in on.items()})
 
 
 def planned_flags(flags: Flags, run: Setting, switched: Mapping[str, bool]) -> Wanted:
-    """What of them a plan has: as the file stands, but for those that are told, and none that cannot start."""
+    """Switches of a plan: as the file states them, but for those given, and none that cannot start."""
     return _wanted(flags, run, {name: flags.has(*names) for name, names in _FLAGS.items()} | dict(switched))
 
 

@@ -55,7 +55,7 @@ def _value(flag: Flag, row: FlagRow | None) -> str | None:
 
 
 def _switched_on(flag: Flag, row: FlagRow | None) -> bool:
-    """Whether a flag that others need has an effect: ``--tensor-model-parallel-size 1`` has none."""
+    """Return whether a flag that others need has an effect: ``--tensor-model-parallel-size 1`` has none."""
     value = _value(flag, row)
     if value is None:
         return row is None or not row.takes_value

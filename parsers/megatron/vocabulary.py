@@ -1,4 +1,4 @@
-"""How many tokens a Megatron or MindSpeed launch trains on: its flags, its tokenizer, else a stated assumption."""
+"""Vocabulary size of a Megatron or MindSpeed launch: its flags, its tokenizer, else a stated assumption."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ PLAN_FLAGS = frozenset(
         "global-batch-size",
     }
 )
-"""What a plan may change in a script."""
+"""Flags that a plan may change in a script."""
 _BESIDE_LAYERS = ("num-layers", "pipeline-model-parallel-size")
 _BESIDE_RECOMPUTE = ("use-distributed-optimizer", "num-layers")
 
@@ -137,7 +137,7 @@ def _placed(launch: Launch, wanted: Wanted, plan: PipelinePlan, schedule: Schedu
 
 
 def _same(config: TrainingConfig, plan: PipelinePlan, schedule: ScheduleSpec, model: ModelSpec) -> bool:
-    """Whether a configuration means a plan; `model` knows the kinds of the plan's layers."""
+    """Return whether a configuration means a plan; `model` knows the kinds of the plan's layers."""
     if config.plan is None or schedule.name != config.schedule.name:
         return False
     if config.recompute_group > 1 or config.recomputes_mtp or config.recomputes_in_bubble:

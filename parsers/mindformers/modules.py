@@ -4,7 +4,7 @@ A pattern is split at ``\.``; each part must match one level's name in full: cel
 cell (master f52743ca mindformers/parallel_core/training_graph/transformer/utils.py:618-660,
 ``LayerSetting.set_pattern_recompute``; r1.5.0 mindformers/models/utils.py:571-612). It holds in as many of a chunk's
 first layers as its entry counts (:536-550). An operator runs again and its result is given up. Of a cell all
-operators run again; its own result stays where something needs it, and a cell within it must not be told again
+operators run again; its own result stays where something needs it, and a cell within it must not be named again
 (mindspore/python/mindspore/nn/cell.py, ``Cell._recompute``: ``output_no_recompute``, RuntimeError).
 """
 
@@ -34,7 +34,7 @@ _SEPARATOR = r"\."
 
 @dataclass(frozen=True)
 class Module:
-    """What runs again under a word, and the operators or cells, by their path in a layer, that say so together."""
+    """Parts that run again under a word, and the operators or cells, by their path in a layer, that say so together."""
 
     parts: tuple[str, ...]
     paths: tuple[str, ...]
@@ -114,7 +114,7 @@ def module_words(modules: Mapping[str, Module]) -> ModuleWords:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a pattern names an operator or cell; a part that is no regular expression names nothing."""
+    """Return whether a pattern names an operator or cell; a part that is no regular expression names nothing."""
     parts, names = pattern.split(_SEPARATOR), path.split(".")
     try:
         return len(parts) == len(names) and all(map(re.fullmatch, parts, names))
@@ -197,7 +197,7 @@ _Choice = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 def _place(one: _Choice) -> tuple[int, int, str]:
-    """Where a choice stands among those of a chunk."""
+    """Position of a choice among those of a chunk."""
     return -len(one[0]), -len(one[1]), one[1][0] if one[1] else ""
 
 

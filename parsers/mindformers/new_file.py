@@ -135,7 +135,7 @@ callbacks:
 
 
 def _model_entries(model: ModelSpec, seq_length: int) -> dict[str, object]:
-    """The entries that `parsers.mindformers.model.read_model` reads; what none says is left to the check."""
+    """The entries that `parsers.mindformers.model.read_model` reads; the check covers the rest."""
     kind, architecture = _class_of(model)
     entries: dict[str, object] = {
         "model_type": kind,

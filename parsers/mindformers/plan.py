@@ -188,7 +188,7 @@ def written_offset(plan: PipelinePlan, mtp_counted: bool, old: Any) -> Any:
 
 
 def written_recompute(grid: Grid, old: Any, indices_of: Sequence[tuple[int, int]] | None, held: Grid) -> Any:
-    """A recompute entry of per-chunk counts, in the file's own form.
+    """A recompute entry of per-chunk counts, in the file's form.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ from taylor.register.model import MTP, ModelSpec
 
 NAME = "mindformers"
 _NO_LIMIT_MIB = 1024 * 1024
-"""MindSpore's default of ``max_device_memory``, 1024GB: no limit of the file's own."""
+"""MindSpore's default of ``max_device_memory``, 1024GB: the file states no limit."""
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _DROPOUTS = tuple(f"{place}_dropout{suffix}" for place in ("hidden", "attention") for suffix in ("_rate", "", "_prob"))
 _SCHEDULERS = ("1f1b", "gpipe", "seqpipe", "seqvpp", "seqsmartvpp", "zero_bubble_v")
@@ -123,7 +123,7 @@ def _require_training(top: Fields) -> None:
 
 
 def _facts(top: Fields, section: Fields, model: ModelSpec, strategy: Strategy, rules: TrainingRules) -> tuple[str, ...]:
-    """What the table of keys may name under ``needs``."""
+    """Names that the table of keys may use under ``needs``."""
     recompute = top.raw("recompute_config")
     whole = isinstance(recompute, dict) and recompute.get("recompute") is True
     facts = {
@@ -137,14 +137,14 @@ def _facts(top: Fields, section: Fields, model: ModelSpec, strategy: Strategy, r
 
 
 def swap_is_on(top: Fields) -> bool:
-    """Whether recompute lists are layer indices (``swap_config.swap``, or ``swap`` under recompute)."""
+    """Return whether recompute lists are layer indices (``swap_config.swap``, or ``swap`` under recompute)."""
     recompute = top.raw("recompute_config")
     inside = top.section("recompute_config").raw("swap") if isinstance(recompute, dict) else None
     return inside is True or top.section("swap_config").boolean("swap", default=False)
 
 
 def offset_section(top: Fields) -> tuple[str, ...]:
-    """Where the file keeps its offset: under the model, or (seen in mcore files) under parallel_config."""
+    """Place of the offset in the file: under the model, or (seen in mcore files) under parallel_config."""
     if top.section("model").section("model_config").raw("offset") is None and (
         top.section("parallel_config").raw("offset") is not None
     ):
@@ -231,7 +231,7 @@ _COMPRESSED_MASK = 2048
 
 
 def _misfit_mask(section: Fields, rules: TrainingRules) -> Misfit | None:
-    """Where a sequence is shorter than the compressed mask.
+    """A sequence shorter than the compressed mask.
 
     No check bounds a sequence from above: rotary positions are made for the longer of ``max_position_embedding`` and
     the sequence (r1.5.0 mindformers/modules/layers.py:1190).
@@ -252,7 +252,7 @@ def _misfit_mask(section: Fields, rules: TrainingRules) -> Misfit | None:
 
 
 def _misfit_recompute(top: Fields, schedule: ScheduleSpec, mcore: bool) -> Misfit | None:
-    """Where core models under zero_bubble_v have a recompute list that does not name the chunks of a stage apart.
+    """Core models under zero_bubble_v whose recompute list does not distinguish the chunks of a stage.
 
     Releases before 1.7, and the old classes, take one number a stage.
     """
@@ -329,11 +329,11 @@ def _read_ulysses_degree(top: Fields, section: Fields) -> int | None:
 
 
 def _splits_experts(moe: Fields, mcore: bool) -> bool:
-    """Whether experts are split over ``model_parallel`` too.
+    """Return whether experts are split over ``model_parallel`` too.
 
-    The legacy generation's batched products are sharded by (expert_parallel, model_parallel) unless
+    The legacy generation's batched GEMMs are sharded by (expert_parallel, model_parallel) unless
     ``expert_model_parallel: 1`` gives those ranks to the data (1.3 and 1.5: mindformers/modules/transformer/moe.py
-    MoEV2, models/llama/llama_layer.py); its grouped products (``use_gmm``; modules/transformer/moev3.py) and the
+    MoEV2, models/llama/llama_layer.py); its grouped GEMMs (``use_gmm``; modules/transformer/moev3.py) and the
     new generation leave experts whole.
     """
     if mcore or moe.boolean("use_gmm", default=False):
@@ -411,7 +411,7 @@ def _read_plan(
 def _by_chunk(
     words: Sequence[frozenset[str]], plan: PipelinePlan, schedule: ScheduleSpec, mtp_counted: bool
 ) -> dict[tuple[int, int], Sequence[frozenset[str]]]:
-    """What holds in every layer, by chunk."""
+    """Settings of every layer, by chunk."""
     held = plan.total_layers(None if mtp_counted else [kind for kind in plan.layers if kind != MTP])
     found, first = {}, 0
     for v, s in chunk_order(plan.stages, plan.interleaves, schedule.v_shape):

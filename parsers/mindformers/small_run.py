@@ -128,7 +128,7 @@ def _sizes(source: YamlSource, config: TrainingConfig, setting: Setting) -> dict
 
 
 def _run(source: YamlSource, setting: Setting, strategy: Strategy, profile: ProfiledSteps) -> dict[str, object]:
-    """How long it runs, and what of it is profiled."""
+    """Number of steps, and those that are profiled."""
     stage = setting.ranks // setting.pp
     wanted: dict[str, object] = {
         "load_checkpoint": "",

@@ -20,7 +20,7 @@ def with_speed_up(data: Mapping[Any, Any], file: Path) -> Mapping[Any, Any]:
     """The keys of a training file, with the switches of the JSON file that it names in place of that name.
 
     The name stays where no such file lies beside the training file, or what lies there is no JSON mapping. Jobs are
-    started from MindFormers' root, so a name that begins with the training file's own folder means that folder.
+    started from MindFormers' root, so a name that begins with the training file's folder means that folder.
     """
     context = data.get(_SECTIONS[0])
     ascend = context.get(_SECTIONS[1]) if isinstance(context, Mapping) else None

@@ -1,4 +1,4 @@
-"""What ``swap_config`` moves to the host, layer by layer.
+"""Tensors that ``swap_config`` moves to the host, layer by layer.
 
 ``layer_swap`` names layers whose activations are all moved, ``op_swap`` operators or cells by pattern whose results
 are; with neither, the results of attention's fused kernel in every layer (r1.5.0
@@ -17,7 +17,7 @@ from taylor.parsers.mindformers.modules import Module, matches
 
 LAYER, CORE = "layer", "core_attention"
 SWAP_PARTS = {LAYER: WHOLE_LAYER, CORE: CORE_RESULT}
-"""What is moved under each word."""
+"""Tensors moved under each word."""
 
 LAYER_SWAP, OP_SWAP = ("swap_config", "layer_swap"), ("swap_config", "op_swap")
 _USUAL = {"op_name": r".*\.flash_attention", "layers": True}
@@ -32,9 +32,9 @@ class Swap:
 
 
 def read_swap(data: Mapping[str, Any], layers: int, modules: Mapping[str, Module]) -> Swap | None:
-    """What a file moves to the host; None where nothing that has a price, or in a form that says no layers.
+    """Tensors that a file moves to the host; None where none has a known cost, or the form states no layers.
 
-    An operator other than attention's core has no price: ``op_swap`` then stays among the keys that no figure has.
+    An operator other than attention's core has no known cost: ``op_swap`` then stays among the keys that no figure has.
     """
     section = data.get("swap_config")
     if not isinstance(section, Mapping) or section.get("swap") is not True:

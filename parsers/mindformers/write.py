@@ -72,7 +72,7 @@ PLAN_KEYS = frozenset(
         "layers",
     }
 )
-"""What a plan may change in a file."""
+"""Keys that a plan may change in a file."""
 
 Wanted = dict[YamlPath, Any]
 

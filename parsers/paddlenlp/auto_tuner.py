@@ -69,7 +69,7 @@ class TunerJob:
 
 @dataclass(frozen=True)
 class TrainerArguments:
-    """What a file of arguments says of the strategy.
+    """Strategy in a file of arguments.
 
     Parameters
     ----------
@@ -125,12 +125,12 @@ class TunedRun:
 
 
 def is_job(data: Any) -> bool:
-    """Whether JSON is a tuner's job."""
+    """Return whether JSON is a tuner's job."""
     return isinstance(data, Mapping) and "run_cmd" in data and "model_cfg" in data
 
 
 def is_arguments(data: Any) -> bool:
-    """Whether JSON holds the trainer's arguments."""
+    """Return whether JSON holds the trainer's arguments."""
     return isinstance(data, Mapping) and "per_device_train_batch_size" in data
 
 

@@ -26,7 +26,7 @@ _GRANULARITIES = {"full": FULL, "full_attn": SELECT, "core_attn": SELECT}
 
 
 def flag_table() -> FlagTable:
-    """What each of the trainer's flags means for a plan."""
+    """Meaning of each of the trainer's flags for a plan."""
     return load_flag_table("taylor.parsers.paddlenlp", "flags.yaml")
 
 
@@ -137,7 +137,7 @@ def _read_strategy(
 def _fine_strategy(
     script: PaddleScript, layerwise: LayerwisePlan, sequence: bool, notes: list[str]
 ) -> tuple[Strategy, int]:
-    """What the runtime takes of the strategy file; the first layer's degrees speak for all."""
+    """Settings that the runtime takes from the strategy file; the first layer's degrees speak for all."""
     first = layerwise.layers[0]
     name = script.layerwise_path
     degrees = {(each.tp, each.sp, each.cp, each.dp) for each in layerwise.layers}
@@ -177,7 +177,7 @@ def _sharding_stage(flags: Flags) -> int:
 
 
 def _recompute(flags: Flags, notes: list[str]) -> str | None:
-    """What every layer recomputes: None, or a mode of plans."""
+    """Recompute of every layer: None, or a mode of plans."""
     if not enabled(flags, "recompute"):
         return None
     written = flags.text("recompute-granularity", default="full")

@@ -88,7 +88,7 @@ class PaddleScript:
     def start_folder(self, otherwise: Path) -> Path:
         """The folder that the script is started from, from which it names files.
 
-        It is the script's own or the one above, whichever has the program that the script starts; where neither has it,
+        It is the script's folder or the one above, whichever has the program that it starts; where neither has it,
         the working folder if it is one of the two, else `otherwise`.
         """
         folder = self.source.file.resolve().parent
@@ -149,7 +149,7 @@ class PaddleScript:
 
 
 def enabled(flags: Flags, name: str, default: bool = False) -> bool:
-    """Whether a switch is on: ``true`` or ``1``.
+    """Return whether a switch is on: ``true`` or ``1``.
 
     Raises
     ------

@@ -219,7 +219,7 @@ def _one_recompute(mode: str | None) -> dict[str, Setting]:
 
 
 def _ranks(script: PaddleScript, world: int, wanted: int) -> dict[str, Setting]:
-    """The flag of the nodes that makes a launcher start so many ranks."""
+    """The flag of the nodes that makes a launcher start `wanted` ranks."""
     flags = script.flags
     nodes = flags.integer("nnodes", default=1)
     per_node = world // nodes

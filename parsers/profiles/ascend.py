@@ -15,7 +15,7 @@ from taylor.parsers.profiles.tables import stream_rows
 OUTPUT = "ASCEND_PROFILER_OUTPUT"
 KERNELS, TRACE = "kernel_details.csv", "trace_view.json"
 MAX_RAGGED = 0.001
-"""Share of damaged rows that may be skipped, with a note; a single one always may."""
+"""Fraction of damaged rows that may be skipped, with a note; a single one always may."""
 HARDWARE = "Ascend Hardware"
 COMMUNICATION = ("HCCL", "Communication")
 """Processes of a trace: kernels, and the collectives with the steps each consists of."""

@@ -17,14 +17,14 @@ MAX_FOLDERS = 200_000
 
 @dataclass(frozen=True)
 class RankSource:
-    """Where one rank's profile lies: an ``ASCEND_PROFILER_OUTPUT`` folder or a Kineto trace."""
+    """Place of one rank's profile: an ``ASCEND_PROFILER_OUTPUT`` folder or a Kineto trace."""
 
     path: Path
     format: str
 
     @property
     def has_memory_tables(self) -> bool:
-        """Whether the profiler writes tables of memory beside the kernels."""
+        """Return whether the profiler writes tables of memory beside the kernels."""
         return self.format == ASCEND
 
     def read(self) -> RankProfile:

@@ -20,13 +20,13 @@ MAX_VALUE_CHARS = 64 * 2**20
 MAX_TRACE_BYTES = 64 * 2**30
 """Most text of one trace, after decompression."""
 MAX_EXPANSION, FREE_BYTES = 40, 2**20
-"""Most text of a compressed trace: so many times its packed size, and some more. Published traces have 12 to 13
+"""Maximum text of a compressed trace: this multiple of its packed size, and some more. Published traces have 12 to 13
 times, a file of blanks a thousand. With it the size on the disk bounds the time of reading."""
 
 _SPACE = " \t\r\n"
 _AFTER_VALUE = _SPACE + ",]}"
 _BEGUN = re.compile(r"(?:t(?:ru?)?|f(?:a(?:ls?)?)?|n(?:ul?)?|-|\.|[eE][-+]?|u[0-9a-fA-F]{0,3})?")
-"""What stands at the end of a text that is cut inside a value: part of a word, of a number or of an escape."""
+"""End of a text that is cut inside a value: part of a word, of a number or of an escape."""
 _BLANKS = re.compile(f"[{_SPACE}]*")
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from taylor.base.errors import InputError
 
 COMPUTE, COLLECTIVE, SEND, RECEIVE, TRANSFER = 0, 1, 2, 3, 4
-"""What a kernel does. `TRANSFER` is a send and a receive in one (batched point-to-point)."""
+"""Purpose of a kernel. `TRANSFER` is a send and a receive in one (batched point-to-point)."""
 NO_MARKER, FORWARD_MARKER, BACKWARD_MARKER = 0, 1, 2
 """Attention kernels: one of each a layer and micro-batch."""
 
@@ -233,7 +233,7 @@ class KernelBuilder:
             raise InputError("gives attention kernels no duration", file=self._path, cure="are two columns swapped?")
         computes = profile.role == COMPUTE
         for number in np.unique(stream[attention]):
-            # Where no stream is told, attention kernels alone are known to share one.
+            # Where no stream is given, attention kernels alone are known to share one.
             mine = computes & (stream == number) if number >= 0 else attention
             start, duration = profile.start_ns[mine], profile.duration_ns[mine]
             over = np.minimum(start[:-1] + duration[:-1] - start[1:], duration[1:])

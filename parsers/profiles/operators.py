@@ -20,7 +20,7 @@ MOST_DIMENSION = 2**53
 
 @dataclass(frozen=True, order=True)
 class Operator:
-    """What an operator is, apart from when it ran.
+    """Identity of an operator, apart from its time.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Operator:
 
     @property
     def is_compute(self) -> bool:
-        """Whether it computes; collectives and transfers do not."""
+        """Return whether it computes; collectives and transfers do not."""
         return classify("", self.type)[0] == COMPUTE and self.core not in ("HCCL", "COMMUNICATION")
 
 
@@ -55,7 +55,7 @@ class OperatorSample:
     step : int
         The profiler's number of the step; −1 where it gives none.
     name : str
-        Of this one run of it: collectives are told more of under their names.
+        Of this one run of it: more is known of collectives under their names.
     """
 
     operator: Operator

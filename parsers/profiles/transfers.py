@@ -1,4 +1,4 @@
-"""What each collective of one rank sent and how long it took, from torch_npu's ``communication.json``."""
+"""Data sent by each collective of one rank and its time, from torch_npu's ``communication.json``."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Transfer:
     bytes : int
         What this rank sent, in a node and between nodes.
     ns : float
-        How long it took once all ranks had come: waiting for others is left out.
+        Its time once all ranks had arrived, without waiting for others.
     """
 
     group: str

@@ -82,7 +82,7 @@ def read_memory_profile(path: str | Path) -> MemoryProfile:
 
 
 def _every_flag(top: Mapping[str, Any], file: Path) -> bool:
-    """Whether the figures hold as they stand; what a dry-run kept may say that they do not."""
+    """Return whether the figures hold as they stand; what a dry-run kept may say that they do not."""
     told = top.get(EVERY_FLAG, True)
     if not isinstance(told, bool):
         raise InputError("must be true or false", file=file, field=EVERY_FLAG, value=told)

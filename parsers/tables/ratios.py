@@ -36,7 +36,7 @@ def read_ratios(path: str | Path) -> dict[tuple[int, int, int, int], TimeRatios]
     the MoE layer, forward; ``moe_bw`` (or ``moe_fw``) the forward time of one MoE layer in ms.
     ``transfer_ms`` and ``embedding_ratio`` are read where they are; without the column, or in an empty
     cell, they are zero. Others are passed by. The recompute ratio given is the full one; the selective one, which the
-    file does not hold, is the default share of it.
+    file lacks, is the default fraction of it.
 
     Returns
     -------

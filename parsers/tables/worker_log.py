@@ -96,7 +96,7 @@ def read_worker_log(path: str | Path, *, machine: int = 0, device: int | None = 
     """Read one log; other lines than job lines are skipped, bad job lines counted and named.
 
     A step starts at a ``forward…`` job with micro-batch 0; what comes before the first one belongs
-    to step 0. Where a schedule runs several such jobs in a step (interleaves), only one that comes
+    to step 0. Where a schedule runs several such jobs in a step (VPP), only one that comes
     after a backward or an optimizer job starts a new step. A forward job that comes again (same type,
     id and micro-batch) starts one too.
 
@@ -199,7 +199,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _pieces(line: str) -> list[str]:
-    """What stands behind each «Profiler Info:» of a line; processes that share a file run lines together."""
+    """Text behind each «Profiler Info:» of a line; processes that share a file run lines together."""
     if not _MARK.search(line):
         cut = line.rfind("Profiler")
         return [line[cut:]] if cut >= 0 and _LEAD.startswith(line[cut:]) else []

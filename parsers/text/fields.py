@@ -1,4 +1,4 @@
-"""Values taken out of a user's mapping, each checked at the door and named by file and dotted field."""
+"""Values taken out of a user's mapping, each checked on entry and named by file and dotted field."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Fields:
         return f"{self.prefix}.{name}" if self.prefix else name
 
     def has(self, *names: str) -> bool:
-        """Whether any of the names holds a value (an empty one counts as absent)."""
+        """Return whether any of the names holds a value (an empty one counts as absent)."""
         self._note(names)
         return any(layer.get(name) is not None for layer in self._layers for name in names)
 

@@ -1,4 +1,4 @@
-"""Flags of a launch script set, added and removed by splicing, in the script's own style."""
+"""Flags of a launch script set, added and removed by splicing, in the script's style."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _use_behind(script: ShellScript, flag: Flag) -> tuple[int, int] | None:
 
 
 def _shared(flags: Flags, own: Flag, value: Word, setting: str, wanted: Mapping[str, Setting]) -> bool:
-    """Whether the value's characters also reach a flag that is to keep another value."""
+    """Return whether the value's characters also reach a flag that is to keep another value."""
     if value.via() is None:
         return False
     places = {char.at for char in value.chars}
@@ -193,7 +193,7 @@ def _insertion(
 
 
 def _quoted_or_array(script: ShellScript, at: int) -> bool:
-    """Whether a place lies inside a variable's value rather than in the command itself."""
+    """Return whether a place lies inside a variable's value rather than in the command itself."""
     for variable in script.variables.values():
         for word in variable.words:
             if any(char.at == at for char in word.chars):

@@ -41,7 +41,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Start:
-    """How a script starts a launch, beside its flags.
+    """Start command of a script, beside its flags.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Flags:
         return Flags(self.file, [*own, *stated], starting, self._place, self.start)
 
     def has(self, *names: str) -> bool:
-        """Whether any of the flags is given."""
+        """Return whether any of the flags is given."""
         return any(name in self.by_name for name in names)
 
     def error(self, name: str, problem: str, value: Any = InputError._NO_VALUE, cure: str | None = None) -> InputError:
@@ -165,7 +165,7 @@ class Flags:
         return [int(part) for part in parts]
 
     def assumed(self, *names: str) -> bool:
-        """Whether a value of the flags is the default of a variable that the script leaves to the outside."""
+        """Return whether a value of the flags is the default of a variable that the script leaves to the outside."""
         return any(word.assumed for name in names if name in self.by_name for word in self.by_name[name].values)
 
     def world_size(self) -> int | None:

@@ -15,7 +15,7 @@ MAX_DIGITS = 30
 
 
 def read_json(file: Path, expected: str) -> Any:
-    """What a JSON file holds, unchecked.
+    """Content of a JSON file, unchecked.
 
     Parameters
     ----------

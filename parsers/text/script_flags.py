@@ -17,7 +17,7 @@ _FLAG = re.compile(r"--([A-Za-z][\w\-]*)(=?)")
 
 @dataclass(frozen=True)
 class FlagForm:
-    """What tells a family of flags, and how it writes them.
+    """Signs of a family of flags, and its spelling.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What a shell's tests come to where the script itself settles them, and the variables that an ``if`` leaves behind."""
+"""Results of a shell's tests where the script itself settles them, and the variables after an ``if``."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _COMPARED = {
     "-ge": int.__ge__,
 }
 _PATTERN = re.compile(r"[*?\[\]\\]|[@!+]\(")
-"""What makes the right side of ``==`` in ``[[ … ]]`` a pattern."""
+"""Characters that make the right side of ``==`` in ``[[ … ]]`` a pattern."""
 
 
 def is_test(words: Sequence[Word]) -> bool:
-    """Whether a command is ``[ … ]``, ``[[ … ]]`` or ``test …``, with ``!`` before it or without.
+    """Return whether a command is ``[ … ]``, ``[[ … ]]`` or ``test …``, with ``!`` before it or without.
 
     Of ``[[ … && … ]]`` the first part is one too.
     """
@@ -31,7 +31,7 @@ def is_test(words: Sequence[Word]) -> bool:
 
 
 def holds(words: Sequence[Word]) -> bool | None:
-    """Whether one test succeeds; None where only a running shell knows, or the form is another one.
+    """Return whether one test succeeds; None where only a running shell knows, or the form is another one.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def _simple(texts: list[str], double: bool) -> bool | None:
 
 
 def joined(parts: Sequence[tuple[str, Sequence[Word]]]) -> bool | None:
-    """Whether tests joined by ``&&`` or ``||`` succeed, the one inside ``[[ … ]]`` too; None where that is unknown.
+    """Return whether tests joined by ``&&`` or ``||`` succeed, also inside ``[[ … ]]``; None where that is unknown.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def joined(parts: Sequence[tuple[str, Sequence[Word]]]) -> bool | None:
 
 
 def matches(subject: Word, pattern: Word, literal: Sequence[bool]) -> bool | None:
-    """Whether a pattern of ``case`` fits its subject; None where only a running shell knows.
+    """Return whether a pattern of ``case`` fits its subject; None where only a running shell knows.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ class Branches:
 
 
 def set_under_condition(name: str) -> str:
-    """What is said of a variable that has no value before the conditions that set it."""
+    """Message for a variable that has no value before the conditions that set it."""
     return f"{name} is set under a condition that the script does not settle: the last value is taken"
 
 

@@ -36,12 +36,12 @@ class Word:
 
     @property
     def unknown(self) -> bool:
-        """Whether a part of it is known only when the shell runs."""
+        """Return whether a part of it is known only when the shell runs."""
         return any(char.unknown for char in self.chars)
 
     @property
     def assumed(self) -> bool:
-        """Whether a part of it is the default of a variable that only the outside sets."""
+        """Return whether a part of it is the default of a variable that only the outside sets."""
         return any(char.assumed for char in self.chars)
 
     def part(self, start: int) -> Word:
@@ -61,7 +61,7 @@ class Word:
         return [*words, Word(tuple(current))] if current else words
 
     def span(self) -> tuple[int, int] | None:
-        """Where the script holds the word, if in one piece."""
+        """Place of the word in the script, if in one piece."""
         places = [char.at for char in self.chars]
         if not places or any(at is None for at in places):
             return None

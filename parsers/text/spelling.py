@@ -9,7 +9,7 @@ _SHORTEST = 4
 
 
 def one_letter_apart(a: str, b: str) -> bool:
-    """Whether one letter is added, left out or replaced, or two neighbours are swapped.
+    """Return whether one letter is added, left out or replaced, or two neighbours are swapped.
 
     Digits do not count: ``beta1`` and ``beta2`` are two names.
     """

@@ -74,7 +74,7 @@ class TomlSource:
 
 
 def value_end(text: str, at: int) -> int:
-    """Where a TOML value that starts at a place ends (blanks and comment left out)."""
+    """End of a TOML value that starts at a place (without blanks and comment)."""
     for quote in ('"""', "'''"):
         if text.startswith(quote, at):
             end = text.find(quote, at + 3)

@@ -49,7 +49,7 @@ def edit_yaml(
 ) -> YamlSource:
     """Set values in a YAML text.
 
-    A value that already means the same is left as it is written. A list of the same shape keeps its
+    A value that already means the same stays as written. A list of the same shape keeps its
     layout and inner comments: only the entries that differ are replaced. Anything else becomes one
     flow-style value in the old one's place. A missing key is put on a line of its own.
 
@@ -188,7 +188,7 @@ def _alias_name(source: YamlSource, path: YamlPath) -> str | None:
 
 
 def _in_place_of_block(source: YamlSource, key: yaml.Node, after_anchor: int | None, text: str) -> tuple[int, str]:
-    """Where a flow value replaces a block one: on the key's line, unless a comment stands between."""
+    """Place where a flow value replaces a block one: on the key's line, unless a comment stands between."""
     after_colon = source.text.index(":", key.end_mark.index) + 1
     lead = _LEAD.match(source.text, after_colon if after_anchor is None else after_anchor)
     assert lead is not None

@@ -45,7 +45,7 @@ class Alias:
 
 @dataclass(frozen=True)
 class ValuePlace:
-    """Where a value stands: its node, and the alias it stands behind, if any."""
+    """Place of a value: its node, and the alias it stands behind, if any."""
 
     path: YamlPath
     node: yaml.Node
@@ -172,7 +172,7 @@ class YamlSource:
     # ---- finding -------------------------------------------------------------------------------
 
     def place(self, path: Sequence[Any]) -> ValuePlace | None:
-        """Where a value stands; None when it is absent.
+        """Place of a value; None when it is absent.
 
         A path that runs through an alias leads to the anchored original, and the place's `path` is
         the original's; an alias at the very end is kept as the place's `alias`.
@@ -237,7 +237,7 @@ class YamlSource:
         return (anchor.group() if anchor else None), start + len(match.group().rstrip())
 
     def end(self, node: yaml.Node, path: YamlPath) -> int:
-        """Where a value's own text ends (trailing comments and blank lines left out)."""
+        """End of a value's text (without trailing comments and blank lines)."""
         if path in self.alias_at:
             return self.alias_at[path].end
         if isinstance(node, (yaml.MappingNode, yaml.SequenceNode)) and not node.flow_style and node.value:

@@ -1,4 +1,4 @@
-"""Flavours of torchtitan's own models that the register does not hold under their name."""
+"""Flavours of torchtitan's models that the register lacks under their name."""
 
 from __future__ import annotations
 

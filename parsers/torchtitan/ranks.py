@@ -28,7 +28,7 @@ _PRESET = re.compile(r"#[^\n]*\bpreset for (\d{1,6}) \w+ GPUs")
 
 @dataclass(frozen=True)
 class Degrees:
-    """What a file states of its parallel degrees."""
+    """Parallel degrees that a file states."""
 
     replicas: int
     tp: int
@@ -61,7 +61,7 @@ def open_ranks(file: Path, text: str, degrees: Degrees, samples: int, local: int
     """The world size that is assumed for ``data_parallel_shard_degree = -1``, and what is known of it.
 
     A comment of the file goes before its launch script, and that before what torchtitan's script starts by default;
-    more ranks where the job does not start on so many, fewer where its global batch is too small for them.
+    more ranks where the job does not start on these, fewer where its global batch is too small for them.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ SCHEDULES = {
     "interleaved-zb": "InterleavedZeroBubble",
     "dualpipev": "DualPipeV",
 }
-"""What torchtitan calls its schedules: names of ``torch.distributed.pipelining.schedules``, whose
+"""torchtitan's names of schedules: names of ``torch.distributed.pipelining.schedules``, whose
 ``get_schedule_class`` torchtitan/distributed/pipeline_parallel.py (commit 02ef790) asks; torch 2.13 has all
 of these."""
 LAST_IN_V020 = {
@@ -196,7 +196,7 @@ def _read_schedule(top: Fields, model: ModelSpec) -> tuple[ScheduleSpec, int]:
 
 
 def _less_layers(top: Fields) -> tuple[int, int]:
-    """Layers' worth of room that the first and the last stage leave to embedding and head."""
+    """Number of layers that embedding and head count for on the first and the last stage."""
     first, last = "pipeline_parallel_first_stage_less_layers", "pipeline_parallel_last_stage_less_layers"
     return (
         setting(top, first).integer(first, default=1, low=0, high=MAX_LAYERS),
@@ -261,7 +261,7 @@ def _read_strategy(
 
 
 def counts_micro_batches(top: Fields) -> bool:
-    """Whether the file states the number of micro-batches, as releases before April 2025 do, and not their size."""
+    """Return whether the file states the number of micro-batches (releases before April 2025), not their size."""
     if any(top.section(place).has("pipeline_parallel_microbatches") for place in PLACES):
         return True
     return not top.has("parallelism") and (
@@ -342,7 +342,7 @@ def _read_optimizer(training: Fields) -> OptimizerStates:
 
 
 def default_split(layers: int, chunks: int, first_less: int, last_less: int) -> list[int]:
-    """torchtitan's own split: even over layers and the room left to embedding and head, the first ones take more."""
+    """torchtitan's split: even over layers, embedding and head counted as layers; the first stages take more."""
     each, left = divmod(layers + first_less + last_less, chunks)
     sizes = [each + (index < left) for index in range(chunks)]
     sizes[0] -= first_less

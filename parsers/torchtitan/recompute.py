@@ -1,4 +1,4 @@
-"""What ``[activation_checkpoint]`` can say: one recompute choice for all layers."""
+"""Recompute as ``[activation_checkpoint]`` can state it: one choice for all layers."""
 
 from __future__ import annotations
 

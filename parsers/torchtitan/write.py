@@ -39,7 +39,7 @@ PLAN_KEYS = frozenset(
         "selective_ac_option",
     }
 )
-"""What a plan may change in a file."""
+"""Keys that a plan may change in a file."""
 
 
 def with_plan(source: TomlSource, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None) -> TomlSource:
@@ -101,7 +101,7 @@ def with_strategy(
         table, _, key = dotted.rpartition(".")
         wanted[table, key] = entry
     for name in (PARTS, POINTS, "pipeline_parallel_layers_per_stage"):
-        wanted[home_of(top, name), name] = None  # Written anew for the new stages.
+        wanted[home_of(top, name), name] = None  # Written again for the new stages.
     wanted |= _batch(top, strategy)
     if strategy.pp > 1:
         wanted[home_of(top, "pipeline_parallel_schedule"), "pipeline_parallel_schedule"] = _written(
