@@ -22,7 +22,7 @@ from taylor.parsers.small_run import Setting
 MOST_OPERATORS = 20_000
 """Of one run: two layers of a step have some hundreds."""
 CONDITIONED = ("cp", "ep", "tp", "layers", "pp", "mbs", "dp")
-"""What an operator's presence may depend on, the likeliest first."""
+"""Attributes on which an operator's presence may depend, the likeliest first."""
 LAYERS = "layers"
 
 
@@ -36,7 +36,7 @@ class RunOperators:
 
 @dataclass(frozen=True)
 class Condition:
-    """When an operator stands in a run: where each of these is above one, or is one.
+    """Condition under which an operator occurs in a run: each of these is above one, or is one.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Condition:
     least_layers: int = 1
 
     def holds(self, setting: Setting) -> bool:
-        """Whether the operator stands in such a run."""
+        """Return whether the operator stands in such a run."""
         least = {LAYERS: self.least_layers}
         return all((getattr(setting, name) > least.get(name, 1)) == wanted for name, wanted in self.above)
 
@@ -100,7 +100,7 @@ class LawfulOperator:
 
     @property
     def further(self) -> bool:
-        """Whether it stands in a further layer only, and repeats one of the first."""
+        """Return whether it stands in a further layer only, and repeats one of the first."""
         return self.condition is not None and (LAYERS, True) in self.condition.above
 
     @property
@@ -159,12 +159,12 @@ def align(runs: Sequence[RunOperators]) -> tuple[Column, ...]:
 
 
 def _changes(left: Setting, right: Setting) -> int:
-    """In how many things two runs differ; ranks that are left over count for nothing."""
+    """Number of settings in which two runs differ; remaining ranks count for nothing."""
     return sum(getattr(left, one.name) != getattr(right, one.name) for one in fields(Setting) if one.name != "dp")
 
 
 class _Match:
-    """How well an operator of a new run fits to one of an earlier run."""
+    """Similarity of an operator of a new run to one of an earlier run."""
 
     def __init__(self, runs: Sequence[RunOperators], new: int) -> None:
         self._runs, self._new = runs, new
@@ -188,7 +188,7 @@ class _Match:
         return table
 
     def _lawful(self, old: Operator, run: int, new: Operator) -> float:
-        """Share of dimensions whose ratio one law could give."""
+        """Fraction of dimensions whose ratio one law could give."""
         ratios = self._plausible(run)
         pairs = [
             (left, right)
@@ -295,13 +295,13 @@ def _twins(columns: Sequence[Column], conditions: Sequence[Condition | None]) ->
         return {}
     same = np.array([[_same(columns[left], columns[right]) for right in first] for left in more], dtype=np.float64)
     pairs = {more[row]: first[column] for row, column in _common(same)}
-    # The alignment may begin the further layer anywhere: what is left over repeats the other end of the first one.
+    # The alignment may begin the further layer anywhere: the remainder repeats the other end of the first one.
     same[[at for at, place in enumerate(more) if place in pairs]] = 0
     return pairs | {more[row]: first[column] for row, column in _common(same)}
 
 
 def _same(left: Column, right: Column) -> bool:
-    """Whether two columns show one operator in every run that has the first."""
+    """Return whether two columns show one operator in every run that has the first."""
     return all(right.operators.get(run) == operator for run, operator in left.operators.items())
 
 

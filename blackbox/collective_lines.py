@@ -1,4 +1,4 @@
-"""How long collectives of a large job take, from those of small runs: a line for each kind and link.
+"""Times of a large job's collectives, from those of small runs: a line for each kind and link.
 
 Steps and bytes sent are those of a ring: of n ranks each sends (n - 1) / n of the whole buffer in n - 1 steps, an
 all-reduce twice (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, 2009); a transfer sends it once.
@@ -39,7 +39,7 @@ class Collective:
     bytes: int
 
     def link(self, per_node: int) -> str:
-        """What it goes over: links of one node, those between nodes, or both."""
+        """Links that it uses: those of one node, those between nodes, or both."""
         if self.group * self.stride <= per_node:
             return IN_NODE
         return BETWEEN if self.stride >= per_node else MIXED

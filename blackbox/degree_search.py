@@ -1,6 +1,6 @@
-"""The search of degrees for a black-box network: layer costs to the exact solver, the best few told.
+"""The search of degrees for a black-box network: layer costs to the exact solver, the best few reported.
 
-Every choice of TP, CP, EP, stages, chunks and micro-batch has a most even division, whose time is quickly told. In its
+Every choice of TP, CP, EP, stages, chunks and micro-batch has a most even division, whose time is estimated fast. In its
 order they go to the exact solver, which divides layers and chooses recompute, until no other one can be among the best.
 """
 
@@ -28,7 +28,7 @@ from taylor.pipeline_solver.timing.evaluate import step_time
 
 MOST_MBS, MOST_CP, MOST_STAGES, MOST_CHUNKS = 8, 16, 64, 8
 AHEAD = 0.95
-"""An exact plan is seldom faster than this share of the quick time: choices beyond are not solved."""
+"""An exact plan is seldom faster than this fraction of the quick time: choices beyond are not solved."""
 MOST_SOLVED, MOST_NEAR = 16, 3
 HALF_WIDTH = 1.645
 """Standard deviations in half of an interval that holds nine of ten."""
@@ -81,12 +81,12 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Found:
-    """The best, in order, and how much was looked at.
+    """The best, in order, and the number of choices examined.
 
     Parameters
     ----------
     near : tuple of Ranked
-        Further ones that cannot be told apart from the last of the best before both are verified.
+        Further ones that tie with the last of the best until both are verified.
     legal, fitting, solved : int
         Choices that can start, that have a division which fits, and that the exact solver was asked about.
     """
@@ -100,7 +100,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Job:
-    """What is searched.
+    """Space of the search.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class Job:
     limit : float
         Bytes of a device.
     searched : collection of str
-        Degrees that vary; the others are the file's own.
+        Degrees that vary; the others are those of the file.
     uniform : tuple of (str, int)
         As `PipelineProblem.uniform_recompute`.
     """
@@ -198,19 +198,19 @@ def search(job: Job, steps: StepLaws, count: int = 3) -> Found:
 
 
 class _Share:
-    """How much of a processor this process gets: what a solve finds within its limit shall not hang on the others."""
+    """Fraction of a processor that this process gets, so that others do not change what a solve finds in its limit."""
 
     def __init__(self) -> None:
         self.began = time.monotonic(), time.process_time()
 
     def seconds(self, own: float) -> float:
-        """On the clock, for so many of a processor's own."""
+        """Wall-clock seconds for `own` seconds of processor time."""
         passed, used = time.monotonic() - self.began[0], time.process_time() - self.began[1]
         return own * min(MOST_WAIT, max(1.0, passed / used)) if used > 0.1 else own
 
 
 def _near(last: Ranked) -> float:
-    """Up to where a step may be as short as that of the last of the best, for all that small runs tell, ms."""
+    """Step up to which a choice ties with the last of the best, by the error of small runs, ms."""
     return last.step_ms * (1 + HALF_WIDTH * last.error)
 
 
@@ -274,7 +274,7 @@ def _solved(
     options = SolveOptions(time_limit=seconds, gap=SOLVE_GAP, cutoff=cutoff)
     solution = solve(problem, options, warm_start=known)
     if solution.plan is not None and solution.plan.total_layers()[0][0] < choice.first_least:
-        # Of the plans that hold so many there, those with no more are the nearest to the best.
+        # Of the plans with at least this many there, those with exactly this many are the nearest to the best.
         solution = solve(problem.replace(fixed_layers={(0, 0): choice.first_least}), options)
     return solution
 

@@ -74,7 +74,7 @@ def showing_run(
     Returns
     -------
     ShowingRun or None
-        None where no run on so many cards shows any.
+        None where no run on these cards shows any.
     """
     wanted = set(missing)
     best: ShowingRun | None = None

@@ -49,7 +49,7 @@ def kind_of(name: str) -> str:
 
 
 def buffer_of(kind: str, ranks: int, sent: int) -> int:
-    """Bytes of the whole buffer of which one rank sent so many."""
+    """Bytes of the whole buffer of which one rank sent `sent` bytes."""
     if kind == TRANSFER:
         return sent
     return round(sent * ranks / (ranks - 1) / (2 if kind == ALL_REDUCE else 1))

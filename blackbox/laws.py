@@ -1,7 +1,7 @@
-"""How a size follows what a run is given: ``c · tp^a · cp^b · ep^c · mbs^d · seq^e · experts^f``, fitted exactly.
+"""Law of a size by the settings of a run: ``c · tp^a · cp^b · ep^c · mbs^d · seq^e · experts^f``, fitted exactly.
 
 A dimension of a tensor is split by some degrees and by no others. Over runs that vary one thing at a time only few
-products of powers meet every value to the unit, mostly one. Where several do, a further run tells them apart.
+products of powers match every value exactly, mostly one. Where several do, a further run distinguishes them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from taylor.parsers.small_run import Setting
 
 FACTORS = ("tp", "cp", "ep", "mbs", "seq", "experts")
-"""What a size may follow. Experts a rank are experts / EP, a product of two of them."""
+"""Factors that a size may follow. Experts a rank are experts / EP, a product of two of them."""
 EXPONENTS: Mapping[str, tuple[int, ...]] = {
     "tp": (-1, 0, 1),
     "cp": (-1, 0, 1),
@@ -89,7 +89,7 @@ class Fit:
 
     @property
     def settled(self) -> bool:
-        """Whether there is one law, and it is exact."""
+        """Return whether there is one law, and it is exact."""
         return len(self.laws) == 1 and self.spread == 0
 
     def at(self, setting: Setting) -> int | None:
@@ -161,7 +161,7 @@ class Fitter:
         return Fit((Law(middle, self._powers[nearest]),), float(spread[nearest]))
 
     def _coefficients(self, at: int, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
-        """What the coefficient would have to be by each run, exactly: (numerator, denominator)."""
+        """Exact coefficient that each run requires: (numerator, denominator)."""
         products = (_product(self._powers[at], setting) for setting in self.settings)
         return [(size * bottom, top) for size, (top, bottom) in zip(sizes, products, strict=True)]
 
@@ -213,17 +213,17 @@ class Deciding:
 
 
 def deciding_runs(fits: Sequence[Fit], candidates: Sequence[Setting]) -> tuple[Deciding, ...]:
-    """Runs that tell the laws of ambiguous sizes apart, the one that tells most first.
+    """Runs that distinguish the laws of ambiguous sizes, the one that distinguishes most first.
 
     Parameters
     ----------
     candidates : sequence of Setting
-        Runs that the cards at hand allow, the cheapest first.
+        Runs that the available cards allow, the cheapest first.
 
     Returns
     -------
     tuple of Deciding
-        As many as are needed, were every ambiguity to turn out the worst way. Laws that give the same sizes in
+        The number that the worst outcome of every ambiguity needs. Laws that give the same sizes in
         every candidate stay undecided, and are not named.
     """
     open_laws = {place: fit.laws for place, fit in enumerate(fits) if len(fit.laws) > 1}

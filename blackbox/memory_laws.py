@@ -27,21 +27,21 @@ from taylor.parsers.small_run import Setting
 TURN = "turn"
 """The event between a block's forward and backward pass."""
 SAME_SHARE = 0.005
-"""Share of the greatest run by which any may leave one way of sharding; flat buffers are padded."""
+"""Fraction of the greatest run by which any may deviate from one way of sharding; flat buffers are padded."""
 LEAST_MARGIN = 0.01
-"""What is added to a peak before it is held against a limit, where small runs left their own peaks by less."""
+"""Fraction added to a peak before it is checked against a limit, where the laws miss small runs' peaks by less."""
 RISK = 0.01
-"""How often a stage may take more than the most that is told of it, where nothing else is asked for."""
+"""Default probability that a stage takes more than its predicted maximum."""
 
 EXACT_SHARE = 0.0005
-"""Ways that leave the runs by less cannot be told apart; else those count that leave them twice as much as the best."""
+"""Ways that deviate from the runs by less tie; else those count that deviate at most twice as much as the best."""
 
 _EP = FACTORS.index("ep")
 
 
 @dataclass(frozen=True)
 class BlockTrace:
-    """What one block (embedding, layer, head) allocates for one micro-batch.
+    """Tensors that one block (embedding, layer, head) allocates for one micro-batch.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class BlockTrace:
 
 @dataclass(frozen=True)
 class RunMemory:
-    """What a small run showed of the first rank of one stage.
+    """Memory of the first rank of one stage in a small run.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class StagePeak:
     unsure: tuple[str, ...] = ()
 
     def fits(self, limit: float) -> bool:
-        """Whether the stage surely stays below so many bytes."""
+        """Return whether the stage surely stays below `limit` bytes."""
         return not self.unsure and self.upper <= limit
 
 
@@ -122,7 +122,7 @@ _DENSE: Mapping[str, Callable[[Setting], float]] = MappingProxyType(
         "over DP": lambda run: run.dp,
     }
 )
-"""What a rank's share of the optimizer's elements is divided by."""
+"""Divisor of the optimizer's elements for a rank's shard."""
 _EXPERT: Mapping[str, Callable[[Setting], float]] = MappingProxyType(
     {
         "whole": lambda run: 1.0,
@@ -156,7 +156,7 @@ class Sharding:
     expert: str
 
     def of(self, dense: float, expert: float, run: Setting) -> float:
-        """Bytes for so many elements on a rank, those beside them left out."""
+        """Bytes for these elements on a rank, without other memory."""
         shares = dense / _DENSE[self.dense](run) + expert / _EXPERT[self.expert](run)
         return self.whole * (dense + expert) + self.shared * shares
 
@@ -233,7 +233,7 @@ class _Block:
 
 @dataclass(frozen=True)
 class MemoryLaws:
-    """What small runs tell of memory.
+    """Memory laws from small runs.
 
     Parameters
     ----------
@@ -241,7 +241,7 @@ class MemoryLaws:
         The ways of sharding that meet every run, of what is held between steps and of what the optimizer's step takes
         on top; the largest counts. Empty where none does.
     risk : float
-        How often a stage may take more than `StagePeak.upper`, as a share.
+        Probability that a stage takes more than `StagePeak.upper`.
     """
 
     blocks: Mapping[str, _Block]
@@ -291,7 +291,7 @@ class MemoryLaws:
         kept, most = (np.array([each[at] for each in passes]) for at in (0, 1))
         backward, chunk = tasks[:, 0] > 0, tasks[:, 1]
         change = np.where(backward, -1.0, 1.0) * kept[chunk]
-        # Beside a task's own micro-batch: all that was held before it.
+        # Beside a task's own micro-batch: all memory kept before it.
         beside = np.cumsum(change) - change - np.where(backward, kept[chunk], 0.0)
         micro = float((beside + most[chunk]).max())
         peak = alone.static + max(micro, self.step_bytes(run, [block for blocks in chunks for block in blocks]))
@@ -304,7 +304,7 @@ class MemoryLaws:
         return life.input if again else life.kept, max(life.forward, life.backward)
 
     def elements(self, run: Setting, blocks: Sequence[tuple[str, bool]]) -> tuple[float, float]:
-        """Of dense parameters and of experts', on a rank that holds so many blocks."""
+        """Elements of dense parameters and of experts on a rank that holds these blocks."""
         each = {name: self._block(run, name)[1] for name, _ in set(blocks)}
         return sum(each[name][0] for name, _ in blocks), sum(each[name][1] for name, _ in blocks)
 
@@ -317,12 +317,12 @@ class MemoryLaws:
         return self._known[key]
 
     def step_bytes(self, run: Setting, blocks: Sequence[tuple[str, bool]]) -> float:
-        """Bytes that the optimizer's step takes on top of the states of so many blocks."""
+        """Bytes that the optimizer's step takes on top of the states of these blocks."""
         return _most(self.step, *self.elements(run, blocks), run)
 
     @cached_property
     def margin(self) -> float:
-        """The share by which a peak may be above what the laws give for it.
+        """The fraction by which a peak may be above the laws' prediction.
 
         As of one more small run, by Student's t: mean + t s sqrt(1 + 1/n), a prediction interval of one side.
         """

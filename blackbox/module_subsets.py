@@ -1,4 +1,4 @@
-"""Which modules of a layer run again in the backward pass: the subsets that no other one beats, exactly.
+"""Modules of a layer that run again in the backward pass: the Pareto-optimal subsets, exactly.
 
 A module that runs again keeps its input alone and costs its forward pass once more; what lies in it is then settled,
 so a subset names no module inside another: a knapsack of several choices over the tree.
@@ -37,7 +37,7 @@ class Module:
 
     @property
     def kept_bytes(self) -> int:
-        """What it and all in it keep for the backward pass."""
+        """Memory that it and all in it keep for the backward pass."""
         return self.own_bytes + sum(child.kept_bytes for child in self.children)
 
     @property
@@ -68,7 +68,7 @@ class Subset:
     modules: tuple[str, ...]
 
     def beats(self, other: Subset) -> bool:
-        """Whether it is no worse in any of its figures (equal ones beat each other)."""
+        """Return whether it is no worse in any of its figures (equal ones beat each other)."""
         return (
             self.kept_bytes <= other.kept_bytes
             and self.extra_ns <= other.extra_ns
@@ -77,9 +77,9 @@ class Subset:
 
 
 def unbeaten_subsets(layer: Module) -> tuple[Subset, ...]:
-    """The subsets of a layer's modules that no other one beats, by what they keep.
+    """Pareto-optimal subsets of a layer's modules, by the memory that they keep.
 
-    Of subsets with equal figures one is told. The layer itself is one of the modules: full recompute.
+    Of subsets with equal figures one is returned. The layer itself is one of the modules: full recompute.
 
     Raises
     ------

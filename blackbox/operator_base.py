@@ -35,7 +35,7 @@ _TABLES = (
 
 @dataclass(frozen=True, order=True)
 class Origin:
-    """Where operators were timed.
+    """Origin of operator times.
 
     Parameters
     ----------
@@ -53,18 +53,18 @@ class Origin:
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """What a base knows of one operator.
+    """Statistics of one operator in a base.
 
     Parameters
     ----------
     centre_ns : float
         The middle of its samples.
     spread : float
-        Their robust standard deviation, as a share of the middle.
+        Their robust standard deviation, as a fraction of the middle.
     count : int
         Samples that were ever taken in.
     first, last : str
-        When, as the profiles' dates were told.
+        Dates of the first and the last profile.
     """
 
     centre_ns: float
@@ -76,7 +76,7 @@ class OperatorTime:
 
 @dataclass(frozen=True)
 class Filled:
-    """What a profile added: samples taken, those that rules left out; nothing where it was in the base before."""
+    """Additions of a profile: samples taken, those that rules rejected; none where it was in the base before."""
 
     taken: int
     rejected: Mapping[str, int]
@@ -156,7 +156,7 @@ class OperatorBase:
             return [Origin(*row) for row in database.do("SELECT DISTINCT device, driver, toolkit FROM operator")]
 
     def rejected(self, origin: Origin) -> dict[str, int]:
-        """How many samples each rule left out."""
+        """Number of samples that each rule rejected."""
         statement = "SELECT reason, count FROM rejected WHERE device = ? AND driver = ? AND toolkit = ?"
         with self._open() as database:
             return {str(reason): int(count) for reason, count in database.do(statement, astuple(origin))}

@@ -1,13 +1,13 @@
-"""Times of operators that a base does not hold: a line over bytes and products for each type, its error stated.
+"""Times of operators that a base lacks: a line over bytes and multiplications for each type, its error stated.
 
-The line is fitted to relative errors and has no negative part. What counts as products is chosen for each type, by the
-error of operators left out of the fit (each fifth in turn): a matrix product, or all numbers of the first input with
-one dimension of the second (attention's scores, grouped products). Its error is what a new operator may expect.
+The line is fitted to relative errors and has no negative part. The count of multiplications is chosen for each type, by
+5-fold cross-validation: a GEMM, or all numbers of the first input with one dimension of the second (attention's scores,
+grouped GEMMs). The error is that to expect for a new operator.
 
 An operator that was measured a few times and one that a line gives are two estimates of the same time. Where the line
 is as good as the noise of so few samples, both count, by the inverse of their variances; see `OperatorSpeeds.estimate`.
 
-Operators that were seen where products take the time say nothing of how fast they move bytes. Where moving them at the
+Operators measured where multiplications take the time do not show how fast they move bytes. Where moving them at the
 usual rate of operators that do nothing else would take longer than the line says, that counts (Williams et al.,
 Roofline, 2009), with the spread of these rates as its error.
 """
@@ -103,7 +103,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What share of a run's operators a base holds itself: by number, and by time as estimated."""
+    """Fraction of a run's operators that a base has: by number, and by estimated time."""
 
     by_count: float
     by_time: float
@@ -188,7 +188,7 @@ class OperatorSpeeds:
         return Estimate(known.centre_ns * (1 + (1 - measured) * apart), math.sqrt(measured * noise), exact=True)
 
     def coverage(self, operators: Sequence[Operator]) -> Coverage:
-        """How much of a run the base holds; operators without any estimate count by number alone."""
+        """Fraction of a run that the base covers; operators without any estimate count by number alone."""
         exact = [operator in self._times for operator in operators]
         estimates = [self.estimate(operator) for operator in operators]
         total = sum(one.ns for one in estimates if one is not None)
@@ -227,7 +227,7 @@ def work_of(operator: Operator, products: int | None = None) -> tuple[float, flo
 
 
 def _has_products(operators: Collection[Operator]) -> bool:
-    """Whether any operator of a group may multiply matrices; those whose tensors are all of one shape do not."""
+    """Return whether any operator of a group may multiply matrices; those whose tensors are all of one shape do not."""
     if all(len({*one.inputs, *one.outputs}) == 1 for one in operators):
         return False
     return any(work_of(one, products)[2] for one in operators for products in (None, *range(MOST_RANKS)))

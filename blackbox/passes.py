@@ -1,10 +1,10 @@
-"""Where in a step what a small run shows belongs: which pass of which block, found from what a further layer repeats.
+"""The pass and block of every operator of a small run, found from the operators that a further layer repeats.
 
 A small run's only micro-batch goes forward through the embedding, the layers and the head, and back. In a run with one
 layer more two stretches stand twice in a row: a layer's forward pass, and its second forward pass (every layer runs
-again) with its backward pass. Where such a stretch begins is open as far as what stands before it is as its last part.
+again) with its backward pass. The start of such a stretch is ambiguous where the operators before it equal its last part.
 
-Where dense layers stand in front of those with experts a run with one dense layer more than another shows theirs: what
+Where dense layers precede those with experts, a run with one dense layer more than another shows theirs: the part that
 it runs twice just before the layers' forward passes and just after their backward passes.
 """
 
@@ -122,7 +122,7 @@ def _with_dense(
 def _inserted(
     base: Sequence[Hashable], more: Sequence[Hashable], begin: int, end: int, tail: int
 ) -> tuple[int, int] | None:
-    """How long a dense layer's two passes are: what one run has twice where the other has it once.
+    """Lengths of a dense layer's two passes: the operators that one run has twice and the other once.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def _passes(shown: Sequence[Hashable]) -> tuple[_Square, _Square]:
 
 
 def _squares(shown: Sequence[Hashable]) -> list[_Square]:
-    """What stands twice in a row, the longest first."""
+    """Stretches that stand twice in a row, the longest first."""
     numbers: dict[Hashable, int] = {}
     codes = np.array([numbers.setdefault(one, len(numbers)) for one in shown])
     found = []
@@ -190,7 +190,7 @@ def _squares(shown: Sequence[Hashable]) -> list[_Square]:
 
 
 def follows_tokens(operator: LawfulOperator) -> bool:
-    """Whether any of its sizes follows the micro-batch or the sequence; collectives of parameters are none of these."""
+    """Return whether any of its sizes follows the micro-batch or the sequence; parameters' collectives do not."""
     if not operator.like.is_compute:
         return True
     return any(law.exponents[at] for fit in operator.fits for law in fit.laws[:1] for at in _TOKENS)

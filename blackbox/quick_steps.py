@@ -58,7 +58,7 @@ class QuickStep:
 def quick_step(problem: PipelineProblem) -> QuickStep:
     """Divide layers without a solver.
 
-    Stages take layer after layer, the one first whose work stays least, and run as few again as their room asks for (or
+    Stages take layer after layer, the one first whose work stays least, and rerun as few as their memory requires (or
     as many in every chunk as the launcher's files can say, whichever number is best). A step is the longest stage's
     work for all micro-batches and the others' once. The chunks of a stage are equally long or grow evenly from first to
     last, for most micro-batches are alive in the first; they follow each other without a pause. Layers of several kinds
@@ -111,7 +111,7 @@ class _Tried:
         self.shape, self.number = np.zeros(of, dtype=np.int64), np.zeros(of, dtype=np.int64)
 
     def take(self, work: NDArray[np.float64], shape: int, number: int) -> None:
-        """Where it is less."""
+        """Take the entries where the work is less."""
         less = work < self.work
         self.work = np.where(less, work, self.work)
         self.shape, self.number = np.where(less, shape, self.shape), np.where(less, number, self.number)
@@ -132,7 +132,7 @@ def _shapes(held: NDArray[np.int64], problem: PipelineProblem) -> list[NDArray[n
 
 
 def _numbers_again(problem: PipelineProblem) -> list[int]:
-    """How many layers of every chunk may run again, in order."""
+    """Possible numbers of layers that run again in every chunk, in order."""
     longest = problem.layers - (problem.interleaves * problem.stages - 1) * problem.min_layers
     if not problem.uniform_recompute:
         return list(range(longest + 1))
@@ -154,7 +154,7 @@ def _even_step(work: NDArray[np.float64], further: int, problem: PipelineProblem
 
 
 def _plan(problem: PipelineProblem, sizes: NDArray[np.int64], again: NDArray[np.int64]) -> PipelinePlan:
-    """The plan of so many layers, int [stages, chunks], of which each chunk of a stage runs so many again."""
+    """The plan of `sizes` layers, int [stages, chunks], of which each chunk of a stage runs `again[stage]` again."""
     in_order = [int(each) for each in sizes.T.reshape(-1)]
     dealt = deal_kinds({kind.name: kind.count for kind in problem.kinds}, in_order, problem.stages, v_shape=False)
     grid = tuple(

@@ -22,7 +22,7 @@ SAME_BYTES = 0.002
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What a small run of one stage left of its first rank.
+    """Records of the first rank in a small run of one stage.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class RecordedRun:
 
 
 def _once(sent: Sequence[int], wanted: Sequence[float]) -> bool:
-    """Whether each thing sent is another one of those wanted."""
+    """Return whether each thing sent is another one of those wanted."""
     left = sorted(wanted)
     for size in sorted(sent):
         slack = max(SAME_BYTES * size, 1024)

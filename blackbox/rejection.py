@@ -15,7 +15,7 @@ WARM_STEP = 1.2
 FIRST_LAUNCH_FACTOR = 3.0
 """A first launch takes compilation along: above this multiple of the middle of the later ones."""
 STRAGGLER_DEVIATIONS, STRAGGLER_LEAST = 6.0, 0.5
-"""Stragglers lie so many (robust) standard deviations above the middle, and by this share of it at least."""
+"""Stragglers lie this number of (robust) standard deviations above the middle, and at least this fraction of it."""
 LEAST_FOR_STRAGGLERS = 4
 """Samples of an operator below which none is called a straggler."""
 ROBUST = 1.4826
@@ -31,7 +31,7 @@ class Cleaned:
 
     @property
     def count(self) -> int:
-        """Samples that are left."""
+        """Remaining samples."""
         return sum(map(len, self.durations.values()))
 
 

@@ -1,4 +1,4 @@
-"""Which small runs tell the laws of a network: one thing changed at a time from a base, so that none is ambiguous.
+"""Small runs that show the laws of a network: one change at a time from a base, so that none is ambiguous.
 
 MindSpeed's own tuning starts eight fixed ones (MindSpeed 028de58c mindspeed/auto_settings/config/
 profiling_configs.json, generate_profiling_configs.py), which leave micro-batch, sequence, number of experts and
@@ -66,7 +66,7 @@ class SmallRuns:
 
 
 def legal(setting: Setting, sizes: JobSizes) -> str | None:
-    """Why a run cannot start; None where it can."""
+    """Reason why a run cannot start; None where it can."""
     tests = (
         (sizes.tp_ways % setting.tp == 0, f"TP {setting.tp} does not divide the heads' {sizes.tp_ways}"),
         (

@@ -1,7 +1,7 @@
 """The division of a black-box network over stages, as a problem for the exact solver.
 
 Memory comes from the laws of its tensors (`blackbox.memory_laws`), times from the caller: an operator base, or runs.
-Stages run 1F1B, with several chunks each as Megatron interleaves them.
+Stages run 1F1B, with several chunks each in Megatron's interleaved order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EMBEDDING, DENSE, LAYER, HEAD = "embedding", "dense", "layer", "head"
 """The blocks that small runs show, in the order of the model; `DENSE` where layers without experts stand in front."""
 MIB = float(1 << 20)
 INTERLEAVED = ScheduleSpec("megatron-interleaved")
-"""What stages of several chunks run, whose scripts are Megatron's (`register.frameworks.MEGATRON`)."""
+"""Schedule of stages with several chunks, whose scripts are Megatron's (`register.frameworks.MEGATRON`)."""
 Blocks = Sequence[tuple[str, bool]]
 """Blocks in the order of the model, each with whether it runs again in the backward pass."""
 STEADY_ROUNDS = 4
@@ -36,7 +36,7 @@ STEADY_ROUNDS = 4
 
 @dataclass(frozen=True)
 class BlockTimes:
-    """What one micro-batch takes on one rank, ms.
+    """Times of one micro-batch on one rank, ms.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class BlockTimes:
     backward : float
         A layer's backward pass, without its forward pass again.
     transfer : float
-        From stage to stage, where no computation hides it.
+        From stage to stage, where no computation overlaps it.
     update : tuple of float [pp] or empty
         After the last micro-batch of each stage: gradients are summed, weights updated.
     dense : (float, float)
@@ -184,7 +184,7 @@ def stage_problem(
 
 
 def schedule_of(chunks: int) -> ScheduleSpec:
-    """What stages of so many chunks run."""
+    """Schedule of stages with `chunks` chunks."""
     return ScheduleSpec() if chunks == 1 else INTERLEAVED
 
 
@@ -194,7 +194,7 @@ def _steady(stages: int, chunks: int, micro_batches: int) -> Schedule:
 
 
 def _shortened(stages: int, micro_batches: int) -> int:
-    """Micro-batches that show what so many hold: a whole number of rounds stays one."""
+    """Number of micro-batches that shows the memory of `micro_batches`: a whole number of rounds stays one."""
     return min(micro_batches, STEADY_ROUNDS * stages)
 
 

@@ -51,7 +51,7 @@ class Time:
 
 @dataclass(frozen=True)
 class _Placed:
-    """A collective of a part, and the share of its time that no computation hides."""
+    """A collective of a part, and the fraction of its time that is exposed."""
 
     operator: LawfulOperator
     law: LawfulCollective
@@ -59,7 +59,7 @@ class _Placed:
 
 
 class StepLaws:
-    """What small runs tell of time.
+    """Step times from small runs.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class StepLaws:
     per_node : int
         Ranks of a node.
     hidden_reduction : bool
-        Whether the job reduces gradients beside its backward pass.
+        The job reduces gradients beside its backward pass.
     dense : RecordedRun or None
         A run with one dense layer more, where there are dense layers in front of others.
 
@@ -254,12 +254,12 @@ class StepLaws:
         return line.at(collective), line.error
 
     def tail_ns(self, run: Setting, blocks: Blocks, backward: float) -> float:
-        """What follows a stage's last micro-batch: gradients reduced, weights updated and gathered.
+        """Time after a stage's last micro-batch: gradients reduced, weights updated and gathered.
 
         Parameters
         ----------
         backward : float
-            Its last backward pass, ns, which may hide the reduction.
+            Its last backward pass, ns, which may overlap the reduction.
         """
         reduce = gather = 0.0
         dense, expert = self.memory.elements(run, blocks)
@@ -297,7 +297,7 @@ class StepLaws:
         )  # fmt: skip
 
     def tails_ms(self, run: Setting, stages: Sequence[Blocks]) -> tuple[float, ...]:
-        """What follows the last micro-batch of every stage, ms."""
+        """Time after the last micro-batch of every stage, ms."""
         once: dict[tuple[str, bool], float] = {}
         for name, first, second in ((LAYER, Part.FORWARD, Part.BACKWARD), (DENSE, Part.DENSE, Part.DENSE_BACKWARD)):
             alone, both = self.part(first, run).ns, self.part(second, run).ns
@@ -343,12 +343,12 @@ def _gap(run: RecordedRun) -> float:
 
 
 def _busy(run: RecordedRun) -> list[tuple[int, int]]:
-    """When operators compute, in order."""
+    """Intervals in which operators compute, in order."""
     return [(one.start_ns, one.start_ns + one.duration_ns) for one in run.samples if one.operator.is_compute]
 
 
 def _overlap(sample: OperatorSample, busy: Sequence[tuple[int, int]]) -> float:
-    """Share of a collective's time during which operators compute."""
+    """Fraction of a collective's time during which operators compute."""
     start, end = sample.start_ns, sample.start_ns + sample.duration_ns
     at = max(0, bisect.bisect_left(busy, (start, 0)) - 1)
     covered = 0

@@ -18,7 +18,7 @@ INPUT = "input"
 
 @dataclass
 class _Stretch:
-    """What happens in one part of a run: events in order; tensors that come from elsewhere, stay, or stay longest."""
+    """Memory events of one part of a run: events in order; tensors that come from elsewhere, stay, or stay longest."""
 
     events: list[str] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class _Stretch:
 
 
 def recorded_memory(runs: Sequence[RecordedRun], dense: RecordedRun | None = None) -> list[RunMemory]:
-    """What each run shows of memory; only the runs with the fewest layers show the tensors of blocks.
+    """Memory traces of each run; only the runs with the fewest layers show the tensors of blocks.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def _all(one: _Stretch) -> list[str]:
 
 
 def _given(one: _Stretch) -> list[str]:
-    """What stays after the part is the next one's, but for what it keeps itself."""
+    """Release what remains after the part, except what it keeps: it belongs to the next part."""
     return [f"-{name}" for name in one.left if name not in one.kept]
 
 
@@ -173,7 +173,7 @@ def _late(one: _Stretch) -> list[str]:
 
 
 def _turned(backward: _Stretch, again: int) -> tuple[list[str], list[str]]:
-    """A layer's second forward pass, of so many tensors, and its backward pass."""
+    """A layer's second forward pass, of `again` tensors, and its backward pass."""
     seen = 0
     for at, event in enumerate(backward.events):
         seen += event[0] == "+"

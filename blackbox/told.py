@@ -1,4 +1,4 @@
-"""What small runs told of a network's operators, summed up, and as plain data."""
+"""Summary of the laws of a network's operators from small runs, and as plain data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taylor.parsers.small_run import Setting
 
 @dataclass(frozen=True)
 class Told:
-    """How far the laws are settled.
+    """Counts of settled and unsettled laws.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Told:
         Operators whose dimensions all follow one exact law; with several exact ones; with sizes that leave their law
         from run to run; without any law, or without a condition for when they run.
     conditions : tuple of (str, int)
-        How many operators run when, the commonest first.
+        Number of operators by condition, the commonest first.
     deciding : tuple of Deciding
         Runs that would settle ambiguous ones.
     """
