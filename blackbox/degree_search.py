@@ -1,6 +1,6 @@
 """The search of degrees for a black-box network: layer costs to the exact solver, the best few reported.
 
-Every choice of TP, CP, EP, stages, chunks and micro-batch has a most even division, whose time is estimated fast. In its
+Every choice of TP, CP, EP, stages, chunks and micro-batch has a most even division, whose time is known fast. In its
 order they go to the exact solver, which divides layers and chooses recompute, until no other one can be among the best.
 """
 

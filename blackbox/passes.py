@@ -2,7 +2,7 @@
 
 A small run's only micro-batch goes forward through the embedding, the layers and the head, and back. In a run with one
 layer more two stretches stand twice in a row: a layer's forward pass, and its second forward pass (every layer runs
-again) with its backward pass. The start of such a stretch is ambiguous where the operators before it equal its last part.
+again) with its backward pass. Its start is ambiguous where the operators before it equal its last part.
 
 Where dense layers precede those with experts, a run with one dense layer more than another shows theirs: the part that
 it runs twice just before the layers' forward passes and just after their backward passes.
