@@ -1,11 +1,11 @@
-"""What a layer-wise plan takes and needs, found without any of the solver's code, in exact arithmetic.
+"""Time and memory of a layer-wise plan, found without any of the solver's code, in exact arithmetic.
 
-The step is played task by task, memory is walked along every stage's own task order. Only the costs of layers, the
+The step is played task by task, and memory summed along every stage's task order. Only the costs of layers, the
 order of tasks and what each waits for are shared with the solver.
 
 A chunk's forward is that of its layers and of the changes of layout inside it and at its start, half of each change;
 the other half is its backward's. The first chunk has the embedding too, the last one the head, whose layout its last
-layer's output takes. Hidden states go on to the next stage in the layout that the last layer left them in.
+layer's output takes. Hidden states go on to the next stage in the last layer's layout.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from taylor.pipeline.schedule import BACKWARD, FORWARD, Schedule, ScheduleSpec
 
 Array = NDArray[np.float64]
 TOLERANCE_MIB = Fraction(1, 10**6)
-"""How far a stage may pass its limit, for decimal figures of a profile are not exact in binary."""
+"""Tolerance above a stage's limit, for decimal figures of a profile are not exact in binary."""
 TIME_TOLERANCE = Fraction(1, 10**9)
 """Relative error allowed to a claimed step time."""
 
@@ -57,7 +57,7 @@ class StageFigures:
 
 @dataclass(frozen=True)
 class LayerwiseCheck:
-    """What a check found.
+    """Result of a check.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ class LayerwiseCheck:
         Step time, s; nan where the plan is none.
     stages : tuple of StageFigures
     usable_mib : float
-        What states, activations and the context may take of a rank's memory, MiB.
+        Memory of a rank for states, activations and the context, MiB.
     faults : tuple of str
-        One sentence a violation; empty when the plan holds.
+        One sentence a violation; empty when the plan is valid.
     """
 
     step_s: float
@@ -79,7 +79,7 @@ class LayerwiseCheck:
 def check_plan(
     job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvider, *, claimed_s: float | None = None
 ) -> LayerwiseCheck:
-    """Play a plan, walk its memory, and say what is wrong with it.
+    """Play a plan, sum its memory task by task, and report its faults.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def _shape_faults(job: LayerwiseJob, plan: LayerwisePlan) -> list[str]:
 
 
 class Played:
-    """One plan that holds together, on its schedule; every figure a fraction until it is told."""
+    """One consistent plan on its schedule; every figure a fraction until it is reported."""
 
     def __init__(
         self, job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvider, schedule: Schedule | None = None
@@ -245,7 +245,7 @@ class Played:
         return ends - length, ends
 
     def parts(self, stage: int) -> dict[str, float]:
-        """What fills a stage at its worst moment, MiB by category."""
+        """Memory of a stage at its worst moment, MiB by category."""
         counts = max(self._moments(stage), key=lambda each: self._held(stage, each))
         parts = {"context": float(self.provider.memory.context_mib), "layers": 0.0, "embedding and head": 0.0,
                  "activations": 0.0}  # fmt: skip
@@ -267,7 +267,7 @@ class Played:
         return most + self._working(stage) + self._buffer(stage)
 
     def _moments(self, stage: int) -> list[tuple[int, ...]]:
-        """Micro-batches alive in each of the stage's chunks, behind each of its tasks; every case once."""
+        """Micro-batches alive in each of the stage's chunks, behind each of its tasks, without repetition."""
         alive = dict.fromkeys(self._of(stage), 0)
         seen: dict[tuple[int, ...], None] = {}
         for direction, v, *_ in self.schedule.order[stage].tolist():
@@ -276,18 +276,18 @@ class Played:
         return list(seen)
 
     def _working(self, stage: int) -> Fraction:
-        """What the backward of one layer holds besides, at most."""
+        """Most working memory of one layer's backward."""
         return max(Fraction(row.working_mib) for k in self._of(stage) for row in self.chunks[k])
 
     def alive_mib(self, stage: int, direction: int, v: int) -> float:
-        """What the start of a forward adds to a stage, and the end of a backward takes away, MiB."""
+        """Memory that the start of a forward adds to a stage, and the end of a backward frees, MiB."""
         k = self.schedule.position(v, stage)
         held = self.ends[k]
         kept = sum(row.activation_mib for row in self.chunks[k]) + (held.activation_mib if held is not None else 0.0)
         return kept if direction == FORWARD else -kept
 
     def _held(self, stage: int, counts: Sequence[int]) -> Fraction:
-        """States, and activations of so many micro-batches in each of the stage's chunks."""
+        """States, and activations of `counts` micro-batches in the stage's chunks."""
         whole = math.ceil if self.job.whole_mib else Fraction
         ends = Fraction(self.provider.memory.context_mib)
         total = Fraction(0)

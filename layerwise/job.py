@@ -70,7 +70,7 @@ class LayerwiseJob:
         return replace(self, **changes)
 
     def setting(self, outer: OuterChoice) -> Setting:
-        """What costs are asked for."""
+        """Job whose costs are requested."""
         return Setting(
             outer.stages,
             outer.global_batch,
@@ -91,7 +91,7 @@ class LayerwiseJob:
 
 @dataclass(frozen=True)
 class OuterChoice:
-    """What is decided around the layers.
+    """Choices around the layers.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The search around the layers: batch, micro-batches, stages, interleaves, schedule, embedding and head, the buffer.
+"""The search around the layers: batch, micro-batches, stages, virtual stages, schedule, embedding and head, the buffer.
 
 Every outer choice is bounded first; the one of the best bound is solved first, and those whose bound is no better than
 the best plan are cut off. What the search proves is that no plan of the whole space has more samples a second than its
@@ -34,9 +34,9 @@ Moved = Callable[[int, str], None]
 FEW_ROUNDS = 10
 """LPs that bound an outer choice at first: most are cut off by that."""
 UNIFORM_SHARE = 0.25
-"""Share of the time limit that goes into plans of one strategy for all layers at most, before anything is bounded."""
+"""Most of the time limit, as a fraction, for plans of one strategy for all layers, before any bound."""
 BOUND_SHARE = 0.8
-"""Share of the time limit after which no further outer choice is bounded, for a plan needs time too."""
+"""Fraction of the time limit after which no further outer choice is bounded, for a plan needs time too."""
 LONG_SECONDS = 0.1
 """A relaxation that takes longer is worth other processes for those that follow; starting one takes about as long."""
 AHEAD = 8
@@ -45,7 +45,7 @@ AHEAD = 8
 
 @dataclass(frozen=True)
 class OuterSpace:
-    """What is decided around the layers.
+    """Choices around the layers.
 
     Parameters
     ----------
@@ -56,9 +56,9 @@ class OuterSpace:
         Numbers of stages; empty: those of the limits.
     interleaves : tuple of int
     schedule : str
-        With one interleave.
+        With one chunk a stage.
     interleaved : str
-        With several.
+        With several chunks a stage.
     limits : SpaceLimits
     one_for_all : bool
         Every layer has the same strategy, which embedding and head share.
@@ -125,13 +125,13 @@ class Tried:
 
     @property
     def most_samples_a_s(self) -> float:
-        """What its bound allows."""
+        """Samples a second that its bound allows."""
         return self.outer.global_batch / self.bound_s if np.isfinite(self.bound_s) else 0.0
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found.
+    """Result of a search.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ class SearchResult:
     interrupted : bool
         Ctrl-C ended the search; the plan is the best until then.
     problem : FixedProblem or None
-        The plan's outer choice, priced.
+        The plan's outer choice with its costs.
     """
 
     plan: LayerwisePlan | None
@@ -167,7 +167,7 @@ class SearchResult:
 
     @property
     def gap(self) -> float:
-        """How much more the bound allows, relative."""
+        """Relative distance of the bound from the plan."""
         return 0.0 if self.plan is None else max(0.0, self.most_samples_a_s / self.samples_a_s - 1)
 
 
@@ -193,11 +193,11 @@ def search(
     time_limit : float, optional
         Seconds; the best plan so far is returned then, with what is proven.
     tell : callable, optional
-        Told of every better plan.
+        Called with every better plan.
     moved : callable, optional
-        Told the steps done, of two for each outer choice, and what is done next.
+        Called with the steps done, of two for each outer choice, and the next one.
     executor : concurrent.futures.Executor, optional
-        Processes that bound outer choices before their turn; the result is the same without them.
+        Processes that bound outer choices in advance; the result is the same without them.
     """
     run = _Search(job, provider, space, gap, time_limit, tell or _silent, moved or _silent, executor)
     try:
@@ -244,7 +244,7 @@ def _relax_well(problem: FixedProblem, cuts: tuple[Array, ...], deadline: float 
 
 
 class _Ahead:
-    """Relaxations begun in other processes before their turn, once one has taken long here."""
+    """Relaxations started in other processes in advance, once one has taken long here."""
 
     def __init__(self, executor: Executor | None, deadline: float | None) -> None:
         self.executor, self.deadline = executor, deadline
@@ -252,7 +252,7 @@ class _Ahead:
         self.long = False
 
     def begin(self, queue: Sequence[_Open], hopeless: float) -> None:
-        """Begin those whose turn comes next; `hopeless` is the bound from which on one is cut off."""
+        """Start the next ones; `hopeless` is the bound from which on a choice is cut off."""
         if self.executor is None or not self.long:
             return
         for each in queue:
@@ -324,7 +324,7 @@ class _Search:
             self._tell_plan(self.best.step_s, self.best.plan.global_batch)
 
     def bound(self) -> None:
-        """Bound every outer choice, or as many as leave time for a plan."""
+        """Bound every outer choice, or those that the time allows before a plan."""
         enough = None if self.deadline is None else self.began + BOUND_SHARE * (self.deadline - self.began)
         for number, outer in enumerate(self.space.choices(self.job)):
             if self.open and enough is not None and time.monotonic() > enough:
@@ -351,7 +351,7 @@ class _Search:
     def solve(self) -> None:
         """Solve the outer choices whose bounds are below the best plan, best bound first."""
         if self.open and self.best is None and self.open[0].problem.chunks >= MANY_CHUNKS:
-            # Bounding so many chunks well takes seconds each: a plan is there before.
+            # Bounding this number of chunks well takes seconds each: a plan is there before.
             first = self.open[0]
             found = first_plan(first.problem, first.outer)
             if found.plan is not None:
@@ -407,7 +407,7 @@ class _Search:
         self.moved(1, "")
 
     def result(self) -> SearchResult:
-        """What was found and what is proven."""
+        """The plan found and the bound proven."""
         waiting = [Tried(each.outer, each.bound * each.outer.global_batch, only=each.only) for each in self.open]
         tried = sorted([*self.closed, *waiting], key=lambda each: -each.most_samples_a_s)
         most = max((each.most_samples_a_s for each in tried), default=0.0) if self.all_bounded else np.inf
@@ -420,7 +420,7 @@ class _Search:
         )  # fmt: skip
 
     def _problems(self, outer: OuterChoice) -> list[tuple[LayerStrategy | None, FixedProblem]]:
-        """One outer choice priced, once for every strategy where all layers share one.
+        """One outer choice with its costs, once for every strategy where all layers share one.
 
         Empty where its ends have no cost, or no layer has one.
         """

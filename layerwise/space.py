@@ -11,7 +11,7 @@ from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy
 
 @dataclass(frozen=True)
 class SpaceLimits:
-    """What a search may not look at; by default everything that Galvatron's does.
+    """Limits of a search; by default it considers everything that Galvatron's does.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class SpaceLimits:
                         yield *shape, dp
 
     def layers(self, ranks: int) -> tuple[LayerStrategy, ...]:
-        """The strategies of a layer on a stage of so many ranks, sorted.
+        """The strategies of a layer on a stage of `ranks` ranks, sorted.
 
         A layer without data parallel ranks has no ZeRO in Galvatron's search (Hetu-Galvatron cea12ff
         galvatron/core/search_engine/search_engine.py:113-174).
@@ -89,7 +89,7 @@ class SpaceLimits:
         Raises
         ------
         InputError
-            When none is left.
+            When none remains.
         """
         found = set()
         for tp, sp, cp, dp in self._shapes(ranks):
@@ -130,5 +130,5 @@ def batch_sizes(least: int, most: int, step: int) -> tuple[int, ...]:
 
 
 def divisors(number: int) -> tuple[int, ...]:
-    """What divides a number, from 1 up."""
+    """Divisors of a number, from 1 up."""
     return tuple(n for n in range(1, number + 1) if number % n == 0)

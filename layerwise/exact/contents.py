@@ -1,8 +1,8 @@
-"""What a stage may hold: layers by chunk and choice, those that could be in a plan better than a given step.
+"""Columns of a stage: layers by chunk and choice that could be in a plan below a given step.
 
 Layers of a kind are alike, so a chunk is counted by choice. Contents are made choice after choice; of those with as
 many layers and the same layouts at both ends of every chunk, one that is no better in any time and any memory than
-another goes. So does one whose prices (`relaxation`) already take the bound above the step that is to be beaten.
+another is dropped. So is one whose dual values (`relaxation`) already take the bound above the step to beat.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class TooManyContents(Exception):
 
 @dataclass(frozen=True)
 class Contents:
-    """What one stage may hold.
+    """Columns of one stage.
 
     Parameters
     ----------
     counts : int16 [n, V, C]
         Layers by chunk and choice.
     arrival, departure : int16 [n, V]
-        Layout in which hidden states come to a chunk, and in which its last layer leaves them.
+        Layout in which hidden states come to a chunk, and the layout of its last layer's output.
     times : float64 [n, 2 V + 1]
         Forward, then backward of each chunk, then the stage's tail, s; embedding and head included.
     slack : float64 [n]
-        How far the content takes the bound up at least, s.
+        Least rise of the bound by the content, s.
     held : int64 [n, V, K]
         Layers by chunk and kind.
     """
@@ -75,7 +75,7 @@ class Contents:
 
 @compiled
 def undominated(keys, figures, order, starts):  # type: ignore[no-untyped-def]
-    """Which rows no other row of the same key equals or beats in every figure; `order` sorts by key, then by sum."""
+    """Rows that no other row of the same key equals or beats in every figure; `order` sorts by key, then by sum."""
     keep = np.ones(len(keys), dtype=np.bool_)
     width = figures.shape[1]
     kept = np.empty(len(keys), dtype=np.int64)
@@ -267,7 +267,7 @@ class StageListing:
         return Contents(labels.counts, labels.ends[:, :, 0], labels.ends[:, :, 1], times, labels.slack, held)
 
     def _within(self, room: Array, budget: float) -> _Labels | None:
-        """Contents within some room, all chunks."""
+        """Contents within some memory, all chunks."""
         V, P = self.V, len(room)
         labels = _Labels(
             np.zeros((1, V, self.C), np.int16), np.zeros((1, V, 2), np.int16), np.zeros(1, np.int64),

@@ -23,7 +23,7 @@ TOLERANCE_MIB = 1e-6
 
 @dataclass(frozen=True)
 class FixedProblem:
-    """Layers of K kinds to spread over S stages x V interleaves, each under one of C choices of its kind.
+    """Layers of K kinds to spread over S stages x V virtual stages, each under one of C choices of its kind.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class FixedProblem:
     memory : tuple of float64 [P, V, C], one a stage
         Memory of a layer in a chunk at each of the stage's worst moments, MiB.
     room : tuple of float64 [P], one a stage
-        What layers, their working memory included, may take at these moments, MiB.
+        Memory for layers, their working memory included, at these moments, MiB.
     end_forward, end_backward : float64 [V · S]
         Of embedding and head in every chunk, in model order, s.
     end_tail : float64 [S]
@@ -81,7 +81,7 @@ class FixedProblem:
         return np.stack(parts, axis=2)
 
     def fits(self, stage: int, counts: NDArray[np.int16]) -> bool:
-        """Whether a stage has room for its layers, counts [V, C], at every worst moment."""
+        """Return whether a stage's layers, counts [V, C], fit at every worst moment."""
         working = float(self.working[counts.any(axis=0)].max())
         held = np.tensordot(self.memory[stage], counts, axes=([1, 2], [0, 1]))
         return bool((held + working <= self.room[stage]).all())
@@ -179,7 +179,7 @@ def _memory(
     job: LayerwiseJob, outer: OuterChoice, provider: CostProvider, setting: Setting, schedule: Schedule,
     rows: Sequence[CostRow], held: Sequence[EndCost | None],
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:  # fmt: skip
-    """Memory of a layer, and the room for layers, at every stage's worst moments."""
+    """Memory of a layer, and the free memory for layers, at every stage's worst moments."""
     whole = np.ceil if job.whole_mib else np.asarray
     buffer = 0.0
     if outer.buffer_tp is not None and job.global_buffer:

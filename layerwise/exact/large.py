@@ -1,9 +1,9 @@
-"""Jobs whose stages may hold too much to be listed: columns priced one by one, a plan made better step by step.
+"""Jobs whose stages may hold too much to be listed: column generation, a plan improved step by step.
 
-Layers of every chunk are shared out first, evenly by work. Given them, the best content of a stage under prices of
-times is an integer knapsack of its own; the prices come from the relaxation and from the longest paths of the plan at
-hand. Layers move between stages while that helps. The bound is the relaxation's, and above it this: either all stages
-hold just their even share, or one holds a whole layer more.
+First layers are divided over chunks, evenly by work. Given them, the best content of a stage under dual values of
+times is an integer knapsack; the dual values come from the relaxation and from the longest paths of the current
+plan. Layers move between stages while that helps. The bound is the relaxation's, and above it this: either all stages
+hold just their even number, or one holds a whole layer more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from taylor.pipeline_solver.milp.linear_form import LinearForm, Row
 Counts = NDArray[np.int16]
 """Layers of one stage by chunk and choice [V, C]."""
 MOST_MOVES = 40
-"""Moves of a layer that are tried before new prices are made."""
+"""Moves of a layer that are tried before new dual values."""
 A_PRICING_S = 1.0
 """Seconds for one knapsack."""
 
@@ -68,7 +68,7 @@ class LargeSearch:
         self.best: Assembled | None = None
 
     def first(self) -> Assembled | None:
-        """A plan of even work, before anything is known of prices."""
+        """A plan of even work, before any dual values."""
         weights = np.zeros(self.graph.classes)
         weights[: 2 * self.problem.chunks] = float(self.problem.schedule.micro_batches)
         weights[2 * self.problem.chunks : 2 * self.problem.chunks + self.problem.stages] = 1.0
@@ -91,13 +91,13 @@ class LargeSearch:
         return layers
 
     def bound(self, relaxed: Relaxed) -> float:
-        """No plan is shorter, s: all stages hold their even share of layers, or one holds more."""
+        """No plan is shorter, s: all stages hold their even number of layers, or one holds more."""
         caps = self.even_layers().sum(axis=1)
         half = time.monotonic() + max(0.0, self.deadline - time.monotonic()) / 2
         return max(relaxed.bound, relax_above(self.problem, self.graph, caps, relaxed.cuts, half))
 
     def _work(self, stage: int, layers: int) -> float:
-        """About how long a micro-batch keeps a stage busy that holds so many layers, s: its best mix of two choices."""
+        """Estimated time of a micro-batch on a stage with `layers` layers, s: its best mix of two choices."""
         key = (stage, layers)
         if key in self.works:
             return self.works[key]
@@ -141,7 +141,7 @@ class LargeSearch:
         return np.array([counts.sum(axis=1) for counts in plan.counts], dtype=np.int64)
 
     def _taken(self, layers: NDArray[np.int64], weights: Array) -> Assembled | None:
-        """The plan of the best contents under some prices, kept where it is the best so far."""
+        """The plan of the best contents under some dual values, kept where it is the best so far."""
         self.number += 1
         parts = [self._content(s, layers, weights) for s in range(self.problem.stages)]
         if any(part is None for part in parts):
@@ -155,7 +155,7 @@ class LargeSearch:
         return plan
 
     def _exchange(self, weights: Array) -> None:
-        """Another content for one stage after the other, of equal layers under prices that lean to either end."""
+        """Another content for one stage after the other, of equal layers under dual values that lean to either end."""
         if self.best is None:
             return
         self.number += 1
@@ -211,7 +211,7 @@ class LargeSearch:
         return float(sum(path[k] * self.best.times[k] for k in self.graph.classes_of(stage)))
 
     def _content(self, stage: int, layers: NDArray[np.int64], weights: Array) -> Counts | None:
-        """The content of a stage that is cheapest under prices of times, a knapsack; None where none fits."""
+        """The cheapest content of a stage under dual values of times, a knapsack; None where none fits."""
         problem = self.problem
         V, K = problem.interleaves, len(problem.by_kind)
         flat = np.array([layers[s, v] for v, s in map(problem.schedule.chunk_at, range(problem.chunks))])

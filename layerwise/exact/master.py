@@ -19,12 +19,12 @@ from taylor.pipeline_solver.milp.milp import MilpStatus
 
 MOST_ROUNDS = 400
 ROUNDING = 1e-7
-"""Share of the step by which LPs may be wrong."""
+"""Fraction of the step by which LPs may be wrong."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What the master found.
+    """Result of the master.
 
     Parameters
     ----------

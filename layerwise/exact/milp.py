@@ -1,6 +1,6 @@
 """One outer choice as a MILP with the end of every task as a variable: a second opinion, and the model as a file.
 
-It shares only the prices with the exact search: no contents, no cuts, no bounds. Every layer walks one path through
+It shares only the costs with the exact search: no contents, no cuts, no bounds. Every layer takes one path through
 chunks and layouts; a task ends after the one before it on its stage, and after its input.
 """
 

@@ -1,4 +1,4 @@
-"""The problem with fractions of layers and free changes of layout: a bound, and prices that tell what can be good.
+"""The problem with fractions of layers and free changes of layout: a bound, and dual values that show good contents.
 
 Variables: layers of every choice in every chunk; times of chunks, tails; the step, above every path found so far. Each
 reduced cost says how far a layer of that choice in that chunk raises the bound.
@@ -29,7 +29,7 @@ TIGHT = 1e-9
 
 @dataclass(frozen=True)
 class Prices:
-    """What a stage's content costs beyond the bound.
+    """Reduced costs: the cost of a stage's content beyond the bound.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ class Prices:
 
 @dataclass(frozen=True)
 class Relaxed:
-    """The relaxation's optimum: bound s, prices, and the paths that make it, counts float64 [classes] each."""
+    """The relaxation's optimum: bound s, dual values, and the paths that make it, counts float64 [classes] each."""
 
     bound: float
     prices: Prices

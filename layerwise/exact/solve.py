@@ -1,8 +1,8 @@
 """The exact search: ever more contents listed, until the best plan among them is proven best of all.
 
-The relaxation bounds the step and prices contents. Contents within a budget of the bound are listed and the best
-selection of them found: a plan below bound plus budget is made of them alone, so that either the selection is proven or
-the bound rises by the budget, which then grows.
+The relaxation gives a bound of the step and reduced costs. Contents within a budget of the bound are listed and the
+best selection of them found: a plan below bound plus budget is made of them alone, so that either the selection is
+proven or the bound rises by the budget, which then grows.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from taylor.layerwise.job import OuterChoice
 from taylor.pipeline_solver.model.stopping import OutOfTime
 
 FIRST_BUDGET, GROWTH = 0.002, 3.0
-"""The first budget, as a share of the bound, and what it grows by."""
+"""The first budget, as a fraction of the bound, and its growth factor."""
 MANY_CHUNKS = 24
-"""From so many chunks on a plan is put together before contents are listed."""
+"""Number of chunks from which on a plan is built before contents are listed."""
 MOST_CONTENTS = 60_000
 """Contents of all stages that a master takes."""
 MANY_ROUNDS = 60
-"""LPs of the relaxation there: the tree bounds the step, prices are all that it is for."""
+"""LPs of the relaxation there: the tree bounds the step; the relaxation only gives dual values."""
 TREE_SHARE = 5e-4
 """By how much contents of a stage may differ to count as one in the tree."""
 COARSE = 1e-6
@@ -97,7 +97,7 @@ def solve_fixed(
     time_limit : float, optional
         Seconds; then the best plan so far is returned with its bound.
     tell : callable, optional
-        Told of every better plan: its step and the bound, s.
+        Called with every better plan's step and the bound, s.
     """
     began = time.monotonic()
     deadline = None if time_limit is None else began + time_limit
@@ -216,7 +216,7 @@ def _tree_bound(
 
 
 def _within(parts: list[Contents], budget: float) -> list[Contents]:
-    """Contents whose slack leaves room for the least of all other stages."""
+    """Contents whose slack and the least of all other stages are within the budget."""
     if not min(map(len, parts)):
         return parts
     least = np.array([part.slack.min() for part in parts])

@@ -1,8 +1,8 @@
-"""A tree over what every stage holds, where changes of layout cost nothing: it bounds jobs of many chunks.
+"""A tree over the contents of every stage, where changes of layout cost nothing: it bounds jobs of many chunks.
 
-Once layouts are left open, and contents that hardly differ count as one, a stage has a dozen contents rather than
+Once layouts are ignored, and contents that hardly differ count as one, a stage has a dozen contents rather than
 thousands. An LP mixes them, and mixes badly: half a stage of three layers and half of five is as busy as neither. So
-the tree begins where integers cannot follow: either every stage holds its even share of the layers, or one holds more.
+the tree begins where integers cannot follow: either every stage holds its even number of layers, or one holds more.
 Then it splits one stage's contents by their layers or their times.
 """
 
@@ -28,17 +28,17 @@ Mask = NDArray[np.bool_]
 MOST_COLUMNS = 2000
 """Contents of all stages: an LP over more takes too long."""
 MOST_NODES = 3000
-"""Nodes after which the tree is left, for it may have no end."""
+"""Nodes after which the tree is abandoned, for it may have no end."""
 FIRST_ROUNDS, NODE_ROUNDS, LAST_ROUNDS = 100, 6, 100
 """LPs of the root, of a node, and of a node that mixes nothing."""
 MANY_PATHS, KEPT_PATHS = 350, 150
-"""Paths in the LP, from which on it begins anew with those that bound the step of late."""
+"""Paths in the LP from which on it restarts with those that bound the step recently."""
 MANY_PRICES, KEPT_PRICES = 400, 300
-"""The same of the prices that were met."""
+"""The same of dual values."""
 TRIED = 4
-"""Splits tried with an LP of each side, of those that known prices praise, and as many that divide the mixture best."""
+"""Splits tried with an LP of each side: this number of the best by dual values, and of the best dividers of the mixture."""
 MIXED = 0.02
-"""Share of a side from which on a split divides a mixture."""
+"""Fraction of a side from which on a split divides a mixture."""
 EXACT = 2e-5
 """Relative distance of an LP's value and the step of its times, below which no further path is looked for."""
 LEAST_GAIN = 1e-3
@@ -47,14 +47,14 @@ LEAST_GAIN = 1e-3
 def free_contents(
     problem: FixedProblem, graph: LaggedGraph, ceiling: float, share: float, deadline: float
 ) -> tuple[FixedProblem, list[Contents]]:
-    """The problem without layouts and with the least of tails, and what every stage may hold in its plans below a step.
+    """The problem without layouts and with the least of tails, and every stage's contents in plans below a step.
 
-    Tails come once a step: told apart they make thousands of contents that differ in nothing else.
+    Tails come once a step: kept, they make thousands of contents that differ in nothing else.
 
     Parameters
     ----------
     share : float
-        By how much contents may differ to count as one, as for `coarsened`.
+        Difference up to which contents count as one, as for `coarsened`.
     deadline : float
         A moment of `time.monotonic`.
 
@@ -84,7 +84,7 @@ class StageTree:
     ----------
     parts : sequence of Contents, one a stage
     caps : int64 [S]
-        An even share of layers, which adds up to those of the model.
+        An even number of layers, which adds up to those of the model.
     ceiling : float
         Step to be proven, s.
     """
@@ -138,7 +138,7 @@ class StageTree:
         return numbers, low_sides, (self.stage[None, :] == numbers[:, None]) & ~low_sides
 
     def _model(self) -> HighsModel:
-        """The LP with the paths at hand: the step, then the share of every content."""
+        """The LP with the known paths: the step, then the fraction of every content."""
         count = len(self.stage)
         rows = [
             Row(f"stage_{s}", tuple(range(1 + a, 1 + b)), (1.0,) * (b - a), 1.0, 1.0)
@@ -168,7 +168,7 @@ class StageTree:
         deadline : float
             A moment of `time.monotonic`.
         raised : callable
-            Told of every better bound.
+            Called with every better bound.
         """
         if self.empty:
             return self.ceiling
@@ -220,7 +220,7 @@ class StageTree:
         return nodes
 
     def _bounded(self, mask: Mask, value: float, rounds: int) -> tuple[float, Array]:
-        """A node's bound, by known prices and so many LPs, and the LP's mixture; `mask` loses what is ruled out."""
+        """A node's bound, by dual values and `rounds` LPs, and the LP's mixture; `mask` loses excluded contents."""
         value = max(value, self._priced(mask))
         weights = np.zeros(len(self.stage))
         if value < self.ceiling:
@@ -231,7 +231,7 @@ class StageTree:
         return min(value, self.ceiling), weights
 
     def _priced(self, mask: Mask) -> float:
-        """The best bound of all prices, after the contents that they rule out are gone from `mask`."""
+        """The best bound of all dual values, after removing the contents that they exclude from `mask`."""
         while np.logical_or.reduceat(mask, self.starts[:-1]).all():
             if not len(self.values):
                 return 0.0
@@ -277,7 +277,7 @@ class StageTree:
         return value, weights
 
     def _keep_prices(self, value: float, reduced: Array) -> None:
-        """Under an LP's prices a plan takes its value and the reduced cost of every content at least."""
+        """Keep an LP's dual values: a plan takes at least its value plus the reduced cost of every content."""
         if len(self.values) >= MANY_PRICES:
             self.values, self.prices = self.values[-KEPT_PRICES:], self.prices[-KEPT_PRICES:]
         self.values = np.append(self.values, value)
@@ -316,7 +316,7 @@ class StageTree:
         return gains[0] * gains[1]
 
     def _estimates(self, mask: Mask, splits: NDArray[np.int64]) -> list[tuple[float, float]]:
-        """What known prices say of both sides of some splits."""
+        """Bounds of both sides of some splits by known dual values."""
         prices = np.where(mask, self.prices, np.inf)
         least = np.minimum.reduceat(prices, self.starts[:-1], axis=1)
         bounds = self.values + least.sum(axis=1)

@@ -89,7 +89,7 @@ class WholeLayers:
         deadline : float
             A moment of `time.monotonic`.
         told : callable
-            Told of every plan that is the best so far.
+            Called with every plan that is the best so far.
         """
         self.model.set_bounds(0, 0.0, ceiling)
         nodes = FIRST_NODES

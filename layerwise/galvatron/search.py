@@ -1,7 +1,7 @@
 """Galvatron's search as it is: an even division, a dynamic program a stage, its own formula of the step.
 
 Kept to compare with. What it finds is what Galvatron finds, plan by plan; only tasks whose bound under its formula is
-above the best plan are left out. Hetu-Galvatron cea12ff galvatron/core/search_engine/dynamic_programming.py,
+above the best plan are skipped. Hetu-Galvatron cea12ff galvatron/core/search_engine/dynamic_programming.py,
 paddle-galvatron b0bdd07 paddlenlp/experimental/galvatron/search_engine/dynamic_programming.py.
 """
 
@@ -60,7 +60,7 @@ class GalvatronSearch:
     provider : CostProvider
         Galvatron's own costs: `HetuCosts` or `PaddleCosts`.
     layout_ms_a_mib : callable of int to float
-        Price of an all-reduce among so many ranks, for changes of layout.
+        Cost of an all-reduce among n ranks, for changes of layout.
     one_for_all : bool
         Every layer has the same strategy (``fine_grained_mode`` 0), which embedding and head share.
     paddle : bool
@@ -113,7 +113,7 @@ class GalvatronSearch:
 
 
 class _Run:
-    """One task, priced."""
+    """One task with its costs."""
 
     def __init__(self, search: GalvatronSearch, task: Task) -> None:
         self.search, self.task = search, task
@@ -192,7 +192,7 @@ class _Run:
     def _programs(
         self, programs: dict[tuple[object, ...], StageProgram]
     ) -> Iterable[tuple[list[int], EndStrategy, EndCosts]]:
-        """What its dynamic program gives for every strategy of the ends."""
+        """Result of its dynamic program for every strategy of embedding and head."""
         inside = np.array([row.micro_batch_s + row.tail_s for row in self.rows])
         between = self._between()
         for strategy, costs in self.ends:
@@ -245,7 +245,7 @@ class _Run:
 
 
 def _bias(former: LayerStrategy, latter: LayerStrategy) -> float:
-    """What it adds so that equal plans come sorted: recompute first, then ZeRO-3 (dynamic_programming.py:492-519)."""
+    """Tie-breaking cost of equal plans: recompute first, then ZeRO-3 (dynamic_programming.py:492-519)."""
     if (former.ways, former.dp, former.cp) != (latter.ways, latter.dp, latter.cp):
         return 0.0
     if former.sp != latter.sp:
@@ -272,7 +272,7 @@ def _hull(memory: NDArray[np.int64], times: NDArray[np.float64], room: float) ->
 
 
 def layout_prices(bandwidths: Sequence[tuple[int, float]]) -> dict[int, float]:
-    """Prices of all-reduces, ms a MiB, by ranks, from their bandwidths, MiB a ms; one rank's is free.
+    """Costs of all-reduces, ms a MiB, by ranks, from their bandwidths, MiB a ms; one rank's is free.
 
     Raises
     ------

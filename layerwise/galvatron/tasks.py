@@ -1,4 +1,4 @@
-"""What Galvatron's search goes through: every batch, micro-batches, stages and limits of its inner program.
+"""Tasks of Galvatron's search: every batch, micro-batches, stages and limits of its inner program.
 
 Hetu: Hetu-Galvatron cea12ff galvatron/core/search_engine/search_engine.py:513-700. Paddle: paddle-galvatron b0bdd07
 paddlenlp/experimental/galvatron/search_engine/search_engine.py (`layerwise_parallelism_optimization`).
@@ -13,7 +13,7 @@ from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy
 from taylor.layerwise.space import SpaceLimits, divisors
 
 BOTH, TENSOR, ULYSSES = "both", "tensor", "ulysses"
-"""Which ways of splitting a layer a task looks at."""
+"""Ways of splitting a layer that a task considers."""
 
 
 @dataclass(frozen=True)
