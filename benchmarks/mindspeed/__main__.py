@@ -33,6 +33,7 @@ RANDOM, SEED = 3_000, 20_260_728
 
 
 def main() -> None:
+    """Compare the table with the programs' own classes, and sweep their published scripts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name in ("megatron", "mindspeed", "mindspeed_llm"):
         parser.add_argument(f"--{name}", type=Path, required=True)

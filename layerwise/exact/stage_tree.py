@@ -36,7 +36,7 @@ MANY_PATHS, KEPT_PATHS = 350, 150
 MANY_PRICES, KEPT_PRICES = 400, 300
 """The same of dual values."""
 TRIED = 4
-"""Splits tried with an LP of each side: this number of the best by dual values, and of the best dividers of the mixture."""
+"""Splits tried with an LP of each side: the best by dual values, and as many best dividers of the mixture."""
 MIXED = 0.02
 """Fraction of a side from which on a split divides a mixture."""
 EXACT = 2e-5

@@ -37,7 +37,7 @@ _OF_TENSOR = [
     StartRule(
         "tp-2d-without-sequence-parallel",
         "--tp-2d does not go with --sequence-parallel where tp > 1",
-        lambda t, f, c: f.on(_2D) & t.sp & (t.tp > 1),
+        lambda t, f, c: f.on(_2D) & f.on("sequence-parallel") & (t.tp > 1),
         "sequence-parallel",
         f"{_2D_CODE}:29 ({SINCE})",
         "leave out --sequence-parallel",

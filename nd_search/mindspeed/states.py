@@ -239,7 +239,7 @@ _OF_ATTENTION = [
         "--use-flash-attn has --sparse-mode 0 or 2",
         lambda t, f, c: f.on("use-flash-attn") & (f.number("sparse-mode") not in (0, 2)),
         "sparse-mode",
-        f"{CORE}transformer/flash_attention/fusion_attention_v1_feature.py:55 (1.0.0 to master)",
+        f"{CORE}transformer/flash_attention/fusion_attention_v1_feature.py:55 (1.0.0 to master, LLM from 2.2.0)",
         "write --sparse-mode 0 or 2",
     ),
     StartRule(

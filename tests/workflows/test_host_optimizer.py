@@ -66,7 +66,7 @@ def with_flags(folder, words):
         ("--optimizer-cpu-offload", "does not start without --use-precision-aware-optimizer"),
         ("--optimizer-cpu-offload --use-precision-aware-optimizer --fp8-format e4m3 --fp8-recipe mxfp8 "
          "--fp8-param-gather", "recipe other than delayed"),
-        ("--swap-optimizer --reuse-fp32-param", "does not start with --reuse-fp32-param"),
+        ("--swap-optimizer --reuse-fp32-param", "--swap-optimizer does not go with --reuse-fp32-param"),
     ],
 )  # fmt: skip
 def test_a_job_that_would_not_start_with_its_optimizer_on_the_host_is_refused(tmp_path, words, said):
