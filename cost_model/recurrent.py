@@ -15,6 +15,7 @@ import numpy as np
 from taylor.cost_model.products import Product
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.torch_scan import torch_scan_bytes, torch_scan_room_bytes
 from taylor.register.layers import GATED_DELTA, KIMI_DELTA, LinearAttentionSpec, MambaSpec
 
 _FP32 = 4
@@ -110,6 +111,8 @@ def _mamba_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules) -> An
         small = mamba.dt_rank + 4 * mamba.state
         chunks = np.ceil(rules.seq_length / SELECTIVE_CHUNK) / rules.seq_length
         return b * (3 * inner + small) + _FP32 * 2 * mamba.state * inner * chunks
+    if rules.torch_scan is not None:
+        return torch_scan_bytes(mamba, degrees, rules, rules.torch_scan)
     kept = b * (_mamba_columns(mamba) / degrees.tp + inner) + rules.saved_input_bytes * inner
     return kept + (b * inner + _FP32 * mamba.n_groups / degrees.tp if mamba.gate_norm else 0)
 
@@ -207,6 +210,8 @@ def _mamba_room_bytes(mamba: MambaSpec, hidden: int, ways: Any, degrees: Degrees
         small = mamba.dt_rank + 2 * mamba.state
         gathered = np.where(np.greater(ways, 1), hidden, 0)
         return b * (8 * inner + small + gathered) + _FP32 * 2 * mamba.state
+    if rules.torch_scan is not None:
+        return torch_scan_room_bytes(mamba, degrees, rules, rules.torch_scan)
     heads, groups = mamba.n_heads / degrees.tp, mamba.n_groups / degrees.tp
     products = _FP32 * groups * MAMBA_CHUNK
     # Gradient of the result, of the projection and of what is convolved, which is rebuilt; time steps.

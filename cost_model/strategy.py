@@ -232,6 +232,10 @@ class TrainingRules:
         A sample is a pair of answers, which train together, beside a frozen reference model that runs forward alone:
         DPO (MindSpeed-LLM c77308a1 mindspeed_llm/tasks/posttrain/dpo/dpo_model.py:55-110; dpo_trainer.py:363-370,
         ``wrap_with_ddp=False``: no gradients and no optimizer states).
+    torch_scan : int or None
+        Mamba-2's scan runs as single operations of torch, by chunks of so many tokens (MindSpeed-LLM c77308a1
+        mindspeed_llm/core/ssm/mamba_mixer.py:38 in place of Megatron's forward; ``--mamba-chunk-size``). None: the
+        fused kernel of mamba_ssm.
     """
 
     framework: Framework = DEFAULT_FRAMEWORK
@@ -293,6 +297,7 @@ class TrainingRules:
     recompute_group: int = 1
     tensor_grid: tuple[int, int] | None = None
     pairs: bool = False
+    torch_scan: int | None = None
 
     @property
     def adds_in_products(self) -> bool:

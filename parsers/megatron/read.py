@@ -289,6 +289,7 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         graphed=_graphed(flags),
         tensor_grid=read_tensor_grid(flags),
         pairs=flags.text("stage", default="sft") == "dpo",
+        torch_scan=flags.integer("mamba-chunk-size", default=256, high=MAX_SIZE) if is_mindspeed(flags) else None,
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
 

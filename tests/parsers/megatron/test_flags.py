@@ -397,6 +397,7 @@ READ_BESIDE: dict[str, dict[str, Setting]] = {
     "enable-gpt-oss": {"position-embedding-type": False},
     **dict.fromkeys(("tp-x", "tp-y"), _flags_of("--tp-2d")),
     "mamba-expand": {"mamba-num-heads": False},
+    "mamba-chunk-size": {"reuse-fp32-param": True},
     "moe-enable-deepep": {"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "ncclep"},
 }
 """What stands beside a flag, or is missing beside it, where its effect shows."""
