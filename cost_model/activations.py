@@ -31,6 +31,7 @@ from taylor.cost_model.recurrent import entering_bytes, recurrent_bytes
 from taylor.cost_model.saved_operators import saved_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.torch_indexer import indexer_bytes
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.frameworks import (
     ATTENTION_CORE,
@@ -217,7 +218,7 @@ def _attention(
         result = result + _latent_projections(mla, heads, degrees, rules)
     else:
         result = result + _projections(model, attention, heads, degrees, rules)
-    result = result + _low_ranks(attention, degrees, rules)
+    result = result + _low_ranks(attention, degrees, rules) + indexer_bytes(attention, degrees, rules)
     if attention.gate:
         # The gate, and the context behind it, which the output projection saves.
         result = result + rules.compute_bytes * attention.gate / degrees.tp

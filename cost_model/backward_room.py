@@ -20,6 +20,7 @@ from taylor.cost_model.parameters import expert_outer
 from taylor.cost_model.recurrent import recurrent_room_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.torch_indexer import indexer_room_bytes
 from taylor.pipeline.plan import FULL, NONE
 from taylor.register.layers import LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec, MoeSpec
 from taylor.register.model import ModelSpec
@@ -84,6 +85,10 @@ def _gradient_room_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, r
         room = np.maximum(room, _mlp_room_bytes(model, layer.mlp, degrees, rules))
     if not layer.has_block:
         room = np.maximum(room, _mixer_room_bytes(model, layer, degrees, rules))
+    if layer.attention is not None and rules.torch_indexer is not None:
+        # In the forward, before MLP and experts keep anything.
+        indexer = micro_batch_tokens(degrees, rules) * indexer_room_bytes(layer.attention, degrees, rules)
+        room = np.maximum(room, indexer - block_bytes(model, layer, degrees, rules))
     return room
 
 

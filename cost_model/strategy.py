@@ -236,6 +236,9 @@ class TrainingRules:
         Mamba-2's scan runs as single operations of torch, by chunks of so many tokens (MindSpeed-LLM c77308a1
         mindspeed_llm/core/ssm/mamba_mixer.py:38 in place of Megatron's forward; ``--mamba-chunk-size``). None: the
         fused kernel of mamba_ssm.
+    torch_indexer : (int, int) or None
+        Heads of latent attention's indexer and their size, where single operations of torch score every pair of tokens
+        (`cost_model.torch_indexer`; MindSpeed-LLM's ``--enable-dsa-indexer``). None: no indexer, or a fused kernel.
     """
 
     framework: Framework = DEFAULT_FRAMEWORK
@@ -298,6 +301,7 @@ class TrainingRules:
     tensor_grid: tuple[int, int] | None = None
     pairs: bool = False
     torch_scan: int | None = None
+    torch_indexer: tuple[int, int] | None = None
 
     @property
     def adds_in_products(self) -> bool:

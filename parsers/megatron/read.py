@@ -290,8 +290,24 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         tensor_grid=read_tensor_grid(flags),
         pairs=flags.text("stage", default="sft") == "dpo",
         torch_scan=flags.integer("mamba-chunk-size", default=256, high=MAX_SIZE) if is_mindspeed(flags) else None,
+        torch_indexer=_torch_indexer(flags),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
+
+
+def _torch_indexer(flags: Flags) -> tuple[int, int] | None:
+    """`TrainingRules.torch_indexer`.
+
+    Source: MindSpeed-LLM c77308a1 mindspeed_llm/features_manager/transformer/multi_latent_attention/
+    dsa_indexer_feature.py:12-36, 101-105: either flag of a fused kernel turns both on. DeepSeek-V4 (``--kv-compress``)
+    scores compressed keys, which is not counted.
+    """
+    fused = flags.has("use-fused-lightning-indexer", "use-fused-lightning-indexer-loss", "kv-compress")
+    if not flags.has("enable-dsa-indexer") or fused:
+        return None
+    heads: int = flags.integer("index-n-heads", default=64, high=MAX_SIZE)
+    width: int = flags.integer("index-head-dim", default=128, high=MAX_SIZE)
+    return heads, width
 
 
 def _rotates_apart(flags: Flags) -> bool:
