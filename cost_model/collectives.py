@@ -53,6 +53,18 @@ def gather_ms(volume_bytes: Any, group: Any, stride: Any, device: DeviceSpec, sh
     return moved / (ring_bandwidth(group, stride, device) * share * 1e6) + steps * device.link_latency_us * 1e-3
 
 
+def hops_ms(block_bytes: Any, group: Any, stride: Any, device: DeviceSpec, share: float) -> Any:
+    """Time in which blocks of all ranks go from neighbour to neighbour round a ring, ms.
+
+    Unlike an all-gather a hop sends to one rank alone, in a full mesh over the one link to it.
+    """
+    in_node = np.less_equal(group * stride, device.devices_per_node)
+    one_link = in_node_bandwidth(np.minimum(group, 2), device) * share * 1e6
+    whole = block_bytes * group
+    alone = block_bytes * (group - 1) / one_link + np.maximum(group - 1, 0) * device.link_latency_us * 1e-3
+    return np.where(in_node & device.full_mesh, alone, gather_ms(whole, group, stride, device, share))
+
+
 class Copies(NamedTuple):
     """Distribution of one row's copies over the ranks of an all-to-all.
 

@@ -135,6 +135,9 @@ class TrainingRules:
     ulysses_degree : int or None
         Context ranks among which attention heads are exchanged (Ulysses): 1 = none, keys and values go
         around a ring; None = all of them; between = both ways at once.
+    context_window : int
+        Neighbouring ranks of a ring that form an inner one; keys and values of other windows go round an outer ring
+        meanwhile (MindSpeed's ``--cp-window-size``, double ring attention). 1: one ring.
     context_levels : int or None
         The only CP with which the job starts: the product of the sizes of its nested context groups
         (``--hierarchical-context-parallel-sizes``); None where it has none.
@@ -264,6 +267,7 @@ class TrainingRules:
     ep_holds_cp: bool = False
     overlap_p2p: bool = True
     ulysses_degree: int | None = 1
+    context_window: int = 1
     context_levels: int | None = None
     repeats_kv_heads: bool = False
     selective: tuple[str, ...] | None = None

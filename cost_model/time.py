@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, sequence_split
-from taylor.cost_model.collectives import all_to_all_ms, gather_ms, send_ms
+from taylor.cost_model.collectives import all_to_all_ms, gather_ms, hops_ms, send_ms
 from taylor.cost_model.determinism import attention_backward_ms
 from taylor.cost_model.expert_exchange import (
     alone_exchange_ms,
@@ -323,6 +323,22 @@ def _tensor_ms(
     return 2 * blocks * gather_ms(boundary, degrees.tp, 1, device, speed.network)
 
 
+def _ring_ms(whole: Any, ways: Any, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed) -> Any:
+    """Keys and values of all ranks, so many bytes, round the ring of those that `ways` leave, ms.
+
+    With windows (`TrainingRules.context_window`) they go round every window's inner ring, which neighbours form, while
+    the next window's come over the outer one (MindSpeed 028de58c mindspeed/core/context_parallel/ring_context_parallel/
+    ring_context_parallel.py:995-1028, mindspeed/core/parallel_state.py:631-648): the longer of both is what is seen.
+    """
+    ranks, stride = degrees.cp / ways, degrees.tp * ways
+    window = np.minimum(rules.context_window, ranks)
+    windows = ranks / window
+    block = whole / ranks
+    inner = windows * hops_ms(block, window, stride, device, speed.network)
+    outer = hops_ms(block, windows, stride * window, device, speed.network)
+    return np.maximum(inner, outer)
+
+
 def _context_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
 ) -> tuple[Any, Any]:
@@ -344,7 +360,7 @@ def _context_ms(
         if attention is not None:
             width = _context_width(attention, degrees.tp * ways)
             whole = tokens * degrees.cp * width * rules.compute_bytes
-            ring = ring + gather_ms(whole, degrees.cp / ways, degrees.tp * ways, device, speed.network)
+            ring = ring + _ring_ms(whole, ways, degrees, rules, device, speed)
             queries = attention.n_heads * (attention.qk_width + attention.v_width) / degrees.tp
             volume = tokens * (queries + ways * width) * rules.compute_bytes
             apart = all_to_all_ms(volume, ways, degrees.tp, device, speed.network) + speed.bytes(2 * 2 * volume)

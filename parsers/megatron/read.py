@@ -260,6 +260,7 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         expert_ways=_expert_ways(flags),
         overlap_p2p=not flags.has("no-overlap-p2p-communication"),
         ulysses_degree=_ulysses_degree(flags),
+        context_window=flags.integer("cp-window-size", default=1, high=MAX_SIZE),
         context_levels=_context_levels(flags),
         # MindSpeed-LLM 1.0.0 mindspeed_llm/training/arguments.py:155 (``store_true`` with default True, to master
         # c77308a1 features_manager/context_parallel/ulysses_context_parallel.py:16): it repeats them without the flag.
