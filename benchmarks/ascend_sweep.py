@@ -37,7 +37,7 @@ from taylor.workflows.statement.devices import choose_device
 READ_SUFFIXES = (".sh", ".yaml", ".yml")
 KEPT_SUFFIXES = (*READ_SUFFIXES, ".json")
 GENERATIONS = {"A2": "ascend-910b", "A3": "ascend-a3", "A5": "ascend-950dt"}
-"""What names of files call the generations of devices; checked by a pattern of its own."""
+"""Names of device generations in file names; checked by a pattern of its own."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Row:
 
     @property
     def explained(self) -> str:
-        """Why it may fit where the figure says that it does not; empty where nothing says so."""
+        """Reason why it may fit where the figure says that it does not; empty without one."""
         if self.misfit:
             return f"it does not start: {self.misfit}"
         if self.size:

@@ -97,7 +97,7 @@ def _by_place(problem: PipelineProblem) -> list[PipelineProblem]:
 
 
 def random_problem(rng: np.random.Generator, most_kinds: int = 3) -> PipelineProblem:
-    """A small instance: up to 4 stages, 3 interleaves, 10 layers, 3 recompute modes, several kinds, lags, tails."""
+    """A small instance: up to 4 stages, 3 virtual stages, 10 layers, 3 recompute modes, several kinds, lags, tails."""
     stages = int(rng.integers(1, 5))
     name = str(rng.choice(["gpipe", "1f1b", "interleaved", "megatron-interleaved", "seqpipe", "zbv"]))
     interleaves = {"gpipe": 1, "1f1b": 1, "zbv": 2}.get(name, int(rng.integers(1, 4)))
@@ -224,9 +224,9 @@ def with_entries(problem: PipelineProblem, rng: np.random.Generator) -> Pipeline
 
 
 def with_choices(problem: PipelineProblem, rng: np.random.Generator, most_choices: int = 5) -> PipelineProblem:
-    """The problem with choices beside its recompute modes, so many in all at most; two of three with a host limit.
+    """The problem with choices added, at most `most_choices` with recompute modes; two of three with a host limit.
 
-    Some cost time and save little, so that what dominates them must be told.
+    Some cost time and save little, so that the solver must find what dominates them.
     """
     names = tuple(
         f"choice{index}" for index in range(int(rng.integers(1, most_choices + 1 - len(problem.recompute_ratio))))
@@ -270,7 +270,7 @@ def under_one_choice(problem: PipelineProblem, rng: np.random.Generator) -> Pipe
 
 
 def random_plan(problem: PipelineProblem, rng: np.random.Generator, attempts: int = 20) -> PipelinePlan | None:
-    """Any plan that keeps the problem's rules and fits its memory; None where so many attempts find none."""
+    """Any plan that keeps the problem's rules and fits its memory; None where `attempts` attempts find none."""
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     modes = [*(mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio), *problem.choices]
     several = _by_place(problem)
@@ -365,7 +365,7 @@ def _stage_choices(
 
 
 def _counts(total: int, modes: int) -> Iterator[Choice]:
-    """All counts of so many modes that are `total` together at most."""
+    """All counts of n modes that are `total` together at most."""
     if not modes:
         yield ()
         return
@@ -506,7 +506,7 @@ def _alone(
     choice: tuple[Choice, ...],
     direction: int,
 ) -> float:
-    """What a task (interleave, stage, interleave beside it) exposes for layers without one beside them."""
+    """Exposed time of a task (virtual stage, stage, virtual stage beside it) for layers without one beside them."""
     v, s, other = task
     if problem.pairing is None or direction == WEIGHT_GRADIENT:
         return 0.0
@@ -591,7 +591,7 @@ def _as_plan(
 
 
 def faults(problem: PipelineProblem, truth: BruteForce, solver: str, *, mps: bool = False) -> list[str]:
-    """Where a solver's answer, its plan, or its model file under CBC departs from the optimum."""
+    """Deviations of a solver's answer, its plan, or its model file under CBC from the optimum."""
     from taylor.pipeline_solver.check.checker import check
     from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL
     from taylor.pipeline_solver.solving.solve import solve

@@ -1,11 +1,11 @@
-"""What a calibration is worth: fitted on half of every set of measured runs, judged on the other half.
+"""The gain of a calibration: fitted on half of every set of measured runs, judged on the other half.
 
     python -m benchmarks.calibrated_halves [FOLDER] [--sets NAME,...] [--rows] [--single]
 
-FOLDER (``../shared/data/measured_runs``) is as in `benchmarks.measured_runs`. Rows of a set go to the halves in turn,
-in the order of the table, and each half is judged by the fit to the other; no row of the judged half is used.
-``--single`` fits every run by itself and judges it on all others of its set: how often that is
-nearer than the register.
+FOLDER (``../shared/data/measured_runs``) is as in `benchmarks.measured_runs`. Rows of a set go to the halves
+alternately, in the order of the table, and each half is judged by the fit to the other; no row of the judged half is
+used. ``--single`` fits every run by itself and judges it on all others of its set: how often that is nearer than the
+register.
 """
 
 from __future__ import annotations

@@ -82,13 +82,13 @@ class CardRun:
 
 
 def read_runs() -> tuple[dict[str, str], list[CardRun]]:
-    """What the runs were measured on, and the runs."""
+    """Software and device of the runs, and the runs."""
     data = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     return data["measured_on"], [CardRun(**row) for row in data["runs"]]
 
 
 def told(run: CardRun, folder: Path) -> tuple[TrainingConfig, float]:
-    """The job as it is read, and the peak that closed forms tell of the stage, MiB, context left out."""
+    """The job as it is read, and the stage's peak by the analytical model, MiB, without the context."""
     path = folder / f"{run.name}.toml"
     path.write_text(run.toml(), encoding="utf-8")
     config = read_config(path)
@@ -110,7 +110,7 @@ def _workspaces(config: TrainingConfig) -> float:
 
 
 def compared(runs: list[CardRun]) -> Iterator[tuple[CardRun, float, float]]:
-    """Every measured run with the errors of closed form and dry-run, as shares of what was measured."""
+    """Every measured run with the relative errors of analytical model and dry-run."""
     with tempfile.TemporaryDirectory() as folder:
         for run in runs:
             if run.active_mib is not None:
@@ -147,7 +147,7 @@ def measure(run: CardRun, checkout: Path) -> CardRun:
 
 
 def write_runs(measured_on: Mapping[str, str], runs: list[CardRun]) -> None:
-    """Write the file anew."""
+    """Write the file again."""
     rows = [{name: value for name, value in vars(run).items() if value is not None and value != 0} for run in runs]
     head = "# Jobs of benchmarks/card_runs.py with what was measured; MiB and ms.\n"
     text = yaml.safe_dump({"measured_on": dict(measured_on), "runs": rows}, sort_keys=False, width=120)

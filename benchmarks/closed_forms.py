@@ -1,4 +1,4 @@
-"""How fast closed forms and explanations are: tables of strategies at once against one by one, and why nothing fits.
+"""Speed of the analytical model and of explanations: tables of strategies against single ones, and why nothing fits.
 
 Run from the repository's root: ``python -m benchmarks.closed_forms``. Memory and step time of 100,000
 strategies are timed beside the same call on single rows in the same run; explaining an infeasible pipeline is

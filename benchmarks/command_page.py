@@ -20,7 +20,7 @@ SCRIPTS = {"solve": "pipeline_parallel.py", "search": "parallel_tool.py", "rank"
 """The script of the checkout that takes the same flags as a subcommand."""
 
 GENERAL = "general"
-"""The group of flags that every command has, told once."""
+"""The group of flags that every command has, printed once."""
 
 _INTRO = """# Every flag of every command
 

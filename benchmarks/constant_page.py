@@ -3,7 +3,7 @@
 Run from the repository's root: ``python -m benchmarks.constant_page``.
 
 A constant of a module of `cost_model` stands in the table with what is written behind it; one without is an error. What
-was fitted has the rows and the error of its fit, computed anew from the published tables.
+was fitted has the rows and the error of its fit, computed again from the published tables.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SHARES = {
     "tensor_shown_backward": "one of two transfers runs beside a weight's gradient (Korthikanti et al. 2022 §4.2.2)",
     **dict.fromkeys(("data_shown", "data_shown_in_pipeline"), "`overlap.SLOWED_BESIDE`"),
 }
-"""Where every entry of `ASSUMED_EFFICIENCY` comes from."""
+"""Source of every entry of `ASSUMED_EFFICIENCY`."""
 
 
 def constants() -> Iterator[tuple[str, str, str, str]]:
@@ -65,7 +65,7 @@ def constants() -> Iterator[tuple[str, str, str, str]]:
 
 
 def _numbers(value: ast.expr) -> bool:
-    """Whether a value holds a number other than 0."""
+    """Return whether a value holds a number other than 0."""
     found = (each.value for each in ast.walk(value) if isinstance(each, ast.Constant))
     return any(isinstance(each, int | float) and not isinstance(each, bool) and each for each in found)
 
@@ -124,7 +124,7 @@ def section() -> str:
 
 
 def page(text: str) -> str:
-    """The page with the tables anew."""
+    """The page with new tables."""
     head, tail = text.split(BEGIN)[0], text.split(END)[1]
     return head + section() + tail
 

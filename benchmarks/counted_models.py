@@ -37,7 +37,7 @@ IN_LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one model came out.
+    """Outcome of one model.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ SIZES: dict[str, Callable[[random.Random], Any]] = {
     "block_ffn_dim_multiplier": _one(0.5, 1.0, 1.3),
     "full_attn_idxs": _one(None, [0], [0, 1]),
 }
-"""What a field may be, by its name; fields that only fit together are drawn in `_fitting`."""
+"""Possible values of a field, by its name; fields that only fit together are drawn in `_fitting`."""
 NOT_COMPARED = ("longcat_flash",)
 """Types of which transformers 5.23.0 builds what no checkpoint has: input matrices of the experts that hold nothing."""
 WITHIN = ("qwen3_vl_text", "qwen3_vl_moe_text")
@@ -184,7 +184,7 @@ LISTS_OF = {
     "minimax": "linear", "granitemoehybrid": "mamba", "llama4_text": "chunked", "deepseek_v4": "v4",
     "minimax_m3_vl_text": "m3", "lfm2": "conv", "lfm2_moe": "conv",
 }  # fmt: skip
-"""Which names a type's ``layer_types`` can hold; windows and full attention where it is not named here."""
+"""Names that a type's ``layer_types`` can hold; windows and full attention where it is not named here."""
 FIXED: dict[str, dict[str, Any]] = {
     "gemma4_text": {"use_bidirectional_attention": None},
     "opt": {"layer_norm_elementwise_affine": True, "_remove_final_layer_norm": False, "do_layer_norm_before": True},
@@ -230,7 +230,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def campaign(model_type: str, config_class: Any, models: int, seed: int) -> Iterable[Outcome]:
-    """So many random models of a type, each counted by both."""
+    """Random models of a type, each counted by both."""
     for number in range(models):
         rng = random.Random(f"{model_type} {seed} {number}")
         known = model_types()[model_type]
@@ -267,7 +267,7 @@ def compare(model_type: str, config_class: Any, data: dict[str, Any]) -> Outcome
 
 
 def _kinds(config: Any, model: ModelSpec) -> Outcome:
-    """Whether every layer mixes its tokens as ``layer_types`` says, once transformers has filled it in."""
+    """Return whether every layer mixes its tokens as ``layer_types`` says, once transformers has filled it in."""
     wanted = getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or []
     for at, (said, name) in enumerate(zip(wanted, kinds_in_order(model.pattern), strict=False)):
         layer = model.layer(name)

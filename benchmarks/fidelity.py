@@ -216,7 +216,7 @@ def step_rows() -> list[Row]:
 
 
 def _doubt(case: Case, device: DeviceSpec) -> str:
-    """What speaks against a published figure itself: the speed it implies, without recompute."""
+    """Evidence against a published figure itself: the speed it implies, without recompute."""
     tokens = case.strategy.global_batch * case.rules.seq_length
     flops = model_flops(case.model, case.rules.seq_length, causal=case.rules.flash_attention)
     speed = flops * tokens / case.strategy.world_size / case.step_ms / 1e9
@@ -257,7 +257,7 @@ PEERS = {"calculon": peers.CALCULON, "llm_analysis": peers.LLM_ANALYSIS}
 
 
 def show_measured(folder: Path, copies: Mapping[str, Path | None], source_flags: bool) -> None:
-    """Print how near measured runs are told, by this project and by others."""
+    """Print the errors of measured runs' predictions, by this project and by others."""
     runs, refused = measured_runs(folder, source_flags=source_flags)
     show(runs, refused, rows=False)
 

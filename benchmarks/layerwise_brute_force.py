@@ -133,7 +133,7 @@ def drawn_costs(rng: np.random.Generator, choices: int, free: bool, working: boo
 
 
 def random_case(seed: int) -> Case:
-    """At most 7 layers of one kind or two, 3 stages, 2 interleaves, 5 choices, 2 layouts; memory tight or not."""
+    """At most 7 layers of one kind or two, 3 stages, 2 virtual stages, 5 choices, 2 layouts; memory tight or not."""
     rng = np.random.default_rng(seed)
     stages = int(rng.integers(1, 4))
     interleaves = int(rng.integers(1, 3)) if stages > 1 else 1
@@ -178,7 +178,7 @@ def every_plan(begin, end_layout, contents, memory, departure, handover, places,
     Parameters
     ----------
     begin : int64 [K, Y + 1]
-        Where the contents of a chunk begin that a layout arrives at; those of layout y end where those of y + 1 begin.
+        First content of a chunk for each layout on arrival; those of layout y end where those of y + 1 begin.
     contents : float64 [n, 4]
         Forward, backward, tail (s) and working memory (MiB) of each content.
     memory : float64 [n, A]
@@ -186,9 +186,9 @@ def every_plan(begin, end_layout, contents, memory, departure, handover, places,
     departure : int64 [n]
         The layout that it leaves.
     places : int64 [K, 2]
-        Interleave and stage of each chunk.
+        Virtual stage and stage of each chunk.
     alive, room : int64 [S, P, V], float64 [S, P]
-        What is alive together on a stage, and the room for layers then, MiB.
+        Micro-batches alive together on a stage, and the free memory for layers then, MiB.
     graph : tuple
         What `sweep` takes.
     times : float64 [classes]
@@ -335,7 +335,7 @@ class BruteForce:
 
 
 def compare(seed: int) -> tuple[str, float]:
-    """What is wrong with one case's solution, empty where nothing is; and the seconds of the brute force."""
+    """Faults of one case's solution, empty where there are none; and the seconds of the brute force."""
     case = random_case(seed)
     found = case.solve()
     began = time.monotonic()
@@ -352,7 +352,7 @@ def compare(seed: int) -> tuple[str, float]:
 
 
 def compare_milp(seed: int) -> str:
-    """What is wrong with one case's solution by the MILP; HiGHS' tolerance allows 1e-7."""
+    """Faults of one case's solution by the MILP; HiGHS' tolerance allows 1e-7."""
     case = random_case(seed)
     problem = case.problem()
     found, outcome = case.solve(), milp_solution(problem)

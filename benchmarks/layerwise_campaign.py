@@ -1,4 +1,4 @@
-"""The layer-wise search by the thousand: against brute force, under its checker, against Galvatron's own plans.
+"""The layer-wise search by the thousand: against brute force, under its checker, against Galvatron's plans.
 
     python -m benchmarks.layerwise_campaign [brute] [milp] [checker] [rivals] [--processes 1] [--fresh]
 
@@ -6,8 +6,8 @@
 the first of these against the MILP, to 1e-7. ``checker``:
 further ones, whose plans the checker plays in exact arithmetic. ``rivals``: Galvatron's own search on a measured
 profile that is scaled at random, 8 to 96 layers on 8 to 256 cards, both plans on the same costs: never worse. Portions
-are kept in ``output/layerwise_campaign``: a killed campaign goes on where it was, other code begins anew. The exit code
-is 1 when anything differs.
+are kept in ``output/layerwise_campaign``: a killed campaign goes on where it was, other code starts again. The exit
+code is 1 when anything differs.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def milp(first: int, count: int) -> Result:
 
 
 def checker(first: int, count: int) -> Result:
-    """Some small jobs whose plans are played and walked."""
+    """Some small jobs whose plans the checker plays."""
     faults, plans = [], 0
     for seed in range(first + 10**6, first + 10**6 + count):
         case = random_case(seed)

@@ -1,4 +1,4 @@
-"""How long the layer-wise search takes on large jobs: one outer choice, whole searches, many interleaved stages.
+"""Time of the layer-wise search on large jobs: one outer choice, whole searches, many interleaved stages.
 
 python -m benchmarks.layerwise_speed [fixed] [hetu] [cards64] [cards64v4] [interleaved]
 """

@@ -1,4 +1,4 @@
-"""Step time and memory told for published runs, beside what was measured and the fact that they ran.
+"""Step time and memory predicted for published runs, beside the measured figures and the fact that they ran.
 
     python -m benchmarks.measured_runs [FOLDER] [--rows]
 
@@ -6,13 +6,13 @@ FOLDER (``../shared/data/measured_runs``) holds configuration files and ``measur
 device, step_ms, peak_mib (empty where it was not published), source. The figures are what torch allocated, so they
 stand beside a stage without runtime and communication buffers (`workspaces.allocated_mib`): the last stage where the
 source says «last rank», else the heaviest. Whether a run fits is asked of its heaviest stage with those buffers. Steps
-are those of the file's own plan on the event graph. ``--source_flags`` adds the flags that a run's source names and
+are those of the baseline on the event graph. ``--source_flags`` adds the flags that a run's source names and
 the restated file lacks.
 
 Coverage is the share of a set's figures that lie within their intervals, whose widths are those that all OTHER sets
-show (`cost_model.known_error`), with what each run's own flags add. No row has a part in what is told of it: the
-devices' shares were fitted on other tables (`benchmarks.published_fit`). Neighbours are runs of one model in a set; the
-figure is how far their told steps must lie apart to be in the measured order in 19 of 20 pairs.
+show (`cost_model.known_error`), with what each run's own flags add. No row has a part in its own prediction: the
+devices' efficiencies were fitted on other tables (`benchmarks.published_fit`). Neighbours are runs of one model in a
+set; the figure is the difference of their predicted steps above which 95 % of pairs are in the measured order.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ ITS_STEP_ALONE = ("megatron-ci-large/mixtral__mixtral_8x7b_alltoall",)
 @dataclass(frozen=True)
 class MeasuredRun:
     """One published run, all of it MiB: the heaviest stage with every buffer, the device's limit, what torch would
-    have allocated on the stage that reports, and what was measured; then the step, told and measured, ms; whether flags
-    that no figure has leave the peak open below or above, and how many of them cost time; what the model is; its device
+    have allocated on the stage that reports, and the measured peak; then the step, predicted and measured, ms; whether
+    flags that no figure has leave the peak open below or above, and how many of them cost time; the model; its device
     and its file as read."""
 
     group: str
@@ -99,12 +99,12 @@ class MeasuredRun:
 
     @property
     def step_as_stated(self) -> bool:
-        """Whether nothing is known to contradict the run's file in what its step takes."""
+        """Return whether nothing is known to contradict the run's file in what its step takes."""
         return not any(self.file.startswith(name) for name in NOT_AS_STATED)
 
     @property
     def peak_as_stated(self) -> bool:
-        """Whether nothing is known to contradict it in what its peak is."""
+        """Return whether nothing is known to contradict it in what its peak is."""
         return self.step_as_stated or self.file.startswith(ITS_STEP_ALONE)
 
     @property
@@ -128,12 +128,12 @@ class MeasuredRun:
         return None if self.measured_mib is None else self.allocated_mib / self.measured_mib - 1
 
     def peak_covered(self, known: KnownError) -> bool:
-        """Whether the measured peak lies where it is told to."""
+        """Return whether the measured peak lies in its predicted interval."""
         ratio = 1 / (1 + (self.error or 0.0))
         return (self.open_below or ratio >= known.lower()) and (self.open_above or ratio <= known.upper())
 
     def step_covered(self, known: KnownError) -> bool:
-        """Whether the measured step lies where it is told to."""
+        """Return whether the measured step lies in its predicted interval."""
         wider = known.widened(FLAG_WIDTH * math.sqrt(self.time_flags))
         return wider.lower() <= 1 / (1 + (self.step_error or 0.0)) <= wider.upper()
 
@@ -182,8 +182,8 @@ def measured_runs(folder: Path, *, source_flags: bool = False) -> tuple[list[Mea
 
 @dataclass(frozen=True)
 class Figure:
-    """What is judged: its relative error, whether a measured one lies within an interval of a width, whether it is free
-    of flags that no figure has, and whether nothing contradicts the file."""
+    """A judged figure: its relative error, whether a measured one lies within an interval of a width, whether it is
+    free of flags that no figure has, and whether nothing contradicts the file."""
 
     error: Callable[[MeasuredRun], float | None]
     covered: Callable[[MeasuredRun, KnownError], bool]
@@ -203,14 +203,13 @@ STEP = Figure(
 
 
 def known_error(runs: Iterable[MeasuredRun], figure: Figure) -> KnownError:
-    """How far measured figures lie from told ones, without runs of `NOT_AS_STATED` or with flags that no figure has."""
+    """Error of predicted figures, without runs of `NOT_AS_STATED` or with flags that no figure has."""
     errors = (figure.error(run) for run in runs if figure.stated(run) and figure.plain(run))
     return KnownError.seen(1 / (1 + error) for error in errors if error is not None)
 
 
 def neighbour_error(runs: Iterable[MeasuredRun]) -> float:
-    """Share by which two told steps of one model in a set differ more or less than the measured ones, at most, in 19 of
-    20 pairs."""
+    """95 % upper limit of the relative error of the difference of two predicted steps of one model in a set."""
     every = [run for run in runs if run.step_as_stated and run.step_error is not None]
     apart = [
         abs(math.log1p(one.step_error or 0.0) - math.log1p(other.step_error or 0.0))
@@ -221,11 +220,11 @@ def neighbour_error(runs: Iterable[MeasuredRun]) -> float:
 
 
 def growth_with_distance(runs: Iterable[MeasuredRun]) -> tuple[float, float]:
-    """How errors of steps grow with what sets a run apart from all runs of other sets: rank correlations.
+    """Growth of step errors with a run's distance from all runs of other sets: rank correlations.
 
     A run's place is hidden size, sequence, cards, tokens a rank, TP and PP, logarithms over their spread among the
     runs; its distance is that to the nearest run of another set. First the errors as they are, then each over the mean
-    of its own set, which takes out what a set has in common: its software and its card.
+    of its own set, which removes the effects common to a set: its software and its card.
     """
     every = [run for run in runs if run.step_as_stated and run.step_error is not None and run.config is not None]
     places = np.log([_sizes(run.config) for run in every if run.config is not None])
@@ -240,7 +239,7 @@ def growth_with_distance(runs: Iterable[MeasuredRun]) -> tuple[float, float]:
 
 
 def _sizes(config: TrainingConfig) -> list[float]:
-    """What `growth_with_distance` tells runs apart by."""
+    """Coordinates by which `growth_with_distance` distinguishes runs."""
     strategy, length = config.strategy, config.rules.seq_length
     shared = strategy.tp * strategy.cp
     return [config.model.hidden, length, strategy.dp * shared * strategy.pp, length * strategy.mbs / shared,
@@ -273,10 +272,10 @@ def summary(runs: Iterable[MeasuredRun], figure: Figure = PEAK) -> pd.DataFrame:
 
 
 def kendall(runs: Iterable[MeasuredRun]) -> dict[str, tuple[float, float]]:
-    """How the told steps of each set are ordered beside the measured ones, and how they can be at most.
+    """Kendall's tau of each set's predicted and measured steps, and its maximum.
 
-    The latter is that of the measured steps themselves, averaged over runs that are told alike: two releases of the
-    software that one file describes have one told step.
+    The maximum is that of the measured steps themselves, averaged over runs with one prediction: two releases of the
+    software that one file describes have one predicted step.
     """
     every = [run for run in runs if run.step_error is not None]
     found = {}

@@ -31,7 +31,7 @@ PARSERS = (
     r"|mindspeed_llm/training/arguments\.py|mindspeed_llm/mindspore/training/arguments\.py"
     r"|mindspeed_llm/features_manager/.*|mindspeed_mm/arguments\.py|mindspeed_mm/configs/config\.py"
 )
-"""Where MindSpeed's repositories add flags to the parser of a training."""
+"""Places where MindSpeed's repositories add flags to the parser of a training."""
 STARTS_RANKS = frozenset(
     {"nnodes", "nproc-per-node", "node-rank", "master-addr", "master-port", "local-worker-num", "worker-num"}
 )

@@ -71,7 +71,7 @@ def cases(seed: int) -> list[Case]:
 
 
 def outcome(case: Case, folder: Path, limit: float) -> tuple[str, str]:
-    """What becomes of a case, and why."""
+    """Outcome of a case, and its reason."""
     path = model_file(case.model, folder)
     parameters = total_parameters(read_config(path).model)
     ranks = next(ranks for most, ranks in RANKS if parameters <= most)
@@ -100,7 +100,7 @@ def outcome(case: Case, folder: Path, limit: float) -> tuple[str, str]:
 
 
 def _loads(path: Path) -> str:
-    """What is wrong with a file, as what starts its program would say it; nothing where it is right."""
+    """Faults of a file, as the start of its program would report them; none where it is right."""
     if path.suffix == ".sh":
         run = subprocess.run(["bash", "-n", path], check=False, capture_output=True, text=True)
         return run.stderr.strip()

@@ -1,4 +1,4 @@
-"""How long the strategy search takes, and what each step leaves, from 1,024 to 131,072 ranks.
+"""Time of the strategy search, and the strategies that each step leaves, from 1,024 to 131,072 ranks.
 
 Run from the repository's root: ``python -m benchmarks.nd_search``. Every size runs in a process of
 its own, so that its peak memory is its own; times are of that process's first search.

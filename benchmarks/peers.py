@@ -79,7 +79,7 @@ def _megatron_activation_bytes(config: TrainingConfig) -> float:
 
 
 def _recompute(config: TrainingConfig) -> str | None:
-    """What most layers recompute: `FULL`, `SELECT` or None."""
+    """Recompute of most layers: `FULL`, `SELECT` or None."""
     plan = config.plan
     if plan is None:
         return None
@@ -89,7 +89,7 @@ def _recompute(config: TrainingConfig) -> str | None:
 
 
 def is_gpt(config: TrainingConfig) -> bool:
-    """Whether Calculon and llm-analysis can state the job."""
+    """Return whether Calculon and llm-analysis can state the job."""
     model = config.model
     alike = model.moe is None and not model.pattern and model.mla is None and not model.mtp_layers
     return alike and model.n_kv_heads == model.n_heads and config.strategy.cp == 1

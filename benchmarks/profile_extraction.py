@@ -1,7 +1,7 @@
 """Random synthetic runs, extracted and compared with the times they were written from.
 
 Run from the repository's root: python -m benchmarks.profile_extraction [--runs 200] [--seed 0] [--noise 0.03]
-Each run draws a schedule, 2 to 16 stages, up to 3 interleaves, layer kinds, recompute lists and times; half
+Each run draws a schedule, 2 to 16 stages, up to 3 virtual stages, layer kinds, recompute lists and times; half
 of the runs are Ascend, half Kineto. With noise one micro-batch straggles. Prints the largest error of each ratio.
 """
 

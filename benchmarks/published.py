@@ -168,7 +168,7 @@ def llama3_cases() -> list[Case]:
 
     Speed is over the model's own FLOPs, attention counted causally. The paper runs interleaved
     without naming the number of chunks: 8, a layer each, as its memory figures suggest. Gradients are reduced
-    asynchronously (§3.3.2); how much of that a step shows is not said, and all of it is told here.
+    asynchronously (§3.3.2); the exposed part is not stated, and all of it is counted here.
     """
     model, cases = Registry.load().model("llama3-405b"), []
     rows = ((1, 64, 32, 8192, 430), (1, 128, 16, 8192, 400), (16, 8, 16, 131072, 380))

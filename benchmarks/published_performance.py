@@ -1,11 +1,11 @@
-"""Step times told for NVIDIA's published performance tables, beside what was measured.
+"""Step times predicted for NVIDIA's published performance tables, beside the measured ones.
 
     python -m benchmarks.published_performance [FILE] [--rows | --fit]
 
 FILE (``../shared/data/recipes/performance.csv``) holds the rows of Megatron-Bridge's performance summary; pre-training
-alone is compared, for low-rank fine-tuning freezes what is counted here. A step is the closed form for layers spread
-evenly, in the precision of the row, with CUDA graphs, dispatcher and overlap of the experts' exchanges as the row's
-recipe has them today (``memory_notes``); offload is in the recipes and not in the closed form. Of all constants one saw
+alone is compared, for low-rank fine-tuning freezes what is counted here. A step is the analytical model's for layers
+spread evenly, in the precision of the row, with CUDA graphs, dispatcher and overlap of the experts' exchanges as the
+row's recipe has them today (``memory_notes``); offload is in the recipes and not in the model. Of all constants one saw
 rows of this file: `DeviceSpec.operation_us`, those of `FIT_SYSTEMS` alone (``--fit``). Kendall's tau is over the plans
 of a system (models, sizes, degrees, precisions); one that was published for several releases counts once, with the
 median of its steps.
@@ -53,7 +53,7 @@ DEVICES = {
     "DGX-GB300": "gb300-nvl72",
 }
 RECIPES = {"BF16": None, "FP8": TENSORWISE, "FP8-CS": TENSORWISE, "MXFP8": MXFP8, "FP8-MX": MXFP8, "NVFP4": NVFP4}
-"""What the tables call a precision: ``FP8`` and ``FP8-CS`` scale by tensor, ``MX`` by block of 32."""
+"""Precisions in the tables: ``FP8`` and ``FP8-CS`` scale by tensor, ``MX`` by block of 32."""
 
 FIT_SYSTEMS = ("DGX-B200", "DGX-B300")
 """Systems whose steps of models with experts settle `DeviceSpec.operation_us`; the others have no part in it."""
@@ -88,12 +88,12 @@ class PublishedStep:
 
     @property
     def error(self) -> float:
-        """Relative error of the step told."""
+        """Relative error of the predicted step."""
         return self.told_ms / self.measured_ms - 1
 
 
 def published_steps(file: Path, operation_us: float | None = None) -> list[PublishedStep]:
-    """Every pre-training row of the file with the step that the closed form tells.
+    """Every pre-training row of the file with the step that the analytical model predicts.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def summary(steps: Iterable[PublishedStep]) -> list[str]:
 
 
 def order_of_plans(steps: Iterable[PublishedStep]) -> float:
-    """Kendall's tau between the steps told and measured of one system's plans."""
+    """Kendall's tau between the predicted and measured steps of one system's plans."""
     measured: dict[tuple[str, str], list[float]] = {}
     told: dict[tuple[str, str], float] = {}
     for step in steps:

@@ -21,7 +21,7 @@ SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
 """As pyproject.toml declares them."""
 
 OPTIONAL = ("torch", "distributed", "dask", "psycopg", "starlette", "uvicorn")
-"""What an installation without extras does not have."""
+"""Packages that an installation without extras lacks."""
 
 IMPORTS = """
 import importlib, sys
@@ -59,7 +59,7 @@ def interpreter(version: str) -> Path | None:
 
 
 def failures(python: Path, version: str, folder: Path, seconds: float) -> list[str]:
-    """What does not run under a Python; empty where all does."""
+    """Failures under a Python; empty without any."""
     place = folder / version
     program = place / "bin" / "python"
     if not program.exists():

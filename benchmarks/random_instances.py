@@ -2,18 +2,18 @@
 
     python -m benchmarks.random_instances [--instances 2000] [--choices | --entries | --pairs] [--processes 2] [--fresh]
 
-Each instance is a small pipeline: two or three kinds in any order, up to five interleaves, chunks that may stay
+Each instance is a small pipeline: two or three kinds in any order, up to five virtual stages, chunks that may stay
 empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. With
 ``--choices`` a layer has up to five modes and choices, which add to forward, backward or weight gradient and leave
 activations or states on the host, whose memory is limited in two of three; half of them have any schedule, and in a
 quarter one choice must hold for every chunk. With ``--entries`` MTP layers, and at times a head, lie on one of several
 chunks, which may hold nothing else; four of ten have transfers that differ by boundary. With ``--pairs`` forwards and
-backwards run as one pass (DualPipeV, or 1F1B with interleaves), and a layer that has none of the other pass beside it
+backwards run as one pass (DualPipeV, or 1F1B with VPP), and a layer that has none of the other pass beside it
 takes longer. The optimum is compared with
 the best of all plans, to 1e-9. Of every fifth the model file is solved by HiGHS and by CBC, from its cuts alone where
 the file says that they suffice. Six plans of each, the two best and some drawn at random, go through the checker with
 the time and the memory that the solver's own evaluation gives. Portions are kept in ``output/random_instances``: a
-killed campaign goes on where it was, other code begins anew. The exit code is 1 when anything differs.
+killed campaign goes on where it was, other code starts again. The exit code is 1 when anything differs.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ DRAWN = {
     "entries": entry_problem,
     "pairs": paired_problem,
 }
-"""What a campaign draws its instances with."""
+"""Options with which a campaign draws its instances."""
 STREAMS: dict[str, list[int]] = {"stacks": [], "choices": [2], "entries": [3], "pairs": [4]}
 HELP = {
     "choices": "up to five choices a layer, with limits of the host",
@@ -201,7 +201,7 @@ def portion(seed: int, first: int, count: int, drawn: str = "stacks") -> Result:
 
 
 def optimum_faults(truth: BruteForce, solution: Solution) -> list[str]:
-    """Where a solution departs from the best of all plans."""
+    """Deviations of a solution from the best of all plans."""
     if truth.plan is None:
         return [] if solution.status == INFEASIBLE else [f"{solution.status}, though no plan exists"]
     if solution.objective is None:
@@ -217,7 +217,7 @@ def optimum_faults(truth: BruteForce, solution: Solution) -> list[str]:
 
 
 def model_file_faults(problem: PipelineProblem, solution: Solution, optimum: float) -> list[str]:
-    """Where HiGHS or CBC, reading the model file, departs from the optimum."""
+    """Deviations of HiGHS or CBC, reading the model file, from the optimum."""
     import highspy
     import pulp
 

@@ -1,12 +1,12 @@
-"""Published training recipes solved: how soon there is a plan, how far their own layout is from the proven best.
+"""Published training recipes solved: time to the first plan, and distance of their baseline from the proven best.
 
     python -m benchmarks.recipe_plans [FOLDER] [--time_limit SECONDS] [--workers N]
                                       [--only TEXT] [--devices NAME ...] [--page]
 
 FOLDER (``../shared/data/recipes``) holds the launch scripts; those with several stages are solved on estimates, in the
-precision that they are written for, on the device of their published figure. A row: the recipe's shape, its own plan
+precision that they are written for, on the device of their published figure. A row: the recipe's shape, its baseline
 (step time in body-layer forwards, or how far it is over the limit), the seconds to the first plan and that plan, the
-best plan with its gap, and how much longer the recipe's own plan takes than the best one. ``--page`` writes the table
+best plan with its gap, and how much longer the baseline takes than the best plan. ``--page`` writes the table
 of docs/recipes.md (``make recipes``). ``--devices`` solves every recipe on other devices of the register, or on ``all``
 of them; what is the same problem on two devices is solved once. The last column names the goals that a row misses
 (`SolvedRecipe.missed`), and the exit code is 1 where one does.
@@ -64,16 +64,16 @@ FIGURES = "own plan", "first plan", "best", "gap", "seconds", "own above best"
 """Columns of the table on the screen, before the goals that were missed."""
 
 FIRST_WITHIN = 1.0
-"""Seconds within which a first plan is told of."""
+"""Seconds within which a first plan is reported."""
 GOALS, LONG_LIMIT = (5e-3, 1e-3), 600.0
-"""Gaps that a solve is to reach, the second one in so many seconds."""
+"""Gaps that a solve is to reach, the second one within `LONG_LIMIT` seconds."""
 WORSE = 1e-9
-"""Share by which rounding alone may tell two plans apart."""
+"""Relative difference of two plans by rounding alone."""
 
 
 @dataclass(frozen=True)
 class SolvedRecipe:
-    """One recipe's outcome; `first` is (seconds, step time) of the first plan that was told of."""
+    """One recipe's outcome; `first` is (seconds, step time) of the first plan reported."""
 
     name: str
     device: str
@@ -84,7 +84,7 @@ class SolvedRecipe:
 
     @property
     def own_above(self) -> float | None:
-        """How much longer the recipe's own plan takes than the best one, as a share; None where it does not fit."""
+        """Relative excess of the baseline's step over the best plan's; None where it does not fit."""
         own, best = self.own, self.solution.objective
         if own is None or own.objective is None or best is None or over_limit(own):
             return None
@@ -142,7 +142,7 @@ def recipe_file(config: TrainingConfig, device: str) -> tuple[StatedFile, Memory
     Raises
     ------
     TaylorError
-        Where the device can't run it, or memory can't be told.
+        Where the device can't run it, or memory can't be predicted.
     """
     job = FileJob(config.path, device=device, dryrun=False, check=False)
     file = StatedFile.of(job, config, choose_device(config, device))
@@ -152,7 +152,7 @@ def recipe_file(config: TrainingConfig, device: str) -> tuple[StatedFile, Memory
 def solve_recipe(
     name: str, device: str, file: StatedFile, memory: MemoryProfile, problem: PipelineProblem, options: SolveOptions
 ) -> SolvedRecipe:
-    """Solve one recipe from its own plan."""
+    """Solve one recipe from its baseline."""
     heard: list[tuple[float, float]] = []
 
     def watch(progress: Progress) -> None:

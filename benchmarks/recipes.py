@@ -53,7 +53,7 @@ NOTED = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """One published figure: the heaviest stage and the device's limit, MiB; the step told and published, ms."""
+    """One published figure: the heaviest stage and the device's limit, MiB; the step predicted and published, ms."""
 
     script: str
     precision: str
@@ -69,7 +69,7 @@ class Recipe:
 
     @property
     def ratio(self) -> float:
-        """Step time told over published."""
+        """Step time predicted over published."""
         return self.told_ms / self.published_ms
 
 

@@ -63,7 +63,7 @@ def least_step(tasks: OrderProblem, horizon: int, seconds: float = 120.0) -> tup
             model.addConstr(sum(begins[k, s]) == m)
 
     def begun(k: int, s: int, until: int) -> Any:
-        """How many tasks of a block began at a moment `until` or earlier."""
+        """Number of tasks of a block that began at a moment `until` or earlier."""
         return sum(begins[k, s][: max(0, until + 1)], start=0.0 * step)
 
     step = model.addVariable(lb=0, ub=horizon)

@@ -1,4 +1,4 @@
-"""Steps so short that the host bounds them, beside what is told; and the fit of what the host takes.
+"""Steps so short that the host bounds them, beside the prediction; and the fit of the host's time.
 
     python -m benchmarks.short_steps [FOLDER] [--fit]
 
@@ -8,8 +8,8 @@ hidden size 512). `STEPS_MS` are their step times: medians of ``iteration-time``
 through with these steps in 14 to 70 ms.
 
 ``--fit``: what an operation costs on an A100's host (`DeviceSpec.operation_us`) and what every step takes beside its
-operations (`Framework.step_ms`), by the logarithms of told over measured, soft L1. An H100's operations cost what was
-fitted to other rows (`benchmarks.published_performance`).
+operations (`Framework.step_ms`), by the logarithms of predicted over measured, soft L1. An H100's operations cost what
+was fitted to other rows (`benchmarks.published_performance`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How fast the exact solver is: branch-and-cut, compact MILP and start-time MILP side by side.
+"""Speed of the exact solver: branch-and-cut, compact MILP and start-time MILP side by side.
 
 ``python benchmarks/solver.py`` runs the reference cases; ``--cases``, ``--methods``, ``--time_limit`` and
 ``--workers`` choose. ``--sweep`` runs sizes S x m x V x layers instead. One table: time, CPU time, nodes,
@@ -60,7 +60,7 @@ def deepseek(
 
 
 def light_layers(stages: int, interleaves: int, micro_batches: int, layers: int) -> PipelineProblem:
-    """Lighter layers, several interleaves with low memory on: tens of thousands of configurations a stage."""
+    """Lighter layers, several virtual stages with low memory on: tens of thousands of configurations a stage."""
     kinds = (
         LayerKind("dense", 3, 0.7, 900.0, {NONE: 500.0, FULL: 30.0}),
         LayerKind("moe", layers - 3, 1.0, 2200.0, {NONE: 700.0, FULL: 150.0}),
@@ -105,7 +105,7 @@ def pattern(
 
 @dataclass(frozen=True)
 class Goal:
-    """What a case must show: the gap that is proven within so many seconds."""
+    """Goal of a case: the gap to prove within a number of seconds."""
 
     problem: Callable[[], PipelineProblem]
     seconds: float
@@ -130,7 +130,7 @@ PATTERNS = (
     (4, 4, 32, 40, 3),
     (8, 3, 64, 72, 3),
 )
-"""Stages, interleaves, micro-batches, layers and runs of patterns: each is to take at most `MOST_TIMES` its twin."""
+"""Stages, virtual stages, micro-batches, layers and runs of patterns: each is to take at most `MOST_TIMES` its twin."""
 
 MOST_TIMES = 2.0
 

@@ -1,6 +1,6 @@
-"""What the closed forms of `taylor.cost_model` tell of a hidden network, from a script that states all its sizes.
+"""Predictions of the analytical model, `taylor.cost_model`, for a hidden network, from a script with all its sizes.
 
-They know the model that the flags describe, and nothing of its own modules or of the hidden machine: their layer times
+It knows the model that the flags describe, and nothing of its own modules or of the hidden machine: its layer times
 are scaled by one factor, so that the unchanged network's are right at the degrees of its own job.
 """
 
@@ -25,7 +25,7 @@ DEVICE = "ascend-910b"
 
 
 class ClosedForms:
-    """The closed forms of one cluster's network.
+    """The analytical model of one cluster's network.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ class Cluster:
         return replace(self, machine=replace(self.machine, limit=limit))
 
     def tasks(self, block: str, run: Setting, backward: bool) -> list[Task]:
-        """What one pass of a block runs."""
+        """Tasks of one pass of a block."""
         one = self.blocks[block]
         return [task for task in (one.backward if backward else one.forward) if task.runs(run)]
 
@@ -79,7 +79,7 @@ class Cluster:
         return _pass_ns(self, block, run, backward) + (_pass_ns(self, block, run, False) if backward and again else 0)
 
     def with_links(self, factor: float) -> Cluster:
-        """The same whose links inside a node carry so many times as much: as where products hide what TP sends."""
+        """The same with links inside a node `factor` times as fast: as where GEMMs overlap TP's communication."""
         link = self.machine.links["in"]
         links = {**self.machine.links, "in": replace(link, rate=link.rate * factor)}
         return replace(self, machine=replace(self.machine, links=links))
@@ -204,7 +204,7 @@ class Cluster:
         return reduce + gather + 20_000 + self.machine.update * shards
 
     def hand_over_bytes(self, run: Setting) -> int:
-        """What goes from stage to stage."""
+        """Data sent from stage to stage."""
         return 2 * self.facts["width"] * run.seq * run.mbs // (run.cp * run.tp)
 
     def step_ns(self, run: Setting, stages: Sequence[Sequence[Stage]]) -> float:
@@ -237,7 +237,7 @@ class Cluster:
 
 
 def layer_names(run: Setting) -> list[str]:
-    """Which kind every layer of a run is of."""
+    """Kind of every layer of a run."""
     return ["dense" if number < run.dense else "layer" for number in range(run.layers)]
 
 
@@ -288,5 +288,5 @@ def _forward(at: int, forward: Outputs, thrifty: bool, mark: str = "") -> Iterat
 
 
 def _last(forward: Outputs) -> int:
-    """Which task's output is the block's."""
+    """Task whose output is the block's."""
     return max(number for number, (_, size) in enumerate(forward) if size)

@@ -1,4 +1,4 @@
-"""What a small run on a stand-in cluster leaves behind: logs by Megatron-LM, profiles by torch_npu, with noise."""
+"""Files of a small run on a stand-in cluster: logs by Megatron-LM, profiles by torch_npu, with noise."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ LARGE_RUNS = 12
 
 
 def compared(mine: LawfulOperator, hidden: HiddenOperator, run: Setting) -> str:
-    """How one operator of a large run is foretold."""
+    """Quality of the prediction of one operator of a large run."""
     true = [size for shape in hidden.shapes_of(run) for size in shape]
     units = [size.unit for shape in hidden.shapes for size in shape]
     sizes = [fit.at(run) for fit in mine.fits]
@@ -40,7 +40,7 @@ def compared(mine: LawfulOperator, hidden: HiddenOperator, run: Setting) -> str:
 
 
 def campaign(networks: int, seed: int) -> Counter[str]:
-    """How many operators of large runs are foretold how; sequences of another length count once each."""
+    """Number of operators of large runs by quality of prediction; sequences of another length count once each."""
     small = [run.setting for run in plan_small_runs(JOB, CARDS).runs]
     counts: Counter[str] = Counter()
     for each in range(seed, seed + networks):

@@ -48,7 +48,7 @@ class Task:
     frees: str = ""
 
     def runs(self, run: Setting) -> bool:
-        """Whether a run has it."""
+        """Return whether a run has it."""
         return all(getattr(run, name) > 1 for name in (*self.only, *([self.group] if self.group else ())))
 
     def sizes(self, run: Setting) -> list[tuple[int, ...]]:
@@ -70,7 +70,7 @@ class Link:
     half: float
 
     def ns(self, steps: int, sent: float) -> float:
-        """Time of a collective of so many steps."""
+        """Time of a collective of `steps` steps."""
         return self.start + steps * self.step + (sent + steps * self.half) / self.rate
 
 
@@ -129,7 +129,7 @@ class Machine:
 
     @staticmethod
     def link(ranks: int, stride: int) -> str:
-        """What a group goes over."""
+        """Links that a group uses."""
         if (ranks - 1) * stride < PER_NODE:
             return "in"
         return "between" if stride >= PER_NODE else "mixed"

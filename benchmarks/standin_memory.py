@@ -1,4 +1,4 @@
-"""Memory of large jobs of hidden networks, foretold from small runs and held against a simulated allocator.
+"""Memory of large jobs of hidden networks, predicted from small runs and checked against a simulated allocator.
 
     python -m benchmarks.standin_memory [--networks 100] [--configurations 100] [--seed 2000]
 
@@ -146,7 +146,7 @@ class HiddenMemory:
                     memory.free((key, one))
 
     def small(self, run: Setting) -> list[RunMemory]:
-        """What a small run shows, a stage each; every layer runs again."""
+        """Records of a small run, a stage each; every layer runs again."""
         found = []
         for number in range(run.pp):
             stage = [("layer", True)] * (run.layers // run.pp)
@@ -160,7 +160,7 @@ class HiddenMemory:
         return found
 
     def laws(self) -> MemoryLaws:
-        """What the product makes of the small runs."""
+        """The product's memory laws from the small runs."""
         return memory_laws([one for run in plan_small_runs(JOB, CARDS).runs for one in self.small(run.setting)])
 
 
@@ -243,7 +243,7 @@ def large(draw: random.Random) -> tuple[Setting, list[tuple[str, bool]], int]:
 def campaign(networks: int, configurations: int, seed: int) -> tuple[list[float], int, int]:
     """Relative errors of peaks, false «fits», and stages that fit but were not said to.
 
-    Each is held against a limit that is drawn around its true peak.
+    Each is checked against a limit that is drawn around its true peak.
     """
     errors, false_fits, missed = list[float](), 0, 0
     for each in range(seed, seed + networks):

@@ -28,7 +28,7 @@ class HiddenSize:
     unit: int = 1
 
     def of(self, run: Setting) -> int:
-        """What it is in a run."""
+        """Its value in a run."""
         top, bottom = self.number, 1
         for name in self.times:
             top *= getattr(run, name)
@@ -46,7 +46,7 @@ class HiddenOperator:
     only: tuple[str, ...] = ()
 
     def runs(self, run: Setting) -> bool:
-        """Whether a run has this operator."""
+        """Return whether a run has this operator."""
         return all(getattr(run, name) > 1 for name in self.only)
 
     def shapes_of(self, run: Setting) -> list[tuple[int, ...]]:
@@ -63,14 +63,14 @@ class HiddenOperator:
 
 @dataclass(frozen=True)
 class HiddenNetwork:
-    """What runs before the layers, in each layer, and after them."""
+    """Blocks before the layers, in each layer, and after them."""
 
     before: tuple[HiddenOperator, ...]
     layer: tuple[HiddenOperator, ...]
     after: tuple[HiddenOperator, ...]
 
     def order(self, run: Setting) -> list[HiddenOperator]:
-        """What one step of a run runs."""
+        """Operators of one step of a run."""
         return [one for one in (*self.before, *self.layer * run.layers, *self.after) if one.runs(run)]
 
     def step(self, run: Setting) -> RunOperators:

@@ -17,7 +17,7 @@ def flags_of(words: list[str]) -> dict[str, str]:
 
 
 def setting_of(flags: dict[str, str]) -> Setting:
-    """What a run was given by MindSpeed's flags."""
+    """Settings of a run by MindSpeed's flags."""
 
     def number(name: str) -> int:
         return int(flags.get(name, 1))

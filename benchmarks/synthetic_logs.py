@@ -66,7 +66,7 @@ def synthetic_logs(seed: int = 0) -> dict[str, str]:
 
 
 def _ready(stage: int, kind: str, m: int, ends: dict[tuple[int, str, int], float]) -> float | None:
-    """When what a job waits for has ended; None where that has not begun."""
+    """End time of the job that a job waits for; None where that has not begun."""
     if kind == "forward":
         return BEGIN_MS if stage == 0 else ends.get((stage - 1, kind, m))
     return ends.get((stage, "forward", m)) if stage == STAGES - 1 else ends.get((stage + 1, kind, m))

@@ -1,4 +1,4 @@
-"""Write profiles that nobody measured for the configurations of a folder, to try the road from profiles to a ranking.
+"""Write profiles that nobody measured for the configurations of a folder, to try the path from profiles to a ranking.
 
 Run from the repository's root:
 python -m benchmarks.synthetic_profiles --yaml_path output/profile_yaml --output profile_data [--form kineto]

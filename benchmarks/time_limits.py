@@ -1,13 +1,13 @@
-"""Whether a command ends within its time limit with a plan, a bound and a result, on the largest published recipes.
+"""Check that a command ends within its time limit with a plan, a bound and a result, on the largest published recipes.
 
     python -m benchmarks.time_limits [FOLDER] [--limits 5 20 60] [--recipes N] [--solvers HIGHS ...] [--cold]
 
 FOLDER (``../shared/data/recipes/scripts``) holds launch scripts. Of those with several stages the N with the most tasks
-(stages · interleaves · micro-batches) are solved by ``taylor solve -t T`` as a process of its own, in an empty folder
-of results, on the device that the script's name says. Each must end within T + `GRACE` seconds, with exit code 0 and a
-result whose plan and bound are stated, or with proof that nothing fits. ``--cold`` gives each run an empty folder of
-compiled kernels. The load of the machine is printed beside each figure, with the processor time: on a busy machine the
-wall time says less. The exit code is 1 where a run misses.
+(stages · virtual stages · micro-batches) are solved by ``taylor solve -t T`` as a process of its own, in an empty
+folder of results, on the device that the script's name says. Each must end within T + `GRACE` seconds, with exit code 0
+and a result whose plan and bound are stated, or with proof that nothing fits. ``--cold`` gives each run an empty folder
+of compiled kernels. The load of the machine is printed beside each figure, with the processor time: on a busy machine
+the wall time says less. The exit code is 1 where a run misses.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class LimitedRun:
 
     @property
     def missed(self) -> str:
-        """What it lacks; empty for nothing."""
+        """Missing parts; empty without any."""
         if self.code not in (0, EXIT_INFEASIBLE):
             return f"exit code {self.code}"
         if self.code == 0 and (not self.objective or not self.bound):

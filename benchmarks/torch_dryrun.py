@@ -1,4 +1,4 @@
-"""The stage dry-run beside the closed forms: seconds, memory of the process, and every category.
+"""The stage dry-run beside the analytical model: seconds, memory of the process, and every category.
 
     python -m benchmarks.torch_dryrun [--modes none select full] [--stages 0 1 3]
 
@@ -48,7 +48,7 @@ def jobs() -> list[tuple[str, ModelSpec, Strategy, int]]:
 
 
 def stage_rows(modes: list[str], stages: list[int]) -> None:
-    """Print every stage asked for: the dry-run's figure / the closed form's, MiB."""
+    """Print every stage asked for: the dry-run's figure / the analytical model's, MiB."""
     for name, model, strategy, sequence in jobs():
         rules = MEGATRON.replace(seq_length=sequence)
         config = TrainingConfig(Path("job"), "megatron", model, strategy, rules, ScheduleSpec(), None)

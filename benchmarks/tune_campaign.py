@@ -1,4 +1,4 @@
-"""Hidden networks on hidden clusters: best plans from small runs, held against the clusters' own laws.
+"""Hidden networks on hidden clusters: best plans from small runs, checked against the clusters' own laws.
 
     python -m benchmarks.tune_campaign FOLDER [--networks 100] [--seed 1] [--changed] [--processes 1]
 
@@ -11,9 +11,9 @@ plans (noise of 3 %, stragglers) and nothing else. Compared are:
 - whether a choice of degrees as good as the best under the true laws (found by the same search from true times and
   bytes) is among them, and first after verification.
 
-With ``--changed`` each network is foretold with one key head, a wider shared expert and one module more instead, and
-the errors of the closed forms on the same are told beside; with ``--dense`` all have dense layers in front. Results are
-kept in FOLDER, a file each: started again, it goes on where it was.
+With ``--changed`` each network is predicted with one key head, a wider shared expert and one module more instead, and
+the errors of the analytical model on the same are printed beside; with ``--dense`` all have dense layers in front.
+Results are kept in FOLDER, a file each: started again, it goes on where it was.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class TrueSteps:
         return BlockTimes(ends[0] * share, forward, ends[1] * share, backward, lag, tails, (dense[0], dense[1]))
 
     def tails_ms(self, run: Setting, stages: Sequence[Blocks]) -> tuple[float, ...]:
-        """What follows the last micro-batch of every stage, ms."""
+        """Time after the last micro-batch of every stage, ms."""
         return tuple(self.cluster.tail_ns(run, tuple(blocks)) / 1e6 for blocks in stages)
 
     def relative_error(self, run: Setting) -> float:
@@ -157,7 +157,7 @@ class Network:
         self.starts = 0
 
     def start(self, run: SmallRun) -> Path:
-        """What a start of a small run leaves."""
+        """Files of a start of a small run."""
         self.starts += 1
         place = self.folder / run.name
         took = write_run(self.cluster, run.setting, place / "profile", range(8, 8 + run.steps), self.starts)
@@ -227,7 +227,7 @@ def _true_ms(cluster: Cluster, ranked: Ranked) -> float:
 
 
 def _over(cluster: Cluster, run: Setting, stages: Any) -> bool:
-    """Whether any stage of a plan takes more than there is."""
+    """Return whether any stage of a plan takes more than there is."""
     micro = cluster.batch // (run.dp * run.mbs)
     return any(
         cluster.peak_of_chunks(run, chunks, at, micro) > cluster.machine.limit for at, chunks in enumerate(stages)
@@ -252,7 +252,7 @@ def shapes_and_memory(
     runs: int = SHAPE_RUNS,
     stages: int = MEMORY_STAGES,
 ) -> dict[str, Any]:
-    """How the operators of large runs and the peaks of large stages are told, the peaks by closed forms too."""
+    """Errors of predicted operators of large runs and peaks of large stages, the peaks by the analytical model too."""
     draw = random.Random(seed)
     return _shapes(cluster, laws.steps, draw, runs) | _memory(cluster, laws.memory, draw, closed, stages)
 
@@ -299,7 +299,7 @@ def _memory(
 
 
 def _layers(network: Network, steps: StepLaws, closed: ClosedForms, seed: int) -> dict[str, list[float]]:
-    """Errors of both passes of a layer at twenty choices of degrees, by laws and by scaled closed forms."""
+    """Errors of both passes of a layer at twenty choices of degrees, by laws and by the scaled analytical model."""
     some = [run for run, _ in choices(network.job()) if run.vpp == 1]
     usual = hidden_cluster(seed)
     scale = _layer_ns(usual, usual.job) / ClosedForms(usual, network.folder).layer_ns(usual.job)

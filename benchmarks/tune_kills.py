@@ -48,7 +48,7 @@ def _planned(folder: Path, options: TuneOptions) -> None:
 
 
 def started(folder: Path) -> Counter[str]:
-    """How often each run was started."""
+    """Number of starts of each run."""
     file = folder / "started.txt"
     return Counter(file.read_text().split() if file.is_file() else [])
 

@@ -1,9 +1,9 @@
-"""A large operator base and a large cluster: how long look-ups and the search of degrees take.
+"""A large operator base and a large cluster: time of look-ups and of the search of degrees.
 
     python -m benchmarks.tune_scale FOLDER [--samples 1000000] [--ranks 16384] [--seed 3]
 
-The base gets operators of random shapes beside those of a hidden network's small runs. Told are wall and CPU seconds of
-reading the base, of looking up one candidate's operators, and of the search.
+The base gets operators of random shapes beside those of a hidden network's small runs. Printed are wall and CPU
+seconds of reading the base, of looking up one candidate's operators, and of the search.
 """
 
 from __future__ import annotations

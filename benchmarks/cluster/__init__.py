@@ -1,1 +1,1 @@
-"""What `--cluster` and the page must show, measured: ``python -m benchmarks.cluster``."""
+"""Goals of `--cluster` and of the page, measured: ``python -m benchmarks.cluster``."""

@@ -1,9 +1,9 @@
-"""What `--cluster` and the page must show, measured, and written into docs/cluster.md and docs/zh/cluster.md.
+"""Goals of `--cluster` and of the page, measured and written into docs/cluster.md and docs/zh/cluster.md.
 
     python -m benchmarks.cluster [--parts table,kills] [--fresh]
 
 Every portion's result is kept under output/cluster, so that a killed campaign goes on where it was; results of other
-code are measured anew. The table holds every part that is measured on this code, now or before, and names the others.
+code are measured again. The table holds every part that is measured on this code, now or before, and names the others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def write(page: Path, text: str) -> None:
 
 
 def main() -> int:
-    """Command line; exit code 1 when a figure does not hold."""
+    """Command line; exit code 1 when a figure misses its goal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help="of " + ",".join(PARTS))
     parser.add_argument("--fresh", action="store_true", help="measure again what an earlier campaign left")

@@ -32,7 +32,7 @@ UNWATCHED = {
     "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "10s",
     "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "60s",
 }
-"""What a worker watches of itself many times a second: nothing where it has a core, much where hundreds share one."""
+"""Self-monitoring that a worker does often: cheap where it has a core, costly where hundreds share one."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Sleep:
 
 
 def run_jobs(seconds: Sequence[float], executor: Executor | None, each: Callable[[], None] = lambda: None) -> float:
-    """Run jobs of these lengths; the seconds they took together. Every one must be told once."""
+    """Run jobs of these lengths; the seconds they took together. Every one must be reported once."""
     began, told = time.monotonic(), [0] * len(seconds)
 
     def note(number: int, outcome: Any) -> None:

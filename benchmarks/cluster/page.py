@@ -23,7 +23,7 @@ from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Result
 SESSIONS, QUESTIONS = 20, 8
 MOST_MS = 50.0
 NO_PLAN = "no plan fits the memory"
-"""What the answer says where a model is too large for its ranks, as some of the settings are."""
+"""Answer where a model is too large for its ranks, as in some of the settings."""
 SETTINGS = [
     {"model": model, "device": "h100-80g", "ranks": 128, "tp": tp, "pp": pp, "mbs": mbs, "seconds": 10.0}
     for model in ("llama3-70b", "llama3-8b") for tp, pp in ((8, 4), (4, 4), (8, 2), (4, 8), (2, 8)) for mbs in (1, 2)
@@ -54,7 +54,7 @@ class Session:
         return reply.status, reply.read()
 
     def told(self, path: str, content: Mapping[str, Any] | None = None) -> Any:
-        """What a request that must succeed gives."""
+        """Response to a request that must succeed."""
         method = "GET" if content is None else "POST"
         status, text = self.ask(method, path, None if content is None else json.dumps(content).encode())
         assert status == 200, text

@@ -61,7 +61,7 @@ class Ranked:
 
 
 def candidates(folder: Path, count: int) -> list[CandidateFile]:
-    """So many candidates, read: a small DeepSeek-V3 on 128 devices, each proven in tenths of a second."""
+    """Read `count` candidates: a small DeepSeek-V3 on 128 devices, each proven in tenths of a second."""
     write_candidates(folder, count)
     files = sorted((folder / "files").glob("*.yaml"))[:count]
     return load_candidates(files, Registry.load(None).device("ascend-910b"))

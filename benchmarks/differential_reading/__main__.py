@@ -39,7 +39,7 @@ class Compared:
     path : Path
         The file.
     apart : str
-        Why the independent reader finds no training in it; empty where it finds one.
+        Reason why the independent reader finds no training in it; empty where it finds one.
     refusal : str
         The product's message; empty where it reads the file.
     told : int
@@ -80,7 +80,7 @@ def _comparable(mine: Reading, other: Reading) -> list[str]:
 
 
 _OF_A_PLAN = ("recompute", *PLACES)
-"""What the product reads where the file settles a plan, and says so where it does not."""
+"""The product's reading where the file settles a plan, and a note where it does not."""
 
 
 def _differences(mine: Reading, other: Reading) -> tuple[tuple[str, Value | None, Value], ...]:
@@ -124,7 +124,7 @@ _KINDS = {
 
 
 def _reason(message: str, path: Path) -> str:
-    """A refusal without what is this file's own, so that like ones are counted together."""
+    """A refusal without this file's particulars, so that like ones are counted together."""
     return re.sub(r"\d+", "N", message.replace(str(path), "FILE"))[:160]
 
 

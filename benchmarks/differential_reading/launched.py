@@ -1,11 +1,11 @@
-"""What MindSpeed-LLM and Megatron build from a launch's arguments, stated without the product's reader.
+"""Layers that MindSpeed-LLM and Megatron build from a launch's arguments, stated without the product's reader.
 
 One statement a position, from the frameworks' sources: MindSpeed-LLM master
 mindspeed_llm/core/transformer/transformer_block.py (``_transformer_block_build_layers``,
 ``get_num_layers_to_build``, ``_block_method_checkpointed_forward_func``), MindSpeed 2.3.0
 mindspeed/core/transformer/transformer_block.py (``_get_layer_offset``), Megatron-LM core 0.12
 megatron/core/models/gpt/gpt_layer_specs.py. Even stages, ``--num-layer-list``, ``--noop-layers``,
-unlike first and last stages, interleaves and the V; other ways to place layers are not stated here.
+unlike first and last stages, virtual stages and the V; other ways to place layers are not stated here.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ _NO_TRAINING = re.compile(
 _TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 """Tokenizers of one vocabulary: Radford et al. 2019 (GPT-2); arXiv:2307.09288 section 2.2 (LLaMA2)."""
 _BLANK = re.compile(r"""(?<=[=\s"'])<[A-Za-z][\w ,./-]*\w>""")
-"""What a script leaves for its user to fill in, as in ``DATA=<path to data>``."""
+"""Placeholders that a script's user fills in, as in ``DATA=<path to data>``."""
 
 
 def read_script(text: str) -> list[Reading]:

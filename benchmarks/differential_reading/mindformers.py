@@ -81,7 +81,7 @@ def read_yaml(text: str) -> list[Reading]:
 
 
 def _is_new(top: dict[str, Any], model: dict[str, Any]) -> bool:
-    """Whether a file is of the generation with Hugging Face names."""
+    """Return whether a file is of the generation with Hugging Face names."""
     return top.get("use_legacy") is False or "num_hidden_layers" in model or "model_type" in model
 
 

@@ -161,7 +161,7 @@ def _yaml_left_out(text: str, draw: random.Random) -> str:
 
 
 def _yaml_value(text: str, draw: random.Random) -> str:
-    """A key of one section set anew in the parsed file, which is then written in another layout."""
+    """A key of one section set again in the parsed file, which is then written in another layout."""
     top = yaml.safe_load(text)
     if not isinstance(top, dict):
         return text

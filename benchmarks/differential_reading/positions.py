@@ -1,4 +1,4 @@
-"""Which layers every chunk of every stage holds, and which of them run again: counted by the frameworks' own code.
+"""Layers of every chunk of every stage, and those that run again: counted by the frameworks' own code.
 
 Run are megatron-core 0.16.1's ``get_num_layers_to_build``, ``get_transformer_layer_offset`` and reading of layouts,
 MindFormers r1.5.0's ``LayerSetting`` (r1.7.0's for files with Hugging Face names) and torchtitan v0.2.2's
@@ -40,7 +40,7 @@ Rows = list[list[int]]
 
 
 def missing() -> str | None:
-    """What of the frameworks' code is not on this machine; None where all is."""
+    """Code of the frameworks that is missing on this machine; None where all is there."""
     try:
         _megatron()
         _mindformers(MINDFORMERS)
@@ -149,7 +149,7 @@ def _by_megatron(args: dict[str, str], stages: int, chunks: int, reading: Readin
 
 
 def _says_full(args: Mapping[str, str]) -> bool:
-    """Whether today's flags settle full recompute: not those of before 2022, nor both forms at once."""
+    """Return whether today's flags settle full recompute: not those of before 2022, nor both forms at once."""
     older = ("checkpoint-activations", "activations-checkpoint-method", "recompute-activations")
     return not any(name in args for name in older)
 

@@ -1,4 +1,4 @@
-"""What both sides say of a file: the fields that are compared, and the reasons why a file says none."""
+"""Readings of a file by both sides: the fields that are compared, and the reasons why a file has none."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from benchmarks.differential_reading.reading import NothingToRead
 
 UNTOLD = "TOLD_BY_A_PROGRAM"
-"""What a program prints here; in shell arithmetic an unset variable, hence 0."""
+"""Output of a program here; in shell arithmetic an unset variable, hence 0."""
 _SECONDS = 10
 _PREAMBLE = r"""
 ulimit -t 5 -f 2048 -v 2000000 -n 256
@@ -67,7 +67,7 @@ def _bash() -> tuple[Path, tuple[Path, ...]]:
 
 
 def available() -> bool:
-    """Whether this machine lets a user make such a place."""
+    """Return whether this machine lets a user make such a place."""
     try:
         return launches("torchrun train.py --works") == [["torchrun", "train.py", "--works"]]
     except (RuntimeError, OSError, subprocess.SubprocessError, NothingToRead):

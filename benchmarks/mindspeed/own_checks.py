@@ -1,7 +1,7 @@
-"""Whether MindSpeed or MindSpeed-LLM itself starts a launch: its features and Megatron's parser, run on no device.
+"""Check that MindSpeed or MindSpeed-LLM itself starts a launch: its features and Megatron's parser, run on no device.
 
 Run are the argument parser, every feature's ``pre_validate_args``, Megatron-LM's ``validate_args``, and every feature's
-``post_validate_args`` and ``validate_args``, in the order of the program. What stands in: modules of the device and of
+``post_validate_args`` and ``validate_args``, in the order of the program. Stand-ins: modules of the device and of
 packages that are not installed, which answer to any name. Nothing is patched into Megatron-LM.
 """
 
@@ -66,7 +66,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 @dataclass(frozen=True)
 class Refusal:
-    """Where and how a program refuses a launch.
+    """Place and message of a program's refusal of a launch.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class Program:
         return parser
 
     def refusal(self, words: Sequence[str], world: int) -> Refusal | None:
-        """Why the program does not start with these flags on so many ranks; None where it does."""
+        """Reason why the program does not start with these flags on `ranks` ranks; None where it does."""
         out, stage = io.StringIO(), "parser"
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             try:

@@ -1,1 +1,1 @@
-"""What must never go wrong, measured: one module a figure, and the campaign that runs them all."""
+"""Faults that must never occur, measured: one module a figure, and the campaign that runs them all."""

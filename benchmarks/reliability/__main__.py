@@ -3,7 +3,7 @@
     python -m benchmarks.reliability [--parts solver,inputs] [--processes 2] [--fresh] [--share 0.01]
 
 Every portion's result is kept under output/reliability, so that a killed campaign goes on where it was; results of
-other code are measured anew. The table holds every part that is measured in full on this code, now or before, and
+other code are measured again. The table holds every part that is measured in full on this code, now or before, and
 names the others. With a share below 1 it is printed and nothing is kept.
 """
 
@@ -63,7 +63,7 @@ def with_table(page: str, text: str) -> str:
 
 
 def main() -> int:
-    """Command line; exit code 1 when a figure does not hold."""
+    """Command line; exit code 1 when a figure misses its goal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help="of " + ",".join(PARTS))
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)

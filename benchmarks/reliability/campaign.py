@@ -25,7 +25,7 @@ EVERYTHING = (*PACKAGES, *(f"{name}.py" for name in SCRIPTS), "benchmarks/reliab
 """Folders and files that a figure rests on, unless its part names fewer."""
 
 Result = dict[str, Any]
-"""What a portion measured, as plain JSON; ``faults`` (a list of sentences) is what went wrong."""
+"""Figures of a portion, as plain JSON; ``faults`` is a list of sentences."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Part:
 
 
 def code_digest(sources: Sequence[str] = EVERYTHING, root: Path = ROOT) -> str:
-    """The state of the code: a result of other code is measured anew."""
+    """The state of the code: a result of other code is measured again."""
     digest = hashlib.sha256()
     files: set[Path] = set()
     for place in (root / name for name in sources):

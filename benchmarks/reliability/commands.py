@@ -22,12 +22,12 @@ PAGES = {"README.md": "README.zh-CN.md"} | {
 """Every English page and its Chinese twin, in the order in which they are typed."""
 
 ELSEWHERE = ("make", "pip", "source")
-"""What installs, and what says where it is installed; a test cannot run the test suite."""
+"""Commands that install, and those that print where; a test cannot run the test suite."""
 
 SECONDS = 1800.0
 
 SHIPPED_SCRIPT = "config/pretrain_llama3_70b.sh"
-"""What stands for a script that a slow command would write, where it is not typed."""
+"""Substitute for a script that a slow command would write, where it is not typed."""
 
 _BLOCK = re.compile(r"^```(?:sh|bash|shell)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -45,12 +45,12 @@ def commands_of(page: str) -> list[list[str]]:
 
 
 def is_slow(words: Sequence[str]) -> bool:
-    """Whether a command solves many candidates, or runs stages on fake tensors."""
+    """Return whether a command solves many candidates, or runs stages on fake tensors."""
     return not {"pipeline_tool.py", "rank", "--full", "--model", "torch"}.isdisjoint(words)
 
 
 def is_at_hand(words: Sequence[str]) -> bool:
-    """Whether what a command needs is installed: the dry-run on fake tensors is an extra."""
+    """Return whether what a command needs is installed: the dry-run on fake tensors is an extra."""
     return "torch" not in words or importlib.util.find_spec("torch") is not None
 
 

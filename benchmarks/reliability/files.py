@@ -70,7 +70,7 @@ def disturbed(name: str) -> Result:
 
 @contextmanager
 def _two_states(writer: Writer) -> Iterator[tuple[dict[str, bytes], dict[str, bytes]]]:
-    """What the writer leaves when it writes the old content and then the new over it."""
+    """Files of the writer after the old content and after the new over it."""
     with tempfile.TemporaryDirectory(prefix="writer-") as folder:
         states = []
         for which in (0, 1):
@@ -166,7 +166,7 @@ def _in_child(work: Callable[[], Any]) -> tuple[int, str]:
 
 
 def _steps_of(writer: Writer, old: Mapping[str, bytes]) -> int:
-    """How many steps the writer takes."""
+    """Number of the writer's steps."""
     with tempfile.TemporaryDirectory(prefix="steps-") as own:
         _restored(Path(own), old)
         note = Path(own) / ".steps"
@@ -197,7 +197,7 @@ def _count_steps(at: Callable[[int], None]) -> list[int]:
 
 
 def _touches_files(function: Any) -> bool:
-    """Whether a built-in function is the system's or an open file's, not one of text in memory."""
+    """Return whether a built-in function is the system's or an open file's, not one of text in memory."""
     owner = getattr(function, "__self__", None)
     return getattr(owner, "__name__", "") in ("posix", "io", "_io") or isinstance(
         owner, (io.BufferedWriter, io.FileIO, io.TextIOWrapper, io.BufferedRandom)
@@ -221,7 +221,7 @@ def _cut_off(size: int, kill: bool = False) -> None:
 
 
 def _on_a_full_disk(writer: Writer, old: Mapping[str, bytes], new: Mapping[str, bytes], found: list[str]) -> int:
-    """On a file system of its own with no room left, where this process may mount one."""
+    """On a full file system of its own, where this process may mount one."""
     room = sum(map(len, old.values()))
     with tempfile.TemporaryDirectory(prefix="disk-") as own:
         mount = ["mount", "-t", "tmpfs", "-o", f"size={2 * room + DISK_BYTES}", "tmpfs", own]

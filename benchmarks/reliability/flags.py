@@ -20,7 +20,7 @@ ODD = (
     "é模", "\udcd0\udccd", "x" * 5000, "a/b/c", "1,2,3", "1,,2", "=", "a=b", "tp=0", "tp=3,pp=7", "none", "auto", "y",
     "$(touch canary)", "{}",
 )  # fmt: skip
-"""What stands where a sound value was meant."""
+"""Odd values in place of sound ones."""
 
 OF = {
     "pipeline_parallel": "pretrain_llama2_7b-solved", "parallel_tool": "pretrain_llama2_7b-searched",
@@ -65,7 +65,7 @@ def flags(tool: str, share: float = 1.0) -> Result:
 
 
 def _compile_kernels(specimen: Specimen, place: Path) -> None:
-    """Solve with several interleaves once: kernels are compiled once on a machine, which is no odd value's doing."""
+    """Solve with several virtual stages once: kernels are compiled once on a machine, which is no odd value's doing."""
     shutil.copytree(specimen.folder, place)
     words = [*specimen.command.words, "-vpp=auto"]
     outcome = run_forked("pipeline_parallel", words, place, seconds=COMPILING_S, memory_mib=MEMORY_MIB)
@@ -74,7 +74,7 @@ def _compile_kernels(specimen: Specimen, place: Path) -> None:
 
 
 def flag_faults(outcome: Outcome, place: Path) -> list[str]:
-    """What is wrong with how a command with an odd flag ended."""
+    """Faults of the end of a command with an odd flag."""
     found = []
     if outcome.timed_out:
         found.append(f"not done after {SECONDS:g} s")

@@ -19,14 +19,14 @@ from benchmarks.reliability.switches import copy_tree
 
 @dataclass(frozen=True)
 class Former:
-    """A fault, how to make it again, and the tests that hold it.
+    """A fault, its code, and the tests that cover it.
 
     Parameters
     ----------
     told : str
-        What was wrong.
+        The fault.
     file, old, new : str
-        What stands there now, and what brings the fault back.
+        The present code, and the code with the fault.
     tests : tuple of str
         As pytest takes them.
     """

@@ -89,7 +89,7 @@ def try_mutant(specimen: Specimen, kind: str, rng: np.random.Generator) -> tuple
 def outcome_faults(
     outcome: Outcome, before: Mapping[str, bytes | None], after: Mapping[str, bytes | None], specimen: Specimen
 ) -> list[str]:
-    """What is wrong with how a command ended on bad input; the trees are those above its working folder."""
+    """Faults of a command's end on bad input; the trees are those above its working folder."""
     found = []
     if outcome.timed_out:
         found.append(f"not done after {SECONDS:g} s")

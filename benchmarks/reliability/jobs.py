@@ -31,9 +31,9 @@ class Job:
     prepare : callable
         Writes the input into an empty folder, the command's working folder.
     words : tuple of str
-        Its arguments; `workers` further ones where the number of processes is told.
+        Its arguments; `workers` further ones where the number of processes is given.
     workers : str
-        The flag that tells the number of processes, empty when there is none.
+        The flag for the number of processes, empty when there is none.
     """
 
     name: str
@@ -43,12 +43,12 @@ class Job:
     workers: str = ""
 
     def arguments(self, workers: int) -> tuple[str, ...]:
-        """The command's arguments with so many processes."""
+        """The command's arguments with `workers` processes."""
         return (*self.words, self.workers, str(workers)) if self.workers else self.words
 
 
 def jobs() -> list[Job]:
-    """One file solved with one and two interleaves, a search, a search with all that follows, a ranking."""
+    """One file solved with one and two virtual stages, a search, a search with all that follows, a ranking."""
     solve = ("-yaml", "train.yaml", "-memory", "memory.json", "-dryrun", "n", "-check", "n", "-layer_ratio", "0.397",
              "-b_ratio", "1.839", "-head_loss", "1.5", "-ra_ratio", "1", "--result_json", "result.json",
              "--trace", "trace.json")  # fmt: skip

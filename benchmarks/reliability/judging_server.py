@@ -2,7 +2,7 @@
 
     python -m benchmarks.reliability.judging_server
 
-The pipe JOBS gives a line a run: {"tests": [...], "cpu_seconds": 20, "wall_seconds": 100}; the pipe ANSWERS is told
+The pipe JOBS gives a line a run: {"tests": [...], "cpu_seconds": 20, "wall_seconds": 100}; the pipe ANSWERS gets
 {"told": ..., "by": ...}: "killed" with the name of the test that failed, "survived" where none did, "time" where a
 limit ended the run, "broken" where pytest could not run at all. Nothing of Taylor is loaded before the fork, so that
 each run reads the files as they are then.

@@ -73,7 +73,7 @@ def killed(name: str, count: int, seed: int) -> Result:
 
 
 def names_fewer_files(content: bytes, whole: bytes | None) -> bool:
-    """Whether a result is the whole run's but for views that it does not name yet.
+    """Return whether a result is the whole run's but for views that it does not name yet.
 
     A result is written as soon as the plan is solved, so that a failing view loses nothing, and once more with the
     views that were written since.
@@ -121,7 +121,7 @@ def _settle(folder: Path) -> None:
 
 
 def _one_ranking(folder: Path) -> dict[str, bytes]:
-    """What is there, the newest ranking alone counting: an earlier one is history, not a result."""
+    """Files that are there, of rankings the newest alone: an earlier one is history, not a result."""
     tables = sorted((folder / "pipeline_output").glob("test_result_*.csv"))
     for stale in tables[:-1]:
         stale.unlink()

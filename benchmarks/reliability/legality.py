@@ -25,7 +25,7 @@ STRATEGIES, A_JOB = 2_000, 25
 """Strategies a framework, and strategies drawn for one job."""
 
 Verdict = Callable[[Strategy], str | None]
-"""Why a framework refuses a strategy of a job, None where it starts it."""
+"""Reason why a framework refuses a strategy of a job, None where it starts it."""
 
 
 @dataclass(frozen=True)

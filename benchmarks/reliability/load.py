@@ -39,7 +39,7 @@ def portions(share: float = 1.0) -> list[Portion]:
 
 @dataclass(frozen=True)
 class Watched:
-    """How a command went: exit code, terminal text, seconds, largest resident size of all its processes, MiB."""
+    """Outcome of a command: exit code, terminal text, seconds, largest resident size of all its processes, MiB."""
 
     code: int
     text: str
@@ -107,7 +107,7 @@ def interrupts(count: int, seed: int) -> Result:
 
 
 def interrupt_faults(seen: Watched, folder: Path) -> list[str]:
-    """What is wrong with how an interrupted ranking ended: its code, its words, its kept rows, its table."""
+    """Faults of an interrupted ranking's end: its code, its words, its kept rows, its table."""
     found = []
     # A shell sees 130 too where the signal came behind the last line.
     if seen.code not in (0, 130, -signal.SIGINT):
@@ -127,7 +127,7 @@ def interrupt_faults(seen: Watched, folder: Path) -> list[str]:
 
 
 def write_candidates(folder: Path, count: int) -> int:
-    """Write so many candidate files into ``files``; returns how many there are."""
+    """Write `count` candidate files into ``files``; returns how many there are."""
     from taylor.nd_search.emit import emit_yaml
     from taylor.nd_search.options import SearchOptions
     from taylor.nd_search.search import search

@@ -1,9 +1,9 @@
-"""Whether Megatron-LM itself starts a strategy: its parser, its checks, its groups, its layers, on no device.
+"""Check whether Megatron-LM itself starts a strategy: its parser, its checks, its groups, its layers, on no device.
 
 Run are, of megatron-core 0.16.1 and of the launcher of the same release, the argument parser, ``validate_args``, the
 configuration's own checks, ``initialize_model_parallel``, the calculator of micro-batches, the model of the first and
 last stage at the sizes of the job, the cut of the sequence, and the loop over micro-batches with steps that do nothing.
-What stands in: process groups (they have a size and a rank), transformer engine's attention, which is not installed,
+Stand-ins: process groups (they have a size and a rank), transformer engine's attention, which is not installed,
 and a GPU.
 """
 
@@ -28,9 +28,9 @@ STAND_IN_FLAGS = (
     "--no-masked-softmax-fusion", "--tokenizer-type", "NullTokenizer", "--train-iters", "10", "--lr", "1e-4",
     "--min-lr", "1e-5",
 )  # fmt: skip
-"""What no strategy rests on: no kernels of transformer engine's, a tokenizer without a file, any schedule of rates."""
+"""Settings that affect no strategy: no transformer engine, a tokenizer without a file, any schedule of rates."""
 REFUSALS = (AssertionError, ValueError, RuntimeError, ZeroDivisionError)
-"""What their checks raise; anything else is a fault of the stand-ins."""
+"""Exceptions of their checks; anything else is a fault of the stand-ins."""
 
 
 class _Group:
@@ -65,7 +65,7 @@ _REPLACED = ("is_initialized", "get_world_size", "get_rank", "get_process_group_
 
 @contextlib.contextmanager
 def _world(size: int) -> Iterator[None]:
-    """torch.distributed that says it is initialized with so many ranks; groups are made of nothing."""
+    """torch.distributed that says it is initialized with `world` ranks; groups are made of nothing."""
     torch = package("torch")
     state = package("megatron.core.parallel_state")
     saved = {name: getattr(torch.distributed, name) for name in _REPLACED}
@@ -90,7 +90,7 @@ def _world(size: int) -> Iterator[None]:
 
 
 def refusal(flags: Sequence[str], world: int) -> str | None:
-    """Why Megatron-LM does not start under these flags on so many ranks; None where it does."""
+    """Reason why Megatron-LM does not start under these flags on `world` ranks; None where it does."""
     with _world(world), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:
         logging.disable(logging.CRITICAL)
         try:
@@ -181,7 +181,7 @@ def _build(args: Any, config: Any, stage: int) -> None:
 
 
 def _ask_experts(layer: Any) -> None:
-    """What the layer refuses when tokens come; without tokens it gets no further."""
+    """Refusal of the layer when tokens come; without tokens it gets no further."""
     try:
         layer.forward(None)
     except ValueError:

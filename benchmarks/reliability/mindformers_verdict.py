@@ -1,6 +1,6 @@
-"""Whether MindFormers starts a strategy: its own check of rules, run; what MindSpore's compiler refuses, stated anew.
+"""Check whether MindFormers starts a strategy: its check of rules, run; refusals of MindSpore's compiler, restated.
 
-Run is ``_check_parallel`` of MindFormers r1.5.0 (mindformers/tools/check_rules.py). Stated anew are the checks of
+Run is ``_check_parallel`` of MindFormers r1.5.0 (mindformers/tools/check_rules.py). Restated are the checks of
 MindFormers' layers and MindSpore's compiler, each with its place: a tensor that a strategy cuts unevenly is refused.
 """
 
@@ -26,7 +26,7 @@ def _check_rules() -> Any:
 
 
 def refusal(job: dict[str, Any], world: int, strategy: Strategy) -> str | None:
-    """Why MindFormers does not start a strategy; None where it does.
+    """Reason why MindFormers does not start a strategy; None where it does.
 
     Parameters
     ----------

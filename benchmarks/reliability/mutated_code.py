@@ -1,4 +1,4 @@
-"""Small faults that a program could have: where a source file has room for one, and the file with it put in."""
+"""Small faults that a program could have: their places in a source file, and the file with one put in."""
 
 from __future__ import annotations
 

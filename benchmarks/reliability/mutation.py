@@ -1,10 +1,10 @@
 """Mutation: small faults put into the core, one at a time, and whether the unit tests notice.
 
 All mutants lie in one copy of the tree behind switches (`switches`). Which tests pass a mutant's switch is found out
-once; it is judged by those of its own room, the quickest first, until one fails or their CPU time is spent, and then by
-those of the other rooms in the same way. A mutant without a switch (a default, a constant, a line of a kernel) is put
-into a plain copy and judged in fresh processes. A mutant that survives is equivalent, by a reason written down here, or
-real.
+once; it is judged by those of its own package, the quickest first, until one fails or their CPU time is spent, and then
+by those of the other packages in the same way. A mutant without a switch (a default, a constant, a line of a kernel) is
+put into a plain copy and judged in fresh processes. A mutant that survives is equivalent, by a reason written down
+here, or real.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from taylor.base.console import log
 ROOMS = ("cost_model", "pipeline_solver", "nd_search", "parsers", "profiling", "dryrun", "pipeline")
 OTHERS = ("register", "pipeline", "cost_model", "parsers", "profiling", "nd_search", "report", "pipeline_solver",
           "workflows", "layerwise", "dryrun")  # fmt: skip
-"""Folders of tests that judge what a room's own tests let pass."""
+"""Folders of tests that judge the mutants that a package's own tests let pass."""
 SAMPLES = {8827: 12}
-"""Mutants a room by seed: a sample for which no test was written, unlike those before it."""
+"""Mutants a package by seed: a sample for which no test was written, unlike those before it."""
 LEAST = 0.90
 SPENT = 60.0
-"""CPU seconds that the tests of one mutant may take as they were recorded: those of its room, and those of others."""
+"""Limit of recorded CPU seconds for the tests of one mutant: those of its package, and those of others."""
 LONGEST = 20
 """CPU seconds of the longest test that judges mutants."""
 SHORT = 2.0
@@ -52,7 +52,7 @@ def equivalent() -> dict[tuple[str, str], str]:
 
 
 def portions(share: float = 1.0) -> list[Portion]:
-    """A portion a room and sample."""
+    """A portion a package and sample."""
     return [
         Portion(f"{room}-{seed}", judged, {"room": room, "count": max(1, round(count * share)), "seed": seed})
         for seed, count in SAMPLES.items()
@@ -61,7 +61,7 @@ def portions(share: float = 1.0) -> list[Portion]:
 
 
 def files_of(room: str, root: Path = ROOT) -> list[str]:
-    """The room's sources."""
+    """The package's sources."""
     return sorted(str(path.relative_to(root)) for path in (root / room).rglob("*.py"))
 
 
@@ -69,7 +69,7 @@ def recorded(folder: str, place: Path) -> Reached:
     """The tests of a folder with the switches that they pass in a rewritten copy of the tree.
 
     A recording that was broken off goes on, and of tests written since their files alone are run; one of other code is
-    made anew.
+    made again.
     """
     kept = PLACE / "tests" / f"{folder}-{code_digest(ROOMS)}.jsonl"
     whole = kept.with_name(f"{folder}-{code_digest((*ROOMS, f'tests/{folder}'))}.whole")
@@ -93,14 +93,14 @@ def _environment(place: Path, **more: str) -> dict[str, str]:
 
 
 def judged(room: str, count: int, seed: int, others: Sequence[str] = OTHERS) -> Result:
-    """Every mutant of a room's sample, each with what became of it; those judged before are not judged again.
+    """Every mutant of a package's sample, each with its verdict; those judged before are not judged again.
 
     A mutant that was killed before the tests changed is asked first of the test that killed it.
 
     Parameters
     ----------
     others : sequence of str
-        Folders of tests that judge what the room's own let pass, those with the quickest tests of a line first.
+        Folders of tests for mutants that the package's own let pass, those with the quickest tests of a line first.
     """
     further = [folder for folder in others if folder != room]
     tests = code_digest([f"tests/{each}" for each in (room, *further)])
@@ -141,7 +141,7 @@ def judged(room: str, count: int, seed: int, others: Sequence[str] = OTHERS) -> 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What tests said of a mutant.
+    """Verdict of tests on a mutant.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ class Verdict:
 
     @property
     def killed(self) -> bool:
-        """Whether the tests noticed."""
+        """Return whether the tests noticed."""
         return self.told in ("killed", "time")
 
 
@@ -188,7 +188,7 @@ class Judge:
             self.plain.end()
 
     def verdict(self, mutant: Mutant, folders: Sequence[str], first: str = "") -> Verdict:
-        """What the tests of some folders say that may notice a mutant, as many as their time allows.
+        """Verdict of the tests of some folders that may notice a mutant, as far as their time allows.
 
         Parameters
         ----------
@@ -242,7 +242,7 @@ class PlainJudge:
         self.server: Server | None = None
 
     def with_mutant(self, mutant: Mutant, tests: list[str], spent: float) -> Verdict:
-        """What tests say of a mutant that usually take `spent` CPU seconds."""
+        """Verdict on a mutant of tests that usually take `spent` CPU seconds."""
         path = self.place / mutant.file
         before = path.read_bytes()
         self.server = self.server or Server(("judging_server",), self.place)

@@ -23,7 +23,7 @@ ODD_VALUES = (
 
 @dataclass(frozen=True)
 class Trap:
-    """Where a trap shows: `canary` must never come to be, nothing may be written below `outside`."""
+    """Signs of a sprung trap: `canary` must never come to be, nothing may be written below `outside`."""
 
     canary: Path
     outside: Path

@@ -1,4 +1,4 @@
-"""What a run left behind, times aside: what two runs are compared by."""
+"""Outputs of a run without times, by which two runs are compared."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def differences(one: Mapping[str, bytes], other: Mapping[str, bytes]) -> list[st
 
 
 def is_debris(path: Path) -> bool:
-    """Whether a file is the temporary one of a write that was killed."""
+    """Return whether a file is the temporary one of a write that was killed."""
     return path.name.startswith(".")
 
 

@@ -1,4 +1,4 @@
-"""Where the frameworks' own code lies, which the campaign runs and the repository does not hold.
+"""Places of the frameworks' own code, which the campaign runs and the repository lacks.
 
 `make outside` installs what PyPI has into ``output/outside/packages``, without its dependencies. The rest are clones of
 public repositories in ``output/outside`` (whole or bare), read at the revision that a comparison names:

@@ -1,8 +1,8 @@
-"""What a plan needs and takes, stated apart from the product: orders of tasks as published, memory and time by hand.
+"""Memory and time of a plan, stated apart from the product: orders of tasks as published, memory and time by hand.
 
 The exact checker takes the order of tasks from the product's generators, so it cannot see one wrong. Here nothing but
 the problem's and the plan's figures is read: orders come from `published_orders`, where a chunk lies from the words of
-the papers, and both peak and step time from walking the tasks one by one.
+the papers, and both peak and step time from the tasks one by one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Orders of tasks as others build them: their code run here where it can be, else stated anew from their source.
+"""Orders of tasks as others build them: their code run here where it can be, else restated from their source.
 
 An order is a list of tasks (direction, interleave, micro-batch, sequence split) of one stage. Nothing of Taylor's is
 used but the numbers that stand for directions. A backward that its author runs whole is, for schedules with weight
@@ -86,7 +86,7 @@ def _torch_actions(name: str, S: int, V: int, m: int, stage: int) -> list[Any]:
 
 
 def megatron_core_order(S: int, V: int, m: int, group: int, stage: int, overlapped: bool = False) -> Order:
-    """What ``forward_backward_pipelining_with(out)_interleaving`` runs on a stage, the transfers and layers left out.
+    """Tasks of ``forward_backward_pipelining_with(out)_interleaving`` on a stage, without transfers and layers.
 
     megatron-core's own function is called; forward and backward steps write themselves down.
     """
@@ -182,7 +182,7 @@ def megatron_core_order(S: int, V: int, m: int, group: int, stage: int, overlapp
 
 
 class _Settings:
-    """A configuration in which everything that is not told is off."""
+    """A configuration in which everything that is not given is off."""
 
     def __init__(self, **told: Any):
         self.__dict__.update(told)
@@ -271,7 +271,7 @@ def _zero_bubble() -> Any:
 
 
 def zero_bubble_time(S: int, m: int, times: tuple[int, int, int], most: int) -> float:
-    """When the order of the authors' generator ends, `most` micro-batches alive on a stage at the most."""
+    """End time of the order of the authors' generator, `most` micro-batches alive on a stage at the most."""
     module = _zero_bubble()
     config = SimpleNamespace(
         n_stages=S, n_micro=m, cost_comm=0, max_mem=[2 * most] * S,
@@ -385,7 +385,7 @@ def mindspore_zero_bubble_v(S: int, m: int, stage: int) -> Order:
 
 
 def dual_pipe_v_by_rule(S: int, m: int, rank: int) -> Order:
-    """``DualPipeV.step`` stated anew as a script, for machines without DeepSeek's code.
+    """``DualPipeV.step`` restated as a script, for machines without DeepSeek's code.
 
     F and B take the next micro-batch of a phase; ``B1z`` is a backward with ``enable_zb``, whose weight
     gradient goes to the end of one queue for both phases; W takes the head of that queue.

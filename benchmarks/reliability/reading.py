@@ -165,7 +165,7 @@ def random_plan(config: TrainingConfig, draw: random.Random) -> PipelinePlan:
 
 
 def plan_differences(before: Path, after: Path, config: TrainingConfig, plan: PipelinePlan) -> tuple[list[str], int]:
-    """What the launcher does not build as planned, and how many fields were compared; none where nobody can tell."""
+    """Fields that the launcher does not build as planned, and the number of fields compared; none where unknown."""
     try:
         [was, built] = [_one(_READERS[path.suffix](path.read_text(encoding="utf-8"))) for path in (before, after)]
     except NothingToRead as reason:

@@ -21,7 +21,7 @@ from benchmarks.reliability.campaign import SCRIPTS
 
 POLL_SECONDS = 0.002
 ORPHAN_SECONDS = 10.0
-"""How long what a killed tool started may take to end by itself."""
+"""Seconds in which processes of a killed tool must end by themselves."""
 FOREIGN_ERROR = 70
 """Exit code of a child whose command let an exception out."""
 
@@ -35,7 +35,7 @@ _STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "os.spa
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended.
+    """Outcome of a command.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def run_forked(
     words : sequence of str or path
         Its arguments.
     folder : path
-        Working folder, the only place where it may write (besides a temporary folder of its own).
+        Working folder, the only place where it may write (apart from a temporary folder of its own).
     seconds : float
         After which it and all that it started are killed.
     memory_mib : int
@@ -123,7 +123,7 @@ def run_forked(
     may_start : bool
         Whether it may start programs.
     kill_after : float, optional
-        Kill it with SIGKILL after so many seconds, with all that it started, as a power cut would.
+        Kill it with SIGKILL after this number of seconds, with all that it started, as a power cut would.
     kill_alone : bool
         Kill the tool alone, as a machine short of memory would: what it started has to end by itself.
     before : callable, optional

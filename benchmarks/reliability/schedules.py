@@ -21,7 +21,7 @@ TIMES = ((1, 1, 1), (10, 12, 9), (10, 11, 10))
 """Forward, input gradient and weight gradient."""
 
 Shape = tuple[int, int, int]
-"""Stages, interleaves, micro-batches."""
+"""Stages, virtual stages, micro-batches."""
 
 RUN = {
     "torch: GPipe": "ScheduleGPipe",
@@ -36,7 +36,7 @@ RUN = {
     "sail-sg: ZB-H2": "",
 }
 STATED = ("MindSpore: interleaving", "MindSpore: low-memory interleaving", "MindSpore: seqpipe", "MindSpore: ZBV")
-"""Of MindSpore's C++, which does not run here: stated anew from its source."""
+"""Of MindSpore's C++, which does not run here: restated from its source."""
 
 
 def portions(share: float = 1.0) -> list[Portion]:
@@ -63,7 +63,7 @@ def compared(name: str, count: int) -> Result:
 
 
 def faults_of_shape(name: str, draw: random.Random) -> list[str]:
-    """What differs on one more shape of a generator."""
+    """Differences on one more shape of a generator."""
     S = draw.randint(2, 12)
     m = draw.randint(1, 5 * S)
     V = draw.randint(2, 4)

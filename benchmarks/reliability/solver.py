@@ -134,7 +134,7 @@ def stopped(count: int, seed: int) -> Result:
 
 
 def stopped_faults(problem: PipelineProblem, solution: Solution, truth: Solution) -> list[str]:
-    """What is wrong with the answer of a solve that may have been stopped, the optimum being known."""
+    """Faults of the answer of a solve that may have been stopped, given the optimum."""
     found = solution_faults(problem, solution)
     if (solution.status == INFEASIBLE) != (truth.status == INFEASIBLE) and solution.status != NO_SOLUTION:
         found.append(f"{solution.status}, though the full solve says {truth.status}")
@@ -153,7 +153,7 @@ def stopped_faults(problem: PipelineProblem, solution: Solution, truth: Solution
 
 
 def solution_faults(problem: PipelineProblem, solution: Solution) -> list[str]:
-    """What is wrong with an answer by itself: the checker's violations, a label that its figures belie."""
+    """Faults of an answer by itself: the checker's violations, a label that its figures belie."""
     found: list[str] = []
     if (solution.plan is None) == (solution.status in (OPTIMAL, FEASIBLE)):
         found.append(f"status {solution.status} with plan {solution.plan}")

@@ -242,7 +242,7 @@ def make_specimens(folder: Path) -> list[Specimen]:
 
 
 def _kept(folder: Path, rank: Sequence[str], few: Sequence[str], solve: Sequence[str]) -> list[Specimen]:
-    """What the tools keep for their own later runs: a solved row, a measured profile, the names of what was emitted."""
+    """Files that the tools keep for their own later runs: a solved row, a measured profile, names of emitted files."""
     made = []
     for name, tool, words, pattern in (
         ("solved-row", "pipeline_tool", ("--yaml_path", "files", *rank[2:]), "pipeline_output/solved/*.json"),

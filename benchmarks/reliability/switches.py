@@ -89,7 +89,7 @@ def kernels_of(source: bytes, handed: Container[str]) -> list[ast.FunctionDef]:
 
 
 def is_compiled(node: ast.AST, handed: Container[str]) -> bool:
-    """Whether a function runs as machine code."""
+    """Return whether a function runs as machine code."""
     decorators = [ast.unparse(each) for each in getattr(node, "decorator_list", [])]
     return getattr(node, "name", "") in handed or any("compiled" in each or "njit" in each for each in decorators)
 
@@ -213,7 +213,7 @@ class Switched:
 
 
 def _first_statement(tree: ast.Module) -> int:
-    """Where a module's own statements begin, behind its docstring and what it takes from ``__future__``."""
+    """First of a module's statements, behind its docstring and what it takes from ``__future__``."""
     ahead = [isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body]
     return max((at + 1 for at, future in enumerate(ahead) if future), default=ast.get_docstring(tree) is not None)
 
@@ -281,7 +281,7 @@ class Reached:
 
 
 def digest_of(root: Path, nodeid: str) -> str:
-    """The state of a test's file: what was recorded of another one is recorded anew."""
+    """The state of a test's file: the record of another one is made again."""
     path = root / nodeid.partition("::")[0]
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
 

@@ -1,4 +1,4 @@
-"""Whether torchtitan itself starts a strategy: its mesh, its parallel model and its pipeline, on no device.
+"""Check whether torchtitan itself starts a strategy: its mesh, its parallel model and its pipeline, on no device.
 
 Run are, of torchtitan v0.2.2, ``ParallelDims`` with its device mesh over torch's fake process group,
 ``parallelize_llama`` on its LLaMA model at the sizes of the job, one forward pass of that, the functions that deal
@@ -41,7 +41,7 @@ def _torchtitan() -> None:
 
 
 def _make_world(size: int) -> None:
-    """torch's fake process group of so many ranks: one a process, as DTensor remembers groups by their meshes."""
+    """torch's fake process group of `world` ranks: one a process, as DTensor remembers groups by their meshes."""
     torch = package("torch")
     if torch.distributed.is_initialized():
         assert torch.distributed.get_world_size() == size
@@ -52,7 +52,7 @@ def _make_world(size: int) -> None:
 
 
 def refusal(job: dict[str, Any], world: int, strategy: Strategy) -> str | None:
-    """Why torchtitan does not start a strategy; None where it does.
+    """Reason why torchtitan does not start a strategy; None where it does.
 
     Parameters
     ----------

@@ -89,7 +89,7 @@ class SyntheticTimes:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What keeps a run from being exact.
+    """Disturbances of a run.
 
     Parameters
     ----------
@@ -355,6 +355,6 @@ def _start_times(schedule: Schedule, lengths: NDArray[np.float64], lag: float) -
 
 
 def _leaves(schedule: Schedule, direction: int, v: int, stage: int) -> bool:
-    """Whether a task's output goes to another stage."""
+    """Return whether a task's output goes to another stage."""
     place = schedule.position(v, stage) + (1 if direction == FORWARD else -1)
     return 0 <= place < schedule.chunks and schedule.chunk_at(place)[1] != stage
