@@ -35,7 +35,7 @@ def stated_device(path: Path, text: str, npus_a_node: int | None) -> tuple[str, 
     Parameters
     ----------
     npus_a_node : int or None
-        Where the file says how many it starts.
+        Number that it starts, where the file states it.
     """
     where = path.absolute()
     folders = [folder.name for folder in list(where.parents)[:_FOLDERS]]

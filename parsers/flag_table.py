@@ -101,14 +101,14 @@ class FlagRow:
         placed: ``more``, ``less`` or ``either`` (always ``either`` for placement); None: not at all. At
         least one is given for ``costs``; for ``read`` they hold for the values outside `silent`.
     most : MemoryBound or None
-        Where it means more memory: its upper bound. None: no bound is known.
+        Upper bound of the added memory. None: unknown.
     spares_states : bool
         Weights, gradients and optimizer states take what they are counted with: the flag changes activations, kernels,
         communication or the allocator alone.
     takes_value : bool
         False for a switch, which is in force wherever it is given.
     default : str or None
-        What the launcher takes where the flag is absent.
+        The launcher's value where the flag is absent.
     silent : tuple of str
         Values that need no word. For ``costs``: values with the same effect as the default. For ``read``:
         the values that are modelled; when empty, all are.
@@ -184,9 +184,9 @@ class UnmodelledFlag:
     memory, time, placement : str or None
         Directions as in `FlagRow`; all None where the flag is unknown.
     why : str
-        What it changes, as a clause; empty where the flag is unknown.
+        Its effect, as a clause; empty where the flag is unknown.
     known : bool
-        Whether the launcher's table has it.
+        The launcher's table has it.
     most : MemoryBound or None
         Most memory that it adds, as in `FlagRow`.
     meant : str or None
@@ -281,7 +281,7 @@ class FlagTable:
         prefix : str
             Written before each name: ``--`` for flags of a command line.
         in_force : collection of str, optional
-            What a row's `needs` may name: flags that are switched on, and facts of the job. All flags given
+            Names that a row's `needs` may use: flags that are switched on, and facts of the job. All flags given
             where it is left out.
         """
         found: list[UnmodelledFlag] = []

@@ -70,10 +70,10 @@ class UsualDevice:
     jobs : str
         Whose jobs they are, as messages call them: ``MindSpeed files``.
     why : str
-        What in the file states the device, as the end of a sentence: ``by its name, pretrain_A3.sh``. Empty where it
+        Text that states the device, as the end of a sentence: ``by its name, pretrain_A3.sh``. Empty where it
         is the default of such jobs.
     known_by : str
-        What tells that the file is of that family where other files of its kind are not, as a clause: ``it has
+        Sign that the file is of that family where other files of its kind are not, as a clause: ``it has
         --use-fused-rmsnorm``.
     """
 

@@ -39,7 +39,7 @@ def unmodelled_keys(
     data : mapping
         The whole file.
     facts : collection of str
-        What holds for the job, as the table's ``needs`` name it: ``@experts``.
+        Facts of the job, as the table's ``needs`` name it: ``@experts``.
     without : collection of str
         Sections at the top that the launcher does not use for this file.
     """

@@ -26,11 +26,11 @@ class OtherFile:
     Parameters
     ----------
     title : str
-        What it is, with its article: ``a DeepSpeed JSON``.
+        Its name, with its article: ``a DeepSpeed JSON``.
     why : str
-        What keeps it from being read, as a clause; empty where the file itself is read and a script that starts it not.
+        Reason why it is not read, as a clause; empty where the file itself is read and a script that starts it not.
     cure : str
-        What to give instead.
+        Files to give instead.
     signs : tuple of tuple of str
         Dotted keys: a file is of the kind where it holds all of one of them.
     started : str

@@ -67,21 +67,21 @@ class JobSizes:
     own : Setting
         As the file states it; `dp` is 1 where the file does not say how many ranks it starts.
     tp_ways : int
-        What TP has to divide: heads, and groups of heads.
+        Numbers that TP has to divide: heads, and groups of heads.
     top_k : int
         Experts that a token goes to; a small run has no fewer.
     expert_groups : int
-        What the experts have to be a multiple of.
+        Divisor of the number of experts.
     nodes, per_node : int or None
-        What the file starts.
+        Machines that the file starts.
     hidden_reduction : bool
-        Whether gradients are reduced beside the backward pass.
+        Gradients are reduced beside the backward pass.
     batch : int or None
         Samples of a step, where the file says them.
     cp_ways : int
-        What TP times CP has to divide, where CP splits heads; 0 where it does not.
+        Number that TP times CP has to divide, where CP splits heads; 0 where it does not.
     dense_together : bool
-        Whether the files can say only plans whose first chunk holds all dense layers.
+        The files can say only plans whose first chunk holds all dense layers.
     """
 
     own: Setting
@@ -115,15 +115,15 @@ class Switch:
     name : str
         As users name it.
     flag : str
-        What turns it on, as the file writes it.
+        Its spelling in the file.
     on : bool
-        Whether small runs have it where nothing is switched.
+        Small runs have it where nothing is switched.
     above : tuple of str
         Degrees that have to be above one.
     apart : tuple of str
         Names of others that cannot be on beside it.
     stays : bool
-        Whether the file has it on though small runs do not: plans keep it where it is not compared.
+        The file has it on though small runs do not: plans keep it where it is not compared.
     """
 
     name: str
@@ -184,9 +184,9 @@ class ProfiledSteps:
     Parameters
     ----------
     folder : Path
-        Where the profiler writes.
+        Folder to which the profiler writes.
     count, first : int
-        How many are profiled, and the first one, counted from 0; the last one is the run's.
+        Number of profiled steps, and the first one, counted from 0; the last one is the run's.
     """
 
     folder: Path

@@ -18,7 +18,7 @@ class StatedFlags:
     values : mapping of str to str or None
         First value of every flag that is given; None where it has none, or one that is known only as the job starts.
     facts : frozenset of str
-        What the launch's own words come to, where a rule asks for that.
+        Values that follow from the launch's own words, where a rule asks for them.
     """
 
     programs: frozenset[str] = frozenset()

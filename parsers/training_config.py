@@ -35,7 +35,7 @@ class Misfit:
     rule : str
         Name of the launcher's rule that the job breaks; empty where it has none.
     source : str
-        Where the launcher's own code checks it: repository, release, file and line; empty where nothing states it.
+        Place of the check in the launcher's code: repository, release, file and line; empty where nothing states it.
     any_strategy : bool
         The job cannot start whatever its strategy is, so that a search of other ones refuses it too.
     """
@@ -252,7 +252,7 @@ class TrainingConfig:
         Parameters
         ----------
         field : str
-            What the file calls its number of stages.
+            The file's name of its number of stages.
 
         Raises
         ------

@@ -38,7 +38,7 @@ def write_plan(
     plan : PipelinePlan
         Layers and recompute of every chunk.
     output : Path, optional
-        Where to write; in place when left out. A configuration of several files is written there as one.
+        Path to write; in place when not given. A configuration of several files is written there as one.
     micro_batches : int, optional
         Micro-batches a step, set too when given.
 

@@ -36,7 +36,7 @@ class Experiment:
     source : YamlSource
         The file that holds the train sections: the same, or the train file that it names.
     prefix : tuple of str
-        Where they stand in it.
+        Their place in it.
     whole : mapping or None
         The experiment with its train sections as ``train``; None where a train file was given alone.
     outer : YamlSource or None

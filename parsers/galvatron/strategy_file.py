@@ -80,7 +80,7 @@ class StrategyFile:
     form : str
         `HETU` or `PADDLE`.
     notes : tuple of str
-        What was assumed or left alone, one line each.
+        Assumptions and ignored entries, one line each.
     """
 
     plan: LayerwisePlan

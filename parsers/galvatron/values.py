@@ -103,7 +103,7 @@ def matches(
     Parameters
     ----------
     form : str
-        What names look like, for the message.
+        Form of the names, for the message.
 
     Raises
     ------

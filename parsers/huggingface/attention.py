@@ -126,7 +126,7 @@ class ExpertRule:
     width : tuple of str
         Fields with the width of a routed expert.
     shared : bool
-        Whether there are shared experts, counted by the usual fields, each as wide as a routed one.
+        There are shared experts, counted by the usual fields, each as wide as a routed one.
     shared_width : str
         A field with the shared experts' total width instead.
     shared_gate, router_bias, expert_bias, correction_bias, gated : bool

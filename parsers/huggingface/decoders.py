@@ -70,7 +70,7 @@ class Decoder:
     reach : Rule
         Attention window of each layer where the file does not list it.
     experts : ExpertRule or None
-        How it says its experts.
+        Its description of experts.
     placement : Placement
         Layers that have them where the file does not list it.
     dense_width : tuple of str

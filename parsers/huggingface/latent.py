@@ -32,11 +32,11 @@ class LatentDecoder:
     mlp_bias : bool or str
         Biases of the dense MLP and of the shared experts.
     experts : ExpertRule or None
-        How it says its experts.
+        Its description of experts.
     placement : Placement
         Layers that have them where the file does not list it.
     indexed : bool
-        Whether an indexer chooses the tokens that attention looks at (DeepSeek-V3.2).
+        An indexer chooses the tokens that attention looks at (DeepSeek-V3.2).
     """
 
     bias: Switch = "attention_bias"

@@ -70,15 +70,15 @@ class ModelType:
     like : str
         Another type whose reader and defaults it shares.
     defaults : mapping
-        What its class takes for fields that the file leaves out; only those that the reader asks for.
+        Its class's values of fields that the file leaves out; only those that the reader asks for.
     text : str
         For a model of several kinds of input: the type of its language model.
     vision : mapping
         Defaults of its vision encoder.
     encoder : str
-        How its vision encoder is counted (`ENCODERS`).
+        Rule that counts its vision encoder (`ENCODERS`).
     counted : bool
-        Whether transformers' class for causal language models has the encoder in it.
+        Transformers' class for causal language models has the encoder in it.
     """
 
     source: str
@@ -111,7 +111,7 @@ def read_model(data: Any, file: Path) -> tuple[ModelSpec, tuple[str, ...]]:
     Parameters
     ----------
     data : mapping
-        What the file holds.
+        Content of the file.
     file : Path
         Named in errors; the model is called like it, or like its folder where it is a ``config.json``.
 

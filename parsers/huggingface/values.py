@@ -39,13 +39,13 @@ class Values:
     Parameters
     ----------
     data : mapping
-        What the file holds at `prefix`.
+        Content of the file at `prefix`.
     file : Path
         Named in errors.
     model_type : str
         Named in errors.
     defaults : mapping
-        What the model type's class takes where the file is silent.
+        Values of the model type's class where the file is silent.
     prefix : str
         Dotted path of the mapping in the file.
     """

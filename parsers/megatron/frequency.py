@@ -24,7 +24,7 @@ def read_list(flags: Flags, name: str, layers: int) -> list[bool] | None:
     Parameters
     ----------
     layers : int
-        How many entries there must be.
+        Required number of entries.
 
     Raises
     ------
@@ -162,7 +162,7 @@ def nth_layers(flags: Flags, name: str, layers: int, *, nth: bool) -> list[bool]
     Parameters
     ----------
     nth : bool
-        What holds for every Nth layer; the others are the opposite.
+        Value for every Nth layer; the others are the opposite.
 
     Raises
     ------

@@ -61,9 +61,9 @@ def kind_flags(flags: Flags, wanted: Sequence[bool | None], mindspeed: bool) -> 
     Parameters
     ----------
     wanted : sequence of bool or None
-        Whether the layer at each position has experts; None where there is no layer.
+        True: the layer at a position has experts; None: there is no layer.
     mindspeed : bool
-        Whether the launcher knows ``--first-k-dense-replace``.
+        The launcher knows ``--first-k-dense-replace``.
     """
     try:
         now = _has_experts(flags, range(len(wanted)))

@@ -65,7 +65,7 @@ class ModelFile:
     ----------
     path : Path
     flags : list of Flag
-        What it states, as flags.
+        Its content, as flags.
     """
 
     def __init__(self, path: Path, flags: list[Flag]) -> None:

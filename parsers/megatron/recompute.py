@@ -158,7 +158,7 @@ def read_recompute(flags: Flags, place: Placement, interleave_of: Sequence[int])
     Parameters
     ----------
     interleave_of : sequence of int [chunks]
-        Which interleave of its stage each chunk is.
+        Virtual stage of each chunk.
     """
     mode, of_chunk = _read_granularity(flags, place, interleave_of)
     modes = {} if mode is None else {mode: of_chunk}

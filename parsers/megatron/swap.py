@@ -46,7 +46,7 @@ def swapped_plan(
     Parameters
     ----------
     dealt : sequence of int [chunks]
-        How many of each chunk's first layer positions ``--recompute-num-layers`` names.
+        Number of each chunk's first layer positions that ``--recompute-num-layers`` names.
     """
     held, again = place.held(), _block_words(model)
     method = flags.text("recompute-method", default=None)

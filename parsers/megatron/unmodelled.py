@@ -28,9 +28,9 @@ def read_unmodelled(flags: Flags, facts: Collection[str], table: FlagTable) -> t
     Parameters
     ----------
     facts : collection of str
-        What holds for the job: `EXPERTS`, `SCORES`, `PLAIN_NORMS`, `ROUTER_CASTS`, `MINDSPEED`.
+        Facts of the job: `EXPERTS`, `SCORES`, `PLAIN_NORMS`, `ROUTER_CASTS`, `MINDSPEED`.
     table : FlagTable
-        What each of the flags means.
+        Meaning of each of the flags.
     """
     starting = {flag.name for flag in flags.flags[: flags.starting]}
     given: list[tuple[str, str | None]] = []

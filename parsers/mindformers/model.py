@@ -20,7 +20,7 @@ def read_model(model: Fields, moe: Fields, *, mcore: bool, name: str) -> ModelSp
     moe : Fields
         ``moe_config`` of a legacy file; the same as `model` for the mcore style.
     mcore : bool
-        Which generation's defaults hold.
+        Generation whose defaults apply.
 
     Raises
     ------

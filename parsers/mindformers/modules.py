@@ -159,7 +159,7 @@ def plan_by_module(
     usual : tuple of str
         The modules of selective recompute where a file names none.
     moved : mapping of (interleave, stage) to sequence of frozenset of str, optional
-        What each layer of a chunk moves to the host, unless it runs again.
+        Modules that each layer of a chunk moves to the host, unless it runs again.
 
     Returns
     -------

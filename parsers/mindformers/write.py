@@ -83,7 +83,7 @@ def with_plan(source: YamlSource, config: TrainingConfig, plan: PipelinePlan, mi
     Parameters
     ----------
     config : TrainingConfig
-        What the plan was made for; where its schedule differs from the file's, the file's is set.
+        Problem of the plan; where its schedule differs from the file's, the file's is set.
     micro_batches : int or None
         Set as ``micro_batch_num`` when given.
 

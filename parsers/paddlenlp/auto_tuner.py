@@ -107,7 +107,7 @@ class TunedRun:
     peak_mib : float or None
         None where memory did not suffice or was not measured.
     error : str
-        Why it failed; empty where it did not.
+        Reason of its failure; empty where it succeeded.
     """
 
     number: int

@@ -24,7 +24,7 @@ class Allocation:
         The operator that allocated it, as the profiler calls it.
     start_ns : int
     end_ns : int or None
-        When it was given back; None where that was after the profile.
+        Time of its release; None where that was after the profile.
     held : int
         Bytes allocated on the device just after.
     """

@@ -28,7 +28,7 @@ class Transfer:
     group : str
         The profiler's number of its group of ranks.
     bytes : int
-        What this rank sent, in a node and between nodes.
+        Data that this rank sent, in a node and between nodes.
     ns : float
         Its time once all ranks had arrived, without waiting for others.
     """

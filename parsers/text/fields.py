@@ -24,7 +24,7 @@ class Fields:
     Parameters
     ----------
     data : mapping
-        What the file holds at `prefix`.
+        Content of the file at `prefix`.
     file : Path
         Named in errors.
     prefix : str
@@ -32,7 +32,7 @@ class Fields:
     asked : set of str, optional
         Takes the dotted path of every entry that is asked for, here and in every `section`.
     below : sequence of mapping
-        Where entries are looked for that `data` has under none of the names asked for, the first one first.
+        Places to search for entries that `data` has under none of the names, in order.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ def edit_flags(
     wanted : mapping of flag name to text, True or False
         Flags to set, to give without a value, or to remove. What already holds stays untouched.
     form : FlagForm
-        Which flags they are, and how they are written.
+        Family of the flags, and its spelling.
     near : tuple of str
         Flags beside which a new one may go.
     computed : tuple of str

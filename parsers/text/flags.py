@@ -61,13 +61,13 @@ class Flags:
     Parameters
     ----------
     file : Path
-        What states them; named in errors.
+        Their source; named in errors.
     flags : sequence of Flag
         In their order.
     starting : int
-        How many of them stand before the training program: options of what starts the ranks.
+        Number of them before the training program: options of the program that starts the ranks.
     place : callable
-        What the file calls a flag, given or not; for errors.
+        The file's name of a flag, given or not; for errors.
     start : Start
         Programs and variables of the script that states them; empty for other files.
     """

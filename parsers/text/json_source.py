@@ -20,7 +20,7 @@ def read_json(file: Path, expected: str) -> Any:
     Parameters
     ----------
     expected : str
-        What the file should be, with its article, for messages: ``a config.json``.
+        Expected kind of file, with its article, for messages: ``a config.json``.
 
     Raises
     ------

@@ -26,7 +26,7 @@ class FlagForm:
     beside : tuple of str
         Flags that every training has: a new one goes beside them.
     joint : str
-        What stands between the words of a written flag: ``-`` or ``_``.
+        Joint between the words of a written flag: ``-`` or ``_``.
     """
 
     telltale: tuple[str, ...]

@@ -19,7 +19,7 @@ def evaluate_arithmetic(text: str, value_of: Callable[[str], int | None]) -> int
     Parameters
     ----------
     text : str
-        What stands between the brackets.
+        Text between the brackets.
     value_of : callable
         Value of a variable, None when unknown.
     """

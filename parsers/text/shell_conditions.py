@@ -127,11 +127,11 @@ class Branches:
     dead : bool
         The branch that is being read surely does not run.
     commands, notes : int
-        How many there were when the branch began.
+        Their number when the branch began.
     parts : list of (operator, words), optional
         The commands of the condition that is being read; None outside of one.
     subject : Word, optional
-        What a ``case`` compares; None of an ``if``.
+        Subject of a ``case``; None of an ``if``.
     """
 
     before: dict[str, Variable]

@@ -55,7 +55,7 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
     Parameters
     ----------
     models : Registry or ModelSpec, optional
-        Where the model that the file names is looked up, or that model; the built-in register when left out.
+        Register of the model that the file names, or that model; the built-in register when left out.
 
     Raises
     ------
