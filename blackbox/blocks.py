@@ -85,7 +85,7 @@ class LawfulOperator:
     like : Operator
         As one run had it.
     condition : Condition or None
-        When it stands in a run; None where no condition of few words says what was seen.
+        Condition under which it occurs; None where no short condition explains the runs.
     places : mapping of int to int
         By run that it was seen in: which of its operators it is.
     inputs, outputs : tuple of tuple of Fit

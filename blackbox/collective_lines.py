@@ -62,7 +62,7 @@ class CollectiveLine:
     error : float
         Median relative error of collectives left out of the fit.
     points : int
-        How many different ones it was fitted to.
+        Number of different ones in the fit.
     """
 
     weights: tuple[float, float, float]

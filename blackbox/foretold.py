@@ -24,7 +24,7 @@ class Foretold:
     operators : tuple of Operator
         In their order; of layers that are alike, one.
     unsure : int
-        How many more there are whose dimensions the laws do not settle, or that no condition places.
+        Number of further ones whose dimensions the laws do not settle, or that no condition places.
     """
 
     operators: tuple[Operator, ...]

@@ -48,7 +48,7 @@ class Law:
     exponents : int [6]
         Powers of `FACTORS`.
     unit : int
-        What sizes are rounded up to; 1 for whole numbers.
+        Multiple to which sizes are rounded up; 1 for whole numbers.
     """
 
     coefficient: Fraction
@@ -104,7 +104,7 @@ class Fitter:
     Parameters
     ----------
     settings : sequence of Setting
-        What each run was given.
+        Settings of each run.
     """
 
     def __init__(self, settings: Sequence[Setting]) -> None:
@@ -203,9 +203,9 @@ class Deciding:
     Parameters
     ----------
     setting : Setting
-        What it is given.
+        Its settings.
     fits : tuple of int
-        Which of the ambiguous sizes it decides or narrows, by their place.
+        Ambiguous sizes that it decides or narrows, by their place.
     """
 
     setting: Setting

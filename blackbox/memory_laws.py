@@ -146,7 +146,7 @@ class Sharding:
     whole, shared : float
         An element, on every rank that has it, and on one of those that share it.
     dense, expert : str
-        Who shares both kinds of parameters.
+        Ranks that share both kinds of parameters.
     """
 
     base: float
@@ -279,7 +279,7 @@ class MemoryLaws:
         chunks : sequence of blocks
             As of `stage`, a chunk each.
         tasks : int32 [n, >= 2]
-            What it runs, in order: whether backward, and in which chunk.
+            Its tasks, in order: backward or not, and the chunk.
 
         Raises
         ------

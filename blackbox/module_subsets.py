@@ -24,7 +24,7 @@ class Module:
     input_bytes : int
         Of the tensors that it is given.
     own_bytes : int
-        What it keeps for the backward pass itself, what its children keep left out.
+        Memory that it keeps for the backward pass, without that of its children.
     own_ns : int
         Forward time of itself, its children's left out.
     """
@@ -53,7 +53,7 @@ class Subset:
     Parameters
     ----------
     kept_bytes : int
-        What stays between forward and backward.
+        Memory kept between forward and backward.
     extra_ns : int
         Forward time that is run once more.
     rerun_bytes : int

@@ -49,13 +49,13 @@ class SpeedLine:
     Parameters
     ----------
     products : int or None
-        What is counted as products; see `work_of`.
+        Count of multiplications; see `work_of`.
     roof : bool
-        Whether the greater counts: transfers beside products (Williams et al., Roofline, 2009).
+        The greater counts: transfers beside multiplications (Williams et al., Roofline, 2009).
     error : float
         Median relative error of operators left out of the fit.
     operators : int
-        How many it was fitted to.
+        Number of operators in the fit.
     least_per_byte, least_error : float
         Below `base` + `least_per_byte` · bytes no operator is estimated, and the relative error of that.
     """
@@ -93,7 +93,7 @@ class Estimate:
     error : float
         Relative: what the samples leave open where `exact`, else the line's own error.
     exact : bool
-        Whether the base holds this very operator.
+        The base has this very operator.
     """
 
     ns: float

@@ -127,9 +127,9 @@ def _inserted(
     Parameters
     ----------
     begin, end : int
-        Where in the base the layers with experts begin and end.
+        Begin and end of the layers with experts in the base.
     tail : int
-        Where the embedding's backward pass ends.
+        End of the embedding's backward pass.
     """
     if list(more[:begin]) != list(base[:begin]):
         return None

@@ -40,7 +40,7 @@ class SmallRun:
     name : str
         Of its folder.
     why : str
-        What it tells.
+        Its purpose.
     steps : int
         Steps that are profiled.
     switched : tuple of str
