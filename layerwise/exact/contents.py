@@ -112,9 +112,9 @@ def coarsened(contents: Contents, share: float, room_s: float) -> Contents:
     Parameters
     ----------
     share : float
-        How much longer its forwards and backwards may take, relative; so much longer the step may get.
+        Relative excess of its forwards and backwards; the step may get longer by as much.
     room_s : float
-        How much longer its tail may take, s; likewise.
+        Excess of its tail, s; likewise.
     """
     if share <= 0 or len(contents) < 2:
         return contents
