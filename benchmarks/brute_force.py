@@ -2,7 +2,7 @@
 
     python -m benchmarks.brute_force [--instances 500] [--seed 0] [--solvers HIGHS,HIGHS-MILP] [--mps]
 
-Written apart from the solver: memory by walking a stage's tasks, time by playing the schedule for all
+Written apart from the solver: memory by going through a stage's tasks, time by playing the schedule for all
 plans at once; only the schedule's order of tasks is shared.
 """
 

@@ -190,7 +190,7 @@ def every_plan(begin, end_layout, contents, memory, departure, handover, places,
     alive, room : int64 [S, P, V], float64 [S, P]
         Micro-batches alive together on a stage, and the free memory for layers then, MiB.
     graph : tuple
-        What `sweep` takes.
+        Arguments of `sweep`.
     times : float64 [classes]
         Only the tails of the ends, s; filled here.
     """

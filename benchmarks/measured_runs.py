@@ -9,7 +9,7 @@ source says «last rank», else the heaviest. Whether a run fits is asked of its
 are those of the baseline on the event graph. ``--source_flags`` adds the flags that a run's source names and
 the restated file lacks.
 
-Coverage is the share of a set's figures that lie within their intervals, whose widths are those that all OTHER sets
+Coverage is the fraction of a set's figures that lie within their intervals, whose widths are those that all OTHER sets
 show (`cost_model.known_error`), with what each run's own flags add. No row has a part in its own prediction: the
 devices' efficiencies were fitted on other tables (`benchmarks.published_fit`). Neighbours are runs of one model in a
 set; the figure is the difference of their predicted steps above which 95 % of pairs are in the measured order.

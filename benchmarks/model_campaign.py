@@ -112,7 +112,7 @@ def _loads(path: Path) -> str:
 
 
 def main() -> int:
-    """Run what is left of the campaign; 1 where a case came out different."""
+    """Run the rest of the campaign; 1 where a case came out different."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, default=Path("output/model_campaign.csv"))
     parser.add_argument("--seconds", type=float, default=float("inf"), help="after these no case is begun")

@@ -206,7 +206,7 @@ def _mindformers_model(row: Mapping[Any, Any]) -> ModelSpec:
 
 
 def _share(value: Any, model: ModelSpec) -> float:
-    """Share of layers that a recompute entry (a bool, or a list of counts a stage) names."""
+    """Fraction of layers that a recompute entry (a bool, or a list of counts a stage) names."""
     parsed = ast.literal_eval(str(value)) if isinstance(value, str) else value
     if isinstance(parsed, list):
         return min(1.0, sum(parsed) / model.n_layers)

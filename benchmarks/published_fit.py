@@ -1,6 +1,6 @@
 """The fit behind the registered devices' efficiencies: to published tables, which no configuration file describes.
 
-The efficiencies are shares of the peak (matrix products, attention, memory, links). They minimise a
+The efficiencies are fractions of the peak (GEMMs, attention, memory, links). They minimise a
 robust loss (soft L1, scale 5 %) over the logarithms of predicted by published times; a weak pull
 (weight 0.05 a factor e) towards the assumed values settles what the rows say nothing about.
 """

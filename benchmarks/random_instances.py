@@ -169,7 +169,7 @@ def _least_plans(problem: PipelineProblem) -> float:
 
 
 def portion(seed: int, first: int, count: int, drawn: str = "stacks") -> Result:
-    """Some instances in turn."""
+    """Some instances, one after the other."""
     faults: list[str] = []
     plans = checked = files = infeasible = 0
     for number in range(first, first + count):

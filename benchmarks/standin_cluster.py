@@ -18,7 +18,7 @@ from taylor.parsers.small_run import Setting
 
 PAGE = 512
 MOST_GAPS = 0.01
-"""Share of a peak that an allocator loses to gaps, at most."""
+"""Most of a peak that an allocator loses to gaps, as a fraction."""
 Stage = tuple[tuple[str, bool], ...]
 Key = tuple[int, str]
 """A tensor: the place of its block in the stage, and its name there."""
@@ -48,7 +48,7 @@ class Cluster:
     start_bytes : tuple of float
         Bytes held an element before a step, whole and sharded over data parallel ranks.
     hidden_reduction : bool
-        Whether gradients are reduced beside the backward pass.
+        Gradients are reduced beside the backward pass.
     """
 
     seed: int

@@ -33,7 +33,7 @@ class Task:
     only : tuple of str
         Degrees that must be above one for it to run.
     kept : bool
-        Whether backward needs the output.
+        Backward needs the output.
     name, frees : str
         Its own name; of a task of the backward pass the one whose kept output it is done with.
     """
@@ -102,7 +102,7 @@ class Machine:
     Parameters
     ----------
     launch, peak, share : dict
-        By type of operator: ns to start; share of the chip's products and of its memory's speed that it reaches.
+        By type of operator: ns to start; fraction of the chip's FLOP/s and of its memory's speed that it reaches.
     """
 
     launch: dict[str, float]

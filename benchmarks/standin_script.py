@@ -54,7 +54,7 @@ def script_text(cluster: Cluster, command: str, stated: bool = False) -> str:
     Parameters
     ----------
     stated : bool
-        Whether its flags state all sizes of the model, which its program knows else.
+        Its flags state all sizes of the model, which its program knows else.
     """
     job, facts = cluster.job, cluster.facts
     sizes = f"--vocab-size {facts['vocabulary']} --swiglu --disable-bias-linear --untie-embeddings-and-output-weights "

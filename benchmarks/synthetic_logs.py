@@ -31,7 +31,7 @@ Job = tuple[str, int]
 
 
 def one_forward_one_backward(stage: int) -> list[Job]:
-    """The order of a stage: warm-up, then a forward and a backward in turn, then what is left."""
+    """The order of a stage: warm-up, then alternately a forward and a backward, then the cool-down."""
     warm_up = min(STAGES - 1 - stage, MICRO_BATCHES)
     order: list[Job] = [("forward", m) for m in range(warm_up)]
     for m in range(MICRO_BATCHES - warm_up):

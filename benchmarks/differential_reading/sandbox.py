@@ -80,7 +80,7 @@ def launches(text: str, files_exist: bool = False) -> list[list[str]]:
     Parameters
     ----------
     files_exist : bool
-        Whether ``[ -f … ]``, ``[ -d … ]`` and ``[ -e … ]`` hold for every name.
+        ``[ -f … ]``, ``[ -d … ]`` and ``[ -e … ]`` succeed for every name.
 
     Raises
     ------

@@ -33,7 +33,7 @@ STAND_INS = frozenset(
 )
 """Packages that are stood in for, where they are not installed too."""
 BARE = ("", ".core", ".core.models", ".core.transformer", ".tasks", ".tasks.high_availability", ".training")
-"""Packages of MindSpeed-LLM whose ``__init__`` patches Megatron-LM for the device: they are left empty."""
+"""Packages of MindSpeed-LLM whose ``__init__`` patches Megatron-LM for the device: they stay empty."""
 STAND_IN_FLAGS = ("--lr", "1e-5", "--train-iters", "10")
 
 

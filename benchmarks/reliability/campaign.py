@@ -44,10 +44,10 @@ class Figure:
     Parameters
     ----------
     asked, measured : str
-        What must hold, and what was found.
+        Requirement and finding.
     passed : bool
     how : str
-        How it was measured.
+        Method of measurement.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Part:
     Parameters
     ----------
     portions : callable
-        The portions at a share of the full size, ``portions(1.0)`` being the campaign itself.
+        The portions at a fraction of the full size, ``portions(1.0)`` being the campaign itself.
     figures : callable
         The table's rows from the portions' results by name.
     at_once : int
@@ -97,7 +97,7 @@ def run_part(part: Part, folder: Path, *, share: float = 1.0, processes: int = 2
     Parameters
     ----------
     folder : path
-        Where the portions' results are kept, a JSON each.
+        Folder of the portions' results, a JSON each.
     fresh : bool
         Run again what an earlier campaign left.
     """

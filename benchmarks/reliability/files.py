@@ -152,7 +152,7 @@ def _in_child(work: Callable[[], Any]) -> tuple[int, str]:
             work()
         except TaylorError as error:
             code, text = REFUSED, str(error)
-        except BaseException:  # noqa: BLE001 - any other end is a fault, and is told
+        except BaseException:  # noqa: BLE001 - any other end is a fault, and is reported
             code, text = 1, traceback.format_exc()
         finally:
             sys.setprofile(None)

@@ -38,7 +38,7 @@ def portions(share: float = 1.0) -> list[Portion]:
 
 
 def flags(tool: str, share: float = 1.0) -> Result:
-    """Every flag of a tool with every odd value, or a share of them."""
+    """Every flag of a tool with every odd value, or a fraction of them."""
     preload()
     rng = np.random.default_rng([8, len(tool)])
     parser = importlib.import_module(f"taylor.command_lines.{tool}").build_parser()

@@ -285,7 +285,7 @@ def portions(share: float = 1.0) -> list[Portion]:
 
 
 def put_back(count: int) -> Result:
-    """Each fault in turn."""
+    """Each fault, one after the other."""
     found: list[str] = []
     caught: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="former-") as folder:

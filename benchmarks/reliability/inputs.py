@@ -20,7 +20,7 @@ CODES = (0, 2, 3, 4, 5)
 
 
 def portions(share: float = 1.0) -> list[Portion]:
-    """The portions at a share of the full size."""
+    """The portions at a fraction of the full size."""
     counts = split(max(1, round(MUTANTS * share)), 10)
     return [Portion(f"mutants-{k:02d}", mutants, {"count": n, "seed": k}) for k, n in enumerate(counts)]
 

@@ -67,7 +67,7 @@ def _of_compiler(job: dict[str, Any], strategy: Strategy) -> str | None:
         "hidden size": job["hidden"] % tp == 0,
         # mindspore, TensorMap of an input: a dimension is cut into equal slices (llama_transformer.py:406).
         "sequence": job["seq_length"] % (cp * (tp if strategy.sp else 1)) == 0,
-        # mindformers/trainer/utils.py: the batch is told by micro_batch_num, micro-batch and data parallel together.
+        # mindformers/trainer/utils.py: the batch follows from micro_batch_num, micro-batch and data parallel together.
         "batch": job["gbs"] % (strategy.dp * strategy.mbs) == 0,
         # mindspore, pipeline_scheduler.cc, InterleavedScheduler::Reorder.
         "micro-batches": strategy.vpp == 1 or strategy.micro_batches >= strategy.pp,

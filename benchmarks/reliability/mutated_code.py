@@ -32,7 +32,7 @@ class Mutant:
     start, end : int
         The bytes that are replaced.
     old, new : str
-        What stands there, and what stands there instead.
+        The present code, and its replacement.
     text : str
         The line as it is, without its indentation.
     """

@@ -62,7 +62,7 @@ def numbers_all_replaced(text: bytes, rng: np.random.Generator, form: str, trap:
 
 
 def lines_shuffled(text: bytes, rng: np.random.Generator, form: str, trap: Trap) -> bytes:
-    """A line is left out, doubled, or changes places with another."""
+    """A line is removed, doubled, or changes places with another."""
     lines = text.splitlines(keepends=True)
     a, b = (int(place) for place in rng.integers(0, len(lines), 2))
     how = int(rng.integers(3))

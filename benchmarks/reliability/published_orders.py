@@ -282,14 +282,14 @@ def zero_bubble_time(S: int, m: int, times: tuple[int, int, int], most: int) -> 
     return float(max(module.initial_solution(graph, False)[2]))
 
 
-# MindSpore, stated anew --------------------------------------------------------------------------------------------
+# MindSpore, restated -----------------------------------------------------------------------------------------------
 
 
 def mindspore_interleaving(S: int, V: int, m: int, low_memory: bool, stage: int) -> Order:
     """``InterleavedScheduler`` (mindspore, pipeline_transformer/pipeline_scheduler.cc).
 
     ``SortFuncBetweenMicro`` sorts by loop, chunk and micro-batch; `bias` of ``Reorder`` or ``MemoryOptimizedReorder``
-    forwards come before the first backward, with which the next forward then goes in turn.
+    forwards come before the first backward, with which the next forward then alternates.
     """
     offset = m % S
 

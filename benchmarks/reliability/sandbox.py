@@ -48,7 +48,7 @@ class Outcome:
         Largest resident size of the child or of one of its own children, without what this process holds beyond
         a fresh one that has imported what a command needs: the child begins as its copy.
     strayed : tuple of str
-        What it wrote outside its folder, programs it started or hosts it called, and processes that outlived it.
+        Files that it wrote outside its folder, programs it started or hosts it called, and processes that outlived it.
     """
 
     code: int
@@ -121,7 +121,7 @@ def run_forked(
     memory_mib : int
         Address space that it may take beyond what this process has.
     may_start : bool
-        Whether it may start programs.
+        It may start programs.
     kill_after : float, optional
         Kill it with SIGKILL after this number of seconds, with all that it started, as a power cut would.
     kill_alone : bool

@@ -31,7 +31,7 @@ CHECKED, ENUMERATED, SETTINGS, STOPPED = 10_000, 2_000, 600, 1_000
 
 
 def portions(share: float = 1.0) -> list[Portion]:
-    """The portions at a share of the full size."""
+    """The portions at a fraction of the full size."""
     plan = (
         ("checked", checked, CHECKED, 20), ("enumerated", enumerated, ENUMERATED, 20),
         ("settings", settings, SETTINGS, 20), ("stopped", stopped, STOPPED, 10),

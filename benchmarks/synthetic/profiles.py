@@ -28,7 +28,7 @@ from taylor.profiling.pattern import Pass, charged_kinds, chunk_passes, task_ord
 from taylor.register.model import DENSE, MOE
 
 BLOCK_SHARE, BLOCK_BACK_SHARE = 0.25, 0.3
-"""Shares of the shortest layer's forward and backward that the attention block takes before, and after, its kernel."""
+"""Fractions of the shortest layer's forward and backward for the attention block before, and after, its kernel."""
 
 
 TASK_NAMES = {FORWARD: "forward", BACKWARD: "backward", WEIGHT_GRADIENT: "weight gradient"}
@@ -49,7 +49,7 @@ class SyntheticTimes:
     tail_ms : float
         After the last task of a step.
     weight_share : float
-        Share of a backward that is the weight gradient, where the schedule splits it.
+        Fraction of a backward that is the weight gradient, where the schedule splits it.
     select_attention : bool
         Selective recompute is the attention kernel once more, right before its backward; else an operator of the MLP.
     """
