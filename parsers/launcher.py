@@ -61,7 +61,7 @@ class Tools:
 
 @dataclass(frozen=True)
 class UsualDevice:
-    """The device that a family of jobs is planned for where nobody names one.
+    """Default device of a family of jobs.
 
     Parameters
     ----------
@@ -128,7 +128,7 @@ class Launcher(ABC):
     """Last part of the name of every entry, or every flag, that `with_plan` may change; the rest of a
     file is the user's."""
     usual_device: UsualDevice
-    """Device of its jobs where nobody states it; see `usual_device_of`."""
+    """Default device of its jobs; see `usual_device_of`."""
     program: Program | None = None
     """The program that starts its files; None where a file starts itself."""
     export_forms: Mapping[str, ExportForm] = {}
@@ -154,7 +154,7 @@ class Launcher(ABC):
         return path.suffix.lower() in self.suffixes and self.telltale.search(text) is not None
 
     def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
-        """The device that a job of this configuration is planned for where nobody names one.
+        """Default device of a job of this configuration.
 
         Raises
         ------

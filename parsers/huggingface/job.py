@@ -31,7 +31,7 @@ from taylor.register.model import MTP, ModelSpec
 SECTION = "taylor"
 
 USUAL_SEQUENCE = 4096
-"""Tokens of a sample where nobody says, or fewer where the model takes fewer."""
+"""Default tokens of a sample, or fewer where the model takes fewer."""
 
 _ENTRIES = {
     "": ("framework", "parallel", "batch", "schedule", "plan"),

@@ -70,7 +70,7 @@ class _NoList(Exception):
 
 
 class _Reader:
-    """Works out a sum of products of lists and numbers, as Python would."""
+    """Evaluates a sum of products of lists and numbers, as Python would."""
 
     def __init__(self, text: str) -> None:
         plain = re.sub(r"[\s\"']", "", text)

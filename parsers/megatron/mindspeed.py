@@ -18,8 +18,8 @@ SPEC = "mindspeed"
 VARIABLES = ("HCCL_", "ASCEND_", "PYTORCH_NPU_", "NPU_ASD_", "ACLNN_", "NPUS_PER_NODE")
 """Prefixes of variables that only the software of Ascend devices, or a script for them, knows."""
 GPU_VARIABLES = ("NCCL_", "TORCH_NCCL_", "NVTE_", "CUDNN_", "CUDA_VISIBLE_DEVICES")
-"""Prefixes of variables that a script for GPUs sets. Beside one, a single flag is no sign: forks for
-GPUs that nobody listed have flags of these names too (``--rope-theta``, ``--use-wandb``). MindSpeed-LLM c77308a1 sets
+"""Prefixes of variables that a script for GPUs sets. Beside one, a single flag is no sign: unknown forks for
+GPUs have flags of these names too (``--rope-theta``, ``--use-wandb``). MindSpeed-LLM c77308a1 sets
 one in 2 of 622 scripts, beside several of its flags."""
 
 

@@ -1,4 +1,4 @@
-"""Matrix products in fewer than 16 bits, as a launch asks transformer engine for them."""
+"""GEMMs in fewer than 16 bits, as a launch requests them from transformer engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Narrow(NamedTuple):
 
 
 def read_narrow(flags: Flags, notes: list[str], *, mindspeed: bool) -> Narrow:
-    """The recipe of a launch; none where its products run in 16 bits, or by a recipe that is not known here.
+    """The recipe of a launch; none where its GEMMs run in 16 bits, or by a recipe that is not known here.
 
     MindSpeed has kernels of its own for the same flags (mindspeed/te/pytorch/fp8), of which nothing is known here.
 

@@ -86,7 +86,7 @@ TIME_ALONE = (
 DOCUMENT_MASKS = "dataloader-inter-document-masking"
 """A flag whose mask the memory knows, and whose other cost no figure has."""
 _LOGGED_BYTES = {"log-params-norm": 4, "log-num-zeros-in-grad": 6}
-"""Bytes a parameter of a rank's share that the log of a step moves.
+"""Bytes a parameter of a rank's shard that the log of a step moves.
 
 Megatron-LM d98e8a64 megatron/training/utils/common_utils.py:80 (`calc_params_l2_norm` reads the fp32 weights);
 megatron/core/optimizer/clip_grads.py (`count_zeros_fp32`: torch compares the fp32 gradients with zero, and sums the

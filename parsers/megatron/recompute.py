@@ -174,7 +174,7 @@ def parts_of_every_layer(flags: Flags) -> tuple[str, ...]:
     """Parts that flags beside ``--recompute-granularity`` run again in every layer that is not recomputed whole.
 
     Sources: `ZERO_MEMORY_PARTS`; MindSpeed-LLM c77308a1 mindspeed_llm/tasks/models/transformer
-    multi_latent_attention.py:682-711 (up-projections, whose results are given up; on a V not in the last chunk, where
+    multi_latent_attention.py:682-711 (up-projections, whose results are freed; on a V not in the last chunk, where
     at most one micro-batch is alive).
     """
     latent = (frameworks.LATENT_UP,) if flags.has(LATENT_AGAIN) else ()
@@ -329,7 +329,7 @@ def activation_notes(flags: Flags, plan: PipelinePlan | None) -> list[str]:
 
 
 def kept_modules(flags: Flags) -> list[str]:
-    """Modules that a script runs again and that are counted as kept."""
+    """Modules that a script runs again and that count as kept."""
     return [word for word in dict.fromkeys(flags.listed(MODULES)) if word in ABSENT_MODULES]
 
 

@@ -51,7 +51,7 @@ ULYSSES = "ulysses_cp_algo"
 """MindSpeed's usual CP, which splits heads: MindSpeed-LLM master
 mindspeed_llm/features_manager/context_parallel/context_parallel_feature.py:21."""
 _BUCKETS: Wanted = {"overlap-grad-reduce": True, "ddp-bucket-size": "1", "logging-level": "20"}
-"""Lets the log tell every parameter with its elements; see `run_log.read_log`. Megatron-LM main
+"""Flag that logs every parameter with its elements; see `run_log.read_log`. Megatron-LM main
 megatron/training/arguments.py:3121-3125, megatron/training/config/training_config.py:351."""
 
 

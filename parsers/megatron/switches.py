@@ -28,7 +28,7 @@ _NO_MC2 = ("use-ascend-coc", "use-pipe-experts", "unaligned-linear")
 def switches(flags: Flags) -> tuple[Switch, ...]:
     """Those that a launch starts with.
 
-    MC2 is off in small runs: it fuses products with what TP sends, so that runs without TP have other operators
+    MC2 is off in small runs: it fuses GEMMs with TP's communication, so that runs without TP have other operators
     (MindSpeed's own small runs leave it out too, mindspeed/auto_settings/config/search_config.py:81).
     """
     if not is_mindspeed(flags):

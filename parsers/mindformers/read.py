@@ -344,7 +344,7 @@ def _splits_experts(moe: Fields, mcore: bool) -> bool:
 def _read_capacity(moe: Fields, mcore: bool) -> float | None:
     """Tokens an expert takes over the even share; None when none is dropped.
 
-    Grouped matrix products (``use_gmm``) take every token, and a factor of 0 or less means the same.
+    Grouped GEMMs (``use_gmm``) take every token, and a factor of 0 or less means the same.
     """
     if not mcore and moe.boolean("use_gmm", default=False):
         return None

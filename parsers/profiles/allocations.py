@@ -1,4 +1,4 @@
-"""Tensors that one rank allocates and gives back, from torch_npu's ``operator_memory.csv``."""
+"""Tensors that one rank allocates and frees, from torch_npu's ``operator_memory.csv``."""
 
 from __future__ import annotations
 

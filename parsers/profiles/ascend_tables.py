@@ -25,7 +25,7 @@ class MemoryRecord:
     Parameters
     ----------
     peak_reserved_mib : float
-        Most that any component (or the whole process) held.
+        Most memory of any component (or the whole process).
     peak_allocated_mib, least_allocated_mib : float or None
         Most and least that tensors took (framework's own pool); the least, between two steps, is what
         stays: weights, gradients, optimizer states.

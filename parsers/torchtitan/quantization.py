@@ -1,4 +1,4 @@
-"""Matrix products in 8 bits, as a torchtitan file asks torchao for them."""
+"""GEMMs in 8 bits, as a torchtitan file requests them from torchao."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ v0.2.2 torchtitan/components/quantization/float8.py:210 and mx.py (``register_mo
 the bare names until September 2025.
 """
 GROUPED = ("quantize.grouped_mm.float8", "quantize.grouped_mm.mx", "quantize.moe.float8", "quantize.moe.mx")
-"""Converters of the experts' grouped products, and sections of their settings (float8.py:128-207, mx.py:92-150): those
+"""Converters of the experts' grouped GEMMs, and sections of their settings (float8.py:128-207, mx.py:92-150): those
 of the type that the linear layers have (__init__.py:45)."""
 OUTSIDE = ("output", "router.gate", "moe.router", "router", "auto_filter_small_kn")
-"""Filters that leave the products of layers as they are: the head, routers, and what is too small to gain."""
+"""Filters that leave the GEMMs of layers as they are: the head, routers, and what is too small to gain."""
 SMALL = ("attention.wk", "attention.wv", "wk", "wv")
-"""Products of keys and values: of a model with groups of queries, few of a layer's FLOPs."""
+"""GEMMs of keys and values: of a model with groups of queries, few of a layer's FLOPs."""
 _MX_RECIPES = ("mxfp8", "mxfp8_cublas", "mxfp8_emulated", "mxfp8_cublas_rceil")
 
 
@@ -44,10 +44,10 @@ class Quantization:
 
 
 def read_quantization(top: Fields, model: ModelSpec, notes: list[str]) -> Quantization:
-    """The recipe of the layers' products; none where they are in 16 bits, or partly in 8 in a way not counted here.
+    """The recipe of the layers' GEMMs; none where they are in 16 bits, or partly in 8 in a way not counted here.
 
     v0.2.2 torchtitan/components/quantization/float8.py:30-125: a recipe by name, else one scale a tensor, of every
-    linear layer whose name holds none of the filters (utils.py:11-27); the experts' products have a converter of their
+    linear layer whose name holds none of the filters (utils.py:11-27); the experts' GEMMs have a converter of their
     own. Parameters gathered in 8 bits need one scale a tensor (float8.py:65) and full sharding.
     """
     asked = _words(top.section("model").raw("converters"))
