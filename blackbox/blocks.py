@@ -1,8 +1,8 @@
 """Operators of small runs laid beside each other: which stand in every run, which only under CP, EP, TP, more layers.
 
 Sequences are aligned one after the other with a growing common one (longest common subsequence over type, data types
-and ranks of shapes, those first whose dimensions could follow one law). What two runs share is one column; in which
-runs a column has an operator tells under which condition it stands.
+and ranks of shapes, those first whose dimensions could follow one law). What two runs share is one column; the
+runs in which a column has an operator give its condition.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from taylor.parsers.profiles.operators import Operator
 from taylor.parsers.small_run import Setting
 
 MOST_OPERATORS = 20_000
-"""Of one run: two layers of a step have some hundreds."""
+"""Most operators of one run: two layers of a step have some hundreds."""
 CONDITIONED = ("cp", "ep", "tp", "layers", "pp", "mbs", "dp")
 """Attributes on which an operator's presence may depend, the likeliest first."""
 LAYERS = "layers"
@@ -244,7 +244,7 @@ def _common(scores: NDArray[np.float64]) -> list[tuple[int, int]]:
 
 
 def condition_of(present: Sequence[bool], settings: Sequence[Setting]) -> Condition | None:
-    """The shortest condition that says in which runs an operator stands; None where none of two parts does."""
+    """The shortest condition for the runs in which an operator occurs; None where none of two parts does."""
     least = min(setting.layers for setting in settings)
     parts = [(name, wanted) for wanted in (True, False) for name in CONDITIONED]
     for count in range(3):

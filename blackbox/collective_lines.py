@@ -28,7 +28,7 @@ class Collective:
     Parameters
     ----------
     group, stride : int
-        Ranks that take part, and how far apart their numbers are.
+        Ranks that take part, and the distance of their numbers.
     bytes : int
         Of the whole buffer: gathered, reduced, or sent.
     """
@@ -114,7 +114,7 @@ def _with_steps(
 ) -> dict[tuple[str, str], CollectiveLine]:
     """The lines, those whose groups were all as large with the time of a step of the slowest other one.
 
-    Where groups do not vary a fit cannot tell a step's time from that of the start.
+    Where groups do not vary a fit cannot distinguish a step's time from that of the start.
     """
     steps = {key: {one.work[1] for one in groups[key]} for key in lines}
     known = [line.weights[1] for key, line in lines.items() if len(steps[key]) > 1]

@@ -34,7 +34,7 @@ HALF_WIDTH = 1.645
 """Standard deviations in half of an interval that holds nine of ten."""
 SOLVE_GAP, SOLVE_SECONDS = 1e-3, 5.0
 MOST_WAIT = 10.0
-"""Times as long as on a free processor that a solve may take on a shared one."""
+"""Longest solve on a shared processor, as a multiple of that on a free one."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Choice:
     Parameters
     ----------
     quick_ms : float
-        As `quick_steps.quick_step` tells it; infinite where no division fits.
+        As `quick_steps.quick_step` estimates it; infinite where no division fits.
     quick_plan : PipelinePlan or None
     first_least : int
         Layers that the first chunk has to hold.
@@ -66,7 +66,7 @@ class Ranked:
     ----------
     step_ms : float
     error : float
-        One standard deviation of it, as a share.
+        One standard deviation of it, as a fraction.
     peaks : tuple of StagePeak
         A stage each, in bytes.
     """
@@ -88,7 +88,7 @@ class Found:
     near : tuple of Ranked
         Further ones that tie with the last of the best until both are verified.
     legal, fitting, solved : int
-        Choices that can start, that have a division which fits, and that the exact solver was asked about.
+        Numbers of choices that can start, that have a division which fits, and that the exact solver solved.
     """
 
     best: tuple[Ranked, ...]
@@ -260,7 +260,7 @@ def solved_choice(
 
 
 def _told_ms(problem: PipelineProblem, run: Setting, plan: PipelinePlan, steps: StepLaws) -> float:
-    """A step with what follows the last micro-batch of the stages as they are, not as even ones would have it."""
+    """A step with the time after the last micro-batch of the actual stages, not of even ones."""
     stages = [[block for chunk in chunks for block in chunk] for chunks in stage_blocks(plan)]
     unit = problem.unit_ms or 1.0
     return step_time(problem.replace(tail=tuple(each / unit for each in steps.tails_ms(run, stages))), plan) * unit
@@ -280,7 +280,7 @@ def _solved(
 
 
 def _least_ms(run: Setting, micro: int, steps: StepLaws) -> float:
-    """Less than any plan of a choice takes: no recompute, all stages as long."""
+    """A lower bound of a choice's plans: no recompute, all stages equally long."""
     times = steps.block_times(run)
     work = (run.layers - run.dense) * (times.layer + times.backward) + run.dense * sum(times.dense)
     work += (times.embedding + times.head) * (1 + times.ratio)

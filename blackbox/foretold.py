@@ -33,7 +33,7 @@ class Foretold:
 
 @dataclass(frozen=True)
 class ShowingRun:
-    """A small run that shows operators of a job, and how many of those that are looked for."""
+    """A small run that shows operators of a job, and the number of wanted ones among them."""
 
     setting: Setting
     shown: int

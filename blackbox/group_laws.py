@@ -1,6 +1,6 @@
-"""Over which ranks a network's own collectives run, and how large their buffers are, found from small runs.
+"""The ranks of a network's collectives, and the size of their buffers, found from small runs.
 
-A profile tells what a rank sent. Of each way to group ranks it is tried whether the buffers that follow from it have
+A profile shows what a rank sent. Of each way to group ranks it is tried whether the buffers that follow from it have
 one law over all runs, and whether the collective is there where the group has more than one rank.
 """
 
@@ -87,7 +87,7 @@ def lawful_collective(
     Parameters
     ----------
     operator : LawfulOperator
-        As aligned; its only dimension is what was sent.
+        As aligned; its only dimension is the bytes sent.
     sent : sequence of int
         In the runs of `operator.places`.
     settings : sequence of Setting

@@ -32,7 +32,7 @@ sequence, as a product of two dimensions."""
 LARGEST_UNIT = 1024
 """Sizes are padded to powers of two up to this one."""
 NEAR_SPREAD = 0.25
-"""Sizes that depend on the data (tokens an expert) may leave their law by this share, and are said to."""
+"""Sizes that depend on the data (tokens an expert) may deviate from their law by this fraction, and are reported."""
 
 _CLOSE = 1e-9
 
@@ -81,7 +81,7 @@ class Fit:
     laws : tuple of Law
         Empty where none does.
     spread : float
-        0 where the laws meet every run to the unit; else the share by which runs leave the one nearest law.
+        0 where the laws meet every run to the unit; else the fraction by which runs deviate from the nearest law.
     """
 
     laws: tuple[Law, ...]
@@ -198,7 +198,7 @@ _DENSE_POWERS = tuple(each for each in _POWERS if not each[FACTORS.index("ep")] 
 
 @dataclass(frozen=True)
 class Deciding:
-    """A run that tells laws apart.
+    """A run that distinguishes laws.
 
     Parameters
     ----------
@@ -242,7 +242,7 @@ def deciding_runs(fits: Sequence[Fit], candidates: Sequence[Setting]) -> tuple[D
 
 
 def _largest_group(laws: tuple[Law, ...], setting: Setting) -> tuple[Law, ...]:
-    """The laws that stay possible after a run, where that tells least."""
+    """The laws that remain possible after a run, in the worst outcome."""
     groups: dict[int, list[Law]] = {}
     for law in laws:
         groups.setdefault(law.at(setting), []).append(law)

@@ -1,7 +1,7 @@
 """The memory of any stage of a large job from the tensors of small runs.
 
 Every parameter, and every tensor that a block's forward and backward pass allocates, follows a law of its own
-(`blackbox.laws`). What a small run shows of a tensor's life, when it is allocated and when it is given back, holds in
+(`blackbox.laws`). What a small run shows of a tensor's life, when it is allocated and when it is freed, holds in
 the large job too: there only sizes, the number of layers and the micro-batches in flight differ. So peaks are found by
 going through a stage's blocks again with the large sizes, and a peak may move to another place than in small runs.
 """
@@ -48,7 +48,7 @@ class BlockTrace:
     sizes : mapping of str to int
         Bytes of every tensor by its name.
     events : tuple of str
-        ``+name`` where a tensor is allocated, ``-name`` where it is given back, `TURN` once between forward and
+        ``+name`` where a tensor is allocated, ``-name`` where it is freed, `TURN` once between forward and
         backward pass. What is alive there is kept, unless the block runs again in the backward pass.
     kept_input : str
         The tensor that stays where the block runs again.
@@ -74,11 +74,11 @@ class RunMemory:
     step : int
         Bytes that the optimizer's step takes on top.
     start : int
-        All bytes held before the first forward pass.
+        All bytes in use before the first forward pass.
     traces : mapping of str to BlockTrace
         By block.
     peak : int
-        The most bytes held at once.
+        Peak bytes in use.
     """
 
     setting: Setting
@@ -98,7 +98,7 @@ class StagePeak:
     Parameters
     ----------
     static, peak : float
-        Bytes held between steps, and the most at once.
+        Bytes kept between steps, and the peak.
     upper : float
         The peak with all that small runs leave open.
     unsure : tuple of str
@@ -142,7 +142,7 @@ class Sharding:
     Parameters
     ----------
     base : float
-        Beside all elements: contexts, workspaces, buffers of links.
+        Independent of elements: contexts, workspaces, buffers of links.
     whole, shared : float
         An element, on every rank that has it, and on one of those that share it.
     dense, expert : str
@@ -238,8 +238,8 @@ class MemoryLaws:
     Parameters
     ----------
     states, step : tuple of Sharding
-        The ways of sharding that meet every run, of what is held between steps and of what the optimizer's step takes
-        on top; the largest counts. Empty where none does.
+        The ways of sharding that meet every run, of the memory kept between steps and of the optimizer's step on
+        top; the largest counts. Empty where none does.
     risk : float
         Probability that a stage takes more than `StagePeak.upper`.
     """

@@ -1,4 +1,4 @@
-"""The operator base: how long operators take, by type and shapes, device and software, kept in SQLite.
+"""The operator base: times of operators by type and shapes, device and software, kept in SQLite.
 
 Figures of two devices, drivers or versions of the toolkit never mix. Of an operator's samples at most
 `MOST_SAMPLES` are kept, thinned so that their quantiles stay; the count is that of all.
@@ -40,7 +40,7 @@ class Origin:
     Parameters
     ----------
     device, driver, toolkit : str
-        The card; its driver; the version of CANN or CUDA. Empty where nobody said.
+        The card; its driver; the version of CANN or CUDA. Empty where unknown.
     """
 
     device: str
@@ -58,7 +58,7 @@ class OperatorTime:
     Parameters
     ----------
     centre_ns : float
-        The middle of its samples.
+        The median of its samples.
     spread : float
         Their robust standard deviation, as a fraction of the middle.
     count : int
@@ -151,7 +151,7 @@ class OperatorBase:
         return len(profiles)
 
     def origins(self) -> list[Origin]:
-        """Of all that it knows."""
+        """Origins of all its operators."""
         with self._open() as database:
             return [Origin(*row) for row in database.do("SELECT DISTINCT device, driver, toolkit FROM operator")]
 

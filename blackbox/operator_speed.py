@@ -30,11 +30,11 @@ from taylor.parsers.profiles.operators import Operator
 LEAST_OPERATORS = 5
 """Of a type with fewer there is no line; the part of the chip that runs it then has one."""
 LEAST_MOVING = 3
-"""The same of a type without products: two weights, and one operator to tell their error."""
+"""The same of a type without multiplications: two weights, and one operator for their error."""
 FOLDS = 5
 ROOF_ROUNDS = 8
 MOST_RANKS = 4
-"""Dimensions of a second input that are tried as a factor of the products."""
+"""Dimensions of a second input that are tried as a factor of the multiplications."""
 MEDIAN_VARIANCE = math.pi / 2
 """Variance of the median of many normal samples, in that of their mean; the median of two is their mean."""
 _BYTES = {"FLOAT": 4, "FLOAT32": 4, "DT_BF16": 2, "FLOAT16": 2, "INT64": 8, "INT32": 4, "DOUBLE": 8, "BOOL": 1,
@@ -86,7 +86,7 @@ class SpeedLine:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A time, and how sure it is.
+    """A time, and its error.
 
     Parameters
     ----------
@@ -134,18 +134,18 @@ class OperatorSpeeds:
         self._line_variance = {key: self._variance_of_line(key, groups[key]) for key in self.lines}
 
     def _variance_of_line(self, key: tuple[str, str], known: Collection[Operator]) -> float:
-        """By how much a line leaves true times, as a relative variance: what the noise of its operators does not."""
+        """Relative variance of true times about a line, without the noise of its operators."""
         spread = ROBUST * self.lines[key].error
         return max(0.0, spread**2 - median(self._variance_of_centre(key, self._times[one]) for one in known))
 
     def _variance_of_centre(self, key: tuple[str, str], time: OperatorTime) -> float:
-        """Of the middle of an operator's samples, relative."""
+        """Relative variance of the median of an operator's samples."""
         return self._noise[key] ** 2 * (MEDIAN_VARIANCE if time.count > 2 else 1.0) / time.count
 
     def _with_least(
         self, groups: Mapping[tuple[str, str], Mapping[Operator, float]], with_products: Collection[tuple[str, str]]
     ) -> dict[tuple[str, str], SpeedLine]:
-        """The lines of operators with products, with the usual rate of types that have none."""
+        """The lines of operators with multiplications, with the usual rate of types without."""
         rates = [
             line.per_byte
             for group, line in self.lines.items()
@@ -204,12 +204,12 @@ def _noise_of(times: Sequence[OperatorTime]) -> float:
 
 
 def work_of(operator: Operator, products: int | None = None) -> tuple[float, float, float]:
-    """(1, bytes read and written, products) of an operator.
+    """(1, bytes read and written, multiplications) of an operator.
 
     Parameters
     ----------
     products : int or None
-        None: of a matrix product of [m, k] by [k, n] the three tensors hold mk, kn and mn numbers, and the root of
+        None: of a GEMM of [m, k] by [k, n] the three tensors hold mk, kn and mn numbers, and the root of
         their product is mkn. Else: numbers of the first input times this dimension of the second.
     """
     sizes = [math.prod(shape) for shape in operator.inputs]
@@ -266,7 +266,7 @@ def _predicted(work: NDArray[np.float64], weights: NDArray[np.float64], roof: bo
 
 
 def _solve(work: NDArray[np.float64], measured: NDArray[np.float64], roof: bool) -> NDArray[np.float64]:
-    """Weights of least relative squares; of a roof again and again with the part that counts for each operator."""
+    """Weights of least relative squares; of a roof iteratively, with the part that counts for each operator."""
     scale = np.maximum(work.max(axis=0), 1.0)
     rows = work / scale / measured[:, None]
     found = nnls(rows, np.ones(len(measured)))[0]

@@ -2,7 +2,7 @@
 
 A small run's only micro-batch goes forward through the embedding, the layers and the head, and back. In a run with one
 layer more two stretches stand twice in a row: a layer's forward pass, and its second forward pass (every layer runs
-again) with its backward pass. Its start is ambiguous where the operators before it equal its last part.
+again) with its backward pass. A start is ambiguous where the operators before it equal its last part.
 
 Where dense layers precede those with experts, a run with one dense layer more than another shows theirs: the part that
 it runs twice just before the layers' forward passes and just after their backward passes.
@@ -23,7 +23,7 @@ from taylor.blackbox.laws import FACTORS
 
 _TOKENS = tuple(FACTORS.index(name) for name in ("mbs", "seq"))
 MOST_STARTS = 12
-"""Beginnings of a stretch that are considered."""
+"""Number of starts of a stretch that are considered."""
 
 
 class Part(Enum):
@@ -40,12 +40,12 @@ class Part(Enum):
 
 
 Parts = tuple[Part | None, ...]
-"""Of every operator of `lawful_operators`; None for those of a further layer."""
+"""Pass and block of every operator of `lawful_operators`; None for those of a further layer."""
 
 
 @dataclass(frozen=True)
 class _Square:
-    """A stretch that stands twice in a row: how long it is, and where the first of both may begin."""
+    """A stretch that stands twice in a row: its length, and possible starts of the first of both."""
 
     length: int
     starts: tuple[int, ...]
@@ -54,7 +54,7 @@ class _Square:
 def all_parts(
     operators: Sequence[LawfulOperator], runs: Sequence[RunOperators], dense: RunOperators | None = None
 ) -> list[Parts]:
-    """The ways to lay operators to parts, one for each pair of beginnings.
+    """The ways to assign operators to parts, one for each pair of starts.
 
     Operators before and after the layers that follow neither micro-batch nor sequence come once a step.
 

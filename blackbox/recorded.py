@@ -17,7 +17,7 @@ ELEMENT_BYTES = (1, 2, 4)
 """Of gradients and weights, as collectives carry them."""
 _OF_GRADIENTS = ("reducescatter", "allreduce", "allgather")
 SAME_BYTES = 0.002
-"""By how much a collective may leave its parameter: buckets are padded."""
+"""Fraction by which a collective may exceed its parameter: buckets are padded."""
 
 
 @dataclass(frozen=True)

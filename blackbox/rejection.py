@@ -1,4 +1,4 @@
-"""Samples of operators that say nothing of their speed, left out by rule and counted."""
+"""Samples of operators that do not show their speed, rejected by rule and counted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROBUST = 1.4826
 
 @dataclass(frozen=True)
 class Cleaned:
-    """Durations by operator in ns, and how many samples each rule left out."""
+    """Durations by operator in ns, and the number of samples that each rule rejected."""
 
     durations: Mapping[Operator, tuple[int, ...]]
     rejected: Mapping[str, int]

@@ -26,7 +26,7 @@ LEAST_TOKENS_RANK = 2048
 MOST_EXPERTS = 16
 """Experts of a small run, where the router takes so few."""
 MOST_CANDIDATES = 48
-"""Further runs among which those that decide are looked for."""
+"""Number of further runs to search for deciding ones."""
 SEARCHABLE = ("tp", "cp", "ep", "pp", "vpp", "mbs")
 """Chunks of a stage (`vpp`) need no run of their own: a chunk holds layers as a stage does."""
 
@@ -203,7 +203,7 @@ def _changes(
 
 
 def candidate_runs(base: Setting, sizes: JobSizes, cards: int) -> list[Setting]:
-    """Further runs that could tell laws apart: one size doubled or halved, then two, of each the cheapest first."""
+    """Further runs that could distinguish laws: one size doubled or halved, then two, of each the cheapest first."""
     moves = [(name, by) for name in FACTORS for by in (2.0, 0.5, 4.0)]
     pairs = itertools.combinations(moves, 2)
     found: list[Setting] = []

@@ -103,7 +103,7 @@ def stage_problem(
     """The problem of dividing `run.layers` layers over `run.pp` stages of `run.vpp` chunks, each recomputed or not.
 
     The most that any of a stage's blocks takes for a moment is counted on every stage that may hold it. Layers that
-    run again stand first in their chunk (`stage_blocks`), so those that do not have given back what they kept by the
+    run again stand first in their chunk (`stage_blocks`), so those that do not have freed what they kept by the
     time that the others run again: where a chunk holds one of them, the others' moment is no more than that.
 
     Parameters

@@ -161,7 +161,7 @@ class StepLaws:
         return found
 
     def _fitted_update(self, runs: Sequence[RecordedRun]) -> tuple[float, float, float]:
-        """ns of the optimizer's step: at all, for an element of a rank's share, for an element on it."""
+        """ns of the optimizer's step: fixed, for an element of a rank's shard, for an element on it."""
         rows, took = [], []
         for number, run in enumerate(runs):
             places = [
@@ -305,7 +305,7 @@ class StepLaws:
         return tuple(self.tail_ns(run, blocks, sum(once.get(block, 0.0) for block in blocks)) * NS for blocks in stages)
 
     def relative_error(self, run: Setting) -> float:
-        """One standard deviation of a layer's time, as a share."""
+        """One standard deviation of a layer's time, as a fraction."""
         both, forward = self.part(Part.BACKWARD, run), self.part(Part.FORWARD, run)
         return (both.error + forward.error) / (both.ns + forward.ns)
 
@@ -333,7 +333,7 @@ def _timed(sample: OperatorSample, group: tuple[int, int], sent: int, ns: float)
 
 
 def _gap(run: RecordedRun) -> float:
-    """The middle pause between what runs one after the other, ns."""
+    """The median pause between consecutive operators, ns."""
     end, gaps = None, []
     for one in run.kept_samples:
         if end is not None and one.start_ns >= end:

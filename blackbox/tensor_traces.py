@@ -1,4 +1,4 @@
-"""The tensors of small runs' memory profiles, laid to blocks: what `blackbox.memory_laws` is fitted to."""
+"""The tensors of small runs' memory profiles by block: the data of `blackbox.memory_laws`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _memory(run: RecordedRun, traces: Mapping[str, BlockTrace], step: _Stretch |
 
 
 def _crossing(stretches: Mapping[Part | None, _Stretch]) -> int:
-    """Bytes that cross the borders of the layers' passes; what a layer leaves counts twice."""
+    """Bytes that cross the borders of the layers' passes; what remains of a layer counts twice."""
     forward = [stretches[part] for part in (Part.DENSE, Part.FORWARD) if part in stretches]
     kept = sum(one.sizes[name] for one in forward for name in one.left)
     return kept + sum(

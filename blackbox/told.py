@@ -22,7 +22,7 @@ class Told:
         Places of an operator in the runs, those of a further layer not counted again.
     settled, ambiguous, scattered, lawless : int
         Operators whose dimensions all follow one exact law; with several exact ones; with sizes that leave their law
-        from run to run; without any law, or without a condition for when they run.
+        between runs; without any law, or without a condition for when they run.
     conditions : tuple of (str, int)
         Number of operators by condition, the commonest first.
     deciding : tuple of Deciding
@@ -46,7 +46,7 @@ def told(operators: Sequence[LawfulOperator], candidates: Sequence[Setting], mos
     candidates : sequence of Setting
         Further runs that could be started.
     most : int
-        Of them, how many may be.
+        Most of them.
     """
     own = [one for one in operators if not one.further]
     kinds = Counter(_kind(one) for one in own)
