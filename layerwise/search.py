@@ -214,7 +214,7 @@ def search(
 
 
 def _silent(*told: object) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from taylor.pipeline.schedule import BACKWARD, FORWARD
 
 
 class TooManyContents(Exception):
-    """A stage may hold more than can be listed, or than there is time to list."""
+    """A stage has more contents than can be listed, or listed in time."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class _Labels:
 
 
 class StageListing:
-    """Lists what one stage may hold.
+    """Lists the contents of one stage.
 
     Parameters
     ----------
@@ -237,7 +237,7 @@ class StageListing:
     def list(self, budget: float, ceiling: float = np.inf) -> Contents:
         """All contents that take the bound up by `budget` seconds at most, and whose own tasks fit below `ceiling`.
 
-        `cut_short` says afterwards whether any that fits was left out for that.
+        `cut_short` says afterwards whether any that fits was cut off.
 
         Raises
         ------
@@ -356,7 +356,7 @@ class StageListing:
         return self._best(_Labels.joined(parts)) if parts else labels.take(np.zeros(len(labels.slack), dtype=bool))
 
     def _ways(self, used: int, v: int) -> Iterator[tuple[int, int, float, float]]:
-        """Arrival, departure, cost of changes, and price of the transfer behind, of a chunk with some layouts."""
+        """Arrival, departure, cost of changes, and cost of the transfer behind, of a chunk with some layouts."""
         problem, place = self.problem, self.places[v]
         bits = [each for each in range(self.layouts * len(problem.by_kind)) if used >> each & 1]
         by_kind = [
@@ -377,7 +377,7 @@ class StageListing:
                 yield arrival, last, cost, lag_price * float(problem.handover[last] - problem.handover.min())
 
     def _best(self, labels: _Labels) -> _Labels:
-        """Without those that another equals or beats."""
+        """Contents without those that another equals or beats."""
         count = len(labels.slack)
         if count < 2:
             return labels

@@ -1,4 +1,4 @@
-"""One outer choice as arrays: what a layer costs on every stage, what a stage may hold, what changes of layout cost."""
+"""One outer choice as arrays: costs of a layer on every stage, memory of a stage, costs of changes of layout."""
 
 from __future__ import annotations
 
