@@ -41,7 +41,7 @@ FSDP, ONE_CARD = "fsdp", "one card"
 
 @dataclass(frozen=True)
 class CardRun:
-    """A job, the rank that was run, and what its allocator held at most.
+    """A job, the rank that was run, and its allocator's peak.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ leaves out is filled in here, with where it comes from:
 - Narayanan 2021 table 1: micro-batch sizes and interleaving from NVIDIA/Megatron-LM
   ``examples/sc21/run_table_1.sh``; step time from the paper's FLOP formula (eq. 3, recompute included).
 - Korthikanti 2022: without its two techniques activations are recomputed in full, without sequence
-  parallelism; the softmax is not fused with the products around it.
+  parallelism; the softmax is not fused with the GEMMs around it.
 - MindFormers: widths and vocabularies that its files leave to the model's defaults.
 """
 

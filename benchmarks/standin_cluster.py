@@ -46,7 +46,7 @@ class Cluster:
     Parameters
     ----------
     start_bytes : tuple of float
-        Bytes held an element before a step, whole and sharded over data parallel ranks.
+        Bytes kept an element before a step, whole and sharded over data parallel ranks.
     hidden_reduction : bool
         Gradients are reduced beside the backward pass.
     """
@@ -141,7 +141,7 @@ class Cluster:
         return self.rest + round(whole * (dense + expert) + sharded * shards)
 
     def passes_bytes(self, run: Setting, stage: Stage, ends: tuple[bool, bool]) -> tuple[int, int]:
-        """(bytes kept between both passes of a micro-batch, most in them) beside those held before."""
+        """(bytes kept between both passes of a micro-batch, most in them) beside those kept before."""
         # What a rank runs does not depend on how many ranks there are beside it.
         return _passes_bytes(self, replace(run, layers=1, pp=1, dp=1, vpp=1), stage, ends)
 

@@ -1,4 +1,4 @@
-"""Hidden networks by the hundred: their operators in large runs as foretold from the small ones, one by one.
+"""Hidden networks by the hundred: their operators in large runs as predicted from the small ones, one by one.
 
     python -m benchmarks.standin_laws [--networks 300] [--seed 1000]
 

@@ -53,21 +53,21 @@ class HiddenBlock:
 
 
 class Allocator:
-    """Counts pages of tensors that are held."""
+    """Counts pages of allocated tensors."""
 
     def __init__(self) -> None:
         self.held: dict[object, int] = {}
         self.now = self.most = 0
 
     def take(self, key: object, size: int) -> None:
-        """Allocate, unless it is held."""
+        """Allocate, unless allocated."""
         if key not in self.held:
             self.held[key] = -(-size // PAGE) * PAGE
             self.now += self.held[key]
             self.most = max(self.most, self.now)
 
     def free(self, key: object) -> None:
-        """Give back what is held."""
+        """Free what is allocated."""
         self.now -= self.held.pop(key, 0)
 
 

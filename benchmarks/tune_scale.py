@@ -39,7 +39,7 @@ def timed(what: str) -> Iterator[None]:
 
 
 def operators(count: int, draw: random.Random) -> dict[Operator, tuple[int, ...]]:
-    """Matrix products of random shapes with their samples, ns."""
+    """GEMMs of random shapes with their samples, ns."""
     found: dict[Operator, tuple[int, ...]] = {}
     while len(found) < count:
         rows, inner, outer = (64 * draw.randint(1, 512) for _ in range(3))

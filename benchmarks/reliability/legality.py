@@ -35,7 +35,7 @@ class Job:
     Parameters
     ----------
     name : str
-        File name, which tells the product the launcher.
+        File name, from which the product knows the launcher.
     text : str
     """
 

@@ -62,7 +62,7 @@ def megatron_job(draw: random.Random, seed: int) -> Job:
 
 
 def _layers(layers: int, strategy: Strategy) -> list[str]:
-    """Layer placement in a script: by numbers where they come out even, else as a layout."""
+    """Layer placement in a script: by numbers where they are even, else as a layout."""
     chunks = strategy.pp * strategy.vpp
     if layers % chunks == 0 or chunks > layers or strategy.pp == 1:
         return ["--num-virtual-stages-per-pipeline-rank", str(strategy.vpp)] if strategy.vpp > 1 else []

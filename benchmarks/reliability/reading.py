@@ -28,7 +28,7 @@ from taylor.register.model import MTP
 MUTANTS, A_LAUNCHER = 1_000, 4
 """Changed files that both sides read, and written plans, of each launcher; portions of each."""
 TRIES = 30
-"""Most mutants drawn for one that is read: others ask for what nobody starts, or say no training."""
+"""Most mutants drawn for one that is read: others request what does not start, or state no training."""
 LAUNCHERS = {"megatron": (".sh",), "mindformers": (".yaml", ".yml"), "torchtitan": (".toml",)}
 PLACES = ("config", "../shared/data")
 _READERS = {".sh": read_script, ".yaml": read_yaml, ".yml": read_yaml, ".toml": read_toml}
