@@ -1,7 +1,7 @@
 """The search around the layers: batch, micro-batches, stages, virtual stages, schedule, embedding and head, the buffer.
 
 Every outer choice is bounded first; the one of the best bound is solved first, and those whose bound is no better than
-the best plan are cut off. What the search proves is that no plan of the whole space has more samples a second than its
+the best plan are cut off. The search proves that no plan of the whole space has more samples a second than its
 bound.
 """
 
@@ -74,7 +74,7 @@ class OuterSpace:
     one_for_all: bool = False
 
     def choices(self, job: LayerwiseJob) -> Iterator[OuterChoice]:
-        """Every outer choice of a job; each stage and each interleave has a layer, each rank a sample."""
+        """Every outer choice of a job; each stage and each virtual stage has a layer, each rank a sample."""
         for batch in self.batches:
             for m in self.micro_batches or divisors(batch):
                 if batch % m:
@@ -105,7 +105,7 @@ def _buffers(job: LayerwiseJob, limits: SpaceLimits, ranks: int, end_tp: int) ->
 
 @dataclass(frozen=True)
 class Tried:
-    """One outer choice and what became of it.
+    """One outer choice and its outcome.
 
     Parameters
     ----------
@@ -219,7 +219,7 @@ def _silent(*told: object) -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Open:
-    """A bounded choice that may be solved; one whose bound came of few LPs is bounded well before that."""
+    """A bounded choice that may be solved; one bounded by few LPs is first bounded well."""
 
     bound: float
     number: int
@@ -268,7 +268,7 @@ class _Ahead:
                     return
 
     def relaxed(self, each: _Open) -> Relaxed | None:
-        """One relaxation, wherever it is made."""
+        """One relaxation, in any process."""
         future = self.under_way.pop(each, None)
         if future is not None:
             try:
@@ -281,7 +281,7 @@ class _Ahead:
         return found
 
     def end(self) -> None:
-        """Take back what has not begun."""
+        """Cancel relaxations that have not begun."""
         for future in self.under_way.values():
             future.cancel()
 
@@ -308,7 +308,7 @@ class _Search:
         self.priced: dict[int, list[tuple[LayerStrategy | None, FixedProblem]]] = {}
 
     def begin(self) -> None:
-        """With a time limit: the best plan of one strategy for all layers, so that there is one whatever comes."""
+        """With a time limit: the best plan of one strategy for all layers, so that there always is one."""
         if self.deadline is None:
             return
         enough = self.began + UNIFORM_SHARE * (self.deadline - self.began)

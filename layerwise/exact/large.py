@@ -1,9 +1,9 @@
-"""Jobs whose stages may hold too much to be listed: column generation, a plan improved step by step.
+"""Jobs whose stages have too many contents to list: column generation, a plan improved step by step.
 
 First layers are divided over chunks, evenly by work. Given them, the best content of a stage under dual values of
 times is an integer knapsack; the dual values come from the relaxation and from the longest paths of the current
 plan. Layers move between stages while that helps. The bound is the relaxation's, and above it this: either all stages
-hold just their even number, or one holds a whole layer more.
+hold just their even share, or one holds a whole layer more.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ A_PRICING_S = 1.0
 
 @dataclass(frozen=True)
 class Assembled:
-    """Contents of all stages put together.
+    """A plan of one content a stage.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ class LargeSearch:
         return layers
 
     def bound(self, relaxed: Relaxed) -> float:
-        """No plan is shorter, s: all stages hold their even number of layers, or one holds more."""
+        """No plan is shorter, s: all stages hold their even share of layers, or one holds more."""
         caps = self.even_layers().sum(axis=1)
         half = time.monotonic() + max(0.0, self.deadline - time.monotonic()) / 2
         return max(relaxed.bound, relax_above(self.problem, self.graph, caps, relaxed.cuts, half))

@@ -66,7 +66,7 @@ def milp_form(problem: FixedProblem) -> LinearForm:
 
     ``x[layer,chunk,choice]`` is 1 for the chunk and the choice of a layer. ``stay`` and ``move``
     ``[layer,chunk,from,to]`` are the change of layout in front of a layer that is in the chunk of the layer before it,
-    or begins the next. ``end[n]`` is the end of a task, ``time[class]`` what tasks of a class take.
+    or begins the next. ``end[n]`` is the end of a task, ``time[class]`` the time of a class's tasks.
     """
     form, graph = _Form(), LaggedGraph.of(problem.schedule)
     step = form.column(STEP)
@@ -101,7 +101,7 @@ def write_milp(problem: FixedProblem, path: Path, comments: Sequence[str] = ()) 
 
 
 def _paths(form: _Form, problem: FixedProblem, graph: LaggedGraph) -> tuple[list[Terms], list[_Placed]]:
-    """Choices and paths of the layers: what they add to every class of times, and the choices' columns."""
+    """Choices and paths of the layers: their times by class, and the choices' columns."""
     layers, chunks, layouts = problem.layers, problem.chunks, range(len(problem.change))
     terms: list[Terms] = [[] for _ in range(graph.classes)]
     columns: list[_Placed] = []

@@ -34,7 +34,7 @@ MOST_CONTENTS = 60_000
 MANY_ROUNDS = 60
 """LPs of the relaxation there: the tree bounds the step; the relaxation only gives dual values."""
 TREE_SHARE = 5e-4
-"""By how much contents of a stage may differ to count as one in the tree."""
+"""Difference up to which contents of a stage count as one in the tree."""
 COARSE = 1e-6
 """Gaps from which contents that hardly differ count as one, so that together they cost a quarter of the gap."""
 
@@ -46,7 +46,7 @@ class FixedSolution:
     Parameters
     ----------
     step_s, bound_s : float
-        Its step, inf where there is no plan; and what no plan is below, inf where none fits.
+        Its step, inf where there is no plan; and its lower bound, inf where none fits.
     plan : LayerwisePlan or None
     contents : int
         Contents listed, of all stages.
@@ -263,7 +263,7 @@ def _plan(problem: FixedProblem, outer: OuterChoice, parts: list[Contents], chos
 
 
 def assembled_plan(problem: FixedProblem, outer: OuterChoice, found: Assembled) -> LayerwisePlan:
-    """The plan of what was put together."""
+    """The plan of the assembled contents."""
     held = []
     for position in range(problem.chunks):
         v, s = problem.schedule.chunk_at(position)

@@ -1,8 +1,8 @@
 """A tree over the contents of every stage, where changes of layout cost nothing: it bounds jobs of many chunks.
 
 Once layouts are ignored, and contents that hardly differ count as one, a stage has a dozen contents rather than
-thousands. An LP mixes them, and mixes badly: half a stage of three layers and half of five is as busy as neither. So
-the tree begins where integers cannot follow: either every stage holds its even number of layers, or one holds more.
+thousands. An LP mixes them badly: half a stage of three layers and half of five is as busy as neither. So
+the tree begins where integers cannot follow: either every stage holds its even share of layers, or one holds more.
 Then it splits one stage's contents by their layers or their times.
 """
 
@@ -49,7 +49,7 @@ def free_contents(
 ) -> tuple[FixedProblem, list[Contents]]:
     """The problem without layouts and with the least of tails, and every stage's contents in plans below a step.
 
-    Tails come once a step: kept, they make thousands of contents that differ in nothing else.
+    Tails come once a step; they would make thousands of contents that differ in nothing else.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class StageTree:
     ----------
     parts : sequence of Contents, one a stage
     caps : int64 [S]
-        An even number of layers, which adds up to those of the model.
+        An even share of layers, which adds up to those of the model.
     ceiling : float
         Step to be proven, s.
     """
@@ -245,7 +245,7 @@ class StageTree:
         return np.inf
 
     def _relaxed(self, mask: Mask, rounds: int) -> tuple[float, Array]:
-        """The value of the LP over some contents, and their shares."""
+        """The value of the LP over some contents, and their fractions."""
         if len(self.paths) > MANY_PATHS:
             kept = sorted(np.argsort(self.used, kind="stable")[-KEPT_PATHS:].tolist())
             self.paths, self.used = [self.paths[i] for i in kept], [self.used[i] for i in kept]

@@ -1,4 +1,4 @@
-"""Whole layers in the relaxation: a MILP of few columns, for stages of several chunks that hold too much to be listed.
+"""Whole layers in the relaxation: a MILP of few columns, for stages of several chunks with too many contents to list.
 
 Layers of a chunk and choice are one whole number. The paths of each plan that is found are cuts of the next round. Its
 optimum is the best plan where changes of layout cost nothing; else it is a bound, and its plans may be near it.
@@ -25,7 +25,7 @@ FIRST_NODES, MOST_NODES = 2000, 100_000
 """Nodes of the first round, of which a round that runs out of them leaves twice as many to the next; and of any."""
 MOST_ROUNDS = 200
 COARSEST = 1e-2
-"""Gap of the first round, which is there for its paths."""
+"""Gap of the first round, which only finds paths."""
 
 
 class WholeLayers:

@@ -1,4 +1,4 @@
-"""Integer arithmetic of ``$(( … ))``, worked out without a shell."""
+"""Integer arithmetic of ``$(( … ))``, evaluated without a shell."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def joined(parts: Sequence[tuple[str, Sequence[Word]]]) -> bool | None:
     Parameters
     ----------
     parts : sequence of (operator, words)
-        Each command with what stands before it; nothing before the first one.
+        Each command with the operator before it; none before the first one.
     """
     operators = {operator for operator, _ in parts[1:]}
     if not parts or len(operators) > 1 or not operators <= {"&&", "||"}:
@@ -144,7 +144,7 @@ class Branches:
     subject: Word | None = None
 
     def begin(self, condition: bool | None, commands: int, notes: int) -> None:
-        """A branch begins: what its condition comes to, and how many commands and notes there are."""
+        """A branch begins: its condition's result, and the numbers of commands and notes."""
         self.dead = self.sure or condition is False
         self.sure = self.sure or condition is True
         self.parts, self.commands, self.notes = None, commands, notes
