@@ -193,7 +193,7 @@ class StepLaws:
             return None
         operator = one.at(run)
         if operator is None and all(fit.laws for fit in one.fits):
-            # Laws that runs cannot tell apart: the simplest.
+            # Laws that runs cannot distinguish: the simplest.
             inputs = tuple(tuple(fit.laws[0].at(run) for fit in shape) for shape in one.inputs)
             outputs = tuple(tuple(fit.laws[0].at(run) for fit in shape) for shape in one.outputs)
             operator = Operator(one.like.type, one.like.core, one.like.dtypes, inputs, outputs)
