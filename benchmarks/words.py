@@ -55,6 +55,9 @@ Lines = Iterator[tuple[int, str]]
 
 _CODE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _WRITTEN = re.compile(r"<!--[^>]*\bwritten by\b.*?<!--[^>]*\bend of\b[^>]*-->", re.IGNORECASE | re.DOTALL)
+_NAMES = re.compile(r"\s*(?:[\w*]+(?:, [\w*]+)*(?: : |$)|>>>|\.\.\. |python -m |\{)")
+"""Lines of docstrings that hold names: fields with their types, examples, commands, data."""
+_SHAPE = re.compile(r"\[[^\]]*\]")
 _INLINE = re.compile(r"``.*?``|`[^`\n]*`|\]\([^)\n]*\)")
 
 
@@ -70,7 +73,8 @@ def docstrings(text: str) -> Lines:
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             for number, line in prose(node.value.value):
-                yield node.lineno + number - 1, line
+                if not _NAMES.match(line):
+                    yield node.lineno + number - 1, _SHAPE.sub("", line)
 
 
 def messages(text: str) -> Lines:
@@ -84,11 +88,17 @@ def messages(text: str) -> Lines:
             yield node.lineno, node.value.replace("\n", " ")
 
 
+PACKAGES = (
+    "base", "pipeline", "register", "pipeline_solver", "cost_model", "layerwise", "parsers", "dryrun", "nd_search",
+    "profiling", "blackbox", "report", "workflows", "serve", "taylor", "benchmarks",
+)  # fmt: skip
+
 SOURCES: tuple[tuple[str, Callable[[str], Lines]], ...] = (
     ("README*.md", prose),
     ("CONTRIBUTING.md", prose),
     ("SECURITY.md", prose),
     ("docs/**/*.md", prose),
+    *((f"{package}/**/*.py", docstrings) for package in PACKAGES),
 )
 """Glob from the root, and the reader of such files."""
 

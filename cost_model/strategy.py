@@ -236,7 +236,7 @@ class TrainingRules:
         DPO (MindSpeed-LLM c77308a1 mindspeed_llm/tasks/posttrain/dpo/dpo_model.py:55-110; dpo_trainer.py:363-370,
         ``wrap_with_ddp=False``: no gradients and no optimizer states).
     torch_scan : int or None
-        Mamba-2's scan runs as single operations of torch, by chunks of so many tokens (MindSpeed-LLM c77308a1
+        Mamba-2's scan runs as single operations of torch, by chunks of this number of tokens (MindSpeed-LLM c77308a1
         mindspeed_llm/core/ssm/mamba_mixer.py:38 in place of Megatron's forward; ``--mamba-chunk-size``). None: the
         fused kernel of mamba_ssm.
     torch_indexer : (int, int) or None

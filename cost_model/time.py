@@ -324,7 +324,7 @@ def _tensor_ms(
 
 
 def _ring_ms(whole: Any, ways: Any, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed) -> Any:
-    """Keys and values of all ranks, so many bytes, round the ring of those that `ways` leave, ms.
+    """Keys and values of all ranks, a number of bytes, round the ring of those that `ways` leave, ms.
 
     With windows (`TrainingRules.context_window`) they go round every window's inner ring, which neighbours form, while
     the next window's come over the outer one (MindSpeed 028de58c mindspeed/core/context_parallel/ring_context_parallel/

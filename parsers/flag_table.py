@@ -74,7 +74,7 @@ class MemoryBound:
     passing : mapping of str to float
         The same, for one layer while it runs.
     layers : float
-        Rooms for the backward of one layer (`cost_model.backward_room.workspace_bytes`).
+        Workspaces for the backward of one layer (`cost_model.backward_room.workspace_bytes`).
     """
 
     parameter_bytes: float = 0.0

@@ -574,8 +574,8 @@ def walk_choices(  # type: ignore[no-untyped-def]
 
     `costs` float64 [members, room] are the columns' under each row, of which the first `rows` rows count; `listed`,
     `begin`, `crowd` and `least` are those of `ByClass`, `rest` as from `tabulate`, `first`, `of` and `behind` those of
-    `Moves`, `late` and `early` int64 the members' as in `Told`. For the choice up to each depth, `partial` float64 [S +
-    1, room] are its sums, `place` int64 [S + 1] its place, `from_late` and `to_early` int64 [S + 1, kinds - 1] its
+    `Moves`, `late` and `early` int64 the members' as in `Told`. For the choice up to each depth, `partial` float64
+    [S + 1, room] are its sums, `place` int64 [S + 1] its place, `from_late` and `to_early` int64 [S + 1, kinds - 1] its
     first late and last early chunk; `at` int64 [S + 1] is the next move, `inner` int64 [S + 1] the next of its members
     in `listed`, -1 before the first. `rank` int64 [rows] is the order in which rows are tested, `state` int64 [2] the
     depth, -1 at the end, and the classes and members visited.
