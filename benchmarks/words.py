@@ -42,12 +42,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {}
 GENERATED = ("docs/commands.md", "docs/flags.md", "docs/recipes.md")
 """Pages that are written from code: their words are changed there."""
 
-NOT_YET_COVERED = (
-    "docs/mathematics.md",
-    "docs/tune.md",
-    "docs/layerwise.md",
-    "docs/offload.md",
-)
+NOT_YET_COVERED: tuple[str, ...] = ()
 """Pages that are not checked yet."""
 
 Lines = Iterator[tuple[int, str]]
