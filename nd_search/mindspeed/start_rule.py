@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rule import LEGALITY, Mask, Rule
-from taylor.parsers.megatron.start_flags import MINDSPEED, MINDSPEED_LLM
+from taylor.parsers.megatron.start_flags import EARLIER, MINDSPEED, MINDSPEED_LLM
 from taylor.parsers.stated_flags import StatedFlags
 
 CORE, LLM = "MindSpeed 028de58c mindspeed/features_manager/", "MindSpeed-LLM c77308a1 mindspeed_llm/features_manager/"
@@ -61,6 +62,16 @@ class StartRule:
     changes: tuple[str, ...] = ()
     programs: frozenset[str] = BOTH
 
+    def _checked(self, flags: StatedFlags) -> bool:
+        """Return whether the launch's program, in the release that it states, makes this check."""
+        return not self.programs.isdisjoint(flags.programs) and not (self._late and EARLIER in flags.facts)
+
+    @property
+    def _late(self) -> bool:
+        """True where the check came with the features or after them: its source names 2.1.0 or later first."""
+        first = re.search(r"\((\d+)\.(\d+)\.\d", self.source)
+        return first is not None and (int(first[1]), int(first[2])) >= (2, 1)
+
     def as_rule(self) -> Rule:
         """Rule in the form for a search and a stated job."""
 
@@ -73,7 +84,7 @@ class StartRule:
             self.explanation,
             keep,
             LEGALITY,
-            applies=lambda context: not self.programs.isdisjoint(context.flags.programs),
+            applies=lambda context: self._checked(context.flags),
             relax=self.relax,
             source=self.source,
             changes=self.changes,

@@ -49,7 +49,7 @@ from taylor.parsers.megatron.recompute import (
     recomputes_in_bubble,
     recomputes_mtp,
 )
-from taylor.parsers.megatron.start_flags import read_stated_flags
+from taylor.parsers.megatron.start_flags import earlier_branch, read_stated_flags
 from taylor.parsers.megatron.swap import moves_attention
 from taylor.parsers.megatron.unmodelled import EXPERTS, MINDSPEED, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
 from taylor.parsers.text.fields import MAX_SIZE
@@ -123,6 +123,9 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         plan = read_plan(flags, model, strategy, schedule)
     except LayoutProblem as problem:
         notes.append(f"the file settles no plan: {problem}")
+    branch = earlier_branch(launch.text) if is_mindspeed(flags) else None
+    if branch is not None:
+        notes.append(f"its comments name MindSpeed {branch}: start-up checks of later releases are not asked")
     by_module, moved = None, None if is_mindspeed(flags) else read_moved(flags)
     if plan is not None and moves_attention(flags):
         plan, by_module, moved = swapped(flags, model, strategy, schedule, plan)
@@ -173,7 +176,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         open_ranks=ranks.left_open,
         batch_follows_ranks=not flags.has("global-batch-size"),
         notes=tuple(notes),
-        flags=read_stated_flags(flags, mindspeed=is_mindspeed(flags)),
+        flags=read_stated_flags(flags, launch.text, mindspeed=is_mindspeed(flags)),
         unmodelled=read_unmodelled(flags, [fact for fact, holds in facts.items() if holds], launch.table()),
     )
 

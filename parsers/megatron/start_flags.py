@@ -42,8 +42,29 @@ LLM_ALONE = (
 """Flags of MindSpeed-LLM's parser that MindSpeed's lacks (c77308a1 and 028de58c, parsers built and compared)."""
 
 
-def read_stated_flags(flags: Flags, *, mindspeed: bool) -> StatedFlags:
-    """The flags of a launch under MindSpeed; nothing of any other, whose rules read no flags."""
+EARLIER = "written for a MindSpeed before core_r0.12.1"
+"""Fact of a launch whose comments name an earlier branch of MindSpeed: checks that came later refuse nothing of it."""
+_BRANCH = re.compile(r"#.*\bcore_r(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
+_CHECKED_SINCE = (0, 12, 1)
+"""Branch of MindSpeed from which on its features check their arguments (2.1.0_core_r0.12.1)."""
+
+
+def earlier_branch(text: str) -> str | None:
+    """Return the branch of MindSpeed that a script's comments name, where its features check nothing yet."""
+    named = {tuple(int(part or 0) for part in found) for found in _BRANCH.findall(text)}
+    if not named or max(named) >= _CHECKED_SINCE:
+        return None
+    return "core_r" + ".".join(map(str, max(named)))
+
+
+def read_stated_flags(flags: Flags, text: str, *, mindspeed: bool) -> StatedFlags:
+    """The flags of a launch under MindSpeed; nothing of any other, whose rules read no flags.
+
+    Parameters
+    ----------
+    text : str
+        The script, whose comments may name a branch of MindSpeed.
+    """
     if not mindspeed:
         return StatedFlags()
     values = {
@@ -56,6 +77,7 @@ def read_stated_flags(flags: Flags, *, mindspeed: bool) -> StatedFlags:
     unaligned = values.get("pipeline-num-transformer-layers")
     chunks = layers // max(1, stages) // each if each else of_rank or None
     facts = {
+        EARLIER: earlier_branch(text) is not None,
         EMPTY_CHUNK: _has_empty_chunk(values.get("pipeline-model-parallel-layout")),
         EMPTY_SHARE: _has_empty_share(noops, layers, max(1, stages), each),
         NOOP_EARLY: bool(noops) and (each == 0 or list(set(noops))[0] < layers - each),

@@ -145,3 +145,20 @@ def test_a_launch_without_mindspeeds_flags_is_asked_none_of_its_rules(tmp_path: 
     path.write_text(f"torchrun --nproc_per_node 16 pretrain_gpt.py {' '.join(words)}\n", encoding="utf-8")
     config = read_config(path)
     assert not config.flags.programs and not NAMES & {rule.name for rule in broken_rules(config, DEVICE)}
+
+
+@pytest.mark.parametrize(
+    ("comment", "words", "refused"),
+    [
+        ("", "--schedules-method dualpipev --context-parallel-size 2", True),
+        ("# MindSpeed core_r0.12.1", "--schedules-method dualpipev --context-parallel-size 2", True),
+        ("# checkout MindSpeed core_r0.8.0", "--schedules-method dualpipev --context-parallel-size 2", False),
+        ("# checkout MindSpeed core_r0.8.0", "--sparse-mode 4", True),  # checked since 1.0.0
+    ],
+)
+def test_checks_that_came_later_refuse_no_script_of_an_earlier_branch(
+    comment: str, words: str, refused: bool, tmp_path: Path
+) -> None:
+    path = launch("MindSpeed", merged(BASES["dense"], words), tmp_path)
+    path.write_text(f"{comment}\n{path.read_text()}")
+    assert bool(broken_rules(read_config(path), DEVICE)) == refused
