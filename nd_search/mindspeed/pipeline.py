@@ -37,7 +37,8 @@ def _dual(name: str, explanation: str, line: int, flag: str, found: Found, cure:
         f"--schedules-method dualpipev {explanation}",
         lambda t, f, c: is_dual_pipe(c) & found(f),
         flag,
-        f"{_DUAL}:{line} ({SINCE})",
+        f"{_DUAL}:{line}",
+        SINCE,
         cure or f"leave out --{flag} or --schedules-method",
     )
 
@@ -59,7 +60,7 @@ _OF_DUAL = [
         "--schedules-method dualpipev does not go with context parallelism: cp = 1",
         lambda t, f, c: is_dual_pipe(c) & (t.cp > 1),
         "context-parallel-size",
-        f"{_DUAL}:34 ({SINCE})",
+        f"{_DUAL}:34", SINCE,
         "ask for cp = 1, or leave out --schedules-method",
         ("cp",),
     ),
@@ -68,7 +69,7 @@ _OF_DUAL = [
         f"--schedules-method dualpipev does not go with --{LAYOUT}",
         lambda t, f, c: is_dual_pipe(c) & f.on(LAYOUT),
         LAYOUT,
-        f"{_LAYOUT}:103 ({_LAYOUT_SINCE})",
+        f"{_LAYOUT}:103", _LAYOUT_SINCE,
         f"leave out --{LAYOUT}",
     ),
     StartRule(
@@ -76,7 +77,7 @@ _OF_DUAL = [
         "--schedules-method dualpipev does not go with --num-layer-list",
         lambda t, f, c: is_dual_pipe(c) & f.on("num-layer-list"),
         "num-layer-list",
-        f"{LLM}pipeline_parallel/num_layer_list.py:33 (2.2.0 to master)",
+        f"{LLM}pipeline_parallel/num_layer_list.py:33", "2.2.0 to master",
         "leave out --num-layer-list",
         programs=LLM_ALONE,
     ),
@@ -85,7 +86,7 @@ _OF_DUAL = [
         "--schedules-method dualpipev does not go with --use-multiparameter-pipeline-model-parallel",
         lambda t, f, c: is_dual_pipe(c) & f.on("use-multiparameter-pipeline-model-parallel"),
         "use-multiparameter-pipeline-model-parallel",
-        f"{CORE}pipeline_parallel/multi_parameter.py:39 ({SINCE})",
+        f"{CORE}pipeline_parallel/multi_parameter.py:39", SINCE,
         "leave out one of the two",
         programs=CORE_ALONE,
     ),
@@ -115,7 +116,7 @@ _OF_RECOMPUTE = [
         f"--{_BUBBLE} leaves --recompute-num-layers out, or at the layers that it takes itself",
         lambda t, f, c: f.on(_BUBBLE) & _in_bubble(f, t),
         "recompute-num-layers",
-        f"{_RIPIPE}:61 ({SINCE})",
+        f"{_RIPIPE}:61", SINCE,
         "leave out --recompute-num-layers",
     ),
     *[
@@ -124,7 +125,7 @@ _OF_RECOMPUTE = [
             f"--{feature} needs two stages or more with --{PER_CHUNK}",
             lambda t, f, c, feature=feature: f.on(feature) & ~_several_chunks(t, f),  # type: ignore[misc]
             PER_CHUNK,
-            f"{_RIPIPE}:{line} ({SINCE})",
+            f"{_RIPIPE}:{line}", SINCE,
             f"write --{PER_CHUNK}, or leave out --{feature}",
             ("vpp", "pp"),
         )
@@ -139,7 +140,7 @@ _OF_RECOMPUTE = [
         f"--{_ADVANCE} does not go with --recompute-method uniform",
         lambda t, f, c: f.on(_ADVANCE) & (f.text("recompute-method") == "uniform"),
         "recompute-method",
-        f"{_RIPIPE}:107 ({SINCE})",
+        f"{_RIPIPE}:107", SINCE,
         "write --recompute-method block",
     ),
     StartRule(
@@ -147,7 +148,7 @@ _OF_RECOMPUTE = [
         f"--{_ADVANCE} needs --recompute-num-layers above 0",
         lambda t, f, c: f.on(_ADVANCE) & (f.number("recompute-num-layers") == 0),
         "recompute-num-layers",
-        f"{_RIPIPE}:109 ({SINCE})",
+        f"{_RIPIPE}:109", SINCE,
         "write --recompute-num-layers",
     ),
     *[
@@ -158,7 +159,7 @@ _OF_RECOMPUTE = [
                 not 0 <= f.number(f"{name}-num-layers") <= max(0, f.number("num-layers"))
             ),
             f"{name}-num-layers",
-            f"{CORE}recompute/{file}.py:20 ({SINCE})",
+            f"{CORE}recompute/{file}.py:20", SINCE,
             "write a number from 0 to --num-layers",
         )
         for name, file in (
@@ -174,7 +175,8 @@ def _layout_beside(other: str, line: int) -> StartRule:
         f"--{LAYOUT} does not go with --{other}",
         lambda t, f, c: f.on(LAYOUT) & f.on(other),
         other,
-        f"{_LAYOUT}:{line} ({_LAYOUT_SINCE})",
+        f"{_LAYOUT}:{line}",
+        _LAYOUT_SINCE,
         f"leave out --{other}, or the layout",
     )
 
@@ -191,7 +193,7 @@ _OF_PLACES = [
         f"--{LAYOUT} with several chunks a stage does not go with --optimize-send-recv-comm",
         lambda t, f, c: f.on(LAYOUT) & f.on("optimize-send-recv-comm") & (t.vpp > 1),
         "optimize-send-recv-comm",
-        f"{_LAYOUT}:157 ({_LAYOUT_SINCE})",
+        f"{_LAYOUT}:157", _LAYOUT_SINCE,
         "leave out --optimize-send-recv-comm, or name one chunk a stage",
     ),
     StartRule(
@@ -199,7 +201,7 @@ _OF_PLACES = [
         "under LoRA, noop layers alone fill no stage and no chunk",
         lambda t, f, c: f.on("lora-target-modules") & (EMPTY_SHARE in f.facts),
         "noop-layers",
-        f"{LLM}megatron_basic/training_basic.py:62 (2.2.0 to master)",
+        f"{LLM}megatron_basic/training_basic.py:62", "2.2.0 to master",
         "spread --noop-layers over the stages",
         programs=LLM_ALONE,
     ),
@@ -208,7 +210,7 @@ _OF_PLACES = [
         f"under --moe-fb-overlap without dualpipev, --noop-layers lie in the last --{PER_CHUNK} positions",
         lambda t, f, c: f.on("moe-fb-overlap") & (not is_dual_pipe(c)) & (NOOP_EARLY in f.facts),
         "noop-layers",
-        f"{CORE}moe/fb_overlap.py:134 ({SINCE})",
+        f"{CORE}moe/fb_overlap.py:134", SINCE,
         "put the noop layers last, or leave them out",
     ),
     *apart("pipeline-num-transformer-layers", ["noop-layers"],
@@ -221,7 +223,7 @@ _OF_PLACES = [
         "many layers as the model",
         lambda t, f, c: BAD_UNALIGNED in f.facts,
         "pipeline-num-transformer-layers",
-        f"{CORE}pipeline_parallel/unaligned_pineline_feature.py:48-66 ({SINCE})",
+        f"{CORE}pipeline_parallel/unaligned_pineline_feature.py:48-66", SINCE,
         "write as many lists as stages, each with as many numbers as chunks",
     ),
     StartRule(
@@ -229,7 +231,7 @@ _OF_PLACES = [
         f"--num-layer-list does not go with --{PER_CHUNK}, and needs two stages or more",
         lambda t, f, c: f.on("num-layer-list") & (f.on(PER_CHUNK) | (f.number("pipeline-model-parallel-size", 1) == 1)),
         "num-layer-list",
-        f"{LLM}pipeline_parallel/num_layer_list.py:29-32 (1.0.0 to master)",
+        f"{LLM}pipeline_parallel/num_layer_list.py:29-32", "1.0.0 to master",
         f"leave out --{PER_CHUNK}, or the list",
         programs=LLM_ALONE,
     ),
@@ -238,7 +240,7 @@ _OF_PLACES = [
         "--num-layer-list does not go with --noop-layers: what would tell so fails itself",
         lambda t, f, c: f.on("num-layer-list") & f.on("noop-layers"),
         "num-layer-list",
-        f"{LLM}pipeline_parallel/num_layer_list.py:37 (2.2.0 to master; before, the list was ignored)",
+        f"{LLM}pipeline_parallel/num_layer_list.py:37", "2.2.0 to master; before, the list was ignored",
         "leave out one of the two",
         programs=LLM_ALONE,
     ),
@@ -247,7 +249,7 @@ _OF_PLACES = [
         f"a stage has two chunks or more of --{PER_CHUNK} layers",
         lambda t, f, c: ONE_CHUNK in f.facts,
         PER_CHUNK,
-        f"{CORE}megatron_basic/megatron_basic.py:26 (2.3.0_core_r0.12.1 to master)",
+        f"{CORE}megatron_basic/megatron_basic.py:26", "2.3.0_core_r0.12.1 to master",
         f"leave out --{PER_CHUNK}, or write a smaller one",
     ),
 ]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +43,9 @@ class StartRule:
     field : str
         Flag at fault, without dashes, where no single change of the strategy makes the job legal.
     source : str
-        Repository, release, file and line; in brackets the releases that have the check.
+        Repository, commit, file and line.
+    releases : str
+        The releases that have the check, the first one first: ``2.2.0 to master``.
     relax : str
         Remedy.
     changes : tuple of str
@@ -58,6 +59,7 @@ class StartRule:
     broken: Broken
     field: str
     source: str
+    releases: str
     relax: str
     changes: tuple[str, ...] = ()
     programs: frozenset[str] = BOTH
@@ -68,9 +70,8 @@ class StartRule:
 
     @property
     def _late(self) -> bool:
-        """True where the check came with the features or after them: its source names 2.1.0 or later first."""
-        first = re.search(r"\((\d+)\.(\d+)\.\d", self.source)
-        return first is not None and (int(first[1]), int(first[2])) >= (2, 1)
+        """True where the check came with the features or after them, in 2.1.0 or later."""
+        return not self.releases.startswith(("1.", "2.0."))
 
     def as_rule(self) -> Rule:
         """Rule in the form for a search and a stated job."""
@@ -86,7 +87,7 @@ class StartRule:
             LEGALITY,
             applies=lambda context: self._checked(context.flags),
             relax=self.relax,
-            source=self.source,
+            source=f"{self.source} ({self.releases})",
             changes=self.changes,
             field=self.field,
         )
@@ -102,7 +103,8 @@ def apart(
             f"--{feature} does not go with --{other}",
             lambda t, f, c, other=other: f.on(feature) & f.on(other),  # type: ignore[misc]
             feature,
-            f"{source} ({releases})",
+            source,
+            releases,
             f"leave out --{other} or --{feature}",
             programs=programs,
         )
@@ -119,7 +121,8 @@ def needs(
         f"--{feature} needs --{other}",
         lambda t, f, c: f.on(feature) & (not f.on(other)),
         feature,
-        f"{source} ({releases})",
+        source,
+        releases,
         f"add --{other}, or leave out --{feature}",
         programs=programs,
     )

@@ -154,6 +154,8 @@ def test_a_launch_without_mindspeeds_flags_is_asked_none_of_its_rules(tmp_path: 
         ("# MindSpeed core_r0.12.1", "--schedules-method dualpipev --context-parallel-size 2", True),
         ("# checkout MindSpeed core_r0.8.0", "--schedules-method dualpipev --context-parallel-size 2", False),
         ("# checkout MindSpeed core_r0.8.0", "--sparse-mode 4", True),  # checked since 1.0.0
+        ("# MindSpeed core_r0.12.1", "--qad-enable --qad-teacher-load teacher", True),
+        ("# checkout MindSpeed core_r0.8.0", "--qad-enable --qad-teacher-load teacher", False),
     ],
 )
 def test_checks_that_came_later_refuse_no_script_of_an_earlier_branch(
