@@ -7,6 +7,7 @@ from typing import Any
 
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.mindspeed.start_rule import (
+    BOTH,
     CORE,
     CORE_ALONE,
     LAYOUT,
@@ -30,31 +31,45 @@ _LAYOUT_SINCE = "26.1.0_core_r0.12.1 to master"
 Found = Callable[[StatedFlags], bool]
 
 
-def _dual(name: str, explanation: str, line: int, flag: str, found: Found, cure: str = "") -> StartRule:
+def _dual(
+    name: str,
+    explanation: str,
+    source: str,
+    flag: str,
+    found: Found,
+    relax: str = "",
+    *,
+    releases: str = SINCE,
+    programs: frozenset[str] = BOTH,
+) -> StartRule:
     """Rule that DualPipeV does not go with a flag's feature."""
     return StartRule(
         f"dualpipev-{name}",
         f"--schedules-method dualpipev {explanation}",
         lambda t, f, c: is_dual_pipe(c) & found(f),
         flag,
-        f"{_DUAL}:{line}",
-        SINCE,
-        cure or f"leave out --{flag} or --schedules-method",
+        source,
+        releases,
+        relax or f"leave out --{flag} or --schedules-method",
+        programs=programs,
     )
 
 
+_SEVERAL_TENSORS = "use-multiparameter-pipeline-model-parallel"
+
 _OF_DUAL = [
-    _dual("without-custom-fsdp", "does not go with --use-custom-fsdp", 22, "use-custom-fsdp",
+    _dual("without-custom-fsdp", "does not go with --use-custom-fsdp", f"{_DUAL}:22", "use-custom-fsdp",
           lambda f: f.on("use-custom-fsdp")),
-    _dual("without-overlapped-reduction", "does not go with overlapped gradient reduction", 25, "overlap-grad-reduce",
-          reduces_beside),
-    _dual("untied", "needs --untie-embeddings-and-output-weights", 28, "untie-embeddings-and-output-weights",
+    _dual("without-overlapped-reduction", "does not go with overlapped gradient reduction", f"{_DUAL}:25",
+          "overlap-grad-reduce", reduces_beside),
+    _dual("untied", "needs --untie-embeddings-and-output-weights", f"{_DUAL}:28", "untie-embeddings-and-output-weights",
           lambda f: not f.on("untie-embeddings-and-output-weights"),
           "add --untie-embeddings-and-output-weights, or leave out --schedules-method"),
-    _dual("without-swap-attention", "does not go with --swap-attention", 31, "swap-attention",
+    _dual("without-swap-attention", "does not go with --swap-attention", f"{_DUAL}:31", "swap-attention",
           lambda f: f.on("swap-attention")),
-    _dual("without-virtual-stages", f"does not go with --{PER_CHUNK}", 37, PER_CHUNK, lambda f: f.on(PER_CHUNK)),
-    _dual("without-tp-2d", "does not go with --tp-2d", 50, "tp-2d", lambda f: f.on("tp-2d")),
+    _dual("without-virtual-stages", f"does not go with --{PER_CHUNK}", f"{_DUAL}:37", PER_CHUNK,
+          lambda f: f.on(PER_CHUNK)),
+    _dual("without-tp-2d", "does not go with --tp-2d", f"{_DUAL}:50", "tp-2d", lambda f: f.on("tp-2d")),
     StartRule(
         "dualpipev-without-context-parallel",
         "--schedules-method dualpipev does not go with context parallelism: cp = 1",
@@ -64,32 +79,14 @@ _OF_DUAL = [
         "ask for cp = 1, or leave out --schedules-method",
         ("cp",),
     ),
-    StartRule(
-        "dualpipev-without-layout",
-        f"--schedules-method dualpipev does not go with --{LAYOUT}",
-        lambda t, f, c: is_dual_pipe(c) & f.on(LAYOUT),
-        LAYOUT,
-        f"{_LAYOUT}:103", _LAYOUT_SINCE,
-        f"leave out --{LAYOUT}",
-    ),
-    StartRule(
-        "dualpipev-without-layer-list",
-        "--schedules-method dualpipev does not go with --num-layer-list",
-        lambda t, f, c: is_dual_pipe(c) & f.on("num-layer-list"),
-        "num-layer-list",
-        f"{LLM}pipeline_parallel/num_layer_list.py:33", "2.2.0 to master",
-        "leave out --num-layer-list",
-        programs=LLM_ALONE,
-    ),
-    StartRule(
-        "dualpipev-without-several-tensors",
-        "--schedules-method dualpipev does not go with --use-multiparameter-pipeline-model-parallel",
-        lambda t, f, c: is_dual_pipe(c) & f.on("use-multiparameter-pipeline-model-parallel"),
-        "use-multiparameter-pipeline-model-parallel",
-        f"{CORE}pipeline_parallel/multi_parameter.py:39", SINCE,
-        "leave out one of the two",
-        programs=CORE_ALONE,
-    ),
+    _dual("without-layout", f"does not go with --{LAYOUT}", f"{_LAYOUT}:103", LAYOUT, lambda f: f.on(LAYOUT),
+          f"leave out --{LAYOUT}", releases=_LAYOUT_SINCE),
+    _dual("without-layer-list", "does not go with --num-layer-list", f"{LLM}pipeline_parallel/num_layer_list.py:33",
+          "num-layer-list", lambda f: f.on("num-layer-list"), "leave out --num-layer-list", releases="2.2.0 to master",
+          programs=LLM_ALONE),
+    _dual("without-several-tensors", f"does not go with --{_SEVERAL_TENSORS}",
+          f"{CORE}pipeline_parallel/multi_parameter.py:39", _SEVERAL_TENSORS, lambda f: f.on(_SEVERAL_TENSORS),
+          "leave out one of the two", programs=CORE_ALONE),
 ]  # fmt: skip
 
 
