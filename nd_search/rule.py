@@ -37,6 +37,8 @@ class Rule:
     frameworks : tuple of str
         Names of the frameworks it belongs to; empty = all. A shipped rule belongs to those whose record
         (`register.frameworks.Framework.legality`) names it, and does not name them here.
+    programs : tuple of str
+        Programs on top of a framework that check it, in place of the framework: ``mindspeed``.
     applies : function of (context)
         Whether the rule applies to this job.
     relax : str
@@ -56,6 +58,7 @@ class Rule:
     keep: Callable[[StrategyTable, SearchContext], Mask]
     kind: str = USER
     frameworks: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()
     applies: Callable[[SearchContext], bool] = _always
     relax: str = "disable the rule with --disable_rule"
     source: str = ""

@@ -85,6 +85,7 @@ class StartRule:
             self.explanation,
             keep,
             LEGALITY,
+            programs=tuple(sorted(map(str.lower, self.programs))),
             applies=lambda context: self._checked(context.flags),
             relax=self.relax,
             source=f"{self.source} ({self.releases})",

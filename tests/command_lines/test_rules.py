@@ -11,6 +11,7 @@ from taylor.command_lines import rules
 from taylor.nd_search.rules import built_in_rules
 from taylor.register.frameworks import FRAMEWORKS, TORCHTITAN
 from taylor.report.rules import checks_of
+from taylor.workflows.statement.known_rules import known_rules
 
 OWN = """\
 from taylor.nd_search.rules import Rule
@@ -66,3 +67,12 @@ def test_a_users_own_rules_stand_with_the_others(tmp_path, capsys):
 def test_what_is_not_there_is_answered_with_what_is(words, told):
     with pytest.raises(InputError, match=told):
         rules.run(words)
+
+
+@pytest.mark.parametrize("program", ["mindspeed", "mindspeed-llm"])
+def test_a_program_on_top_of_megatron_has_its_own_rules_and_megatron_s(program):
+    of_program = {rule.name for rule in known_rules(framework=program)}
+    of_megatron = {rule.name for rule in known_rules(framework="megatron")}
+    assert of_program > of_megatron and "dualpipev-untied" in of_program - of_megatron
+    alone = {"mindspeed": "alibi-ring", "mindspeed-llm": "alibi-without-context-parallel"}
+    assert {name for name in alone.values() if name in of_program} == {alone[program]}

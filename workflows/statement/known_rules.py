@@ -6,18 +6,17 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
-from taylor.nd_search.mindspeed.table import START_RULES
 from taylor.nd_search.rules import built_in_rules
 from taylor.nd_search.user_rules import load_user_rules
 from taylor.register.frameworks import FRAMEWORKS
 from taylor.report.rules import DescribedRule, checks_of
 
-MINDSPEED = "mindspeed"
-"""Megatron-LM with MindSpeed on top: its rules are those of Megatron-LM and of MindSpeed's start-up checks."""
+UNDERNEATH = "megatron"
+"""Framework on which such programs run: its rules are asked of their jobs too."""
 
 
 def known_rules(register_path: Path | None = None, framework: str | None = None) -> list[DescribedRule]:
-    """Every rule, legality first and a user's own last; of one framework where it is named.
+    """Every rule, legality first and a user's own last; of one framework or program where it is named.
 
     Parameters
     ----------
@@ -29,19 +28,20 @@ def known_rules(register_path: Path | None = None, framework: str | None = None)
     InputError
         When there is no such framework, or the user's rules cannot be loaded.
     """
-    known = (*FRAMEWORKS, MINDSPEED)
+    by_name = {rule.name: rule for rule in (*built_in_rules(), *load_user_rules(register_path))}
+    programs = {program for rule in by_name.values() for program in rule.programs}
+    known = (*FRAMEWORKS, *sorted(programs))
     if framework is not None and framework not in known:
         cure = did_you_mean(framework, known)
         raise InputError("is no known framework", field="--framework", value=framework, cure=cure)
-    by_name = {rule.name: rule for rule in (*built_in_rules(), *load_user_rules(register_path))}
-    start = {rule.name for rule in START_RULES}
-    of_rule = {name: (MINDSPEED,) if name in start else rule.frameworks for name, rule in by_name.items()}
-    wanted = {framework, "megatron"} if framework == MINDSPEED else {framework}
-    return [
-        DescribedRule(name, rule.kind, of_rule[name], rule.explanation, checks_of(rule.source), rule.relax)
+    wanted = {framework, UNDERNEATH} if framework in programs else {framework}
+    described = (
+        DescribedRule(
+            name, rule.kind, rule.programs or rule.frameworks, rule.explanation, checks_of(rule.source), rule.relax
+        )
         for name, rule in by_name.items()
-        if framework is None or not of_rule[name] or not wanted.isdisjoint(of_rule[name])
-    ]
+    )
+    return [rule for rule in described if framework is None or not rule.frameworks or wanted & {*rule.frameworks}]
 
 
 def known_rule(name: str, register_path: Path | None = None) -> DescribedRule:
