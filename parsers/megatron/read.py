@@ -176,7 +176,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         open_ranks=ranks.left_open,
         batch_follows_ranks=not flags.has("global-batch-size"),
         notes=tuple(notes),
-        flags=read_stated_flags(flags, launch.text, mindspeed=is_mindspeed(flags)),
+        flags=read_stated_flags(flags, mindspeed=is_mindspeed(flags), earlier=branch is not None),
         unmodelled=read_unmodelled(flags, [fact for fact, holds in facts.items() if holds], launch.table()),
     )
 

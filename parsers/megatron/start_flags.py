@@ -57,13 +57,13 @@ def earlier_branch(text: str) -> str | None:
     return "core_r" + ".".join(map(str, max(named)))
 
 
-def read_stated_flags(flags: Flags, text: str, *, mindspeed: bool) -> StatedFlags:
+def read_stated_flags(flags: Flags, *, mindspeed: bool, earlier: bool = False) -> StatedFlags:
     """The flags of a launch under MindSpeed; nothing of any other, whose rules read no flags.
 
     Parameters
     ----------
-    text : str
-        The script, whose comments may name a branch of MindSpeed.
+    earlier : bool
+        The script names an `earlier_branch`.
     """
     if not mindspeed:
         return StatedFlags()
@@ -77,7 +77,7 @@ def read_stated_flags(flags: Flags, text: str, *, mindspeed: bool) -> StatedFlag
     unaligned = values.get("pipeline-num-transformer-layers")
     chunks = layers // max(1, stages) // each if each else of_rank or None
     facts = {
-        EARLIER: earlier_branch(text) is not None,
+        EARLIER: earlier,
         EMPTY_CHUNK: _has_empty_chunk(values.get("pipeline-model-parallel-layout")),
         EMPTY_SHARE: _has_empty_share(noops, layers, max(1, stages), each),
         NOOP_EARLY: bool(noops) and (each == 0 or list(set(noops))[0] < layers - each),
