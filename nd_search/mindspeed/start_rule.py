@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rule import LEGALITY, Mask, Rule
-from taylor.parsers.megatron.start_flags import EARLIER, MINDSPEED, MINDSPEED_LLM
+from taylor.parsers.megatron.start_flags import EARLIER, MINDSPEED, MINDSPEED_LLM, RUNS_ON
 from taylor.parsers.stated_flags import StatedFlags
 
 CORE, LLM = "MindSpeed 028de58c mindspeed/features_manager/", "MindSpeed-LLM c77308a1 mindspeed_llm/features_manager/"
@@ -85,6 +85,7 @@ class StartRule:
             self.explanation,
             keep,
             LEGALITY,
+            frameworks=RUNS_ON,
             programs=tuple(sorted(map(str.lower, self.programs))),
             applies=lambda context: self._checked(context.flags),
             relax=self.relax,

@@ -13,6 +13,8 @@ from taylor.parsers.text.fields import MAX_LAYERS
 from taylor.parsers.text.flags import Flags
 
 MINDSPEED, MINDSPEED_LLM = "MindSpeed", "MindSpeed-LLM"
+RUNS_ON = ("megatron",)
+"""Framework on top of which both run."""
 EMPTY_CHUNK, EMPTY_SHARE = "a chunk without layers", "a stage of noop layers"
 NOOP_EARLY, ONE_CHUNK = "a noop layer before the last chunks", "a chunk that is a stage"
 BAD_UNALIGNED = "an unaligned list that does not fit"

@@ -11,9 +11,6 @@ from taylor.nd_search.user_rules import load_user_rules
 from taylor.register.frameworks import FRAMEWORKS
 from taylor.report.rules import DescribedRule, checks_of
 
-UNDERNEATH = "megatron"
-"""Framework on which such programs run: its rules are asked of their jobs too."""
-
 
 def known_rules(register_path: Path | None = None, framework: str | None = None) -> list[DescribedRule]:
     """Every rule, legality first and a user's own last; of one framework or program where it is named.
@@ -34,7 +31,9 @@ def known_rules(register_path: Path | None = None, framework: str | None = None)
     if framework is not None and framework not in known:
         cure = did_you_mean(framework, known)
         raise InputError("is no known framework", field="--framework", value=framework, cure=cure)
-    wanted = {framework, UNDERNEATH} if framework in programs else {framework}
+    # A program's jobs are asked the rules of the framework on which it runs too.
+    underneath = {name for rule in by_name.values() if framework in rule.programs for name in rule.frameworks}
+    wanted = {framework, *underneath}
     described = (
         DescribedRule(
             name, rule.kind, rule.programs or rule.frameworks, rule.explanation, checks_of(rule.source), rule.relax
