@@ -139,7 +139,7 @@ def _experts_entry(layer: LayerSpec) -> _Entry:
 
 def micro_batch_tokens(degrees: Degrees, rules: TrainingRules) -> Any:
     """Tokens of one micro-batch on one context-parallel rank, of those that train."""
-    return (2 if rules.pairs else 1) * degrees.mbs * rules.seq_length / degrees.cp
+    return rules.sequences * degrees.mbs * rules.seq_length / degrees.cp
 
 
 def sequence_split(degrees: Degrees) -> Any:

@@ -308,6 +308,16 @@ class TrainingRules:
     torch_indexer: tuple[int, int] | None = None
 
     @property
+    def sequences(self) -> int:
+        """Sequences of a sample that train together."""
+        return 2 if self.pairs else 1
+
+    @property
+    def forward_models(self) -> int:
+        """Models that run forward: the trained one, and a reference model of the same sizes under `pairs`."""
+        return 2 if self.pairs else 1
+
+    @property
     def adds_in_products(self) -> bool:
         """Return whether no weight's gradient is made beside the accumulated one; never so for sharded parameters."""
         states = self.framework.states

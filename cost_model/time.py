@@ -130,7 +130,7 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     select = selective_ms(model, kind, degrees, rules, speed, pieces)
     # Full recompute runs the forward again separately, before the backward. A reference model runs forward beside the
     # trained one, and is not recomputed.
-    return LayerTime(forward * (2 if rules.pairs else 1), backward, {FULL: again, SELECT: select}, exposed)
+    return LayerTime(rules.forward_models * forward, backward, {FULL: again, SELECT: select}, exposed)
 
 
 def head_time(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> tuple[Any, Any]:
@@ -139,9 +139,8 @@ def head_time(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: 
     product = speed.product(work.flops, work.read_bytes, work.written_bytes)
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
     gather = gather_ms(boundary, degrees.tp, 1, device, speed.network)
-    models = 2 if rules.pairs else 1
     head, embedding = product + speed.bytes(work.element_bytes) + gather, speed.bytes(work.embedding_bytes) + gather
-    return models * head, models * embedding
+    return rules.forward_models * head, rules.forward_models * embedding
 
 
 def lag_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Any:
@@ -169,7 +168,7 @@ def lags_by_stage_ms(
 
 def _sent_ms(distance: Any, model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Any:
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes / sequence_split(degrees)
-    return send_ms((2 if rules.pairs else 1) * boundary, distance, device, Speed.of(device, rules).network)
+    return send_ms(rules.forward_models * boundary, distance, device, Speed.of(device, rules).network)
 
 
 _PARTS: tuple[Callable[[LayerTime], Any], ...] = (
