@@ -13,7 +13,8 @@ from taylor.nd_search.mindspeed.table import START_RULES
 from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rule import LEGALITY, Mask, Rule
 from taylor.nd_search.sources import SOURCES
-from taylor.parsers.megatron.start_flags import MINDSPEED_LLM, PER_CHUNK
+from taylor.parsers.megatron.own_plan import PER_CHUNK
+from taylor.parsers.megatron.start_flags import MINDSPEED_LLM
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.frameworks import FRAMEWORKS
 from taylor.register.layers import LinearAttentionSpec, MambaSpec

@@ -25,7 +25,8 @@ from taylor.nd_search.mindspeed.start_rule import (
     own_ep,
     reduces_beside,
 )
-from taylor.parsers.megatron.start_flags import EMPTY_CHUNK, PER_CHUNK, PER_RANK
+from taylor.parsers.megatron.own_plan import PER_CHUNK, PER_RANK
+from taylor.parsers.megatron.start_flags import EMPTY_CHUNK
 from taylor.parsers.stated_flags import StatedFlags
 
 _FB, _OVERLAP, _GATHERED, _MC2 = (

@@ -19,7 +19,8 @@ from taylor.nd_search.mindspeed.start_rule import (
     is_dual_pipe,
     reduces_beside,
 )
-from taylor.parsers.megatron.start_flags import BAD_UNALIGNED, EMPTY_SHARE, NOOP_EARLY, ONE_CHUNK, PER_CHUNK, PER_RANK
+from taylor.parsers.megatron.own_plan import PER_CHUNK, PER_RANK
+from taylor.parsers.megatron.start_flags import BAD_UNALIGNED, EMPTY_SHARE, NOOP_EARLY, ONE_CHUNK
 from taylor.parsers.stated_flags import StatedFlags
 
 _DUAL, _METHOD = f"{CORE}pipeline_parallel/dualpipev_feature.py", "schedules-method"

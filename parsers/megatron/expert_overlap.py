@@ -8,7 +8,7 @@ from taylor.parsers.training_config import Misfit
 
 EXPERT_OVERLAP = "overlap-moe-expert-parallel-comm"
 FB_OVERLAP = "moe-fb-overlap"
-"""MindSpeed's."""
+"""MindSpeed's flag of such an overlap; `EXPERT_OVERLAP` is Megatron-LM's."""
 _EXCHANGING = ("alltoall", "flex")
 
 

@@ -35,7 +35,8 @@ def sign_of_mindspeed(flags: Flags) -> str | None:
     """The first thing that tells a launch to be MindSpeed's, as the end of a sentence; None where nothing does."""
     start = flags.start
     named = [name for name in flags.by_name if name in telltales()]
-    if len(named) > any(name.startswith(GPU_VARIABLES) for name in start.variables):
+    needed = 2 if any(name.startswith(GPU_VARIABLES) for name in start.variables) else 1
+    if len(named) >= needed:
         return f"it has --{named[0]}"
     for program in start.programs:
         if program in PROGRAMS or program == STARTER:

@@ -14,6 +14,8 @@ from typing import Any
 
 from taylor.base.errors import InputError, shortened
 from taylor.base.files import read_text
+from taylor.parsers.megatron.kinds import LAYER_LIST, NOOPS
+from taylor.parsers.megatron.own_plan import LAYOUT
 from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.shell_words import Char, Word
 
@@ -54,7 +56,7 @@ _SWITCHES = {
     "moe_grouped_gemm": "moe-grouped-gemm",
     "bf16": "bf16",
 }
-LAYER_FLAGS = ("num-layer-list", "pipeline-model-parallel-layout", "noop-layers")
+LAYER_FLAGS = (LAYER_LIST, LAYOUT, NOOPS)
 """Flags that place layers in a script, and not where a JSON does."""
 
 
@@ -108,10 +110,10 @@ def with_model_file(flags: Flags) -> tuple[Flags, ModelFile | None]:
     if not isinstance(decoder, dict):
         trained = data.get("predictor")
         kind = trained.get("model_id") if isinstance(trained, dict) else None
-        told = f"is a diffusion model, {shortened(str(kind))}" if kind else "is missing"
+        problem = f"is a diffusion model, {shortened(str(kind))}" if kind else "is missing"
         cure = "give a script whose model file has a language model"
         field = "predictor" if kind else DECODER
-        raise InputError(f"{told}: only language models are planned", file=path, field=field, cure=cure)
+        raise InputError(f"{problem}: only language models are planned", file=path, field=field, cure=cure)
     missing = next((name for name in _NEEDED if not isinstance(decoder.get(name), int)), None)
     if missing is not None:
         cure = f"write {', '.join(_NEEDED)}, as the configuration there has them"
@@ -163,7 +165,11 @@ def _flags(path: Path, decoder: Mapping[str, Any], flags: Flags) -> Iterator[Fla
             yield _flag(name)
     if decoder.get("add_bias_linear") is False:
         yield _flag("disable-bias-linear")
-    places = decoder.get(PLACES)
+    yield from _placing(path, decoder.get(PLACES), flags)
+
+
+def _placing(path: Path, places: object, flags: Flags) -> Iterator[Flag]:
+    """The flag that puts the same layers on every stage: a list, with virtual stages a layout."""
     stages = flags.integer("pipeline-model-parallel-size", default=1, high=4096)
     if places is None or stages == 1:
         return
@@ -172,10 +178,10 @@ def _flags(path: Path, decoder: Mapping[str, Any], flags: Flags) -> Iterator[Fla
         problem = f"must hold the layers of each of the {stages} stages, with virtual stages a row of them each"
         raise InputError(problem, file=path, field=f"{DECODER}.{PLACES}", value=shortened(str(places)))
     if len(rows) == 1:
-        yield _flag("num-layer-list", ",".join(map(str, rows[0])))
+        yield _flag(LAYER_LIST, ",".join(map(str, rows[0])))
     else:
         chunks = ["t" * count for row in rows for count in row]
-        yield _flag("pipeline-model-parallel-layout", "|".join(["E" + chunks[0], *chunks[1:-1], chunks[-1] + "L"]))
+        yield _flag(LAYOUT, "|".join(["E" + chunks[0], *chunks[1:-1], chunks[-1] + "L"]))
 
 
 def _is_count(value: object) -> bool:

@@ -9,7 +9,15 @@ from taylor.base.errors import InputError
 from taylor.parsers.megatron import hybrid
 from taylor.parsers.megatron.frequency import list_text
 from taylor.parsers.megatron.hybrid import HybridLayers, pattern_text, read_hybrid
-from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN, kind_flags, says_dense_first, starts_with
+from taylor.parsers.megatron.kinds import (
+    DENSE_FIRST,
+    LAYER_LIST,
+    NOOPS,
+    PATTERN,
+    kind_flags,
+    says_dense_first,
+    starts_with,
+)
 from taylor.parsers.megatron.layout import LayoutProblem, ends_placement, layout_text
 from taylor.parsers.megatron.mindspeed import is_mindspeed
 from taylor.parsers.megatron.own_plan import (
@@ -21,6 +29,8 @@ from taylor.parsers.megatron.own_plan import (
     PER_CHUNK,
     PER_RANK,
     V_METHOD,
+    WITH_EMBEDDING,
+    WITH_LOSS,
     ZERO_BUBBLE,
 )
 from taylor.parsers.megatron.stack import FULL_INTERVAL, LINEAR_FREQ, WINDOW_FREQ, linear_layers, windowed_layers
@@ -32,15 +42,15 @@ from taylor.register.layers import SLIDING, LayerSpec
 from taylor.register.model import MTP, ModelSpec
 
 PLACING = (
-    "num-layer-list",
-    "noop-layers",
+    LAYER_LIST,
+    NOOPS,
     LAYOUT,
     FIRST,
     LAST,
     PER_CHUNK,
     PER_RANK,
-    "account-for-embedding-in-pipeline-split",
-    "account-for-loss-in-pipeline-split",
+    WITH_EMBEDDING,
+    WITH_LOSS,
 )
 KIND_FLAGS = (DENSE_FIRST, PATTERN, WINDOW_FREQ, LINEAR_FREQ, hybrid.HYBRID, hybrid.HYBRID_BEFORE)
 """Flags that say the kind of each layer."""
@@ -96,7 +106,7 @@ def placing_flags(flags: Flags, model: ModelSpec, plan: PipelinePlan, schedule: 
     # Stages of unlike length are given by empty layers, or in models whose layers are alike by a list: MindSpeed-LLM
     # counts layers as if there were no list, and refuses both dense layers and a list from 2.2.0 on.
     by_list = mindspeed and plan.interleaves == 1 and not by_number
-    by_list = by_list and (flags.has("num-layer-list") or not flags.has("noop-layers"))
+    by_list = by_list and (flags.has(LAYER_LIST) or not flags.has(NOOPS))
     even = len(set(held)) == 1
     if not even and wanted.get(ZERO_BUBBLE, flags.has(ZERO_BUBBLE)):
         # Its Megatron-LM is core 0.9, which has neither a layout nor flags for the ends.
@@ -110,10 +120,10 @@ def placing_flags(flags: Flags, model: ModelSpec, plan: PipelinePlan, schedule: 
     slots: list[list[int | None]] = [list(range(count)) for count in held]
     if flags.has(LAYOUT) or mtp_elsewhere:
         wanted[LAYOUT] = layout_text(plan)
-    elif plan.interleaves == 1 and even and not flags.has("num-layer-list") and not (by_number and mindspeed):
+    elif plan.interleaves == 1 and even and not flags.has(LAYER_LIST) and not (by_number and mindspeed):
         pass
     elif by_list:
-        wanted["num-layer-list"] = ",".join(map(str, held))
+        wanted[LAYER_LIST] = ",".join(map(str, held))
     elif mindspeed:
         slots = _slots(flags, layers, plan, period)
         wanted |= with_noops(slots, None if v_shape or plan.interleaves == 1 else PER_CHUNK)
@@ -263,7 +273,7 @@ def with_noops(slots: Sequence[Sequence[int | None]], per_chunk: str | None) -> 
     spare = [number for number, at in enumerate(positions) if at is None]
     wanted: Wanted = {"num-layers": str(len(positions))}
     if spare:
-        wanted["noop-layers"] = ",".join(map(str, spare))
+        wanted[NOOPS] = ",".join(map(str, spare))
     if per_chunk is not None:
         wanted[per_chunk] = str(len(slots[0]))
     return wanted

@@ -72,7 +72,7 @@ TIME_ALONE = (
     "interleave-sliding-window",
     "tp-comm-overlap",
     EXPERT_OVERLAP,
-    "moe-fb-overlap",
+    FB_OVERLAP,
     "moe-pad-expert-input-to-capacity",
     "moe-router-padding-for-quantization",
     "moe-router-padding-for-fp8",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from taylor.cost_model.module_choices import ModuleWords, words_of
 from taylor.cost_model.strategy import Strategy
+from taylor.parsers.megatron.expert_overlap import FB_OVERLAP
 from taylor.parsers.megatron.layout import Placement
 from taylor.parsers.megatron.offload import MODULE_INPUTS, OFFLOAD_MODULES, OFFLOADING
 from taylor.parsers.megatron.swap import SWAPPING, is_block, is_swap, moves_attention, swap_choices, swap_flags
@@ -61,7 +62,7 @@ expert's too: mindspeed/core/transformer/transformer.py:28-45) and, for grouped 
 mindspeed/core/transformer/moe/moe_feature/gmm/experts.py:59-63.
 """
 LATENT_AGAIN, ZERO_MEMORY = "recompute-mla-up-proj", "moe-zero-memory"
-EXCHANGE_OVERLAPS = ("moe-alltoall-overlap-comm", "moe-fb-overlap")
+EXCHANGE_OVERLAPS = ("moe-alltoall-overlap-comm", FB_OVERLAP)
 """MindSpeed's overlaps of the experts' exchange; without one `ZERO_MEMORY` does nothing."""
 ZERO_MEMORY_PARTS = (frameworks.EXPERT_ACTIVATION, frameworks.EXPERT_ROWS)
 """Parts of every layer that MindSpeed's ``--moe-zero-memory`` runs again at either level: the activation function, and

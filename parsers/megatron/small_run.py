@@ -10,13 +10,14 @@ import math
 from collections.abc import Collection
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN, has_experts, starts_with
+from taylor.parsers.megatron.expert_overlap import FB_OVERLAP
+from taylor.parsers.megatron.kinds import DENSE_FIRST, LAYER_LIST, PATTERN, has_experts, starts_with
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.layout import layout_text
 from taylor.parsers.megatron.mindspeed import is_mindspeed
 from taylor.parsers.megatron.own_plan import LAYOUT, PER_CHUNK
 from taylor.parsers.megatron.placing import PLACING, Wanted, interleave_flag, with_noops
-from taylor.parsers.megatron.recompute import RECOMPUTE_FLAGS, recompute_flags
+from taylor.parsers.megatron.recompute import IN_ADVANCE, IN_BUBBLE, RECOMPUTE_FLAGS, recompute_flags
 from taylor.parsers.megatron.switches import planned_flags, small_flags
 from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, Setting
 from taylor.parsers.text.flags import Flags
@@ -33,10 +34,10 @@ _DROPPED = (
     "load",
     "save",
     "schedules-method",
-    "moe-fb-overlap",
+    FB_OVERLAP,
     "swap-attention",
-    "recompute-in-advance",
-    "recompute-in-bubble",
+    IN_ADVANCE,
+    IN_BUBBLE,
     "use-nanopipe",
     "ampipe-degree",
     "swap-optimizer",
@@ -217,7 +218,7 @@ def _chunks(flags: Flags, plan: PipelinePlan, dense: int) -> Wanted:
         cure = "keep all dense layers in the first chunk, and not alone"
         raise flags.error(DENSE_FIRST, "cannot say the plan: dense layers fill the first chunk", dense, cure)
     if plan.interleaves == 1 and (even or not dense):
-        return {} if even else {"num-layer-list": ",".join(map(str, held))}
+        return {} if even else {LAYER_LIST: ",".join(map(str, held))}
     # Behind its layers a chunk has positions that are empty.
     slots = [[at if at < count else None for at in range(max(held))] for count in held]
     return with_noops(slots, PER_CHUNK if plan.interleaves > 1 else None)

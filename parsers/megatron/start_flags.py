@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from taylor.parsers.megatron.kinds import layer_positions
+from taylor.parsers.megatron.kinds import NOOPS, layer_positions
 from taylor.parsers.megatron.layout import LayoutProblem, expand_layout
+from taylor.parsers.megatron.own_plan import LAYOUT, PER_CHUNK, PER_RANK
 from taylor.parsers.stated_flags import StatedFlags
 from taylor.parsers.text.fields import MAX_LAYERS
 from taylor.parsers.text.flags import Flags
@@ -18,7 +20,6 @@ RUNS_ON = ("megatron",)
 EMPTY_CHUNK, EMPTY_SHARE = "a chunk without layers", "a stage of noop layers"
 NOOP_EARLY, ONE_CHUNK = "a noop layer before the last chunks", "a chunk that is a stage"
 BAD_UNALIGNED = "an unaligned list that does not fit"
-PER_CHUNK, PER_RANK = "num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank"
 LLM_ALONE = (
     "enable-hf2mg-convert",
     "first-k-dense-replace",
@@ -42,8 +43,6 @@ LLM_ALONE = (
     "use-mc2",
 )
 """Flags of MindSpeed-LLM's parser that MindSpeed's lacks (c77308a1 and 028de58c, parsers built and compared)."""
-
-
 EARLIER = "written for a MindSpeed before core_r0.12.1"
 """Fact of a launch whose comments name an earlier branch of MindSpeed: checks that came later refuse nothing of it."""
 _BRANCH = re.compile(r"#.*\bcore_r(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?")
@@ -74,25 +73,22 @@ def read_stated_flags(flags: Flags, *, mindspeed: bool, earlier: bool = False) -
         for name, flag in flags.by_name.items()
     }
     llm = not values.keys().isdisjoint(LLM_ALONE) or "mindspeed_llm" in (values.get("spec") or "")
-    layers, noops = layer_positions(flags), noop_positions(values.get("noop-layers") or "")
-    stages, each, of_rank = (_whole(values, name) for name in ("pipeline-model-parallel-size", PER_CHUNK, PER_RANK))
+    stated = StatedFlags(frozenset({MINDSPEED_LLM if llm else MINDSPEED}), values)
+    layers, noops = layer_positions(flags), _noop_positions(stated.text(NOOPS))
+    stages = max(1, stated.number("pipeline-model-parallel-size"))
+    each, of_rank = max(0, stated.number(PER_CHUNK)), stated.number(PER_RANK)
     unaligned = values.get("pipeline-num-transformer-layers")
-    chunks = layers // max(1, stages) // each if each else of_rank or None
+    chunks = layers // stages // each if each else of_rank or None
     facts = {
         EARLIER: earlier,
-        EMPTY_CHUNK: _has_empty_chunk(values.get("pipeline-model-parallel-layout")),
-        EMPTY_SHARE: _has_empty_share(noops, layers, max(1, stages), each),
+        EMPTY_CHUNK: _has_empty_chunk(values.get(LAYOUT)),
+        EMPTY_SHARE: _has_empty_share(noops, layers, stages, each),
+        # MindSpeed makes a set of them and takes its first entry (features_manager/moe/fb_overlap.py:133).
         NOOP_EARLY: bool(noops) and (each == 0 or list(set(noops))[0] < layers - each),
-        ONE_CHUNK: each > 0 and each * max(1, stages) == layers,
-        BAD_UNALIGNED: unaligned is not None and not _fits(unaligned, layers, max(1, stages), chunks),
+        ONE_CHUNK: each > 0 and each * stages == layers,
+        BAD_UNALIGNED: unaligned is not None and not _fits(unaligned, layers, stages, chunks),
     }
-    program = MINDSPEED_LLM if llm else MINDSPEED
-    return StatedFlags(frozenset({program}), values, frozenset(fact for fact, holds in facts.items() if holds))
-
-
-def _whole(values: Mapping[str, str | None], name: str) -> int:
-    text = values.get(name) or ""
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+    return replace(stated, facts=frozenset(fact for fact, holds in facts.items() if holds))
 
 
 def _has_empty_chunk(layout: str | None) -> bool:
@@ -102,7 +98,7 @@ def _has_empty_chunk(layout: str | None) -> bool:
         return False
 
 
-def noop_positions(text: str) -> list[int]:
+def _noop_positions(text: str) -> list[int]:
     """Positions that a list names, in its order; none where it is no list of whole numbers."""
     words = text.split(",")
     return [int(word) for word in words] if all(word.isdecimal() and len(word) < 10 for word in words) else []
