@@ -168,7 +168,7 @@ def _flags(path: Path, decoder: Mapping[str, Any], flags: Flags) -> Iterator[Fla
     yield from _placing(path, decoder.get(PLACES), flags)
 
 
-def _placing(path: Path, places: object, flags: Flags) -> Iterator[Flag]:
+def _placing(path: Path, places: Any, flags: Flags) -> Iterator[Flag]:
     """The flag that puts the same layers on every stage: a list, with virtual stages a layout."""
     stages = flags.integer("pipeline-model-parallel-size", default=1, high=4096)
     if places is None or stages == 1:
