@@ -16,7 +16,7 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,19 +62,21 @@ def enumerate_optimum(problem: PipelineProblem, most_plans: int = 2_000_000) -> 
     modes = [*(mode for mode in (FULL, SELECT) if mode in problem.recompute_ratio), *problem.choices]
     best, best_plan, tried = math.inf, None, 0
     stage_choices: dict[tuple[int, tuple[tuple[int, ...], ...]], list[tuple[Choice, ...]]] = {}
+    splits: list[list[list[tuple[Choice, ...]]]] = []
     for split in _splits(problem, schedule):
         by_stage: list[list[tuple[Choice, ...]]] = []
         for s in range(problem.stages):
             held = tuple(split[schedule.position(v, s)] for v in range(problem.interleaves))
             if (s, held) not in stage_choices:
-                stage_choices[s, held] = list(_stage_choices(problem, schedule, s, held, modes))
+                stage_choices[s, held] = _stage_choices(problem, schedule, s, held, modes)
             by_stage.append(stage_choices[s, held])
         count = math.prod(map(len, by_stage))
         tried += count
         if tried > most_plans:
-            return None
-        if not count:
-            continue
+            return None  # before any plan is timed
+        if count:
+            splits.append(by_stage)
+    for by_stage in splits:
         times = _play_all(problem, schedule, by_stage, modes)
         winner = int(times.argmin())
         if times[winner] < best:
@@ -281,7 +283,7 @@ def random_plan(problem: PipelineProblem, rng: np.random.Generator, attempts: in
         by_stage = []
         for s in range(problem.stages):
             held = tuple(split[schedule.position(v, s)] for v in range(problem.interleaves))
-            by_stage.append(list(_stage_choices(problem, schedule, s, held, modes)))
+            by_stage.append(_stage_choices(problem, schedule, s, held, modes))
         if all(by_stage):
             return _as_plan(problem, by_stage, int(rng.integers(math.prod(map(len, by_stage)))), modes)
     return None
@@ -336,7 +338,7 @@ def _stage_choices(
     s: int,
     held: tuple[tuple[int, ...], ...],
     modes: list[str],
-) -> Iterator[tuple[Choice, ...]]:
+) -> list[tuple[Choice, ...]]:
     """Every recompute of a stage's chunks that fits its memory, as one `Choice` an interleave."""
     options = []
     for v, counts in enumerate(held):
@@ -356,12 +358,11 @@ def _stage_choices(
                 )
             ]
         )
-    for choice in itertools.product(*options):
-        device, host = _peaks(problem, schedule, s, choice, modes)
-        if device <= problem.limit_mib[s] + 1e-6 and (
-            not problem.host_limit_mib or host <= problem.host_limit_mib[s] + 1e-6
-        ):
-            yield choice
+    device, host = (_peaks(problem, schedule, s, options, modes, side) for side in (0, 1))
+    fits = device <= problem.limit_mib[s] + 1e-6
+    if problem.host_limit_mib:
+        fits &= host <= problem.host_limit_mib[s] + 1e-6
+    return list(itertools.compress(itertools.product(*options), fits.ravel()))
 
 
 def _counts(total: int, modes: int) -> Iterator[Choice]:
@@ -391,27 +392,39 @@ def _pinned(problem: PipelineProblem, schedule: Schedule, v: int, s: int) -> lis
 
 
 def _peaks(
-    problem: PipelineProblem, schedule: Schedule, s: int, choice: tuple[Choice, ...], modes: list[str]
-) -> tuple[float, float]:
-    """Peak memory of the device and of its host."""
-    held, kept = [problem.static_mib[s], 0.0], []
-    for v, one in enumerate(choice):
-        layers = _modes_of(problem, one, modes) + [(kind, NONE) for kind in _pinned(problem, schedule, v, s)]
-        held[0] += sum(kind.layer_mib for kind, _ in layers)
-        alive = [sum(kind.activation_mib[mode] for kind, mode in layers), 0.0]
-        for kind, mode in layers:
-            if mode in problem.choices:
-                held[0] += kind.choices[mode].states_mib
-                held[1] += kind.choices[mode].host_states_mib
-                alive[1] += kind.choices[mode].host_mib
-        kept.append([value / problem.schedule.seq_splits for value in alive])
+    problem: PipelineProblem, schedule: Schedule, s: int, options: list[list[Choice]], modes: list[str], side: int
+) -> NDArray[np.float64]:
+    """Peak memory of the device (`side` 0) or its host (1) under every combination of the chunks' options."""
     last = WEIGHT_GRADIENT if schedule.spec.traits.split_backward else BACKWARD
-    peak = list(held)
+    alive = [0] * problem.interleaves
+    moments = {tuple(alive)}
     for direction, v, _, _ in schedule.order[s].tolist():
-        for side in range(2):
-            held[side] += kept[v][side] * ((direction == FORWARD) - (direction == last))
-            peak[side] = max(peak[side], held[side])
-    return peak[0], peak[1]
+        alive[v] += (direction == FORWARD) - (direction == last)
+        moments.add(tuple(alive))
+    whole: Any = problem.static_mib[s] if side == 0 else 0.0
+    kept: list[NDArray[np.float64]] = []
+    for v, of_chunk in enumerate(options):
+        across = tuple(-1 if axis == v else 1 for axis in range(len(options)))
+        both = np.array([_memory(problem, schedule, v, s, one, modes)[side] for one in of_chunk])
+        whole = whole + both[:, 0].reshape(across)
+        kept.append(both[:, 1].reshape(across))
+    return np.asarray(whole + np.max([sum(map(np.multiply, kept, counts)) for counts in moments], axis=0))
+
+
+def _memory(
+    problem: PipelineProblem, schedule: Schedule, v: int, s: int, one: Choice, modes: list[str]
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """(states, activations of a micro-batch) of a chunk on its device, and the same on its host."""
+    layers = _modes_of(problem, one, modes) + [(kind, NONE) for kind in _pinned(problem, schedule, v, s)]
+    moved = [kind.choices[mode] for kind, mode in layers if mode in problem.choices]
+    parts = problem.schedule.seq_splits
+    return (
+        (
+            sum(kind.layer_mib for kind, _ in layers) + sum(choice.states_mib for choice in moved),
+            sum(kind.activation_mib[mode] for kind, mode in layers) / parts,
+        ),
+        (sum(choice.host_states_mib for choice in moved), sum(choice.host_mib for choice in moved) / parts),
+    )
 
 
 def _play_all(
@@ -424,7 +437,8 @@ def _play_all(
     for s, choices in enumerate(by_stage):
         across = tuple(-1 if axis == s else 1 for axis in range(problem.stages))
         for v in range(problem.interleaves):
-            rows = np.array([_times(problem, schedule, v, s, choice[v], modes) for choice in choices])
+            known = {one: _times(problem, schedule, v, s, one, modes) for one in {choice[v] for choice in choices}}
+            rows = np.array([known[choice[v]] for choice in choices])
             for direction in range(rows.shape[1]):
                 for other in range(-1, problem.interleaves if problem.pairing is not None else 0):
                     alone = [_alone(problem, schedule, (v, s, other), choice, direction) for choice in choices]
