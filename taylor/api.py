@@ -26,6 +26,7 @@ from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.milp.model_files import write_mps, write_sol
 from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, SolverParams
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.progress import OnProgress
 from taylor.pipeline_solver.solving.result import Result
@@ -114,14 +115,15 @@ def solve(
     workers: int = 1,
     on_progress: OnProgress | None = None,
     allow_illegal: Sequence[str] = (),
+    params: SolverParams = DEFAULT_PARAMS,
 ) -> Planned:
     """Find the layers and the recompute of every pipeline stage for the fastest step within the memory of every device.
 
     Parameters
     ----------
     what : path, TrainingConfig or PipelineProblem
-        A problem contains everything but `solver`, `time_limit`, `workers` and `on_progress`, the only arguments it
-        takes.
+        A problem contains everything but `solver`, `time_limit`, `workers`, `on_progress` and `params`, the only
+        arguments it takes.
     device : str or DeviceSpec, optional
         Device to plan for, or its name in the register; the usual one of the launcher's jobs when omitted.
     ratios : TimeRatios, optional
@@ -145,6 +147,8 @@ def solve(
         Called with a `Progress` now and then.
     allow_illegal : sequence of str
         Names of legality rules that the configuration may break (`taylor rules` lists them).
+    params : SolverParams
+        Parameters of the solver's methods; the result's JSON records those that differ from the defaults.
 
     Raises
     ------
@@ -155,7 +159,7 @@ def solve(
     NoSolutionError
         The time limit ended the search before a plan was found.
     """
-    how = SolveOptions(solver=solver, time_limit=time_limit, workers=workers)
+    how = SolveOptions(solver=solver, time_limit=time_limit, workers=workers, params=params)
     if isinstance(what, PipelineProblem):
         given = {"device": device, "ratios": ratios, "memory": memory, "vpp": vpp, "schedule": schedule}
         named = [name for name, value in given.items() if value is not None] + ["select"] * bool(select)

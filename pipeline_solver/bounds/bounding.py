@@ -11,16 +11,6 @@ from taylor.pipeline_solver.bounds.cut_pool import PathCuts
 from taylor.pipeline_solver.bounds.path_lp import LpResult, PathLp
 from taylor.pipeline_solver.model.stopping import Stopper
 
-MAX_HELD_CUTS = 120
-"""Most cuts of an LP before the slack ones are dropped; longer LPs cost more than they prove."""
-
-KNOWN_CUTS = 4
-"""Most known paths that an LP takes a round, in addition to those found for it."""
-
-NODE_STALL = 6, 0.1
-ROOT_STALL = 25, 0.01
-"""Number of last cut rounds, and least fraction of the gap that they must close, or the node branches."""
-
 
 def cut_loop(
     master: PathLp,
@@ -29,7 +19,7 @@ def cut_loop(
     cutoff: float,
     rounds: int,
     on_root_bound: Callable[[float], None] | None = None,
-    known: int = KNOWN_CUTS,
+    known: int | None = None,
 ) -> tuple[float, LpResult | None, float]:
     """Cut and price until the LP's value is the step time at its durations, or progress stalls.
 
@@ -43,14 +33,17 @@ def cut_loop(
         At the root, called with every lower bound; the root cuts deeper and stops later than a node.
 
     known : int
-        Most known paths that the LP takes a round, in addition to those found for it.
+        Most known paths that the LP takes a round, in addition to those found for it; by default as its parameters say.
 
     Returns
     -------
     (float, LpResult or None, float)
         Lower bound, the last LP (None when infeasible or closed, or when it failed), step time at its durations.
     """
-    pool, root = paths.pool, on_root_bound is not None
+    pool, params, root = paths.pool, master.params, on_root_bound is not None
+    known = params.known_cuts if known is None else known
+    stall = params.root_stall_lps if root else params.node_stall_lps
+    stall_share = params.root_stall_share if root else params.node_stall_share
     bound, length = -np.inf, np.inf
     history: list[float] = []
     centre: NDArray[np.float64] | None = None
@@ -72,7 +65,7 @@ def cut_loop(
         durations = master.durations(result.point)
         violated = [
             g
-            for path_length, g in pool.longest(durations, 2 * known)
+            for path_length, g in pool.longest(durations, 2 * known, params.recent_cuts)
             if path_length > result.value * (1 + 1e-7) and not master.holds(g)
         ][:known]
         length, cut = paths.path(durations)
@@ -81,7 +74,7 @@ def cut_loop(
         if converged and not len(result.entering):
             return bound, result, length
         new = [cut, other]
-        if (root or master.half_way) and centre is not None and not converged:
+        if params.half_way_cuts and (root or master.half_way) and centre is not None and not converged:
             middle = 0.5 * (durations + centre)
             middle_length, middle_cut = paths.path(middle)
             new.append(middle_cut)
@@ -97,9 +90,9 @@ def cut_loop(
         master.add_columns(result.entering)
         if not converged and not missing and not len(result.entering):
             return bound, result, length
-        if _stalled(history, cutoff, *(ROOT_STALL if root else NODE_STALL)):
+        if _stalled(history, cutoff, stall, stall_share):
             return bound, result, length
-        if root and turn > 40 and len(master.held) > 3 * MAX_HELD_CUTS:
+        if root and turn > 40 and len(master.held) > 3 * params.most_cuts:
             master.purge()
     return bound, result, length
 

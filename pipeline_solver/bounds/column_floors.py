@@ -9,12 +9,7 @@ from taylor.base.compiled import compiled
 from taylor.pipeline_solver.bounds.path_lp import Prices
 from taylor.pipeline_solver.bounds.price_pool import PricePool
 from taylor.pipeline_solver.columns.columns import ColumnSet
-
-MOST_PRICES = 400
-"""Most dual values against which a set of columns is checked, the newest ones."""
-
-MOST_COSTS = 4_000_000
-"""Most reduced costs that are kept: fewer dual values where the columns are many."""
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, BoundsParams
 
 WORTH = 0.01
 """Least fraction of the columns that a pass over all dual values must rule out for one more pass."""
@@ -27,11 +22,12 @@ class ColumnFloors:
     ----------
     pool : PricePool
         May grow; new entries are read at the next call.
+    params : BoundsParams
     """
 
-    def __init__(self, columns: ColumnSet, pool: PricePool) -> None:
+    def __init__(self, columns: ColumnSet, pool: PricePool, params: BoundsParams = DEFAULT_PARAMS.bounds) -> None:
         self.columns, self.pool = columns, pool
-        self.room = int(np.clip(MOST_COSTS // max(1, len(columns)), 4, MOST_PRICES))
+        self.room = int(np.clip(params.most_costs // max(1, len(columns)), 4, params.most_prices))
         self.read = 0
         self.known = 0
         self.values = np.zeros(self.room)

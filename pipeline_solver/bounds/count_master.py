@@ -15,11 +15,12 @@ from taylor.base.compiled import compiled
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import NONE
 from taylor.pipeline_solver.bounds.cut_pool import CutPool
-from taylor.pipeline_solver.bounds.master import PRICE_ABOVE, Master
+from taylor.pipeline_solver.bounds.master import Master
 from taylor.pipeline_solver.bounds.path_lp import INFINITY, LpResult, PathLp, Prices
 from taylor.pipeline_solver.columns.columns import ColumnSet
 from taylor.pipeline_solver.columns.splits import Split, StageSplits
 from taylor.pipeline_solver.columns.stage_tuples import fixed_parts
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, BoundsParams
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.model.uniform_rule import counts_tell
 from taylor.pipeline_solver.timing.durations import duration_blocks, schedule_of, times_of
@@ -28,17 +29,19 @@ DECIDED = 1e-6
 """Distance from a whole number within which a count is one."""
 
 
-def master_of(columns: ColumnSet, active: NDArray[np.int64], pool: CutPool) -> Master | CountMaster:
+def master_of(
+    columns: ColumnSet, active: NDArray[np.int64], pool: CutPool, params: BoundsParams = DEFAULT_PARAMS.bounds
+) -> Master | CountMaster:
     """The LP for a tree over some columns; `active` are the first ones of an LP over columns.
 
     Where all columns fit into an LP and some layers are recomputed, the LP over columns proves more: it has the
     possible recompute and layers of each stage.
     """
-    if not counts_tell(columns.problem):
-        return Master(columns, active, pool)
+    if not params.count_lp or not counts_tell(columns.problem):
+        return Master(columns, active, pool, params)
     uniform = columns.problem.uniform_recompute
-    few = len(columns) <= PRICE_ABOVE and any(most for _, most in uniform)
-    return Master(columns, active, pool) if few else CountMaster(columns, pool)
+    few = len(columns) <= params.price_above and any(most for _, most in uniform)
+    return Master(columns, active, pool, params) if few else CountMaster(columns, pool, params)
 
 
 class CountMaster(PathLp):
@@ -55,9 +58,9 @@ class CountMaster(PathLp):
     candidates, finalists = 24, 6
     partial = False
 
-    def __init__(self, columns: ColumnSet, pool: CutPool) -> None:
+    def __init__(self, columns: ColumnSet, pool: CutPool, params: BoundsParams = DEFAULT_PARAMS.bounds) -> None:
         problem = columns.problem
-        super().__init__(problem, pool)
+        super().__init__(problem, pool, params)
         self.columns = columns
         self.V = problem.interleaves
         chosen = [one for one in problem.uniform_recompute if one[1] and one[0] in problem.searched_modes]

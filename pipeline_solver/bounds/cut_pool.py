@@ -8,9 +8,6 @@ from numpy.typing import NDArray
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 
-RECENT = 1200
-"""Newest cuts of the pool that are tried on a new LP point."""
-
 
 class CutPool:
     """Path cuts without repetition: class counts, and the constant of lags and tails."""
@@ -38,9 +35,9 @@ class CutPool:
         """Number of a known cut."""
         return self._known[counts.tobytes() + np.float64(constant).tobytes()]
 
-    def longest(self, durations: NDArray[np.float64], number: int) -> list[tuple[float, int]]:
-        """The longest of the `RECENT` newest paths under durations (tails left out): (length, cut), longest first."""
-        first = max(0, self.size - RECENT)
+    def longest(self, durations: NDArray[np.float64], number: int, recent: int) -> list[tuple[float, int]]:
+        """The longest of the `recent` newest paths under durations (tails left out): (length, cut), longest first."""
+        first = max(0, self.size - recent)
         values = self.counts[first : self.size] @ durations + self.constant[first : self.size]
         number = min(number, len(values))
         top = np.argpartition(-values, number - 1)[:number] if number else np.zeros(0, dtype=np.int64)

@@ -29,26 +29,9 @@ from taylor.pipeline_solver.bounds.threads import in_order
 from taylor.pipeline_solver.columns.columns import ColumnSet
 from taylor.pipeline_solver.columns.stage_tuples import TooManyColumns
 from taylor.pipeline_solver.columns.work_limits import WorkLimits
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, BoundsParams
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.stopping import LpTrouble, Stopper
-
-ROUNDS = 60
-"""Most pricings of the LP."""
-
-CUT_ROUNDS = 40
-"""Most LPs between two pricings."""
-
-PRICED = 40
-"""Columns of a stage that may join the LP after one pricing."""
-
-FIRST_SPREAD = (0.85, 0.9, 0.95, 1.0, 1.05, 1.1)
-FIRST_OF_EACH = 8
-"""Parts of the even work near which the LP's first columns lie, a few for each."""
-
-CLOSE, LOOSE_CLOSE = 1e-5, 0.02
-"""Fraction of the step time between the LP's value and its bound that ends the pricing; where columns leave the kinds'
-order open, also the second fraction of the gap between the bound and the step time: their LPs are large and their
-bounds weak."""
 
 
 class Generated(NamedTuple):
@@ -101,6 +84,7 @@ class Generation:
         Path cuts of the first LP.
     workers : int
         Stages priced in parallel.
+    params : BoundsParams
     """
 
     def __init__(
@@ -114,9 +98,10 @@ class Generation:
         period: int = 1,
         held: Sequence[int] = (),
         workers: int = 1,
+        params: BoundsParams = DEFAULT_PARAMS.bounds,
     ) -> None:
         self.limits, self.paths, self.stopper, self.ordered = limits, paths, stopper, ordered
-        self.workers = workers
+        self.workers, self.params = workers, params
         self.problem = problem if ordered else alike(problem)
         merged = None if ordered else self.problem
         self.options = stage_options(problem, limits.under(step_time), merged, period)
@@ -140,15 +125,15 @@ class Generation:
         if not any(self.known):
             self._begin(limits)
         best = -np.inf
-        for _ in range(ROUNDS):
+        for _ in range(self.params.pricings):
             columns, _ = columns_of(self.problem, self.options, self.chosen, self.ordered)
             if (np.diff(columns.start) == 0).any():
                 return np.inf
-            master = Master(columns, np.zeros(0, dtype=np.int64), self.paths.pool)
+            master = Master(columns, np.zeros(0, dtype=np.int64), self.paths.pool, self.params)
             master.rebuild(np.arange(len(columns)), partial=True)
             for cut in dict.fromkeys([*self.paths.seeds(), *self.held]):
                 master.hold(cut)
-            _, result, _ = cut_loop(master, self.paths, self.stopper, np.inf, CUT_ROUNDS)
+            _, result, _ = cut_loop(master, self.paths, self.stopper, np.inf, self.params.pricing_lps)
             if result is not None:
                 master.purge()
                 result = master.solve()
@@ -158,9 +143,9 @@ class Generation:
             added = self._price(master, result.value, limits)
             assert self.last is not None
             best = max(best, self.last.bound)
-            close = CLOSE * abs(best)
+            close = self.params.close * abs(best)
             if not self.ordered:
-                close = max(close, LOOSE_CLOSE * (step_time - best))
+                close = max(close, self.params.loose_close * (step_time - best))
             if not added or best >= step_time or result.value - best <= close:
                 break
         return best
@@ -181,7 +166,7 @@ class Generation:
         prices = zip(found, self.last.constants, strict=True)
         reduced = np.concatenate([price - constant for (_, price), constant in prices])[number]
         first = [
-            a + np.argsort(reduced[a:b], kind="stable")[: 5 * PRICED]
+            a + np.argsort(reduced[a:b], kind="stable")[: 5 * self.params.priced]
             for a, b in zip(columns.start[:-1], columns.start[1:], strict=True)
         ]
         return Generated(columns, np.concatenate(first), self.held)
@@ -210,7 +195,7 @@ class Generation:
         limits = self.limits.under(step_time)
         stages = zip(self.options, self.last.costs, limits, self.last.constants, self.last.least, strict=True)
         calls = [
-            partial(all_below, stage, cost, float(limit), constant + least + slack, most)
+            partial(all_below, stage, cost, float(limit), constant + least + slack, most, self.params)
             for stage, cost, limit, constant, least in stages
         ]
         try:
@@ -227,9 +212,9 @@ class Generation:
         speed = 1.0 / np.array(problem.pace)
         means = mean / problem.interleaves * speed / speed.sum()
         for s, stage in enumerate(self.options):
-            for share in FIRST_SPREAD:
+            for share in self.params.first_spread:
                 cost = np.abs(stage.forward - share * means[s]) + 0.3 * stage.extra.sum(axis=0)
-                self._join(s, cheapest(stage, cost, limits[s], np.inf, FIRST_OF_EACH)[0])
+                self._join(s, cheapest(stage, cost, limits[s], np.inf, self.params.first_of_each, self.params)[0])
 
     def _price(self, master: Master, value: float, limits: NDArray[np.float64]) -> int:
         """Add the columns of least reduced cost to the LP; return their number."""
@@ -249,7 +234,7 @@ class Generation:
 
         stages = zip(self.options, costs, limits, constants, strict=True)
         calls = [
-            partial(cheapest, stage, cost, float(limit), constant - 1e-9 * abs(value), PRICED)
+            partial(cheapest, stage, cost, float(limit), constant - 1e-9 * abs(value), self.params.priced, self.params)
             for stage, cost, limit, constant in stages
         ]
         in_order(calls, self.workers, take)

@@ -17,17 +17,8 @@ from taylor.pipeline_solver.bounds.path_lp import INFINITY, NO_PHASES, LpResult,
 from taylor.pipeline_solver.columns.columns import ColumnSet
 from taylor.pipeline_solver.columns.phases import Phases
 from taylor.pipeline_solver.columns.splits import Split, StageSplits
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, BoundsParams
 from taylor.pipeline_solver.timing.durations import schedule_of
-
-PRICE_ABOVE = 3000
-"""Most columns that the LP has from the start; with more, the others enter by reduced cost."""
-
-PRICED_A_ROUND = 60
-"""Most columns of one stage that enter after one LP."""
-
-
-STRONG_CANDIDATES = 32
-"""Most splits of a node that are tried a few iterations; half as many with column generation."""
 
 _OrderRow = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], float, list[tuple[int, float]]]
 """Row numbers, columns and coefficients, the upper bound, and (switch, coefficient) of the switches in it."""
@@ -45,9 +36,15 @@ class Master(PathLp):
     finalists = 8
     """Splits of a node that are tried further, of those tried a few iterations."""
 
-    def __init__(self, columns: ColumnSet, active: NDArray[np.int64], pool: CutPool) -> None:
+    def __init__(
+        self,
+        columns: ColumnSet,
+        active: NDArray[np.int64],
+        pool: CutPool,
+        params: BoundsParams = DEFAULT_PARAMS.bounds,
+    ) -> None:
         problem = columns.problem
-        super().__init__(problem, pool)
+        super().__init__(problem, pool, params)
         self.columns = columns
         schedule = schedule_of(problem)
         self.chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
@@ -275,7 +272,7 @@ class Master(PathLp):
         for s in range(self.S):
             a, b = self.columns.start[s], self.columns.start[s + 1]
             part = reduced[a:b]
-            k = min(PRICED_A_ROUND, len(part)) - 1
+            k = min(self.params.priced_a_round, len(part)) - 1
             best = np.argpartition(part, k)[: k + 1]
             parts.append(a + best[part[best] < -1e-9 * self.penalty])
         return np.concatenate(parts)
@@ -317,7 +314,7 @@ class Master(PathLp):
     @property
     def candidates(self) -> int:
         """Number of splits of a node that are tried."""
-        return STRONG_CANDIDATES // 2 if self.partial else STRONG_CANDIDATES
+        return self.params.strong_candidates // 2 if self.partial else self.params.strong_candidates
 
     def ways(self, splits: StageSplits, result: LpResult, mask: NDArray[np.bool_]) -> tuple[list[Split], bool]:
         """Splits of the stages with fractional columns, and whether all stages are integral."""

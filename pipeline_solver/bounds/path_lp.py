@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from taylor.pipeline_solver.bounds.cut_pool import CutPool
 from taylor.pipeline_solver.milp.highs_model import silent_highs
+from taylor.pipeline_solver.model.params import BoundsParams
 from taylor.pipeline_solver.model.problem import PipelineProblem
 
 INFINITY = highspy.kHighsInf
@@ -84,8 +85,8 @@ class PathLp(ABC):
     half_way = False
     """Nodes, too, cut half-way between the LP's durations and the best ones found, as the root does."""
 
-    def __init__(self, problem: PipelineProblem, pool: CutPool) -> None:
-        self.pool = pool
+    def __init__(self, problem: PipelineProblem, pool: CutPool, params: BoundsParams) -> None:
+        self.pool, self.params = pool, params
         self.scale = 1.0 / (problem.micro_batches * problem.schedule.seq_splits)
         self.S = problem.stages
         self.rows = 0

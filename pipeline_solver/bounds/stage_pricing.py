@@ -22,18 +22,13 @@ from taylor.pipeline_solver.columns.chunk_types import ChunkType, RecomputeOptio
 from taylor.pipeline_solver.columns.columns import EXTRA, ColumnSet, columns_exposed
 from taylor.pipeline_solver.columns.phases import Phases
 from taylor.pipeline_solver.columns.stage_tuples import TooManyColumns, fixed_parts
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, BoundsParams
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
 from taylor.pipeline_solver.timing.durations import duration_blocks, pinned_exposed, schedule_of
-
-BUCKETS = 256
-"""Intervals of the memory and of the work in the table of the least cost of the chunks to come."""
 
 RIVALS = 4
 """Quicker choices, those of the least additional memory, with which a choice is compared where choices have no
 order."""
-
-MAX_STEPS = 100_000_000
-"""Most options that one search visits: about two seconds."""
 
 
 class StageOptions(NamedTuple):
@@ -335,7 +330,12 @@ def columns_of(
 
 
 def cheapest(
-    stage: StageOptions, cost: NDArray[np.float64], work_limit: float, below: float, most: int
+    stage: StageOptions,
+    cost: NDArray[np.float64],
+    work_limit: float,
+    below: float,
+    most: int,
+    params: BoundsParams = DEFAULT_PARAMS.bounds,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The cheapest columns, `most` of those whose options cost less than `below` in total.
 
@@ -349,14 +349,19 @@ def cheapest(
     TooManyColumns
         When the search takes too long to find them.
     """
-    found, price, complete = _found(stage, cost, work_limit, below, most, True)
+    found, price, complete = _found(stage, cost, work_limit, below, most, True, params)
     if not complete:
         raise TooManyColumns("pricing a stage's configurations takes too long")
     return found, price
 
 
 def all_below(
-    stage: StageOptions, cost: NDArray[np.float64], work_limit: float, below: float, most: int
+    stage: StageOptions,
+    cost: NDArray[np.float64],
+    work_limit: float,
+    below: float,
+    most: int,
+    params: BoundsParams = DEFAULT_PARAMS.bounds,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """All columns whose options cost less than `below`, as `cheapest` gives them.
 
@@ -365,14 +370,20 @@ def all_below(
     TooManyColumns
         When they are more than `most`, or take too long to find.
     """
-    found, price, complete = _found(stage, cost, work_limit, below, most, False)
+    found, price, complete = _found(stage, cost, work_limit, below, most, False, params)
     if not complete:
         raise TooManyColumns(f"a stage has more than {most} configurations within the gap")
     return found, price
 
 
 def _found(
-    stage: StageOptions, cost: NDArray[np.float64], work_limit: float, below: float, most: int, keep: bool
+    stage: StageOptions,
+    cost: NDArray[np.float64],
+    work_limit: float,
+    below: float,
+    most: int,
+    keep: bool,
+    params: BoundsParams,
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], bool]:
     V = len(stage.start) - 1
     nothing = np.zeros((0, V), dtype=np.int64), np.zeros(0), True
@@ -405,8 +416,8 @@ def _found(
         below,
         most,
         keep,
-        BUCKETS,
-        MAX_STEPS,
+        params.pricing_buckets,
+        params.pricing_steps,
     )
     return order[found[:count]], price[:count], complete
 

@@ -10,13 +10,10 @@ from numpy.typing import NDArray
 from taylor.base.compiled import compiled, overwrite
 from taylor.pipeline_solver.bounds.cut_pool import CutPool
 from taylor.pipeline_solver.columns.columns import ColumnSet
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, HeuristicsParams
 from taylor.pipeline_solver.timing.durations import schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 from taylor.pipeline_solver.timing.event_kernels import longest_path
-
-SCREENING_CUTS = 300
-NEW_CUTS = 300
-"""Most path cuts at the start of annealing, and most that it adds."""
 
 
 class Tasks(NamedTuple):
@@ -88,8 +85,14 @@ class Cooling(NamedTuple):
 class Annealer:
     """Annealing that moves one to three stages and tests the known path cuts before the event graph."""
 
-    def __init__(self, columns: ColumnSet, graph: EventGraph, tails: NDArray[np.float64]) -> None:
-        self.columns = columns
+    def __init__(
+        self,
+        columns: ColumnSet,
+        graph: EventGraph,
+        tails: NDArray[np.float64],
+        params: HeuristicsParams = DEFAULT_PARAMS.heuristics,
+    ) -> None:
+        self.columns, self.params = columns, params
         self.tasks = Tasks(graph.before, graph.needed, graph.task_class, graph.edge_lag, graph.last, tails)
         self.moves = _moves(columns)
 
@@ -104,9 +107,9 @@ class Annealer:
             Best step time, its columns, and the critical paths found: class counts, then the constant.
         """
         classes = self.columns.durations.shape[1] * self.columns.problem.stages
-        known = min(pool.size, SCREENING_CUTS)
-        cuts = np.zeros((classes, SCREENING_CUTS + NEW_CUTS))
-        constant = np.zeros(SCREENING_CUTS + NEW_CUTS)
+        known = min(pool.size, self.params.screening_cuts)
+        cuts = np.zeros((classes, self.params.screening_cuts + self.params.new_cuts))
+        constant = np.zeros(self.params.screening_cuts + self.params.new_cuts)
         cuts[:, :known] = pool.counts[pool.size - known : pool.size].T
         constant[:known] = pool.constant[pool.size - known : pool.size]
         time, best, cuts_after = anneal(self.tasks, self.moves, cooling, chosen, cuts, constant, known)

@@ -9,36 +9,15 @@ import numpy as np
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.columns.positions import State
 from taylor.pipeline_solver.heuristics.plan_walk import PlanWalk, alternates
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, HeuristicsParams
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.timing.durations import chunk_durations
 from taylor.pipeline_solver.timing.evaluate import over_limits_mib
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 
-SLICE_TASKS = 3e7
-"""Most tasks evaluated by a slice of a local search, about a quarter of a second: then the clock is checked."""
-
-COLD = 5e-5
-"""Last temperature of a local search, as a fraction of the step time."""
-
-SHORT_TASKS, LONG_TASKS = 4e7, 1.6e9
-"""Most tasks evaluated by a short local search, for the first plan, and by a long one, where a problem is hard."""
-
-LEAST_MOVES, SHORT_MOVES, LONG_MOVES = 500, 10_000, 120_000
-"""Least moves of any local search, most of a short and of a long one."""
-
-HOT, ALTERNATING_HOT = (0.03, 0.01), (0.0075, 0.005)
-"""First temperatures of successive long searches, as fractions of the step time; the latter where kinds alternate."""
-
-ALTERNATING_COLD = 7.5e-4
-"""Last temperature of long searches where kinds alternate: these gain by more frequent restarts."""
-
-STARTS, START_HOT = 16, (0.005, 0.01, 0.005, 0.02)
-"""Short searches from the start, where a problem is hard, and their successive first temperatures."""
-
-ENOUGH, SAME = 3, 1e-9
-"""Short searches that must find the best plan, or one as good within this fraction, before a problem counts as
-searched."""
+SAME = 1e-9
+"""Relative difference of two plans as good as each other."""
 
 
 class FirstPlans:
@@ -48,17 +27,30 @@ class FirstPlans:
     ----------
     seed : int
         Of the local searches; without a time limit the result depends on it alone.
+    params : HeuristicsParams
     """
 
-    def __init__(self, problem: PipelineProblem, graph: EventGraph, seed: int, stopper: Stopper) -> None:
-        self.problem, self.graph = problem, graph
-        self.walk = PlanWalk(problem, graph)
+    def __init__(
+        self,
+        problem: PipelineProblem,
+        graph: EventGraph,
+        seed: int,
+        stopper: Stopper,
+        params: HeuristicsParams = DEFAULT_PARAMS.heuristics,
+    ) -> None:
+        self.problem, self.graph, self.params = problem, graph, params
+        self.walk = PlanWalk(problem, graph, params)
         self.random = np.random.default_rng(seed)
         self.stopper = stopper
         self.size = len(graph.before)
         self.over, self.time = np.inf, np.inf
         self.state: State | None = None
         self.start: State | None = None
+
+    @property
+    def _short(self) -> float:
+        """Moves of a short local search."""
+        return min(self.params.short_moves, self.params.short_tasks / self.size)
 
     @property
     def plan(self) -> PipelinePlan | None:
@@ -76,10 +68,10 @@ class FirstPlans:
             self._take(over, time, fitted)
         self.start = self.state
         if self.state is not None:
-            self._walk_from(self.state, min(SHORT_MOVES, SHORT_TASKS / self.size), 0.01)
+            self._walk_from(self.state, self._short, 0.01)
 
     def start_again(self, seconds: float | None = None) -> bool:
-        """Run short searches from the first one's start, for `seconds` at most; return whether `ENOUGH` found the best
+        """Run short searches from the first one's start, for `seconds` at most; return whether enough found the best
         plan.
 
         A dozen short searches find better plans than one of their total length. A long one seldom improves a plan that
@@ -87,12 +79,12 @@ class FirstPlans:
         """
         until = np.inf if seconds is None else time.monotonic() + seconds
         met: list[float] = []
-        for k in range(STARTS):
+        for k in range(self.params.starts):
             if self.start is None or time.monotonic() >= until:
                 break
-            hot = START_HOT[k % len(START_HOT)]
-            met.append(self._walk_from(self.start, min(SHORT_MOVES, SHORT_TASKS / self.size), hot))
-            if sum(one <= self.time * (1.0 + SAME) for one in met) >= ENOUGH:
+            hots = self.params.start_hot
+            met.append(self._walk_from(self.start, self._short, hots[k % len(hots)]))
+            if sum(one <= self.time * (1.0 + SAME) for one in met) >= self.params.enough:
                 return True
         return False
 
@@ -100,19 +92,22 @@ class FirstPlans:
         """Run a long search from the best plan, of `seconds` at most: then it cools immediately."""
         if self.state is not None:
             until = None if seconds is None else time.monotonic() + seconds
-            moves = min(LONG_MOVES, LONG_TASKS / self.size)
-            hots, cold = (ALTERNATING_HOT, ALTERNATING_COLD) if alternates(self.problem) else (HOT, COLD)
+            own = self.params
+            moves = min(own.long_moves, own.long_tasks / self.size)
+            hots, cold = own.hot, own.cold
+            if alternates(self.problem, own):
+                hots, cold = own.alternating_hot, own.alternating_cold
             self._walk_from(self.state, moves, hots[attempt % len(hots)], until, cold)
 
     def _walk_from(
-        self, state: State, most_moves: float, hot: float, until: float | None = None, cold: float = COLD
+        self, state: State, most_moves: float, hot: float, until: float | None = None, cold: float | None = None
     ) -> float:
         """Search from a state with falling temperature; return the best step time of a state that fits, inf without
         one."""
-        moves = max(LEAST_MOVES, int(most_moves))
-        slices = max(1, int(np.ceil(moves * self.size / SLICE_TASKS)))
+        moves = max(self.params.least_moves, int(most_moves))
+        slices = max(1, int(np.ceil(moves * self.size / self.params.slice_tasks)))
         scale = self.time if np.isfinite(self.time) else self.walk.time_of(state)
-        heats = np.geomspace(hot, cold, slices + 1) * scale
+        heats = np.geomspace(hot, cold or self.params.cold, slices + 1) * scale
         met = np.inf
         for before, after in zip(heats[:-1], heats[1:], strict=True):
             self.stopper.check()

@@ -14,16 +14,8 @@ from taylor.pipeline_solver.bounds.master import Master
 from taylor.pipeline_solver.columns.columns import ColumnSet
 from taylor.pipeline_solver.columns.stage_programs import StagePrograms
 from taylor.pipeline_solver.heuristics.annealing import Annealer, Cooling
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, SolverParams
 from taylor.pipeline_solver.model.problem import PipelineProblem
-
-COLD = 5e-5
-"""Last temperature of annealing, as a fraction of the best step time."""
-
-HOT = (0.01, 0.003)
-"""First temperatures of successive annealing runs, as such fractions."""
-
-ATTEMPTS, IN_VAIN = 12, 3
-"""Most such runs, and number without a better plan after which they end."""
 
 
 class Incumbents:
@@ -35,10 +27,18 @@ class Incumbents:
         Evaluates choices, and keeps the paths found.
     seed : int
         Of all random draws, here and in the search.
+    params : SolverParams
     """
 
-    def __init__(self, problem: PipelineProblem, columns: ColumnSet, paths: PathCuts, seed: int) -> None:
-        self.problem, self.columns, self.paths = problem, columns, paths
+    def __init__(
+        self,
+        problem: PipelineProblem,
+        columns: ColumnSet,
+        paths: PathCuts,
+        seed: int,
+        params: SolverParams = DEFAULT_PARAMS,
+    ) -> None:
+        self.problem, self.columns, self.paths, self.params = problem, columns, paths, params
         self.random = np.random.default_rng(seed)
         self.programs = StagePrograms(columns)
         self.best_time = np.inf
@@ -73,12 +73,13 @@ class Incumbents:
     @cached_property
     def annealer(self) -> Annealer:
         """Built at first use: its neighbour tables take a while for many columns."""
-        return Annealer(self.columns, self.paths.graph, self.paths.tails)
+        return Annealer(self.columns, self.paths.graph, self.paths.tails, self.params.heuristics)
 
     def anneal(self, chosen: NDArray[np.int64], moves: int, hot: float) -> None:
         """Anneal from a choice; `hot` is a fraction of the best step time."""
         scale = self.best_time
-        cooling = Cooling(moves, int(self.random.integers(2**31)), hot * scale, COLD * scale)
+        cold = self.params.heuristics.annealing_cold
+        cooling = Cooling(moves, int(self.random.integers(2**31)), hot * scale, cold * scale)
         _, best, cuts = self.annealer.run(chosen, self.pool, cooling)
         self.try_choice(best)
         for row in cuts[:60]:
@@ -121,7 +122,8 @@ class Incumbents:
             if chosen is None:
                 continue
             self.try_choice(chosen)
-            self.anneal(chosen, self.anneal_moves() * 3 // 4, 0.003)
+            if self.params.tree.node_annealing:
+                self.anneal(chosen, self.anneal_moves() * 3 // 4, 0.003)
 
     def anneal_among(self, left: NDArray[np.bool_], costs: NDArray[np.float64], more: Callable[[], bool]) -> None:
         """Anneal among the remaining columns: a plan better than the best one has no others.
@@ -139,16 +141,16 @@ class Incumbents:
             Returns whether to run again.
         """
         part, numbers = self.columns.part(left)
-        among = Incumbents(self.problem, part, self.paths, int(self.random.integers(2**31)))
-        in_vain = 0
-        for attempt in range(ATTEMPTS):
-            if in_vain == IN_VAIN or not more():
+        among = Incumbents(self.problem, part, self.paths, int(self.random.integers(2**31)), self.params)
+        own, in_vain = self.params.heuristics, 0
+        for attempt in range(own.annealing_runs):
+            if in_vain == own.annealing_without_success or not more():
                 return
             chosen = among.programs.best(costs[among.random.integers(len(costs))][numbers])
             if chosen is None:
                 return
             among.best = None
             among.try_choice(chosen)
-            among.anneal(chosen, among.anneal_moves(), HOT[attempt % len(HOT)])
+            among.anneal(chosen, among.anneal_moves(), own.annealing_hot[attempt % len(own.annealing_hot)])
             in_vain = in_vain + 1 if among.best_time >= self.best_time else 0
             self.take(numbers[among.chosen()], among.best_time)

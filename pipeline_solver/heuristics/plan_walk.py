@@ -20,6 +20,7 @@ from taylor.pipeline_solver.columns.positions import State, plan_of_state
 from taylor.pipeline_solver.columns.stage_tuples import FEW_KINDS, fixed_parts
 from taylor.pipeline_solver.heuristics.annealing import Tasks
 from taylor.pipeline_solver.heuristics.walk_kernels import FAR, STAGE, fit_all, task_durations, walk
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, HeuristicsParams
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.timing.durations import has_weight_gradient, pinned_exposed, schedule_of, times_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph, partner_table
@@ -128,36 +129,25 @@ class Cuts(NamedTuple):
     known: NDArray[np.int64]
 
 
-CUTS = 400
-"""Path cuts that a local search keeps; of more, those that rejected a move last."""
-
-
-UNTIL = (0.25, 0.5, 0.7, 0.82, 0.92, 0.92, 0.92)
-ALTERNATING_UNTIL = (0.25, 0.4, 0.45, 0.45, 0.45, 0.8, 0.95)
-"""Cumulative fractions of moves by kind (`Line.until`). Where kinds alternate, a layer that moves far changes the
-layers of every chunk between, and one in some hundred such moves is accepted; of swaps of two sizes, one in twenty."""
-
-SHORT_RUN = 5
-"""Average run of layers of a kind below which kinds alternate: a chunk then seldom has one kind alone."""
-
-
-def alternates(problem: PipelineProblem) -> bool:
+def alternates(problem: PipelineProblem, params: HeuristicsParams) -> bool:
     """Return whether the model has many short runs of layers of a kind."""
     runs = len(problem.placed_kinds)
-    return runs > FEW_KINDS and problem.layers < SHORT_RUN * runs
+    return runs > FEW_KINDS and problem.layers < params.short_run * runs
 
 
 class PlanWalk:
     """A problem's plans as borders and recomputed layers, and the local search over them."""
 
-    def __init__(self, problem: PipelineProblem, graph: EventGraph) -> None:
+    def __init__(
+        self, problem: PipelineProblem, graph: EventGraph, params: HeuristicsParams = DEFAULT_PARAMS.heuristics
+    ) -> None:
         self.problem, self.graph = problem, graph
         tails = np.array(problem.tail or [0.0] * problem.stages, dtype=np.float64)
         self.tasks = Tasks(graph.before, graph.needed, graph.task_class, graph.edge_lag, graph.last, tails)
-        self.stack, self.line = _stack(problem), _line(problem)
-        classes = graph.classes - problem.stages
+        self.stack, self.line = _stack(problem), _line(problem, params)
+        classes, most = graph.classes - problem.stages, params.local_cuts
         whole = np.int64
-        self.cuts = Cuts(np.zeros((classes, CUTS)), np.zeros(CUTS), np.zeros(CUTS, whole), np.zeros(2, whole))
+        self.cuts = Cuts(np.zeros((classes, most)), np.zeros(most), np.zeros(most, whole), np.zeros(2, whole))
 
     def state_of(self, plan: PipelinePlan) -> State:
         """A plan as numbers."""
@@ -253,7 +243,7 @@ def _stack(problem: PipelineProblem) -> Stack:
     )
 
 
-def _line(problem: PipelineProblem) -> Line:
+def _line(problem: PipelineProblem, params: HeuristicsParams) -> Line:
     schedule = schedule_of(problem)
     S, V, modes = problem.stages, problem.interleaves, problem.searched_modes
     chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
@@ -300,7 +290,7 @@ def _line(problem: PipelineProblem) -> Line:
         shares,
         float(splits),
         np.array(problem.pace, dtype=np.float64),
-        _until(problem),
+        _until(problem, params),
         *_pairs(problem, schedule, place),
     )
 
@@ -317,10 +307,10 @@ def _pairs(
     return partner_table(schedule), -1 if pairing.positions is None else pairing.positions, pinned
 
 
-def _until(problem: PipelineProblem) -> NDArray[np.float64]:
-    if alternates(problem):
-        return np.array(ALTERNATING_UNTIL)
-    until = np.array(UNTIL)
+def _until(problem: PipelineProblem, params: HeuristicsParams) -> NDArray[np.float64]:
+    if alternates(problem, params):
+        return np.array(params.alternating_moves)
+    until = np.array(params.moves)
     if problem.interleaves == 1:
         until[STAGE:] = until[FAR]  # a stage has one chunk only
     return until

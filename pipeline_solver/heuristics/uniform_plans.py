@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, HeuristicsParams
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.model.solution import FEASIBLE, Solution
 from taylor.pipeline_solver.model.uniform_rule import distinct_choices
@@ -55,7 +56,9 @@ def nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Soluti
     return best
 
 
-def first_plan(problem: PipelineProblem, seed: int, stopper: Stopper) -> Solution | None:
+def first_plan(
+    problem: PipelineProblem, seed: int, stopper: Stopper, params: HeuristicsParams = DEFAULT_PARAMS.heuristics
+) -> Solution | None:
     """A plan that follows a choice and fits, within a moment; None where none is found.
 
     Even chunks with the first choice that fits; where none does, short local searches under the most frugal ones.
@@ -65,12 +68,12 @@ def first_plan(problem: PipelineProblem, seed: int, stopper: Stopper) -> Solutio
     from taylor.pipeline_solver.timing.durations import graph_of
 
     graph = graph_of(problem)
-    walk = PlanWalk(problem.replace(uniform_recompute=()), graph)
+    walk = PlanWalk(problem.replace(uniform_recompute=()), graph, params)
     even = [walk.even(by_work) for by_work in (True, False)]
     found = [nearest(problem, walk.plan_of(state), "") for state in even if state is not None]
     if not any(found):
         for choice in dict(distinct_choices(problem)).items():  # the greatest count of each mode
-            first = FirstPlans(problem.replace(uniform_recompute=(choice,)), graph, seed, stopper)
+            first = FirstPlans(problem.replace(uniform_recompute=(choice,)), graph, seed, stopper, params)
             first.begin(None)
             if first.plan is not None:
                 found.append(nearest(problem, first.plan, ""))

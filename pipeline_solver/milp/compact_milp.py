@@ -40,18 +40,6 @@ from taylor.pipeline_solver.timing.evaluate import step_time
 HAIR = 1e-9
 """Relative tolerance on step times, for rounding."""
 
-FIRST_ROUND_NODES = 2000
-NODES_AFTER, NODES_IN_VAIN = 2, 8
-"""Most nodes of the first round, and growth of the limit from round to round, the last where a round found no new path:
-every round rebuilds its tree."""
-
-NARROWED_SHARE = 0.7
-"""Largest fraction of the remaining time for finding the chunks with no fewer layers than the recompute count."""
-
-CLOSE_RELAXATION = 2e-3
-"""Gap between the relaxation's bound and the best plan, as a fraction of the step time, below which ranges are not
-narrowed."""
-
 
 def solve_compact(
     problem: PipelineProblem,
@@ -119,7 +107,7 @@ def solve_compact(
             _search_ranges(run, model, options)
         else:
             # With a free step time the search finds the paths of other plans, which a model file needs.
-            _search(run, model, make_solver or _highs(options), inf, FIRST_ROUND_NODES, most_rounds)
+            _search(run, model, make_solver or _highs(options), inf, run.params.first_nodes, most_rounds)
     except KeyboardInterrupt:
         run.ended = Termination.INTERRUPTED
     except TimeoutError:
@@ -129,8 +117,9 @@ def solve_compact(
 
 def _narrows(run: _MilpRun, problem: PipelineProblem) -> bool:
     """Return whether to narrow the ranges of layers first."""
-    far = run.to_beat() - run.bound > CLOSE_RELAXATION * run.to_beat()
-    return problem.interleaves > 1 and len(problem.uniform_recompute) == 1 and isfinite(run.to_beat()) and far
+    far = run.to_beat() - run.bound > run.params.close_relaxation * run.to_beat()
+    allowed = run.params.narrowing and problem.interleaves > 1
+    return allowed and len(problem.uniform_recompute) == 1 and isfinite(run.to_beat()) and far
 
 
 def _search_ranges(run: _MilpRun, model: CompactModel, options: SolveOptions) -> None:
@@ -141,11 +130,11 @@ def _search_ranges(run: _MilpRun, model: CompactModel, options: SolveOptions) ->
     root = narrow_ranges(model, ranges, below, run.deadline)
     if root.status is MilpStatus.OPTIMAL and root.bound < below:
         left = run.left()
-        until = None if left is None else time.monotonic() + NARROWED_SHARE * left
+        until = None if left is None else time.monotonic() + run.params.narrowed_share * left
         root = rule_out_short(model, ranges, below, until, run.deadline)
     run.raise_bound(below if root.status is MilpStatus.INFEASIBLE else min(root.bound, below))
     run.tell("ranges of layers")
-    _search(run, model, _highs(options), below, FIRST_ROUND_NODES * NODES_IN_VAIN)
+    _search(run, model, _highs(options), below, run.params.first_nodes * run.params.growth_without_success)
 
 
 def _search(
@@ -193,7 +182,7 @@ def _search(
             run.ended = Termination.SOLVER_FAILURE
         elif again and not run.closed():
             run.ended = Termination.STALLED
-        nodes *= NODES_AFTER if fresh else NODES_IN_VAIN
+        nodes *= run.params.nodes_growth if fresh else run.params.growth_without_success
         run.rounds += 1
         run.tell(f"round {run.rounds}: {len(model.cuts)} path cuts")
         solver.add_rows(model.form.rows[len(model.form.rows) - (len(model.cuts) - known) :])
@@ -210,6 +199,7 @@ class _MilpRun:
     def __init__(
         self, problem: PipelineProblem, options: SolveOptions, solver_name: str, on_progress: OnProgress | None
     ) -> None:
+        self.params = options.params.milp
         self.problem, self.solver_name, self.gap, self.on_progress = problem, solver_name, options.gap, on_progress
         self.began = time.monotonic()
         self.deadline = None if options.time_limit is None else self.began + options.time_limit

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Callable
 
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, SolverParams
+
 
 @dataclass
 class Resume:
@@ -43,6 +45,8 @@ class SolveOptions:
     memory : Resume or None
         State of an earlier solve of the same problem by branch and cut; this one adds to it. The compact MILP begins
         with its bound.
+    params : SolverParams
+        Parameters of the solver's methods.
 
     Raises
     ------
@@ -57,6 +61,7 @@ class SolveOptions:
     workers: int = 1
     cutoff: Callable[[], float] | None = None
     memory: Resume | None = None
+    params: SolverParams = DEFAULT_PARAMS
 
     def __post_init__(self) -> None:
         if self.time_limit is not None and not self.time_limit >= 0:

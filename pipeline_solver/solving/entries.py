@@ -25,9 +25,6 @@ from taylor.pipeline_solver.model.solver import Solver
 from taylor.pipeline_solver.solving.turns import Turns
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory
 
-LEAST_UNTRIED = 3
-"""Least number of places that a first time slice leaves time for, where every slice starts from nothing."""
-
 
 def solve_places(
     problem: PipelineProblem,
@@ -51,7 +48,7 @@ def solve_places(
     """
     began = time.monotonic()
     deadline = None if options.time_limit is None else began + options.time_limit
-    ones = placements(problem)
+    ones, least = placements(problem), options.params.solving.least_untried
     if warm_start is not None:  # where the known plan has them first: the others must be better
         known = settled(problem, warm_start)
         ones.sort(key=lambda one: one.kinds != known.kinds)
@@ -101,7 +98,7 @@ def solve_places(
             # The problem without the rule takes a fraction of a place's time slice; the last places need no more.
             attempt(
                 at,
-                turns.first(len(ones) - at if resumable else max(LEAST_UNTRIED, len(ones) - at), resumable=resumable),
+                turns.first(len(ones) - at if resumable else max(least, len(ones) - at), resumable=resumable),
             )
     while not over() and not settled_all():
         pending = [(bound, at) for at, bound in enumerate(proven) if bound < to_beat()]

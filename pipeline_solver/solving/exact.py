@@ -41,7 +41,8 @@ def solve_exact(
         As `branch_and_cut` gives it. A keyboard interrupt ends the search as a time limit does.
     """
     began = time.monotonic()
-    first = _by_busiest_stage(problem, options, warm_start, on_progress) if problem.interleaves == 1 else None
+    by_stage = problem.interleaves == 1 and options.params.tree.busiest_stage
+    first = _by_busiest_stage(problem, options, warm_start, on_progress) if by_stage else None
     if first is not None and first.termination is not Termination.STALLED:
         return first
     if first is not None and not kernels_by(None if options.time_limit is None else began + options.time_limit):
@@ -76,7 +77,7 @@ def _by_busiest_stage(
         return None
     deadline = None if options.time_limit is None else began + options.time_limit
     stopper = Stopper(deadline, options.cutoff)
-    search = BusiestStage(runs, graph_of(problem), stopper)
+    search = BusiestStage(runs, graph_of(problem), stopper, options.params.tree)
     stopped, plans = Termination.STALLED, True
     try:
         with stopper.catching_interrupts():

@@ -36,31 +36,8 @@ from taylor.pipeline_solver.model.uniform_rule import counts_tell, distinct_choi
 from taylor.pipeline_solver.solving.turns import LONGEST, Turns
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory, closed_by_milp
 
-FIRST_SHARE = 0.15
-"""Fraction of the limit as `turns` counts it for the problem without the rule, and for the one in which choices cost
-nothing."""
-
-RELAXED_SHARE = 0.85
-"""Fraction of the remaining time for the problem without costs of choices, while a plan is as good as its best one."""
-
 NO_LIMIT_MIB = 1e12
 """More memory than any stage fills, MiB."""
-
-GREAT, MANY = 2, 4
-"""Counts from this multiple of an even chunk's layers are tried as one, where there are at least `MANY`: with smaller
-counts among them the relaxed problem is far from each."""
-
-NEAR = 0.004
-"""Fraction of the step time to beat that later time slices leave open until no choice is open by more. Under a time
-limit all choices come near the step time before one reaches it, because the last of a gap takes longest."""
-
-FURTHER, FURTHER_IN_VAIN = 0.25, 0.5
-"""If counts tried as one have a better plan or stay open, counts up to this fraction more are tried one by one; where
-probing rules out next to nothing, up to the second fraction more: the next ones are likely to fail, too, and to cost
-the time of two or three counts."""
-
-SECOND = 0.25
-"""Fraction of the limit as `turns` counts it for the one later time slice of counts tried as one."""
 
 
 class Case(NamedTuple):
@@ -114,11 +91,13 @@ def at_least(problem: PipelineProblem, mode: str, most: int) -> PipelineProblem:
 class Choices:
     """One choice after the other, each against the best plan of all; a later solve resumes it."""
 
-    def __init__(self, problem: PipelineProblem, run: Solver, memory: TreeMemory, *, timed: bool) -> None:
-        self.problem, self.run = problem, run
+    def __init__(
+        self, problem: PipelineProblem, run: Solver, memory: TreeMemory, options: SolveOptions, *, timed: bool
+    ) -> None:
+        self.problem, self.run, self.params = problem, run, options.params.solving
         self.paths, self.patience = memory.paths, memory.patience
         self.left, self.fruitless = memory.left, memory.fruitless
-        self.options = SolveOptions()
+        self.options = options
         self.began = 0.0
         self.deadline: float | None = None
         self.floor = 0.0
@@ -134,7 +113,7 @@ class Choices:
         self.kept: tuple[str, int] | None = None  # the choice that the best plan without the rule obeys
         self.turns: Turns[Case] = Turns(None)
         # With few chunks the MILP takes over, and starts from nothing each time.
-        self.resumable = not closed_by_milp(problem)
+        self.resumable = not closed_by_milp(problem, options.params.milp)
         self.stopped: Termination | None = None
         self.near = False
         self.relaxed = without_choices(problem) if problem.choices else None
@@ -165,7 +144,7 @@ class Choices:
 
     def asked(self) -> float:
         """Step time below which the open choices are searched: `to_beat`, or a little less at first."""
-        return self.to_beat() * (1.0 - NEAR if self.near else 1.0)
+        return self.to_beat() * (1.0 - self.params.near if self.near else 1.0)
 
     def bound(self) -> float:
         """Lower bound of all choices."""
@@ -177,7 +156,7 @@ class Choices:
         self._relax()
         self._try_untried()
         while not self._over() and not self._settled():
-            self.near = self.deadline is not None and self.bound() < (1.0 - NEAR) * self.to_beat()
+            self.near = self.deadline is not None and self.bound() < (1.0 - self.params.near) * self.to_beat()
             known = [(max(bound, self.floor), case) for case, bound in self.proven.items()]
             pending = [entry for entry in known if entry[0] < self.asked()]
             if not pending:
@@ -189,7 +168,7 @@ class Choices:
             before = self.proven[case]
             if case.beyond:
                 part = self.turns.reckoned()
-                turn = seconds if seconds is None or part is None else min(seconds, SECOND * part)
+                turn = seconds if seconds is None or part is None else min(seconds, self.params.second * part)
                 self._try_beyond(case, turn, again=True)
                 self._try_untried()
                 continue
@@ -225,11 +204,11 @@ class Choices:
         """The distinct choices; the great counts of a recompute mode, where they are many, as one."""
         problem = self.problem
         choices = distinct_choices(problem)
-        great = GREAT * -(-problem.layers // (problem.stages * problem.interleaves))
+        great = self.params.great * -(-problem.layers // (problem.stages * problem.interleaves))
         many = {
             mode
             for mode in problem.recompute_ratio
-            if sum(of == mode and most >= great for of, most in choices) >= MANY
+            if sum(of == mode and most >= great for of, most in choices) >= self.params.many
         }
         cases: list[Case] = []
         for mode, most in choices:
@@ -254,7 +233,11 @@ class Choices:
         self._take_nearest(found)
         in_vain = _in_vain(memory)
         if (better or again or in_vain) and reached < self.asked():
-            self._part(case, reached, FURTHER_IN_VAIN if in_vain else FURTHER)
+            self._part(
+                case,
+                reached,
+                self.params.further_without_progress if in_vain else self.params.further,
+            )
 
     def _until_better(
         self,
@@ -321,7 +304,7 @@ class Choices:
         upto = max(case.most + 1, int(case.most * (1.0 + further)))
         parts = [Case(case.mode, most) for most in counts if most < upto]
         rest = [most for most in counts if most >= upto]
-        if len(rest) >= MANY:
+        if len(rest) >= self.params.many:
             parts.append(Case(case.mode, rest[0], beyond=True))
         else:
             parts += [Case(case.mode, most) for most in rest]
@@ -341,11 +324,11 @@ class Choices:
 
     def _relax(self) -> None:
         """Solve the problem in which choices cost nothing, as long as a known plan is as good as its best."""
-        share = FIRST_SHARE
+        share = self.params.first_share
         while self.relaxed is not None and self.floor < self.to_beat() and not self._over():
             if self._try_relaxed(share) < self.to_beat():
                 return
-            share = RELAXED_SHARE
+            share = self.params.relaxed_share
 
     def _try_relaxed(self, share: float) -> float:
         """Resume the problem in which choices cost nothing for a fraction of the remaining time; its best plan's

@@ -119,6 +119,8 @@ class Result:
             data["host_memory"] = [round(value, 3) for value in host_memory_mib(problem, plan)]
             data["host_link"] = [round(value, 6) for value in host_link_shares(problem, plan)]
         data["message"] = solution.message
+        if solution.params:
+            data["params"] = dict(solution.params)
         if UNRESTRICTED_BOUND in found:
             # The optimum with any recompute by chunk, where the file can only express one choice for all.
             data["unrestricted"] = {
@@ -332,4 +334,5 @@ def _solution_of(data: Mapping[str, Any], plan: PipelinePlan) -> Solution:
         bubble=None if bubble is None else BubbleShares(**bubble),
         statistics={name: value for name, value in reached.items() if value is not None},
         message=data.get("message", ""),
+        params=data.get("params", {}),
     )

@@ -31,9 +31,6 @@ from taylor.pipeline_solver.solving.entries import solve_places
 from taylor.pipeline_solver.solving.kernel_wait import kernels_by
 from taylor.pipeline_solver.solving.solvers import SolverEntry, solver_named
 
-FIRST_PLACES = 3
-"""Most places of a kind for which a first plan is searched."""
-
 
 class SolverDisagreement(AssertionError):
     """The checker found fault with a solver's plan: a mistake in the program, never in the input."""
@@ -113,14 +110,16 @@ def solve(
         solution = solution.replace(bound=floor if solution.objective is None else min(floor, solution.objective))
     elif floor and None in (solution.plan, solution.bound) and solution.status is not INFEASIBLE:
         solution = solution.replace(bound=max(floor, solution.bound or 0.0))
-    return complete(problem, solution).replace(seconds=time.monotonic() - began)
+    params = options.params.changed()
+    return complete(problem, solution).replace(seconds=time.monotonic() - began, params=params)
 
 
 def _first_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePlan | None:
     """A plan for a problem with one recompute choice for all chunks, from the first place that has one."""
     stopper = Stopper(None if options.time_limit is None else time.monotonic() + options.time_limit)
     try:
-        found = (first_plan(one, options.seed, stopper) for one in placements(problem)[:FIRST_PLACES])
+        places, params = placements(problem)[: options.params.solving.first_places], options.params.heuristics
+        found = (first_plan(one, options.seed, stopper, params) for one in places)
         return next((one.plan for one in found if one is not None), None)
     except OutOfTime:
         return None
@@ -141,7 +140,8 @@ def _walked_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePla
     from taylor.pipeline_solver.timing.durations import graph_of
 
     graph = graph_of(problem)
-    walks = FirstPlans(problem, graph, options.seed, Stopper(TimeBudget.of(options.time_limit).deadline))
+    stopper = Stopper(TimeBudget.of(options.time_limit).deadline)
+    walks = FirstPlans(problem, graph, options.seed, stopper, options.params.heuristics)
     with suppress(OutOfTime):
         walks.begin(None)
     return walks.plan

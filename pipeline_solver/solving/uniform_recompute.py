@@ -30,13 +30,9 @@ from taylor.pipeline_solver.model.solution import (
 )
 from taylor.pipeline_solver.model.solver import Solver
 from taylor.pipeline_solver.model.uniform_rule import counts_tell, distinct_choices, kept_choice, uniform_choice
-from taylor.pipeline_solver.solving.recompute_cases import FIRST_SHARE, Choices
+from taylor.pipeline_solver.solving.recompute_cases import Choices
 from taylor.pipeline_solver.solving.turns import foreseen
 from taylor.pipeline_solver.tree.tree_memory import StoppedTree, TreeMemory
-
-COUNTED_SHARE = 0.05
-"""Fraction of the limit as `turns` counts it for the problem without the rule, where each choice has the LP over
-counts: those trees take a fraction of the time of its own tree, which is not resumed either."""
 
 UNRESTRICTED_OBJECTIVE, UNRESTRICTED_BOUND = "unrestricted_objective", "unrestricted_bound"
 """Names of the statistics of the step time and the bound without the rule."""
@@ -92,7 +88,8 @@ def solve_uniform(
         tell = _told_of_bound(on_progress, None if start is None else start.objective, began)
         unruled = problem.replace(uniform_recompute=())
         told_by_counts = one_by_one and counts_tell(problem.replace(uniform_recompute=problem.uniform_recompute[:1]))
-        share = COUNTED_SHARE if told_by_counts else FIRST_SHARE
+        own = options.params.solving
+        share = own.counted_share if told_by_counts else own.first_share
         free = run(unruled, within(share).replace(memory=memory), warm_start=warm_start, on_progress=tell)
         closed = 0.0
         while (
@@ -101,7 +98,7 @@ def solve_uniform(
             and _proves_soon(problem, free, memory.tree, closed)
         ):
             closed = free.bound or 0.0
-            again = within(FIRST_SHARE).replace(memory=memory)
+            again = within(own.first_share).replace(memory=memory)
             free = run(unruled, again, warm_start=free.plan, on_progress=tell)
         known = {UNRESTRICTED_BOUND: free.bound or 0.0}
     floor = free.bound or 0.0
@@ -125,7 +122,7 @@ def solve_uniform(
         return found.replace(bound=floor, seconds=time.monotonic() - began, statistics=known).ended_by(
             Termination.CUT_OFF
         )
-    choices = memory.cases = standing or Choices(problem, run, memory, timed=deadline is not None)
+    choices = memory.cases = standing or Choices(problem, run, memory, options, timed=deadline is not None)
     choices.begin(options, began, deadline, on_progress, free, best)
     if interrupted:
         choices.stopped = Termination.INTERRUPTED

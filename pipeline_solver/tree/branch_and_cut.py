@@ -34,10 +34,9 @@ from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, Solution
 from taylor.pipeline_solver.model.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.timing import event_kernels
 from taylor.pipeline_solver.timing.durations import chunk_durations, graph_of
-from taylor.pipeline_solver.tree.enumeration import MOST_BORDERS
 from taylor.pipeline_solver.tree.root import bound_root, start_search
 from taylor.pipeline_solver.tree.targets import Targets
-from taylor.pipeline_solver.tree.tree_memory import FEW_CHUNKS, TreeMemory, closed_by_milp
+from taylor.pipeline_solver.tree.tree_memory import TreeMemory, closed_by_milp
 from taylor.pipeline_solver.tree.tree_run import TreeEnd, TreeRun
 from taylor.pipeline_solver.tree.tree_search import Search
 
@@ -49,41 +48,6 @@ KERNELS = (
 """Kernels that every solve needs; those that only some need compile in a few seconds and are not announced."""
 KERNELS_OF_LIMITED = (*KERNELS, walk_kernels.walk, walk_kernels.fit_all, walk_kernels.task_durations)
 """Kernels compiled before a solve with a time limit begins: the local search takes longest."""
-FEW_TUPLES, MANY_COLUMNS = 2000, 20_000
-"""Most layer tuples of all stages, and most columns, that are all listed; of more, those that dual values do not rule
-out."""
-
-MANY_KINDS_TUPLES = 20_000
-"""The same for one stage with virtual stages and more than `FEW_KINDS` kinds."""
-
-FEW_INTERLEAVES = 8
-"""Most virtual stages with which all columns are listed, where they are few, before there is a plan."""
-
-MOST_COLUMNS = 200_000
-"""Most columns of a tree."""
-
-FEW_LOOSE, MANY_LOOSE = 3000, 100_000
-"""Most columns with open order of kinds that are distinguished by their phases from the start; the second number where
-these can be enumerated. More columns first prove what they can without phases, because they are then a half to a tenth
-as many."""
-
-LONG_WALKS = 3
-WALK_GAIN, WALK_SHARE = 0.003, 0.1
-"""With many columns, long local searches repeat from the first plan for at least this gain and at most this fraction of
-the time."""
-
-FAR_GAP = 0.02
-"""Least gap, as a fraction of the step time, for long local searches where short ones found the same plan, and for more
-of them where columns leave the kinds' order open."""
-LOOSE_WALKS, LOOSE_IN_VAIN, LOOSE_SHARE = 24, 6, 0.5
-"""Most of the latter searches, most without success, and their fraction of the remaining time."""
-
-FEW_TO_WALK = 500
-"""Most columns after the root with which the tree closes sooner than a local search ends."""
-
-LISTED_BELOW = 0.99
-"""Fraction of a step time with too many columns, below which columns are listed again."""
-
 LEAST_GAP = 2e-7
 """Gap below which LP tolerances decide, not the search."""
 
@@ -144,7 +108,7 @@ def branch_and_cut(
         problem,
         options.replace(time_limit=run.left(), workers=options.workers if run.crowded else 1),
         warm_start=None if run.crowded else solution.plan,
-        cuts=() if run.crowded or closed_by_milp(problem) else solution.cuts,
+        cuts=() if run.crowded or closed_by_milp(problem, options.params.milp) else solution.cuts,
         on_progress=going_on(on_progress, solution.seconds, solution.objective, solution.bound),
     )
     run.keep(closed)
@@ -158,7 +122,7 @@ class _TreeRun:
 
     def __init__(self, problem: PipelineProblem, options: SolveOptions, on_progress: OnProgress | None) -> None:
         self.problem, self.seed, self.workers = problem, options.seed, options.workers
-        self.gap = options.gap
+        self.gap, self.params = options.gap, options.params
         self.closing_gap = max(0.5 * options.gap, LEAST_GAP)
         self.began = time.monotonic()
         deadline = None if options.time_limit is None else self.began + options.time_limit
@@ -228,12 +192,12 @@ class _TreeRun:
                 else:
                     self._begin(warm_start)
             except LpTrouble as trouble:
-                few = self.problem.stages * self.problem.interleaves <= FEW_CHUNKS
+                few = self.problem.stages * self.problem.interleaves <= self.params.milp.few_chunks
                 if few or not self._tell_apart():  # the MILP's rows by kind bound few chunks well
                     raise
                 log.info("%s: configurations are told apart by their phases", trouble)
                 self._leave()
-                self._raise_targets(Targets(self.memory, self.aim(), self.bound))
+                self._raise_targets(Targets(self.memory, self.aim(), self.bound, self.params.tree))
         except LpTrouble as trouble:
             log.warning("%s: the compact MILP goes on", trouble)
             self.hand_over = True
@@ -243,9 +207,9 @@ class _TreeRun:
     def _slow(self) -> bool:
         """Return whether the MILP is to continue an abandoned tree, or no tree could begin under much the same step
         time."""
-        self.crowded |= self.aim() > LISTED_BELOW * self.memory.unlisted
+        self.crowded |= self.aim() > self.params.tree.listed_below * self.memory.unlisted
         self.hand_over |= self.crowded
-        self.hand_over |= closed_by_milp(self.problem) and self.memory.left < np.inf
+        self.hand_over |= closed_by_milp(self.problem, self.params.milp) and self.memory.left < np.inf
         return self.hand_over
 
     def _know(self, plan: PipelinePlan | None) -> None:
@@ -257,7 +221,7 @@ class _TreeRun:
         """List the columns, or generate them where they are many; bound the root, search the tree."""
         self.bound = max(self.bound, self.limits.bound())
         # With many kinds or virtual stages, listing takes seconds: a plan comes before it.
-        quick = self.ordered and self.problem.interleaves <= FEW_INTERLEAVES
+        quick = self.ordered and self.problem.interleaves <= self.params.tree.few_virtual_stages
         first = None if quick else self._first_plans(warm_start)
         if first is None:
             self._know(warm_start)
@@ -274,17 +238,17 @@ class _TreeRun:
 
     def _all_columns(self) -> ColumnSet | None:
         """All columns; None where they are many."""
-        problem = self.problem
+        problem, own = self.problem, self.params.tree
         try:
-            if not self.ordered and period_of(problem) == 1:
-                return build_columns(problem, stage_tuples(problem, MANY_KINDS_TUPLES), MOST_COLUMNS)
-            tuples = stage_tuples(problem, FEW_TUPLES)
-            if sum(len(part.members) for part in tuples) > FEW_TUPLES:
+            if not self.ordered and self._period() == 1:
+                return build_columns(problem, stage_tuples(problem, own.many_kinds_tuples), own.most_columns)
+            tuples = stage_tuples(problem, own.few_tuples)
+            if sum(len(part.members) for part in tuples) > own.few_tuples:
                 return None
-            columns = build_columns(problem, tuples, MANY_COLUMNS)
+            columns = build_columns(problem, tuples, own.few_columns)
         except TooManyColumns:
             return None
-        return columns if len(columns) <= MANY_COLUMNS else None
+        return columns if len(columns) <= own.few_columns else None
 
     def _all(self, columns: ColumnSet, warm_start: PipelinePlan | None) -> None:
         """Search all columns."""
@@ -306,7 +270,7 @@ class _TreeRun:
             self.memory.left = self.aim()
             if self._slow():
                 return
-            self._raise_targets(Targets(self.memory, self.aim(), self.bound))
+            self._raise_targets(Targets(self.memory, self.aim(), self.bound, self.params.tree))
             return
         self.finished = self.bound < self.stopper.cutoff()
         self.infeasible = self.finished and self.best()[1] is None
@@ -314,21 +278,22 @@ class _TreeRun:
     def _some(self, first: FirstPlans) -> None:
         """Generate columns against the best plan, and search those that are not ruled out."""
         generation = self._generation(first.time)
+        own = self.params.heuristics
         settled = walked = self.memory.walked
         self.memory.walked = True
-        for attempt in range(LONG_WALKS + 1):
+        for attempt in range(own.long_searches + 1):
             aim = self.aim()
             self.report(f"pricing stage configurations under {aim:.6g}")
             self.bound = max(self.bound, min(generation.bound(aim), aim))
-            if self._closed() or settled or attempt == LONG_WALKS:
+            if self._closed() or settled or attempt == own.long_searches:
                 break
             before, left = first.time, self.left()
-            seconds = None if left is None else WALK_SHARE * left
+            seconds = None if left is None else own.long_share * left
             settled = attempt == 0 and first.start_again(seconds) and not self._far(first.time)
             if not settled and first.time <= self.stopper.cutoff():
                 met = first.time
                 first.go_on(attempt, seconds)
-                settled = first.time > met * (1 - WALK_GAIN)
+                settled = first.time > met * (1 - own.long_gain)
             if first.time >= before:
                 break
         few = not (self.ordered or self._closed()) and self._few_loose(generation)
@@ -336,24 +301,28 @@ class _TreeRun:
             self._walk_on(first, generation)
         if few and self._tell_apart():
             generation = self._generation(self.aim(), generation.held)
-        self._raise_targets(Targets(self.memory, self.aim(), self.bound), generation)
+        self._raise_targets(Targets(self.memory, self.aim(), self.bound, self.params.tree), generation)
 
     def _far(self, step_time: float) -> bool:
         """Return whether the gap below a step time is so large that a longer local search may well find a better
         plan."""
-        return self.bound < (1.0 - FAR_GAP) * step_time
+        return self.bound < (1.0 - self.params.heuristics.far_gap) * step_time
 
     def _few_loose(self, generation: Generation) -> bool:
         """Return whether columns without order are so few that their phases distinguish them from the start."""
-        period = period_of(self.problem)
+        period, own = self._period(), self.params.tree
         if period == 1:
             return False
-        most = MANY_LOOSE if period**self.problem.interleaves <= MOST_BORDERS else FEW_LOOSE
+        most = own.many_loose if period**self.problem.interleaves <= own.most_borders else own.few_loose
         return generation.few_under(self.aim(), most)
+
+    def _period(self) -> int:
+        """The period of the phases that distinguish columns with open order, 1 without."""
+        return period_of(self.problem) if self.params.tree.phases else 1
 
     def _tell_apart(self) -> bool:
         """Distinguish columns without order by their phases from now on; False where that is so already."""
-        period = 1 if self.ordered else period_of(self.problem)
+        period = 1 if self.ordered else self._period()
         if self.memory.period == period:
             return False
         self.memory.period = period
@@ -362,10 +331,11 @@ class _TreeRun:
 
     def _walk_on(self, first: FirstPlans, generation: Generation) -> None:
         """Repeat long local searches while they find better plans: columns with open order of kinds give no plan."""
-        left, in_vain = self.left(), 0
-        until = np.inf if left is None else time.monotonic() + LOOSE_SHARE * left
-        for attempt in range(LOOSE_WALKS):
-            if in_vain == LOOSE_IN_VAIN or time.monotonic() >= until or first.time > self.stopper.cutoff():
+        own, left, in_vain = self.params.heuristics, self.left(), 0
+        until = np.inf if left is None else time.monotonic() + own.loose_share * left
+        for attempt in range(own.loose_searches):
+            beaten = first.time > self.stopper.cutoff()
+            if beaten or in_vain == own.loose_without_success or time.monotonic() >= until:
                 break
             before = first.time
             first.go_on(attempt, None if left is None else until - time.monotonic())
@@ -383,7 +353,7 @@ class _TreeRun:
 
     def _first_plans(self, warm_start: PipelinePlan | None) -> FirstPlans | None:
         """The local searches that have found a plan; None when there is no plan at all."""
-        first = FirstPlans(self.problem, self.graph, self.seed, self.stopper)
+        first = FirstPlans(self.problem, self.graph, self.seed, self.stopper, self.params.heuristics)
         self.first = first
         first.begin(warm_start)
         if first.plan is None:
@@ -396,7 +366,9 @@ class _TreeRun:
 
     def _tree_of(self, columns: ColumnSet, target: float = np.inf) -> Search:
         prices = self.memory.prices if columns.ordered else self.memory.loose_prices
-        return Search(self.problem, columns, self.paths, self.closing_gap, self.seed, self.stopper, target, prices)
+        return Search(
+            self.problem, columns, self.paths, self.closing_gap, self.seed, self.stopper, target, prices, self.params
+        )
 
     def _go_on(self, run: TreeRun) -> None:
         """Resume a tree that an earlier solve had no time for, and then prove what remains."""
@@ -404,7 +376,7 @@ class _TreeRun:
         self.search = tree = run.tree
         run.resume(self.stopper, self._note)
         self.report("going on")
-        targets = Targets(self.memory, self.aim(), self.bound)
+        targets = Targets(self.memory, self.aim(), self.bound, self.params.tree)
         targets.target = min(tree.target, targets.target)
         end = self._run(run)
         if self.hand_over:
@@ -418,22 +390,23 @@ class _TreeRun:
 
     def _raise_targets(self, targets: Targets, generation: Generation | None = None) -> None:
         """Prove step times up to the best plan's, each in a separate tree."""
+        most = self.params.tree.most_columns
         while not self._closed():
             generation = generation or self._generation(self.aim())
             target = targets.settle(self.aim(), self.bound)
             if targets.hemmed_in:
                 if self.first is not None:
                     self._walk_on(self.first, generation)
-                raise TooManyColumns(f"the stages have more than {MOST_COLUMNS} configurations just above the bound")
+                raise TooManyColumns(f"the stages have more than {most} configurations just above the bound")
             self.report(f"pricing stage configurations under {target:.6g}")
             self.bound = max(self.bound, min(generation.bound(target), target))
             if self.bound >= target:
                 targets.proven(self.bound)
                 continue
             try:
-                found = generation.columns_under(target, MOST_COLUMNS)
+                found = generation.columns_under(target, most)
             except TooManyColumns:
-                if targets.patient or self.problem.stages * self.problem.interleaves <= FEW_CHUNKS:
+                if targets.patient or self.problem.stages * self.problem.interleaves <= self.params.milp.few_chunks:
                     raise
                 targets.crowded()
                 continue
@@ -467,6 +440,7 @@ class _TreeRun:
             self.memory.period,
             held,
             self.workers,
+            self.params.bounds,
         )
 
     def _leave(self) -> None:
@@ -490,7 +464,8 @@ class _TreeRun:
             self.infeasible = True
             return None
         self.bound = max(self.bound, min(root, tree.cutoff))
-        many = tree.alive.sum() > FEW_TO_WALK
+        own = self.params.heuristics
+        many = own.root_search and tree.alive.sum() > own.few_to_search
         if self.first is None and tree.open and self.problem.interleaves > 1 and many and self._far(self.aim()):
             self._walk_at_the_root(tree)
         if tree.open and tree.plans.programs.places is not None:
@@ -505,9 +480,9 @@ class _TreeRun:
         first, left = self._first_plans(plan), self.left()
         if first is None:
             return
-        seconds = None if left is None else WALK_SHARE * left
+        seconds = None if left is None else self.params.heuristics.long_share * left
         first.start_again(seconds)
-        if first.time * (1.0 - FAR_GAP) <= self.stopper.cutoff():
+        if first.time * (1.0 - self.params.heuristics.far_gap) <= self.stopper.cutoff():
             first.go_on(0, seconds)
         chosen = tree.columns.find(first.plan) if first.plan is not None else None
         if chosen is not None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.columns.stage_runs import StageRuns
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, TreeParams
 from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.timing.durations import chunk_durations
 from taylor.pipeline_solver.timing.event_graph import EventGraph
@@ -28,12 +29,6 @@ SAME_WORK = 1e-9
 
 CLOSED = 1e-10
 """Fraction of the step time by which a part's bound may lie below it while the part counts as closed."""
-
-LOOKED_AT = 64
-"""Parts that are evaluated whatever the cutoff."""
-
-MOST_PARTS = 4_000
-"""Most parts that are evaluated."""
 
 
 class StagePath(NamedTuple):
@@ -86,11 +81,13 @@ class BusiestStage:
     ----------
     stopper : Stopper
         Checked between parts.
+    params : TreeParams
     """
 
     runs: StageRuns
     graph: EventGraph
     stopper: Stopper
+    params: TreeParams = DEFAULT_PARAMS.tree
 
     def __post_init__(self) -> None:
         self.time: float = np.inf
@@ -135,7 +132,7 @@ class BusiestStage:
             bound, part = heapq.heappop(queue)
             self.bound = max(self.bound, min(bound, self.time))
             halves = part.halves()
-            if self._closed(bound) or not halves or self.parts >= MOST_PARTS:
+            if self._closed(bound) or not halves or self.parts >= self.params.most_parts:
                 return True
             for half in halves:
                 self.stopper.check()
@@ -159,7 +156,7 @@ class BusiestStage:
 
     def _closed(self, bound: float) -> bool:
         # The first parts are evaluated whatever the cutoff, so that a solve that is cut off has a good plan as well.
-        to_beat = self.stopper.cutoff() if self.parts >= LOOKED_AT else np.inf
+        to_beat = self.stopper.cutoff() if self.parts >= self.params.looked_at else np.inf
         return bound >= min(self.time * (1.0 - CLOSED), to_beat)
 
     def _look_at(self, part: Part) -> float:

@@ -15,21 +15,7 @@ from numpy.typing import NDArray
 
 from taylor.base.compiled import compiled
 from taylor.pipeline_solver.columns.phases import Borders
-
-MOST_NEW, SPARE = 650, 60
-"""Most rows that may join later, and rows with space allocated from the start."""
-
-MOST_CELLS = 24_000_000
-"""Most columns times rows, and places between stages times rows: some 200 MB each."""
-
-MOST_TABLE = 60_000_000
-"""Most steps for the tables of the other stages' least sums."""
-
-TABLE_STEPS = 16
-"""Steps of a table in the time of one visited column."""
-
-CHOICE_STEPS = 20_000
-"""Columns that could be visited in the time of one evaluation by the event graph."""
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, TreeParams
 
 SOONEST, BLOCK = 24, 64
 """Rows that are tested first, those that pruned last, and size of the blocks in which all are then tested."""
@@ -79,6 +65,7 @@ class Rows:
         Properties by which a choice's columns must fit together, of all columns.
     values : float64 [rows]
         Constant of each row.
+    params : TreeParams
 
     Attributes
     ----------
@@ -96,12 +83,14 @@ class Rows:
         first: NDArray[np.int64],
         told: Told,
         values: NDArray[np.float64],
+        params: TreeParams = DEFAULT_PARAMS.tree,
     ) -> None:
+        self.params = params
         self.members, self.first, self.told = members, first, told.take(members)
         self.stage = np.repeat(np.arange(len(first) - 1), np.diff(first))
         self.number = len(values)
-        self.most = self.number + MOST_NEW
-        room = self.number + min(MOST_NEW, SPARE)
+        self.most = self.number + params.most_new_rows
+        room = self.number + min(params.most_new_rows, params.spare_rows)
         self.costs, self.values = np.zeros((len(members), room)), np.zeros(room)
         self.values[: self.number] = values
         self.newest = np.zeros(0)
@@ -112,7 +101,7 @@ class Rows:
         p = self.number
         if p == len(self.values):
             room = min(2 * p, self.most)
-            if room == p or room * len(self.members) > MOST_CELLS:
+            if room == p or room * len(self.members) > self.params.most_cells:
                 return False
             self.costs, self.values = _wider(self.costs, room), _wider(self.values, room)
         self.costs[:, p], self.values[p], self.newest = costs, value, costs
@@ -251,14 +240,16 @@ class ChoiceWalk:
         start, goals = self.parts[self.part]
         S, told, classes = len(self.order), self.rows.told, self.classes
         self.state[0], self.at[0], self.inner[0] = -1, 0, -1
-        self.stuck = (S + 1) * (told.goal + 1) * self.borders > MOST_CELLS
+        self.stuck = (S + 1) * (told.goal + 1) * self.borders > self.rows.params.most_cells
         if self.stuck:
             return
         self.where = np.empty((S + 1, told.goal + 1, self.borders), dtype=np.int32)
         steps = classes.coming, classes.held, classes.leave, self.order
         places, moves = number_places(*steps, start, goals, self.where)
         rows = self.rows.number
-        self.stuck = places * len(self.rows.values) > MOST_CELLS or moves * rows > MOST_TABLE
+        self.stuck = (
+            places * len(self.rows.values) > self.rows.params.most_cells or moves * rows > self.rows.params.most_table
+        )
         if self.stuck or not places:
             return
         self.moves = Moves(np.empty(places + 1, dtype=np.int64), *(np.empty(moves, dtype=np.int32) for _ in range(2)))
@@ -267,7 +258,7 @@ class ChoiceWalk:
         self.rest, self.partial = np.empty((places, 0)), np.empty((S + 1, 0))
         self.known = 0
         self.catch_up()
-        self.other_steps += moves * rows // TABLE_STEPS
+        self.other_steps += moves * rows // self.rows.params.table_steps
 
     def catch_up(self) -> None:
         """Tabulate the new rows, and sum them up for the choice so far."""
@@ -312,7 +303,7 @@ class ChoiceWalk:
                 self.from_late, self.to_early, self.rank, self.chosen, self.state,
             )  # fmt: skip
             if end == CHOICE:
-                self.other_steps += CHOICE_STEPS
+                self.other_steps += self.rows.params.choice_steps
             if end != CLOSED:
                 return end
         return SPENT if self.stuck else CLOSED

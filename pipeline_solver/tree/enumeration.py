@@ -22,13 +22,12 @@ from taylor.pipeline_solver.columns.columns import ColumnSet
 from taylor.pipeline_solver.columns.phases import borders_of
 from taylor.pipeline_solver.columns.positions import plan_in_order
 from taylor.pipeline_solver.heuristics.incumbents import Incumbents
+from taylor.pipeline_solver.model.params import TreeParams
 from taylor.pipeline_solver.timing.durations import schedule_of
 from taylor.pipeline_solver.tree.choice_samples import sample
 from taylor.pipeline_solver.tree.choice_walk import (
     CHOICE,
     CLOSED,
-    MOST_CELLS,
-    SPARE,
     ChoiceWalk,
     Rows,
     Told,
@@ -36,52 +35,6 @@ from taylor.pipeline_solver.tree.choice_walk import (
     goes_back,
     path_costs,
 )
-
-PATHS, LEAST_PATHS = 300, 50
-"""Newest paths of the pool that prune, in addition to those of the LP; least number that must fit."""
-
-NEAR, NOISE = 300, 0.1
-"""Number of longest paths, under durations near those of the node's LP, that prune; relative noise of these durations
-(standard deviation)."""
-
-NEAR_TASKS = 2.5e6
-"""Most tasks evaluated to find these, some 20 ms."""
-
-MOST_STATES = 20_000
-"""Most totals of layers by kind that are distinguished; with more, only the number of layers counts."""
-
-MOST_BORDERS = 1000
-"""Most borders between stages that are distinguished."""
-
-FIRST_STEPS, MOST_STEPS, MOST_PHASED_STEPS = 1_000_000, 60_000_000, 250_000_000
-"""Columns visited for a node before its total is estimated, and the most that this total may be: a node that would take
-more is left to its LPs. The last number is for columns with phases, of which splits close less."""
-
-MOST_ORDERED = 5000
-"""Most ordered columns that are enumerated: with more, a first look takes longer than the LPs of a node."""
-
-SAMPLES, FIRST_SAMPLES = 50, 16
-"""Samples of an enumeration in each order of the stages, and number after which a hopeless one is rejected."""
-
-HOPELESS = 30
-"""Multiple of the column limit from which the first samples' estimate makes an enumeration hopeless. Of the nodes of
-LLaMA3-70B on 8 stages with 5 virtual stages none was closed with an estimate above twelve times the limit; most of the
-others had a thousand times. Where probing continues with the same columns none is hopeless: probing gains from each
-path found on the way."""
-
-SAMPLE_STEPS = 30_000
-"""Columns visited in the time of a sample's overhead."""
-
-STEPS_AN_ITERATION = 1000
-"""Columns visited in the time of a simplex iteration."""
-
-DEALT_ABOVE = 1
-"""Least ratio of remaining columns to cells of the rows for dealing them to batches: the tables that these build first
-take as long as half as many columns."""
-
-DEALT_BY_BORDER, DEALT_BY_COLUMN = 4, 8
-"""Least borders a portion for which choices are dealt by their first border, because each portion then tabulates its
-own alone; else desired columns a portion of the stage by which they are dealt."""
 
 
 class Deal(Protocol):
@@ -111,6 +64,7 @@ class PathRows(Rows):
         Class counts of the latter.
     values : float64 [prices + paths]
         Constant of each row.
+    params : TreeParams
     """
 
     def __init__(
@@ -122,8 +76,9 @@ class PathRows(Rows):
         prices: NDArray[np.float64],
         counts: NDArray[np.float64],
         values: NDArray[np.float64],
+        params: TreeParams,
     ) -> None:
-        super().__init__(members, first, told, values)
+        super().__init__(members, first, told, values, params)
         self.durations = columns.durations[members]
         by_stage = np.ascontiguousarray(counts.reshape(len(counts), -1, len(first) - 1).T)
         fill_costs(prices, self.durations, first, by_stage, self.costs)
@@ -146,14 +101,14 @@ class Enumeration:
     """
 
     def __init__(self, columns: ColumnSet, floors: ColumnFloors, plans: Incumbents) -> None:
-        self.columns, self.floors, self.plans = columns, floors, plans
+        self.columns, self.floors, self.plans, self.params = columns, floors, plans, plans.params.tree
         problem = columns.problem
         schedule = schedule_of(problem)
         self.counts = np.array([kind.count for kind in problem.placed_kinds])
         period = 1 if columns.phases is None else columns.phases.period
         self.told: Told | None = None
-        if (columns.ordered or period > 1) and period**problem.interleaves <= MOST_BORDERS:
-            self.told = _told(columns, schedule)
+        if (columns.ordered or period > 1) and period**problem.interleaves <= self.params.most_borders:
+            self.told = _told(columns, schedule, self.params.most_states)
 
     def close(
         self,
@@ -193,13 +148,14 @@ class Enumeration:
         rows = self._rows(mask, paths, cutoff(), durations)
         if rows is None:
             return False, 0
-        whole = MOST_STEPS if self.columns.ordered else MOST_PHASED_STEPS
-        best, closed, spent = self._begun(rows, mask, cutoff, check, np.inf if most < np.inf else HOPELESS * whole)
+        own = self.params
+        whole = own.most_steps if self.columns.ordered else own.most_phased_steps
+        best, closed, spent = self._begun(rows, mask, cutoff, check, np.inf if most < np.inf else own.hopeless * whole)
         most = min(most, whole)
         if best is None:
             return closed, spent
         done = best.done()
-        short = best.steps * (1.0 - done) <= DEALT_ABOVE * rows.costs.size * done
+        short = best.steps * (1.0 - done) <= own.dealt_above * rows.costs.size * done
         if deal is None or best.stuck or best.steps > most * done or short:
             closed, steps = self._to_the_end(best, mask, cutoff, check, most)
         else:
@@ -225,7 +181,7 @@ class Enumeration:
         promised, spent = np.inf, 0
         for order in self._orders(rows):
             walk = ChoiceWalk(rows, order)
-            if walk.sampled:
+            if walk.sampled and self.params.samples:
                 whole, looked = self._sample(walk, cutoff, check, hopeless)
                 spent += looked
                 if whole > hopeless:
@@ -240,7 +196,7 @@ class Enumeration:
             # Only one is kept: its tables are large.
             if best is None or whole < promised:
                 best, promised = walk, whole
-        if best is not None and best.sampled:
+        if best is not None and best.sampled and self.params.samples:
             before = best.steps
             closed = self.look(best, mask, cutoff, check)
             spent += best.steps - before
@@ -263,13 +219,13 @@ class Enumeration:
         """
         rows, told, looked = walk.rows, [], 0
         check()
-        for seed in range(SAMPLES):
+        for seed in range(self.params.samples):
             found = sample(walk, cutoff(), seed)
             told.append(found.steps)
-            looked += found.looked + SAMPLE_STEPS
+            looked += found.looked + self.params.sample_steps
             if found.choice is not None and not self._judged(rows, found.choice, cutoff):
                 break
-            if len(told) == FIRST_SAMPLES and _expected(told) > hopeless:
+            if len(told) == self.params.first_samples and _expected(told) > hopeless:
                 break
         return _expected(told), looked
 
@@ -302,8 +258,8 @@ class Enumeration:
         left = [start[s] + np.nonzero(mask[start[s] : start[s + 1]])[0] for s in order]
         own = left[0]
         turn = np.unique(enter[own], return_inverse=True)[1].reshape(-1)
-        if turn.max(initial=0) + 1 < DEALT_BY_BORDER * of:
-            own = left[np.argmax([min(len(part), DEALT_BY_COLUMN * of) for part in left])]
+        if turn.max(initial=0) + 1 < self.params.dealt_by_border * of:
+            own = left[np.argmax([min(len(part), self.params.dealt_by_column * of) for part in left])]
             turn = np.arange(len(own))
         found: NDArray[np.bool_] = mask.copy()
         found[own[turn % of != number]] = False
@@ -328,7 +284,7 @@ class Enumeration:
         self, walk: ChoiceWalk, mask: NDArray[np.bool_], cutoff: Callable[[], float], check: Callable[[], None]
     ) -> bool:
         """Continue a little; return whether the search is complete, else remove what is from `mask`."""
-        if self._go_on(walk, walk.steps + FIRST_STEPS, cutoff):
+        if self._go_on(walk, walk.steps + self.params.first_steps, cutoff):
             return True
         mask[walk.finished()] = False
         check()
@@ -363,15 +319,16 @@ class Enumeration:
     ) -> PathRows | None:
         """Pruning rows of the remaining columns; None where they would be too large or the columns leave the order
         open."""
-        if self.told is None:
+        own = self.params
+        if self.told is None or not own.enumeration:
             return None
         members = np.nonzero(mask)[0]
-        if self.columns.ordered and len(members) > MOST_ORDERED:
+        if self.columns.ordered and len(members) > own.most_ordered:
             return None
         first = np.searchsorted(members, self.columns.start)
         prices = self.floors.under_prices()
-        room = MOST_CELLS // max(1, len(members)) - SPARE - len(prices)
-        if not np.isfinite(cutoff) or room < LEAST_PATHS or (np.diff(first) == 0).any():
+        room = own.most_cells // max(1, len(members)) - own.spare_rows - len(prices)
+        if not np.isfinite(cutoff) or room < own.least_paths or (np.diff(first) == 0).any():
             return None
         near = self._near(durations, room)
         pool, paths = self.plans.pool, paths[len(paths) - min(len(paths), room - near.size) :]
@@ -381,7 +338,9 @@ class Enumeration:
         members = members[np.lexsort([key[members] for key in keys])]
         counts = np.vstack([near.counts[: near.size], pool.counts[paths]])
         values = [self.floors.values[: len(prices)], near.constant[: near.size], pool.constant[paths]]
-        return PathRows(self.columns, members, first, self.told, prices[:, members], counts, np.concatenate(values))
+        return PathRows(
+            self.columns, members, first, self.told, prices[:, members], counts, np.concatenate(values), own
+        )
 
     def _near(self, durations: NDArray[np.float64] | None, most: int) -> CutPool:
         """The longest paths under durations near the given ones: the remaining choices differ from these a little.
@@ -390,9 +349,9 @@ class Enumeration:
         """
         paths = PathCuts(self.plans.problem, self.plans.paths.graph)
         if durations is not None:
-            random = np.random.default_rng(0)
-            for _ in range(min(NEAR, most, int(NEAR_TASKS / len(paths.graph.before)))):
-                noise = NOISE * random.standard_normal(len(durations))
+            random, own = np.random.default_rng(0), self.params
+            for _ in range(min(own.near_paths, most, int(own.near_tasks / len(paths.graph.before)))):
+                noise = own.near_noise * random.standard_normal(len(durations))
                 paths.path(np.maximum(durations * (1.0 + noise), 0.0))
         return paths.pool
 
@@ -417,7 +376,7 @@ def _expected(told: Sequence[float]) -> float:
     return float(np.mean(told[len(told) // 2 :]))
 
 
-def _told(columns: ColumnSet, schedule: Schedule) -> Told:
+def _told(columns: ColumnSet, schedule: Schedule, most_states: int) -> Told:
     """Properties by which columns must fit together: layers, and phases where they have them, else the order of the
     kinds.
 
@@ -426,7 +385,7 @@ def _told(columns: ColumnSet, schedule: Schedule) -> Told:
     problem = columns.problem
     counts = [kind.count for kind in problem.placed_kinds]
     held, goal = columns.totals.sum(axis=1), sum(counts)
-    if columns.ordered and np.prod([count + 1.0 for count in counts]) <= MOST_STATES:
+    if columns.ordered and np.prod([count + 1.0 for count in counts]) <= most_states:
         weights = np.cumprod([1, *(count + 1 for count in counts[::-1])])[:-1][::-1]
         held, goal = columns.totals @ weights, int(np.dot(weights, counts))
     every = range(problem.interleaves)

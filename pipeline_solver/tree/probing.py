@@ -16,23 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline_solver.bounds.bounding import cut_loop
-from taylor.pipeline_solver.bounds.master import PRICE_ABOVE
 from taylor.pipeline_solver.tree.tree_search import Search
-
-CLASS_SHARE = 0.5
-"""Most weight in the LP of a probed class: of each key, the largest such class is probed."""
-
-PROBE_ROUNDS, PROBE_CUTS = 8, 8
-"""Most LPs for a class, and most known paths that each of them takes."""
-
-MOST_HELD = 320
-"""Most cuts of the LP before those that are slack over all remaining columns are dropped."""
-
-PROMISE = 0.15
-"""Least fraction of the gap to the cutoff that the first LP must close, or the class is skipped."""
-
-ANEW = 0.6
-"""Least remaining fraction of the LP's columns; below it the LP is rebuilt from the rest."""
 
 
 def probe(search: Search, stages: Sequence[int]) -> None:
@@ -47,7 +31,8 @@ def probe(search: Search, stages: Sequence[int]) -> None:
         return
     master = search.lp()
     left = np.nonzero(search.alive)[0]
-    if len(left) < ANEW * len(master.active) and (not master.partial or len(left) <= PRICE_ABOVE):
+    few = not master.partial or len(left) <= search.params.bounds.price_above
+    if few and len(left) < search.params.tree.probe_lp_rebuild * len(master.active):
         master.rebuild(left, partial=False)
     base = _base_of(search)
     for s in stages:
@@ -61,7 +46,7 @@ def probe(search: Search, stages: Sequence[int]) -> None:
             mask[members] = search.alive[members]
             if _holds_nothing(search, mask, base):
                 search.alive[members] = False
-            if len(master.held) > MOST_HELD:
+            if len(master.held) > search.params.tree.probe_most_cuts:
                 base = _base_of(search, base.basis)
                 if base is None:
                     return
@@ -94,7 +79,7 @@ def _base_of(search: Search, start: highspy.HighsBasis | None = None) -> _Base |
     if result is None or result.point is None:
         return None
     search.keep_prices(result)
-    if len(master.held) > MOST_HELD:
+    if len(master.held) > search.params.tree.probe_most_cuts:
         master.purge()
     return _Base(bound, result.point, master.lp.getBasis())
 
@@ -109,7 +94,7 @@ def _classes(search: Search, s: int, weights: NDArray[np.float64]) -> Iterator[N
             value = np.round(sign * key[members], 9)
             order = np.argsort(-value, kind="stable")
             share = np.cumsum(weights[members][order])
-            ends = np.nonzero((np.diff(value[order]) < 0) & (share[:-1] <= CLASS_SHARE))[0]
+            ends = np.nonzero((np.diff(value[order]) < 0) & (share[:-1] <= search.params.tree.class_share))[0]
             if len(ends):
                 found = np.sort(members[order[: ends[-1] + 1]])
                 if found.tobytes() not in seen:
@@ -122,17 +107,17 @@ def _holds_nothing(search: Search, mask: NDArray[np.bool_], base: _Base) -> bool
     bound, mask = search.floors.tighten(mask, search.cutoff)
     if bound >= search.cutoff:
         return True
-    master = search.lp()
+    master, own = search.lp(), search.params.tree
     master.allow(mask)
     master.start_from(base.basis)  # from here a class takes fewer steps than from another class
-    for turn in range(PROBE_ROUNDS):
-        bound, result, _ = cut_loop(master, search.plans.paths, search.stopper, search.cutoff, 1, known=PROBE_CUTS)
+    for turn in range(own.probe_lps):
+        bound, result, _ = cut_loop(master, search.plans.paths, search.stopper, search.cutoff, 1, known=own.probe_cuts)
         if bound >= search.cutoff:
             return True
         if result is None or result.point is None:
             return False
         search.keep_prices(result)
         # The LP's value, because its bound is weak as long as columns enter.
-        if turn == 0 and result.value - base.bound < PROMISE * (search.cutoff - base.bound):
+        if turn == 0 and result.value - base.bound < own.probe_promise * (search.cutoff - base.bound):
             return False
     return False

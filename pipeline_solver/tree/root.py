@@ -9,15 +9,7 @@ from numpy.typing import NDArray
 
 from taylor.pipeline_solver.bounds.bounding import cut_loop
 from taylor.pipeline_solver.bounds.count_master import master_of
-from taylor.pipeline_solver.bounds.master import PRICE_ABOVE
-from taylor.pipeline_solver.heuristics.incumbents import ATTEMPTS, HOT, IN_VAIN
 from taylor.pipeline_solver.tree.tree_search import Search
-
-ROOT_ROUNDS = 600
-"""Most LPs at the root."""
-
-FIRST_COLUMNS = 200
-"""Columns of each stage that an LP with column generation starts with."""
 
 
 def start_search(
@@ -37,17 +29,17 @@ def start_search(
     held : sequence of int
         Further cuts of the pool that the LP starts with.
     """
-    plans = search.plans
+    plans, price_above = search.plans, search.params.bounds.price_above
     cuts = plans.paths.seeds()
     active = np.arange(len(plans.columns))
-    if len(active) > PRICE_ABOVE and first_columns is not None:
+    if len(active) > price_above and first_columns is not None:
         active = first_columns
-    elif len(active) > PRICE_ABOVE:
+    elif len(active) > price_above:
         start = plans.columns.start
         active = np.unique(
             np.concatenate(
                 [
-                    start[s] + plans.random.integers(0, start[s + 1] - start[s], FIRST_COLUMNS)
+                    start[s] + plans.random.integers(0, start[s + 1] - start[s], search.params.tree.first_columns)
                     for s in range(plans.problem.stages)
                 ]
             )
@@ -59,10 +51,10 @@ def start_search(
     if first is not None:
         plans.try_choice(first)
         active = np.union1d(active, first)
-    if plans.best is not None and np.isinf(search.target):
+    if plans.best is not None and np.isinf(search.target) and search.params.heuristics.root_annealing:
         plans.anneal(plans.best, plans.anneal_moves() // 2, 0.01)
         active = np.union1d(active, plans.best)
-    search.master = master_of(plans.columns, active, plans.pool)
+    search.master = master_of(plans.columns, active, plans.pool, search.params.bounds)
     for cut in dict.fromkeys([*cuts, *held]):
         search.master.hold(cut)
     _, search.alive = search.floors.tighten(search.alive, search.cutoff)
@@ -75,8 +67,8 @@ def bound_root(search: Search) -> float:
     Returns the lower bound (inf: infeasible) and keeps the root in `open` unless it is closed.
     """
     plans = search.plans
-    master = search.lp()
-    bound, result, _ = cut_loop(master, plans.paths, search.stopper, search.cutoff, ROOT_ROUNDS, search.note_root_bound)
+    master, most = search.lp(), search.params.tree.root_lps
+    bound, result, _ = cut_loop(master, plans.paths, search.stopper, search.cutoff, most, search.note_root_bound)
     if bound >= search.cutoff:
         return bound
     if result is not None:
@@ -98,15 +90,17 @@ def bound_root(search: Search) -> float:
 
 def _improve(search: Search, bound: float) -> None:
     """DP under dual values, then annealing, until the bound is met or attempts stop helping."""
-    plans = search.plans
+    plans, own = search.plans, search.params.heuristics
     plans.try_at_prices(search.lp(), 12 if len(plans.columns) < 5000 else 4)
     in_vain = 0
-    for attempt in range(ATTEMPTS):
+    for attempt in range(own.annealing_runs if own.root_annealing else 0):
         search.stopper.check()
-        if plans.best is None or plans.best_time * (1 - search.gap) <= bound or in_vain >= IN_VAIN:
+        closed = plans.best is None or plans.best_time * (1 - search.gap) <= bound
+        if closed or plans.best is None or in_vain >= own.annealing_without_success:
             break
         before, in_vain = plans.best_time, in_vain + 1
-        plans.anneal(plans.best, plans.anneal_moves() * (1 + attempt // 3), HOT[attempt % len(HOT)])
+        hot = own.annealing_hot[attempt % len(own.annealing_hot)]
+        plans.anneal(plans.best, plans.anneal_moves() * (1 + attempt // 3), hot)
         if plans.best_time < before:
             in_vain = 0
 
@@ -117,12 +111,12 @@ def _fix_columns(search: Search) -> None:
     search.alive &= search.root_floor <= search.cutoff + 1e-9 * abs(search.cutoff)
     if plans.best is not None:
         search.alive[plans.best] = True
-    master = search.lp()
-    few = int(search.alive.sum()) <= PRICE_ABOVE
+    master, most = search.lp(), search.params.bounds.price_above
+    few = int(search.alive.sum()) <= most
     if few:
         master.rebuild(np.nonzero(search.alive)[0], partial=False)
     else:
         active = master.active[search.alive[master.active]]
-        order = np.argsort(search.root_floor[active], kind="stable")[: PRICE_ABOVE // 2]
+        order = np.argsort(search.root_floor[active], kind="stable")[: most // 2]
         keep = active[order] if plans.best is None else np.union1d(active[order], plans.best)
         master.rebuild(keep, partial=True)

@@ -12,6 +12,7 @@ from taylor.pipeline_solver.bounds.path_lp import Prices
 from taylor.pipeline_solver.bounds.price_pool import PricePool
 from taylor.pipeline_solver.columns.columns import ColumnSet
 from taylor.pipeline_solver.heuristics.incumbents import Incumbents
+from taylor.pipeline_solver.model.params import SolverParams
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 
@@ -25,6 +26,7 @@ class Origin:
     graph: EventGraph
     gap: float
     target: float
+    params: SolverParams
 
 
 @dataclass(frozen=True)

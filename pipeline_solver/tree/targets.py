@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import math
 
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, TreeParams
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory
 from taylor.pipeline_solver.tree.tree_run import TreeEnd
-
-LEAST_STEP = 2e-4
-"""Step of a target, as a fraction of the step time, below which its tree is searched to the end."""
-
-HALF_WAY, TIMES_AS_LONG = 0.5, 4.0
-"""Largest fraction of the way to the best plan's step time for the next target, and the expected time of its tree as a
-multiple of the one before: three to five in those measured."""
-
-LEAST_WAY = 0.1
-"""Least fraction of that way for a target."""
-
-TIME_SHARE = 0.9
-"""Fraction of the remaining time in which the next tree must end: one that does not end in time proves little."""
 
 
 class Targets:
@@ -34,10 +22,11 @@ class Targets:
         The targets that earlier solves of the problem abandoned, or that had too many columns below them.
     aim, bound : float
         The step time to beat, and the lower bound.
+    params : TreeParams
     """
 
-    def __init__(self, memory: TreeMemory, aim: float, bound: float) -> None:
-        self.memory, self.aim, self.bound = memory, aim, bound
+    def __init__(self, memory: TreeMemory, aim: float, bound: float, params: TreeParams = DEFAULT_PARAMS.tree) -> None:
+        self.memory, self.aim, self.bound, self.params = memory, aim, bound, params
         self.left: list[float] = []
         self.target = aim if aim < memory.left else 0.5 * (bound + memory.left)
 
@@ -49,17 +38,17 @@ class Targets:
     @property
     def patient(self) -> bool:
         """Return whether the target is so near that its tree is searched to the end."""
-        return self.target - self.bound <= LEAST_STEP * self.aim
+        return self.target - self.bound <= self.params.least_step * self.aim
 
     @property
     def hemmed_in(self) -> bool:
         """Return whether the search is stalled: too many columns lie just above the bound."""
-        return not self.whole and self.memory.crowded - self.bound <= LEAST_STEP * self.aim
+        return not self.whole and self.memory.crowded - self.bound <= self.params.least_step * self.aim
 
     def settle(self, aim: float, bound: float) -> float:
         """Update aim and bound; return the target."""
         self.aim, self.bound = aim, bound
-        last = aim - bound <= LEAST_STEP * aim
+        last = aim - bound <= self.params.least_step * aim
         self.target = aim if last else min(self.target, aim)
         if self.target >= self.memory.crowded and not last:
             self.target = 0.5 * (bound + self.memory.crowded)
@@ -90,16 +79,15 @@ class Targets:
         if aim < self.memory.left:
             self.target = aim
         elif end is TreeEnd.LEFT:
-            self.target = bound + HALF_WAY * (min(self.target, aim) - bound)
+            self.target = bound + self.params.half_way * (min(self.target, aim) - bound)
         else:
-            way = _way(seconds, time_left) * (aim - bound)
+            way = self._way(seconds, time_left) * (aim - bound)
             self.target = bound + min([way, *(target - bound for target in self.left)])
 
-
-def _way(seconds: float, time_left: float | None) -> float:
-    """Fraction of the way to the best plan for the next target, by the last tree's seconds and the remaining time."""
-    if time_left is None or seconds <= 0.0:
-        return HALF_WAY
-    times = TIME_SHARE * time_left / seconds
-    share = min(1.0, math.log(max(times, 1.0)) / math.log(TIMES_AS_LONG))
-    return HALF_WAY * max(LEAST_WAY, share)
+    def _way(self, seconds: float, time_left: float | None) -> float:
+        """Fraction of the way to the best plan for the next target, by the last tree's seconds and those remaining."""
+        if time_left is None or seconds <= 0.0:
+            return self.params.half_way
+        times = self.params.time_share * time_left / seconds
+        share = min(1.0, math.log(max(times, 1.0)) / math.log(self.params.times_as_long))
+        return self.params.half_way * max(self.params.least_way, share)

@@ -10,17 +10,10 @@ import numpy as np
 from taylor.pipeline_solver.bounds.cut_pool import PathCuts
 from taylor.pipeline_solver.bounds.price_pool import PricePool
 from taylor.pipeline_solver.model.options import Resume
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, MilpParams
 
 if TYPE_CHECKING:  # the request of a solve loads no solver
     from taylor.pipeline_solver.model.problem import PipelineProblem
-
-FEW_CHUNKS = 24
-"""Most chunks with which the compact MILP takes over problems with too many columns to list and, with one recompute
-choice for all chunks, those that a tree closes slowly: there it proves more than trees of lower targets do."""
-
-
-FIRST_ROUNDS = 3
-"""Rounds of the first tree before it is abandoned as slow."""
 
 
 class StoppedTree(Protocol):
@@ -52,7 +45,7 @@ class TreeMemory(Resume):
     fruitless : float
         The least step time below which probing ruled out too little to go on.
     patience : int
-        Rounds of a tree before it is abandoned as slow.
+        Rounds of a tree before it is abandoned as slow; 0 for those of a first tree.
     tree : StoppedTree or None
         A tree stopped by the time limit.
     cases : object or None
@@ -68,16 +61,16 @@ class TreeMemory(Resume):
     crowded: float = np.inf
     unlisted: float = np.inf
     fruitless: float = np.inf
-    patience: int = FIRST_ROUNDS
+    patience: int = 0
     tree: StoppedTree | None = None
     cases: object | None = None
 
     def forget_trees(self) -> None:
         """Forget the progress of trees: later ones have other columns. The bound stays, and the dual values found."""
         self.left = self.fruitless = np.inf
-        self.patience, self.tree = FIRST_ROUNDS, None
+        self.patience, self.tree = 0, None
 
 
-def closed_by_milp(problem: PipelineProblem) -> bool:
+def closed_by_milp(problem: PipelineProblem, params: MilpParams = DEFAULT_PARAMS.milp) -> bool:
     """Return whether the compact MILP continues slow trees: with few chunks under one recompute choice."""
-    return bool(problem.uniform_recompute) and problem.stages * problem.interleaves <= FEW_CHUNKS
+    return bool(problem.uniform_recompute) and problem.stages * problem.interleaves <= params.few_chunks

@@ -8,45 +8,10 @@ from typing import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.pipeline_solver.bounds.master import PRICE_ABOVE
 from taylor.pipeline_solver.model.stopping import Stopper
-from taylor.pipeline_solver.tree.tree_memory import FIRST_ROUNDS, TreeMemory, closed_by_milp
+from taylor.pipeline_solver.tree.tree_memory import TreeMemory, closed_by_milp
 from taylor.pipeline_solver.tree.tree_search import Search
-from taylor.pipeline_solver.tree.worker_pool import SHARES, WorkerPool
-
-NODES_A_SHARE = 3
-FIRST_SLICE, LAST_SLICE = 2_000, 20_000
-"""Simplex iterations of a batch in the first round and at most, times the LP's `quickness`."""
-
-STAGED_SHARE = 1 / 3
-"""A tree is abandoned when it has not closed this fraction of its root's gap in the rounds that the memory grants, and
-again after each as many. Then the bound is raised target by target, each half-way to the one before, in trees of fewer
-columns. The fewer nodes are open, the faster bounds rise: trees of S4 V4 that had closed 39 to 46 % of their gap after
-three rounds had closed all of it, or 84 % and more, after six."""
-CLOSED_WELL = 0.5
-"""Fraction of its gap from which a tree is worth its end."""
-PATIENCE, AFTER_LEAVING = 3, 2
-"""Rounds granted as a multiple of those of the longest tree that was searched to its end, and their growth after an
-abandoned one: trees of slightly higher targets take slightly longer, and each starts from nothing."""
-
-MOST_PROBED = 60_000
-"""Most columns that are probed: with more, each LP takes long and the tree does better."""
-PROBED_STAGES = 4
-"""Stages that are probed before the batches exchange results."""
-PROBE_GAIN = 0.1
-"""Least fraction of the columns that probing must rule out to continue."""
-PROBE_LEAST = 0.75
-"""Largest fraction of many columns that may remain after the first probing, or a lower step time is the next target."""
-IN_VAIN = 0.98
-"""Largest fraction of the columns that may remain after half of the stages, or the rest is not probed."""
-PROBE_ANEW = 0.7
-"""Remaining fraction of the columns below which the tree is rebuilt."""
-
-HAND_OVER_ROUNDS = 3
-"""Without virtual stages, rounds after which the compact MILP takes over the plan and the cuts: HiGHS's cuts close what
-splits of stages do not when many stages have one or two layers each."""
-MANY_STAGES = 24
-"""Least stages with which it takes over after the first round: further rounds close little of the gap there."""
+from taylor.pipeline_solver.tree.worker_pool import WorkerPool
 
 Note = Callable[[float, str], None]
 
@@ -78,7 +43,7 @@ class TreeRun:
         self, tree: Search, workers: int, seed: int, note: Note, memory: TreeMemory, patient: bool = False
     ) -> None:
         self.tree, self.workers, self.seed, self.note, self.patient = tree, workers, seed, note, patient
-        self.memory = memory
+        self.memory, self.own = memory, tree.params.tree
         self.rounds = 0
         self.seconds = 0.0
         self.probed = False
@@ -88,7 +53,7 @@ class TreeRun:
     def resume(self, stopper: Stopper, note: Note) -> None:
         """Prepare for more time; a tree for the MILP is soon handed over, and probing it would not pay."""
         self.tree.stopper, self.note = stopper, note
-        self.probed |= closed_by_milp(self.tree.problem)
+        self.probed |= closed_by_milp(self.tree.problem, self.tree.params.milp)
 
     def closing_well(self, before: float) -> bool:
         """Return whether the tree's end proves the best plan, and enough of its gap is closed for that to pay.
@@ -100,7 +65,8 @@ class TreeRun:
         """
         tree = self.tree
         before = max(before, tree.root_bound)
-        return tree.cutoff < tree.target and (tree.lower_bound() - before >= CLOSED_WELL * (tree.cutoff - before))
+        closed, gap = tree.lower_bound() - before, tree.cutoff - before
+        return tree.cutoff < tree.target and closed >= self.own.closed_well * gap
 
     def search(self) -> TreeEnd:
         """Search the tree, from where an earlier search stopped."""
@@ -116,9 +82,11 @@ class TreeRun:
         root = min(tree.root_bound, tree.cutoff)
         self._tell()
         # Many columns with phases are enumerated or abandoned: their LPs' splits close little.
-        crowd = tree.columns.phases is not None and tree.alive.sum() > MOST_PROBED and not self.patient
+        own = self.own
+        crowd = tree.columns.phases is not None and tree.alive.sum() > own.most_probed and not self.patient
         if tree.open:
-            tree.process(FIRST_SLICE * tree.lp().quickness, most_open=2 if crowd else NODES_A_SHARE * SHARES)
+            most = 2 if crowd else own.nodes_a_batch * own.batches
+            tree.process(own.first_slice * tree.lp().quickness, most_open=most)
             self._tell()
         if not tree.open or tree.open[0][0] >= tree.cutoff:
             return TreeEnd.DONE
@@ -151,40 +119,41 @@ class TreeRun:
 
     def _promising(self) -> bool:
         """Return whether probing may rule out enough: not where it failed below this step time or a lower one."""
-        few = self.tree.lp().probed and self.tree.alive.sum() <= MOST_PROBED
-        return bool(few and self.tree.cutoff < self.memory.fruitless)
+        few = self.tree.lp().probed and self.tree.alive.sum() <= self.own.most_probed
+        return bool(few and self.own.probing and self.tree.cutoff < self.memory.fruitless)
 
     def _probe(self, pool: WorkerPool) -> bool:
         """Rule out classes of columns as long as it pays; rebuild the tree from the rest.
 
         False when many remain, unless patient: a lower step time rules out more.
         """
-        tree, stages = self.tree, self.tree.problem.stages
+        tree, own, stages = self.tree, self.own, self.tree.problem.stages
         began = left = int(tree.alive.sum())
         while left:
             tree.stopper.check()
             before, spent = left, pool.iterations
             # From the last stage back columns go sooner: S16 V4 m128 in 39 s, in 55 s from the first one on.
-            for last in range(stages, 0, -PROBED_STAGES):
-                pool.probe(tree, range(max(0, last - PROBED_STAGES), last))
+            for last in range(stages, 0, -own.probed_stages):
+                pool.probe(tree, range(max(0, last - own.probed_stages), last))
                 known, tree.alive = tree.floors.tighten(tree.alive, tree.cutoff)
                 left = int(tree.alive.sum()) if known < tree.cutoff else 0
-                if not left or (2 * (last - PROBED_STAGES) <= stages and left > IN_VAIN * before):
+                if not left or (2 * (last - own.probed_stages) <= stages and left > own.probe_stop * before):
                     break
             proven = max(tree.lower_bound(), min(known, tree.cutoff))
             self.note(proven, f"{left} of {began} configurations left below {tree.cutoff:.6g}")
             self._look_among_left()
             if left and left < before and tree.looked_through(pool.iterations - spent):
                 left = 0
-            if before == began and not self.patient and left > max(PRICE_ABOVE, PROBE_LEAST * len(tree.columns)):
+            many = max(tree.params.bounds.price_above, own.probe_least * len(tree.columns))
+            if before == began and not self.patient and left > many:
                 return False
-            if before - left < PROBE_GAIN * before:
+            if before - left < own.probe_gain * before:
                 if before == began:
                     self.memory.fruitless = min(self.memory.fruitless, tree.cutoff)
                 break
         if not left:
             tree.open.clear()
-        elif left < PROBE_ANEW * began:
+        elif left < own.probe_rebuild * began:
             tree.replace_open([(tree.lower_bound(), tree.alive.copy())])
         return True
 
@@ -197,37 +166,38 @@ class TreeRun:
             tree.stopper.check()
             return tree.lower_bound() < tree.cutoff
 
-        if len(costs) and tree.alive.any() and tree.plans.programs.exact:
+        if self.own.probe_annealing and len(costs) and tree.alive.any() and tree.plans.programs.exact:
             tree.plans.anneal_among(tree.alive, costs, more)
         if tree.plans.best_time < before:
             self._tell()
 
     def _rounds(self, pool: WorkerPool, root: float) -> TreeEnd:
         """Search the tree round by round."""
-        tree, problem = self.tree, self.tree.problem
-        slice_size, rounds = FIRST_SLICE, 0
+        tree, own, problem = self.tree, self.own, self.tree.problem
+        slice_size, rounds = own.first_slice, 0
         first, paid_off = np.isinf(self.memory.left), pool.iterations + self.probing
-        looked, proven = FIRST_ROUNDS if first else self.memory.patience, root
+        patience = self.memory.patience or own.first_rounds
+        looked, proven = own.first_rounds if first else patience, root
         while tree.open and tree.open[0][0] < tree.cutoff:
             tree.stopper.check()
             before = pool.iterations
             pool.round(tree, slice_size * tree.lp().quickness)
             rounds += 1
             self.rounds += 1
-            enough = 1 if problem.stages >= MANY_STAGES else HAND_OVER_ROUNDS
+            enough = 1 if problem.stages >= own.many_stages else own.hand_over_rounds
             if problem.interleaves == 1 and rounds >= enough and tree.open:
                 return TreeEnd.HANDED_OVER
-            slice_size = min(LAST_SLICE, slice_size + FIRST_SLICE)
+            slice_size = min(own.last_slice, slice_size + own.first_slice)
             self._tell()
             # After an abandoned tree the next one is probed again, so a probed tree deserves as many iterations.
             worth_it = before < pool.iterations < paid_off
             if rounds >= looked and problem.interleaves > 1 and not self.patient and not worth_it:
                 bound = tree.lower_bound()
-                if bound - proven < STAGED_SHARE * (tree.cutoff - proven):
-                    self.memory.patience *= 1 if first else AFTER_LEAVING
+                if bound - proven < own.staged_share * (tree.cutoff - proven):
+                    self.memory.patience = patience * (1 if first else own.after_abandoning)
                     return TreeEnd.LEFT
                 looked, proven = 2 * rounds, bound
-        self.memory.patience = max(self.memory.patience, PATIENCE * rounds)
+        self.memory.patience = max(patience, own.patience * rounds)
         return TreeEnd.DONE
 
     def _tell(self) -> None:

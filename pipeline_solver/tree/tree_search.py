@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline_solver.bounds.bounding import MAX_HELD_CUTS, cut_loop
+from taylor.pipeline_solver.bounds.bounding import cut_loop
 from taylor.pipeline_solver.bounds.column_floors import ColumnFloors
 from taylor.pipeline_solver.bounds.count_master import CountMaster
 from taylor.pipeline_solver.bounds.cut_pool import PathCuts
@@ -20,21 +20,10 @@ from taylor.pipeline_solver.columns.columns import ColumnSet
 from taylor.pipeline_solver.columns.positions import plan_in_order
 from taylor.pipeline_solver.columns.splits import Split, StageSplits
 from taylor.pipeline_solver.heuristics.incumbents import Incumbents
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, SolverParams
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.stopping import LpTrouble, Stopper
-from taylor.pipeline_solver.tree.enumeration import PATHS, STEPS_AN_ITERATION, Deal, Enumeration
-
-NODE_ROUNDS = 60
-"""Most LPs at a node."""
-
-LOOK_ITERATIONS, STRONG_ITERATIONS = 25, 400
-"""Simplex iterations for each child of a tried split, and for one of the few finalists."""
-
-FINAL_AHEAD = 3
-"""Finalists in a row without a better one that end the trial: the likeliest come first, and each costs two long LPs."""
-
-MOST_FAILURES = 8
-"""Failed LPs in a row, each solved afresh, after which the tree is given up."""
+from taylor.pipeline_solver.tree.enumeration import Deal, Enumeration
 
 
 class Search:
@@ -50,6 +39,7 @@ class Search:
         Called between steps; after what it raises, `open` is complete.
     prices : PricePool
         Dual values of earlier LPs of the problem; grows where columns are probed.
+    params : SolverParams
     """
 
     def __init__(
@@ -62,12 +52,13 @@ class Search:
         stopper: Stopper,
         target: float = np.inf,
         prices: PricePool | None = None,
+        params: SolverParams = DEFAULT_PARAMS,
     ) -> None:
-        self.problem, self.columns = problem, columns
+        self.problem, self.columns, self.params = problem, columns, params
         self.prices = PricePool() if prices is None else prices
-        self.floors = ColumnFloors(columns, self.prices)
+        self.floors = ColumnFloors(columns, self.prices, params.bounds)
         self.gap, self.stopper, self.target = gap, stopper, target
-        self.plans = Incumbents(problem, columns, paths, seed)
+        self.plans = Incumbents(problem, columns, paths, seed, params)
         self.nodes = 0
         self.failures = 0
         self.foreign_solves = 0
@@ -114,11 +105,12 @@ class Search:
 
     def keep_prices(self, result: LpResult) -> None:
         """Keep the dual values of the last LP."""
-        self.prices.add(result.value, self.lp().prices())
+        if self.params.tree.price_pool:
+            self.prices.add(result.value, self.lp().prices())
 
     def rest(self) -> None:
         """Free large data that can be rebuilt."""
-        self.floors = ColumnFloors(self.columns, self.prices)
+        self.floors = ColumnFloors(self.columns, self.prices, self.params.bounds)
         self.enumeration.floors = self.floors
 
     def push(self, bound: float, mask: NDArray[np.bool_]) -> None:
@@ -177,7 +169,7 @@ class Search:
             return []
         parent_bound = max(known, parent_bound)
         master.allow(mask)
-        bound, result, length = cut_loop(master, self.plans.paths, self.stopper, self.cutoff, NODE_ROUNDS)
+        bound, result, length = cut_loop(master, self.plans.paths, self.stopper, self.cutoff, self.params.tree.node_lps)
         bound = max(bound, parent_bound)
         if bound >= self.cutoff:
             return []
@@ -188,9 +180,9 @@ class Search:
         self.keep_prices(result)
         floor = result.reduced + result.bound - result.least[self.columns.stage]
         mask = mask & (floor <= self.cutoff + 1e-9 * abs(self.cutoff))
-        if len(master.held) > MAX_HELD_CUTS:
+        if len(master.held) > self.params.bounds.most_cuts:
             master.purge()
-        if self.nodes % master.improve_every == 1:
+        if self.params.tree.node_plans and self.nodes % master.improve_every == 1:
             self.plans.try_at_reduced_costs(mask, result.reduced, self.lower_bound())
             if bound >= self.cutoff:
                 return []
@@ -214,7 +206,7 @@ class Search:
         """
         master = self.lp()
         master.allow(self.alive)
-        bound, result, _ = cut_loop(master, self.plans.paths, self.stopper, self.cutoff, NODE_ROUNDS)
+        bound, result, _ = cut_loop(master, self.plans.paths, self.stopper, self.cutoff, self.params.tree.node_lps)
         if result is None or result.point is None:
             return bound >= self.cutoff
         self.keep_prices(result)
@@ -224,24 +216,26 @@ class Search:
         self, mask: NDArray[np.bool_], durations: NDArray[np.float64], iterations: int | None = None
     ) -> bool:
         """Return whether enumeration closes a node; where not, remove what it has completed from `mask`."""
-        most = np.inf if iterations is None else iterations * STEPS_AN_ITERATION
+        iteration = self.params.tree.steps_an_iteration
+        most = np.inf if iterations is None else iterations * iteration
         closed, steps = self.enumeration.close(
             mask, self.pruning_paths(), lambda: self.cutoff, self.stopper.check, durations, most, self.deal
         )
-        self.lp().iterations += steps // STEPS_AN_ITERATION
+        self.lp().iterations += steps // iteration
         return closed
 
     def pruning_paths(self) -> NDArray[np.int64]:
         """The cuts of the pool that prune an enumeration: those of the LP, and the newest ones."""
         size = self.plans.pool.size
         held = self.to_hold if self.master is None else self.master.held
-        return np.array(sorted({*held, *range(max(0, size - PATHS), size)}), dtype=np.int64)
+        return np.array(sorted({*held, *range(max(0, size - self.params.tree.paths), size)}), dtype=np.int64)
 
     def _rebuild_after_failure(self) -> None:
         """Rebuild the LP: the simplex failed because of a basis, not because of the problem."""
         self.failures += 1
-        if self.failures > MOST_FAILURES:
-            raise LpTrouble(f"{MOST_FAILURES} LPs in a row failed numerically")
+        most = self.params.tree.most_failures
+        if self.failures > most:
+            raise LpTrouble(f"{most} LPs in a row failed numerically")
         master = self.lp()
         master.rebuild(master.active, partial=master.partial)
 
@@ -252,15 +246,15 @@ class Search:
 
         A side proven to have no better plan is removed from the node immediately.
         """
-        master = self.lp()
+        master, own = self.lp(), self.params.tree
         basis = master.lp.getBasis()
         ceiling = self.cutoff if np.isfinite(self.cutoff) else 2.0 * abs(bound) + 1.0
         candidates.sort(key=lambda split: -split.merit)
         left = candidates[: master.candidates]
         tried: list[tuple[float, int, Split, list[_Child]]] = []
         for limit, most, ahead in (
-            (LOOK_ITERATIONS, master.finalists, len(left)),
-            (STRONG_ITERATIONS, 1, FINAL_AHEAD),
+            (own.look_iterations, master.finalists, len(left)),
+            (own.strong_iterations, 1, own.final_ahead),
         ):
             tried = []
             best, best_at = -np.inf, -1

@@ -22,7 +22,6 @@ from taylor.pipeline_solver.bounds.master import Master
 from taylor.pipeline_solver.bounds.price_pool import PricePool
 from taylor.pipeline_solver.model.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.tree.choice_walk import ChoiceWalk
-from taylor.pipeline_solver.tree.enumeration import FIRST_STEPS
 from taylor.pipeline_solver.tree.probing import probe
 from taylor.pipeline_solver.tree.share_messages import (
     Best,
@@ -41,19 +40,6 @@ from taylor.pipeline_solver.tree.share_messages import (
     unpacked,
 )  # fmt: skip
 from taylor.pipeline_solver.tree.tree_search import Search
-
-SHARES = 4
-"""Batches of a round, whatever the number of processes: the search, and so its result, is the same."""
-
-PROBING_SHARES, ENUMERATING_SHARES = 2, 2
-"""Batches that probe columns, and that enumerate choices: few, because a batch's earlier paths make its next LPs short
-and the tables of an enumeration are large, so more batches do more work in all."""
-
-LAST_STEPS = 16_000_000
-"""Most columns that an enumerating batch visits before the progress of all is checked."""
-
-SHARED_CUTS = 400
-"""Most cuts that a batch sends to the others after a round, the newest ones."""
 
 DIED = "a solver process died: was it killed, or is the memory full? Fewer -workers take less"
 
@@ -76,6 +62,7 @@ class WorkerPool:
 
     def __init__(self, workers: int, search: Search, seed: int) -> None:
         plans, master = search.plans, search.lp()
+        batches = self.batches = search.params.tree.batches
         state = RootState(
             cuts=Cuts.of(plans.pool, 0),
             best=Best.of(plans),
@@ -86,21 +73,21 @@ class WorkerPool:
             active=master.active,
             partial=master.partial,
         )
-        origin = Origin(search.problem, search.columns, plans.paths.graph, search.gap, search.target)
-        self.known = [plans.pool.size] * SHARES
+        origin = Origin(search.problem, search.columns, plans.paths.graph, search.gap, search.target, search.params)
+        self.known = [plans.pool.size] * batches
         self.known_prices = len(search.prices)
         self.iterations = 0
         self.pipes: list[Connection] = []
         self.processes: list[Any] = []
         self.own: list[_Share] = []
-        seeds = [seed * 1009 + k + 1 for k in range(SHARES)]
+        seeds = [seed * 1009 + k + 1 for k in range(batches)]
         if workers == 1:
             self.own = [_Share(origin, state, own_seed, search.stopper) for own_seed in seeds]
             return
         isolate_processes()
         # Forking is quick and shares the columns; where it is unsafe or unavailable, start a new process.
         context: Any = multiprocessing.get_context("fork" if sys.platform.startswith("linux") else "spawn")
-        for k in range(min(workers, SHARES)):
+        for k in range(min(workers, batches)):
             here, there = context.Pipe()
             process = context.Process(
                 target=_work,
@@ -131,8 +118,8 @@ class WorkerPool:
             for bound, _, mask in sorted(search.open, key=lambda entry: entry[:2])
         ]
         tasks = [
-            ShareTask(nodes[k::SHARES], Cuts.of(plans.pool, self.known[k]), Best.of(plans), iteration_budget)
-            for k in range(SHARES)
+            ShareTask(nodes[k :: self.batches], Cuts.of(plans.pool, self.known[k]), Best.of(plans), iteration_budget)
+            for k in range(self.batches)
         ]
         size = plans.pool.size
         answers: list[ShareAnswer] = self._answers(tasks, search)
@@ -142,7 +129,7 @@ class WorkerPool:
             search.nodes += answer.nodes
             search.foreign_solves += answer.solves
             self.iterations += answer.iterations
-        self.known = [size] * SHARES
+        self.known = [size] * self.batches
         # The old list stays until the new one is complete, so that no open node is ever missing.
         columns = len(search.columns)
         search.replace_open(
@@ -161,9 +148,9 @@ class WorkerPool:
 
     def probe(self, search: Search, stages: Sequence[int]) -> None:
         """Let the batches probe the columns of some stages; what one rules out is removed for all."""
-        alive = np.packbits(search.alive)
+        alive, few = np.packbits(search.alive), search.params.tree.probing_batches
         tasks = [
-            ProbeTask(tuple(stages[k::PROBING_SHARES]) if k < PROBING_SHARES else (), alive, news)
+            ProbeTask(tuple(stages[k::few]) if k < few else (), alive, news)
             for k, news in enumerate(self._news(search))
         ]
         answers: list[ProbeAnswer] = self._answers(tasks, search)
@@ -188,9 +175,10 @@ class WorkerPool:
 
         They continue as long as their common progress promises an end.
         """
-        few, steps = ENUMERATING_SHARES, FIRST_STEPS
+        own = search.params.tree
+        few, steps = own.enumerating_batches, own.first_steps
         portions = [np.packbits(search.enumeration.portion(mask, order, k, few)) for k in range(few)]
-        portions += [np.zeros_like(portions[0])] * (SHARES - few)
+        portions += [np.zeros_like(portions[0])] * (self.batches - few)
         begins: list[NDArray[np.uint8] | None] = [*portions]
         while True:
             tasks = [
@@ -211,13 +199,13 @@ class WorkerPool:
             whole = sum(answer.steps / answer.done if answer.done else np.inf for answer in answers)
             if not left or whole > most or any(answer.stuck for answer in answers):
                 return not left, spent
-            begins, steps = [None] * SHARES, min(2 * steps, LAST_STEPS)
+            begins, steps = [None] * self.batches, min(2 * steps, own.last_steps)
 
     def _news(self, search: Search) -> list[News]:
         """The results that each batch does not have yet; they then count as sent."""
         pool, prices, best = search.plans.pool, search.prices, Best.of(search.plans)
         news = [News(Cuts.of(pool, known), Priced.of(prices, self.known_prices), best) for known in self.known]
-        self.known, self.known_prices = [pool.size] * SHARES, len(prices)
+        self.known, self.known_prices = [pool.size] * self.batches, len(prices)
         return news
 
     def _answers(self, tasks: Sequence[Any], search: Search) -> list[Any]:
@@ -237,8 +225,8 @@ class WorkerPool:
                 raise OutsideProgramError(DIED) from None
         answers: dict[int, Any] = {}
         for k, pipe in enumerate(self.pipes):
-            answers |= zip(range(k, SHARES, count), _answer(pipe, search.stopper), strict=True)
-        return [answers[k] for k in range(SHARES)]
+            answers |= zip(range(k, self.batches, count), _answer(pipe, search.stopper), strict=True)
+        return [answers[k] for k in range(self.batches)]
 
     def close(self) -> None:
         """End the processes."""
@@ -266,6 +254,7 @@ class _Share:
             stopper,
             origin.target,
             PricePool(),
+            origin.params,
         )
         state.prices.add_to(search.prices)
         state.cuts.add_to(search.plans.pool)
@@ -277,7 +266,7 @@ class _Share:
         """The batch's LP, built at first use: enumerations need none."""
         search, state = self.search, self.state
         if search.master is None:
-            search.master = master = master_of(search.columns, state.active, search.plans.pool)
+            search.master = master = master_of(search.columns, state.active, search.plans.pool, search.params.bounds)
             if master.partial != state.partial:
                 master.rebuild(state.active, partial=state.partial)
             for cut in state.held:
@@ -323,7 +312,7 @@ class _Share:
             done,
             0 if walk is None else walk.steps,
             bool(left.any() and (walk is None or walk.stuck)),
-            Cuts.of(plans.pool, max(known, plans.pool.size - SHARED_CUTS)),
+            Cuts.of(plans.pool, max(known, plans.pool.size - search.params.tree.shared_cuts)),
             Best.of(plans),
             out_of_time,
         )
@@ -342,7 +331,7 @@ class _Share:
             out_of_time = True
         return ProbeAnswer(
             np.packbits(search.alive),
-            Cuts.of(plans.pool, max(known, plans.pool.size - SHARED_CUTS)),
+            Cuts.of(plans.pool, max(known, plans.pool.size - search.params.tree.shared_cuts)),
             Priced.of(search.prices, prices),
             master.solves - solves,
             master.iterations - iterations,
@@ -369,7 +358,7 @@ class _Share:
             trouble = str(reason)
         return ShareAnswer(
             open=[OpenNode.of(bound, mask) for bound, _, mask in search.open],
-            cuts=Cuts.of(plans.pool, max(known, plans.pool.size - SHARED_CUTS)),
+            cuts=Cuts.of(plans.pool, max(known, plans.pool.size - search.params.tree.shared_cuts)),
             best=Best.of(plans),
             nodes=search.nodes - nodes,
             solves=master.solves - solves,

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.pipeline_solver.scripted_choices import Clock
+from tests.solver_params import set_parameter
 
 
 @pytest.fixture
@@ -19,4 +20,4 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def without_enumeration(monkeypatch):
     """Nodes are closed by LPs and splits alone: enumeration would close the small trees of tests before they branch."""
-    monkeypatch.setattr("taylor.pipeline_solver.tree.enumeration.MOST_CELLS", 0)
+    set_parameter(monkeypatch, "tree.most_cells", 0)

@@ -20,6 +20,7 @@ from taylor.pipeline_solver.model.progress import Progress
 from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL, Termination
 from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
 from tests.solver_cases import small_problem
+from tests.solver_params import set_parameter
 
 # ---- an independent enumerator ----------------------------------------------------------------
 
@@ -249,11 +250,11 @@ def test_the_optimum_of_a_small_problem_is_that_of_brute_force(seed: int) -> Non
 @pytest.mark.parametrize("seed", range(1000, 1000 + RANDOM_CASES // 2))
 def test_pricing_and_narrowing_change_no_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The road for many columns, taken by small problems: few columns in the LP, listed under a first plan."""
-    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.FEW_TUPLES", 0)
-    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.MANY_COLUMNS", 0)
-    monkeypatch.setattr("taylor.pipeline_solver.tree.root.PRICE_ABOVE", 3)
-    monkeypatch.setattr("taylor.pipeline_solver.tree.root.FIRST_COLUMNS", 1)
-    monkeypatch.setattr("taylor.pipeline_solver.bounds.master.PRICED_A_ROUND", 1)
+    set_parameter(monkeypatch, "tree.few_tuples", 0)
+    set_parameter(monkeypatch, "tree.few_columns", 0)
+    set_parameter(monkeypatch, "bounds.price_above", 3)
+    set_parameter(monkeypatch, "tree.first_columns", 1)
+    set_parameter(monkeypatch, "bounds.priced_a_round", 1)
     problem = random_problem(seed)
     expected = brute_force(problem)
     solution = branch_and_cut(problem, SolveOptions(seed=seed))
@@ -427,10 +428,10 @@ def proves_what_brute_force_finds() -> None:
             assert solution.status == OPTIMAL and solution.objective == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("limit", ["tree.branch_and_cut.MOST_COLUMNS", "bounds.stage_pricing.MAX_STEPS"])
+@pytest.mark.parametrize("limit", ["tree.most_columns", "bounds.pricing_steps"])
 def test_where_configurations_are_too_many_to_price_the_milp_finds_the_same_optimum(monkeypatch, caplog, limit) -> None:
-    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.FEW_TUPLES", 0)
-    monkeypatch.setattr(f"taylor.pipeline_solver.{limit}", 1)
+    set_parameter(monkeypatch, "tree.few_tuples", 0)
+    set_parameter(monkeypatch, limit, 1)
     monkeypatch.setattr("taylor.base.console.log.propagate", True)
     proves_what_brute_force_finds()
     assert "the compact MILP takes over" in caplog.text
@@ -440,7 +441,7 @@ def test_hemmed_in_by_too_many_configurations_it_walks_on_and_the_milp_finds_the
     monkeypatch, caplog
 ) -> None:
     walked = []
-    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.FEW_TUPLES", 0)
+    set_parameter(monkeypatch, "tree.few_tuples", 0)
     monkeypatch.setattr("taylor.pipeline_solver.tree.targets.Targets.hemmed_in", True)
     monkeypatch.setattr(
         "taylor.pipeline_solver.tree.branch_and_cut._TreeRun._walk_on", lambda run, first, _: walked.append(first)
@@ -483,10 +484,10 @@ def test_time_that_ends_in_the_search_for_a_plan_that_fits_ends_the_solve_as_its
 @pytest.mark.parametrize("listed", [True, False])
 def test_a_long_walk_follows_where_the_bound_is_far_from_the_plan(monkeypatch, far, walks, listed) -> None:
     """Whether all configurations are listed or priced; elsewhere what short walks have met thrice is enough."""
-    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.FAR_GAP", far)
-    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.FEW_TO_WALK", 0)
+    set_parameter(monkeypatch, "heuristics.far_gap", far)
+    set_parameter(monkeypatch, "heuristics.few_to_search", 0)
     if not listed:
-        monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.FEW_TUPLES", 0)
+        set_parameter(monkeypatch, "tree.few_tuples", 0)
     monkeypatch.setattr(FirstPlans, "start_again", lambda *_: True)
     long = []
     monkeypatch.setattr(FirstPlans, "go_on", lambda *_: long.append(1))
@@ -495,7 +496,7 @@ def test_a_long_walk_follows_where_the_bound_is_far_from_the_plan(monkeypatch, f
 
 
 def test_where_few_configurations_are_left_the_tree_does_not_wait_for_a_walk(monkeypatch) -> None:
-    monkeypatch.setattr("taylor.pipeline_solver.tree.branch_and_cut.FAR_GAP", 0.0)
+    set_parameter(monkeypatch, "heuristics.far_gap", 0.0)
     walked = []
     monkeypatch.setattr(
         "taylor.pipeline_solver.tree.branch_and_cut._TreeRun._walk_at_the_root", lambda *_: walked.append(1)

@@ -12,13 +12,14 @@ import pytest
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline_solver.check.checker import check, exact_step_time
 from taylor.pipeline_solver.columns.stage_runs import stage_runs
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS
 from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.timing.durations import schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
-from taylor.pipeline_solver.tree import busiest_stage as module
 from taylor.pipeline_solver.tree.busiest_stage import BusiestStage, Part
 from tests.solver_cases import plan_of, small_problem
+from tests.solver_params import set_parameter
 
 
 def search_of(problem: PipelineProblem, cutoff: float | None = None) -> BusiestStage:
@@ -216,16 +217,16 @@ def test_a_step_time_to_beat_counts_once_the_first_parts_are_looked_at(monkeypat
     whole = free._look_at(Part(0, len(free.works) - 1, 0, 2))
     assert free.search()
     # All plans are behind what is to be beaten.
-    monkeypatch.setattr(module, "LOOKED_AT", 1)
+    set_parameter(monkeypatch, "tree.looked_at", 1)
     search = search_of(mixed(), cutoff=whole)
     assert search.search() and search.parts == 1 and search.bound == whole
-    monkeypatch.setattr(module, "LOOKED_AT", 2)
+    set_parameter(monkeypatch, "tree.looked_at", 2)
     search = search_of(mixed(), cutoff=whole)
     assert search.search() and search.parts == 3
     monkeypatch.undo()
-    assert module.LOOKED_AT == 64
+    assert DEFAULT_PARAMS.tree.looked_at == 64
     # Nothing beats what is to be beaten: the bound is that, not the plan's time.
-    monkeypatch.setattr(module, "LOOKED_AT", 0)
+    set_parameter(monkeypatch, "tree.looked_at", 0)
     between = (whole + free.bound) / 2
     search = search_of(mixed(), cutoff=between)
     assert search.search() and between <= search.bound <= free.bound
@@ -235,7 +236,7 @@ def test_no_more_parts_than_allowed_are_looked_at(monkeypatch: pytest.MonkeyPatc
     free = search_of(mixed())
     assert free.search() and free.parts > 5
     for most, parts in ((1, 1), (2, 3), (3, 3), (4, 5)):
-        monkeypatch.setattr(module, "MOST_PARTS", most)
+        set_parameter(monkeypatch, "tree.most_parts", most)
         search = search_of(mixed())
         assert search.search() and search.parts == parts and 0 < search.bound <= free.bound
 

@@ -452,7 +452,7 @@ def test_under_a_time_limit_all_choices_are_brought_near_before_one_is_brought_t
 ) -> None:
     """Later turns leave a little open; with no choice open by more, they ask for the rest."""
     monkeypatch.setattr(scripted_choices, "GAP", 1e-6)
-    near = 30.0 * (1.0 - rule.NEAR)
+    near = 30.0 * (1.0 - DEFAULT_PARAMS.solving.near)
     answers = {
         FREE: stopped(None, 5.0, seconds=1.0),
         (FULL, 0): [stopped(30.0, 10.0, seconds=1.0), cut_off(near, seconds=1.0), cut_off(30.0, seconds=1.0)],
@@ -491,7 +491,7 @@ def test_a_tree_that_was_cut_off_nearer_does_not_go_on_with_what_is_open_beyond(
         (tree, cutoff) for key, tree, cutoff in zip(run.asked, stood, run.cutoffs, strict=True) if key == (FULL, 0)
     ]
     assert [tree for tree, _ in turns] == [False, True, False]
-    assert [cutoff for _, cutoff in turns[1:]] == pytest.approx([30.0 * (1.0 - rule.NEAR), 30.0], rel=1e-6)
+    assert [cutoff for _, cutoff in turns[1:]] == pytest.approx([30.0 * (1.0 - DEFAULT_PARAMS.solving.near), 30.0], rel=1e-6)
     assert found.bound == 30.0
 
 

@@ -16,6 +16,7 @@ from taylor.pipeline_solver.columns.columns import build_columns
 from taylor.pipeline_solver.columns.phases import Phases
 from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
 from tests.pipeline_solver.column_cases import priced, three_kinds
+from tests.solver_params import set_parameter
 
 INFINITE = float("inf")
 
@@ -90,9 +91,9 @@ def test_floors_hold_the_newest_prices_and_read_what_is_new(monkeypatch: pytest.
     columns = build_columns(problem, stage_tuples(problem, 10_000), 10_000)
     n = len(columns)
     assert ColumnFloors(columns, PricePool()).room == min(400, 4_000_000 // n)
-    monkeypatch.setattr(column_floors, "MOST_COSTS", 6 * n + n - 1)
+    set_parameter(monkeypatch, "bounds.most_costs", 6 * n + n - 1)
     assert ColumnFloors(columns, PricePool()).room == 6
-    monkeypatch.setattr(column_floors, "MOST_COSTS", 1)
+    set_parameter(monkeypatch, "bounds.most_costs", 1)
     pool = PricePool()
     floors = ColumnFloors(columns, pool)
     assert floors.room == 4

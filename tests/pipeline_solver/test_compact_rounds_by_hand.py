@@ -19,6 +19,7 @@ from taylor.pipeline_solver.milp.compact_model import CompactModel
 from taylor.pipeline_solver.milp.linear_form import Row
 from taylor.pipeline_solver.milp.milp import MilpOutcome, MilpStatus
 from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS
 from taylor.pipeline_solver.model.progress import Progress
 from taylor.pipeline_solver.model.solution import (
     FEASIBLE,
@@ -317,7 +318,7 @@ def test_ranges_are_narrowed_of_folded_pipelines_under_one_choice_whose_bound_is
     interleaves: int, choices: int, best: float, bound: float, narrowed: bool
 ) -> None:
     """From two thousandths of the best plan on a bound is far."""
-    run: Any = SimpleNamespace(to_beat=lambda: best, bound=bound)
+    run: Any = SimpleNamespace(to_beat=lambda: best, bound=bound, params=DEFAULT_PARAMS.milp)
     problem: Any = SimpleNamespace(interleaves=interleaves, uniform_recompute=("",) * choices)
     assert bool(_narrows(run, problem)) is narrowed
 

@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks.brute_force import enumerate_optimum, random_problem, with_unlike_stages
 from taylor.pipeline.plan import FULL
-from taylor.pipeline_solver.bounds import count_master
 from taylor.pipeline_solver.bounds.column_floors import column_costs
 from taylor.pipeline_solver.bounds.count_master import CountMaster
 from taylor.pipeline_solver.bounds.cut_pool import PathCuts
@@ -21,10 +20,10 @@ from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.model.uniform_rule import counts_tell
 from taylor.pipeline_solver.timing.durations import chunk_durations, schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
-from taylor.pipeline_solver.tree import tree_run
 from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.tree.root import start_search
 from taylor.pipeline_solver.tree.tree_search import Search
+from tests.solver_params import set_parameter
 
 pytestmark = pytest.mark.usefixtures("without_enumeration")
 
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("without_enumeration")
 @pytest.fixture(autouse=True)
 def counts_whatever_the_columns(monkeypatch):
     """Of few columns, as here, the LP that weighs them would take its place."""
-    monkeypatch.setattr(count_master, "PRICE_ABOVE", 0)
+    set_parameter(monkeypatch, "bounds.price_above", 0)
 
 
 MOST_CHUNKS = 8
@@ -155,7 +154,7 @@ def test_a_chunk_whose_recompute_the_lp_understates_is_split_where_it_is_told_ex
 @pytest.mark.parametrize("workers", [1, 2])
 def test_trees_over_counts_end_at_the_best_of_all_plans(monkeypatch, workers):
     """With slices so small that every tree goes through many rounds, and none is handed over to the MILP."""
-    monkeypatch.setattr(tree_run, "FIRST_SLICE", 2)
+    set_parameter(monkeypatch, "tree.first_slice", 2)
     solved = []
     real = CountMaster.solve
     monkeypatch.setattr(CountMaster, "solve", lambda self, limit=None: solved.append(1) or real(self, limit))

@@ -12,7 +12,6 @@ from scipy.optimize import linprog
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.bounds import count_master
 from taylor.pipeline_solver.bounds.count_master import CountMaster, master_of
 from taylor.pipeline_solver.bounds.cut_pool import CutPool, PathCuts
 from taylor.pipeline_solver.bounds.master import Master
@@ -25,6 +24,7 @@ from taylor.pipeline_solver.model.uniform_rule import counts_tell
 from taylor.pipeline_solver.timing.durations import schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.solver_cases import small_problem
+from tests.solver_params import set_parameter
 
 KEPT = {NONE: 4.0, FULL: 1.0, SELECT: 2.0}
 
@@ -254,7 +254,7 @@ def test_counts_tell_where_nothing_but_counts_is_to_be_chosen() -> None:
 def test_the_lp_over_counts_stands_for_many_columns_or_where_nothing_is_recomputed(
     changes: dict[str, Any], most_weighed: int, lp: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(count_master, "PRICE_ABOVE", most_weighed)
+    set_parameter(monkeypatch, "bounds.price_above", most_weighed)
     problem = folded(limit_mib=(140.0, 120.0), **changes) if changes else folded()
     assert isinstance(master_of(columns_of(problem), np.arange(2), CutPool(8)), lp)
 

@@ -22,15 +22,16 @@ from taylor.pipeline_solver.columns.phases import Borders, Phases, borders_of, p
 from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
 from taylor.pipeline_solver.columns.work_limits import WorkLimits
 from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import OPTIMAL
 from taylor.pipeline_solver.model.stopping import OutOfTime, Stopper
 from taylor.pipeline_solver.timing.durations import chunk_durations, schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
-from taylor.pipeline_solver.tree import choice_walk, enumeration
+from taylor.pipeline_solver.tree import enumeration
 from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.tree.choice_samples import Sample
-from taylor.pipeline_solver.tree.choice_walk import CHOICE, CLOSED, MOST_NEW, ChoiceWalk, Rows, Told
+from taylor.pipeline_solver.tree.choice_walk import CHOICE, CLOSED, ChoiceWalk, Rows, Told
 from taylor.pipeline_solver.tree.enumeration import Enumeration
 from taylor.pipeline_solver.tree.root import bound_root, start_search
 from taylor.pipeline_solver.tree.share_messages import Best, Cuts, EnumerationAnswer
@@ -38,6 +39,7 @@ from taylor.pipeline_solver.tree.tree_run import TreeRun
 from taylor.pipeline_solver.tree.tree_search import Search
 from taylor.pipeline_solver.tree.worker_pool import WorkerPool
 from tests.pipeline_solver.test_phases import periodic_problems
+from tests.solver_params import set_parameter
 
 MOST_CHOICES = 1500
 """Choices of one column a stage that these tests go through one by one."""
@@ -109,8 +111,8 @@ def closed(search: Search, mask: NDArray[np.bool_], cutoff: float) -> bool:
 
 
 def test_after_a_first_look_it_goes_on_only_as_far_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enumeration, "FIRST_STEPS", 6)
-    monkeypatch.setattr(choice_walk, "CHOICE_STEPS", 1)
+    set_parameter(monkeypatch, "tree.first_steps", 6)
+    set_parameter(monkeypatch, "tree.choice_steps", 1)
     stopped = 0
     for _, search in searches(40, 9):
         looked = []
@@ -147,9 +149,9 @@ def test_it_meets_the_best_plan_below_a_step_time_and_says_where_there_is_none()
 
 
 def test_an_enumeration_that_is_stopped_leaves_every_better_plan_and_goes_on_with_what_is_left(monkeypatch) -> None:
-    monkeypatch.setattr(enumeration, "SAMPLES", 1)  # more of them leave little to walk through
-    monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
-    monkeypatch.setattr(choice_walk, "CHOICE_STEPS", 1)
+    set_parameter(monkeypatch, "tree.samples", 1)  # more of them leave little to walk through
+    set_parameter(monkeypatch, "tree.first_steps", 3)
+    set_parameter(monkeypatch, "tree.choice_steps", 1)
     thinned = 0
     for _, search in searches(80, 2):
         mask = np.ones(len(search.columns), dtype=bool)
@@ -177,7 +179,7 @@ def test_an_enumeration_that_is_stopped_leaves_every_better_plan_and_goes_on_wit
             thinned += bool((mask != before).any()) and not ended
             if ended or not mask.any():
                 break
-            monkeypatch.setattr(enumeration, "FIRST_STEPS", enumeration.FIRST_STEPS + 1)
+            set_parameter(monkeypatch, "tree.first_steps", DEFAULT_PARAMS.tree.first_steps + 1)
         assert plans.best_time == pytest.approx(best, rel=1e-12) or not np.isfinite(best)
     assert thinned > 5
 
@@ -212,8 +214,8 @@ def dealt(search: Search, mask: NDArray[np.bool_], cutoff: float, portions: int)
 @pytest.mark.parametrize("portions", [2, 3])
 def test_portions_of_an_enumeration_are_all_of_it_and_meet_the_best_plan(portions: int, monkeypatch) -> None:
     """Those who go on have each some of one stage's columns, and all of the others'."""
-    monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
-    monkeypatch.setattr(enumeration, "DEALT_ABOVE", 0)
+    set_parameter(monkeypatch, "tree.first_steps", 3)
+    set_parameter(monkeypatch, "tree.dealt_above", 0)
     shared = ended = 0
     for _, search in searches(60, 11):
         mask = np.ones(len(search.columns), dtype=bool)
@@ -236,9 +238,9 @@ def test_portions_of_an_enumeration_are_all_of_it_and_meet_the_best_plan(portion
 @pytest.mark.parametrize("above", [0.0, 0.02, 0.1, np.inf])
 def test_what_is_soon_looked_through_is_not_dealt_out(above: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables that others would make first take longer."""
-    monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
-    monkeypatch.setattr(choice_walk, "CHOICE_STEPS", 1)
-    monkeypatch.setattr(enumeration, "DEALT_ABOVE", above)
+    set_parameter(monkeypatch, "tree.first_steps", 3)
+    set_parameter(monkeypatch, "tree.choice_steps", 1)
+    set_parameter(monkeypatch, "tree.dealt_above", above)
     begun, left = Enumeration._begun, []
 
     def watched(*of: Any) -> Any:
@@ -277,8 +279,8 @@ def test_shares_make_their_lps_when_these_are_first_asked_for() -> None:
 def test_shares_leave_every_better_plan_or_meet_it_and_are_heard_where_their_time_ends(monkeypatch) -> None:
     """Two shares in one process, each stopped sooner or later: what they looked through is gone, their best plan is
     known, and they are asked again with what is left."""
-    monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
-    monkeypatch.setattr(choice_walk, "CHOICE_STEPS", 1)
+    set_parameter(monkeypatch, "tree.first_steps", 3)
+    set_parameter(monkeypatch, "tree.choice_steps", 1)
     ends = {True: 0, False: 0}
     for rng, search in searches(40, 12):
         mask = np.ones(len(search.columns), dtype=bool)
@@ -306,8 +308,8 @@ def test_shares_leave_every_better_plan_or_meet_it_and_are_heard_where_their_tim
             ends[closed] += bool(closed or (mask != before).any())
             if closed:
                 break
-            monkeypatch.setattr(enumeration, "FIRST_STEPS", enumeration.FIRST_STEPS + 1)
-        monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
+            set_parameter(monkeypatch, "tree.first_steps", DEFAULT_PARAMS.tree.first_steps + 1)
+        set_parameter(monkeypatch, "tree.first_steps", 3)
     assert min(ends.values()) > 10
 
 
@@ -336,9 +338,9 @@ def test_shares_go_on_as_long_as_what_both_have_come_to_promises_an_end(most: fl
 def test_trees_that_deal_enumerations_out_are_the_same_whoever_works_on_them(
     problem: PipelineProblem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enumeration, "FIRST_STEPS", 300)
-    monkeypatch.setattr(enumeration, "DEALT_ABOVE", 0)
-    monkeypatch.setattr(choice_walk, "CHOICE_STEPS", 1)
+    set_parameter(monkeypatch, "tree.first_steps", 300)
+    set_parameter(monkeypatch, "tree.dealt_above", 0)
+    set_parameter(monkeypatch, "tree.choice_steps", 1)
     with monkeypatch.context() as patch:
         patch.setattr(TreeRun, "_deal", None)
         whole = branch_and_cut(problem, SolveOptions(gap=0.0))
@@ -359,8 +361,8 @@ def test_trees_that_deal_enumerations_out_are_the_same_whoever_works_on_them(
 
 def test_choices_of_many_borders_are_dealt_by_where_they_begin(monkeypatch) -> None:
     """A portion then holds all columns of a stage that come in at a border, or none; where borders are few, columns."""
-    monkeypatch.setattr(enumeration, "FIRST_STEPS", 3)
-    monkeypatch.setattr(enumeration, "DEALT_ABOVE", 0)
+    set_parameter(monkeypatch, "tree.first_steps", 3)
+    set_parameter(monkeypatch, "tree.dealt_above", 0)
     by_border = {True: 0, False: 0}
     for (problem, truth), _ in zip(periodic_problems(13), range(60), strict=False):
         search = phased_search(problem, truth.objective * 1.05)
@@ -368,7 +370,7 @@ def test_choices_of_many_borders_are_dealt_by_where_they_begin(monkeypatch) -> N
             continue
         bound_root(search)
         for borders in (1, 1000):
-            monkeypatch.setattr(enumeration, "DEALT_BY_BORDER", borders)
+            set_parameter(monkeypatch, "tree.dealt_by_border", borders)
             afresh(search)
             closed, deals = dealt(search, np.ones(len(search.columns), dtype=bool), truth.objective * 1.04, 2)
             if closed:
@@ -401,7 +403,7 @@ def test_of_the_orders_the_one_that_samples_tell_to_be_the_shortest_is_walked(mo
         def told(walk: ChoiceWalk, cutoff: float, seed: int, rng=rng, expected=expected) -> Sample:
             # The second half of an order's samples counts.
             whole = expected.setdefault(tuple(walk.order.tolist()), float(rng.integers(10, 1000)))
-            return Sample(whole if seed >= enumeration.SAMPLES // 2 else 1.0, 1, None)
+            return Sample(whole if seed >= DEFAULT_PARAMS.tree.samples // 2 else 1.0, 1, None)
 
         monkeypatch.setattr(enumeration, "sample", told)
         afresh(search)
@@ -418,7 +420,7 @@ def test_of_the_orders_the_one_that_samples_tell_to_be_the_shortest_is_walked(mo
 def test_a_walk_that_its_first_samples_call_hopeless_is_not_begun(monkeypatch) -> None:
     looked: list[list[int]] = []
     asked: dict[tuple[int, ...], int] = {}
-    limit = enumeration.HOPELESS * enumeration.MOST_STEPS
+    limit = DEFAULT_PARAMS.tree.hopeless * DEFAULT_PARAMS.tree.most_steps
 
     def look(_: Enumeration, walk: ChoiceWalk, *__: object) -> bool:
         looked.append(walk.order.tolist())
@@ -446,7 +448,7 @@ def test_a_walk_that_its_first_samples_call_hopeless_is_not_begun(monkeypatch) -
         assert all(hope[tuple(order)] for order in looked)
         for order, hopeful in hope.items():
             # With few stages two orders are the same.
-            assert asked[order] % (enumeration.SAMPLES if hopeful else enumeration.FIRST_SAMPLES) == 0
+            assert asked[order] % (DEFAULT_PARAMS.tree.samples if hopeful else DEFAULT_PARAMS.tree.first_samples) == 0
         some += closed
         # Where probing goes on with the same columns there is always hope.
         assert search.enumeration.close(mask, paths, lambda: 1e6, lambda: None, None, 1.0)[0]
@@ -457,15 +459,15 @@ def test_what_would_take_too_much_is_left_as_it_is(monkeypatch) -> None:
     ((_, search),) = searches(1, 3)
     mask, paths = np.ones(len(search.columns), dtype=bool), np.arange(search.plans.pool.size)
     assert search.enumeration.close(mask, paths, lambda: np.inf, lambda: None) == (False, 0)
-    for module, name in ((enumeration, "MOST_CELLS"), (choice_walk, "MOST_CELLS"), (choice_walk, "MOST_TABLE")):
+    for name in ("tree.most_cells", "tree.most_table"):
         with monkeypatch.context() as patch:
-            patch.setattr(module, name, 1)
+            set_parameter(patch, name, 1)
             assert search.enumeration.close(mask, paths, lambda: 1e6, lambda: None) == (False, 0)
     assert mask.all()
 
 
 def test_without_room_for_a_path_the_node_stays_open(monkeypatch) -> None:
-    monkeypatch.setattr(choice_walk, "MOST_NEW", 0)
+    set_parameter(monkeypatch, "tree.most_new_rows", 0)
     ends = set()
     for _, search in searches(40, 4):
         mask = np.ones(len(search.columns), dtype=bool)
@@ -547,13 +549,13 @@ def test_rows_that_join_one_by_one_are_tabulated_as_those_that_came_first() -> N
             continue
         met += 1
         costs = [rows.costs[:, :4].copy()]
-        for number in range(choice_walk.SPARE + 20):
+        for number in range(DEFAULT_PARAMS.tree.spare_rows + 20):
             costs.append(rng.uniform(0, 10, (len(rows.members), 1)))
             assert rows.add(costs[-1][:, 0].copy(), float(number))
             walk.catch_up()
-        number = choice_walk.SPARE + 24
+        number = DEFAULT_PARAMS.tree.spare_rows + 24
         assert np.array_equal(rows.costs[:, :number], np.hstack(costs))
-        assert rows.values[4:number].tolist() == list(range(choice_walk.SPARE + 20))
+        assert rows.values[4:number].tolist() == list(range(DEFAULT_PARAMS.tree.spare_rows + 20))
         rows.by_class = None
         afresh = ChoiceWalk(rows, np.arange(3))
         assert afresh.classes is not walk.classes
@@ -629,10 +631,10 @@ def test_what_stages_behind_a_place_add_is_the_least_of_all_their_choices(border
     assert places > 40
 
 
-@pytest.mark.parametrize("name", ["MOST_CELLS", "MOST_TABLE"])
+@pytest.mark.parametrize("name", ["tree.most_cells", "tree.most_table"])
 def test_a_walk_that_would_take_too_much_has_looked_at_nothing(name: str, monkeypatch) -> None:
     """Also where no column comes in at the first border."""
-    monkeypatch.setattr(choice_walk, name, 0)
+    set_parameter(monkeypatch, name, 0)
     rng = np.random.default_rng(3)
     stuck = 0
     for order in ([0, 1, 2], [2, 1, 0]) * 60:
@@ -645,12 +647,12 @@ def test_a_walk_that_would_take_too_much_has_looked_at_nothing(name: str, monkey
 
 def test_rows_find_room_until_there_is_none(monkeypatch) -> None:
     rows = random_rows(np.random.default_rng(2), 1, 0)
-    costs = np.ones(len(rows.members))
-    assert all(rows.add(costs, 1.0) for _ in range(MOST_NEW)) and not rows.add(costs, 1.0)
-    assert rows.costs.shape[1] == len(rows.values) == rows.number == MOST_NEW + 4
-    monkeypatch.setattr(choice_walk, "MOST_CELLS", 2 * len(rows.members) * choice_walk.SPARE)
+    costs, most = np.ones(len(rows.members)), DEFAULT_PARAMS.tree.most_new_rows
+    assert all(rows.add(costs, 1.0) for _ in range(most)) and not rows.add(costs, 1.0)
+    assert rows.costs.shape[1] == len(rows.values) == rows.number == most + 4
+    set_parameter(monkeypatch, "tree.most_cells", 2 * len(rows.members) * DEFAULT_PARAMS.tree.spare_rows)
     rows = random_rows(np.random.default_rng(2), 1, 0)
-    assert sum(rows.add(costs, 1.0) for _ in range(MOST_NEW)) == choice_walk.SPARE
+    assert sum(rows.add(costs, 1.0) for _ in range(most)) == DEFAULT_PARAMS.tree.spare_rows
 
 
 def test_borders_are_where_neighbour_stages_meet() -> None:

@@ -354,7 +354,7 @@ def test_annealing_among_the_columns_left_goes_on_while_it_finds_better_plans(
         tried: Any = None
         best_time = np.inf
 
-        def __init__(self, problem: Any, part: Any, paths: Any, seed: int) -> None:
+        def __init__(self, problem: Any, part: Any, paths: Any, seed: int, params: Any) -> None:
             assert len(part) == len(numbers)
             self.random, self.programs = np.random.default_rng(seed), SimpleNamespace(best=self.cheapest)
 

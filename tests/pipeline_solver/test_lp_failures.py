@@ -16,7 +16,8 @@ from taylor.pipeline_solver.bounds.master import Master
 from taylor.pipeline_solver.bounds.path_lp import LpResult
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.solving.solve import solve
-from taylor.pipeline_solver.tree import tree_run, worker_pool
+from taylor.pipeline_solver.tree import worker_pool
+from tests.solver_params import set_parameter
 
 pytestmark = pytest.mark.usefixtures("without_enumeration")
 
@@ -43,7 +44,7 @@ def test_failing_lps_never_prove_a_wrong_optimum(monkeypatch, share, workers):
         return solve_or_fail
 
     solved = problems_and_solutions()
-    monkeypatch.setattr(tree_run, "FIRST_SLICE", 60)
+    set_parameter(monkeypatch, "tree.first_slice", 60)
     for problem, truth in solved:
         with monkeypatch.context() as patched:
             for kind in (Master, CountMaster):
@@ -55,7 +56,7 @@ def test_failing_lps_never_prove_a_wrong_optimum(monkeypatch, share, workers):
 
 
 def test_a_solver_process_that_dies_is_told_with_what_helps(monkeypatch):
-    monkeypatch.setattr(tree_run, "FIRST_SLICE", 10)
+    set_parameter(monkeypatch, "tree.first_slice", 10)
     monkeypatch.setattr(worker_pool, "_work", lambda *_: os._exit(9))
     rng = np.random.default_rng(8)
     with pytest.raises(OutsideProgramError, match="Fewer -workers"):

@@ -24,6 +24,7 @@ from taylor.pipeline_solver.timing.durations import schedule_of
 from taylor.pipeline_solver.timing.evaluate import step_time
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 from taylor.pipeline_solver.tree import branch_and_cut as tree
+from tests.solver_params import set_parameter
 
 MOST_PLANS = 100_000
 
@@ -138,7 +139,7 @@ def test_columns_of_a_plan_keep_their_phases_and_those_of_the_best_one_are_left(
 
 def test_plans_of_patterns_are_proven_by_phases_alone(monkeypatch):
     """What is proven is the optimum of all plans, and the tree finds it without the MILP."""
-    monkeypatch.setattr(tree, "FEW_TUPLES", 0)
+    set_parameter(monkeypatch, "tree.few_tuples", 0)
     periods = []
 
     class Watched(Generation):

@@ -16,6 +16,7 @@ from taylor.pipeline_solver.heuristics import plan_walk, walk_kernels
 from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
 from taylor.pipeline_solver.heuristics.plan_walk import PlanWalk
 from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
 from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL
 from taylor.pipeline_solver.model.stopping import Stopper
@@ -24,11 +25,10 @@ from taylor.pipeline_solver.timing.durations import schedule_of
 from taylor.pipeline_solver.timing.evaluate import evaluate, peak_memory_mib
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 from taylor.pipeline_solver.tree import branch_and_cut as tree
-from taylor.pipeline_solver.tree import targets as targets_module
-from taylor.pipeline_solver.tree import tree_run
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory
 from taylor.pipeline_solver.tree.tree_run import TreeEnd
 from tests.solver_cases import reference_problem
+from tests.solver_params import set_parameter
 
 KERNELS = [
     "chunk_blocks", "fit_all", "fit_stage", "kept_mib", "move_layers", "move_size", "propose", "recompute_time",
@@ -211,7 +211,7 @@ def test_every_path_met_on_the_way_is_a_lower_bound_at_any_durations():
 
 
 def test_with_only_the_configurations_that_a_first_plan_leaves_the_optimum_is_that_of_brute_force(monkeypatch):
-    monkeypatch.setattr(tree, "FEW_TUPLES", 0)
+    set_parameter(monkeypatch, "tree.few_tuples", 0)
     solved = 0
     rng = np.random.default_rng(3)
     for _ in range(30):
@@ -235,17 +235,17 @@ def test_a_bound_that_is_raised_target_by_target_proves_the_same_optimum(monkeyp
         stages=6, micro_batches=12, static_mib=few, limit_mib=(57000.0,) * 6, kinds=kinds, lag=0.1
     )
     expected = tree.branch_and_cut(problem)
-    for module, name, value in (
-        (tree_run, "FIRST_ROUNDS", 1),
-        (tree_run, "PATIENCE", 0),
-        (tree_run, "AFTER_LEAVING", 1),
-        (tree_run, "STAGED_SHARE", 2.0),
-        (tree_run, "FIRST_SLICE", 3),
-        (tree_run, "NODES_A_SHARE", 0),
-        (tree_run, "MOST_PROBED", probed),
-        (targets_module, "LEAST_STEP", 0.01),
+    for name, value in (
+        ("first_rounds", 1),
+        ("patience", 0),
+        ("after_abandoning", 1),
+        ("staged_share", 2.0),
+        ("first_slice", 3),
+        ("nodes_a_batch", 0),
+        ("most_probed", probed),
+        ("least_step", 0.01),
     ):
-        monkeypatch.setattr(module, name, value)
+        set_parameter(monkeypatch, f"tree.{name}", value)
     targets = []
     searched = tree._TreeRun._searched
 
@@ -311,7 +311,8 @@ def test_a_known_plan_gives_a_wrong_proof_away(monkeypatch, claim):
 def test_long_walks_go_on_while_they_find_better_plans_and_end_after_some_in_vain():
     """Of columns that leave the kinds' order open no plan comes, so walks are all that finds one."""
     run = tree._TreeRun(reference_problem(interleaves=2), SolveOptions(), None)
-    times = [90.0, 90.0, 80.0, *[80.0] * tree.LOOSE_IN_VAIN, 10.0]
+    without = DEFAULT_PARAMS.heuristics.loose_without_success
+    times = [90.0, 90.0, 80.0, *[80.0] * without, 10.0]
     first = SimpleNamespace(time=100.0, plan=None, attempts=0)
 
     def go_on(attempt, seconds):
@@ -320,4 +321,4 @@ def test_long_walks_go_on_while_they_find_better_plans_and_end_after_some_in_vai
 
     first.go_on, run.first = go_on, first
     run._walk_on(first, SimpleNamespace(bound=lambda aim: 5.0))
-    assert first.attempts == 3 + tree.LOOSE_IN_VAIN and first.time == 80.0 and run.bound == 5.0
+    assert first.attempts == 3 + without and first.time == 80.0 and run.bound == 5.0

@@ -17,6 +17,7 @@ from taylor.pipeline_solver.columns.columns import build_columns
 from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
 from taylor.pipeline_solver.heuristics import annealing
 from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import OPTIMAL
 from taylor.pipeline_solver.model.stopping import OutOfTime, Stopper
@@ -27,6 +28,7 @@ from taylor.pipeline_solver.tree import probing, tree_run
 from taylor.pipeline_solver.tree.root import start_search
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory
 from taylor.pipeline_solver.tree.tree_search import Search
+from tests.solver_params import set_parameter
 
 
 def problems(number: int, seed: int):
@@ -79,7 +81,7 @@ def test_prices_are_kept_once_and_the_newest_where_the_columns_are_many(monkeypa
     pool = PricePool()
     for k in range(9):
         pool.add(float(k), search.prices.prices[0])
-    monkeypatch.setattr(column_floors, "MOST_PRICES", 4)
+    set_parameter(monkeypatch, "bounds.most_prices", 4)
     floors = ColumnFloors(search.columns, pool)
     everything = np.ones(len(search.columns), dtype=bool)
     floors.tighten(everything, np.inf)
@@ -136,7 +138,9 @@ def test_neighbours_of_layer_tuples_are_those_with_one_layer_more_in_a_chunk():
 
 @pytest.mark.parametrize("held", [320, 0])
 def test_probing_leaves_every_plan_below_the_cut_off_and_nothing_where_there_is_none(held, monkeypatch):
-    monkeypatch.setattr(probing, "MOST_HELD", held)  # none: after every class the LP over all that are left is solved
+    set_parameter(
+        monkeypatch, "tree.probe_most_cuts", held
+    )  # none: after every class the LP over all that are left is solved
     ruled_out = closed = 0
     for _, problem, truth in problems(40, 23):
         above = search_of(problem, truth.objective * 1.02)
@@ -176,7 +180,7 @@ def test_a_class_is_let_be_where_its_first_lp_rises_little(values, bounds, lps, 
     monkeypatch.setattr(search.floors, "tighten", lambda mask, cutoff: (-np.inf, mask))
     base = probing._Base(10.0, point, search.lp().lp.getBasis())
     assert probing._holds_nothing(search, search.alive.copy(), base) is nothing
-    assert asked == [probing.PROBE_CUTS] * lps
+    assert asked == [DEFAULT_PARAMS.tree.probe_cuts] * lps
 
 
 def test_an_lp_started_from_an_earlier_basis_has_the_optimum_of_one_started_afresh():
@@ -211,9 +215,9 @@ def test_an_lp_started_from_an_earlier_basis_has_the_optimum_of_one_started_afre
 
 
 def test_a_tree_that_is_probed_at_once_finds_the_optimum(monkeypatch):
-    monkeypatch.setattr(tree_run, "FIRST_SLICE", 0)
-    monkeypatch.setattr(tree, "FEW_TUPLES", 0)
-    monkeypatch.setattr(tree, "LONG_WALKS", 0)
+    set_parameter(monkeypatch, "tree.first_slice", 0)
+    set_parameter(monkeypatch, "tree.few_tuples", 0)
+    set_parameter(monkeypatch, "heuristics.long_searches", 0)
     probed = []
     whole = tree_run.TreeRun._probe
 
@@ -263,13 +267,13 @@ def test_annealing_among_what_is_left_ends_when_it_is_told_to():
 
 def resting_run(memory: TreeMemory, monkeypatch) -> tree_run.TreeRun:
     """A tree with an open root, whose rounds have no time to do anything."""
-    monkeypatch.setattr(tree_run, "FIRST_SLICE", 0)
+    set_parameter(monkeypatch, "tree.first_slice", 0)
     search = search_of(light_layers(2, 2, 4, 10), np.inf)
     search.push(0.0, search.alive.copy())
     return tree_run.TreeRun(search, 1, 0, lambda bound, text: None, memory)
 
 
-@pytest.mark.parametrize("left, granted, then", [(np.inf, tree_run.FIRST_ROUNDS, 5), (1.0, 5, 10)])
+@pytest.mark.parametrize("left, granted, then", [(np.inf, DEFAULT_PARAMS.tree.first_rounds, 5), (1.0, 5, 10)])
 def test_a_tree_is_left_after_the_rounds_that_it_is_granted(left, granted, then, monkeypatch):
     memory = TreeMemory(left=left, patience=5, fruitless=0.0)
     run = resting_run(memory, monkeypatch)
@@ -279,7 +283,12 @@ def test_a_tree_is_left_after_the_rounds_that_it_is_granted(left, granted, then,
 
 @pytest.mark.parametrize(
     "probing, a_round, rounds",
-    [(0, 10, tree_run.FIRST_ROUNDS), (20, 10, tree_run.FIRST_ROUNDS), (100, 10, 10), (100, 0, tree_run.FIRST_ROUNDS)],
+    [
+        (0, 10, 3),
+        (20, 10, 3),
+        (100, 10, 10),
+        (100, 0, 3),
+    ],
 )
 def test_a_tree_is_not_left_before_it_has_cost_as_much_as_its_probing(probing, a_round, rounds, monkeypatch):
     def work(pool, search, budget):
@@ -317,8 +326,8 @@ def test_what_probing_could_not_rule_out_below_a_lower_step_time_is_not_probed(m
 
 
 def test_a_solve_that_is_stopped_again_and_again_goes_on_where_it_was(monkeypatch):
-    monkeypatch.setattr(tree, "LONG_WALKS", 0)
-    monkeypatch.setattr(tree_run, "FIRST_SLICE", 1)
+    set_parameter(monkeypatch, "heuristics.long_searches", 0)
+    set_parameter(monkeypatch, "tree.first_slice", 1)
     left, tell = [0], tree_run.TreeRun._tell
 
     def stopped(run):
@@ -331,7 +340,7 @@ def test_a_solve_that_is_stopped_again_and_again_goes_on_where_it_was(monkeypatc
     resumed = 0
     for _, problem, truth in problems(25, 24):
         for few in (0, 2000):  # priced, and listed
-            monkeypatch.setattr(tree, "FEW_TUPLES", few)
+            set_parameter(monkeypatch, "tree.few_tuples", few)
             memory = TreeMemory()
             for attempt in range(400):
                 resumed += memory.tree is not None
@@ -356,7 +365,7 @@ def test_trees_that_keep_the_order_of_kinds_and_those_that_leave_it_open_hold_pr
         whole(run, pool)
         return False
 
-    monkeypatch.setattr(tree_run, "FIRST_SLICE", 0)
+    set_parameter(monkeypatch, "tree.first_slice", 0)
     monkeypatch.setattr(tree_run.TreeRun, "_probe", left_where_all_are_listed)
     solution = tree.branch_and_cut(problem)
     assert truth is not None and solution.bound <= truth.objective * (1 + 1e-9)

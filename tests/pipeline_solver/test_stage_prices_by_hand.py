@@ -26,10 +26,12 @@ from taylor.pipeline_solver.bounds.stage_pricing import (
 from taylor.pipeline_solver.columns.chunk_types import ChunkChoices, ChunkType
 from taylor.pipeline_solver.columns.columns import build_columns
 from taylor.pipeline_solver.columns.stage_tuples import TooManyColumns, fixed_parts, stage_tuples
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS
 from taylor.pipeline_solver.model.problem import LayerChoice, PipelineProblem
 from taylor.pipeline_solver.timing.durations import schedule_of
 from tests.pipeline_solver.column_cases import kind, priced, three_kinds, two_kinds
 from tests.solver_cases import small_problem
+from tests.solver_params import set_parameter
 
 INFINITE = float("inf")
 
@@ -326,10 +328,10 @@ def test_an_option_whose_quicker_rival_just_fits_is_left_out() -> None:
 
 def test_a_search_of_too_many_steps_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two options it looks at both; it ends at the first one beyond what it may look at."""
-    assert stage_pricing.MAX_STEPS == 100_000_000
-    monkeypatch.setattr(stage_pricing, "MAX_STEPS", 2)
+    assert DEFAULT_PARAMS.bounds.pricing_steps == 100_000_000
+    set_parameter(monkeypatch, "bounds.pricing_steps", 2)
     assert cheapest(two_options(), np.array([1.0, 2.0]), 9.0, INFINITE, 5)[1].tolist() == [1.0, 2.0]
-    monkeypatch.setattr(stage_pricing, "MAX_STEPS", 1)
+    set_parameter(monkeypatch, "bounds.pricing_steps", 1)
     with pytest.raises(TooManyColumns, match="takes too long"):
         cheapest(two_options(), np.array([1.0, 2.0]), 9.0, INFINITE, 5)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.brute_force import comparable_problem, enumerate_optimum, random_problem
-from taylor.pipeline_solver.bounds import generation, stage_pricing
+from taylor.pipeline_solver.bounds import stage_pricing
 from taylor.pipeline_solver.bounds.cut_pool import PathCuts
 from taylor.pipeline_solver.bounds.generation import Generation
 from taylor.pipeline_solver.bounds.master import Master
@@ -16,12 +16,14 @@ from taylor.pipeline_solver.bounds.stage_pricing import all_below, cheapest, col
 from taylor.pipeline_solver.columns.columns import build_columns
 from taylor.pipeline_solver.columns.stage_tuples import TooManyColumns, stage_tuples
 from taylor.pipeline_solver.columns.work_limits import WorkLimits
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import OPTIMAL
 from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.timing.durations import schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 from taylor.pipeline_solver.tree import branch_and_cut as tree
+from tests.solver_params import set_parameter
 
 NO_LIMIT = 1e6
 """Work limit that no stage of a small problem reaches."""
@@ -179,10 +181,10 @@ def test_what_prices_prove_does_not_depend_on_the_configurations_that_the_lp_beg
         above = truth.objective * 1.05
         proven = []
         for spread, each in (((0.85, 0.9, 0.95, 1.0, 1.05, 1.1), 8), ((1.0,), 1)):
-            monkeypatch.setattr(generation, "FIRST_SPREAD", spread)
-            monkeypatch.setattr(generation, "FIRST_OF_EACH", each)
+            set_parameter(monkeypatch, "bounds.first_spread", spread)
+            set_parameter(monkeypatch, "bounds.first_of_each", each)
             proven.append(generation_of(problem, above).bound(above))
-        assert proven[1] == pytest.approx(proven[0], rel=2 * generation.CLOSE)
+        assert proven[1] == pytest.approx(proven[0], rel=2 * DEFAULT_PARAMS.bounds.close)
         compared += proven[1] > 0.9 * truth.objective
     assert compared > 8
 
@@ -209,7 +211,7 @@ def test_a_plan_barely_below_the_step_time_stays_and_few_others_do():
 
 def test_many_kinds_without_their_order_bound_every_plan_and_the_milp_closes_the_rest(monkeypatch):
     """Kinds that cost the same are told apart by their place alone, which columns without order leave open."""
-    monkeypatch.setattr(tree, "MANY_KINDS_TUPLES", 0)
+    set_parameter(monkeypatch, "tree.many_kinds_tuples", 0)
     solved = closed = 0
     rng = np.random.default_rng(17)
     while solved < 6:

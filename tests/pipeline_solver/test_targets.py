@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from taylor.pipeline_solver.tree.targets import LEAST_STEP, Targets
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS
+from taylor.pipeline_solver.tree.targets import Targets
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory
 from taylor.pipeline_solver.tree.tree_run import TreeEnd
 
@@ -59,7 +60,7 @@ def test_the_targets_end_whatever_the_trees_do(ends):
         bound = target if end is TreeEnd.DONE else bound
         targets.searched(end, 100.0, bound)
         trees += 1
-        assert trees < 3.0 / LEAST_STEP
+        assert trees < 3.0 / DEFAULT_PARAMS.tree.least_step
 
 
 @pytest.mark.parametrize(("seconds", "left", "target"), [(1.0, None, 95.0), (1.0, 10.0, 95.0), (1.0, 0.5, 90.5)])

@@ -12,13 +12,13 @@ import pytest
 from numpy.typing import NDArray
 
 from taylor.pipeline.plan import FULL, NONE
-from taylor.pipeline_solver.bounds.bounding import MAX_HELD_CUTS
 from taylor.pipeline_solver.bounds.cut_pool import PathCuts
 from taylor.pipeline_solver.bounds.path_lp import LpResult
 from taylor.pipeline_solver.bounds.price_pool import PricePool
 from taylor.pipeline_solver.columns.columns import build_columns
 from taylor.pipeline_solver.columns.splits import Split
 from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS
 from taylor.pipeline_solver.model.problem import LayerKind
 from taylor.pipeline_solver.model.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.timing.durations import schedule_of
@@ -38,7 +38,7 @@ class Lp:
     """An LP whose results are written down, by the least column that may not be used and the iterations it may take."""
 
     def __init__(self) -> None:
-        self.iterations, self.solves = 100, 7
+        self.iterations, self.solves, self.params = 100, 7, DEFAULT_PARAMS.bounds
         self.held: list[int] = []
         self.improve_every, self.candidates, self.finalists = 4, 32, 8
         self.lp = SimpleNamespace(getBasis=lambda: "basis", setBasis=self.set_basis)
@@ -290,7 +290,7 @@ def test_an_lp_that_fails_is_built_afresh_eight_times_in_a_row(lacking: str, mon
 def test_the_cuts_are_purged_where_the_lp_holds_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     for more, purged in ((0, 0), (1, 1)):
         search, master = search_below()
-        master.held = list(range(MAX_HELD_CUTS + more))
+        master.held = list(range(DEFAULT_PARAMS.bounds.most_cuts + more))
         branched(search, Cuts(), monkeypatch)
         assert master.purged == purged
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS
 from taylor.pipeline_solver.tree import tree_run
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory
 from taylor.pipeline_solver.tree.tree_run import TreeEnd, TreeRun
@@ -33,7 +34,7 @@ class Tree:
 
     def __init__(self, stages: int, interleaves: int, columns: int, alive: int, quickness: int = 1) -> None:
         self.problem = SimpleNamespace(stages=stages, interleaves=interleaves, uniform_recompute=())
-        self.columns = Columns(columns)
+        self.columns, self.params = Columns(columns), DEFAULT_PARAMS
         self.alive = np.arange(columns) < alive
         self.cutoff, self.target, self.root_bound, self.nodes = CUTOFF, INFINITE, 10.0, 0
         self.open: list[tuple[float, int, Any]] = [(10.0, 0, None)]
@@ -364,7 +365,7 @@ def test_a_crowd_told_apart_by_phases_is_enumerated_at_the_root_or_left(
     run, tree, _ = run_of(columns=70_000, alive=alive, patient=patient)
     tree.columns.phases = phases or None
     assert run.search() is end
-    assert tree.processed[0][1] == (2 if end is TreeEnd.LEFT else 3 * tree_run.SHARES)
+    assert tree.processed[0][1] == (2 if end is TreeEnd.LEFT else 3 * DEFAULT_PARAMS.tree.batches)
     assert bool(Pool.made) is (end is TreeEnd.DONE)
     tree.first_look = None
     tree.open = [(10.0, 0, None)]

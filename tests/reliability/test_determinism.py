@@ -14,7 +14,7 @@ from benchmarks.reliability.solver import medium_problem
 from taylor.pipeline_solver.milp.model_files import write_mps
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.solving.solve import solve
-from taylor.pipeline_solver.tree import enumeration, tree_run
+from tests.solver_params import set_parameter
 
 
 @pytest.mark.parametrize("name", ["search", "ranking"])
@@ -25,9 +25,9 @@ def test_a_job_writes_the_same_bytes_with_one_worker_and_with_two(name):
 @pytest.mark.parametrize("enumerated", [True, False])
 def test_the_tree_is_the_same_however_many_processes_share_it(enumerated, monkeypatch, tmp_path):
     """Slices of a few simplex iterations make every instance a matter of several rounds, unless it is enumerated."""
-    monkeypatch.setattr(tree_run, "FIRST_SLICE", 20)
+    set_parameter(monkeypatch, "tree.first_slice", 20)
     if not enumerated:
-        monkeypatch.setattr(enumeration, "MOST_CELLS", 0)
+        set_parameter(monkeypatch, "tree.most_cells", 0)
     rng = np.random.default_rng(8)
     rounds = 0
     # Those before need no tree.

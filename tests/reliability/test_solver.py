@@ -8,8 +8,8 @@ import pytest
 from benchmarks.reliability import solver
 from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, NO_SOLUTION, OPTIMAL
 from taylor.pipeline_solver.solving.solve import solve
-from taylor.pipeline_solver.tree import enumeration
 from tests.solver_cases import small_problem
+from tests.solver_params import set_parameter
 
 
 def test_random_instances_pass_the_exact_checker():
@@ -61,7 +61,7 @@ def test_a_bound_above_the_optimum_and_an_objective_below_it_are_found_out():
 
 
 def test_middling_instances_need_a_tree_where_nothing_is_enumerated(monkeypatch):
-    monkeypatch.setattr(enumeration, "MOST_CELLS", 0)
+    set_parameter(monkeypatch, "tree.most_cells", 0)
     rng = np.random.default_rng(4)
     nodes = [solve(solver.medium_problem(rng)).statistics.get("nodes", 0) for _ in range(30)]
     assert max(nodes) > 5

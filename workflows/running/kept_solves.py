@@ -138,8 +138,9 @@ class SolveStore:
             return None
 
     def _path(self, problem: PipelineProblem, how: SolveOptions) -> Path:
-        """Name with everything that the plan depends on but the clock: problem, solver, gap, code."""
-        stated = (problem.fingerprint(), how.solver.upper(), how.gap, how.seed, code_hash())
+        """Name with everything that the plan depends on but the clock: problem, solver, gap, parameters, code."""
+        changed = sorted(how.params.changed().items())
+        stated = (problem.fingerprint(), how.solver.upper(), how.gap, how.seed, changed, code_hash())
         digest = hashlib.sha256(repr(stated).encode())
         return self.output / FOLDER / f"{digest.hexdigest()[:24]}.json"
 
