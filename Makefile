@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree pythons imports demo pictures test profilers reliability mindspeed-rules outside random random-choices random-entries random-pairs random-layerwise recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree pythons imports demo pictures test profilers reliability mindspeed-rules outside random random-choices random-entries random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -93,6 +93,11 @@ random-pairs: $(STAMP)
 # Layer-wise plans against brute force, under the checker and beside Galvatron's own: hours on two cores.
 random-layerwise: $(STAMP)
 	$(BIN)/python -m benchmarks.layerwise_campaign
+
+# Every method of the solver off, every constant at half and double: docs/mathematics.md. Hours on one core; goes on
+# where it was.
+ablation: $(STAMP)
+	$(BIN)/python -m benchmarks.ablation
 
 # Workers killed, eight beside one, a thousand simulated: docs/cluster.md. About an hour on two cores.
 cluster: $(STAMP)

@@ -1,10 +1,11 @@
 """Speed of the exact solver: branch-and-cut, compact MILP and start-time MILP side by side.
 
 ``python benchmarks/solver.py`` runs the reference cases; ``--cases``, ``--methods``, ``--time_limit`` and
-``--workers`` choose. ``--sweep`` runs sizes S x m x V x layers instead. One table: time, CPU time, nodes,
-bound, gap, and how many times longer each method took than branch-and-cut in the same run. ``--suite`` runs the
-cases that have a goal (`SUITE`), checker included, then stacks whose kinds alternate beside the same layers kind after
-kind (`PATTERNS`), and says which of them are reached; ``--patterns`` runs the latter alone.
+``--workers`` choose; ``--params tree.samples=0,heuristics.starts=8`` sets parameters of the solver. ``--sweep`` runs
+sizes S x m x V x layers instead. One table: time, CPU time, nodes, bound, gap, and how many times longer each method
+took than branch-and-cut in the same run. ``--suite`` runs the cases that have a goal (`SUITE`), checker included, then
+stacks whose kinds alternate beside the same layers kind after kind (`PATTERNS`), and says which of them are reached;
+``--patterns`` runs the latter alone.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.milp.compact_milp import solve_compact
 from taylor.pipeline_solver.milp.start_time_milp import solve_start_times
 from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, SolverParams, parse_params
 from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.model.solution import Solution
 from taylor.pipeline_solver.solving.exact import solve_exact
@@ -171,7 +173,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--time_limit", type=float, default=60.0, help="seconds a solve")
     parser.add_argument("--workers", type=int, default=2, help="processes of branch-and-cut")
     parser.add_argument("--gap", type=float, default=1e-6, help="relative gap that counts as proven")
+    parser.add_argument("--params", default="", help="parameters of the solver, as tree.samples=0,bounds.known_cuts=8")
     options = parser.parse_args(arguments)
+    try:
+        options.params = parse_params(options.params)
+    except ValueError as error:
+        parser.error(f"--params: {error}")
     problems = {name: CASES[name]() for name in options.cases}
     if options.sweep:
         problems = {f"S={s} m={m} V={v} L={n}": deepseek(s, v, m, n) for s, m, v, n in SWEEP}
@@ -180,7 +187,7 @@ def main(arguments: list[str] | None = None) -> int:
         solve_exact(deepseek(4, interleaves, 8, 14), SolveOptions(time_limit=60.0))
     console = Console(width=150)
     if options.suite:
-        return max(run_suite(console, options.workers), run_patterns(console, options))
+        return max(run_suite(console, options.workers, options.params), run_patterns(console, options))
     if options.patterns:
         return run_patterns(console, options)
     table = Table(title=f"{options.workers} workers, limit {options.time_limit:g} s")
@@ -211,7 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def run_suite(console: Console, workers: int) -> int:
+def run_suite(console: Console, workers: int, params: SolverParams = DEFAULT_PARAMS) -> int:
     """Solve and check every case of the suite within its seconds; 1 where a goal is missed."""
     table = Table(title=f"{workers} workers")
     for heading in ("case", "step time", "bound", "gap", "asked", "seconds", "of", ""):
@@ -219,7 +226,8 @@ def run_suite(console: Console, workers: int) -> int:
     missed = False
     for name, goal in SUITE.items():
         began = time.monotonic()
-        solution = solve(goal.problem(), SolveOptions(time_limit=goal.seconds, gap=goal.gap, workers=workers))
+        how = SolveOptions(time_limit=goal.seconds, gap=goal.gap, workers=workers, params=params)
+        solution = solve(goal.problem(), how)
         seconds = time.monotonic() - began
         # A tenth above the limit is granted: it is asked for between two steps of the work.
         reached = solution.gap is not None and solution.gap <= goal.gap and seconds <= 1.1 * goal.seconds
@@ -246,7 +254,7 @@ def run_patterns(console: Console, options: argparse.Namespace) -> int:
     for heading in ("case", "twin s", "pattern s", "gap", "times", ""):
         table.add_column(heading, justify="left" if heading in ("case", "") else "right")
     missed = False
-    how = SolveOptions(time_limit=options.time_limit, gap=options.gap, workers=options.workers)
+    how = SolveOptions(time_limit=options.time_limit, gap=options.gap, workers=options.workers, params=options.params)
     for stages, interleaves, micro_batches, layers, run in PATTERNS:
         both = [pattern(stages, interleaves, micro_batches, layers, run, twin=twin) for twin in (True, False)]
         twin, found = (solve(problem, how) for problem in both)
@@ -286,7 +294,7 @@ def _measure(problem: PipelineProblem, method: str, options: argparse.Namespace)
     began, used = time.monotonic(), cpu()
     extra: dict[str, object] = {} if method == "start-time MILP" else {"on_progress": watch}
     workers = options.workers if method == "exact" else 1
-    asked = SolveOptions(time_limit=options.time_limit, gap=options.gap, workers=workers)
+    asked = SolveOptions(time_limit=options.time_limit, gap=options.gap, workers=workers, params=options.params)
     solution = METHODS[method](problem, asked, **extra)
     seconds, used = time.monotonic() - began, cpu() - used
     nodes = solution.statistics.get("nodes")
