@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree pythons imports demo pictures test profilers reliability mindspeed-rules outside random random-choices random-entries random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree pythons imports demo pictures test profilers reliability mindspeed-rules mindspeed-passes outside random random-choices random-entries random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -69,6 +69,10 @@ reliability: $(STAMP)
 MINDSPEED_ROOT ?= output/outside
 mindspeed-rules: $(STAMP)
 	$(BIN)/python -m benchmarks.mindspeed --megatron $(MINDSPEED_ROOT)/Megatron-LM --mindspeed $(MINDSPEED_ROOT)/MindSpeed --mindspeed_llm $(MINDSPEED_ROOT)/MindSpeed-LLM
+
+# Passes of MindSpeed's own schedules and layers: half a minute.
+mindspeed-passes: $(STAMP)
+	$(BIN)/python -m benchmarks.mindspeed.own_passes --mindspeed $(MINDSPEED_ROOT)/MindSpeed
 
 # megatron-core, whose own code the campaign runs; the clones it also reads are in benchmarks/reliability/outside.py.
 outside: $(STAMP)

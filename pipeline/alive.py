@@ -27,13 +27,21 @@ def alive_vectors(schedule: Schedule) -> tuple[NDArray[np.float64], ...]:
     vectors = _alive_vectors(schedule.order.tobytes(), schedule.order.shape, schedule.interleaves, spec.seq_splits)
     if spec.bubble_share is None:
         return vectors
-    return tuple(_with_inputs_alone(alive, len(vectors), spec.bubble_share) for alive in vectors)
+    inputs_alone = [max(0, len(vectors) - 1 - 2 * s) for s in range(len(vectors))]
+    pairs = zip(vectors, inputs_alone, strict=True)
+    return tuple(_with_inputs_alone(alive, len(vectors), most, spec.bubble_share) for alive, most in pairs)
 
 
-def _with_inputs_alone(alive: NDArray[np.float64], stages: int, share: float) -> NDArray[np.float64]:
-    """The same where micro-batches beyond a number in the first virtual stage count as a fraction (`bubble_share`)."""
-    first = np.minimum(alive[:, :1], stages) + share * np.maximum(alive[:, :1] - stages, 0)
-    return np.concatenate([first, alive[:, 1:]], axis=1)
+def _with_inputs_alone(alive: NDArray[np.float64], stages: int, most: int, share: float) -> NDArray[np.float64]:
+    """The same where some micro-batches in the first virtual stage count as a fraction (`ScheduleSpec.bubble_share`).
+
+    Parameters
+    ----------
+    most : int
+        Micro-batches that keep their inputs alone at the moments of most memory.
+    """
+    inputs_alone = np.clip(alive[:, :1] - stages, 0, most)
+    return np.concatenate([alive[:, :1] - (1 - share) * inputs_alone, alive[:, 1:]], axis=1)
 
 
 @lru_cache(maxsize=64)

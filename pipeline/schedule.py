@@ -170,10 +170,11 @@ class ScheduleSpec:
         Of DualPipeV: no weight gradient is put off, not even where the pipeline drains. MindSpeed runs it so without
         ``--dualpipev-dw-detach``.
     bubble_share : float or None
-        Of interleaved rounds: from the S-th micro-batch alive in a stage's first virtual stage on, a further one keeps
-        its layers' inputs alone, this fraction of its activations, until it runs again in the pipeline's bubble.
-        MindSpeed's ``--recompute-in-bubble`` (028de58c mindspeed/core/pipeline_parallel/ripipe_schedules.py:369-378,
-        476-487: forwards of the first pp·vpp chunks of a stage keep all; 771-797: how many more there are). None: off.
+        Of interleaved rounds: from the S-th micro-batch alive in the first virtual stage of stage s on, S - 1 - 2s more
+        keep their layers' inputs alone, this fraction of their activations, until they run again in the pipeline's
+        bubble. MindSpeed's ``--recompute-in-bubble`` (028de58c mindspeed/core/pipeline_parallel/ripipe_schedules.py:
+        369-378, 476-487: forwards of the first pp·vpp chunks of a stage keep all; 780: warm-up + 1 - pp·vpp more do
+        not). None: off.
     words : tuple of str
         Of searched orders: the order of every stage (`pipeline.words`). Empty before there is one: the memory to plan
         with is then that of ZB-H1, its interleaved form, or torch's ZBV.

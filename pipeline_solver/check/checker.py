@@ -138,7 +138,8 @@ def _most_alive(schedule: Schedule, s: int, kept: list[Fraction]) -> Fraction:
     share = schedule.spec.bubble_share
     if share is not None:
         S, part = schedule.order.shape[0], Fraction(share)
-        moments = {(min(n, S) + part * max(n - S, 0), *rest) for n, *rest in moments}
+        again = max(0, S - 1 - 2 * s)
+        moments = {(n - (1 - part) * min(max(n - S, 0), again), *rest) for n, *rest in moments}
     most = max(sum((n * one / splits for n, one in zip(moment, kept, strict=True)), Fraction(0)) for moment in moments)
     return max(most, Fraction(0))
 
