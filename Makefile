@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree pythons imports demo pictures test profilers reliability mindspeed-rules mindspeed-passes outside random random-choices random-entries random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree pythons imports demo pictures test profilers reliability mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -73,6 +73,11 @@ mindspeed-rules: $(STAMP)
 # Passes of MindSpeed's own schedules and layers: half a minute.
 mindspeed-passes: $(STAMP)
 	$(BIN)/python -m benchmarks.mindspeed.own_passes --mindspeed $(MINDSPEED_ROOT)/MindSpeed
+
+# Bytes of MindSpeed-LLM's own Mamba-2 mixer: two minutes.
+mindspeed-mamba: $(STAMP)
+	$(PIP) install einops
+	$(BIN)/python -m benchmarks.mindspeed.own_mamba --megatron $(MINDSPEED_ROOT)/Megatron-LM --mindspeed $(MINDSPEED_ROOT)/MindSpeed --mindspeed_llm $(MINDSPEED_ROOT)/MindSpeed-LLM
 
 # megatron-core, whose own code the campaign runs; the clones it also reads are in benchmarks/reliability/outside.py.
 outside: $(STAMP)

@@ -1,44 +1,55 @@
-"""What MindSpeed-LLM's torch code of Mamba-2 keeps, against what autograd saved when that code ran.
+"""Bytes that MindSpeed-LLM's torch code of Mamba-2 keeps and needs, against what autograd did when that code ran.
 
-The figures are bytes a token of all storages that ``torch.autograd.graph.saved_tensors_hooks`` saw in the mixer's
-forward of MindSpeed-LLM c77308a1 (mindspeed_llm/core/ssm/mamba_mixer.py on meta tensors, 2,048 tokens a rank and two
-samples), without parameters and the projection's input.
+mindspeed_mamba.yaml has the figures: bytes of all storages that the mixer's forward saves, without parameters and the
+projection's input, and the most that its backward needs beside them. `python -m benchmarks.mindspeed.own_mamba` writes
+it by running the mixer.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from taylor.cost_model.recurrent import recurrent_bytes, recurrent_room_bytes
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.read import read_config
 from taylor.register.layers import MambaSpec
 
-SAVED = {
-    # (heads, groups, chunk, cp): saved. Heads of 64, states of 128.
-    (32, 2, 128, 1): 142_207,
-    (16, 1, 128, 1): 67_204,
-    (80, 1, 256, 1): 423_441,
-    (32, 2, 128, 2): 148_610,
-}
+RECORD = yaml.safe_load(Path(__file__).with_name("mindspeed_mamba.yaml").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("shape", SAVED, ids=str)
-@pytest.mark.parametrize("tp", [1, 4])
-def test_the_torch_scan_keeps_what_autograd_saves_of_it(shape: tuple[int, int, int, int], tp: int) -> None:
-    heads, groups, chunk, cp = shape
-    mamba = MambaSpec(tp * heads * 64, tp * heads, 128, n_groups=tp * groups)
-    rules = TrainingRules(torch_scan=chunk)
-    assert recurrent_bytes(mamba, Strategy(1, tp, 1, cp=cp), rules, 1) == pytest.approx(SAVED[shape], rel=0.01)
+def job_of(run: dict[str, Any]) -> tuple[MambaSpec, Strategy, TrainingRules, int]:
+    """Mixer, strategy and rules of a run, and its tokens on the rank. Heads of 64, states of 128."""
+    mamba = MambaSpec(run["heads"] * 64, run["heads"], 128, n_groups=run["groups"])
+    strategy = Strategy(1, run["tp"], 1, cp=run["cp"])
+    return mamba, strategy, TrainingRules(torch_scan=run["chunk"]), run["mbs"] * run["tokens"]
 
 
-@pytest.mark.parametrize(("cp", "measured"), [(1, 12_660), (2, 140_182)])
-def test_its_backward_holds_matrices_of_the_chunks_where_ranks_share_a_sample(cp: int, measured: int) -> None:
-    """Most that lived in its backward, less what was kept: every storage counted as torch made and freed it."""
-    mamba, rules = MambaSpec(2048, 32, 128, n_groups=2), TrainingRules(torch_scan=128)
-    assert recurrent_room_bytes(mamba, 64, 1, Strategy(1, 1, 1, cp=cp), rules) == pytest.approx(measured, rel=0.04)
+@pytest.mark.parametrize("run", RECORD, ids=lambda run: "-".join(map(str, run.values())))
+def test_the_torch_scan_keeps_what_autograd_saves_of_it(run: dict[str, Any]) -> None:
+    """Within 0.3 %. States that ranks exchange are not counted, nor one copy of a micro-batch of one: 3.5 % of 2,048
+    tokens, 6 % of 512. A norm of single operations (no ``--use-fused-rmsnorm``) keeps 6 % more than the fused one,
+    which every published launch of the mixer has."""
+    mamba, strategy, rules, tokens = job_of(run)
+    few = run["tokens"] < 2048 or not run["fused_norm"]
+    tolerance = 0.06 if few else 0.035 if run["cp"] > 1 else 0.003
+    assert tokens * recurrent_bytes(mamba, strategy, rules, 1) == pytest.approx(run["kept"], rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    "run", [run for run in RECORD if run["fused_norm"]], ids=lambda run: "-".join(map(str, run.values()))
+)
+def test_its_backward_needs_matrices_of_the_chunks_where_ranks_share_a_sample(run: dict[str, Any]) -> None:
+    """Within 0.1 %; over ranks up to 11 % less: the four fp32 tensors of the gated norm count as freed before the
+    matrices are made, and 13 kB a token of them or of their gradients are not, 4 % of what is kept and needed."""
+    mamba, strategy, rules, tokens = job_of(run)
+    needed = tokens * recurrent_room_bytes(mamba, 64, 1, strategy, rules)
+    assert needed == pytest.approx(run["backward"], rel=0.11 if run["cp"] > 1 else 0.001)
+    if run["cp"] > 1:
+        assert needed < run["backward"]
 
 
 SCRIPT = """torchrun --nproc_per_node 8 pretrain_mamba.py
