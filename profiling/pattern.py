@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,26 +172,23 @@ def task_pieces(
 
 def _task(passes: list[Pass], direction: int, first: bool, last: bool, selective: str) -> Iterator[Piece | int]:
     """Pieces and markers of one task, in order."""
+    form = {FORWARD: "", WEIGHT_GRADIENT: "weight "}.get(direction, "back ")
+    embedding, head = [(f"{form}embedding", "")] * first, [(f"{form}head", "")] * last
     if direction == FORWARD:
-        if first:
-            yield "embedding", ""
-        for kind, _ in passes:
-            yield "before", ""
-            yield FORWARD_MARKER
-            yield "after", kind
-        if last:
-            yield "head", ""
-        return
+        return chain(embedding, _forward(passes), head)
     if direction == WEIGHT_GRADIENT:
-        if last:
-            yield "weight head", ""
-        for kind, _ in passes:
-            yield "weight", kind
-        if first:
-            yield "weight embedding", ""
-        return
-    if last:
-        yield "back head", ""
+        return chain(head, (("weight", kind) for kind, _ in passes), embedding)
+    return chain(head, _backward(passes, selective), embedding)
+
+
+def _forward(passes: list[Pass]) -> Iterator[Piece | int]:
+    for kind, _ in passes:
+        yield "before", ""
+        yield FORWARD_MARKER
+        yield "after", kind
+
+
+def _backward(passes: list[Pass], selective: str) -> Iterator[Piece | int]:
     for kind, mode in reversed(passes):
         if mode == FULL:
             yield "again before", ""
@@ -206,5 +204,3 @@ def _task(passes: list[Pass], direction: int, first: bool, last: bool, selective
             yield "select", kind
         yield BACKWARD_MARKER
         yield "back after", ""
-    if first:
-        yield "back embedding", ""

@@ -43,72 +43,93 @@ def read_kineto(path: str | Path) -> RankProfile:
     InputError
         When the trace is damaged, has no kernel, or shows several devices.
     """
-    file = Path(path)
-    builder = KernelBuilder(file)
-    facts: dict[str, Any] = {}
-    steps: list[tuple[int, int, int]] = []
-    devices: set[object] = set()
-    tasks: list[tuple[int, int, int, object]] = []
-    computed: dict[object, int] = {}
-    for event in stream_events(file, lambda key, value: facts.__setitem__(key, value)):
+    trace, facts = _Trace(Path(path)), dict[str, Any]()
+    for event in stream_events(trace.file, facts.__setitem__):
         category = event.get("cat")
         if not isinstance(category, str) or event.get("ph") != "X":
             continue
-        category = category.lower()
+        if category.lower() in _KERNELS:
+            trace.add_kernel(event, category.lower())
+        elif category.lower() == "gpu_user_annotation":
+            trace.add_range(event)
+    return trace.profile(_rank(facts, trace.file))
+
+
+class _Trace:
+    """Kernels and named ranges of a trace, as its events come."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._builder = KernelBuilder(file)
+        self._devices: set[object] = set()
+        self._steps: list[tuple[int, int, int]] = []
+        self._tasks: list[tuple[int, int, int, object]] = []
+        self._computed: dict[object, int] = {}
+        """Time of computation on each stream, ns."""
+
+    def add_kernel(self, event: dict[str, Any], category: str) -> None:
+        """Take in a kernel, copy or fill of the device."""
         name = str(event.get("name", ""))
-        if category in _KERNELS:
-            start, duration = _time_ns(event, "ts", file), _time_ns(event, "dur", file)
-            arguments = event.get("args")
-            arguments = arguments if isinstance(arguments, dict) else {}
-            if category == "kernel":
-                devices.add(arguments.get("device", event.get("pid")))
-            collective = arguments.get("Collective name")
-            role = _BY_COLLECTIVE.get(str(collective).lower(), COLLECTIVE) if collective is not None else None
-            if collective is not None and "sendrecv" in name.lower() and role == COLLECTIVE:
-                role = None
-            stream = arguments.get("stream", -1)
-            if collective is None and isinstance(stream, int):
-                computed[stream] = computed.get(stream, 0) + duration
-            builder.add(
-                name,
-                "",
-                start,
-                duration,
-                where=f"kernel {name[:60]}",
-                role=role,
-                stream=stream if isinstance(stream, int) and category == "kernel" else -1,
-            )
-        elif category == "gpu_user_annotation":
-            found = _STEP.match(name)
-            if found:
-                start = _time_ns(event, "ts", file)
-                steps.append((start, start + _time_ns(event, "dur", file), int(found[1])))
-            elif task := _TASK.fullmatch(name):
-                start = _time_ns(event, "ts", file)
-                marker = FORWARD_MARKER if task[1].lower() == "forward" else BACKWARD_MARKER
-                tasks.append((start, start + _time_ns(event, "dur", file), marker, event.get("tid")))
-    if len(devices) > 1:
-        raise InputError(
-            "shows kernels of several devices",
-            file=file,
-            value=sorted(map(str, devices)),
-            cure="write one trace a rank",
+        start, duration = _time_ns(event, "ts", self.file), _time_ns(event, "dur", self.file)
+        arguments = event.get("args")
+        arguments = arguments if isinstance(arguments, dict) else {}
+        if category == "kernel":
+            self._devices.add(arguments.get("device", event.get("pid")))
+        collective = arguments.get("Collective name")
+        role = _BY_COLLECTIVE.get(str(collective).lower(), COLLECTIVE) if collective is not None else None
+        if collective is not None and "sendrecv" in name.lower() and role == COLLECTIVE:
+            role = None
+        stream = arguments.get("stream", -1)
+        if collective is None and isinstance(stream, int):
+            self._computed[stream] = self._computed.get(stream, 0) + duration
+        self._builder.add(
+            name,
+            "",
+            start,
+            duration,
+            where=f"kernel {name[:60]}",
+            role=role,
+            stream=stream if isinstance(stream, int) and category == "kernel" else -1,
         )
-    profile = builder.build(_rank(facts, file))
-    for begin, end, number in steps:
-        inside = slice(*np.searchsorted(profile.start_ns, (begin, end)))
-        profile.step[inside] = number
-    busiest = max(computed, key=lambda stream: computed[stream], default=None)
-    named = sorted(task[:3] for task in tasks if task[3] == busiest)
-    if not named:
-        return profile
-    begins, ends, markers = zip(*named, strict=True)
-    return replace(
-        profile,
-        task_start_ns=np.array(begins, dtype=np.int64),
-        task_end_ns=np.array(ends, dtype=np.int64),
-        task_marker=np.array(markers, dtype=np.int8),
-    )
+
+    def add_range(self, event: dict[str, Any]) -> None:
+        """Take in a named range of the device, where it names a step or a task."""
+        name = str(event.get("name", ""))
+        step, task = _STEP.match(name), _TASK.fullmatch(name)
+        if step is None and task is None:
+            return
+        start = _time_ns(event, "ts", self.file)
+        end = start + _time_ns(event, "dur", self.file)
+        if step is not None:
+            self._steps.append((start, end, int(step[1])))
+        elif task is not None:
+            marker = FORWARD_MARKER if task[1].lower() == "forward" else BACKWARD_MARKER
+            self._tasks.append((start, end, marker, event.get("tid")))
+
+    def profile(self, rank: int | None) -> RankProfile:
+        """All that has been taken in."""
+        if len(self._devices) > 1:
+            raise InputError(
+                "shows kernels of several devices",
+                file=self.file,
+                value=sorted(map(str, self._devices)),
+                cure="write one trace a rank",
+            )
+        profile = self._builder.build(rank)
+        for begin, end, number in self._steps:
+            inside = slice(*np.searchsorted(profile.start_ns, (begin, end)))
+            profile.step[inside] = number
+        busiest = max(self._computed, key=lambda stream: self._computed[stream], default=None)
+        named = sorted(task[:3] for task in self._tasks if task[3] == busiest)
+        if not named:
+            return profile
+        begins, ends, markers = zip(*named, strict=True)
+        return replace(
+            profile,
+            task_start_ns=np.array(begins, dtype=np.int64),
+            task_end_ns=np.array(ends, dtype=np.int64),
+            task_marker=np.array(markers, dtype=np.int8),
+        )
 
 
 def _rank(facts: dict[str, Any], file: Path) -> int | None:

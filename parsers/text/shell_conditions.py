@@ -30,7 +30,7 @@ def is_test(words: Sequence[Word]) -> bool:
     return texts[texts[:1] == ["!"] :][:1] in (["["], ["[["], ["test"])
 
 
-def holds(words: Sequence[Word]) -> bool | None:
+def test_outcome(words: Sequence[Word]) -> bool | None:
     """Return whether one test succeeds; None where only a running shell knows, or the form is another one.
 
     Parameters

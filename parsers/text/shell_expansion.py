@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,44 @@ MAX_EXPANDED = 500_000
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _BRACED = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|\d+)\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
+
+
+class _Words:
+    """Words put together from characters: those that have ended, and one that may be open."""
+
+    def __init__(self) -> None:
+        self.done: list[Word] = []
+        self._open: list[Char] | None = None
+
+    def add(self, chars: Iterable[Char]) -> None:
+        """Add to the open word, which may get no character."""
+        if self._open is None:
+            self._open = []
+        self._open += chars
+
+    def end(self) -> None:
+        """End the open word."""
+        if self._open is not None:
+            self.done.append(Word(tuple(self._open)))
+            self._open = None
+
+    def add_parts(self, parts: list[list[Char]]) -> None:
+        """Add the first part to the open word; each further one is a word of its own, the last stays open."""
+        for index, part in enumerate(parts):
+            if index:
+                self.end()
+            self.add(part)
+
+    def add_expansion(self, parts: list[list[Char]], split: bool) -> None:
+        """Add an expansion outside quotes: a part without characters is no word, blanks may split one."""
+        for index, part in enumerate(parts):
+            if index:
+                self.end()
+            for char in part:
+                if split and char.text.isspace() and not char.unknown:
+                    self.end()
+                else:
+                    self.add((char,))
 
 
 @dataclass
@@ -62,9 +101,7 @@ class ShellText:
                 self._at += 1
             elif char == "#":
                 self._skip_line()
-            elif self.text.startswith(("\\\n", "\\\r\n"), self._at):
-                self._at = self.text.index("\n", self._at) + 1
-            else:
+            elif not self._line_continued():
                 before = self._at
                 words += self._word(stop=" \t\r\n)")
                 if self._at == before:
@@ -73,51 +110,40 @@ class ShellText:
 
     def _word(self, split: bool = True, stop: str = " \t\r\n;&|()<>") -> list[Word]:
         """Read one word of the script; its expansion may be none or several."""
-        done: list[Word] = []
-        current: list[Char] | None = None
-        text = self.text
-        while self._at < len(text) and text[self._at] not in stop:
-            char = text[self._at]
+        words = _Words()
+        while self._at < len(self.text) and self.text[self._at] not in stop:
+            char = self.text[self._at]
             if char == "\\":
-                if text.startswith(("\\\n", "\\\r\n"), self._at):
-                    self._at = text.index("\n", self._at) + 1
-                    continue
-                current = (current or []) + [Char(each, self._at + 1) for each in text[self._at + 1 : self._at + 2]]
-                self._at += 2
+                if not self._line_continued():
+                    words.add(Char(each, self._at + 1) for each in self.text[self._at + 1 : self._at + 2])
+                    self._at += 2
             elif char == "'":
-                end = text.find("'", self._at + 1)
-                if end < 0:
-                    raise self._unclosed("a quote", self._at)
-                current = (current or []) + [Char(text[i], i) for i in range(self._at + 1, end)]
-                self.quotes.append((self._at, end + 1))
-                self._at = end + 1
+                words.add(self._single_quoted())
             elif char == '"':
-                parts = self._double_quoted()
-                current = (current or []) + list(parts[0])
-                for part in parts[1:]:
-                    done.append(Word(tuple(current)))
-                    current = list(part)
+                words.add_parts(self._double_quoted())
             elif char in "$`":
-                for index, part in enumerate(self._expansion()):
-                    if index:
-                        if current is not None:
-                            done.append(Word(tuple(current)))
-                        current = None
-                    for piece in part:
-                        if split and piece.text.isspace() and not piece.unknown:
-                            if current is not None:
-                                done.append(Word(tuple(current)))
-                            current = None
-                        else:
-                            current = current or []
-                            current.append(piece)
+                words.add_expansion(self._expansion(), split)
             else:
-                current = current or []
-                current.append(Char(char, self._at))
+                words.add([Char(char, self._at)])
                 self._at += 1
-        if current is not None:
-            done.append(Word(tuple(current)))
-        return done
+        words.end()
+        return words.done
+
+    def _line_continued(self) -> bool:
+        """Pass by a backslash that ends its line; return whether there is one."""
+        found = self.text.startswith(("\\\n", "\\\r\n"), self._at)
+        if found:
+            self._at = self.text.index("\n", self._at) + 1
+        return found
+
+    def _single_quoted(self) -> list[Char]:
+        """The inside of '…'."""
+        opened, end = self._at, self.text.find("'", self._at + 1)
+        if end < 0:
+            raise self._unclosed("a quote", opened)
+        self._at = end + 1
+        self.quotes.append((opened, self._at))
+        return [Char(self.text[at], at) for at in range(opened + 1, end)]
 
     def _double_quoted(self) -> list[list[Char]]:
         """The inside of "…": one part, or several where an array is expanded in it."""
@@ -131,8 +157,7 @@ class ShellText:
                 self.quotes.append((opened, self._at))
                 return parts
             if char == "\\" and self._at + 1 < len(text):
-                if text.startswith(("\\\n", "\\\r\n"), self._at):
-                    self._at = text.index("\n", self._at) + 1
+                if self._line_continued():
                     continue
                 if text[self._at + 1] in '$`"\\':
                     self._at += 1
@@ -190,19 +215,19 @@ class ShellText:
         if operator and empty and (variable is None or operator.startswith(":")):
             if operator.endswith("?"):
                 return [self._as_written(start, end)]
-            told = self._default(default, start, end)
-            return told if variable is not None else [[char._replace(assumed=True) for char in word] for word in told]
+            words = self._default(default, start, end)
+            return words if variable is not None else [[char._replace(assumed=True) for char in word] for word in words]
         if variable is None:
             return [self._as_written(start, end)]
-        words = variable.words
+        taken = variable.words
         if variable.array and index not in ("@", "*"):
             chosen = int(index) if index else 0
-            words = words[chosen : chosen + 1]
-        self._grow(sum(len(word.chars) for word in words))
+            taken = taken[chosen : chosen + 1]
+        self._grow(sum(len(word.chars) for word in taken))
         # The innermost expansion is the one nearest to the characters' own place.
         return [
             [char if char.via or char.unknown else char._replace(via=(start, end)) for char in word.chars]
-            for word in words
+            for word in taken
         ]
 
     def _default(self, default: str, start: int, end: int) -> list[list[Char]]:
@@ -244,7 +269,7 @@ class ShellText:
     def _grow(self, count: int) -> None:
         self._expanded += count
         if self._expanded > MAX_EXPANDED:
-            raise InputError("its variables expand without measure", file=self.file)
+            raise InputError("its variables expand to too long a text", file=self.file)
 
     def _unclosed(self, what: str, at: int) -> InputError:
         line = self.text.count("\n", 0, at) + 1

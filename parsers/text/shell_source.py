@@ -15,7 +15,7 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.parsers.text.shell_conditions import Branches, holds, is_test, joined, matches, set_under_condition
+from taylor.parsers.text.shell_conditions import Branches, is_test, joined, matches, set_under_condition, test_outcome
 from taylor.parsers.text.shell_expansion import ShellText
 from taylor.parsers.text.shell_words import Variable, Word, joined_words, read_again
 
@@ -34,6 +34,18 @@ class Command:
 
     words: tuple[Word, ...]
     start: int
+
+
+@dataclass
+class _Read:
+    """What has been read of a simple command."""
+
+    words: list[Word] = field(default_factory=list)
+    start: int = 0
+    declaring: bool = False
+    """Assignments may follow its words, as behind ``export``."""
+    assigned: bool = False
+    """It has an assignment."""
 
 
 @dataclass
@@ -72,59 +84,64 @@ class ShellScript(ShellText):
         return cls(read_text(path, limit_bytes=MAX_BYTES), path)
 
     def _run(self) -> None:
-        text = self.text
-        words: list[Word] = []
-        start = 0
-        declaring = assigned = False
+        text, read = self.text, _Read()
         while self._at < len(text):
             char = text[self._at]
-            if char in " \t\r" or text.startswith(("\\\n", "\\\r\n"), self._at):
-                self._at += 1 if char != "\\" else text.index("\n", self._at) + 1 - self._at
+            if char in " \t\r":
+                self._at += 1
             elif char == "#":
                 self._skip_line()
             elif text.startswith((";;", ";&"), self._at) and self._in_case():
-                self._end_command(words, start, assigned, "\n")
-                words, declaring, assigned = [], False, False
+                self._end_command(read, "\n")
+                read = _Read()
                 self._end_branch("elif")
                 self._begin_clause()
             elif char in "\n;&|()":
                 operator = text[self._at : self._at + 2]
                 operator = operator if operator in ("&&", "||") else char
-                self._end_command(words, start, assigned, operator)
-                words, declaring, assigned = [], False, False
+                self._end_command(read, operator)
+                read = _Read()
                 self._at += len(operator)
                 if char == "\n":
                     self._skip_documents()
             elif char in "<>" or re.match(r"\d+[<>]", text[self._at : self._at + 8]):
                 self._redirect()
-            else:
-                if not words:
-                    start = self._at
-                match = _ASSIGN.match(text, self._at)
-                if match and (not words or declaring):
-                    self._assign(match)
-                    assigned = True
-                    continue
-                added = self._word()
-                first = not words and len(added) == 1 and added[0].text
-                if first == "if":
-                    self._branches.append(Branches(dict(self.variables)))
-                elif first == "then":
-                    self._begin_branch()
-                elif first in ("elif", "else", "fi"):
-                    self._end_branch(first)
-                elif first == "case":
-                    self._begin_case()
-                elif first == "esac" and self._in_case():
-                    self._end_branch("fi")
-                elif first in _OPENERS or first in _CLOSERS:
-                    self._depth = max(0, self._depth + (1 if first in _OPENERS else -1))
-                elif first in _WORDLESS:
-                    pass
-                else:
-                    declaring = declaring or first in _DECLARE
-                    words += added
-        self._end_command(words, start, assigned, "\n")
+            elif not self._line_continued():
+                self._read_on(read)
+        self._end_command(read, "\n")
+
+    def _read_on(self, read: _Read) -> None:
+        """Read the next assignment or word of a command."""
+        if not read.words:
+            read.start = self._at
+        match = _ASSIGN.match(self.text, self._at)
+        if match and (not read.words or read.declaring):
+            self._assign(match)
+            read.assigned = True
+            return
+        added = self._word()
+        first = added[0].text if not read.words and len(added) == 1 else ""
+        if not self._reserved(first):
+            read.declaring = read.declaring or first in _DECLARE
+            read.words += added
+
+    def _reserved(self, word: str) -> bool:
+        """Follow a reserved word of the shell; return whether it is one."""
+        if word == "if":
+            self._branches.append(Branches(dict(self.variables)))
+        elif word == "then":
+            self._begin_branch()
+        elif word in ("elif", "else", "fi"):
+            self._end_branch(word)
+        elif word == "case":
+            self._begin_case()
+        elif word == "esac" and self._in_case():
+            self._end_branch("fi")
+        elif word in _OPENERS or word in _CLOSERS:
+            self._depth = max(0, self._depth + (1 if word in _OPENERS else -1))
+        else:
+            return word in _WORDLESS
+        return True
 
     def _begin_branch(self) -> None:
         """The words between ``if`` or ``elif`` and ``then`` have been read."""
@@ -200,8 +217,9 @@ class ShellScript(ShellText):
         else:
             branches.parts = []
 
-    def _end_command(self, words: list[Word], start: int, assigned: bool, operator: str) -> None:
+    def _end_command(self, read: _Read, operator: str) -> None:
         """Take in a command that has been read, and whether the one behind `operator` runs."""
+        words, assigned = read.words, read.assigned
         if not words and not assigned and operator == "\n":
             return  # A line may end behind ``&&``.
         before, self._before = self._before, operator
@@ -211,12 +229,12 @@ class ShellScript(ShellText):
         if condition is not None and (not words or is_test(words)):
             return
         if self._runs is not False and (words or assigned):
-            self._succeeds = holds(words) if is_test(words) else True
+            self._succeeds = test_outcome(words) if is_test(words) else True
             if self._runs is None:
                 self._succeeds = None
             if words:
-                self.commands.append(Command(tuple(words), start))
-                self._started_shell(words, start)
+                self.commands.append(Command(tuple(words), read.start))
+                self._started_shell(words, read.start)
         succeeds = self._succeeds
         self._runs = (
             succeeds if operator == "&&" else True if operator != "||" else None if succeeds is None else not succeeds

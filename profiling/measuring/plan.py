@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 ALL_REDUCE, TIMED_REDUCE, ALL_TO_ALL, TRANSFER, OVERLAP = (
     "allreduce",
@@ -98,27 +99,32 @@ class HardwareJob:
 def hardware_jobs(plan: HardwarePlan) -> Iterator[HardwareJob]:
     """Every measurement of a plan: groups as Galvatron has them (its core/profiler/hardware_profiler.py:
     `_halving_tp_degrees`, `_p2p_pp_deg_sweep`; profile_hardware/profile_allreduce.py)."""
-    world = plan.world
-    halved = [world >> step for step in range(world.bit_length()) if world >> step > 1]
-    if ALL_REDUCE in plan.kinds:
-        for ranks in halved:
-            for consecutive in (True,) if ranks == world else (True, False):
-                yield HardwareJob(ALL_REDUCE, ranks, consecutive, plan.bandwidth_mib)
-    if TRANSFER in plan.kinds:
-        for ranks in reversed([size for size in halved if size <= plan.max_pp]):
-            yield HardwareJob(TRANSFER, ranks, mib=plan.bandwidth_mib)
-    for kind in (TIMED_REDUCE, ALL_TO_ALL):
-        if kind in plan.kinds:
-            for ranks in (size for size in halved if size <= plan.max_tp):
-                mib = plan.start_mib
-                while mib <= plan.end_mib:
-                    yield HardwareJob(kind, ranks, mib=mib)
-                    mib *= 2
-    if OVERLAP in plan.kinds and world > 1:
-        yield HardwareJob(OVERLAP, world)
-    for kind in ALONE:
-        if kind in plan.kinds:
-            yield HardwareJob(kind)
+    halved = [plan.world >> step for step in range(plan.world.bit_length()) if plan.world >> step > 1]
+    transfers = reversed([size for size in halved if size <= plan.max_pp])
+    timed = [size for size in halved if size <= plan.max_tp]
+    by_kind: dict[str, Iterable[HardwareJob]] = {
+        ALL_REDUCE: _bandwidths(plan, halved),
+        TRANSFER: (HardwareJob(TRANSFER, ranks, mib=plan.bandwidth_mib) for ranks in transfers),
+        TIMED_REDUCE: _timed(TIMED_REDUCE, plan, timed),
+        ALL_TO_ALL: _timed(ALL_TO_ALL, plan, timed),
+        OVERLAP: [HardwareJob(OVERLAP, plan.world)] if halved else [],
+        **{kind: [HardwareJob(kind)] for kind in ALONE},
+    }
+    return chain.from_iterable(jobs for kind, jobs in by_kind.items() if kind in plan.kinds)
+
+
+def _bandwidths(plan: HardwarePlan, groups: Sequence[int]) -> Iterator[HardwareJob]:
+    for ranks in groups:
+        for consecutive in (True,) if ranks == plan.world else (True, False):
+            yield HardwareJob(ALL_REDUCE, ranks, consecutive, plan.bandwidth_mib)
+
+
+def _timed(kind: str, plan: HardwarePlan, groups: Sequence[int]) -> Iterator[HardwareJob]:
+    for ranks in groups:
+        mib = plan.start_mib
+        while mib <= plan.end_mib:
+            yield HardwareJob(kind, ranks, mib=mib)
+            mib *= 2
 
 
 def group_of(rank: int, job: HardwareJob, world: int) -> tuple[int, ...]:
