@@ -29,6 +29,7 @@ from pathlib import Path
 from taylor.base.errors import TaylorError
 from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.profile import MemorySource
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.stated_size import size_note
@@ -90,7 +91,7 @@ def swept(root: Path, file: Path) -> Row:
         chosen = choose_device(config)
         plan = config.plan or config.even_plan(config.strategy)
         stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
-        peak, known = max(stage.total for stage in stages), config.memory_error("estimate")
+        peak, known = max(stage.total for stage in stages), config.memory_error(MemorySource.ESTIMATE)
         lowers = [flag.name for flag in config.unmodelled if flag.may_lower_memory]
         return Row(
             name, launcher_of(config).name, chosen.spec.name, chosen.reason, config.strategy.world_size,

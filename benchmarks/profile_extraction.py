@@ -82,7 +82,6 @@ def random_run(
         embedding=float(generator.uniform(0.05, 0.3)),
         lag=float(generator.uniform(0.02, 0.2)),
         tail=3.0,
-        source="synthetic",
     )
     model = ModelSpec(
         "synthetic", total, 1024, 8, 8, 128, 4096, 32000, mtp_layers=mtp, moe=MoeSpec(8, 2, 1024, first_dense=dense)

@@ -48,7 +48,7 @@ def campaign(networks: int, seed: int) -> Counter[str]:
         found = lawful_operators([network.step(run) for run in small])
         for run in random.Random(each).sample(LARGE, LARGE_RUNS):
             hidden = network.order(run)
-            mine = [one for one in found if one.condition is not None and one.condition.holds(run)]
+            mine = [one for one in found if one.condition is not None and one.condition.is_met(run)]
             if len(mine) != len(hidden):
                 counts["another number of operators"] += 1
                 continue

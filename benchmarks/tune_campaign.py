@@ -37,9 +37,9 @@ from benchmarks.standin_files import log_lines, write_run
 from benchmarks.standin_machine import Task
 from benchmarks.standin_script import script_text
 from taylor.blackbox.degree_search import Job, Ranked, choices, search
-from taylor.blackbox.memory_laws import MemoryLaws, StagePeak
+from taylor.blackbox.memory_laws import MemoryLaws, PredictedPeak
 from taylor.blackbox.operator_base import Origin
-from taylor.blackbox.passes import Part
+from taylor.blackbox.passes import PassPart
 from taylor.blackbox.small_runs import SEARCHABLE, SmallRun, plan_small_runs
 from taylor.blackbox.stage_problem import Blocks, BlockTimes, even_stages, stage_blocks
 from taylor.blackbox.step_laws import StepLaws
@@ -63,18 +63,18 @@ class TrueMemory:
         self.cluster = cluster
         self._known: dict[tuple[Setting, tuple[str, bool]], tuple[float, float]] = {}
 
-    def stage(self, run: Setting, blocks: list[tuple[str, bool]], in_flight: int) -> StagePeak:
+    def stage(self, run: Setting, blocks: list[tuple[str, bool]], in_flight: int) -> PredictedPeak:
         """Static bytes and the peak."""
         stage = tuple(blocks)
         static = self.cluster.start(run, stage)
         if not stage:
-            return StagePeak(static, static, static)
+            return PredictedPeak(static, static, static)
         ends = (stage[0][0] == "embedding", stage[-1][0] == "head")
         kept, most = self.cluster.passes_bytes(run, stage, ends)
         peak = static + (in_flight - 1) * kept + most
-        return StagePeak(static, peak, peak * (1 + MOST_GAPS))
+        return PredictedPeak(static, peak, peak * (1 + MOST_GAPS))
 
-    def chunks(self, run: Setting, chunks: list[list[tuple[str, bool]]], tasks: Any) -> StagePeak:
+    def chunks(self, run: Setting, chunks: list[list[tuple[str, bool]]], tasks: Any) -> PredictedPeak:
         """Static bytes and the peak under an order of tasks."""
         each = [
             self.cluster.passes_bytes(run, tuple(one), (one[0][0] == "embedding", one[-1][0] == "head"))
@@ -87,7 +87,7 @@ class TrueMemory:
             held -= kept * backward
             most = max(most, held + peak)
             held += kept * (1 - backward)
-        return StagePeak(start, start + most, (start + most) * (1 + MOST_GAPS))
+        return PredictedPeak(start, start + most, (start + most) * (1 + MOST_GAPS))
 
     def micro_batch(self, run: Setting, block: tuple[str, bool]) -> tuple[float, float]:
         """Kept, and most."""
@@ -306,7 +306,7 @@ def _layers(network: Network, steps: StepLaws, closed: ClosedForms, seed: int) -
     errors, of_closed = [], []
     for run in random.Random(seed).sample(some, min(20, len(some))):
         true = _layer_ns(network.cluster, run)
-        errors.append((steps.part(Part.FORWARD, run).ns + steps.part(Part.BACKWARD, run).ns) / true - 1)
+        errors.append((steps.part(PassPart.FORWARD, run).ns + steps.part(PassPart.BACKWARD, run).ns) / true - 1)
         of_closed.append(scale * closed.layer_ns(run) / true - 1)
     return {"layer_errors": errors, "closed_layers": of_closed}
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
-from taylor.blackbox.laws import EXPONENTS, FACTORS, Fit, Fitter
+from taylor.blackbox.laws import EXPONENTS, FACTORS, Fitter, SizeFit
 from taylor.parsers.profiles.operators import Operator
 from taylor.parsers.small_run import Setting
 
@@ -49,7 +49,7 @@ class Condition:
     above: tuple[tuple[str, bool], ...] = ()
     least_layers: int = 1
 
-    def holds(self, setting: Setting) -> bool:
+    def is_met(self, setting: Setting) -> bool:
         """Return whether the operator stands in such a run."""
         least = {LAYERS: self.least_layers}
         return all((getattr(setting, name) > least.get(name, 1)) == wanted for name, wanted in self.above)
@@ -88,15 +88,15 @@ class LawfulOperator:
         Condition under which it occurs; None where no short condition explains the runs.
     places : mapping of int to int
         By run that it was seen in: which of its operators it is.
-    inputs, outputs : tuple of tuple of Fit
+    inputs, outputs : tuple of tuple of SizeFit
         One a dimension.
     """
 
     like: Operator
     condition: Condition | None
     places: Mapping[int, int]
-    inputs: tuple[tuple[Fit, ...], ...]
-    outputs: tuple[tuple[Fit, ...], ...]
+    inputs: tuple[tuple[SizeFit, ...], ...]
+    outputs: tuple[tuple[SizeFit, ...], ...]
 
     @property
     def further(self) -> bool:
@@ -104,7 +104,7 @@ class LawfulOperator:
         return self.condition is not None and (LAYERS, True) in self.condition.above
 
     @property
-    def fits(self) -> tuple[Fit, ...]:
+    def fits(self) -> tuple[SizeFit, ...]:
         """Of all dimensions, inputs first."""
         return tuple(itertools.chain.from_iterable((*self.inputs, *self.outputs)))
 
@@ -250,7 +250,7 @@ def condition_of(present: Sequence[bool], settings: Sequence[Setting]) -> Condit
     for count in range(3):
         for chosen in itertools.combinations(parts, count):
             condition = Condition(chosen, least)
-            if all(condition.holds(one) == there for one, there in zip(settings, present, strict=True)):
+            if all(condition.is_met(one) == there for one, there in zip(settings, present, strict=True)):
                 return condition
     return None
 
@@ -305,7 +305,7 @@ def _same(left: Column, right: Column) -> bool:
     return all(right.operators.get(run) == operator for run, operator in left.operators.items())
 
 
-def _fits(fitter: Fitter, shapes: Sequence[tuple[tuple[int, ...], ...]]) -> tuple[tuple[Fit, ...], ...]:
+def _fits(fitter: Fitter, shapes: Sequence[tuple[tuple[int, ...], ...]]) -> tuple[tuple[SizeFit, ...], ...]:
     return tuple(
         tuple(fitter.fit([run[tensor][axis] for run in shapes]) for axis in range(len(shapes[0][tensor])))
         for tensor in range(len(shapes[0]))

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from taylor.base.errors import InputError
-from taylor.blackbox.memory_laws import StagePeak
+from taylor.blackbox.memory_laws import PredictedPeak
 from taylor.blackbox.quick_steps import quick_step
 from taylor.blackbox.small_runs import legal
 from taylor.blackbox.stage_problem import schedule_of, stage_blocks, stage_peaks, stage_problem
@@ -67,7 +67,7 @@ class Ranked:
     step_ms : float
     error : float
         One standard deviation of it, as a fraction.
-    peaks : tuple of StagePeak
+    peaks : tuple of PredictedPeak
         A stage each, in bytes.
     """
 
@@ -76,7 +76,7 @@ class Ranked:
     plan: PipelinePlan
     step_ms: float
     error: float
-    peaks: tuple[StagePeak, ...]
+    peaks: tuple[PredictedPeak, ...]
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def search(job: Job, steps: StepLaws, count: int = 3) -> Found:
             leading = sorted([*leading, choice.quick_ms])
     stated.sort(key=lambda one: (one.quick_ms, one.run))
     ranked: list[Ranked] = []
-    solved, share = 0, _Share()
+    solved, share = 0, _ProcessorShare()
     for one in stated:
         beat = _near(ranked[count - 1]) if len(ranked) >= count else math.inf
         if solved == MOST_SOLVED or one.quick_ms * AHEAD > beat:
@@ -192,12 +192,14 @@ def search(job: Job, steps: StepLaws, count: int = 3) -> Found:
             ranked = sorted([*ranked, found], key=lambda each: each.step_ms)
     if not ranked:
         cure = "name more ranks, or search more degrees"
-        raise InputError("hold no plan of this job that surely fits", field="ranks", value=job.ranks, cure=cure)
+        raise InputError(
+            "have no plan of this job that surely fits in memory", field="ranks", value=job.ranks, cure=cure
+        )
     near = [one for one in ranked[count:] if one.step_ms <= _near(ranked[count - 1])]
     return Found(tuple(ranked[:count]), tuple(near[:MOST_NEAR]), len(all_choices), len(stated), solved)
 
 
-class _Share:
+class _ProcessorShare:
     """Fraction of a processor that this process gets, so that others do not change what a solve finds in its limit."""
 
     def __init__(self) -> None:
@@ -217,7 +219,7 @@ def _near(last: Ranked) -> float:
 def again(ranked: Sequence[Ranked], job: Job, steps: StepLaws) -> tuple[Ranked, ...]:
     """The same choices by other laws, the best first."""
     each = [(_choice(one.run, one.micro_batches, job, steps), one.plan) for one in ranked]
-    share = _Share()
+    share = _ProcessorShare()
     found = [
         solved_choice(choice, job, steps, known=plan, seconds=share.seconds(SOLVE_SECONDS)) for choice, plan in each
     ]
@@ -249,7 +251,7 @@ def solved_choice(
         peaks = stage_peaks(steps.memory, choice.run, solution.plan, choice.micro_batches)
         over = frozenset(stage for stage, peak in enumerate(peaks) if not peak.fits(job.limit))
         if not over:
-            step = _told_ms(problem, choice.run, solution.plan, steps)
+            step = _predicted_ms(problem, choice.run, solution.plan, steps)
             error = steps.relative_error(choice.run)
             return Ranked(choice.run, choice.micro_batches, solution.plan, step, error, peaks)
         if last or over <= full:
@@ -259,7 +261,7 @@ def solved_choice(
     return None
 
 
-def _told_ms(problem: PipelineProblem, run: Setting, plan: PipelinePlan, steps: StepLaws) -> float:
+def _predicted_ms(problem: PipelineProblem, run: Setting, plan: PipelinePlan, steps: StepLaws) -> float:
     """A step with the time after the last micro-batch of the actual stages, not of even ones."""
     stages = [[block for chunk in chunks for block in chunk] for chunks in stage_blocks(plan)]
     unit = problem.unit_ms or 1.0

@@ -52,7 +52,7 @@ def foretell(operators: Sequence[LawfulOperator], setting: Setting) -> Foretold:
         if one.condition is None:
             unsure += 1
             continue
-        if not one.condition.holds(setting.replace(layers=one.condition.least_layers)):
+        if not one.condition.is_met(setting.replace(layers=one.condition.least_layers)):
             continue
         operator = one.at(setting)
         if operator is None:

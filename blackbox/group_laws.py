@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from taylor.blackbox.blocks import Condition, LawfulOperator
 from taylor.blackbox.collective_lines import ALL_REDUCE, TRANSFER, Collective
-from taylor.blackbox.laws import Fit, Fitter
+from taylor.blackbox.laws import Fitter, SizeFit
 from taylor.parsers.small_run import Setting
 
 Ranks = Callable[[Setting], tuple[int, int]]
@@ -63,13 +63,13 @@ class LawfulCollective:
     ----------
     group : str
         One of `GROUPS`.
-    buffer : Fit
+    buffer : SizeFit
         Bytes of the whole buffer.
     """
 
     kind: str
     group: str
-    buffer: Fit
+    buffer: SizeFit
     condition: Condition
 
     def at(self, run: Setting) -> Collective | None:
@@ -103,7 +103,7 @@ def lawful_collective(
             continue
         buffers = [buffer_of(kind, ranks(settings[run])[0], size) for run, size in zip(runs, sent, strict=True)]
         fit = Fitter([settings[run] for run in runs]).fit(buffers)
-        there = all(ranks(run)[0] > 1 or not operator.condition.holds(run) for run in settings)
+        there = all(ranks(run)[0] > 1 or not operator.condition.is_met(run) for run in settings)
         if fit.laws and there and (best is None or fit.spread < best[0]):
             best = (fit.spread, LawfulCollective(kind, group, fit, operator.condition))
     return best[1] if best else None

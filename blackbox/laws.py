@@ -73,7 +73,7 @@ class Law:
 
 
 @dataclass(frozen=True)
-class Fit:
+class SizeFit:
     """The laws that meet every run, the simplest first.
 
     Parameters
@@ -111,14 +111,14 @@ class Fitter:
         if not settings:
             raise ValueError("a law is fitted to one run at least")
         self.settings = tuple(settings)
-        self._known: dict[tuple[int, ...], Fit] = {}
+        self._known: dict[tuple[int, ...], SizeFit] = {}
         factors = np.array([[getattr(one, name) for name in FACTORS] for one in settings], dtype=np.float64)
         # A network without experts knows nothing of EP.
         self._powers = _POWERS if any(one.experts > 1 for one in settings) else _DENSE_POWERS
         # float [laws, runs]: the product of powers.
         self._scale: NDArray[np.float64] = np.exp(np.array(self._powers, dtype=np.float64) @ np.log(factors).T)
 
-    def fit(self, sizes: Sequence[int]) -> Fit:
+    def fit(self, sizes: Sequence[int]) -> SizeFit:
         """The laws that give these sizes, one a run.
 
         Exact ones where there are any; else those that round up; else the nearest, where it is near.
@@ -135,16 +135,16 @@ class Fitter:
             self._known[key] = self._fit(key)
         return self._known[key]
 
-    def _fit(self, sizes: tuple[int, ...]) -> Fit:
+    def _fit(self, sizes: tuple[int, ...]) -> SizeFit:
         if not any(sizes):
-            return Fit((Law(Fraction(0), (0,) * len(FACTORS)),))
+            return SizeFit((Law(Fraction(0), (0,) * len(FACTORS)),))
         if not all(sizes):
-            return Fit(())
+            return SizeFit(())
         ratios = np.array(sizes, dtype=np.float64) / self._scale
         spread = ratios.max(axis=1) / ratios.min(axis=1) - 1
         exact = [law for at in np.flatnonzero(spread < _CLOSE) if (law := self._exact(int(at), sizes)) is not None]
         if exact:
-            return Fit(tuple(exact))
+            return SizeFit(tuple(exact))
         unit, common = 1, math.gcd(*sizes)
         while unit <= LARGEST_UNIT and common % unit == 0 and (unit == 1 or 8 * unit <= max(sizes)):
             low = (ratios - unit / self._scale).max(axis=1)
@@ -152,13 +152,13 @@ class Fitter:
             places = np.flatnonzero(low <= high * (1 + _CLOSE))
             rounded = [law for at in places if (law := self._rounded(int(at), sizes, unit)) is not None]
             if rounded:
-                return Fit(tuple(rounded))
+                return SizeFit(tuple(rounded))
             unit *= 2
         nearest = int(np.argmin(spread))
         if spread[nearest] > NEAR_SPREAD or len(set(self.settings)) < 2:
-            return Fit(())
+            return SizeFit(())
         middle = Fraction(float(np.median(ratios[nearest]))).limit_denominator(1 << 20)
-        return Fit((Law(middle, self._powers[nearest]),), float(spread[nearest]))
+        return SizeFit((Law(middle, self._powers[nearest]),), float(spread[nearest]))
 
     def _coefficients(self, at: int, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
         """Exact coefficient that each run requires: (numerator, denominator)."""
@@ -212,7 +212,7 @@ class Deciding:
     fits: tuple[int, ...]
 
 
-def deciding_runs(fits: Sequence[Fit], candidates: Sequence[Setting]) -> tuple[Deciding, ...]:
+def deciding_runs(fits: Sequence[SizeFit], candidates: Sequence[Setting]) -> tuple[Deciding, ...]:
     """Runs that distinguish the laws of ambiguous sizes, the one that distinguishes most first.
 
     Parameters

@@ -21,7 +21,7 @@ from scipy.special import stdtrit
 
 from taylor.base.errors import InputError
 from taylor.blackbox.blocks import Condition, condition_of
-from taylor.blackbox.laws import FACTORS, Fit, Fitter
+from taylor.blackbox.laws import FACTORS, Fitter, SizeFit
 from taylor.parsers.small_run import Setting
 
 TURN = "turn"
@@ -92,7 +92,7 @@ class RunMemory:
 
 
 @dataclass(frozen=True)
-class StagePeak:
+class PredictedPeak:
     """The memory of one stage.
 
     Parameters
@@ -136,7 +136,7 @@ _EXPERT: Mapping[str, Callable[[Setting], float]] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Sharding:
+class MemorySharding:
     """Bytes that follow the elements on a rank.
 
     Parameters
@@ -166,12 +166,12 @@ class _Tensor:
     """A tensor by its laws, and when a run has it."""
 
     name: str
-    fit: Fit
+    fit: SizeFit
     condition: Condition | None
 
-    def holds(self, run: Setting) -> bool:
+    def is_met(self, run: Setting) -> bool:
         # A stage has its blocks whatever the model's layers are.
-        return self.condition is not None and self.condition.holds(run.replace(layers=self.condition.least_layers))
+        return self.condition is not None and self.condition.is_met(run.replace(layers=self.condition.least_layers))
 
     @property
     def unsure(self) -> bool:
@@ -212,13 +212,13 @@ class _Block:
         """Of dense parameters and of experts', on a rank."""
         dense = expert = 0.0
         for one in self.parameters:
-            if one.holds(run):
+            if one.is_met(run):
                 split = all(law.exponents[_EP] < 0 for law in one.fit.laws)
                 dense, expert = dense + (not split) * one.size(run), expert + split * one.size(run)
         return dense, expert
 
     def life(self, run: Setting) -> _Life:
-        sizes = {name: one.size(run) if one.holds(run) else 0.0 for name, one in self.tensors.items()}
+        sizes = {name: one.size(run) if one.is_met(run) else 0.0 for name, one in self.tensors.items()}
         alive, kept, peaks = 0.0, 0.0, [0.0, 0.0]
         turned = 0
         for event in self.events:
@@ -237,23 +237,23 @@ class MemoryLaws:
 
     Parameters
     ----------
-    states, step : tuple of Sharding
+    states, step : tuple of MemorySharding
         The ways of sharding that meet every run, of the memory kept between steps and of the optimizer's step on
         top; the largest counts. Empty where none does.
     risk : float
-        Probability that a stage takes more than `StagePeak.upper`.
+        Probability that a stage takes more than `PredictedPeak.upper`.
     """
 
     blocks: Mapping[str, _Block]
-    states: tuple[Sharding, ...]
-    step: tuple[Sharding, ...]
+    states: tuple[MemorySharding, ...]
+    step: tuple[MemorySharding, ...]
     runs: tuple[RunMemory, ...]
     risk: float = RISK
     _known: dict[tuple[str, Setting], tuple[_Life, tuple[float, float]]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
-    def stage(self, run: Setting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> StagePeak:
+    def stage(self, run: Setting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> PredictedPeak:
         """The memory of a stage.
 
         Parameters
@@ -269,9 +269,11 @@ class MemoryLaws:
             When small runs did not have such a block.
         """
         peak = self._stage(run, blocks, in_flight)
-        return StagePeak(peak.static, peak.peak, peak.peak * (1 + self.margin), peak.unsure)
+        return PredictedPeak(peak.static, peak.peak, peak.peak * (1 + self.margin), peak.unsure)
 
-    def chunks(self, run: Setting, chunks: Sequence[Sequence[tuple[str, bool]]], tasks: NDArray[np.int32]) -> StagePeak:
+    def chunks(
+        self, run: Setting, chunks: Sequence[Sequence[tuple[str, bool]]], tasks: NDArray[np.int32]
+    ) -> PredictedPeak:
         """The memory of a stage of several chunks.
 
         Parameters
@@ -295,7 +297,7 @@ class MemoryLaws:
         beside = np.cumsum(change) - change - np.where(backward, kept[chunk], 0.0)
         micro = float((beside + most[chunk]).max())
         peak = alone.static + max(micro, self.step_bytes(run, [block for blocks in chunks for block in blocks]))
-        return StagePeak(alone.static, peak, peak * (1 + self.margin), alone.unsure)
+        return PredictedPeak(alone.static, peak, peak * (1 + self.margin), alone.unsure)
 
     def micro_batch(self, run: Setting, block: tuple[str, bool]) -> tuple[float, float]:
         """Bytes that a block keeps of a micro-batch between its two passes, and the most that it takes in them."""
@@ -336,7 +338,7 @@ class MemoryLaws:
         wide = float(above.mean() + student * above.std(ddof=1) * np.sqrt(1 + 1 / count))
         return max(LEAST_MARGIN, wide)
 
-    def _stage(self, run: Setting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> StagePeak:
+    def _stage(self, run: Setting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> PredictedPeak:
         for name, _ in blocks:
             if name not in self.blocks:
                 cure = "give one of " + ", ".join(self.blocks)
@@ -348,7 +350,7 @@ class MemoryLaws:
         peak = static + max((in_flight - 1) * kept + most, self.step_bytes(run, blocks))
         unsure = [f"{name}.{one}" for name in sorted(used) for one in self.blocks[name].unsure()]
         unsure += [] if self.states else ["states"]
-        return StagePeak(static, peak, peak, tuple(unsure))
+        return PredictedPeak(static, peak, peak, tuple(unsure))
 
     def _passes(self, run: Setting, blocks: Sequence[tuple[str, bool]]) -> tuple[float, float]:
         """Bytes that a chunk keeps of a micro-batch between its two passes, and the most that it takes in them."""
@@ -362,7 +364,7 @@ class MemoryLaws:
         return before, most
 
 
-def _most(ways: Sequence[Sharding], dense: float, expert: float, run: Setting) -> float:
+def _most(ways: Sequence[MemorySharding], dense: float, expert: float, run: Setting) -> float:
     return max((way.of(dense, expert, run) for way in ways), default=0.0)
 
 
@@ -428,20 +430,20 @@ def _elements(run: RunMemory, blocks: Mapping[str, _Block]) -> tuple[float, floa
 
 def _shardings(
     sizes: Sequence[int], totals: Sequence[tuple[float, float]], settings: Sequence[Setting]
-) -> tuple[Sharding, ...]:
+) -> tuple[MemorySharding, ...]:
     """The ways of sharding that give all runs' bytes, by least squares without negative parts."""
-    found = list[tuple[float, Sharding]]()
+    found = list[tuple[float, MemorySharding]]()
     measured = np.array(sizes, dtype=np.float64)
     if not measured.any():
-        return (Sharding(0.0, 0.0, 0.0, "whole", "whole"),)
+        return (MemorySharding(0.0, 0.0, 0.0, "whole", "whole"),)
     for dense, expert in itertools.product(_DENSE, _EXPERT):
-        unit = Sharding(0.0, 0.0, 1.0, dense, expert)
+        unit = MemorySharding(0.0, 0.0, 1.0, dense, expert)
         shares = [unit.of(*total, run) for total, run in zip(totals, settings, strict=True)]
         columns = np.array([np.ones(len(sizes)), [sum(total) for total in totals], shares]).T
         scale = np.maximum(columns.max(axis=0), 1.0)
         weights = nnls(columns / scale, measured)[0] / scale
         base, whole, shared = map(float, weights)
         left = float(np.abs(columns @ weights - measured).max() / measured.max())
-        found.append((left, Sharding(base, whole, shared, dense, expert)))
+        found.append((left, MemorySharding(base, whole, shared, dense, expert)))
     allowed = min(SAME_SHARE, max(EXACT_SHARE, 2 * min(left for left, _ in found)))
     return tuple(way for left, way in found if left <= allowed)

@@ -16,7 +16,7 @@ MOST_SUBSETS = 200_000
 
 
 @dataclass(frozen=True)
-class Module:
+class CandidateModule:
     """A module of a layer, as a profile shows it.
 
     Parameters
@@ -33,7 +33,7 @@ class Module:
     input_bytes: int
     own_bytes: int
     own_ns: int
-    children: tuple[Module, ...] = ()
+    children: tuple[CandidateModule, ...] = ()
 
     @property
     def kept_bytes(self) -> int:
@@ -76,7 +76,7 @@ class Subset:
         )
 
 
-def unbeaten_subsets(layer: Module) -> tuple[Subset, ...]:
+def unbeaten_subsets(layer: CandidateModule) -> tuple[Subset, ...]:
     """Pareto-optimal subsets of a layer's modules, by the memory that they keep.
 
     Of subsets with equal figures one is returned. The layer itself is one of the modules: full recompute.
@@ -89,7 +89,7 @@ def unbeaten_subsets(layer: Module) -> tuple[Subset, ...]:
     return tuple(_subsets(layer, ""))
 
 
-def _subsets(module: Module, above: str) -> list[Subset]:
+def _subsets(module: CandidateModule, above: str) -> list[Subset]:
     name = f"{above}{module.name}"
     if min(module.input_bytes, module.own_bytes, module.own_ns) < 0:
         raise InputError("must be at least 0", field=name, value=(module.input_bytes, module.own_bytes, module.own_ns))

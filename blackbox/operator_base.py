@@ -142,7 +142,7 @@ class OperatorBase:
                 return 0
             if profiles & had:
                 cure = "merge into an empty base, or fill from the profiles"
-                raise InputError("holds profiles that are in the base already", file=other, cure=cure)
+                raise InputError("contains profiles that are in the base already", file=other, cure=cure)
             mine.do_each("INSERT INTO profile VALUES (?)", [(one,) for one in sorted(profiles)])
             for row in rows:
                 _add(mine, tuple(row[:8]), _samples(row[11], other), int(row[8]), str(row[9]), str(row[10]))
@@ -201,7 +201,13 @@ def _operator(cells: Sequence[object], file: Path) -> Operator:
         length, _, text = side.partition(":")
         parsed = parse_shapes(text) if text else ((),) * (length == "1")
         if parsed is None or str(len(parsed)) != length:
-            raise InputError("holds shapes that are none", file=file, field=kind, value=side, cure="fill it anew")
+            raise InputError(
+                "contains an entry that is no list of shapes",
+                file=file,
+                field=kind,
+                value=side,
+                cure="delete the base and fill it again from the profiles",
+            )
         shapes.append(parsed)
     return Operator(kind, core, tuple(dtypes.split(";")) if dtypes else (), *shapes)
 
@@ -212,7 +218,12 @@ def _samples(text: object, file: Path) -> list[int]:
     except (ValueError, TypeError, RecursionError):
         found = []
     if not found or min(found) <= 0:
-        raise InputError("holds samples that are none", file=file, value=str(text)[:40], cure="fill it anew")
+        raise InputError(
+            "contains an entry that is no list of positive times",
+            file=file,
+            value=str(text)[:40],
+            cure="delete the base and fill it again from the profiles",
+        )
     return found
 
 

@@ -192,9 +192,9 @@ class OperatorSpeeds:
         exact = [operator in self._times for operator in operators]
         estimates = [self.estimate(operator) for operator in operators]
         total = sum(one.ns for one in estimates if one is not None)
-        held = sum(one.ns for one in estimates if one is not None and one.exact)
+        covered = sum(one.ns for one in estimates if one is not None and one.exact)
         unknown = tuple(dict.fromkeys(each for each, there in zip(operators, exact, strict=True) if not there))
-        return Coverage(sum(exact) / max(1, len(exact)), held / total if total else 0.0, unknown)
+        return Coverage(sum(exact) / max(1, len(exact)), covered / total if total else 0.0, unknown)
 
 
 def _noise_of(times: Sequence[OperatorTime]) -> float:

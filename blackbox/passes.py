@@ -26,7 +26,7 @@ MOST_STARTS = 12
 """Number of starts of a stretch that are considered."""
 
 
-class Part(Enum):
+class PassPart(Enum):
     """A stretch of a step."""
 
     BEFORE = "embedding, forward"
@@ -39,7 +39,7 @@ class Part(Enum):
     STEP = "once a step"
 
 
-Parts = tuple[Part | None, ...]
+Parts = tuple[PassPart | None, ...]
 """Pass and block of every operator of `lawful_operators`; None for those of a further layer."""
 
 
@@ -105,17 +105,17 @@ def _with_dense(
         return None
     column = {one.places[number]: at for at, one in enumerate(operators) if number in one.places}
     seen = [parts[column[place]] for place in range(len(column))]
-    layers = [place for place, part in enumerate(seen) if part in (Part.FORWARD, Part.HEAD, Part.BACKWARD)]
+    layers = [place for place, part in enumerate(seen) if part in (PassPart.FORWARD, PassPart.HEAD, PassPart.BACKWARD)]
     begin, end = layers[0], layers[-1] + 1
-    tail = max((place + 1 for place, part in enumerate(seen) if part is Part.AFTER), default=end)
+    tail = max((place + 1 for place, part in enumerate(seen) if part is PassPart.AFTER), default=end)
     shown = _inserted(runs[number].operators, dense.operators, begin, end, tail)
     if shown is None:
         return None
     first, last = column[begin - shown[0]], column[end + shown[1] - 1]
     found = list(parts)
     for at, part in enumerate(parts):
-        if part in (Part.BEFORE, Part.AFTER, Part.STEP) and first <= at <= last:
-            found[at] = Part.DENSE if at < column[begin] else Part.DENSE_BACKWARD
+        if part in (PassPart.BEFORE, PassPart.AFTER, PassPart.STEP) and first <= at <= last:
+            found[at] = PassPart.DENSE if at < column[begin] else PassPart.DENSE_BACKWARD
     return tuple(found)
 
 
@@ -146,20 +146,20 @@ def _inserted(
 
 
 def _labelled(operators: Sequence[LawfulOperator], forward: Sequence[int], backward: Sequence[int]) -> Parts:
-    found = list[Part | None]()
+    found = list[PassPart | None]()
     for at, one in enumerate(operators):
         if one.further:
             found.append(None)
         elif forward[0] <= at <= forward[-1]:
-            found.append(Part.FORWARD)
+            found.append(PassPart.FORWARD)
         elif backward[0] <= at <= backward[-1]:
-            found.append(Part.BACKWARD)
+            found.append(PassPart.BACKWARD)
         elif forward[-1] < at < backward[0]:
-            found.append(Part.HEAD)
+            found.append(PassPart.HEAD)
         elif not follows_tokens(one):
-            found.append(Part.STEP)
+            found.append(PassPart.STEP)
         else:
-            found.append(Part.BEFORE if at < forward[0] else Part.AFTER)
+            found.append(PassPart.BEFORE if at < forward[0] else PassPart.AFTER)
     return tuple(found)
 
 
@@ -171,7 +171,7 @@ def _passes(shown: Sequence[Hashable]) -> tuple[_Square, _Square]:
         before = [each for each in squares if each.starts[-1] + 2 * each.length <= back.starts[0]]
         if before:
             return before[0], back
-    cure = "let every layer of the run be recomputed and alike"
+    cure = "recompute every layer of the run in the same way"
     raise InputError("do not show a layer's two passes", field="small run with one layer more", cure=cure)
 
 

@@ -66,17 +66,17 @@ def quick_step(problem: PipelineProblem) -> QuickStep:
     """
     mean, stages, chunks = _Mean.of(problem), problem.stages, problem.interleaves
     first = chunks * problem.min_layers
-    held = np.arange(first, problem.layers + 1)[:, None]
-    if len(held) == 0:
+    counts = np.arange(first, problem.layers + 1)[:, None]
+    if len(counts) == 0:
         return QuickStep(math.inf)
-    shapes = _shapes(held, problem)
+    shapes = _shapes(counts, problem)
     alive = alive_chunks(stages, chunks, problem.micro_batches)
-    room = np.array(problem.limit_mib) - np.array(problem.static_mib) + MEMORY_TOLERANCE_MIB
+    free_mib = np.array(problem.limit_mib) - np.array(problem.static_mib) + MEMORY_TOLERANCE_MIB
     most = [sum(problem.max_layers.get((v, s), problem.layers) for v in range(chunks)) for s in range(stages)]
     ends = np.zeros(stages)
     ends[0] += problem.embedding_forward * (1 + problem.backward_ratio)
     ends[-1] += problem.head_forward * (1 + problem.backward_ratio)
-    plain = np.where(held <= np.array(most), held * mean.both + ends, math.inf)
+    plain = np.where(counts <= np.array(most), counts * mean.both + ends, math.inf)
     least = float(ends.sum()) + mean.both * problem.layers
     further = problem.layers - stages * first
     free = _Tried(plain.shape)
@@ -89,8 +89,8 @@ def quick_step(problem: PipelineProblem) -> QuickStep:
         for at, sizes in enumerate(shapes):
             again = np.minimum(sizes, number)
             kept = sizes * mean.kept - again * (mean.kept - mean.thrifty)
-            used = held * mean.state + np.stack([(kept @ each.T).max(axis=1) for each in alive], axis=1)
-            work = np.where(used <= room, plain + again.sum(axis=1, keepdims=True) * mean.forward, math.inf)
+            used = counts * mean.state + np.stack([(kept @ each.T).max(axis=1) for each in alive], axis=1)
+            work = np.where(used <= free_mib, plain + again.sum(axis=1, keepdims=True) * mean.forward, math.inf)
             tried.take(work, at, number)
         step, taken = _even_step(tried.work, further, problem)
         if step < best:
@@ -117,10 +117,10 @@ class _Tried:
         self.shape, self.number = np.where(less, shape, self.shape), np.where(less, number, self.number)
 
 
-def _shapes(held: NDArray[np.int64], problem: PipelineProblem) -> list[NDArray[np.int64]]:
+def _shapes(counts: NDArray[np.int64], problem: PipelineProblem) -> list[NDArray[np.int64]]:
     """Layers of the chunks of a stage, int [numbers of layers, chunks] each, equal ones first."""
     chunks = problem.interleaves
-    equal = held // chunks + (np.arange(chunks) >= chunks - held % chunks)
+    equal = counts // chunks + (np.arange(chunks) >= chunks - counts % chunks)
     shapes = [equal]
     for more in range(1, MOST_GROWTH + 1) if chunks > 1 else ():
         # As many layers fewer in the first chunk as more in the last one, in even steps between them.

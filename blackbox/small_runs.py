@@ -113,13 +113,13 @@ def plan_small_runs(
     """
     cards = machines.ranks
     if cards < LEAST_CARDS:
-        cure = f"small runs need {LEAST_CARDS} cards, and tell more on two nodes"
+        cure = f"name at least {LEAST_CARDS} cards; runs on two nodes give more information"
         raise InputError("are too few", field="--nnodes times --nproc-per-node", value=cards, cure=cure)
     base = _base(sizes, cards, tokens or _tokens(sizes, searched), searched)
     runs, left_out = [SmallRun("base", base, "operators and memory of one layer")], list[str]()
     for name, change, why in _changes(base, sizes, machines.per_node, searched):
         wanted = fitted(base.replace(**change), cards)
-        reason = f"{cards} cards do not split so" if wanted is None else legal(wanted, sizes)
+        reason = f"{cards} cards do not split into these degrees" if wanted is None else legal(wanted, sizes)
         if wanted is None or reason is not None:
             left_out.append(f"{name}: {reason}")
         elif all(wanted != run.setting for run in runs):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
-from taylor.blackbox.memory_laws import MemoryLaws, StagePeak
+from taylor.blackbox.memory_laws import MemoryLaws, PredictedPeak
 from taylor.parsers.small_run import Setting
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
@@ -86,8 +86,8 @@ def even_stages(run: Setting) -> list[Blocks]:
     names, stages = layer_names(run), list[Blocks]()
     for stage in range(run.pp):
         layers = run.layers // run.pp + (stage < run.layers % run.pp)
-        held, names = [(name, False) for name in names[:layers]], names[layers:]
-        stages.append([(EMBEDDING, False)] * (stage == 0) + held + [(HEAD, False)] * (stage == run.pp - 1))
+        mine, names = [(name, False) for name in names[:layers]], names[layers:]
+        stages.append([(EMBEDDING, False)] * (stage == 0) + mine + [(HEAD, False)] * (stage == run.pp - 1))
     return stages
 
 
@@ -135,12 +135,12 @@ def stage_problem(
     states = {block: peak.static - empty for block, peak in alone.items()}
     kept = {block: laws.micro_batch(run, block)[0] for block in blocks}
     moment = {block: max(0.0, laws.micro_batch(run, block)[1] - kept[block]) for block in blocks}
-    room = limit / (1 + laws.margin)
+    budget = limit / (1 + laws.margin)
     static, most_layers = list[float](), dict[tuple[int, int], int]()
-    held_at_once = alive_chunks(run.pp, run.vpp, micro_batches)
+    chunks_alive = alive_chunks(run.pp, run.vpp, micro_batches)
     for stage in range(run.pp):
         ends = [blocks[0]] * (stage == 0) + [blocks[-1]] * (stage == run.pp - 1)
-        alive = held_at_once[stage].max(axis=0)
+        alive = chunks_alive[stage].max(axis=0)
         flights = {blocks[0]: alive[0], blocks[-1]: alive[-1]}
         may = layers if all_again is None or stage in all_again else [layer for layer in layers if not layer[1]]
         moments = [moment[block] for block in (*may, *ends) if block[0] != EMBEDDING]
@@ -150,9 +150,9 @@ def stage_problem(
         briefly = max(moments)
         static.append(empty + briefly + sum(states[block] + flights[block] * kept[block] for block in ends))
         # The optimizer's step comes when no micro-batch is in flight: it limits layers by itself.
-        held = empty + sum(states[block] for block in ends) + laws.step_bytes(run, ends)
+        used = empty + sum(states[block] for block in ends) + laws.step_bytes(run, ends)
         each = min(states[name, False] + laws.step_bytes(run, [(name, False)]) for name in counts)
-        most = max(0, min(run.layers, int((room - held) / each))) if each else run.layers
+        most = max(0, min(run.layers, int((budget - used) / each))) if each else run.layers
         most_layers |= {(chunk, stage): most for chunk in range(run.vpp)}
     kinds = tuple(
         LayerKind(
@@ -170,7 +170,7 @@ def stage_problem(
         micro_batches=micro_batches,
         kinds=kinds,
         static_mib=tuple(each / MIB for each in static),
-        limit_mib=(room / MIB,) * run.pp,
+        limit_mib=(budget / MIB,) * run.pp,
         schedule=schedule_of(run.vpp),
         backward_ratio=times.ratio,
         head_forward=times.head / times.layer,
@@ -210,7 +210,7 @@ def _alive(stages: int, chunks: int, micro_batches: int) -> Sequence[NDArray[np.
     return alive_vectors(_steady(stages, chunks, micro_batches))
 
 
-def stage_peaks(laws: MemoryLaws, run: Setting, plan: PipelinePlan, micro_batches: int) -> tuple[StagePeak, ...]:
+def stage_peaks(laws: MemoryLaws, run: Setting, plan: PipelinePlan, micro_batches: int) -> tuple[PredictedPeak, ...]:
     """The memory of every stage of a plan, the layers of a chunk that run again first."""
     stages = stage_blocks(plan)
     if plan.interleaves == 1:
@@ -228,7 +228,7 @@ def stage_blocks(plan: PipelinePlan) -> tuple[tuple[Blocks, ...], ...]:
         [
             [
                 (name, at < again[chunk][stage])
-                for at, name in enumerate(name for name, held in plan.layers.items() for _ in range(held[chunk][stage]))
+                for at, name in enumerate(name for name, grid in plan.layers.items() for _ in range(grid[chunk][stage]))
             ]
             for chunk in range(plan.interleaves)
         ]

@@ -30,7 +30,7 @@ from taylor.blackbox.group_laws import (
 )
 from taylor.blackbox.memory_laws import MemoryLaws
 from taylor.blackbox.operator_speed import OperatorSpeeds
-from taylor.blackbox.passes import Part, all_parts
+from taylor.blackbox.passes import PassPart, all_parts
 from taylor.blackbox.recorded import RecordedRun
 from taylor.blackbox.stage_problem import DENSE, EMBEDDING, HEAD, LAYER, BlockTimes, even_stages, layer_names
 from taylor.parsers.profiles.operators import Operator, OperatorSample
@@ -50,7 +50,7 @@ class Time:
 
 
 @dataclass(frozen=True)
-class _Placed:
+class _PlacedOperator:
     """A collective of a part, and the fraction of its time that is exposed."""
 
     operator: LawfulOperator
@@ -104,15 +104,15 @@ class StepLaws:
             raise InputError("do not show the same passes of a layer", field="small runs", cure=cure)
         self.parts = ways[0]
         self.unsure: list[str] = []
-        self._compute: dict[Part, list[LawfulOperator]] = defaultdict(list)
-        self._collectives: dict[Part, list[_Placed]] = defaultdict(list)
+        self._compute: dict[PassPart, list[LawfulOperator]] = defaultdict(list)
+        self._collectives: dict[PassPart, list[_PlacedOperator]] = defaultdict(list)
         self._place(runs)
         self.lines = CollectiveLines(self._samples(runs, neighbours), per_node)
         self.gap = median(_gap(run) for run in runs)
         self.gradients = runs[0].gradients
         self._least = min(run.setting.layers for run in runs)
         self._update = self._fitted_update(runs)
-        self._known: dict[tuple[Part, Setting], Time] = {}
+        self._known: dict[tuple[PassPart, Setting], Time] = {}
         self._block_times: dict[Setting, BlockTimes] = {}
 
     # What was found ---------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class StepLaws:
                 self.unsure.append(one.like.type)
                 continue
             free = [1 - _overlap(sample, busy[run]) for run, sample in samples.items()]
-            self._collectives[part].append(_Placed(one, law, median(free)))
+            self._collectives[part].append(_PlacedOperator(one, law, median(free)))
 
     def _samples(
         self, runs: Sequence[RecordedRun], neighbours: Sequence[RecordedRun]
@@ -167,7 +167,7 @@ class StepLaws:
             places = [
                 one.places[number]
                 for one, part in zip(self.operators, self.parts, strict=True)
-                if part is Part.STEP and one.like.is_compute and number in one.places
+                if part is PassPart.STEP and one.like.is_compute and number in one.places
             ]
             took.append(float(sum(run.kept_samples[place].duration_ns for place in places)))
             rows.append(self._update_work(run.setting, _small_blocks(run.setting)))
@@ -185,11 +185,11 @@ class StepLaws:
 
     def operators_of(self, run: Setting) -> list[Operator]:
         """The computing operators of one micro-batch in one layer, the embedding and the head."""
-        found = (self._at(one, run) for part in Part if part is not Part.STEP for one in self._compute[part])
+        found = (self._at(one, run) for part in PassPart if part is not PassPart.STEP for one in self._compute[part])
         return [one for one in found if one is not None]
 
     def _at(self, one: LawfulOperator, run: Setting) -> Operator | None:
-        if one.condition is not None and not one.condition.holds(run.replace(layers=self._least)):
+        if one.condition is not None and not one.condition.is_met(run.replace(layers=self._least)):
             return None
         operator = one.at(run)
         if operator is None and all(fit.laws for fit in one.fits):
@@ -199,7 +199,7 @@ class StepLaws:
             operator = Operator(one.like.type, one.like.core, one.like.dtypes, inputs, outputs)
         return operator
 
-    def part(self, part: Part, run: Setting) -> Time:
+    def part(self, part: PassPart, run: Setting) -> Time:
         """One micro-batch's time in a part.
 
         Raises
@@ -212,7 +212,7 @@ class StepLaws:
             self._known[key] = self._timed_part(part, run)
         return self._known[key]
 
-    def _timed_part(self, part: Part, run: Setting) -> Time:
+    def _timed_part(self, part: PassPart, run: Setting) -> Time:
         total, single = 0.0, 0.0
         alike: dict[Hashable, float] = defaultdict(float)
         for one in self._compute[part]:
@@ -229,7 +229,7 @@ class StepLaws:
             else:  # One line's error is the same for all its operators.
                 alike[operator.type] += estimate.ns * estimate.error
         for placed in self._collectives[part]:
-            if not placed.law.condition.holds(run.replace(layers=self._least)):
+            if not placed.law.condition.is_met(run.replace(layers=self._least)):
                 continue
             collective = placed.law.at(run)
             if collective is not None and collective.group > 1:
@@ -283,14 +283,14 @@ class StepLaws:
         return self._block_times[run]
 
     def _timed_blocks(self, run: Setting) -> BlockTimes:
-        forward, both = self.part(Part.FORWARD, run).ns, self.part(Part.BACKWARD, run).ns
+        forward, both = self.part(PassPart.FORWARD, run).ns, self.part(PassPart.BACKWARD, run).ns
         backward = both - forward
         share = NS / (1 + backward / forward)
-        ends = [self.part(part, run).ns for part in (Part.BEFORE, Part.AFTER, Part.HEAD)]
+        ends = [self.part(part, run).ns for part in (PassPart.BEFORE, PassPart.AFTER, PassPart.HEAD)]
         hand_over = round(self.memory.micro_batch(run, (LAYER, True))[0])
         lag = self.collective_ns(Collective(TRANSFER, 2, run.ranks // run.pp, hand_over))[0] if run.pp > 1 else 0.0
         tails = self.tails_ms(run, even_stages(run))
-        alone, twice = (self.part(part, run).ns for part in (Part.DENSE, Part.DENSE_BACKWARD))
+        alone, twice = (self.part(part, run).ns for part in (PassPart.DENSE, PassPart.DENSE_BACKWARD))
         return BlockTimes(
             (ends[0] + ends[1]) * share, forward * NS, ends[2] * share, backward * NS, lag * NS, tails,
             (alone * NS, (twice - alone) * NS),
@@ -299,26 +299,29 @@ class StepLaws:
     def tails_ms(self, run: Setting, stages: Sequence[Blocks]) -> tuple[float, ...]:
         """Time after the last micro-batch of every stage, ms."""
         once: dict[tuple[str, bool], float] = {}
-        for name, first, second in ((LAYER, Part.FORWARD, Part.BACKWARD), (DENSE, Part.DENSE, Part.DENSE_BACKWARD)):
+        for name, first, second in (
+            (LAYER, PassPart.FORWARD, PassPart.BACKWARD),
+            (DENSE, PassPart.DENSE, PassPart.DENSE_BACKWARD),
+        ):
             alone, both = self.part(first, run).ns, self.part(second, run).ns
             once |= {(name, False): both - alone, (name, True): both}
         return tuple(self.tail_ns(run, blocks, sum(once.get(block, 0.0) for block in blocks)) * NS for blocks in stages)
 
     def relative_error(self, run: Setting) -> float:
         """One standard deviation of a layer's time, as a fraction."""
-        both, forward = self.part(Part.BACKWARD, run), self.part(Part.FORWARD, run)
+        both, forward = self.part(PassPart.BACKWARD, run), self.part(PassPart.FORWARD, run)
         return (both.error + forward.error) / (both.ns + forward.ns)
 
     def passes_ns(self, run: Setting) -> float:
         """Both passes of a small run's only micro-batch, every layer run again."""
-        ends = sum(self.part(part, run).ns for part in (Part.BEFORE, Part.HEAD, Part.AFTER))
-        dense = self.part(Part.DENSE, run).ns + self.part(Part.DENSE_BACKWARD, run).ns
-        layer = self.part(Part.FORWARD, run).ns + self.part(Part.BACKWARD, run).ns
+        ends = sum(self.part(part, run).ns for part in (PassPart.BEFORE, PassPart.HEAD, PassPart.AFTER))
+        dense = self.part(PassPart.DENSE, run).ns + self.part(PassPart.DENSE_BACKWARD, run).ns
+        layer = self.part(PassPart.FORWARD, run).ns + self.part(PassPart.BACKWARD, run).ns
         return ends + run.dense * dense + (run.layers - run.dense) * layer
 
     def measured_passes_ns(self, run: RecordedRun) -> float:
         """The same as a run recorded it, from its first operator to the last before the step's own."""
-        once = {one.like.type for one in self._compute[Part.STEP]}
+        once = {one.like.type for one in self._compute[PassPart.STEP]}
         shown = [one for one in run.kept_samples if one.operator.type not in once]
         return float(max(one.start_ns + one.duration_ns for one in shown) - shown[0].start_ns)
 

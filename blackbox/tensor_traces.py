@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from taylor.blackbox.blocks import LawfulOperator, RunOperators, lawful_operators
 from taylor.blackbox.memory_laws import TURN, BlockTrace, RunMemory
-from taylor.blackbox.passes import Part, all_parts, follows_tokens
+from taylor.blackbox.passes import PassPart, all_parts, follows_tokens
 from taylor.blackbox.recorded import RecordedRun
 from taylor.blackbox.stage_problem import DENSE, EMBEDDING, HEAD, LAYER, layer_names
 from taylor.parsers.profiles.allocations import Allocation
@@ -54,7 +54,7 @@ def recorded_memory(runs: Sequence[RecordedRun], dense: RecordedRun | None = Non
     for number, run in enumerate(runs):
         stretches = _stretches(run.allocations, tensors, places, number)
         traces = _traces(stretches) if run.setting.layers == least else {}
-        found.append(_memory(run, traces, stretches.get(Part.STEP)))
+        found.append(_memory(run, traces, stretches.get(PassPart.STEP)))
     return found
 
 
@@ -67,30 +67,30 @@ def _tensor(one: Allocation) -> Operator:
 
 
 def _memory(run: RecordedRun, traces: Mapping[str, BlockTrace], step: _Stretch | None) -> RunMemory:
-    start = run.allocations[0].held - run.allocations[0].bytes if run.allocations else 0
-    peak = max((one.held for one in run.allocations), default=0)
+    start = run.allocations[0].total - run.allocations[0].bytes if run.allocations else 0
+    peak = max((one.total for one in run.allocations), default=0)
     blocks = ((EMBEDDING, False), *((name, True) for name in layer_names(run.setting)), (HEAD, False))
     top = _most(step) if step is not None else 0
     return RunMemory(run.setting, blocks, 1, run.log.parameters, top, start, traces, max(peak, run.log.peak or 0))
 
 
-def _crossing(stretches: Mapping[Part | None, _Stretch]) -> int:
+def _crossing(stretches: Mapping[PassPart | None, _Stretch]) -> int:
     """Bytes that cross the borders of the layers' passes; what remains of a layer counts twice."""
-    forward = [stretches[part] for part in (Part.DENSE, Part.FORWARD) if part in stretches]
+    forward = [stretches[part] for part in (PassPart.DENSE, PassPart.FORWARD) if part in stretches]
     kept = sum(one.sizes[name] for one in forward for name in one.left)
     return kept + sum(
         sum(one.carried.values()) + sum(one.sizes[name] for name in one.left)
         for part, one in stretches.items()
-        if part not in (Part.AFTER, Part.STEP, None)
+        if part not in (PassPart.AFTER, PassPart.STEP, None)
     )
 
 
 def _stretches(
     allocations: Sequence[Allocation],
     tensors: Sequence[LawfulOperator],
-    places: Sequence[Part | None],
+    places: Sequence[PassPart | None],
     number: int,
-) -> dict[Part | None, _Stretch]:
+) -> dict[PassPart | None, _Stretch]:
     """Events of a run by the part that runs while they happen."""
     column = {one.places[number]: at for at, one in enumerate(tensors) if number in one.places}
     names = [str(column[at]) for at in range(len(allocations))]
@@ -98,16 +98,16 @@ def _stretches(
     tokens = {at for at in range(len(allocations)) if follows_tokens(tensors[column[at]])}
     events = [(one.start_ns, 1, at) for at, one in enumerate(allocations)]
     events += [(one.end_ns, 0, at) for at, one in enumerate(allocations) if one.end_ns is not None]
-    found: dict[Part | None, _Stretch] = {}
-    now: Part | None = None
-    born: dict[int, Part | None] = {}
+    found: dict[PassPart | None, _Stretch] = {}
+    now: PassPart | None = None
+    born: dict[int, PassPart | None] = {}
     alive = 0
     for _, allocated, at in sorted(events):
         name, size = names[at], allocations[at].bytes
         if allocated:
             now = belongs[at]
-            if now is Part.STEP and alive:  # Nothing of the step comes before the micro-batch is done.
-                now = Part.AFTER if Part.BACKWARD in found else Part.BEFORE
+            if now is PassPart.STEP and alive:  # Nothing of the step comes before the micro-batch is done.
+                now = PassPart.AFTER if PassPart.BACKWARD in found else PassPart.BEFORE
             born[at] = now
         alive += (1 if allocated else -1) * (at in tokens)
         here = found.setdefault(now, _Stretch())
@@ -120,9 +120,9 @@ def _stretches(
         if origin == now:
             here.events.append(f"-{name}")
             here.left.remove(name)
-        elif origin is Part.BEFORE and now not in _OF_LAYERS:
+        elif origin is PassPart.BEFORE and now not in _OF_LAYERS:
             found[origin].kept.append(name)
-        elif not (now in _OF_LAYERS and origin in (Part.BEFORE, Part.DENSE, Part.FORWARD)):
+        elif not (now in _OF_LAYERS and origin in (PassPart.BEFORE, PassPart.DENSE, PassPart.FORWARD)):
             # Those are the layer's input, which stays from its forward pass on.
             role = f"carried {len(here.carried)}"
             here.carried[role] = size
@@ -130,21 +130,21 @@ def _stretches(
     return found
 
 
-_OF_LAYERS = (Part.BACKWARD, Part.DENSE_BACKWARD)
+_OF_LAYERS = (PassPart.BACKWARD, PassPart.DENSE_BACKWARD)
 
 
-def _traces(stretches: Mapping[Part | None, _Stretch]) -> dict[str, BlockTrace]:
+def _traces(stretches: Mapping[PassPart | None, _Stretch]) -> dict[str, BlockTrace]:
     empty = _Stretch()
-    before, after = stretches.get(Part.BEFORE, empty), stretches.get(Part.AFTER, empty)
-    forward, backward = stretches.get(Part.FORWARD, empty), stretches.get(Part.BACKWARD, empty)
-    head = stretches.get(Part.HEAD, empty)
+    before, after = stretches.get(PassPart.BEFORE, empty), stretches.get(PassPart.AFTER, empty)
+    forward, backward = stretches.get(PassPart.FORWARD, empty), stretches.get(PassPart.BACKWARD, empty)
+    head = stretches.get(PassPart.HEAD, empty)
     found = {
         EMBEDDING: _trace(0, [*before.events, *_given(before)], [*_all(after), *_late(before)], before, after),
         LAYER: _layer(forward, backward),
         HEAD: _trace(0, _all(head), [], head),
     }
-    dense = stretches.get(Part.DENSE)
-    return found if dense is None else {**found, DENSE: _layer(dense, stretches.get(Part.DENSE_BACKWARD, empty))}
+    dense = stretches.get(PassPart.DENSE)
+    return found if dense is None else {**found, DENSE: _layer(dense, stretches.get(PassPart.DENSE_BACKWARD, empty))}
 
 
 def _layer(forward: _Stretch, backward: _Stretch) -> BlockTrace:

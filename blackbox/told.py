@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from taylor.blackbox.blocks import LawfulOperator
-from taylor.blackbox.laws import FACTORS, Deciding, Fit, deciding_runs
+from taylor.blackbox.laws import FACTORS, Deciding, SizeFit, deciding_runs
 from taylor.parsers.small_run import Setting
 
 
@@ -89,7 +89,7 @@ def laws_as_data(operators: Sequence[LawfulOperator]) -> list[dict[str, Any]]:
     ]
 
 
-def _fit(fit: Fit) -> dict[str, Any]:
+def _fit(fit: SizeFit) -> dict[str, Any]:
     laws = [
         {
             "coefficient": str(law.coefficient),

@@ -64,8 +64,8 @@ def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, r
         raise ValueError(f"unknown recompute mode {mode!r}")
     kept = sum(layer_bytes(model, layer, mode, degrees, rules) for layer in model.layers_of(kind))
     if mode == FULL and rules.recompute_group > 1 and kind != MTP:
-        together, held = recomputed_together(model, degrees, rules), layers_a_chunk(model, degrees)
-        return kept * np.ceil(held / together) / held
+        together, in_chunk = recomputed_together(model, degrees, rules), layers_a_chunk(model, degrees)
+        return kept * np.ceil(in_chunk / together) / in_chunk
     return kept
 
 

@@ -40,7 +40,7 @@ def alive_lower_bound(
         return [m] * interleaves
     step = schedule.warm_up_step(interleaves)
     if step is None:
-        return _walked_lower_bound(schedule, stages, interleaves, stage, m)
+        return _swept_lower_bound(schedule, stages, interleaves, stage, m)
     pieces = schedule.seq_splits
     first, second = (pieces * size for size in _first_two_rounds(schedule, stages, m))
     ahead = (stages - 1 - stage) * step + pieces - 1 + schedule.ahead
@@ -77,25 +77,25 @@ def alive_micro_batches(
             [tuple(float(a) for a in alive_lower_bound(schedule, stages, 1, stage, micro_batches))]
             for stage in range(stages)
         ]
-    return [list(rows) for rows in _walked(schedule, stages, interleaves, micro_batches)]
+    return [list(rows) for rows in _swept(schedule, stages, interleaves, micro_batches)]
 
 
 @lru_cache(maxsize=256)
-def _walked(
+def _swept(
     schedule: ScheduleSpec, stages: int, interleaves: int, micro_batches: int
 ) -> tuple[tuple[tuple[float, ...], ...], ...]:
     vectors = alive_vectors(build_schedule(schedule, stages, interleaves, micro_batches))
     return tuple(tuple(tuple(float(a) for a in row) for row in rows) for rows in vectors)
 
 
-def _walked_lower_bound(
+def _swept_lower_bound(
     schedule: ScheduleSpec, stages: int, interleaves: int, stage: int, micro_batches: Any
 ) -> list[Any]:
     result = np.empty((interleaves, *micro_batches.shape))
     for count in np.unique(micro_batches):
         enough = int(min(count, 3 * stages + count % stages))
         try:
-            heaviest = max(_walked(schedule, stages, interleaves, enough)[stage], key=sum)
+            heaviest = max(_swept(schedule, stages, interleaves, enough)[stage], key=sum)
         except ValueError:
             # The schedule cannot run so; a rule will say that, here one piece a chunk is a safe bound.
             heaviest = (1 / schedule.seq_splits,) * interleaves

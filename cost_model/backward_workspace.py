@@ -17,10 +17,10 @@ from taylor.cost_model.activations import (
     sequence_split,
 )
 from taylor.cost_model.parameters import expert_outer
-from taylor.cost_model.recurrent import recurrent_room_bytes
+from taylor.cost_model.recurrent import recurrent_workspace_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
-from taylor.cost_model.torch_indexer import indexer_room_bytes
+from taylor.cost_model.torch_indexer import indexer_workspace_bytes
 from taylor.pipeline.plan import FULL, NONE
 from taylor.register.layers import LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec, MoeSpec
 from taylor.register.model import ModelSpec
@@ -37,10 +37,10 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
     largest: Any = 0.0
     for layer in {each for kind in model.kind_counts for each in model.layers_of(kind)}:
         none, full = (layer_bytes(model, layer, mode, degrees, rules) for mode in (NONE, FULL))
-        room = recomputed_together(model, degrees, rules) * none - full
+        extra = recomputed_together(model, degrees, rules) * none - full
         if not rules.framework.statics.counted_as_fitted:
-            room = room + _gradient_room_bytes(model, layer, degrees, rules)
-        largest = np.maximum(largest, room)
+            extra = extra + _gradient_workspace_bytes(model, layer, degrees, rules)
+        largest = np.maximum(largest, extra)
     return largest
 
 
@@ -55,55 +55,55 @@ def input_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRule
     return micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes * np.where(np.greater(ways, 1), 2, 1)
 
 
-def gradient_room_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> Any:
+def gradient_workspace_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> Any:
     """Most that the backward of one layer holds beyond what its forward kept.
 
     It is at its start, in the MLP: a dense one holds the gathered gradient of its output beside the
     gradient of the activation's result, then that beside the gradient of gate and up (where these are separate GEMMs:
     three gradients of the unfused activation, or two gathered ones). Experts hold the gradient of their slots before
     and after the all-to-all or the gather. A mixer without softmax holds what its scan's backward rebuilds
-    (`recurrent.recurrent_room_bytes`), when what its MLP and experts kept is gone.
+    (`recurrent.recurrent_workspace_bytes`), when what its MLP and experts kept is gone.
 
     GEMMs in fewer than 16 bits cast a gradient before they use it, and so keep it beside its copies.
     Where GEMMs make a weight's gradient separately, there are two moments more: in the down projection
     beside the gradients of its output and input, and in gate and up, when what the activation kept is gone.
     """
-    rooms = [_gradient_room_bytes(model, layer, degrees, rules) for layer in model.layers_of(kind)]
-    return reduce(np.maximum, rooms)
+    extras = [_gradient_workspace_bytes(model, layer, degrees, rules) for layer in model.layers_of(kind)]
+    return reduce(np.maximum, extras)
 
 
-def _gradient_room_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    room: Any = 0.0
+def _gradient_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+    extra: Any = 0.0
     recurrent = layer.recurrent
     if recurrent is not None:
-        room = np.maximum(room, _scan_room_bytes(model, layer, recurrent, degrees, rules))
+        extra = np.maximum(extra, _scan_workspace_bytes(model, layer, recurrent, degrees, rules))
     if layer.moe is not None:
-        room = np.maximum(room, _expert_room_bytes(model, layer.moe, degrees, rules))
+        extra = np.maximum(extra, _expert_workspace_bytes(model, layer.moe, degrees, rules))
         shared = MlpSpec(layer.moe.shared_width, layer.moe.gated)
-        room = np.maximum(room, _mlp_room_bytes(model, shared, degrees, rules) if shared.width else 0.0)
+        extra = np.maximum(extra, _mlp_workspace_bytes(model, shared, degrees, rules) if shared.width else 0.0)
     if layer.mlp is not None:
-        room = np.maximum(room, _mlp_room_bytes(model, layer.mlp, degrees, rules))
+        extra = np.maximum(extra, _mlp_workspace_bytes(model, layer.mlp, degrees, rules))
     if not layer.has_block:
-        room = np.maximum(room, _mixer_room_bytes(model, layer, degrees, rules))
+        extra = np.maximum(extra, _mixer_workspace_bytes(model, layer, degrees, rules))
     if layer.attention is not None and rules.torch_indexer is not None:
         # In the forward, before MLP and experts keep anything.
-        indexer = micro_batch_tokens(degrees, rules) * indexer_room_bytes(layer.attention, degrees, rules)
-        room = np.maximum(room, indexer - block_bytes(model, layer, degrees, rules))
-    return room
+        indexer = micro_batch_tokens(degrees, rules) * indexer_workspace_bytes(layer.attention, degrees, rules)
+        extra = np.maximum(extra, indexer - block_bytes(model, layer, degrees, rules))
+    return extra
 
 
-def _scan_room_bytes(
+def _scan_workspace_bytes(
     model: ModelSpec, layer: LayerSpec, mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees, rules: TrainingRules
 ) -> Any:
     """A scan's backward: what MLP and experts kept is gone, the gradient of their input is alive beside the layer's."""
     tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
-    room = tokens * recurrent_room_bytes(mixer, model.hidden, ways, degrees, rules)
+    extra = tokens * recurrent_workspace_bytes(mixer, model.hidden, ways, degrees, rules)
     if not layer.has_block:
-        return room
-    return room + tokens * model.hidden * residual_bytes(rules) / ways - block_bytes(model, layer, degrees, rules)
+        return extra
+    return extra + tokens * model.hidden * residual_bytes(rules) / ways - block_bytes(model, layer, degrees, rules)
 
 
-def _mixer_room_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _mixer_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """A mixer alone in its layer: the gathered gradient of its output beside the gradient of the context.
 
     Next, attention holds the context's gradient beside those of queries, keys and values.
@@ -130,12 +130,12 @@ def _quantized_again_bytes(rows: Any, outer: Any, width: Any, matrices: Any, nar
     return narrow.input_bytes * (rows * (np.maximum(outer, width) + outer + width) + matrices * outer * width)
 
 
-def _expert_room_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _expert_workspace_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     if (narrow := rules.of_experts.narrow) is not None and narrow.saves_wide:
         rows = routed_slots(moe, degrees, rules) * micro_batch_tokens(degrees, rules)
         outer, width = expert_outer(model, moe), moe.expert_hidden / rules.experts_over(degrees.tp)
         copies = _quantized_again_bytes(rows, outer, width, moe.n_experts / degrees.ep, narrow)
-        return _expert_room_bytes(model, moe, degrees, rules.replace(narrow=None)) + copies
+        return _expert_workspace_bytes(model, moe, degrees, rules.replace(narrow=None)) + copies
     rules = rules.of_experts
     tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
     gates, outer = 2 if moe.gated else 1, expert_outer(model, moe)
@@ -145,20 +145,20 @@ def _expert_room_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: 
     exchanged = np.where(np.greater(degrees.ep, 1), tokens * moe.top_k / ways, 0.0)
     other = exchanged if rules.whole_experts else np.where(np.greater(ways, 1), slots / split, exchanged)
     # Before and behind the exchange; behind it and behind the second GEMM; gate and up.
-    room = np.maximum((slots + other) * outer, np.maximum((outer + width) * slots, gates * width * slots))
-    room = rules.compute_bytes * room
+    extra = np.maximum((slots + other) * outer, np.maximum((outer + width) * slots, gates * width * slots))
+    extra = rules.compute_bytes * extra
     if rules.narrow is not None:
         arriving = (rules.compute_bytes + 2 * rules.narrow.input_bytes) * outer
-        room = np.maximum(room, slots * _narrow_room_bytes(rules, rules.narrow, arriving, outer, width, gates))
+        extra = np.maximum(extra, slots * _narrow_workspace_bytes(rules, rules.narrow, arriving, outer, width, gates))
     if not makes_weight_gradients(rules):
-        return room
+        return extra
     # The grouped GEMM makes the gradients of all experts of the rank at once.
     weight = rules.compute_bytes * moe.n_experts / degrees.ep * width * outer
     product, outside = (rules.compute_bytes * slots * size for size in (width, outer))
-    return np.maximum(room, outside + np.maximum(product + weight, gates * weight - product))
+    return np.maximum(extra, outside + np.maximum(product + weight, gates * weight - product))
 
 
-def _narrow_room_bytes(
+def _narrow_workspace_bytes(
     rules: TrainingRules, narrow: NarrowProducts, arriving: Any, outer: Any, width: Any, gates: int
 ) -> Any:
     """Bytes a token, or slot, of an MLP's backward whose GEMMs take gradients and inputs in fewer than 16 bits.
@@ -173,11 +173,11 @@ def _narrow_room_bytes(
     return np.maximum(arriving + wide * width, np.maximum(between, entering))
 
 
-def _mlp_room_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _mlp_workspace_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     if (again := rules.narrow) is not None and again.saves_wide:
         rows = micro_batch_tokens(degrees, rules)
         copies = _quantized_again_bytes(rows, model.hidden, mlp.width / degrees.tp, 1, again)
-        return _mlp_room_bytes(model, mlp, degrees, rules.replace(narrow=None)) + copies
+        return _mlp_workspace_bytes(model, mlp, degrees, rules.replace(narrow=None)) + copies
     tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
     gathered = np.where(np.greater(ways, 1), tokens * model.hidden * rules.compute_bytes, 0.0)
     gates = 2 if mlp.gated else 1
@@ -187,13 +187,13 @@ def _mlp_room_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules: Tra
         return np.maximum(3 * product, 2 * gathered)
     # Behind a dropout the output's gradient is a separate tensor.
     dropped = tokens * model.hidden * rules.compute_bytes / ways if rules.dropout else 0.0
-    room = np.maximum(dropped + gathered + product, gates * product)
+    extra = np.maximum(dropped + gathered + product, gates * product)
     if rules.narrow is not None:
         # A gradient is cast before it is gathered.
         arriving = dropped / tokens + 2 * rules.narrow.input_bytes * model.hidden
-        room = tokens * _narrow_room_bytes(rules, rules.narrow, arriving, model.hidden, width, gates)
+        extra = tokens * _narrow_workspace_bytes(rules, rules.narrow, arriving, model.hidden, width, gates)
     if not makes_weight_gradients(rules):
-        return room
+        return extra
     weight = model.hidden * width * rules.compute_bytes
     entering = input_gradient_bytes(model, degrees, rules) + gates * weight - product
-    return np.maximum(room, np.maximum(dropped + gathered + product + weight, entering))
+    return np.maximum(extra, np.maximum(dropped + gathered + product + weight, entering))

@@ -68,7 +68,7 @@ def best_case_peak_mib(
         step = max(1, _BLOCK // int(table.pp[rows[0]]))
         for start in range(0, len(rows), step):
             block = rows[start : start + step]
-            search = _Search.of(model, rules, table.select(block), mode, schedule)
+            search = _LeastPeakSearch.of(model, rules, table.select(block), mode, schedule)
             peak[block], heaviest[block] = search.least_peak(device_limit_mib)
     return peak, heaviest
 
@@ -86,21 +86,21 @@ def lightest_layers(
     virtual stages the least peak is a bound that counts dense layers in front of the body as free: layers that do not
     fit below it go, one by one, to the stage that is then the lightest.
     """
-    search = _Search.of(model, rules, StrategyTable.from_strategies([strategy]), recompute, schedule)
+    search = _LeastPeakSearch.of(model, rules, StrategyTable.from_strategies([strategy]), recompute, schedule)
     _, high = search.bounds(None)
-    room = np.maximum(search.held(high)[:, 0], strategy.vpp).astype(np.int64)
-    while room.sum() < search.layers:
-        room[np.argmin(search.with_one_more(room))] += 1
+    capacity = np.maximum(search.most_layers(high)[:, 0], strategy.vpp).astype(np.int64)
+    while capacity.sum() < search.layers:
+        capacity[np.argmin(search.with_one_more(capacity))] += 1
     left, layers = search.layers, []
     for stage in range(strategy.pp):
         later = (strategy.pp - 1 - stage) * strategy.vpp
-        layers.append(int(min(room[stage], left - later)) if later else left)
+        layers.append(int(min(capacity[stage], left - later)) if later else left)
         left -= layers[-1]
     return layers
 
 
 @dataclass(frozen=True)
-class _Search:
+class _LeastPeakSearch:
     """Strategies of one (pp, vpp): memory of stage s with n layers is base + n·slope.
 
     `base` and `slope` are [pp, n] MiB, `dense_slope` [dense stages, n] the same for dense layers in
@@ -117,7 +117,7 @@ class _Search:
     @classmethod
     def of(
         cls, model: ModelSpec, rules: TrainingRules, table: StrategyTable, mode: str, schedule: ScheduleSpec
-    ) -> _Search:
+    ) -> _LeastPeakSearch:
         stages, interleaves = int(table.pp[0]), int(table.vpp[0])
         schedule = schedule.for_interleaves(interleaves, rules.framework)
         body = model.body_kind
@@ -153,22 +153,22 @@ class _Search:
         base[-1] += last - middle
         return cls(base, slope, dense_slope, sum(counts.values()), dense, interleaves)
 
-    def held(self, peak: NDArray[np.float64]) -> NDArray[np.float64]:
+    def most_layers(self, peak: NDArray[np.float64]) -> NDArray[np.float64]:
         """Most layers of every stage under a peak [n], from the model's front; float [pp, n]."""
-        room = peak - self.base
+        capacity = peak - self.base
         if not self.dense or self.interleaves > 1:
-            return np.floor(room / self.slope + 1e-9)
-        result = np.empty_like(room)
-        dense_left = np.full(room.shape[1], float(self.dense))
+            return np.floor(capacity / self.slope + 1e-9)
+        result = np.empty_like(capacity)
+        dense_left = np.full(capacity.shape[1], float(self.dense))
         # Every stage holds a layer at least, so dense layers reach no further than this.
-        reach = min(self.dense, len(room))
+        reach = min(self.dense, len(capacity))
         for stage in range(reach):
-            fits = np.maximum(np.floor(room[stage] / self.dense_slope[stage] + 1e-9), 0)
+            fits = np.maximum(np.floor(capacity[stage] / self.dense_slope[stage] + 1e-9), 0)
             dense = np.minimum(fits, dense_left)
-            body = np.floor((room[stage] - dense * self.dense_slope[stage]) / self.slope[stage] + 1e-9)
+            body = np.floor((capacity[stage] - dense * self.dense_slope[stage]) / self.slope[stage] + 1e-9)
             dense_left -= dense
             result[stage] = dense + np.where(dense_left > 0, 0, body)
-        result[reach:] = np.floor(room[reach:] / self.slope[reach:] + 1e-9)
+        result[reach:] = np.floor(capacity[reach:] / self.slope[reach:] + 1e-9)
         return result
 
     def with_one_more(self, layers: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -177,32 +177,32 @@ class _Search:
         The dense layers lie in the stages' first chunks.
         """
         peaks = np.empty(len(layers))
-        for stage, held in enumerate(layers):
+        for stage, count in enumerate(layers):
             before = int((layers[:stage] // self.interleaves).sum())
-            first = -(-(int(held) + 1) // self.interleaves)
+            first = -(-(int(count) + 1) // self.interleaves)
             dense = min(max(self.dense - before, 0), first)
-            body = held + 1 - dense
+            body = count + 1 - dense
             peaks[stage] = self.base[stage, 0] + body * self.slope[stage, 0] + dense * self.dense_slope[stage, 0]
         return peaks
 
     def fits(self, peak: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return whether some offset stays within a peak [n]; bool [n]."""
-        held = self.held(peak)
+        most_layers = self.most_layers(peak)
         free = self.dense if self.interleaves > 1 else 0
         # A layer a chunk at least; a stage has at most as many dense layers as follow the stages before it.
-        dense = np.maximum(free - np.arange(len(held)), 0)
+        dense = np.maximum(free - np.arange(len(most_layers)), 0)
         least = np.maximum(self.interleaves - dense, 0)[:, np.newaxis]
-        enough: NDArray[np.bool_] = (held.sum(axis=0) + free >= self.layers) & (held >= least).all(axis=0)
+        enough: NDArray[np.bool_] = (most_layers.sum(axis=0) + free >= self.layers) & (most_layers >= least).all(axis=0)
         return enough
 
     def least_peak(self, limit: float | None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Least peak [n] and the stage that has it [n]."""
         low, high = self.bounds(limit)
-        held = np.maximum(self.held(high), 0)
-        filled = self.base + held * self.slope
+        most_layers = np.maximum(self.most_layers(high), 0)
+        filled = self.base + most_layers * self.slope
         if self.dense and self.interleaves == 1:
-            before = np.cumsum(held, axis=0) - held
-            in_front = np.minimum(np.maximum(self.dense - before, 0), held)
+            before = np.cumsum(most_layers, axis=0) - most_layers
+            in_front = np.minimum(np.maximum(self.dense - before, 0), most_layers)
             filled += in_front * (self.dense_slope - self.slope)
         return low, np.argmax(filled, axis=0).astype(np.int64)
 

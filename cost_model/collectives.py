@@ -84,8 +84,8 @@ class Copies(NamedTuple):
         """Number of equal parts of the ranks that a row's copies reach, on average."""
         whole = np.maximum(self.chosen * parts / self.groups, 1)
         # Where a part holds several groups, those that are chosen can lie in the same one.
-        held = parts * (1 - (1 - 1 / parts) ** self.chosen)
-        open_to = np.where(np.greater_equal(parts, self.groups), whole, held)
+        expected = parts * (1 - (1 - 1 / parts) ** self.chosen)
+        open_to = np.where(np.greater_equal(parts, self.groups), whole, expected)
         return open_to * (1 - (1 - 1 / open_to) ** self.number)
 
 

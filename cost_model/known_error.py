@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from statistics import NormalDist, median
 
+from taylor.cost_model.profile import MemorySource
+
 DEFAULT_RISK = 0.05
 """Probability that a measured figure lies beyond an end of its interval."""
 
@@ -89,10 +91,7 @@ class KnownError:
     @property
     def sentence(self) -> str:
         """The error in words."""
-        return (
-            f"{self.source} typically {100 * self.typical:.0f} % off, 19 of 20 are at most {100 * self.above:.0f} % "
-            "above it"
-        )
+        return f"{self.source} typically {100 * self.typical:.0f} % off, 95 % upper limit: +{100 * self.above:.0f} %"
 
 
 def _deviations(risk: float) -> float:
@@ -110,10 +109,10 @@ _STANDARD = NormalDist().inv_cdf(1 - DEFAULT_RISK)
 _MEASURED = KnownError(0.02, 0.02, 0.01, "a fit to dry-runs is")
 """Fits to dry-runs with noise of 2 %, judged on plans that were not dry-run (`docs/dryrun.md`)."""
 
-MEMORY_ERRORS = {
-    "estimate": KnownError(0.03, 0.08, 0.02, "the estimate is"),
-    "dry-run": _MEASURED,
-    "saved": _MEASURED,
+MEMORY_ERRORS: dict[str, KnownError] = {
+    MemorySource.ESTIMATE: KnownError(0.03, 0.08, 0.02, "the estimate is"),
+    MemorySource.DRY_RUN: _MEASURED,
+    MemorySource.SAVED: _MEASURED,
 }
 """Errors by `MemoryProfile.source`. The estimate: peaks of the published runs whose files state what ran, without flags
 that no figure has (``python -m benchmarks.measured_runs``). Dry-runs: under noise of 2 % (`docs/dryrun.md`)."""
@@ -135,7 +134,7 @@ def memory_error(source: str, *, measured_framework: bool = False) -> KnownError
         Peaks of the job's framework are among those that the error comes from.
     """
     known = MEMORY_ERRORS.get(source)
-    if known is None or source != "estimate" or measured_framework:
+    if known is None or source != MemorySource.ESTIMATE or measured_framework:
         return known
     return known.widened(FRAMEWORK_WIDTH)
 

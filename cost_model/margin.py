@@ -72,10 +72,10 @@ class MemoryMargin:
         InputError
             When nothing is.
         """
-        left = (limit_mib * (1.0 - self.share) - self.mib) / self._room(known)
+        left = (limit_mib * (1.0 - self.share) - self.mib) / self._reserve(known)
         if left <= 0:
             raise InputError(
-                f"leaves nothing of a device's {limit_mib:,.0f} MiB",
+                f"uses up all {limit_mib:,.0f} MiB of a device",
                 field="--margin",
                 value=str(self),
                 cure="name a smaller one, in MiB or as per cent of the limit (5%)",
@@ -84,9 +84,9 @@ class MemoryMargin:
 
     def around(self, left_mib: float, known: KnownError | None = None) -> float:
         """The limit of which `left_mib` remains; the inverse of `below`."""
-        return (left_mib * self._room(known) + self.mib) / (1.0 - self.share)
+        return (left_mib * self._reserve(known) + self.mib) / (1.0 - self.share)
 
-    def _room(self, known: KnownError | None) -> float:
+    def _reserve(self, known: KnownError | None) -> float:
         return 1.0 if known is None or self.risk is None else known.upper(self.risk)
 
     def __bool__(self) -> bool:
@@ -95,5 +95,5 @@ class MemoryMargin:
     def __str__(self) -> str:
         parts = [f"{100 * self.share:g} %"] if self.share else []
         parts += [f"{self.mib:,.0f} MiB"] if self.mib else []
-        parts += [f"room for {100 * self.risk:g} % risk"] if self.risk is not None else []
+        parts += [f"free memory for {100 * self.risk:g} % risk"] if self.risk is not None else []
         return " and ".join(parts) or "0 MiB"

@@ -7,9 +7,9 @@ from typing import Mapping
 
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
-from taylor.cost_model.backward_room import workspace_bytes
+from taylor.cost_model.backward_workspace import workspace_bytes
 from taylor.cost_model.best_case import best_case_peak_mib, lightest_layers
-from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.cost_model.states import StateBytes
 from taylor.cost_model.statics import (
     MIB,
@@ -73,7 +73,7 @@ def memory_profile(
             }
             for kind in kinds
         },
-        source="estimate",
+        source=MemorySource.ESTIMATE,
     )
 
 
@@ -155,7 +155,7 @@ def stage_breakdown(
     chosen = lightest_plan(model, strategy, rules, recompute, schedule) if plan is None else plan
     if (chosen.stages, chosen.interleaves) != (strategy.pp, strategy.vpp):
         raise ValueError(
-            f"the plan is for {chosen.stages} stages x {chosen.interleaves} interleaves, "
+            f"the plan is for {chosen.stages} stages x {chosen.interleaves} virtual stages, "
             f"the strategy for {strategy.pp} x {strategy.vpp}"
         )
     return [_stage(model, strategy, rules, chosen, schedule, stage) for stage in range(strategy.pp)]
@@ -193,11 +193,11 @@ def _stage(
     schedule: ScheduleSpec,
     stage: int,
 ) -> StageBreakdown:
-    held: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for run, grid in plan.layers.items():
-        held[kind_of(run)] = held.get(kind_of(run), 0) + sum(grid[v][stage] for v in range(plan.interleaves))
+        counts[kind_of(run)] = counts.get(kind_of(run), 0) + sum(grid[v][stage] for v in range(plan.interleaves))
     states = StateBytes()
-    for kind, count in held.items():
+    for kind, count in counts.items():
         states = states + layer_state_bytes(model, kind, strategy, rules).scaled(count)
     logits, late = 0.0, float(postponed_gradient_bytes(model, strategy, rules, schedule))
     workspace, buffers = (float(part(model, strategy, rules)) for part in (workspace_bytes, buffer_bytes))
@@ -215,8 +215,8 @@ def _stage(
     layers_alive = sum(alive[v] * grid[v][stage] for grid in plan.layers.values() for v in range(plan.interleaves))
     return StageBreakdown(
         stage=stage,
-        layers=held,
-        alive=float(layers_alive / max(1, sum(held.values()))),
+        layers=counts,
+        alive=float(layers_alive / max(1, sum(counts.values()))),
         weights=float(states.weights) / MIB,
         gradients=(float(states.gradients) + late) / MIB,
         optimizer=float(states.optimizer) / MIB,

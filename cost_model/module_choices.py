@@ -132,7 +132,7 @@ def module_choices(
     if words.nested:
         sets = _nested(bench, total, (total(plain[0]), total(plain[1])), through)
         return [ModuleChoice(again, (), bench.costs(again, ())) for again in reversed(sets)]
-    found = [ModuleChoice(again, moved, bench.costs(again, moved)) for again, moved in _sets(bench.telling_words())]
+    found = [ModuleChoice(again, moved, bench.costs(again, moved)) for again, moved in _sets(bench.effective_words())]
     scored = sorted(((*total(one), len(one.recompute) + len(one.offload), one) for one in (*plain, *found)), key=_first)
     front: list[tuple[float, float, ModuleChoice]] = []
     for time, mib, _, one in scored:
@@ -175,8 +175,8 @@ def _nested(
             points[again] = total(ModuleChoice(again, (), bench.costs(again, ())))
         return points[again]
 
-    telling = bench.telling_words().recompute
-    words = [word for word in bench.words.recompute if word in telling or any(word in one for one in through)]
+    effective = bench.effective_words().recompute
+    words = [word for word in bench.words.recompute if word in effective or any(word in one for one in through)]
     return lowest_chain(
         words, point, ends, lambda again: _starts({part for word in again for part in bench.parts[word]}), through
     )
@@ -208,7 +208,7 @@ class _Bench:
         }
         self._again: dict[tuple[str, tuple[str, ...]], tuple[float, float]] = {}
 
-    def telling_words(self) -> ModuleWords:
+    def effective_words(self) -> ModuleWords:
         """The words that free memory in some layer of the model."""
         recompute = {
             word: part

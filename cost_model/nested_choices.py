@@ -69,13 +69,13 @@ def _undominated(
     found: list[tuple[Point, tuple[str, ...]]], ends: tuple[Point, Point], kept: Sequence[tuple[str, ...]]
 ) -> list[tuple[Point, tuple[str, ...]]]:
     """The sets that no other, nor one of the ends, is as good as in both, or that must stay."""
-    told = []
+    distinct = []
     for at, one in found:
         others = [*ends, *(other for other, name in found if name != one)]
         beaten = any(o[0] <= at[0] and o[1] <= at[1] * (1 + 1e-9) for o in others)
         if one in kept or not beaten:
-            told.append((at, one))
-    return told
+            distinct.append((at, one))
+    return distinct
 
 
 def _area(points: Sequence[Point]) -> float:

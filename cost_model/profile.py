@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Mapping
+from enum import Enum
 
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.model import kind_of
+
+
+class MemorySource(str, Enum):
+    """Origin of a `MemoryProfile`'s figures."""
+
+    FILE = "file"
+    ESTIMATE = "estimate"
+    DRY_RUN = "dry-run"
+    SAVED = "saved"
+    """Dry-runs of an earlier run."""
+    REPLAY = "replay"
+    """The estimate, moved onto the peaks of earlier dry-runs."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class RatioSource(str, Enum):
+    """Origin of `TimeRatios`."""
+
+    GIVEN = "given"
+    PARTLY_GIVEN = "partly given"
+    PARSED = "parsed"
+    ESTIMATE = "estimate"
+    FIXED = "fixed"
+    """The defaults of the older tool."""
+
+    def __str__(self) -> str:
+        return self.value
 
 
 @dataclass(frozen=True)
@@ -24,8 +54,7 @@ class MemoryProfile:
         Weights, gradients and optimizer states of one layer; kinds in model order.
     activation_mib : mapping of kind to mapping of mode to float
         Memory that one micro-batch keeps alive in one layer, by recompute mode (none, select, full).
-    source : str
-        Source of the figures: ``file``, ``estimate``, ``dry-run``, ….
+    source : MemorySource
     every_flag : bool
         Every flag of the job has had its effect on the figures: a user states them, or the job's own framework ran.
     """
@@ -36,7 +65,7 @@ class MemoryProfile:
     static_last_mib: float
     layer_mib: Mapping[str, float]
     activation_mib: Mapping[str, Mapping[str, float]]
-    source: str = "file"
+    source: MemorySource = MemorySource.FILE
     every_flag: bool = False
 
     def static_mib(self, stages: int) -> tuple[float, ...]:
@@ -82,8 +111,7 @@ class TimeRatios:
     exposed : mapping of kind to (float, float)
         Of a forward and a backward that run as one pass and overlap each other's communication: extra time of a layer's
         forward, and its backward, where no layer of the other runs beside it, over the body layer's forward.
-    source : str
-        ``given``, ``parsed`` or ``estimate``.
+    source : RatioSource
     """
 
     dense_forward: float = 0.33
@@ -98,4 +126,4 @@ class TimeRatios:
     mtp_forward: float | None = None
     kind_forward: Mapping[str, float] = field(default_factory=dict)
     exposed: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    source: str = "given"
+    source: RatioSource = RatioSource.GIVEN

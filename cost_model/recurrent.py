@@ -15,7 +15,7 @@ import numpy as np
 from taylor.cost_model.products import Product
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees
-from taylor.cost_model.torch_scan import torch_scan_bytes, torch_scan_room_bytes
+from taylor.cost_model.torch_scan import torch_scan_bytes, torch_scan_workspace_bytes
 from taylor.register.layers import GATED_DELTA, KIMI_DELTA, LinearAttentionSpec, MambaSpec
 
 _FP32 = 4
@@ -174,7 +174,7 @@ def _linear_bytes(linear: LinearAttentionSpec, degrees: Degrees, rules: Training
     return b * (2 * convolved + 3 * w.values) + gated + _FP32
 
 
-def recurrent_room_bytes(
+def recurrent_workspace_bytes(
     mixer: MambaSpec | LinearAttentionSpec, hidden: int, ways: Any, degrees: Degrees, rules: TrainingRules
 ) -> Any:
     """Bytes a token of the scan's backward beyond what the mixer kept, less what is freed by then.
@@ -192,7 +192,7 @@ def recurrent_room_bytes(
     """
     b = rules.compute_bytes
     if isinstance(mixer, MambaSpec):
-        return _mamba_room_bytes(mixer, hidden, ways, degrees, rules)
+        return _mamba_workspace_bytes(mixer, hidden, ways, degrees, rules)
     w = _Widths.of(mixer, degrees.tp)
     waiting = hidden / ways
     if mixer.style == GATED_DELTA:
@@ -204,24 +204,24 @@ def recurrent_room_bytes(
     return b * (2 * w.keys + w.values + w.values + waiting - 4 * w.values) + 2 * _FP32 * w.states
 
 
-def _mamba_room_bytes(mamba: MambaSpec, hidden: int, ways: Any, degrees: Degrees, rules: TrainingRules) -> Any:
+def _mamba_workspace_bytes(mamba: MambaSpec, hidden: int, ways: Any, degrees: Degrees, rules: TrainingRules) -> Any:
     b, inner = rules.compute_bytes, mamba.inner / degrees.tp
     if mamba.dt_rank is not None:
         small = mamba.dt_rank + 2 * mamba.state
         gathered = np.where(np.greater(ways, 1), hidden, 0)
         return b * (8 * inner + small + gathered) + _FP32 * 2 * mamba.state
     if rules.torch_scan is not None:
-        return torch_scan_room_bytes(mamba, degrees, rules, rules.torch_scan)
+        return torch_scan_workspace_bytes(mamba, degrees, rules, rules.torch_scan)
     heads, groups = mamba.n_heads / degrees.tp, mamba.n_groups / degrees.tp
     products = _FP32 * groups * MAMBA_CHUNK
     # Gradient of the result, of the projection and of what is convolved, which is rebuilt; time steps.
-    held = b * (_mamba_columns(mamba) + 2 * mamba.conv_width + mamba.n_heads) / degrees.tp + b * 2 * inner
-    held = held + 2 * _FP32 * heads + products
+    total = b * (_mamba_columns(mamba) + 2 * mamba.conv_width + mamba.n_heads) / degrees.tp + b * 2 * inner
+    total = total + 2 * _FP32 * heads + products
     states = inner * mamba.state / MAMBA_CHUNK
     # Both fp32 states with their narrow copies; then those alone, beside the gradients of B, C and their products.
     later = 2 * b * states + 2 * _FP32 * groups * mamba.state + 2 * products
     behind = 2 * b * inner + _FP32 * groups if mamba.gate_norm else b * inner
-    return held + np.maximum((2 * _FP32 + 2 * b) * states, later) - behind
+    return total + np.maximum((2 * _FP32 + 2 * b) * states, later) - behind
 
 
 def scan_flops(mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees) -> Any:

@@ -84,16 +84,16 @@ def group_bytes(
     ]
     result = StateBytes()
     of_experts = (groups.routed / expert_split, routed, in_layer)
-    for (held, ranks, matrices), own in [*((part, rules) for part in parts), (of_experts, rules.of_experts)]:
+    for (stored, ranks, matrices), own in [*((part, rules) for part in parts), (of_experts, rules.of_experts)]:
         # The full degree reaches every replica; a partial one makes equal groups of them, or goes that far.
         partial = ranks * degrees.op / split if states.groups_replicas else degrees.op
         shards = np.where(full, ranks, np.clip(partial, 1, ranks))
-        result = result + _state(held, shards, degrees, own, copy_weights, matrices)
+        result = result + _state(stored, shards, degrees, own, copy_weights, matrices)
     return result
 
 
 def _state(
-    held: Any, shards: Any, degrees: Degrees, rules: TrainingRules, copy_weights: bool, matrices: bool
+    stored: Any, shards: Any, degrees: Degrees, rules: TrainingRules, copy_weights: bool, matrices: bool
 ) -> StateBytes:
     states = rules.framework.states
     split = rules.parallel_optimizer or rules.parameter_shard
@@ -106,7 +106,7 @@ def _state(
     kept = _kept_bytes(shards, split, rules, matrices)
     if rules.pairs:
         weight = weight + rules.param_bytes  # The reference model's.
-    return StateBytes(held * weight, held * gradient, held * kept / (shards if split else 1))
+    return StateBytes(stored * weight, stored * gradient, stored * kept / (shards if split else 1))
 
 
 def _weight_bytes(shards: Any, rules: TrainingRules, copy_weights: bool, matrices: bool) -> Any:

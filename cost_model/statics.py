@@ -13,7 +13,7 @@ from taylor.cost_model.activations import (
     sequence_split,
 )
 from taylor.cost_model.alive import alive_lower_bound
-from taylor.cost_model.backward_room import input_gradient_bytes, makes_weight_gradients, workspace_bytes
+from taylor.cost_model.backward_workspace import input_gradient_bytes, makes_weight_gradients, workspace_bytes
 from taylor.cost_model.parameters import (
     ParameterGroups,
     embedding_parameters,
@@ -265,8 +265,8 @@ def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
     at_loss, head = buffers, _head_groups(model, degrees, rules)
     if rules.parameter_shard and rules.framework.states.gathers_blocks:
         there = rules.stay_gathered or rules.whole_ends
-        held = 0.0 if there else _gathered(head, degrees, rules, in_layer=False).weights
-        at_loss = buffers - _passing(rules, degrees) * (_layer_buffers(model, degrees, rules) - held)
+        gathered_mib = 0.0 if there else _gathered(head, degrees, rules, in_layer=False).weights
+        at_loss = buffers - _passing(rules, degrees) * (_layer_buffers(model, degrees, rules) - gathered_mib)
     buffers = buffers + _makes_gradients_late(degrees, rules) * _head_gradient_bytes(model, degrees, rules)
     loss = np.greater_equal(logits + at_loss, workspace + buffers)
     return np.where(loss, logits, 0.0), np.where(loss, 0.0, workspace), np.where(loss, at_loss, buffers)

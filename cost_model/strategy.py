@@ -73,8 +73,8 @@ class Strategy:
         return replace(self, **changes)
 
     def __repr__(self) -> str:
-        told = ((one.name, getattr(self, one.name)) for one in fields(self) if getattr(self, one.name) != one.default)
-        return f"Strategy({', '.join(f'{name}={value}' for name, value in told)})"
+        stated = ((one.name, getattr(self, one.name)) for one in fields(self) if getattr(self, one.name) != one.default)
+        return f"Strategy({', '.join(f'{name}={value}' for name, value in stated)})"
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class TrainingRules:
     core_models : bool
         Models are built by the framework's core library, as all of Megatron's are and those of MindFormers'
         new generation (``mindformers/parallel_core``). Off: MindFormers' own classes of the old one.
-    ep_holds_cp : bool
+    ep_includes_cp : bool
         EP takes all ranks of CP, and of TP where experts are whole (torchtitan before December 2025).
     overlap_p2p : bool
         Transfers of an interleaved pipeline run beside the computation (off: ``--no-overlap-p2p-communication``).
@@ -264,7 +264,7 @@ class TrainingRules:
     expert_ways: int | None = None
     overhead_mib: float | None = None
     core_models: bool = True
-    ep_holds_cp: bool = False
+    ep_includes_cp: bool = False
     overlap_p2p: bool = True
     ulysses_degree: int | None = 1
     context_window: int = 1

@@ -25,7 +25,7 @@ from taylor.cost_model.parameters import (
     module_body_groups,
 )
 from taylor.cost_model.product_times import dense_products
-from taylor.cost_model.profile import TimeRatios
+from taylor.cost_model.profile import RatioSource, TimeRatios
 from taylor.cost_model.saved_operators import mixer_products
 from taylor.cost_model.selective_time import LayerPieces, selective_ms
 from taylor.cost_model.speed import Speed
@@ -212,7 +212,7 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
         lag=float(lags.max()) / unit,
         lags=tuple((lags / unit).tolist()) if np.ptp(lags) else (),
         tail=float(tail_ms(model, strategy, rules, device, beside)) / unit,
-        source="estimate",
+        source=RatioSource.ESTIMATE,
     )
 
 

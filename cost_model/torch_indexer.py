@@ -28,7 +28,7 @@ def indexer_bytes(attention: AttentionSpec, degrees: Degrees, rules: TrainingRul
     return degrees.cp * (_FP32 * heads * (width + rules.seq_length) + rules.seq_length)
 
 
-def indexer_room_bytes(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def indexer_workspace_bytes(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     """Bytes a token of a rank that the indexer's loss needs beside what is kept, when attention has just run.
 
     It takes the attention's own distribution (dsa_indexer.py:979-1000), heads by all pairs of tokens: an input of the

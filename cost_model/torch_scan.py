@@ -22,7 +22,7 @@ _FP32 = 4
 
 
 @dataclass(frozen=True)
-class _Widths:
+class _ScanWidths:
     """Elements a token on one rank; each a scalar or an array [n]."""
 
     inner: Any
@@ -38,7 +38,7 @@ class _Widths:
     """States at the chunks' ends."""
 
     @classmethod
-    def of(cls, mamba: MambaSpec, tp: Any, chunk: int) -> _Widths:
+    def of(cls, mamba: MambaSpec, tp: Any, chunk: int) -> _ScanWidths:
         heads, inner = mamba.n_heads / tp, mamba.inner / tp
         return cls(
             inner=inner,
@@ -53,7 +53,7 @@ class _Widths:
 
 def torch_scan_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules, chunk: int) -> Any:
     """Bytes a token that the mixer keeps behind its norm's output, on one rank."""
-    b, w = rules.compute_bytes, _Widths.of(mamba, degrees.tp, chunk)
+    b, w = rules.compute_bytes, _ScanWidths.of(mamba, degrees.tp, chunk)
     # The convolution's input and result (mixer:119; ranks:141), the discrete x (scan:229), states before and behind
     # their recurrence (scan:278, 284; 128, 182), context of states (scan:286, 184), the output product's input.
     both = b * (2 * w.conv + w.inner + 2 * w.states + w.inner + w.inner)
@@ -62,7 +62,7 @@ def torch_scan_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules, c
     return both + np.where(np.greater(degrees.cp, 1), _kept_over_ranks(w, b), _kept_alone(w, b))
 
 
-def _kept_alone(w: _Widths, b: int) -> Any:
+def _kept_alone(w: _ScanWidths, b: int) -> Any:
     # x by chunks (scan:259); time steps (216, 217, 229), narrow decays (264, 286).
     narrow = w.inner + 5 * w.heads
     # C (255), B (255), decayed B (267), B itself (264); C·B and L (257), their product (259).
@@ -71,7 +71,7 @@ def _kept_alone(w: _Widths, b: int) -> Any:
     return b * narrow + _FP32 * (w.by_chunk + 2 * w.heads)
 
 
-def _kept_over_ranks(w: _Widths, b: int) -> Any:
+def _kept_over_ranks(w: _ScanWidths, b: int) -> Any:
     # The joined projection, whole behind a view of it (ranks:141); x by chunks twice (scan:116, 147); time steps
     # (ranks:141 twice, scan:107, 229), narrow decays (scan:116, 184).
     narrow = w.inner + w.conv + w.heads + 2 * w.inner + 6 * w.heads
@@ -81,14 +81,14 @@ def _kept_over_ranks(w: _Widths, b: int) -> Any:
     return b * narrow + _FP32 * (2 * w.by_chunk + 3 * w.heads)
 
 
-def torch_scan_room_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules, chunk: int) -> Any:
+def torch_scan_workspace_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules, chunk: int) -> Any:
     """Bytes a token that its backward holds beside what it kept, less what is behind it by then.
 
     On one rank the gated norm's start is the worst moment, with the gradient of its result in both types: what the
     operations behind it make is less than what they give free. Over ranks one function makes the gradients of all
     matrices of the chunks at once and holds six narrow and five fp32 ones (ranks:476-514), beside those of x, B and C.
     """
-    b, w = rules.compute_bytes, _Widths.of(mamba, degrees.tp, chunk)
+    b, w = rules.compute_bytes, _ScanWidths.of(mamba, degrees.tp, chunk)
     alone = (_FP32 + b) * w.inner
     matrices = (6 * b + 5 * _FP32) * w.by_chunk
     gone = (4 * _FP32 * w.inner if mamba.gate_norm else 0) + 2 * b * w.inner

@@ -72,8 +72,10 @@ def ensure_dataset(
         log.warning("the small data set %s could not be written: %s", path, error)
         return None
     if done.returncode or not target.exists():
-        told = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        log.warning("the small data set %s could not be written (%s); the file's own is used", path, told[:200])
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        log.warning(
+            "the small data set %s could not be written (%s); the data set of the file is used", path, reason[:200]
+        )
         return None
     log.info("data set for dry-runs: %s written, %d samples of %d tokens", path, samples, seq_length + 1)
     return target

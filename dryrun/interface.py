@@ -112,9 +112,9 @@ class DryRunResult:
             return ""
         first = self.failures[0]
         stages = ", ".join(str(stage.stage) for stage in self.failures)
-        told = f" | {' | '.join(first.lines)}" if first.lines else ""
+        log_lines = f" | {' | '.join(first.lines)}" if first.lines else ""
         where = f" ({first.log})" if first.log is not None else ""
-        return f"{self.run.strategy.name} stage {stages}: {first.failure}{where}{told}"
+        return f"{self.run.strategy.name} stage {stages}: {first.failure}{where}{log_lines}"
 
 
 class DryRunBackend(Protocol):

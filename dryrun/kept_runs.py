@@ -104,12 +104,12 @@ class KeptRuns:
         found: dict[Place, StagePeak] = {}
         if not chosen:
             return found
-        began = told = time.monotonic()
+        began = reported = time.monotonic()
         done = failed = 0
         with progress("dry-runs", len(chosen)) as advance:
 
             def on_done(index: int, outcome: Outcome) -> bool:
-                nonlocal done, failed, told
+                nonlocal done, failed, reported
                 stage = chosen[index]
                 stage.attempts += 1
                 peak = self.judge(stage, outcome)
@@ -124,10 +124,10 @@ class KeptRuns:
                 failed += bool(peak.failure)
                 advance(1, f"{failed} failed" if failed else "")
                 now = time.monotonic()
-                if now - told > _REPORT_EVERY_S and done < len(chosen):
-                    told = now
+                if now - reported > _REPORT_EVERY_S and done < len(chosen):
+                    reported = now
                     left = (now - began) / done * (len(chosen) - done)
-                    log.info("dry-runs: %d of %d done, %d failed, about %.0f s left", done, len(chosen), failed, left)
+                    log.info("dry-runs: %d of %d done, %d failed, about %.0f s remain", done, len(chosen), failed, left)
                 return False
 
             run_programs([stage.program for stage in chosen], self.parallel, on_done, self.executor)

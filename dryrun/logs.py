@@ -105,10 +105,10 @@ def last_lines(path: Path, count: int = LINES_KEPT) -> tuple[str, ...]:
         return ()
     text = _COLOUR.sub(b"", data.replace(b"\0", b"")).decode("utf-8", errors="replace")
     lines = [line.strip()[:LINE_WIDTH] for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if _MATTERS.search(line)]
-    return tuple((telling or lines)[-count:])
+    relevant = [line for line in lines if _MATTERS.search(line)]
+    return tuple((relevant or lines)[-count:])
 
 
-def tells_out_of_memory(path: Path) -> bool:
+def reports_out_of_memory(path: Path) -> bool:
     """Return whether the end of a log says that device memory ran out."""
     return any(_OUT_OF_MEMORY.search(line) for line in last_lines(path, 200))

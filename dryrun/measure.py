@@ -9,16 +9,16 @@ import numpy as np
 
 from taylor.base.console import log
 from taylor.base.errors import OutsideProgramError
-from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.fitting.design import RUNS_PER_UNKNOWN, Cell, design_runs
-from taylor.dryrun.fitting.fit import Fit, Observation, agree, fit_memory
+from taylor.dryrun.fitting.fit import MemoryFit, Observation, agree, fit_memory
 from taylor.dryrun.fitting.linear_memory import LinearMemory
 from taylor.dryrun.fitting.probes import is_probe, job_of, probe_cells
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunBackend, DryRunResult
 from taylor.pipeline.plan import PipelinePlan
 
 SURE = 0.0115
-"""Relative standard error, `Fit.caution` included, at which a coefficient counts as known: 2.6 times it is 3 %."""
+"""Relative standard error, with `MemoryFit.caution`, at which a coefficient counts as known: 2.6 times it is 3 %."""
 MAX_RUNS = 60
 """Dry-runs of a configuration's own stages at most, where peaks scatter."""
 MAX_PROBES = 100
@@ -29,7 +29,7 @@ _ROUNDS = 8
 _STEP = 40
 """Probes run between two looks at the scatter."""
 _CAUTION = 1.2
-"""`Fit.caution` after some 80 runs."""
+"""`MemoryFit.caution` after some 80 runs."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class MeasuredProfile:
     """A fitted profile and the peaks behind it."""
 
     profile: MemoryProfile
-    fit: Fit
+    fit: MemoryFit
     observations: tuple[Observation, ...]
     failures: tuple[DryRunResult, ...]
 
@@ -50,7 +50,7 @@ def measure_profile(
     known: Sequence[Observation] = (),
     probes: bool = False,
     max_runs: int = MAX_RUNS,
-    source: str = "dry-run",
+    source: MemorySource = MemorySource.DRY_RUN,
 ) -> MeasuredProfile:
     """Measure a configuration's memory profile.
 
@@ -95,8 +95,8 @@ def measure_profile(
     if loose and not backend.exact:
         error = dict(zip(fit.unknowns, fit.standard_error, strict=True))
         value = dict(zip(fit.unknowns, fit.values, strict=True))
-        told = ", ".join(f"{name} {value[name]:.0f} +- {error[name]:.0f} MiB" for name in loose)
-        log.warning("memory fit: peaks scatter, so these are less sure than 3 %%: %s", told)
+        uncertain = ", ".join(f"{name} {value[name]:.0f} +- {error[name]:.0f} MiB" for name in loose)
+        log.warning("memory fit: peaks scatter, so these are less sure than 3 %%: %s", uncertain)
     if survey.apart:
         log.warning("memory fit: jobs of other shapes need another memory, so only the job's own stages count")
     return MeasuredProfile(survey.guess, fit, tuple(survey.believed), tuple(survey.failures))
@@ -113,13 +113,13 @@ class _Survey:
     memory: LinearMemory
     prior: MemoryProfile
     backend: DryRunBackend
-    source: str
-    room_mib: float
+    source: MemorySource
+    free_mib: float
     own: list[Observation] = field(default_factory=list)
     others: list[Observation] = field(default_factory=list)
     failures: list[DryRunResult] = field(default_factory=list)
     failed: list[Cell] = field(default_factory=list)
-    fit: Fit | None = None
+    fit: MemoryFit | None = None
     apart: bool = False
     too_large: bool = False
     seconds: float = 0.0
@@ -173,7 +173,7 @@ class _Survey:
         return design_runs(
             self.memory,
             self.guess,
-            self.room_mib,
+            self.free_mib,
             number,
             known=known,
             avoid=self.failed,
@@ -193,7 +193,7 @@ class _Survey:
         self.too_large = any(peak.failure == OUT_OF_MEMORY for peak in peaks)
         if self.too_large:
             # The prior was too low: keep to smaller stages from now on.
-            self.room_mib = 0.8 * self.room_mib
+            self.free_mib = 0.8 * self.free_mib
         self.keep(observations_of(results))
         return len(missed)
 

@@ -18,7 +18,7 @@ from taylor.base.files import write_atomic
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePeak
 from taylor.dryrun.kept_runs import KeptRuns, StageJob
 from taylor.dryrun.launch import Starter
-from taylor.dryrun.logs import last_lines, read_peak, tells_out_of_memory
+from taylor.dryrun.logs import last_lines, read_peak, reports_out_of_memory
 from taylor.dryrun.processes import Outcome, ProgramRun
 from taylor.parsers.write_back import emit_variant
 
@@ -106,7 +106,7 @@ class MindsporeBackend:
                 failure = "" if peak is not None else NO_PEAK
         except TaylorError as error:
             failure = failure or str(error)
-        if failure and not outcome.timed_out and tells_out_of_memory(path):
+        if failure and not outcome.timed_out and reports_out_of_memory(path):
             failure = OUT_OF_MEMORY
         lines = last_lines(path) if failure else ()
         return StagePeak(stage.stage, peak, self.name, actual, path, failure, lines, round(outcome.seconds, 3))

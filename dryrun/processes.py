@@ -102,7 +102,7 @@ def run_program(program: ProgramRun, stop: threading.Event | None = None) -> Out
             elif seconds > program.timeout_s:
                 failure, timed_out = f"timed out after {program.timeout_s:g} s", True
             elif _size(program.log) > MAX_LOG_BYTES:
-                failure = "its log grew beyond all bounds"
+                failure = "its log grew too large"
             if failure:
                 code = _end(guard)
                 break

@@ -11,7 +11,7 @@ from types import TracebackType
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePeak
-from taylor.dryrun.logs import last_lines, read_peak, tells_out_of_memory
+from taylor.dryrun.logs import last_lines, read_peak, reports_out_of_memory
 
 _DEGREE = re.compile(r"(?<![A-Za-z])(DP|TP|PP|EP|CP|OP|SP|VPP|MBS|M)(\d{1,6})(?![0-9A-Za-z])")
 _RANK = re.compile(r"(?<![A-Za-z])rank_?(\d{1,6})(?!\d)", re.IGNORECASE)
@@ -68,7 +68,7 @@ def read_logs(folder: Path) -> list[ReplayedLog]:
         logged = read_peak(path)
         failure = ""
         if logged.used_mib is None:
-            failure = OUT_OF_MEMORY if tells_out_of_memory(path) else "the log has no peak memory line"
+            failure = OUT_OF_MEMORY if reports_out_of_memory(path) else "the log has no peak memory line"
         logs.append(
             ReplayedLog(
                 path,
@@ -82,10 +82,10 @@ def read_logs(folder: Path) -> list[ReplayedLog]:
         )
     if not logs:
         raise InputError(
-            "holds no log",
+            "contains no log",
             file=folder,
             field="--dryrun_data_dir",
-            cure="logs lie there as …DPx_TPx_PPx_EPx…/*.log or rank_N.log",
+            cure="name logs as …DPx_TPx_PPx_EPx…/*.log or rank_N.log",
         )
     return logs
 
@@ -93,7 +93,7 @@ def read_logs(folder: Path) -> list[ReplayedLog]:
 def _log_files(folder: Path) -> Iterator[Path]:
     for count, path in enumerate(sorted(path for path in folder.rglob("*.log") if path.is_file())):
         if count >= MAX_LOGS:
-            raise InputError(f"holds more than {MAX_LOGS} logs", file=folder, field="--dryrun_data_dir")
+            raise InputError(f"contains more than {MAX_LOGS} logs", file=folder, field="--dryrun_data_dir")
         yield path
 
 
@@ -132,10 +132,10 @@ class ReplayBackend:
 
     def _stage(self, strategy: Strategy, stage: int) -> StagePeak:
         known = [log for log in self.logs if log.of(strategy) and log.stage_of(strategy) in (stage, None)]
-        told = [log for log in known if log.stage_of(strategy) == stage] or known
-        if not told:
+        matching = [log for log in known if log.stage_of(strategy) == stage] or known
+        if not matching:
             return StagePeak(stage, None, self.name, failure=f"no log of {strategy.name} stage {stage}")
-        peaks = [self._peak(log, stage) for log in told]
+        peaks = [self._peak(log, stage) for log in matching]
         good = [peak for peak in peaks if peak.peak_mib is not None]
         return max(good, key=lambda peak: peak.peak_mib or 0.0) if good else peaks[0]
 

@@ -100,7 +100,7 @@ class TorchBackend:
             DryRunResult(run, tuple(_named(found[index, stage]) for stage in run.asked))
             for index, run in enumerate(runs)
         ]
-        _tell_failures(results)
+        _log_failures(results)
         return results
 
     def _job(self, run: DryRun, stage: int, key: str) -> StageJob:
@@ -124,7 +124,7 @@ class TorchBackend:
             "ends": [stage == 0, stage == config.schedule.head_stage(strategy.pp)],
             "layers": {kind: [row[stage] for row in grid] for kind, grid in plan.layers.items()},
             "recompute": {
-                mode: held for mode, grid in plan.recompute.items() if any(held := [row[stage] for row in grid])
+                mode: counts for mode, grid in plan.recompute.items() if any(counts := [row[stage] for row in grid])
             },
             "order": hashlib.sha256(schedule.order[stage].tobytes()).hexdigest(),
             "by": [self.module, torch_version(), _source_hash(), _FORMAT],
@@ -135,17 +135,17 @@ class TorchBackend:
         path = stage.program.log
         failure = outcome.failure
         if outcome.signal == signal.SIGKILL:
-            failure += ", as a machine short of memory does"
+            failure += ", which a machine does that runs out of memory"
         answer = StageAnswer(failure=failure) if failure else _read_answer(stage.program.folder)
-        told = last_lines(path) if failure else ()
+        lines = last_lines(path) if failure else ()
         peak = None if answer.memory is None else answer.memory.peak_mib
         return StagePeak(
-            stage.stage, peak, self.name, None, path, answer.failure, told, round(outcome.seconds, 3),
+            stage.stage, peak, self.name, None, path, answer.failure, lines, round(outcome.seconds, 3),
             memory=answer.memory,
         )  # fmt: skip
 
 
-def _tell_failures(results: Sequence[DryRunResult]) -> None:
+def _log_failures(results: Sequence[DryRunResult]) -> None:
     """A line for every reason; else each stage would report the same fault of a configuration."""
     failed = [result for result in results if result.failures]
     for reason in dict.fromkeys(peak.failure for result in failed for peak in result.failures):
@@ -203,7 +203,7 @@ def _named(peak: StagePeak) -> StagePeak:
 
 def _read_answer(folder: Path) -> StageAnswer:
     answer = read_kept(folder / ANSWER)
-    return StageAnswer(failure="left no answer") if answer is None else FOUND.validate_python(answer)
+    return StageAnswer(failure="wrote no answer") if answer is None else FOUND.validate_python(answer)
 
 
 def _with_memory(peak: StagePeak, folder: Path) -> StagePeak | None:

@@ -18,7 +18,6 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.base.errors import InputError
 from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCost, Layout, Setting, hidden_mib
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerwisePlan
 from taylor.layerwise.job import LayerwiseJob
@@ -327,16 +326,3 @@ def _setting(job: LayerwiseJob, plan: LayerwisePlan) -> Setting:
         job.sequence_parallel, job.reduce_every_micro_batch, "gpipe" if plan.schedule == "gpipe" else "1f1b",
         job.kv_hidden,
     )  # fmt: skip
-
-
-def refuse_faults(found: LayerwiseCheck) -> None:
-    """Refuse a plan that a check found faults in.
-
-    Raises
-    ------
-    InputError
-        With the first fault.
-    """
-    if found.faults:
-        more = f" ({len(found.faults) - 1} more)" if len(found.faults) > 1 else ""
-        raise InputError(f"does not hold: {found.faults[0]}{more}", field="plan")

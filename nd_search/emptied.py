@@ -72,10 +72,10 @@ def explain_emptied(
         )
     names, count = blame.most_common(1)[0]
     by_name = {rule.name: rule for rule in rules}
-    told = " and ".join(f"{name} ({by_name[name].explanation})" for name in names)
+    named = " and ".join(f"{name} ({by_name[name].explanation})" for name in names)
     return InputError(
-        f"no strategy of {built} for {context.world_size} ranks is left: {count} obey everything but "
-        f"the rule{'s' if len(names) > 1 else ''} {told}",
+        f"no strategy of {built} for {context.world_size} ranks obeys all rules: {count} obey all but "
+        f"the rule{'s' if len(names) > 1 else ''} {named}",
         cure=", ".join(dict.fromkeys(by_name[name].relax for name in names)),
     )
 

@@ -314,7 +314,7 @@ _LEGALITY: tuple[Rule, ...] = (
         "ep is a multiple of cp, times tp where experts are whole",
         _experts_take_whole_contexts,
         LEGALITY,
-        applies=lambda c: _is_moe(c) and c.rules.ep_holds_cp,
+        applies=lambda c: _is_moe(c) and c.rules.ep_includes_cp,
         relax="search other ep, tp or cp, or take keys that v0.2.1 dropped from the file",
         changes=("ep", "cp", "tp"),
     ),
@@ -344,11 +344,11 @@ _LEGALITY: tuple[Rule, ...] = (
     ),
     Rule(
         "op-needs-parallel-optimizer",
-        "op > 1 needs the parallel optimizer, which the file turns off",
+        "op > 1 needs the parallel optimizer, which the file disables",
         lambda t, c: t.op == 1,
         LEGALITY,
         applies=lambda c: not (c.rules.parallel_optimizer or c.rules.parameter_shard),
-        relax="turn the parallel optimizer on in the file",
+        relax="enable the parallel optimizer in the file",
         changes=("op",),
     ),
     Rule(
@@ -396,11 +396,11 @@ _LEGALITY: tuple[Rule, ...] = (
     ),
     Rule(
         "context-needs-flash",
-        "cp > 1 needs flash attention, which the file turns off",
+        "cp > 1 needs flash attention, which the file disables",
         lambda t, c: t.cp == 1,
         LEGALITY,
         applies=lambda c: not c.rules.flash_attention,
-        relax="turn flash attention on in the file, or do not search cp",
+        relax="enable flash attention in the file, or do not search cp",
         changes=("cp",),
     ),
     Rule(
@@ -537,8 +537,8 @@ _LEGALITY: tuple[Rule, ...] = (
     ),
     Rule(
         "micro-batches-in-rounds",
-        "under interleaving the micro-batches come in groups of pp, or of the file's own size from pp on, with none or "
-        "pp at least left over",
+        "with vpp > 1 the micro-batches come in groups of pp, or of the size in the file where that is at least pp; "
+        "the remainder is 0 or at least pp",
         lambda t, c: (t.vpp == 1) | _interleaved(c).fits_rounds(t.pp, t.micro_batches),
         LEGALITY,
         relax="change --gbs, or search vpp = 1",

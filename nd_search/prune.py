@@ -129,7 +129,7 @@ def keep_what_fits(table: StrategyTable, context: SearchContext, recompute: str 
     over = np.flatnonzero(~fits)
     record = PruneRecord(
         MEMORY,
-        f"the heaviest stage holds at most {context.device_limit_mib:.0f} MiB (recompute: {recompute})",
+        f"the heaviest stage needs at most {context.device_limit_mib:.0f} MiB (recompute: {recompute})",
         len(over),
         table.row(int(over[np.argmin(peak[over])])) if len(over) else None,
     )
@@ -139,7 +139,7 @@ def keep_what_fits(table: StrategyTable, context: SearchContext, recompute: str 
 def unplanned_record(table: StrategyTable, refused: Mapping[int, str]) -> PruneRecord:
     """Strategies that the quick solves removed: below the memory's bound, but without a plan."""
     first = next(iter(refused), None)
-    why = "a plan of whole layers exists: shown by a quick solve of the quickest"
+    why = "a plan of whole layers exists (quick solve of the quickest plan)"
     return PruneRecord(
         PLAN,
         why if first is None else f"{why}; the first: {refused[first]}",

@@ -63,7 +63,7 @@ def reduce_strategy(
     best: tuple[float, Reduction] | None = None
     for small, model, plan, context in _legal_options(config, device, strategy, rank_num, device_limit_mib):
         peak, _ = peaks(StrategyTable.from_strategies([small]), context, "none")
-        reduction = _told(config, strategy, small, model, plan)
+        reduction = _described(config, strategy, small, model, plan)
         if peak[0] <= device_limit_mib:
             return reduction
         if best is None or peak[0] < best[0]:
@@ -188,7 +188,7 @@ def _whole_periods(config: TrainingConfig, strategy: Strategy) -> tuple[ModelSpe
         small.layer_counts(), strategy.pp, strategy.vpp, v_shape=config.schedule.v_shape, pinned_last=(MTP,)
     )
     body = plan.total_layers([run for run in plan.layers if run != MTP])
-    return small, PipelinePlan(plan.layers, {FULL: as_grid([[min(1, held) for held in row] for row in body])})
+    return small, PipelinePlan(plan.layers, {FULL: as_grid([[min(1, in_chunk) for in_chunk in row] for row in body])})
 
 
 def _plan_of(config: TrainingConfig, strategy: Strategy, dealt: list[list[str]], recomputed: list[int]) -> PipelinePlan:
@@ -199,7 +199,7 @@ def _plan_of(config: TrainingConfig, strategy: Strategy, dealt: list[list[str]],
     return PipelinePlan(layers, {FULL: grid_in_order(recomputed, strategy.pp, v_shape)})
 
 
-def _told(
+def _described(
     config: TrainingConfig, original: Strategy, small: Strategy, model: ModelSpec, plan: PipelinePlan
 ) -> Reduction:
     kept, changed = [], []
@@ -216,7 +216,7 @@ def _told(
             kept.append(f"{kind} layers = {count}")
         else:
             changed.append(f"{kind} layers: {count} -> {after_counts.get(kind, 0)}")
-    changed.append("recompute: the first layer of each chunk, so that its kind shows both ways")
+    changed.append("recompute: the first layer of each chunk, so that its kind is measured with and without recompute")
     if small.pp * small.vpp == 1 and model.n_dense and model.n_moe and not model.pattern:
         changed[-1] = (
             "recompute: the dense layer and one of two MoE layers; dense layers show under recompute only, "

@@ -170,7 +170,7 @@ def explain(
     broken = [rule for rule in rules if not judge(rule, table, context).all()]
     lines = [f"{describe(strategy)}: breaks {len(broken)} of {len(rules)} rules"]
     lines += [_reason(rule) for rule in broken]
-    if not build_space(context, options).holds(strategy):
+    if not build_space(context, options).contains(strategy):
         lines.append(
             f"outside the search: {','.join(options.search)} are searched, of {context.world_size} ranks; the other "
             "dimensions keep the file's value or follow by rule (--search, --fix, --max_…, --world_size)"

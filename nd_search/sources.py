@@ -86,7 +86,7 @@ SOURCES = {
     "sp-needs-tp": (
         "MindFormers r1.7.0 mindformers/parallel_core/model_parallel_config.py:183 (1.7 to master); "
         "Megatron-LM core_v0.16.0 megatron/core/model_parallel_config.py:409 (0.4 to 0.19; the launcher "
-        "turns it off, megatron/training/arguments.py:907); torchtitan has it where TP is"
+        "disables it, megatron/training/arguments.py:907); torchtitan has it where TP is"
     ),
     "moe-sp-with-tp": (
         "Megatron-LM core_v0.16.0 megatron/core/transformer/moe/moe_layer.py:379 (0.7 to 0.19); "
@@ -141,7 +141,7 @@ SOURCES = {
     ),
     "vpp-needs-pipeline": (
         "Megatron-LM core_v0.16.0 megatron/training/arguments.py:575 (0.4 to 0.19); elsewhere the number of "
-        "interleaves says nothing without a pipeline"
+        "virtual stages has no effect without a pipeline"
     ),
     "interleaving-without-overlap": (
         "Megatron-LM core_v0.16.0 megatron/training/arguments.py:579 (0.7 to 0.19; until 0.6 pp > 2 always, "

@@ -77,7 +77,7 @@ class StrategySpace:
             within = (table.micro_batches >= low) & (table.micro_batches <= high)
             yield table if within.all() else table.select(within)
 
-    def holds(self, strategy: Strategy) -> bool:
+    def contains(self, strategy: Strategy) -> bool:
         """Return whether a strategy is in the space."""
         rows = [f.name for f in fields(strategy) if f.name != "micro_batches"]
         return any(

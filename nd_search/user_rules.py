@@ -62,7 +62,9 @@ def _rules_of(file: Path) -> tuple[Rule, ...]:
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # a user's file may raise anything; the user gets the file and the reason
-        raise InputError(f"does not load: {type(error).__name__}: {error}", file=file, cure="mend the file") from error
+        raise InputError(
+            f"does not load: {type(error).__name__}: {error}", file=file, cure="correct the file"
+        ) from error
     finally:
         del sys.modules[name]
     rules = getattr(module, "RULES", None)

@@ -37,7 +37,9 @@ def export_plan(plan: PipelinePlan, form: str, *, mtp_counted: bool = True, v_sh
         raise InputError("is not a known form of export", field="form", value=form, cure=f"use {', '.join(forms)}")
     text = forms[form].text
     if text is None:
-        raise InputError("says an order of tasks, not a plan", field="form", value=form, cure="export a schedule so")
+        raise InputError(
+            "expresses an order of tasks, not a plan", field="form", value=form, cure="export a schedule in this form"
+        )
     return text(plan, mtp_counted, v_shape)
 
 

@@ -74,7 +74,7 @@ class MemoryBound:
     passing : mapping of str to float
         The same, for one layer while it runs.
     layers : float
-        Workspaces for the backward of one layer (`cost_model.backward_room.workspace_bytes`).
+        Workspaces for the backward of one layer (`cost_model.backward_workspace.workspace_bytes`).
     """
 
     parameter_bytes: float = 0.0
@@ -222,7 +222,7 @@ class UnmodelledFlag:
         name = shortened(self.name)
         written = name if self.value is None else f"{name} {self.value}"
         if self.meant is not None:
-            return f"{written} is not known, and one letter from {self.meant}: it is left out, which may change the job"
+            return f"{written} is not known and is ignored. Is {self.meant} meant? It may change the job"
         if not self.known:
             return f"{written} is not known: what it changes is not in the figures"
         effect = effect_in_words(self.memory, self.time, self.placement)

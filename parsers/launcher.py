@@ -140,7 +140,7 @@ class Launcher(ABC):
     degree_words: Mapping[str, str] = {}
     """Names in its files of the degrees of a strategy, by `Strategy`'s name, the batch (``gbs``) and a sample's length
     (``seq``)."""
-    suffix_tells: bool = True
+    suffix_decides: bool = True
     """True: a file with one of its suffixes is a training file; off where other files have them too."""
     starts_training: bool = True
     """True: a file, or `program` on it, starts a training; False where it only describes one."""

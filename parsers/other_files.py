@@ -46,7 +46,7 @@ class OtherFile:
     started: str
     source: str
 
-    def holds(self, data: Mapping[Any, Any]) -> bool:
+    def matches(self, data: Mapping[Any, Any]) -> bool:
         """Return whether a file with this content is of the kind."""
         return any(all(lookup(data, tuple(key.split("."))) is not None for key in sign) for sign in self.signs)
 
@@ -81,8 +81,8 @@ OTHER_FILES = (
     ),
     OtherFile(
         "a NeMo 1 YAML",
-        "NeMo turns it into its own model classes",
-        f"{_FLAGS}; --export megatron-layout says where the layers stand",
+        "NeMo converts it to its own model classes",
+        f"{_FLAGS}; --export megatron-layout writes the layers of each stage",
         (("trainer", "exp_manager"), ("trainer", "model.tensor_model_parallel_size")),
         "",
         "NVIDIA/NeMo 000763d0 examples/nlp/language_modeling/conf/megatron_gpt_config.yaml",
@@ -187,7 +187,7 @@ OTHER_FILES = (
     ),
     OtherFile(
         "an Accelerate configuration",
-        "it says how a program is spread over ranks, and nothing of the model",
+        "it states how a program is spread over ranks, not the model",
         f"{_FLAGS} to plan it with pipeline stages",
         (("compute_environment", "distributed_type"),),
         "",
@@ -195,7 +195,7 @@ OTHER_FILES = (
     ),
     OtherFile(
         "a DeepSpeed JSON",
-        "it says how states are sharded, and nothing of the model",
+        "it states how states are sharded, not the model",
         "give the .sh script that starts the training with Megatron's flags",
         (
             ("zero_optimization",),
@@ -224,7 +224,7 @@ def refuse_other_file(file: Path) -> None:
         found = [kind for kind in OTHER_FILES if kind.started and re.search(kind.started, text, re.MULTILINE)]
     else:
         said, data = "is", _data(file)
-        found = [kind for kind in OTHER_FILES if kind.holds(data)]
+        found = [kind for kind in OTHER_FILES if kind.matches(data)]
     if found:
         kind = found[0]
         why = f", which is not read: {kind.why}" if kind.why else ""
@@ -244,7 +244,7 @@ def _data(file: Path) -> Mapping[Any, Any]:
     try:
         if suffix in (".yaml", ".yml"):
             return YamlSource.read(file).data
-        held = json.loads(read_text(file, limit_bytes=MAX_BYTES)) if suffix == ".json" else {}
+        content = json.loads(read_text(file, limit_bytes=MAX_BYTES)) if suffix == ".json" else {}
     except (InputError, ValueError, RecursionError):
         return {}
-    return held if isinstance(held, Mapping) else {}
+    return content if isinstance(content, Mapping) else {}

@@ -66,10 +66,10 @@ def is_training_file(path: Path) -> bool:
     InputError
         When such a file cannot be read.
     """
-    return any(launcher.suffix_tells for launcher in launchers_for(path)) or bool(recognising(path))
+    return any(launcher.suffix_decides for launcher in launchers_for(path)) or bool(recognising(path))
 
 
 def config_suffixes() -> tuple[str, ...]:
     """The suffixes that only training files have, in lower case."""
-    told = [launcher for launcher in LAUNCHERS if launcher.suffix_tells]
-    return tuple(dict.fromkeys(suffix for launcher in told for suffix in launcher.suffixes))
+    deciding = [launcher for launcher in LAUNCHERS if launcher.suffix_decides]
+    return tuple(dict.fromkeys(suffix for launcher in deciding for suffix in launcher.suffixes))

@@ -54,8 +54,8 @@ class Setting:
     def differences(self, other: Setting) -> str:
         """Changes of another setting, as ``cp 1 -> 2``."""
         names = ("tp", "cp", "ep", "pp", "dp", "mbs", "seq", "experts", "layers", "dense")
-        told = [(name, getattr(self, name), getattr(other, name)) for name in names]
-        return ", ".join(f"{name} {mine} -> {its}" for name, mine, its in told if mine != its)
+        compared = [(name, getattr(self, name), getattr(other, name)) for name in names]
+        return ", ".join(f"{name} {mine} -> {its}" for name, mine, its in compared if mine != its)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from taylor.base.errors import InputError
 from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.known_error import KnownError, memory_error, step_error
 from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.profile import MemorySource
 from taylor.cost_model.ranks import OpenRanks, choices, nearest_multiples
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
@@ -163,13 +164,13 @@ class TrainingConfig:
         """Layer kinds that join the last chunk and do not count in the offset."""
         return () if self.mtp_counted else (MTP,)
 
-    def memory_limit_mib(self, device: DeviceSpec, source: str = "estimate") -> float:
+    def memory_limit_mib(self, device: DeviceSpec, source: MemorySource = MemorySource.ESTIMATE) -> float:
         """Memory that a plan may take of one device: the file's limit, else the device's memory, less the margin.
 
         Parameters
         ----------
-        source : str
-            Source of the plan's peaks (`MemoryProfile.source`).
+        source : MemorySource
+            Source of the plan's peaks.
 
         Raises
         ------
@@ -179,7 +180,7 @@ class TrainingConfig:
         whole = device.usable_memory_mib if self.device_limit_mib is None else self.device_limit_mib
         return self.margin.below(float(whole), self.memory_error(source))
 
-    def memory_error(self, source: str) -> KnownError | None:
+    def memory_error(self, source: MemorySource) -> KnownError | None:
         """Known error of the job's peaks by their source; None where it is unknown."""
         return memory_error(source, measured_framework=self.rules.framework.peaks_measured)
 

@@ -55,9 +55,9 @@ def _alive_vectors(
         change = np.zeros((len(tasks), interleaves), dtype=np.int64)
         rows = np.arange(len(tasks))
         change[rows, tasks[:, 1]] = (tasks[:, 0] == FORWARD).astype(np.int64) - (tasks[:, 0] == release)
-        held = np.unique(np.cumsum(change, axis=0), axis=0)
-        dominated = [bool(((held >= row).all(axis=1) & (held > row).any(axis=1)).any()) for row in held]
-        result = held[~np.array(dominated)] / seq_splits
+        reached = np.unique(np.cumsum(change, axis=0), axis=0)
+        dominated = [bool(((reached >= row).all(axis=1) & (reached > row).any(axis=1)).any()) for row in reached]
+        result = reached[~np.array(dominated)] / seq_splits
         result.setflags(write=False)
         vectors.append(result)
     return tuple(vectors)

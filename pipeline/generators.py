@@ -54,7 +54,7 @@ def build_schedule(spec: ScheduleSpec, stages: int, interleaves: int, micro_batc
         When the schedule is unknown or cannot run with these numbers, or has more than `MOST_PASSES`.
     """
     if min(stages, interleaves, micro_batches, spec.seq_splits) < 1:
-        raise ValueError("stages, interleaves, micro-batches and sequence splits must be >= 1")
+        raise ValueError("stages, virtual stages, micro-batches and sequence splits must be >= 1")
     if (passes := stages * interleaves * micro_batches * spec.seq_splits) > MOST_PASSES:
         raise ValueError(f"{micro_batches:,} micro-batches make {passes:,} forward passes, above {MOST_PASSES:,}")
     traits = spec.traits
@@ -65,9 +65,9 @@ def build_schedule(spec: ScheduleSpec, stages: int, interleaves: int, micro_batc
         split = f"{micro_batches} micro-batches of {spec.seq_splits} pieces on {stages} stages"
         raise ValueError(f"{spec.name} {spec.pieces_wanted}, found {split}")
     if traits.piece_rounds and interleaves < traits.least_interleaves:
-        raise ValueError(f"{spec.name} runs two interleaves or more, found {interleaves}")
+        raise ValueError(f"{spec.name} runs two virtual stages or more, found {interleaves}")
     if traits.fixed_interleaves not in (None, interleaves):
-        wanted = {1: "one interleave", 2: "two interleaves"}[traits.fixed_interleaves]
+        wanted = {1: "one virtual stage", 2: "two virtual stages"}[traits.fixed_interleaves]
         others = [name for name in SCHEDULES if ScheduleSpec(name).name_without_interleaves == spec.name != name]
         cure = f"; use {' or '.join(others)}" if others else ""
         raise ValueError(f"{spec.name} runs {wanted}, found {interleaves}{cure}")
@@ -106,7 +106,7 @@ def _rounds(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: in
 def _zero_bubble(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: int) -> list[list[Task]]:
     put_off = spec.traits.put_off
     if put_off is None:
-        raise AssertionError(f"{spec.name} puts no weight gradients off")
+        raise AssertionError(f"{spec.name} does not delay weight gradients")
     sizes = spec.round_sizes(stages, micro_batches) if interleaves > 1 else [micro_batches]
     return zero_bubble_order(stages, interleaves, sizes, put_off=put_off)
 
@@ -160,7 +160,7 @@ def check_schedule(schedule: Schedule) -> None:
     expected = directions * V * m * n
     limits = np.array([directions, V, m, n])
     if order.shape[1] != expected or (order < 0).any() or (order >= limits).any():
-        raise ValueError(f"each stage must hold {expected} tasks of {directions} directions, {V} x {m} x {n}")
+        raise ValueError(f"each stage must have {expected} tasks of {directions} directions, {V} x {m} x {n}")
     ids = ((order[:, :, 0] * V + order[:, :, 1]) * m + order[:, :, 2]) * n + order[:, :, 3]
     for s in range(S):
         if len(np.unique(ids[s])) != expected:

@@ -90,16 +90,16 @@ def deal_kinds(
     pinned = pinned or {}
     queue = [kind for kind, count in counts.items() if kind not in pinned for _ in range(count)]
     if sum(sizes) != len(queue):
-        raise ValueError(f"the chunks hold {sum(sizes)} layers and there are {len(queue)}")
-    held = {kind: [0] * len(sizes) for kind in counts}
+        raise ValueError(f"the chunks have {sum(sizes)} layers; the model has {len(queue)}")
+    placed = {kind: [0] * len(sizes) for kind in counts}
     start = 0
     for position, size in enumerate(sizes):
         for kind in queue[start : start + size]:
-            held[kind][position] += 1
+            placed[kind][position] += 1
         start += size
     for kind, position in pinned.items():
-        held[kind][position] = counts[kind]
-    return {kind: grid_in_order(values, stages, v_shape) for kind, values in held.items()}
+        placed[kind][position] = counts[kind]
+    return {kind: grid_in_order(values, stages, v_shape) for kind, values in placed.items()}
 
 
 def even_sizes(layers: int, chunks: int) -> list[int]:
@@ -140,10 +140,10 @@ class PipelinePlan:
         if any(value < 0 for grid in grids for row in grid for value in row):
             raise ValueError("layer and recompute counts must be >= 0")
         for v, row in enumerate(self.total_layers()):
-            for s, held in enumerate(row):
+            for s, layers in enumerate(row):
                 recomputed = sum(grid[v][s] for grid in self.recompute.values())
-                if recomputed > held:
-                    raise ValueError(f"chunk [{v}][{s}] holds {held} layers but recomputes {recomputed}")
+                if recomputed > layers:
+                    raise ValueError(f"chunk [{v}][{s}] has {layers} layers but recomputes {recomputed}")
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -188,9 +188,9 @@ class PipelinePlan:
         `uncounted` names kinds that do not count as layers (MTP in mcore-style files). The raw
         offset sums to L mod (pp·vpp), as MindFormers checks.
         """
-        held = self.total_layers([kind for kind in self.layers if kind not in uncounted])
-        base = sum(map(sum, held)) // (self.stages * self.interleaves)
-        return tuple(tuple(value - base for value in row) for row in held)
+        counts = self.total_layers([kind for kind in self.layers if kind not in uncounted])
+        base = sum(map(sum, counts)) // (self.stages * self.interleaves)
+        return tuple(tuple(value - base for value in row) for row in counts)
 
     def recompute_by_kind(self) -> dict[str, dict[str, Grid]]:
         """Layers by kind and mode (`NONE` included), each int [vpp, pp].
@@ -207,13 +207,13 @@ class PipelinePlan:
             for s in range(self.stages):
                 left = {mode: grid[v][s] for mode, grid in self.recompute.items()}
                 for kind, grid in self.layers.items():
-                    held = grid[v][s]
+                    unassigned = grid[v][s]
                     for mode in named:
-                        taken = min(held, left.get(mode, 0))
+                        taken = min(unassigned, left.get(mode, 0))
                         result[kind][mode][v][s] = taken
                         left[mode] = left.get(mode, 0) - taken
-                        held -= taken
-                    result[kind][NONE][v][s] = held
+                        unassigned -= taken
+                    result[kind][NONE][v][s] = unassigned
         return {kind: {mode: as_grid(rows) for mode, rows in modes.items()} for kind, modes in result.items()}
 
 

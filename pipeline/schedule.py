@@ -280,7 +280,7 @@ class ScheduleSpec:
         """The condition of `fits_rounds`, as the end of a sentence."""
         if self.group_size is None:
             return f"needs micro-batches in multiples of the {stages} stages"
-        left = f"with none or at least {stages} left over"
+        left = f"with a remainder of 0 or at least {stages}"
         short = f" (groups of {stages} or more)" if self.group_size < stages else ""
         return f"needs micro-batches in groups of {self.group_size}{short}, {left}"
 

@@ -35,7 +35,7 @@ def tasks_of(word: str) -> list[Task]:
     for part in word.split():
         direction, interleave = _DIRECTIONS.get(part[:1]), part[1:]
         if direction is None or not (interleave.isascii() and interleave.isdigit()) or len(interleave) > 4:
-            raise ValueError(f"{part[:20]!r} names no task: F, B or W and the interleave, as in F0")
+            raise ValueError(f"{part[:20]!r} names no task: F, B or W and the virtual stage, as in F0")
         tasks.append((direction, int(interleave), done[part], 0))
         done[part] += 1
     return tasks

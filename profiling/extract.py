@@ -17,8 +17,8 @@ from taylor.parsers.profiles.kernels import RankProfile
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import SELECT, PipelinePlan
 from taylor.pipeline.schedule import Schedule
-from taylor.profiling.match import Misfit, match, reruns_attention_alone
-from taylor.profiling.measure import again_after_send, exposed_communication, measure_by_name, measure_windows
+from taylor.profiling.match import ProfileMisfit, match, reruns_attention_alone
+from taylor.profiling.measure import again_after_send, measure_by_name, measure_windows
 from taylor.profiling.memory import ProfiledMemory, read_profiled_memory
 from taylor.profiling.norms import find_norms
 from taylor.profiling.pattern import (
@@ -30,7 +30,7 @@ from taylor.profiling.pattern import (
     task_order,
 )
 from taylor.profiling.pool import RankTimes, pool_windows
-from taylor.profiling.ratios import KindTimes, RatioFigures, ratios_of
+from taylor.profiling.ratios import RatioFigures, ratios_of
 from taylor.profiling.tasks import measure_tasks, names_tasks, task_pattern
 from taylor.profiling.transfer import Transfers, transfer_time, transfers_of
 from taylor.register.frameworks import ATTENTION_CORE
@@ -51,8 +51,6 @@ class ExtractedRatios:
         Scatter of one sample relative to the figure; measures as in `MEASURES`.
     samples : mapping of measure to int
         Number of samples of each; 0 for one that is not measured.
-    by_kind : mapping of kind to KindTimes
-        Times of each layer kind, ms.
     transfer_ms : float or None
         Time to hand an activation to the next stage.
     memory : mapping of stage to ProfiledMemory
@@ -73,7 +71,6 @@ class ExtractedRatios:
     ratios: TimeRatios | None
     spread: Mapping[str, float] = field(default_factory=dict)
     samples: Mapping[str, int] = field(default_factory=dict)
-    by_kind: Mapping[str, KindTimes] = field(default_factory=dict)
     transfer_ms: float | None = None
     memory: Mapping[int, ProfiledMemory] = field(default_factory=dict)
     steps: int = 0
@@ -111,7 +108,7 @@ def extract_ratios(config: TrainingConfig, folder: str | Path) -> ExtractedRatio
             None,
             problems=(
                 f"micro_batch_interleave_num is {config.rules.interleaved_parts}: overlapped halves of a micro-batch "
-                "cannot be told apart; profile with 1",
+                "cannot be distinguished; profile with 1",
             ),
         )
     collected = _Collected(config, config.plan, task_order(config))
@@ -127,7 +124,6 @@ class _Collected:
         self._config, self._plan, self._schedule = config, plan, schedule
         self._patterns: dict[int, list[StagePattern]] = {}
         self._windows: list[RankTimes] = []
-        self._bare: dict[str, list[NDArray[np.float64]]] = {}
         self._transfers: dict[int, Transfers] = {}
         self._memory: dict[int, ProfiledMemory] = {}
         self._problems: list[str] = []
@@ -150,10 +146,10 @@ class _Collected:
                 return
             try:
                 pattern, steps = self._matched(profile, stage)
-            except Misfit as misfit:
-                raise Misfit(str(misfit) + self._other_stage(profile, stage)) from None
+            except ProfileMisfit as misfit:
+                raise ProfileMisfit(str(misfit) + self._other_stage(profile, stage)) from None
             times = measure_windows(profile, pattern, steps)
-        except Misfit as misfit:
+        except ProfileMisfit as misfit:
             who = f"rank {profile.rank}" if profile.rank is not None else "a rank without a number"
             self._problems.append(f"{who} ({profile.path}): {misfit}")
             return
@@ -167,8 +163,6 @@ class _Collected:
                 tuple(again_after_send(profile, pattern, steps)),
             )
         )
-        for kind, bare in exposed_communication(profile, pattern, steps).items():
-            self._bare.setdefault(kind, []).append(bare)
         self._transfers[rank] = transfers_of(profile, self._schedule, stage, len(steps))
         self._steps[stage] = self._steps.get(stage, 0) + len(steps)
         if source.has_memory_tables:
@@ -199,13 +193,17 @@ class _Collected:
             fitting = [stage for stage in range(strategy.pp) if self._fits(profile, stage)]
             if len(fitting) != 1:
                 what = f"fits stages {fitting}" if fitting else "fits no stage"
-                raise Misfit(f"its rank is not told by file or folder, and it {what}")
+                raise ProfileMisfit(f"neither file nor folder names its rank, and it {what}")
             self._notes.append(f"{profile.path}: no rank is given; it fits stage {fitting[0]} alone")
             rank = fitting[0] * per_stage
         if rank >= strategy.world_size:
-            raise Misfit(f"the configuration has only {strategy.world_size} ranks: a profile of another configuration")
+            raise ProfileMisfit(
+                f"the configuration has only {strategy.world_size} ranks: a profile of another configuration"
+            )
         if rank in self._seen:
-            raise Misfit(f"another profile of the same rank is {self._seen[rank]}: profiles of two runs are mixed")
+            raise ProfileMisfit(
+                f"another profile of the same rank is {self._seen[rank]}: profiles of two runs are mixed"
+            )
         self._seen[rank] = profile.path
         return rank, rank // per_stage
 
@@ -223,9 +221,9 @@ class _Collected:
         micro_batches, ring = self._schedule.micro_batches, self._config.strategy.cp
         try:
             return usual, match(profile, usual, micro_batches, ring)
-        except Misfit:
+        except ProfileMisfit:
             for pattern in others:
-                with suppress(Misfit):
+                with suppress(ProfileMisfit):
                     steps = match(profile, pattern, micro_batches, ring)
                     if reruns_attention_alone(profile, pattern, steps):
                         return pattern, steps
@@ -234,7 +232,7 @@ class _Collected:
     def _fits(self, profile: RankProfile, stage: int) -> bool:
         try:
             self._matched(profile, stage)
-        except Misfit:
+        except ProfileMisfit:
             return False
         return True
 
@@ -254,21 +252,14 @@ class _Collected:
             transfer_ms, lost = transfer_time(self._schedule, self._config.strategy, self._transfers)
             measured, straggled = pool_windows(self._windows)
             self._notes += lost + straggled
-            figures = ratios_of(
-                self._plan,
-                self._schedule,
-                measured,
-                {kind: np.concatenate(parts) for kind, parts in self._bare.items()},
-                transfer_ms,
-            )
+            figures = ratios_of(self._plan, self._schedule, measured, transfer_ms)
         if len(self._problems) == 0 and figures.ratios is None and not figures.problems:
-            raise InputError("tells no time of a layer", file=folder)
+            raise InputError("gives no time of a layer", file=folder)
         return ExtractedRatios(
             self._config,
             figures.ratios,
             figures.spread,
             figures.samples,
-            figures.by_kind,
             transfer_ms,
             self._memory,
             sum(self._steps.values()),

@@ -20,12 +20,11 @@ LEAST_SIGMA = 1e-4
 
 @dataclass(frozen=True)
 class Centre:
-    """Centre of repeated measurements: the mean without outliers, the scatter of one sample, and the counts."""
+    """Centre of repeated measurements: the mean without outliers, the scatter of one sample, and their number."""
 
     value: float
     scatter: float
     count: int
-    outliers: int
 
 
 def centre(samples: NDArray[np.float64]) -> Centre:
@@ -34,11 +33,11 @@ def centre(samples: NDArray[np.float64]) -> Centre:
     deviation = 1.4826 * float(np.median(np.abs(samples - middle)))
     kept = samples[np.abs(samples - middle) <= OUTLIER * deviation + 1e-5 * abs(middle)]
     scatter = float(kept.std(ddof=1)) if len(kept) > 2 else UNSEEN_SCATTER * abs(middle)
-    return Centre(float(kept.mean()), scatter, len(kept), len(samples) - len(kept))
+    return Centre(float(kept.mean()), scatter, len(kept))
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TimeEstimate:
     """A time in ms, the scatter of one sample of it, and how many samples it rests on."""
 
     value: float
@@ -89,7 +88,7 @@ class SolvedFit:
     scatter: NDArray[np.float64]
     counts: NDArray[np.int64]
 
-    def sum_of(self, pieces: Sequence[Piece]) -> Estimate | None:
+    def sum_of(self, pieces: Sequence[Piece]) -> TimeEstimate | None:
         """Time of some pieces together; None when the measurements do not determine it."""
         target = np.zeros(len(self.index))
         for piece in pieces:
@@ -100,7 +99,7 @@ class SolvedFit:
         if not len(weights) or np.abs(weights @ self.matrix - target).max() > 1e-6:
             return None
         matters = np.abs(weights) > 0.05 * np.abs(weights).max()
-        return Estimate(
+        return TimeEstimate(
             float(weights @ self.values),
             float(np.sqrt(((weights * self.scatter) ** 2).sum())),
             int(self.counts[matters].min()),

@@ -52,14 +52,14 @@ def find_profile_folders(profile_data_dir: str | Path, configs: Iterable[Path]) 
     folders = {_key(path.name): path for path in sorted(top.iterdir()) if path.is_dir()}
     if not folders:
         raise InputError(
-            "holds no profile: a folder a configuration is needed",
+            "contains no profile: one folder for each configuration is needed",
             file=top,
             field="--profile_data_dir",
             cure="name the folder that the profiled runs wrote into, or leave the flag out to estimate the ratios",
         )
     if len(folders) < sum(path.is_dir() for path in top.iterdir()):
         raise InputError(
-            "holds two folders of one configuration",
+            "contains two folders of one configuration",
             file=top,
             value=sorted(path.name for path in top.iterdir() if path.is_dir()),
         )
@@ -82,7 +82,7 @@ def _profiled(config: Path, folder: Path) -> Path:
     reduced = config.parent.parent / "profile_yaml" / config.name
     if len(beside) > 1:
         raise InputError(
-            "holds several configurations",
+            "contains several configurations",
             file=folder,
             value=[path.name for path in beside],
             cure="leave the one that was profiled",

@@ -12,7 +12,7 @@ MOST_BETWEEN = 6
 """Kernels (copies, casts) that may lie between repeated attention and its backward; the rest of a layer has a dozen."""
 
 
-class Misfit(Exception):
+class ProfileMisfit(Exception):
     """A profile that does not fit its configuration; the text states the difference and the likeliest cause."""
 
 
@@ -26,21 +26,21 @@ def match(profile: RankProfile, pattern: StagePattern, micro_batches: int, ring:
 
     Raises
     ------
-    Misfit
+    ProfileMisfit
         When count or order differ.
     """
     place = np.flatnonzero(profile.marker != NO_MARKER)
     found = profile.marker[place]
     wanted = pattern.markers
     if not len(wanted):
-        raise Misfit("the configuration puts no layer on this stage")
+        raise ProfileMisfit("the configuration puts no layer on this stage")
     for group in sorted({1, ring}):
         whole, rest = divmod(len(found), len(wanted) * group)
         if whole and not rest and (found == np.tile(np.repeat(wanted, group), whole)).all():
             steps = place[::group].reshape(whole, len(wanted))
             _check_steps(profile, steps)
             return steps
-    raise Misfit(_explain(profile, found, pattern, micro_batches))
+    raise ProfileMisfit(_explain(profile, found, pattern, micro_batches))
 
 
 def reruns_attention_alone(profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64]) -> bool:
@@ -60,8 +60,8 @@ def _check_steps(profile: RankProfile, steps: NDArray[np.int64]) -> None:
     numbers = profile.step[steps]
     if (numbers.min(axis=1) != numbers.max(axis=1)).any():
         bad = int(np.argmax(numbers.min(axis=1) != numbers.max(axis=1)))
-        raise Misfit(
-            f"kernels of one step bear different step numbers ({', '.join(map(str, np.unique(numbers[bad])))}): "
+        raise ProfileMisfit(
+            f"kernels of one step have different step numbers ({', '.join(map(str, np.unique(numbers[bad])))}): "
             "the rows of two steps are mixed, or the profile begins inside a step"
         )
 
@@ -106,11 +106,11 @@ def _explain(profile: RankProfile, found: NDArray[np.int8], pattern: StagePatter
             f"configuration recomputes {pattern.recomputed}: wrong recompute list"
         )
     numbers = profile.step[profile.marker != NO_MARKER]
-    told = max(1, len(np.unique(numbers[numbers >= 0])))
-    layers, rest = divmod(backward, micro_batches * told)
+    step_count = max(1, len(np.unique(numbers[numbers >= 0])))
+    layers, rest = divmod(backward, micro_batches * step_count)
     if not rest:
         return (
-            f"{counts}, over {told} steps: {layers} layers a micro-batch and the configuration puts "
+            f"{counts}, over {step_count} steps: {layers} layers a micro-batch and the configuration puts "
             f"{pattern.layers} on this stage: wrong offset, or a profile of another stage"
         )
     return f"{counts}: the profile was cut short, or is of another configuration"

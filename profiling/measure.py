@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taylor.parsers.profiles.kernels import COLLECTIVE, COMPUTE, SEND, RankProfile
-from taylor.profiling.pattern import KernelWindow, Piece, StagePattern
+from taylor.profiling.pattern import Piece, StagePattern
 
 
 def busy_intervals(profile: RankProfile, roles: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -22,17 +21,6 @@ def busy_intervals(profile: RankProfile, roles: tuple[int, ...]) -> tuple[NDArra
     first = np.concatenate(([True], start[1:] > reach[:-1]))
     last = np.concatenate((first[1:], [True]))
     return start[first], reach[last]
-
-
-def coverage(starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Callable[[NDArray[np.int64]], NDArray[np.float64]]:
-    """A function from a time to how much of the intervals lies before it, both in ns."""
-    if not len(starts):
-        return lambda times: np.zeros(times.shape)
-    base = int(starts[0])
-    points = np.stack((starts, ends), axis=1).reshape(-1) - base
-    covered = np.concatenate(([0], np.cumsum(ends - starts)))
-    values = np.stack((covered[:-1], covered[1:]), axis=1).reshape(-1)
-    return lambda times: np.interp((times - base).astype(np.float64), points.astype(np.float64), values)
 
 
 def measure_windows(profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -56,28 +44,6 @@ def measure_windows(profile: RankProfile, pattern: StagePattern, steps: NDArray[
                 inside = np.partition(inside, len(inside) - count)[len(inside) - count :]
             wall[step, column] -= inside.sum()
     return wall / 1e6
-
-
-def exposed_communication(
-    profile: RankProfile, pattern: StagePattern, steps: NDArray[np.int64]
-) -> dict[str, NDArray[np.float64]]:
-    """Exposed collective time, ms by forward pass of each kind (`after` its attention)."""
-    everything = coverage(*busy_intervals(profile, (COMPUTE, COLLECTIVE)))
-    compute = coverage(*busy_intervals(profile, (COMPUTE,)))
-    times = profile.start_ns[steps]
-    bare = np.diff(everything(times) - compute(times), axis=1) / 1e6
-    result: dict[str, list[NDArray[np.float64]]] = {}
-    for number, window in enumerate(pattern.windows):
-        kind = forward_kind(window)
-        if kind is not None:
-            result.setdefault(kind, []).append(bare[:, pattern.window == number].reshape(-1))
-    return {kind: np.concatenate(parts) for kind, parts in result.items()}
-
-
-def forward_kind(window: KernelWindow) -> str | None:
-    """The kind whose whole forward pass a window contains, None when it contains something else."""
-    names = [piece[0] for piece, _ in window.pieces]
-    return window.pieces[0][0][1] if not window.borders and names == ["after", "before"] else None
 
 
 @dataclass(frozen=True)

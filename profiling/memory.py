@@ -47,7 +47,7 @@ def read_profiled_memory(output: Path, until_ns: int) -> tuple[ProfiledMemory | 
         if (output / MEMORY_RECORD).is_file():
             record = read_memory_record(output / MEMORY_RECORD)
             if record.last_ns < until_ns:
-                notes.append(f"{output / MEMORY_RECORD}: ends before the last step does and is left out: cut short?")
+                notes.append(f"{output / MEMORY_RECORD} is ignored: it ends before the last step does (cut short?)")
                 return None, notes
             peak = record.peak_allocated_mib if record.peak_allocated_mib is not None else record.peak_reserved_mib
             static = record.least_allocated_mib
@@ -56,5 +56,5 @@ def read_profiled_memory(output: Path, until_ns: int) -> tuple[ProfiledMemory | 
             # The operators' own table starts with the profile: it can only miss what the record shows.
             peak = max(allocated, peak) if peak is not None else None
     except TaylorError as error:
-        return None, [*notes, f"memory is left out: {error}"]
+        return None, [*notes, f"memory is ignored: {error}"]
     return (ProfiledMemory(peak, static), notes) if peak is not None else (None, notes)

@@ -125,7 +125,7 @@ def _straggling(each: RankTimes, usual: dict[KernelWindow, float], notes: list[s
             mine, inside = members[worst]
             notes.append(
                 f"rank {each.rank}: micro-batch {worst} of measured step {step + 1} straggled "
-                f"({np.median(shares[step, inside & left]):.2f} times the usual) and is left out"
+                f"({np.median(shares[step, inside & left]):.2f} times the usual) and is ignored"
             )
             result[step, mine] = True
     # Where nearly everything is slow there is no usual to compare with.

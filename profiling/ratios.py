@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import hypot
 
-import numpy as np
-from numpy.typing import NDArray
-
-from taylor.cost_model.profile import TimeRatios
+from taylor.cost_model.profile import RatioSource, TimeRatios
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import Schedule
-from taylor.profiling.fit import Estimate, LinearFit, SolvedFit, centre
+from taylor.profiling.fit import LinearFit, SolvedFit, TimeEstimate, centre
 from taylor.profiling.pattern import charged_kinds
 from taylor.profiling.pool import PooledTimes
 from taylor.register.model import DENSE
@@ -24,28 +21,12 @@ LARGEST_SCATTER = 0.3
 
 
 @dataclass(frozen=True)
-class KindTimes:
-    """Times of one layer of a kind, ms; None where the profiles do not determine it.
-
-    `exposed_communication_ms` is the part of the forward in which only communication runs.
-    """
-
-    forward_ms: float
-    backward_ms: float | None
-    recompute_ms: float | None
-    exposed_communication_ms: float | None
-    forward_spread: float
-    forward_samples: int
-
-
-@dataclass(frozen=True)
 class RatioFigures:
     """Ratios with their spreads and counts, or the problems for which there are none."""
 
     ratios: TimeRatios | None
     spread: Mapping[str, float] = field(default_factory=dict)
     samples: Mapping[str, int] = field(default_factory=dict)
-    by_kind: Mapping[str, KindTimes] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -55,7 +36,6 @@ def ratios_of(
     plan: PipelinePlan,
     schedule: Schedule,
     measured: PooledTimes,
-    exposed: Mapping[str, NDArray[np.float64]],
     transfer_ms: float | None,
 ) -> RatioFigures:
     """Solve for the layers' times and form the ratios from them.
@@ -72,7 +52,7 @@ def ratios_of(
     forward = {kind: solved.sum_of([("before", ""), ("after", kind)]) for kind in kinds}
     again = {kind: solved.sum_of([("again before", ""), ("again after", kind)]) for kind in kinds}
     backward = {kind: _backward(solved, kind, weights) for kind in kinds}
-    notes = ["the final norm's kernel tells where the last layer ends and the head begins"] if by_norm else []
+    notes = ["the final norm's kernel marks where the last layer ends and the head begins"] if by_norm else []
     missing: list[str] = []
     unit = forward[body]
     if unit is None or unit.value <= 0:
@@ -86,7 +66,7 @@ def ratios_of(
     _share_out_recompute(solved, kinds, forward, backward, again, weights, notes)
     problems = _contradictions(fit, solved, unit, body, {"forward": forward, "backward": backward, "recompute": again})
 
-    figures: dict[str, Estimate | None] = {"moe_bw": unit, "dmratio": Estimate(1.0, 0.0, unit.count)}
+    figures: dict[str, TimeEstimate | None] = {"moe_bw": unit, "dmratio": TimeEstimate(1.0, 0.0, unit.count)}
     if DENSE in kinds and body != DENSE:
         figures["dmratio"] = _over(forward[DENSE], unit)
     figures["bfratio"] = _first(backward, forward, body, kinds, "bfratio", notes)
@@ -114,7 +94,6 @@ def ratios_of(
     before = [("select before", body)] if ("select before", body) in solved.index else []
     select = solved.sum_of([*before, ("select", body)])
     share = select.value / unit.value if select is not None else default.recompute[SELECT] * values["re_grow_ration"]
-    by_kind = {kind: _kind_times(forward[kind], backward[kind], again[kind], exposed.get(kind)) for kind in kinds}
     ratios = TimeRatios(
         dense_forward=values["dmratio"],
         backward=values["bfratio"],
@@ -123,13 +102,12 @@ def ratios_of(
         unit_ms=unit.value,
         embedding=max(embedding.value, 0.0) if embedding is not None else 0.0,
         lag=(transfer_ms or 0.0) / unit.value,
-        source="parsed",
+        source=RatioSource.PARSED,
     )
     return RatioFigures(
         ratios if not problems else None,
         {name: each.scatter / abs(each.value) if each.value else 0.0 for name, each in figures.items() if each},
         {name: each.count if each is not None else 0 for name, each in figures.items()},
-        {kind: times for kind, times in by_kind.items() if times is not None},
         tuple(problems),
         tuple(missing),
         tuple(notes),
@@ -161,7 +139,7 @@ def _equations(schedule: Schedule, measured: PooledTimes) -> tuple[LinearFit, bo
     return fit, by_norm
 
 
-def _backward(solved: SolvedFit, kind: str, weights: bool) -> Estimate | None:
+def _backward(solved: SolvedFit, kind: str, weights: bool) -> TimeEstimate | None:
     pieces = [("back before", kind), ("back after", "")]
     return solved.sum_of(pieces + [("weight", kind)] if weights else pieces)
 
@@ -169,9 +147,9 @@ def _backward(solved: SolvedFit, kind: str, weights: bool) -> Estimate | None:
 def _share_out_recompute(
     solved: SolvedFit,
     kinds: list[str],
-    forward: Mapping[str, Estimate | None],
-    backward: dict[str, Estimate | None],
-    again: dict[str, Estimate | None],
+    forward: Mapping[str, TimeEstimate | None],
+    backward: dict[str, TimeEstimate | None],
+    again: dict[str, TimeEstimate | None],
     weights: bool,
     notes: list[str],
 ) -> None:
@@ -183,13 +161,17 @@ def _share_out_recompute(
         pieces = [("again before", ""), ("again after", kind), ("back before", kind), ("back after", "")]
         both = solved.sum_of(pieces + [("weight", kind)] if weights else pieces)
         if both is not None and both.value > first.value * (1 + 1e-9):  # more than solving rounds
-            backward[kind] = Estimate(both.value - first.value, hypot(both.scatter, first.scatter), both.count)
+            backward[kind] = TimeEstimate(both.value - first.value, hypot(both.scatter, first.scatter), both.count)
             notes.append(f"every {kind} layer is recomputed: its recompute is taken as long as its forward")
-            again[kind] = Estimate(first.value, first.scatter, first.count)
+            again[kind] = TimeEstimate(first.value, first.scatter, first.count)
 
 
 def _contradictions(
-    fit: LinearFit, solved: SolvedFit, unit: Estimate, body: str, times: Mapping[str, Mapping[str, Estimate | None]]
+    fit: LinearFit,
+    solved: SolvedFit,
+    unit: TimeEstimate,
+    body: str,
+    times: Mapping[str, Mapping[str, TimeEstimate | None]],
 ) -> list[str]:
     problems = []
     if unit.scatter > LARGEST_SCATTER * unit.value:
@@ -213,22 +195,22 @@ def _contradictions(
     return problems
 
 
-def _over(value: Estimate | None, unit: Estimate | None) -> Estimate | None:
+def _over(value: TimeEstimate | None, unit: TimeEstimate | None) -> TimeEstimate | None:
     if value is None or unit is None:
         return None
     ratio = value.value / unit.value
     relative = hypot(value.scatter / value.value if value.value else 0.0, unit.scatter / unit.value)
-    return Estimate(ratio, abs(ratio) * relative, min(value.count, unit.count))
+    return TimeEstimate(ratio, abs(ratio) * relative, min(value.count, unit.count))
 
 
 def _first(
-    part: Mapping[str, Estimate | None],
-    forward: Mapping[str, Estimate | None],
+    part: Mapping[str, TimeEstimate | None],
+    forward: Mapping[str, TimeEstimate | None],
     body: str,
     kinds: list[str],
     name: str,
     notes: list[str],
-) -> Estimate | None:
+) -> TimeEstimate | None:
     """The ratio of the body layer, else of the first other kind that has one."""
     for kind in [body] + [kind for kind in kinds if kind != body]:
         found = _over(part[kind], forward[kind])
@@ -239,25 +221,10 @@ def _first(
     return None
 
 
-def _both_ways(solved: SolvedFit, what: str, beta: Estimate | None, weights: bool) -> Estimate | None:
+def _both_ways(solved: SolvedFit, what: str, beta: TimeEstimate | None, weights: bool) -> TimeEstimate | None:
     back = [(f"back {what}", "")] + ([(f"weight {what}", "")] if weights else [])
     both = solved.sum_of([(what, ""), *back])
     if both is not None and beta is not None:
         scale = 1.0 + beta.value
-        return Estimate(both.value / scale, both.scatter / scale, both.count)
+        return TimeEstimate(both.value / scale, both.scatter / scale, both.count)
     return solved.sum_of([(what, "")])
-
-
-def _kind_times(
-    forward: Estimate | None, backward: Estimate | None, again: Estimate | None, exposed: NDArray[np.float64] | None
-) -> KindTimes | None:
-    if forward is None:
-        return None
-    return KindTimes(
-        forward.value,
-        backward.value if backward else None,
-        again.value if again else None,
-        centre(exposed).value if exposed is not None and len(exposed) else None,
-        forward.scatter / forward.value if forward.value else 0.0,
-        forward.count,
-    )

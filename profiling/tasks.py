@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from taylor.parsers.profiles.kernels import BACKWARD_MARKER, FORWARD_MARKER, RankProfile
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import FORWARD, WEIGHT_GRADIENT, Schedule
-from taylor.profiling.match import Misfit
+from taylor.profiling.match import ProfileMisfit
 from taylor.profiling.pattern import KernelWindow, StagePattern, task_pieces
 
 BETWEEN_TASKS = KernelWindow((), 1)
@@ -29,12 +29,12 @@ def task_pattern(schedule: Schedule, plan: PipelinePlan, stage: int) -> StagePat
 
     Raises
     ------
-    Misfit
+    ProfileMisfit
         When the schedule splits the weight gradient off: forward and backward ranges do not distinguish it.
     """
     order = schedule.order[stage].tolist()
     if any(direction == WEIGHT_GRADIENT for direction, *_ in order):
-        raise Misfit("the weight gradient is a task of its own, which no forward or backward range shows")
+        raise ProfileMisfit("the weight gradient is a task of its own, which no forward or backward range shows")
     known: dict[KernelWindow, int] = {}
     windows: list[int] = []
     for number, (direction, v, _, split) in enumerate(order):
@@ -60,20 +60,20 @@ def measure_tasks(profile: RankProfile, pattern: StagePattern) -> NDArray[np.flo
 
     Raises
     ------
-    Misfit
+    ProfileMisfit
         When the ranges are not whole steps of the stage's tasks, or overlap.
     """
     wanted, found = pattern.markers[::2], profile.task_marker
     steps, rest = divmod(len(found), len(wanted))
     if rest or not (found == np.tile(wanted, steps)).all():
         forward = int((found == FORWARD_MARKER).sum())
-        raise Misfit(
+        raise ProfileMisfit(
             f"no attention kernel of a known name; {forward} forward and {len(found) - forward} backward ranges, "
             f"expected {int((wanted == FORWARD_MARKER).sum())} and {int((wanted != FORWARD_MARKER).sum())} a step in "
             "the order of the schedule: the profile was cut short, or the ranges do not name single tasks"
         )
     if (profile.task_start_ns[1:] < profile.task_end_ns[:-1]).any():
-        raise Misfit("ranges that name tasks overlap: they do not name single tasks")
+        raise ProfileMisfit("ranges that name tasks overlap: they do not name single tasks")
     times = np.zeros((steps, 2 * len(wanted) - 1))
     times[:, ::2] = ((profile.task_end_ns - profile.task_start_ns) / 1e6).reshape(steps, len(wanted))
     return times

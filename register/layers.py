@@ -356,7 +356,7 @@ class LayerSpec:
         if len(mixers) > 1:
             raise ValueError(f"layer kind {self.name} has {len(mixers)} mixers, at most one can be")
         if not mixers and self.mlp is None and self.moe is None and not self.extra:
-            raise ValueError(f"layer kind {self.name} holds nothing")
+            raise ValueError(f"layer kind {self.name} has no module")
 
     @property
     def mixer(self) -> Mixer | None:

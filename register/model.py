@@ -11,10 +11,9 @@ from taylor.pipeline.plan import RUN_MARK, kind_of
 from taylor.register.layers import AttentionSpec, LayerSpec, MlaSpec, MlpSpec, MoeSpec
 from taylor.register.pattern import kinds_in_order
 
-__all__ = ["DENSE", "LAYER_KINDS", "MOE", "MTP", "RUN_MARK", "MlaSpec", "ModelSpec", "MoeSpec", "kind_of"]
+__all__ = ["DENSE", "MOE", "MTP", "RUN_MARK", "MlaSpec", "ModelSpec", "MoeSpec", "kind_of"]
 
 DENSE, MOE, MTP = "dense", "moe", "mtp"
-LAYER_KINDS = (DENSE, MOE, MTP)
 """Names of the layer kinds of a model without a pattern, in model order: dense ones first, the MTP layer last."""
 
 

@@ -49,11 +49,11 @@ def load_registration(path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise InputError(f"is not valid YAML{where}", file=path, cure="mend the syntax there") from None
+        raise InputError(f"is not valid YAML{where}", file=path, cure="correct the syntax there") from None
     except (RecursionError, ValueError) as error:
         raise InputError(f"is not valid YAML: {error}", file=path) from None
     if not isinstance(data, dict):
-        raise InputError("must hold `field: value` lines", file=path, value=data, cure="see register/models")
+        raise InputError("must contain `field: value` lines", file=path, value=data, cure="see register/models")
     return data
 
 
@@ -71,7 +71,7 @@ def dataclass_from(spec: type[Spec], data: Any, path: Path, prefix: str) -> Spec
         When a field is unknown, missing or wrong, or the values do not fit together.
     """
     if not isinstance(data, dict):
-        raise InputError("must hold `field: value` lines", file=path, field=prefix.rstrip("."), value=data)
+        raise InputError("must contain `field: value` lines", file=path, field=prefix.rstrip("."), value=data)
     hints = typing.get_type_hints(spec)
     known = {each.name: each for each in fields(spec)}  # type: ignore[arg-type]
     values = {}
@@ -133,7 +133,7 @@ def value_from(hint: Any, key: str, value: Any, path: Path, prefix: str) -> Any:
         element = typing.get_args(wanted)[0]
         return tuple(value_from(element, str(at), item, path, f"{field}.") for at, item in enumerate(value))
     if not isinstance(value, dict):
-        raise InputError("must hold `name: value` lines", file=path, field=field, value=value)
+        raise InputError("must contain `name: value` lines", file=path, field=field, value=value)
     element = typing.get_args(wanted)[1]
     return {str(name): value_from(element, str(name), item, path, f"{field}.") for name, item in value.items()}
 

@@ -273,7 +273,7 @@ def samples_of(strategy: EndStrategy, setting: Setting) -> int:
             f"leaves a micro-batch {setting.micro_batch} samples, and {strategy.name} splits them {strategy.dp} ways",
             field="--micro_batches",
             value=setting.micro_batches,
-            cure="take fewer micro-batches, a larger batch, or fewer ways of data parallelism",
+            cure="take fewer micro-batches, a larger batch, or a smaller data-parallel degree",
         )
     return samples
 
@@ -294,10 +294,10 @@ def of_ways(by_ways: Mapping[int, float], ways: int, what: str) -> float:
     found = by_ways.get(ways)
     if found is None:
         raise InputError(
-            f"was not measured {ways} ways, and the memory of such strategies needs it",
+            f"was not measured at degree {ways}, which the memory of such strategies needs",
             file="memory_profiling_*.json",
             field=f"{what}.{ways}",
-            cure="profile with a larger --max_tp_deg, or leave out strategies with so many ways",
+            cure="profile with a larger --max_tp_deg, or exclude strategies with this degree",
         )
     return found
 

@@ -122,7 +122,7 @@ class MeasuredCosts:
         parameters = memory.parameter_mib / self.laws.rules.parameter_bytes / strategy.tp
         forward, backward, tail = self._replicated(strategy, setting, parameters, forward, backward)
         if strategy.zero == 3 and strategy.replicas > 1:
-            working += parameters * (self.laws.rules.held.weights + self.laws.rules.held.gradients)
+            working += parameters * (self.laws.rules.per_parameter.weights + self.laws.rules.per_parameter.gradients)
         return CostRow(
             forward_s=forward / 1e3,
             backward_s=backward / 1e3,
@@ -185,8 +185,8 @@ class MeasuredCosts:
             return forward, backward, 0.0
         # An all-gather or reduce-scatter of X moves (R − 1) / R · X over the bus, an all-reduce twice that.
         a_mib = (replicas - 1) / replicas / self.hardware.bandwidth(replicas, strategy.tp == 1)
-        held = self.laws.rules.held
-        gather, reduction = parameters * held.weights * a_mib, parameters * held.reduced * a_mib
+        per_parameter = self.laws.rules.per_parameter
+        gather, reduction = parameters * per_parameter.weights * a_mib, parameters * per_parameter.reduced * a_mib
         if strategy.zero == 0:
             reduction *= 2
         gathered = gather if strategy.zero == 3 else 0.0
@@ -201,7 +201,7 @@ class MeasuredCosts:
 
     def _kept(self, strategy: EndStrategy, setting: Setting) -> float:
         """Bytes of states a parameter."""
-        return self.laws.rules.held.kept(
+        return self.laws.rules.per_parameter.kept(
             strategy.zero,
             strategy.replicas,
             several=setting.micro_batches > 1,

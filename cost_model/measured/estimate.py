@@ -9,7 +9,7 @@ import numpy as np
 
 from taylor.base.errors import InputError
 from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.backward_room import gradient_room_bytes
+from taylor.cost_model.backward_workspace import gradient_workspace_bytes
 from taylor.cost_model.collectives import gather_ms, ring_bandwidth, send_ms
 from taylor.cost_model.measured.cost_table import (
     MIB,
@@ -76,7 +76,7 @@ class EstimatedCosts:
         again = float(time.recompute[FULL]) if strategy.recompute else 0.0
         kept = activation_bytes(self.model, kind, FULL if strategy.recompute else NONE, degrees, rules)
         rebuilt = activation_bytes(self.model, kind, NONE, degrees, rules) if strategy.recompute else 0.0
-        room = gradient_room_bytes(self.model, kind, degrees, rules)
+        workspace = gradient_workspace_bytes(self.model, kind, degrees, rules)
         return CostRow(
             forward_s=float(time.forward) / 1e3,
             backward_s=(float(time.backward) + again) / 1e3,
@@ -86,7 +86,7 @@ class EstimatedCosts:
             kind=kind,
             strategy=strategy,
             layout=Layout.of(strategy, setting.sequence_parallel),
-            working_mib=float(rebuilt + room) / MIB,
+            working_mib=float(rebuilt + workspace) / MIB,
         )
 
     def ends(self, strategy: EndStrategy, setting: Setting) -> EndCosts:

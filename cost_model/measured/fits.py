@@ -18,7 +18,7 @@ from taylor.base.errors import InputError
 
 NOISE = 0.025
 """Relative error of a measurement either way: half the spread from which on a run counts as disturbed."""
-UNTOLD = 0.1
+UNKNOWN_ERROR = 0.1
 """Relative error of a measurement where the points do not show it, as two never do: twice the spread from which on a
 run counts as disturbed. It falls with more points."""
 FAR = 4.0
@@ -113,10 +113,12 @@ class Law:
 
     @property
     def noise(self) -> float:
-        """Relative error of a point: largest of `NOISE`, `UNTOLD` / √(1 + f) and residual, f degrees of freedom."""
+        """Relative error of a point: largest of `NOISE`, `UNKNOWN_ERROR` / √(1 + f), residual; f degrees of freedom."""
         left = max(map(abs, self.residuals.values()))
-        telling = max(len(self.points) - sum(each > 0 for each in self.coefficients), 0)
-        return max(NOISE, UNTOLD / math.sqrt(1 + telling), left * math.sqrt(len(self.points) / max(telling, 1)))
+        informative = max(len(self.points) - sum(each > 0 for each in self.coefficients), 0)
+        return max(
+            NOISE, UNKNOWN_ERROR / math.sqrt(1 + informative), left * math.sqrt(len(self.points) / max(informative, 1))
+        )
 
     def interval(self, x: float) -> tuple[float, float]:
         """Bounds of a measurement at a cause.

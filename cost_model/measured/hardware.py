@@ -122,7 +122,7 @@ class HardwareProfile:
             "is missing, and the transfers between pipeline stages need it",
             file=self.source.get(TRANSFER, "p2p_bandwidth_*.json"),
             field=f"pp_size_{stages}",
-            cure="measure it, or leave out strategies with so many stages",
+            cure="measure it, or exclude strategies with this number of stages",
         )
 
     def times(self, collective: str, ranks: int) -> MessageTimes:

@@ -10,7 +10,7 @@ from taylor.cost_model.measured.fits import CURVE, LINE, Law
 from taylor.cost_model.measured.profiles import (
     ComputationProfile,
     LayerMemory,
-    MemoryProfile,
+    MeasuredMemory,
     OtherMemory,
     ProfileRules,
     Shape,
@@ -58,7 +58,7 @@ class ModelLaws:
     layer : mapping of kind to ForwardTime
     other : ForwardTime
         Embedding, head and loss.
-    memory : MemoryProfile
+    memory : MeasuredMemory
     rules : ProfileRules
         Whose profiler measured the memory.
     sequence_parallel : bool
@@ -67,13 +67,13 @@ class ModelLaws:
 
     layer: Mapping[str, ForwardTime]
     other: ForwardTime
-    memory: MemoryProfile
+    memory: MeasuredMemory
     rules: ProfileRules
     sequence_parallel: bool
 
     @classmethod
     def of(
-        cls, computation: ComputationProfile, memory: MemoryProfile, rules: ProfileRules, *, sequence_parallel: bool
+        cls, computation: ComputationProfile, memory: MeasuredMemory, rules: ProfileRules, *, sequence_parallel: bool
     ) -> ModelLaws:
         """The laws of a model's profiles.
 
@@ -133,7 +133,7 @@ class ModelLaws:
                 "was not measured, and the memory of such stages needs it",
                 file=self.memory.source,
                 field=f"other_memory_{key}",
-                cure="profile runs with so many stages, or plan without a pipeline"
+                cure="profile runs with this number of stages, or plan without a pipeline"
                 if end != "alone"
                 else "profile runs without a pipeline",
             )
@@ -156,7 +156,7 @@ class ModelLaws:
         for kind, lengths in self.memory.table(self.sequence_parallel).layer.items():
             points = {length: each.activation_mib[1] for length, each in lengths.items()}
             laws.append(self._activation(points, f"a {kind} layer"))
-        return tuple(told for told in (law.warning(tokens) for law in laws) if told is not None)
+        return tuple(warning for warning in (law.warning(tokens) for law in laws) if warning is not None)
 
     @property
     def laws(self) -> tuple[Law, ...]:
@@ -175,8 +175,8 @@ def _forward(times: Mapping[Shape, float], powers: tuple[int, ...], of: str, sou
     # The batch with most lengths; the smallest of those.
     batch = max(by_batch, key=lambda each: (len(by_batch[each]), -each))
     length = Law.through(by_batch[batch], powers, of=of, cause="tokens", unit="ms a sample", source=source)
-    tokens = max(sorted(by_batch[batch]), key=lambda each: sum(each in held for held in by_batch.values()))
-    samples = {each: held[tokens] * each for each, held in by_batch.items() if tokens in held}
+    tokens = max(sorted(by_batch[batch]), key=lambda each: sum(each in by_tokens for by_tokens in by_batch.values()))
+    samples = {each: by_tokens[tokens] * each for each, by_tokens in by_batch.items() if tokens in by_tokens}
     batches = None
     if len(samples) >= FEWEST_BATCHES:
         batches = Law.through(samples, LINE, of=f"{of}, {tokens} tokens", cause="samples", unit="ms", source=source)

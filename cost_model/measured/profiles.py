@@ -190,7 +190,7 @@ class MemoryTables:
 
 
 @dataclass(frozen=True)
-class MemoryProfile:
+class MeasuredMemory:
     """Measured memory of a model.
 
     Parameters
@@ -288,14 +288,14 @@ class ProfileRules:
         States that were measured, over the parameters as this profiler counts them.
     parameter_bytes : int
         Bytes of a parameter as it counts them.
-    held : ParameterBytes
+    per_parameter : ParameterBytes
         States of a parameter in this framework's training.
     """
 
     name: str
     states_of_parameters: float
     parameter_bytes: int
-    held: ParameterBytes
+    per_parameter: ParameterBytes
 
 
 HETU = ProfileRules(

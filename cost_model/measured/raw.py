@@ -17,8 +17,8 @@ from taylor.base.errors import InputError
 from taylor.cost_model.measured.profiles import (
     ComputationProfile,
     LayerMemory,
+    MeasuredMemory,
     MemoryLayout,
-    MemoryProfile,
     MemoryRun,
     MemoryTables,
     OtherMemory,
@@ -123,7 +123,7 @@ def with_layer_times(profile: ComputationProfile) -> ComputationProfile:
     return replace(profile, layer_ms=layer_ms, other_ms=other_ms)
 
 
-def with_memory_tables(profile: MemoryProfile, rules: ProfileRules) -> MemoryProfile:
+def with_memory_tables(profile: MeasuredMemory, rules: ProfileRules) -> MeasuredMemory:
     """A profile whose tables are made of its raw runs; sequence lengths that miss a run stay as they are.
 
     Raises
@@ -285,9 +285,11 @@ class _Processing:
         with_last = at.pp > 1 and any(run.last for run in self.runs)
         for end in (False, True) if with_last else (False,):
             memory = self._memory(at, numbers, batch, end)
-            held = _on_stage(numbers, at.pp, end)
-            layer_states = sum(n * one[0] for n, one in zip(held, layer, strict=True)) * self.rules.states_of_parameters
-            layer_activation = sum(n * one[1] for n, one in zip(held, layer, strict=True))
+            counts = _on_stage(numbers, at.pp, end)
+            layer_states = (
+                sum(n * one[0] for n, one in zip(counts, layer, strict=True)) * self.rules.states_of_parameters
+            )
+            layer_activation = sum(n * one[1] for n, one in zip(counts, layer, strict=True))
             states = memory.states_mib - layer_states
             if self.sharded:
                 replicas = self.world // at.pp if not paddle else at.dp

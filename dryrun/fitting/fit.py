@@ -41,7 +41,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Fit:
+class MemoryFit:
     """Coefficients and how far they can be trusted.
 
     Parameters
@@ -89,7 +89,7 @@ class Fit:
         return text
 
 
-def fit_memory(memory: LinearMemory, observations: Sequence[Observation], prior: MemoryProfile) -> Fit:
+def fit_memory(memory: LinearMemory, observations: Sequence[Observation], prior: MemoryProfile) -> MemoryFit:
     """Fit the coefficients to measured peaks.
 
     Least squares of the relative errors over coefficients >= 0. Columns are scaled by the prior, so
@@ -123,7 +123,7 @@ def fit_memory(memory: LinearMemory, observations: Sequence[Observation], prior:
     return _report(memory, matrix, weights, values, scale)
 
 
-def agree(own: Fit, both: Fit, own_rows: Sequence[Observation]) -> bool:
+def agree(own: MemoryFit, both: MemoryFit, own_rows: Sequence[Observation]) -> bool:
     """Return whether rows of other jobs follow the job's coefficients.
 
     Chow's predictive test (Chow 1960): the squared residuals that come with the new rows, over the residuals of the
@@ -131,7 +131,7 @@ def agree(own: Fit, both: Fit, own_rows: Sequence[Observation]) -> bool:
 
     Parameters
     ----------
-    own, both : Fit
+    own, both : MemoryFit
         To the job's own rows, and to these with the others behind them.
     """
     new, freedom = len(both.residual) - len(own.residual), len(own_rows) - len(own.unknowns)
@@ -185,7 +185,7 @@ def _solve(matrix: Floats, weights: Floats, guess: Floats, pull: Floats) -> Floa
     return solution
 
 
-def _report(memory: LinearMemory, matrix: Floats, weights: Floats, values: Floats, scale: Floats) -> Fit:
+def _report(memory: LinearMemory, matrix: Floats, weights: Floats, values: Floats, scale: Floats) -> MemoryFit:
     singular, open_directions = _open_directions(matrix)
     left_open = np.atleast_1d((np.abs(open_directions) > 1e-6).any(axis=0))
     known = singular[singular > RANK_TOLERANCE * max(float(singular[0]), 1e-300)]
@@ -195,7 +195,7 @@ def _report(memory: LinearMemory, matrix: Floats, weights: Floats, values: Float
     spread = np.sqrt(np.maximum(np.diag(np.linalg.pinv(weighted.T @ weighted)), 0.0)) * scale
     scatter = float(np.sqrt((weights * residual**2).sum() / freedom)) if freedom > 0 else float("inf")
     error = np.where(spread > 0, scatter, 0.0) * np.maximum(spread, 1e-300)
-    return Fit(
+    return MemoryFit(
         unknowns=memory.unknowns,
         values=values,
         standard_error=np.where(left_open, np.inf, error),

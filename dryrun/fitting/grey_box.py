@@ -110,7 +110,7 @@ class CorrectedPeaks:
         peak, stage = self.base(model, rules, table, recompute=recompute, device_limit_mib=None, schedule=schedule)
         peak, stage = np.array(peak, dtype=np.float64), np.array(stage, dtype=np.int64)
         known = np.zeros(len(table), dtype=bool)
-        for line, some, ep, these in self._told(table, recompute):
+        for line, some, ep, these in self._known_cells(table, recompute):
             known |= these
             if some.estimate_mib is None:
                 peak[these] = line.at(ep)
@@ -124,11 +124,11 @@ class CorrectedPeaks:
         """Source of each strategy's peak [n]: `source` where it was itself measured, else a name above."""
         scaled = any(each.estimate_mib for each in self.measurements)
         result = np.full(len(table), SCALED if scaled else ESTIMATE, dtype=object)
-        for line, _, ep, these in self._told(table, recompute):
+        for line, _, ep, these in self._known_cells(table, recompute):
             result[these] = self.source if ep in line.measured else FITTED
         return tuple(result.tolist())
 
-    def _told(
+    def _known_cells(
         self, table: StrategyTable, recompute: str
     ) -> Iterator[tuple[_Line, Measurement, int, NDArray[np.bool_]]]:
         """The rows from a family's measurements, by family and EP: its line, one of its measurements, EP, rows."""
@@ -138,8 +138,8 @@ class CorrectedPeaks:
             for name in FAMILY:
                 rows &= getattr(table, name) == getattr(some.strategy, name)
             for ep in np.unique(table.ep[rows]).tolist():
-                told = line.at(ep) is not None and (recompute != "none" or ep in line.measured)
-                if told or some.estimate_mib is not None:
+                is_known = line.at(ep) is not None and (recompute != "none" or ep in line.measured)
+                if is_known or some.estimate_mib is not None:
                     yield line, some, int(ep), rows & (table.ep == ep)
 
     def _ratio(self, line: _Line, some: Measurement, ep: int) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
@@ -84,7 +84,7 @@ class LinearMemory:
                 )
         return np.array([values[name] for name in self.unknowns])
 
-    def profile(self, values: Floats, like: MemoryProfile, source: str) -> MemoryProfile:
+    def profile(self, values: Floats, like: MemoryProfile, source: MemorySource) -> MemoryProfile:
         """The profile that holds these values; limit, and what is no unknown, are those of `like`."""
         known: Mapping[str, float] = dict(zip(self.unknowns, map(float, values), strict=True))
         first, middle, last = like.static_first_mib, like.static_middle_mib, like.static_last_mib
@@ -96,13 +96,13 @@ class LinearMemory:
         layer = dict(like.layer_mib) | {kind: known[f"layer.{kind}"] for kind in self.kinds}
         activation = {kind: dict(modes) for kind, modes in like.activation_mib.items()}
         for kind in self.kinds:
-            held = activation.setdefault(kind, {})
-            before = dict(held)
+            by_mode = activation.setdefault(kind, {})
+            before = dict(by_mode)
             for mode in self.modes:
-                held[mode] = known[f"activation.{kind}.{mode}"]
+                by_mode[mode] = known[f"activation.{kind}.{mode}"]
             for mode in before.keys() - set(self.modes):
                 # A mode that was not measured keeps its place between those that were.
-                held[mode] = _between(before, held, mode)
+                by_mode[mode] = _between(before, by_mode, mode)
         return MemoryProfile(like.device_limit_mib, first, middle, last, layer, activation, source)
 
     def rows(self, plan: PipelinePlan, values: Floats, stages: Sequence[int] | None = None) -> Floats:
@@ -119,7 +119,7 @@ class LinearMemory:
             row[self._static(stage, plan.stages)] = 1.0
             kept = np.zeros((self.interleaves, len(self.unknowns)))
             for v in range(self.interleaves):
-                for (kind, mode), count in _held(plan, v, stage).items():
+                for (kind, mode), count in _layers_by_mode(plan, v, stage).items():
                     entry = kind_of(kind) if kind_of(kind) in self.kinds else self.kinds[-1]
                     column = self._index.get(f"activation.{entry}.{mode}")
                     if column is None:
@@ -144,18 +144,18 @@ def _kinds(model: ModelSpec) -> tuple[str, ...]:
     return (*own, *sorted(model.body_counts, key=lambda kind: kind == model.body_kind)) or (DENSE,)
 
 
-def _held(plan: PipelinePlan, interleave: int, stage: int) -> dict[tuple[str, str], int]:
+def _layers_by_mode(plan: PipelinePlan, interleave: int, stage: int) -> dict[tuple[str, str], int]:
     """Layers of one chunk by kind and mode, without zeros; as `PipelinePlan.recompute_by_kind`, for one chunk alone."""
     left = {mode: plan.recompute[mode][interleave][stage] for mode in (FULL, SELECT) if mode in plan.recompute}
     counts: dict[tuple[str, str], int] = {}
     for kind, grid in plan.layers.items():
-        held = grid[interleave][stage]
+        unassigned = grid[interleave][stage]
         for mode in left:
-            taken = min(held, left[mode])
+            taken = min(unassigned, left[mode])
             counts[kind, mode] = taken
             left[mode] -= taken
-            held -= taken
-        counts[kind, NONE] = held
+            unassigned -= taken
+        counts[kind, NONE] = unassigned
     return {key: count for key, count in counts.items() if count}
 
 

@@ -76,17 +76,16 @@ class StageRecord:
                 self.peaks.setdefault(key, []).append(math.inf if peak.peak_mib is None else peak.peak_mib)
 
     @property
-    def anew(self) -> bool:
+    def changed_law(self) -> bool:
         """Return whether a stage assignment gave different peaks in different plans."""
         return any(max(known) - min(known) > _SAME_MIB for known in self.peaks.values())
 
     def chances(self, plan: PipelinePlan, fitted: Floats, limits: Floats, scatter: float) -> Floats:
         """Probability that each stage is within its limit: as it was measured, else by the fit and its scatter."""
-        anew = self.anew
         chances = np.empty(len(fitted))
         for stage, (peak, limit) in enumerate(zip(fitted.tolist(), limits.tolist(), strict=True)):
             known = self.peaks.get(self._key(plan, stage), [])
-            if known and not anew:
+            if known and not self.changed_law:
                 chances[stage] = float(max(known) <= limit)
             else:
                 chances[stage] = 0.5 * (1.0 + math.erf((limit / peak - 1.0) / scatter / math.sqrt(2.0)))

@@ -179,8 +179,8 @@ class Attention(_AttentionBase):
         self.qkv_bias = [Weight(site, (n,), SPLIT) for n in self._biased(rows)] if attention.bias else []
         self.qk_norms: list[NormLayer] = []
         if attention.qk_norm:
-            held = attention.qk_norm_weights
-            shared = None if held is None else Weight(site, (held,), REPLICATED)
+            norm_size = attention.qk_norm_weights
+            shared = None if norm_size is None else Weight(site, (norm_size,), REPLICATED)
             self.qk_norms = [NormLayer(site, size, shared) for _ in range(2)]
 
     def _biased(self, rows: tuple[int, ...]) -> tuple[int, ...]:

@@ -189,15 +189,15 @@ class Experts:
         h = site.model.hidden
         split = int(site.rules.experts_over(tp))
         width = -(-moe.expert_hidden // split)
-        held = -(-moe.n_experts // ep)
+        local = -(-moe.n_experts // ep)
         outer, joined = h if moe.latent is None else moe.latent, width * (2 if moe.gated else 1)
         self.router = Weight(site, (moe.n_experts, h), REPLICATED, counted=False)
         self.router_bias = Weight(site, (moe.n_experts,), REPLICATED) if moe.router_bias else None
         self.correction = Weight(site, (moe.n_experts,), REPLICATED) if moe.correction_bias else None
         self.gate = Weight(site, (1, h), REPLICATED) if moe.shared_gate else None
-        self.w1 = Weight(site, (held, joined, outer), ROUTED)
-        self.w2 = Weight(site, (held, outer, width), ROUTED)
-        self.biases = [Weight(site, (held, n), ROUTED) if moe.expert_bias else None for n in (joined, outer)]
+        self.w1 = Weight(site, (local, joined, outer), ROUTED)
+        self.w2 = Weight(site, (local, outer, width), ROUTED)
+        self.biases = [Weight(site, (local, n), ROUTED) if moe.expert_bias else None for n in (joined, outer)]
         self.latents = _latent_projections(site, moe.latent)
         # Megatron-LM d98e8a64 megatron/core/transformer/moe/shared_experts.py:124: they have no biases.
         shared = moe.shared_width

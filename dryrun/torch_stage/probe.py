@@ -16,7 +16,7 @@ from taylor.register.model import ModelSpec
 
 
 @dataclass(frozen=True)
-class LayerMemory:
+class ProbedLayer:
     """Bytes of one layer and micro-batch.
 
     Parameters
@@ -33,7 +33,7 @@ class LayerMemory:
     backward: int
 
 
-def layer_memory(model: ModelSpec, kind: str, mode: str, strategy: Strategy, rules: TrainingRules) -> LayerMemory:
+def layer_memory(model: ModelSpec, kind: str, mode: str, strategy: Strategy, rules: TrainingRules) -> ProbedLayer:
     """Run one layer forward and backward on fake tensors.
 
     Raises
@@ -69,4 +69,4 @@ def layer_memory(model: ModelSpec, kind: str, mode: str, strategy: Strategy, rul
         left = counter.total - states - 2 * boundary - pending
         if left > 512 * len(layer.weights()):
             raise RuntimeError(f"{left} bytes outlive the backward of a {kind} layer")
-    return LayerMemory(kept, forward, backward)
+    return ProbedLayer(kept, forward, backward)

@@ -50,7 +50,7 @@ def run_stage(run: DryRun, stage: int, *, whole_step: bool = False, see_kernels:
     plan = settled_plan(run)
     if (plan.stages, plan.interleaves) != (strategy.pp, strategy.vpp):
         raise ValueError(
-            f"the plan is for {plan.stages} stages x {plan.interleaves} interleaves, "
+            f"the plan is for {plan.stages} stages x {plan.interleaves} virtual stages, "
             f"the strategy for {strategy.pp} x {strategy.vpp}"
         )
     spec = run.config.schedule_for(strategy.vpp)

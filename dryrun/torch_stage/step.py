@@ -45,7 +45,7 @@ class _Situation:
     task : (direction, interleave)
     begun : frozenset of (direction, interleave)
         Tasks that have run once: their buffers, and gathered weights, stay.
-    held : tuple of ((interleave, what), count), sorted
+    alive_counts : tuple of ((interleave, what), count), sorted
         Pieces alive in each chunk, and what they hold.
     output_leaves : bool
         The task before was a forward, whose output may still be on its way.
@@ -53,17 +53,17 @@ class _Situation:
 
     task: tuple[int, int]
     begun: frozenset[tuple[int, int]]
-    held: tuple[tuple[tuple[int, int], int], ...]
+    alive_counts: tuple[tuple[tuple[int, int], int], ...]
     output_leaves: bool
 
     def covers(self, other: _Situation) -> bool:
         """Return whether all that is alive around `other` is alive around this one too."""
-        mine = dict(self.held)
+        mine = dict(self.alive_counts)
         return (
             self.task == other.task
             and other.output_leaves <= self.output_leaves
             and other.begun <= self.begun
-            and all(count <= mine.get(key, 0) for key, count in other.held)
+            and all(count <= mine.get(key, 0) for key, count in other.alive_counts)
         )
 
 
@@ -74,8 +74,8 @@ def situations(order: Sequence[Task], has_weight_gradients: bool) -> list[_Situa
     result = []
     output_leaves = False
     for direction, v, _, _ in order:
-        held = tuple(sorted((key, count) for key, count in alive.items() if count))
-        result.append(_Situation((direction, v), frozenset(begun), held, output_leaves))
+        alive_counts = tuple(sorted((key, count) for key, count in alive.items() if count))
+        result.append(_Situation((direction, v), frozenset(begun), alive_counts, output_leaves))
         output_leaves = direction == FORWARD
         begun.add((direction, v))
         if direction == FORWARD:

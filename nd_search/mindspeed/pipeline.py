@@ -23,7 +23,7 @@ from taylor.parsers.megatron.own_plan import PER_CHUNK, PER_RANK
 from taylor.parsers.megatron.start_flags import BAD_UNALIGNED, EMPTY_SHARE, NOOP_EARLY, ONE_CHUNK
 from taylor.parsers.stated_flags import StatedFlags
 
-_DUAL, _METHOD = f"{CORE}pipeline_parallel/dualpipev_feature.py", "schedules-method"
+_DUAL = f"{CORE}pipeline_parallel/dualpipev_feature.py"
 _LAYOUT = f"{CORE}pipeline_parallel/pipeline_model_parallel_layout_feature.py"
 _RIPIPE = f"{CORE}pipeline_parallel/ripipe_schedules_feature.py"
 _LAYOUT_SINCE = "26.1.0_core_r0.12.1 to master"
@@ -235,7 +235,7 @@ _OF_PLACES = [
     ),
     StartRule(
         "layer-list-without-noop-layers",
-        "--num-layer-list does not go with --noop-layers: what would tell so fails itself",
+        "--num-layer-list does not go with --noop-layers: the check that would report it fails itself",
         lambda t, f, c: f.on("num-layer-list") & f.on("noop-layers"),
         "num-layer-list",
         f"{LLM}pipeline_parallel/num_layer_list.py:37", "2.2.0 to master; before, the list was ignored",

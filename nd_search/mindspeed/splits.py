@@ -22,9 +22,7 @@ from taylor.nd_search.mindspeed.start_rule import (
 from taylor.parsers.stated_flags import StatedFlags
 
 _RING, _ULYSSES, _HYBRID = "megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo"
-_ADAPTIVE, _HYBRID_ADAPTIVE, _GATHERED, _MAMBA = (
-    "adaptive_cp_algo", "hybrid_adaptive_cp_algo", "kvallgather_cp_algo", "mamba_cp_algo"
-)  # fmt: skip
+_HYBRID_ADAPTIVE, _GATHERED, _MAMBA = "hybrid_adaptive_cp_algo", "kvallgather_cp_algo", "mamba_cp_algo"
 _2D, _MC2, _COC, _UNALIGNED = "tp-2d", "use-ascend-mc2", "use-ascend-coc", "unaligned-linear"
 _2D_CODE, _TE_CODE = f"{CORE}tensor_parallel/tp_2d.py", f"{CORE}megatron_basic/transformer_engine_basic.py"
 

@@ -193,7 +193,7 @@ _OF_MEMORY = [
     ),
     StartRule(
         "enable-elastic-training-needs-use-distributed-optimizer",
-        "--enable-elastic-training needs --use-distributed-optimizer, which --optimizer muon turns into its own",
+        "--enable-elastic-training needs --use-distributed-optimizer, which --optimizer muon replaces by its own",
         lambda t, f, c: f.on("enable-elastic-training") & ((not f.on("use-distributed-optimizer")) | _is_muon(f)),
         "enable-elastic-training",
         f"{LLM}high_availability/high_availability.py:59", "2.2.0 to master",

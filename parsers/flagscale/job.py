@@ -85,7 +85,7 @@ class FlagScaleJob(Launch):
         edits: dict[YamlPath, Any] = {}
         beside: dict[str, tuple[str, ...]] = {}
         for name, setting in wanted.items():
-            if _holds(self.flags, name, setting):
+            if _has_setting(self.flags, name, setting):
                 continue
             paths = self._paths.get(name)
             if setting is False and paths is None:
@@ -97,7 +97,7 @@ class FlagScaleJob(Launch):
             edits |= {path: _yaml_value(setting) for path in (paths if setting is False else paths[-1:])}
         changed = FlagScaleJob(self._experiment.edited(edits, beside)) if edits else self
         for name, setting in wanted.items():
-            if not _holds(changed.flags, name, setting):
+            if not _has_setting(changed.flags, name, setting):
                 raise changed.flags.error(name, "cannot be set", setting)
         return changed
 
@@ -135,15 +135,15 @@ class FlagScaleJob(Launch):
             data = data[step]
         merged: dict[Any, tuple[str, Any]] = {}
         for section in SECTIONS:
-            held = data.get(section)
-            if not isinstance(held, Mapping):
+            content = data.get(section)
+            if not isinstance(content, Mapping):
                 raise InputError(
                     "must be a mapping of names to values" if section in data else "is missing",
                     file=self._experiment.source.file,
                     field=".".join((*prefix, section)),
                     cure=f"a FlagScale train file has {', '.join(SECTIONS)}",
                 )
-            merged |= {key: (section, value) for key, value in held.items()}
+            merged |= {key: (section, value) for key, value in content.items()}
         return [
             flag
             for key, (section, value) in merged.items()
@@ -240,7 +240,7 @@ def _word(text: str) -> Word:
     return Word(tuple(Char(char, None, unknown=unknown) for char in text))
 
 
-def _holds(flags: Flags, name: str, setting: Setting) -> bool:
+def _has_setting(flags: Flags, name: str, setting: Setting) -> bool:
     flag = flags.by_name.get(name)
     if isinstance(setting, bool) or flag is None:
         return (flag is not None) is setting

@@ -55,7 +55,7 @@ def read_computation(file: Path) -> ComputationProfile:
         refuse_contradiction(table.get(shape), time_ms, file, key, "the time of a layer")
         table[shape] = time_ms
     if not data:
-        raise InputError("holds no measurement", file=file, cure="run the profiler of computation again")
+        raise InputError("contains no measurement", file=file, cure="run the profiler of computation again")
     names = kind_names(max(by_type, default=0) + 1)
     stated = ComputationProfile(runs, {names[kind]: table for kind, table in sorted(by_type.items())}, other, str(file))
     for index, name in enumerate(names if by_type else ()):

@@ -10,7 +10,7 @@ from pathlib import Path
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.cost_model.measured.hardware import HardwareProfile
-from taylor.cost_model.measured.profiles import HETU, PADDLE, ComputationProfile, MemoryProfile, ProfileRules
+from taylor.cost_model.measured.profiles import HETU, PADDLE, ComputationProfile, MeasuredMemory, ProfileRules
 from taylor.parsers.galvatron.computation import read_computation
 from taylor.parsers.galvatron.hardware import read_hardware
 from taylor.parsers.galvatron.memory import read_memory
@@ -59,14 +59,14 @@ class MeasuredModel:
     name : str
         Precision and model, as the file names have them: ``bf16_llama2-7b``.
     computation : ComputationProfile or None
-    memory : MemoryProfile or None
+    memory : MeasuredMemory or None
     rules : ProfileRules
         Whose profiler wrote the memory profile.
     """
 
     name: str
     computation: ComputationProfile | None = None
-    memory: MemoryProfile | None = None
+    memory: MeasuredMemory | None = None
     rules: ProfileRules = HETU
 
 
@@ -145,49 +145,68 @@ def read_folders(folders: Sequence[Path]) -> ProfileFolder:
     InputError
         When a folder is none or holds no such file, or a file is wrong.
     """
-    files = list(dict.fromkeys(file for folder in folders for file in _files(folder)))
-    clusters: dict[Cluster, list[Path]] = {}
-    overlaps: list[Path] = []
-    exchanges: list[Path] = []
-    computations: dict[str, Path] = {}
-    memories: dict[str, list[Path]] = {}
-    strategies: dict[Path, StrategyFile] = {}
-    for file in files:
-        if match := _CLUSTER.fullmatch(file.name):
-            clusters.setdefault(Cluster(int(match[2]), int(match[3])), []).append(file)
-        elif file.name == _OVERLAP:
-            overlaps.append(file)
-        elif file.name == _ALL_TO_ALL:
-            exchanges.append(file)
-        elif match := _COMPUTATION.fullmatch(file.name):
-            computations[match["name"]] = file
-        elif match := _MEMORY.fullmatch(file.name):
-            memories.setdefault(match["name"], []).append(file)
-        elif _STRATEGY.fullmatch(file.name):
-            strategies[file] = read_strategy(file)
-    if not (clusters or overlaps or exchanges or computations or memories or strategies):
+    files = _ByContent()
+    for file in dict.fromkeys(file for folder in folders for file in _files(folder)):
+        files.add(file)
+    if files == _ByContent():
         raise InputError(
-            "holds no file of Galvatron",
+            "contains no file of Galvatron",
             file=folders[0],
             cure="give the folder with allreduce_bandwidth_*.json, computation_profiling_*.json, …: "
             "profile_hardware/hardware_configs and configs of Hetu, configs of Paddle",
         )
-    read_hardware(exchanges)  # Wrong values are reported, whoever takes them.
-    hardware = {}
-    for cluster, own in sorted(clusters.items()):
+    strategies = {file: read_strategy(file) for file in files.strategies}
+    read_hardware(files.exchanges)  # Wrong values are reported, whoever takes them.
+    return ProfileFolder(
+        tuple(folders),
+        {cluster: files.hardware(cluster) for cluster in sorted(files.clusters)},
+        {name: files.model(name) for name in sorted({*files.computations, *files.memories})},
+        strategies,
+    )
+
+
+@dataclass
+class _ByContent:
+    """Files by their content, as their names say it."""
+
+    clusters: dict[Cluster, list[Path]] = field(default_factory=dict)
+    overlaps: list[Path] = field(default_factory=list)
+    exchanges: list[Path] = field(default_factory=list)
+    computations: dict[str, Path] = field(default_factory=dict)
+    memories: dict[str, list[Path]] = field(default_factory=dict)
+    strategies: list[Path] = field(default_factory=list)
+
+    def add(self, file: Path) -> None:
+        """Sort in a file."""
+        if match := _CLUSTER.fullmatch(file.name):
+            self.clusters.setdefault(Cluster(int(match[2]), int(match[3])), []).append(file)
+        elif file.name == _OVERLAP:
+            self.overlaps.append(file)
+        elif file.name == _ALL_TO_ALL:
+            self.exchanges.append(file)
+        elif match := _COMPUTATION.fullmatch(file.name):
+            self.computations[match["name"]] = file
+        elif match := _MEMORY.fullmatch(file.name):
+            self.memories.setdefault(match["name"], []).append(file)
+        elif _STRATEGY.fullmatch(file.name):
+            self.strategies.append(file)
+
+    def hardware(self, cluster: Cluster) -> HardwareProfile:
+        """Read what was measured on a cluster."""
+        own = self.clusters[cluster]
         timed = [file for file in own if file.name.startswith("sp_time")]
-        if timed and exchanges:
-            log.warning("%s: left out, as %s has the times of its cluster", exchanges[0], timed[0].name)
-        hardware[cluster] = read_hardware([*own, *overlaps, *([] if timed else exchanges)])
-    models = {}
-    for name in sorted({*computations, *memories}):
-        computation = read_computation(computations[name]) if name in computations else None
-        memory, rules = None, PADDLE if "rank[" in str(computations.get(name, "")) else HETU
-        if name in memories:
+        if timed and self.exchanges:
+            log.warning("%s is ignored: %s has the times of its cluster", self.exchanges[0], timed[0].name)
+        return read_hardware([*own, *self.overlaps, *([] if timed else self.exchanges)])
+
+    def model(self, name: str) -> MeasuredModel:
+        """Read what was measured of a model."""
+        computation = read_computation(self.computations[name]) if name in self.computations else None
+        memory, rules = None, PADDLE if "rank[" in str(self.computations.get(name, "")) else HETU
+        if name in self.memories:
             # The joined file comes last, so that it names the profile.
-            memory, rules = read_memory(sorted(memories[name], key=lambda file: -len(file.name)))
-        models[name] = MeasuredModel(name, computation, memory, rules)
-    return ProfileFolder(tuple(folders), hardware, models, strategies)
+            memory, rules = read_memory(sorted(self.memories[name], key=lambda file: -len(file.name)))
+        return MeasuredModel(name, computation, memory, rules)
 
 
 def _files(folder: Path) -> list[Path]:
@@ -202,5 +221,5 @@ def _files(folder: Path) -> list[Path]:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=folder) from error
     if len(found) > MOST_FILES:
-        raise InputError(f"holds {len(found)} JSON files", file=folder, cure=f"at most {MOST_FILES} are read")
+        raise InputError(f"contains {len(found)} JSON files", file=folder, cure=f"at most {MOST_FILES} are read")
     return found

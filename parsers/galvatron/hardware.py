@@ -72,7 +72,7 @@ def read_hardware(files: Iterable[Path]) -> HardwareProfile:
 def _take(found: _Found, file: Path) -> None:
     data = read_table(file)
     if not data:
-        raise InputError("holds no measurement", file=file, cure="run the profiler that writes it again")
+        raise InputError("contains no measurement", file=file, cure="run the profiler that writes it again")
     first = next(iter(data))
     for pattern, take in ((_TIME, _take_times), (_BANDWIDTH, _take_bandwidths), (_TRANSFER, _take_transfers)):
         if pattern.fullmatch(first):
@@ -89,8 +89,8 @@ def _take_bandwidths(found: _Found, data: dict[str, object], file: Path) -> None
         bandwidth = number(value, file, key, "GB/s")
         refuse_contradiction(found.bandwidth.get(group), bandwidth, file, key, "the reduction of gradients")
         found.bandwidth[group] = bandwidth
-    told = {group.consecutive is None for group in found.bandwidth}
-    if len(told) > 1:
+    stated = {group.consecutive is None for group in found.bandwidth}
+    if len(stated) > 1:
         odd = next(group for group in found.bandwidth if group.consecutive is None)
         raise InputError(
             "does not say whether its ranks follow each other, and other keys do",

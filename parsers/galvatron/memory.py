@@ -14,8 +14,8 @@ from taylor.cost_model.measured.profiles import (
     PADDLE,
     RECOMPUTED,
     LayerMemory,
+    MeasuredMemory,
     MemoryLayout,
-    MemoryProfile,
     MemoryRun,
     MemoryTables,
     OtherMemory,
@@ -59,7 +59,7 @@ class _Tables:
     ends: dict[str, dict[int, OtherMemory]] = field(default_factory=lambda: {name: {} for name in _ENDS.values()})
 
 
-def read_memory(files: Iterable[Path]) -> tuple[MemoryProfile, ProfileRules]:
+def read_memory(files: Iterable[Path]) -> tuple[MeasuredMemory, ProfileRules]:
     """Read the memory profile of one model; Paddle's lies in up to three files.
 
     Parameters
@@ -69,7 +69,7 @@ def read_memory(files: Iterable[Path]) -> tuple[MemoryProfile, ProfileRules]:
 
     Returns
     -------
-    MemoryProfile, ProfileRules
+    MeasuredMemory, ProfileRules
         With the tables that its raw runs make where it has none, and whose profiler wrote it.
 
     Raises
@@ -85,7 +85,7 @@ def read_memory(files: Iterable[Path]) -> tuple[MemoryProfile, ProfileRules]:
     for file in files:
         data = read_table(file)
         if not data:
-            raise InputError("holds no measurement", file=file, cure="run the profiler of memory again")
+            raise InputError("contains no measurement", file=file, cure="run the profiler of memory again")
         for key, value in data.items():
             inner = table(value, file, key)
             if found := _GROUP.fullmatch(key):
@@ -109,7 +109,7 @@ def read_memory(files: Iterable[Path]) -> tuple[MemoryProfile, ProfileRules]:
         if tables:
             tables = {True: tables.popitem()[1]}
         runs = {_split(run): figures for run, figures in runs.items()}
-    stated = MemoryProfile(
+    stated = MeasuredMemory(
         {run: _rank_memory(run, figures, file) for run, figures in runs.items()},
         {split: _memory_tables(each, file, split and not paddle) for split, each in tables.items()},
         str(file),
@@ -266,7 +266,7 @@ def _memory_tables(tables: _Tables, file: Path, named_sp: bool) -> MemoryTables:
     return MemoryTables(layer, tables.ends["alone"], tables.ends["first"], tables.ends["last"])
 
 
-def _refuse_stale_tables(stated: MemoryProfile, made: MemoryProfile, file: Path) -> None:
+def _refuse_stale_tables(stated: MeasuredMemory, made: MeasuredMemory, file: Path) -> None:
     for split, old in stated.tables.items():
         new = made.tables[split]
         for index, (kind, lengths) in enumerate(old.layer.items()):

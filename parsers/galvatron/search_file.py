@@ -70,8 +70,8 @@ def read_search_file(path: Path) -> SearchFile:
             "is no search of Hetu's Galvatron", file=path, field="search_engine",
             cure="give the YAML that its search_dist.py takes",
         )  # fmt: skip
-    told = Fields(_resolved(data, data, path, "", 0), path).section("search_engine")
-    reader = _Reader(told, path)
+    top = Fields(_resolved(data, data, path, "", 0), path).section("search_engine")
+    reader = _Reader(top, path)
     reader.read()
     return SearchFile(path, reader.options, reader.fields, reader.profiles(), tuple(reader.notes))
 
@@ -117,8 +117,8 @@ def _named(name: str, root: Mapping[str, Any], path: Path, field: str) -> Any:
 class _Reader:
     """Takes the sections one by one."""
 
-    def __init__(self, told: Fields, file: Path) -> None:
-        self.told, self.file = told, file
+    def __init__(self, top: Fields, file: Path) -> None:
+        self.top, self.file = top, file
         self.options: dict[str, Any] = {}
         self.fields: dict[str, str] = {}
         self.notes: list[str] = []
@@ -138,7 +138,7 @@ class _Reader:
             self.fields[flag] = section.path(name)
 
     def _model(self) -> None:
-        model = self.told.section("model_info")
+        model = self.top.section("model_info")
         template: dict[str, Any] = {}
         named = model.text("model_config_path", default=None)
         if named:
@@ -165,11 +165,11 @@ class _Reader:
             self.notes.append(f"{model.path('is_moe_model')}: expert parallel layers are not in the profiles' tables")
 
     def _training(self) -> None:
-        training = self.told.section("common_train_info")
+        training = self.top.section("common_train_info")
         self._put("seq", training, "seq_length", training.integer("seq_length", default=None, high=MOST))
         for name in ("sequence_parallel", "global_memory_buffer"):
             self._put(name, training, name, training.boolean(name, default=True))
-        parallel = self.told.section("parallelism_info")
+        parallel = self.top.section("parallelism_info")
         for name, default, known in (
             ("default_dp_type", "ddp", ("ddp", "zero2", "zero3")),
             ("pipeline_type", "gpipe", ("gpipe", "pipedream_flush")),
@@ -181,7 +181,7 @@ class _Reader:
             self._put(name, parallel, name, value)
         later = parallel.boolean("async_grad_reduce", default=True)
         self._put("reduce_every_micro_batch", parallel, "async_grad_reduce", not later)
-        hardware = self.told.section("hardware_info")
+        hardware = self.top.section("hardware_info")
         self._put("num_nodes", hardware, "num_nodes", hardware.integer("num_nodes", default=1))
         cards = hardware.integer("num_gpus_per_node", default=8)
         self._put("num_gpus_per_node", hardware, "num_gpus_per_node", cards)
@@ -189,7 +189,7 @@ class _Reader:
         self._put("memory", hardware, "memory_constraint", limit)
 
     def _space(self) -> None:
-        batch = self.told.section("batch_size_info")
+        batch = self.top.section("batch_size_info")
         for name in ("min_bsz", "max_bsz", "bsz_scale"):
             self._put(name, batch, name, batch.integer(name, default=8, high=MOST))
         for name in ("settle_bsz", "settle_chunk"):
@@ -197,7 +197,7 @@ class _Reader:
             self._put(name, batch, name, settled if settled > 0 else None)
         if batch.raw("recommend_min_bsz") not in (None, 0):
             self.notes.append(f"{batch.path('recommend_min_bsz')} has no effect: batches are bounded, and cut off so")
-        space = self.told.section("search_space_info")
+        space = self.top.section("search_space_info")
         for name in _SWITCHES:
             given = space.raw(name)
             if given not in (None, 0, 1):
@@ -210,7 +210,7 @@ class _Reader:
             self._put(name, space, name, most if most > 0 else None)
 
     def _profiles(self) -> None:
-        profiling = self.told.section("profiling_info")
+        profiling = self.top.section("profiling_info")
         for name, known in (
             ("time_profile_mode", ("static", "batch", "sequence", "hybrid")),
             ("memory_profile_mode", ("static", "batch", "sequence", "hybrid")),
@@ -226,7 +226,7 @@ class _Reader:
                 self.paths.append(at if at.is_absolute() else self.file.parent.parent / at)
 
     def _rest(self) -> None:
-        options = self.told.section("options_info")
+        options = self.top.section("options_info")
         mode = options.raw("fine_grained_mode")
         if mode not in (None, 0, 1):
             raise options.error("fine_grained_mode", "must be 0 or 1", mode)
@@ -236,7 +236,7 @@ class _Reader:
         if options.raw("log_dir") is not None:
             self.notes.append(f"{options.path('log_dir')} has no effect: what was tried is in the results")
         self._put("output_config_path", options, "output_config_path", options.text("output_config_path", default=None))
-        scale = self.told.section("debug_info").number("debug_costmodel_coe", default=1.0)
+        scale = self.top.section("debug_info").number("debug_costmodel_coe", default=1.0)
         if scale != 1.0:
             self.notes.append("search_engine.debug_info.debug_costmodel_coe has no effect: costs are as measured")
 

@@ -134,7 +134,7 @@ class _Entries(Fields):
             raise self.error(name, f"has {len(found)} entries and other lists {length}", cure=f"write one {what}")
         for at, one in enumerate(found):
             if not low <= one <= high:
-                raise self.error(name, f"holds {one} as entry {at}", cure=f"write {low} to {high}")
+                raise self.error(name, f"has {one} as entry {at}", cure=f"write {low} to {high}")
         return found
 
     def flag(self, name: str, default: int | None = None) -> bool:
@@ -145,7 +145,7 @@ class _Entries(Fields):
 
 
 def _notes(data: Mapping[str, Any], known: frozenset[str]) -> tuple[str, ...]:
-    return tuple(f"{key} is no key that Galvatron reads, and is left out" for key in sorted(set(data) - known))
+    return tuple(f"{key} is ignored: Galvatron reads no such key" for key in sorted(set(data) - known))
 
 
 class _Hetu:
@@ -280,7 +280,7 @@ class _Paddle:
                     cure="every layer fills its stage: tensor parallel x data parallel is the same in all",
                 )
             if zero[at] == 1:
-                raise entries.error("sharding_stage_list", f"holds 1 for layer {at}", cure="write 0, 2 or 3")
+                raise entries.error("sharding_stage_list", f"has 1 for layer {at}", cure="write 0, 2 or 3")
             layer = split(f"entry {at} of tp_size_list", ways[at], bool(ulysses[at]), 1, zero[at])
             layers.append(layer.replace(recompute=bool(recompute[at])))
         if list(stage_of) != sorted(stage_of) or set(stage_of) != set(range(pp)):
@@ -379,8 +379,8 @@ def _hetu_entries(plan: LayerwisePlan) -> dict[str, object]:
         "global_bsz": plan.global_batch,
         "chunks": plan.micro_batches,
         "pp_division": _join(plan.division),
-        "pipeline_type": {told: name for name, told in _SCHEDULES.items()}[plan.schedule],
-        "default_dp_type": {told: name for name, told in _DEFAULT_ZERO.items()}[default],
+        "pipeline_type": {word: name for name, word in _SCHEDULES.items()}[plan.schedule],
+        "default_dp_type": {word: name for name, word in _DEFAULT_ZERO.items()}[default],
         "vtp": plan.ends.ways,
         "vsp": int(plan.ends.sp > 1),
     }
@@ -419,6 +419,6 @@ def _paddle_entries(plan: LayerwisePlan) -> dict[str, object]:
 
 def _refuse_unsaid(plan: LayerwisePlan) -> None:
     if plan.interleaves > 1:
-        raise _refuse("has several chunks a stage, and no strategy file says so", "plan with one interleave")
+        raise _refuse("has several chunks a stage, which a strategy file cannot express", "plan without virtual stages")
     if any(each.offload for each in plan.layers):
-        raise _refuse("sends activations to the host, and no strategy file says so", "plan without offload")
+        raise _refuse("sends activations to the host, which a strategy file cannot express", "plan without offload")

@@ -47,7 +47,7 @@ def _order(values: Values, count: int) -> tuple[list[str], str]:
         return [HEAVY if at < 2 or at % 2 == 0 else SPARSE for at in range(count)], WINDOW
     unknown = next((ratio for ratio in ratios if ratio not in RATIOS), None)
     if unknown is not None:
-        raise values.error("compress_ratios", f"must hold {', '.join(map(str, RATIOS))} alone", unknown)
+        raise values.error("compress_ratios", f"must contain only {', '.join(map(str, RATIOS))}", unknown)
     if len(ratios) < count:
         raise values.error("compress_ratios", f"has {len(ratios)} entries, the model has {count} layers")
     order = [RATIOS[ratio] for ratio in ratios]

@@ -134,10 +134,10 @@ def read_plan(section: Fields, model: ModelSpec, strategy: Strategy, schedule: S
     plan = section.section("plan")
     if not plan.data:
         return None
-    held = _grid(plan, "layers", strategy)
+    counts = _grid(plan, "layers", strategy)
     recompute = plan.section("recompute")
     modes = {mode: _grid(recompute, mode, strategy) for mode in (FULL, SELECT) if recompute.has(mode)}
-    sizes = values_in_order(held, schedule.v_shape)
+    sizes = values_in_order(counts, schedule.v_shape)
     pinned = {MTP: len(sizes) - 1} if model.mtp_layers else {}
     try:
         layers = deal_kinds(model.layer_counts(), sizes, strategy.pp, schedule.v_shape, pinned)
@@ -168,7 +168,7 @@ def _rows(grid: Grid) -> list[list[int]]:
 
 def _grid(fields: Fields, name: str, strategy: Strategy) -> Grid:
     rows = fields.raw(name)
-    shape = f"{strategy.vpp} rows of {strategy.pp} numbers, a row an interleave and a number a stage"
+    shape = f"{strategy.vpp} rows of {strategy.pp} numbers, one row for each virtual stage, one number for each stage"
     wrong = fields.error(name, f"must be {shape}", rows)
     if not isinstance(rows, Sequence) or isinstance(rows, str) or len(rows) != strategy.vpp:
         raise wrong

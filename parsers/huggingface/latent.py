@@ -77,7 +77,9 @@ def _indexed(values: Values, attention: AttentionSpec, own: bool = True) -> Atte
     hidden = values.size(*HIDDEN)
     rank = attention.latent.q_lora_rank if attention.latent is not None else None
     if rank is None:
-        raise values.error("q_lora_rank", "is needed by the indexer", None, "write the rank of the query projection")
+        raise values.error(
+            "q_lora_rank", "is missing: the indexer needs it", None, "write the rank of the query projection"
+        )
     parameters = rank * heads * size + hidden * size + 2 * size + hidden * heads
     return replace(attention, indexer=IndexerSpec(heads if own else 0, size, top_k, parameters if own else 0))
 
@@ -120,8 +122,8 @@ def longcat_flash(values: Values) -> Described:
     empty = values.size_or_none("zero_expert_num", low=0) or 0
     rows = empty * (values.size(*HIDDEN) + rule.router_bias)
     values.notes.append(
-        f"each of the {count} layers of the file is two here: it has two attentions and two MLPs; some of the "
-        f"{moe.top_k} experts of a token are among {empty} that hold nothing, all are counted as active"
+        f"each of the {count} layers of the file counts as two: it has two attentions and two MLPs. {empty} experts "
+        f"have no weights and may be among the {moe.top_k} experts of a token: all {moe.top_k} are counted as active"
     )
     first = LayerSpec("mla+dense+moe", attention, mlp=mlp, moe=moe, extra=rows)
     return Described([first, decoder_layer(attention, mlp)] * count)

@@ -47,7 +47,7 @@ class HuggingFace(Launcher):
     suffixes = (".json",)
     telltale = re.compile(r'"model_type"\s*:')
     plan_keys = frozenset({job.SECTION})
-    suffix_tells = False
+    suffix_decides = False
     starts_training = False
     usual_device = UsualDevice("h100-80g", "Hugging Face configurations")
 
@@ -55,10 +55,10 @@ class HuggingFace(Launcher):
         """See `Launcher.read`."""
         data = read_json(path)
         model, notes = self.model_of(data, path, register_path)
-        told = list(notes)
+        remarks = list(notes)
         section = job.section_of(data, path)
-        strategy, left_open = job.read_strategy(section, told)
-        rules = job.read_rules(section, _positions(data), told)
+        strategy, left_open = job.read_strategy(section, remarks)
+        rules = job.read_rules(section, _positions(data), remarks)
         schedule = job.read_schedule(section, strategy, rules)
         return TrainingConfig(
             path=path,
@@ -71,7 +71,7 @@ class HuggingFace(Launcher):
             mtp_counted=False,
             open_ranks=left_open,
             batch_follows_ranks=bool(section.data) and not section.section("batch").has("global"),
-            notes=tuple(told),
+            notes=tuple(remarks),
         )
 
     def model_of(
@@ -126,7 +126,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """
 
     def refuse(number: str) -> NoReturn:
-        raise InputError("holds a number of more digits than any size has", file=path, value=number[:40])
+        raise InputError("contains a number with more digits than any size has", file=path, value=number[:40])
 
     def whole(number: str) -> int:
         return int(number) if len(number) <= 20 else refuse(number)
@@ -136,11 +136,13 @@ def read_json(path: Path) -> dict[str, Any]:
         data = json.loads(text, parse_int=whole)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}"
-        raise InputError(f"is not valid JSON ({place}): {error.msg}", file=path, cure="mend the syntax there") from None
+        raise InputError(
+            f"is not valid JSON ({place}): {error.msg}", file=path, cure="correct the syntax there"
+        ) from None
     except RecursionError:
         raise InputError(f"is nested more than {_MAX_DEPTH} deep", file=path) from None
     if not isinstance(data, dict):
-        raise InputError("is no configuration: it holds no names and values", file=path)
+        raise InputError("is no configuration: it has no names and values", file=path)
     if _depth(data) > _MAX_DEPTH:
         raise InputError(f"is nested more than {_MAX_DEPTH} deep", file=path)
     return data

@@ -88,7 +88,7 @@ def nemotron_h(values: Values) -> Described:
     module = _nemotron_order(values, "mtp_layers_block_type", "mtp_hybrid_override_pattern") or ["attn", EXPERTS]
     count = values.size_or_none(*LAYERS, high=MAX_LAYERS)
     if count is not None and count != len(order):
-        values.notes.append(f"the file names {len(order)} layers in order, num_hidden_layers {count} is not heeded")
+        values.notes.append(f"the file names {len(order)} layers in order, num_hidden_layers {count} is ignored")
     kinds = {each: _nemotron_layer(values, each) for each in dict.fromkeys([*order, *module])}
     return Described([kinds[each] for each in order], mtp=tuple(kinds[each] for each in module))
 

@@ -128,7 +128,7 @@ def read_model(data: Any, file: Path) -> tuple[ModelSpec, tuple[str, ...]]:
         When its model type is not known, a value is wrong, or a field changes the shape in an unknown way.
     """
     if not isinstance(data, Mapping):
-        raise InputError("must hold a model's configuration", file=file, value=data, cure="is it a config.json?")
+        raise InputError("must be a model's configuration", file=file, value=data, cure="is it a config.json?")
     kind = _model_type(data, file, "model_type")
     nested = next((name for name in NESTED if isinstance(data.get(name), Mapping)), None)
     known = model_types().get(kind, ModelType(""))
@@ -178,8 +178,8 @@ def _known(kind: str, file: Path, name: str) -> ModelType:
     if kind in known:
         return known[kind]
     near = near_names(kind, known, alike=0.7)
-    told = f"those like it are {', '.join(near)}; " if near else ""
-    cure = f"{told}register the model in YAML (docs/models.md) and name it with --model"
+    hint = f"those like it are {', '.join(near)}; " if near else ""
+    cure = f"{hint}register the model in YAML (docs/models.md) and name it with --model"
     raise InputError("is no model type that can be counted", file=file, field=name, value=kind, cure=cure)
 
 
@@ -207,11 +207,11 @@ def _with_encoder(model: ModelSpec, known: ModelType, outer: Values, notes: list
         return model
     section = outer.section("vision_config", known.vision)
     parameters = ENCODERS[known.encoder](section, model.hidden)
-    told = "" if given else " (the file has no vision_config: its class's own is taken)"
+    hint = "" if given else " (the file has no vision_config: its class's own is taken)"
     if not known.counted:
-        notes.append(f"its vision encoder of {parameters:,} parameters is left out: text alone is trained")
+        notes.append(f"its vision encoder of {parameters:,} parameters is not planned: only the text model is trained")
         return model
-    notes.append(f"its vision encoder's {parameters:,} parameters are counted{told}, its activations are not modelled")
+    notes.append(f"its vision encoder's {parameters:,} parameters are counted{hint}, its activations are not modelled")
     return model.replace(extra_parameters=model.extra_parameters + parameters)
 
 
@@ -229,7 +229,7 @@ def _left_over(values: Values, outer: Values) -> list[str]:
             and has_effect(name, value)
             and is_shape(name, value)
         ):
-            cure = f"take it out where the model of type {values.model_type} does not heed it, or register the model"
+            cure = f"take it out where the model of type {values.model_type} ignores it, or register the model"
             raise values.error(name, "is a size that no model type is known to have", value, cure)
     names = [
         each.path(name)
@@ -239,7 +239,7 @@ def _left_over(values: Values, outer: Values) -> list[str]:
     ]
     if not names:
         return []
-    return [f"fields not read, taken to leave the shape as it is: {', '.join(sorted(names))}"]
+    return [f"fields not read; the model's shape is planned without them: {', '.join(sorted(names))}"]
 
 
 def _quantized(outer: Values, values: Values) -> list[str]:

@@ -193,14 +193,14 @@ def nemotron_nas(values: Values) -> Described:
 
 def _block(values: Values, name: str, data: Any) -> LayerSpec:
     if not isinstance(data, Mapping):
-        raise values.error(name, "must hold an attention and an ffn", data)
+        raise values.error(name, "must have an attention and an ffn", data)
     block = Values(data, values.file, values.model_type, {}, values.path(name))
     said, ffn = block.section("attention", {}), block.section("ffn", {})
     attention: AttentionSpec | None = None
     mixer, feed = NO_OP, NO_OP
     for part in (said, ffn):
         for field in ("replace_with_linear", "sparsify"):
-            part.must_be(field, False, "a layer so changed is not known")
+            part.must_be(field, False, "layers with this change are not supported")
     said.must_be("window_length", None, "windows are not known here")
     if not said.flag("no_op"):
         heads, group = values.size(*HEADS), said.size("n_heads_in_group")

@@ -80,7 +80,7 @@ def model_of(name: str, values: Values, found: Described, tied: bool) -> ModelSp
         names = MTP_LAYERS if values.has(*MTP_LAYERS) else (*MTP_LAYERS, "num_mtp_modules")
         modules = values.size_or_none(*names, low=0, high=MAX_LAYERS) or 0
     mtp = (found.mtp or (found.layers[-1],)) if modules else ()
-    named = _told_apart([*found.layers, *mtp])
+    named = _distinguished([*found.layers, *mtp])
     body, module = named[: len(found.layers)], named[len(found.layers) :]
     kinds = tuple({each.name: each for each in named}.values())
     pattern = pattern_of([each.name for each in body])
@@ -118,7 +118,7 @@ def model_of(name: str, values: Values, found: Described, tied: bool) -> ModelSp
     )
 
 
-def _told_apart(layers: Sequence[LayerSpec]) -> list[LayerSpec]:
+def _distinguished(layers: Sequence[LayerSpec]) -> list[LayerSpec]:
     """The layers; those of one name that differ are distinguished by their differences."""
     by_name: dict[str, dict[LayerSpec, None]] = {}
     for layer in layers:
@@ -135,8 +135,8 @@ def _told_apart(layers: Sequence[LayerSpec]) -> list[LayerSpec]:
 def _labels(layers: list[LayerSpec]) -> list[str]:
     """A short text for each of some layers that says how it differs from the others."""
     facts = [_facts(layer) for layer in layers]
-    telling = [name for name in facts[0] if len({fact[name] for fact in facts}) > 1]
-    labels = ["-".join(f"{name}{fact[name]}" for name in telling) for fact in facts]
+    distinctive = [name for name in facts[0] if len({fact[name] for fact in facts}) > 1]
+    labels = ["-".join(f"{name}{fact[name]}" for name in distinctive) for fact in facts]
     if len(set(labels)) < len(labels):
         return [str(at + 1) for at in range(len(layers))]
     return labels

@@ -27,7 +27,7 @@ KV_HEADS = ("num_key_value_heads", "num_kv_heads", "num_attention_groups")
 MTP_LAYERS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 """One quantity under the names that model types give it (the ``attribute_map`` of their classes in transformers)."""
 
-OWN_HEAD = "the model type's class has a head of its own all the same"
+OWN_HEAD = "the model type's class has its own head anyway"
 """Reason why a tied head is refused where transformers ignores it."""
 
 
@@ -210,7 +210,7 @@ class Values:
         if value is None:
             value = {}
         if not isinstance(value, Mapping):
-            raise self.error(name, "must hold names and values", value)
+            raise self.error(name, "must have names and values", value)
         return Values(value, self.file, self.model_type, defaults, self.path(name))
 
     def must_be(self, name: str, wanted: Any, why: str) -> None:

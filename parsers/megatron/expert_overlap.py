@@ -22,7 +22,7 @@ def misfit_expert_overlap(flags: Flags, strategy: Strategy) -> Misfit | None:
     again = flags.text("recompute-granularity", default=None)
     dispatcher = flags.text("moe-token-dispatcher-type", default="allgather")
     problems = {
-        "several stages without interleaves": (strategy.pp > 1 and strategy.vpp == 1, "set interleaves"),
+        "several stages without virtual stages": (strategy.pp > 1 and strategy.vpp == 1, "set virtual stages (VPP)"),
         "expert parallel 1": (strategy.ep == 1, "spread the experts"),
         "full recompute": (again == "full", "recompute some modules alone"),
         "a block of experts that runs again": (

@@ -11,7 +11,7 @@ from taylor.pipeline.plan import PipelinePlan
 def export_layout(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
     """The value of ``--pipeline-model-parallel-layout``."""
     if v_shape:
-        raise InputError("Megatron's layout runs all interleaves forwards: it cannot say a V", field="form")
+        raise InputError("Megatron's layout runs every virtual stage forwards: it cannot express a V", field="form")
     return layout_text(plan)
 
 
@@ -19,7 +19,7 @@ def export_layer_list(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> s
     """The value of MindSpeed's ``--num-layer-list``."""
     if plan.interleaves > 1:
         raise InputError(
-            "--num-layer-list holds for one interleave alone",
+            "--num-layer-list works without virtual stages only",
             field="form",
             value=plan.interleaves,
             cure="use the layout, or a script with --noop-layers",

@@ -104,7 +104,7 @@ class FlagLauncher(Launcher):
         InputError
             When the file holds no plan at all, for its layers stand in another one.
         """
-        if (error := self.launch(config.path).holds_no_plan) is not None:
+        if (error := self.launch(config.path).plan_error) is not None:
             raise error
         if schedule.name in ("zb-h1", "zb-h2"):
             return self.launch(config.path).flags.has(ZERO_BUBBLE)

@@ -36,9 +36,9 @@ def read_list(flags: Flags, name: str, layers: int) -> list[bool] | None:
         return None
     cure = "write one as ([0]*3+[1]*58)"
     try:
-        found = _Reader(text).value()
+        found = _FrequencyReader(text).value()
     except _NoList:
-        raise flags.error(name, "is no list of 0 and 1 that can be read", text, cure) from None
+        raise flags.error(name, "must be a list of 0 and 1", text, cure) from None
     if len(found) != layers:
         raise flags.error(name, f"names {len(found)} layers; the model has {layers}", text)
     return [bool(entry) for entry in found]
@@ -69,7 +69,7 @@ class _NoList(Exception):
     """The text is no list of 0 and 1."""
 
 
-class _Reader:
+class _FrequencyReader:
     """Evaluates a sum of products of lists and numbers, as Python would."""
 
     def __init__(self, text: str) -> None:

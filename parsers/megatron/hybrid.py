@@ -131,7 +131,7 @@ def hybrid_notes(flags: Flags, layers: HybridLayers) -> list[str]:
     count = flags.integer("num-layers", default=None, high=MAX_LAYERS)
     if layers.flag is not None and count not in (None, len(layers.letters)):
         notes.append(
-            f"--num-layers {count} is passed over: --{layers.flag} has {len(layers.letters)} layers (core 0.17 and "
+            f"--num-layers {count} is ignored: --{layers.flag} has {len(layers.letters)} layers (core 0.17 and "
             "later; before, it does not start)"
         )
     experts = flags.integer("num-experts", default=0, low=0)
@@ -142,7 +142,7 @@ def hybrid_notes(flags: Flags, layers: HybridLayers) -> list[str]:
     depth = flags.integer("mtp-num-layers", default=None, low=0, high=MAX_MTP)
     if depth not in (None, layers.mtp_depth):
         notes.append(
-            f"--mtp-num-layers {depth} is passed over: the pattern has {layers.mtp_depth} MTP modules, each behind a /"
+            f"--mtp-num-layers {depth} is ignored: the pattern has {layers.mtp_depth} MTP modules, each behind a /"
         )
     return notes
 

@@ -28,7 +28,7 @@ class Launch(ABC):
     flags: Flags
     notes: Sequence[str]
     """Assumptions and oddities, one line each."""
-    holds_no_plan: InputError | None = None
+    plan_error: InputError | None = None
     """Reason why no plan is written into it, where its layers stand in another file."""
 
     def table(self) -> FlagTable:

@@ -37,7 +37,7 @@ class Placement:
     slots: tuple[int, ...]
     noops: frozenset[int] = frozenset()
 
-    def held(self) -> list[int]:
+    def sizes(self) -> list[int]:
         """Real layers of each chunk."""
         counts, first = [], 0
         for slots in self.slots:
@@ -72,7 +72,7 @@ def expand_layout(text: str) -> list[str]:
     flat = re.sub(r"([A-Za-z|])\*(\d{1,4})", lambda match: match[1] * int(match[2]), flat)
     if not re.fullmatch(r"[EtmL|]+", flat):
         odd = re.sub(r"[EtmL|]", "", flat)
-        raise LayoutProblem(f"the layout holds {odd[:20]!r}; it may hold E, t, m, L and |")
+        raise LayoutProblem(f"the layout contains {odd[:20]!r}; it may contain E, t, m, L and |")
     if len(flat) > _MAX_LAYOUT:
         raise LayoutProblem("the layout is too long")
     stages = flat.split("|")
@@ -150,5 +150,5 @@ def ends_placement(layers: int, stages: int, interleaves: int, first: int | None
     if last is not None:
         per_stage[-1] = last
     if any(count % interleaves for count in per_stage):
-        raise LayoutProblem(f"a stage's layers do not divide over {interleaves} interleaves")
+        raise LayoutProblem(f"a stage's layers do not divide over {interleaves} virtual stages")
     return Placement(tuple(count // interleaves for count in per_stage) * interleaves)

@@ -175,7 +175,7 @@ def _placing(path: Path, places: Any, flags: Flags) -> Iterator[Flag]:
         return
     rows = places if isinstance(places, list) and places and all(isinstance(row, list) for row in places) else [places]
     if not all(isinstance(row, list) and len(row) == stages and all(map(_is_count, row)) for row in rows):
-        problem = f"must hold the layers of each of the {stages} stages, with virtual stages a row of them each"
+        problem = f"must list the layers of each of the {stages} stages, one row for each virtual stage"
         raise InputError(problem, file=path, field=f"{DECODER}.{PLACES}", value=shortened(str(places)))
     if len(rows) == 1:
         yield _flag(LAYER_LIST, ",".join(map(str, rows[0])))

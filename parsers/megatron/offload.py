@@ -40,10 +40,10 @@ def read_moved(flags: Flags) -> MovedModules | None:
         return None
     words = flags.listed(OFFLOAD_MODULES)
     _refuse(flags, words)
-    told = tuple(word for word in MODULE_INPUTS if word in words)
+    stated = tuple(word for word in MODULE_INPUTS if word in words)
     # A module without a price leaves the flags among those that no figure has.
     priced = () if set(words) & set(NOT_PRICED) else (f"--{OFFLOADING}", f"--{OFFLOAD_MODULES}")
-    return MovedModules(told, priced) if told else None
+    return MovedModules(stated, priced) if stated else None
 
 
 def _refuse(flags: Flags, words: Sequence[str]) -> None:

@@ -97,7 +97,7 @@ def _zero_bubble(flags: Flags, stages: int) -> ScheduleSpec | None:
     if stages == 1:
         raise flags.error(ZERO_BUBBLE, "needs two stages or more", True, "leave it out")
     if flags.has(PER_CHUNK) or flags.has(PER_RANK):
-        raise flags.error(ZERO_BUBBLE, "runs one interleave", True, f"leave out --{PER_CHUNK}")
+        raise flags.error(ZERO_BUBBLE, "has no virtual stages", True, f"leave out --{PER_CHUNK}")
     if flags.text(PENDING, default="auto") == "auto":
         return ScheduleSpec("zb-h1")
     pending = flags.integer(PENDING, low=1, high=1_000_000)
@@ -138,7 +138,7 @@ def placement(flags: Flags, strategy: Strategy) -> Placement:
     listed = layer_list(flags)
     if listed is not None:
         if strategy.vpp > 1:
-            raise LayoutProblem("--num-layer-list holds for one interleave alone")
+            raise LayoutProblem("--num-layer-list works without virtual stages only")
         if len(listed) != strategy.pp or sum(listed) != layers:
             raise LayoutProblem(
                 f"--num-layer-list names {len(listed)} stages and {sum(listed)} layers; "
@@ -174,11 +174,11 @@ def read_plan(flags: Flags, model: ModelSpec, strategy: Strategy, schedule: Sche
         When they place layers in no consistent way, or in more runs and chunks than can be planned.
     """
     place = placement(flags, strategy)
-    held = place.held()
+    sizes = place.sizes()
     counts = model.layer_counts()
-    if len(counts) * len(held) > MAX_RUN_CELLS:
-        raise LayoutProblem(f"{len(counts)} runs of unlike layers over {len(held)} chunks are more than can be planned")
-    layers = deal_kinds(counts, held, strategy.pp, schedule.v_shape, {MTP: len(held) - 1} if MTP in counts else {})
+    if len(counts) * len(sizes) > MAX_RUN_CELLS:
+        raise LayoutProblem(f"{len(counts)} runs of different layers over {len(sizes)} chunks are too many to plan")
+    layers = deal_kinds(counts, sizes, strategy.pp, schedule.v_shape, {MTP: len(sizes) - 1} if MTP in counts else {})
     if MTP in counts and flags.has(LAYOUT):
         placed = [stage.count("m") for stage in expand_layout(flags.text(LAYOUT))]
         if sum(placed) != counts[MTP]:

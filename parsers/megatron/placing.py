@@ -89,9 +89,9 @@ def placing_flags(flags: Flags, model: ModelSpec, plan: PipelinePlan, schedule: 
     if pattern is not None:
         return _hybrid(flags, pattern, layers, plan)
     v_shape = schedule.v_shape
-    held = [len(of) for of in layers]
+    sizes = [len(of) for of in layers]
     wanted: Wanted = {name: False for name in PLACING if flags.has(name)}
-    wanted["num-layers"] = str(sum(held))
+    wanted["num-layers"] = str(sum(sizes))
     if v_shape and not flags.has("schedules-method"):
         wanted["schedules-method"] = V_METHOD
         wanted[DETACH] = not schedule.whole_drain
@@ -107,29 +107,29 @@ def placing_flags(flags: Flags, model: ModelSpec, plan: PipelinePlan, schedule: 
     # counts layers as if there were no list, and refuses both dense layers and a list from 2.2.0 on.
     by_list = mindspeed and plan.interleaves == 1 and not by_number
     by_list = by_list and (flags.has(LAYER_LIST) or not flags.has(NOOPS))
-    even = len(set(held)) == 1
+    even = len(set(sizes)) == 1
     if not even and wanted.get(ZERO_BUBBLE, flags.has(ZERO_BUBBLE)):
         # Its Megatron-LM is core 0.9, which has neither a layout nor flags for the ends.
         raise InputError(
-            "spreads layers evenly in zero bubble's own Megatron-LM: it cannot say the plan",
+            "cannot express the plan: the Megatron-LM of zero bubble spreads layers evenly",
             file=flags.file,
             field="--num-layers",
             cure="solve with -write n",
         )
     mtp_elsewhere = MTP in plan.layers and not values_in_order(plan.layers[MTP], v_shape)[-1]
-    slots: list[list[int | None]] = [list(range(count)) for count in held]
+    slots: list[list[int | None]] = [list(range(count)) for count in sizes]
     if flags.has(LAYOUT) or mtp_elsewhere:
         wanted[LAYOUT] = layout_text(plan)
     elif plan.interleaves == 1 and even and not flags.has(LAYER_LIST) and not (by_number and mindspeed):
         pass
     elif by_list:
-        wanted[LAYER_LIST] = ",".join(map(str, held))
+        wanted[LAYER_LIST] = ",".join(map(str, sizes))
     elif mindspeed:
         slots = _slots(flags, layers, plan, period)
         wanted |= with_noops(slots, None if v_shape or plan.interleaves == 1 else PER_CHUNK)
     elif even:
-        wanted |= interleave_flag(flags, plan.interleaves, held[0])
-    elif (ends := _ends(plan, held)) is not None:
+        wanted |= interleave_flag(flags, plan.interleaves, sizes[0])
+    elif (ends := _ends(plan, sizes)) is not None:
         wanted |= ends | interleave_flag(flags, plan.interleaves, None)
     else:
         wanted[LAYOUT] = layout_text(plan)
@@ -183,7 +183,7 @@ def _hybrid(flags: Flags, pattern: HybridLayers, layers: list[list[LayerSpec]], 
     if pattern.flag is None:
         if not even:
             raise InputError(
-                "deals layers that lie evenly over the stages: it cannot say the plan",
+                "cannot express the plan: it spreads layers evenly over the stages",
                 file=flags.file,
                 field=f"--{hybrid.ATTENTION_SHARE}",
                 cure=f"write the layers as --{hybrid.HYBRID} (Megatron-LM core 0.17 and later)",
@@ -222,19 +222,19 @@ def _slots(flags: Flags, layers: list[list[LayerSpec]], plan: PipelinePlan, peri
     InputError
         When dense layers fill the first stage and reach into the next.
     """
-    held = [len(of) for of in layers]
+    sizes = [len(of) for of in layers]
     experts = [[layer.moe is not None for layer in of] for of in layers]
-    chunks = len(held)
-    now, least = flags.integer("num-layers"), max(held)
-    if len(set(held)) > 1 and now % chunks == 0 and now // chunks > least:
+    chunks = len(sizes)
+    now, least = flags.integer("num-layers"), max(sizes)
+    if len(set(sizes)) > 1 and now % chunks == 0 and now // chunks > least:
         least = now // chunks
     for each in range(least, least + max(period, 2)):
         before = [_lead(of, k * each, period) for k, of in enumerate(layers)]
-        if any(lead + count > each for lead, count in zip(before, held, strict=True)):
+        if any(lead + count > each for lead, count in zip(before, sizes, strict=True)):
             continue
         rows: list[list[int | None]] = [
             [*[None] * lead, *range(count), *[None] * (each - lead - count)]
-            for lead, count in zip(before, held, strict=True)
+            for lead, count in zip(before, sizes, strict=True)
         ]
         if not any(map(any, experts)) or not says_dense_first(flags, True) or all(map(all, experts)):
             return rows
@@ -243,7 +243,7 @@ def _slots(flags: Flags, layers: list[list[LayerSpec]], plan: PipelinePlan, peri
         if any(positions[: last + 1]) or starts_with(last + 1, len(positions), plan.stages):
             return rows
     raise InputError(
-        "cannot say the plan: MindSpeed-LLM does not start where dense layers fill the first stage",
+        "cannot express the plan: MindSpeed-LLM does not start where dense layers fill the first stage",
         file=flags.file,
         field=f"--{DENSE_FIRST}",
         cure="keep all dense layers on the first stage",
@@ -279,16 +279,16 @@ def with_noops(slots: Sequence[Sequence[int | None]], per_chunk: str | None) -> 
     return wanted
 
 
-def _ends(plan: PipelinePlan, held: list[int]) -> Wanted | None:
+def _ends(plan: PipelinePlan, sizes: list[int]) -> Wanted | None:
     """First- and last-stage flags, when all stages between hold the same."""
-    per_stage = [sum(held[s :: plan.stages]) for s in range(plan.stages)]
+    per_stage = [sum(sizes[s :: plan.stages]) for s in range(plan.stages)]
     inner = set(per_stage[1:-1])
     if len(per_stage) < 3 or len(inner) != 1:
         return None
     first = per_stage[0] if per_stage[0] != per_stage[1] else None
     last = per_stage[-1] if per_stage[-1] != per_stage[1] else None
     try:
-        if list(ends_placement(sum(held), plan.stages, plan.interleaves, first, last).slots) != held:
+        if list(ends_placement(sum(sizes), plan.stages, plan.interleaves, first, last).slots) != sizes:
             return None
     except LayoutProblem:
         return None

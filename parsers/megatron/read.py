@@ -58,31 +58,6 @@ from taylor.parsers.training_config import Misfit, TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.register import frameworks
 
-LEGALITY_ALONE = (
-    "no-overlap-p2p-communication",
-    "kv-head-repeat-before-uly-alltoall",
-    "ulysses-degree-in-cp",
-    "cp-comm-type",
-    "hierarchical-context-parallel-sizes",
-    "cpu-offloading-num-layers",
-    "decoder-seq-length",
-)
-"""Flags by which strategies are judged, and whose cost no figure has."""
-TIME_ALONE = (
-    "interleave-sliding-window",
-    "tp-comm-overlap",
-    EXPERT_OVERLAP,
-    FB_OVERLAP,
-    "moe-pad-expert-input-to-capacity",
-    "moe-router-padding-for-quantization",
-    "moe-router-padding-for-fp8",
-    "enable-cuda-graph",
-    "external-cuda-graph",
-    "cuda-graph-impl",
-    "cuda-graph-modules",
-    "cuda-graph-scope",
-)
-"""Flags that the time of a step knows, and whose memory no figure has."""
 DOCUMENT_MASKS = "dataloader-inter-document-masking"
 """A flag whose mask the memory knows, and whose other cost no figure has."""
 _LOGGED_BYTES = {"log-params-norm": 4, "log-num-zeros-in-grad": 6}
@@ -125,20 +100,18 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         notes.append(f"the file settles no plan: {problem}")
     branch = earlier_branch(launch.text) if is_mindspeed(flags) else None
     if branch is not None:
-        notes.append(f"its comments name MindSpeed {branch}: start-up checks of later releases are not asked")
+        notes.append(f"its comments name MindSpeed {branch}: start-up checks of later releases are not applied")
     by_module, moved = None, None if is_mindspeed(flags) else read_moved(flags)
     if plan is not None and moves_attention(flags):
         plan, by_module, moved = swapped(flags, model, strategy, schedule, plan)
     if not schedule.fits_rounds(strategy.pp, strategy.micro_batches):
         notes.append(f"its pipeline {schedule.rounds_wanted(strategy.pp)}, found {strategy.micro_batches}")
     if flags.has(ZERO_BUBBLE) and flags.text(PENDING, default="auto") == "auto":
-        notes.append(
-            f"--{PENDING} auto takes the memory that is left: planned as ZB-H1 (-schedule zb-h2 plans the other)"
-        )
+        notes.append(f"--{PENDING} auto uses all free memory: planned as ZB-H1 (-schedule zb-h2 plans the other)")
     if schedule.ahead:
         notes.append(
-            f"--{EXPERT_OVERLAP}: a merged forward and backward are told one after the other; that they wait for each "
-            "other, which made steps 1 to 4 % longer where it was tried, is not counted"
+            f"--{EXPERT_OVERLAP}: a merged forward and backward are predicted one after the other. Their waits for "
+            "each other are not counted (1 to 4 % of a step in trials)"
         )
     rules = _read_rules(flags, notes)
     if (kept := kept_modules(flags)) and any(kind.linear is not None for kind in model.kinds):
@@ -177,7 +150,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         batch_follows_ranks=not flags.has("global-batch-size"),
         notes=tuple(notes),
         flags=read_stated_flags(flags, mindspeed=is_mindspeed(flags), earlier=branch is not None),
-        unmodelled=read_unmodelled(flags, [fact for fact, holds in facts.items() if holds], launch.table()),
+        unmodelled=read_unmodelled(flags, [fact for fact, present in facts.items() if present], launch.table()),
     )
 
 
@@ -412,12 +385,12 @@ def _graphed(flags: Flags) -> tuple[str, ...]:
     if kind not in ("local", "transformer_engine"):
         return ()
     whole = not modules or "full" in modules
-    held = (
+    graphed_parts = (
         (GRAPHED_MIXER, whole or bool(modules & {"attn", "mamba"})),
         (GRAPHED_ROUTER, whole or "moe_router" in modules),
     )
     experts = (GRAPHED_EXPERTS, _is_static(flags) and (whole or "moe" in modules))
-    return tuple(part for part, graphed in (*held, experts) if graphed)
+    return tuple(part for part, graphed in (*graphed_parts, experts) if graphed)
 
 
 def _expert_ways(flags: Flags) -> int | None:

@@ -140,14 +140,14 @@ def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
     if not any(full[v][s] for v, s in shape) and all(select[v][s] == body[v][s] for v, s in shape):
         return plan, ()
     largest = max(full[v][s] for v, s in shape)
-    block = as_grid([[min(largest, held) for held in row] for row in body])
+    block = as_grid([[min(largest, sizes) for sizes in row] for row in body])
     if block == full and not any(map(any, select)):
         return plan, ()
     if not any(map(any, full)):
         changed = PipelinePlan(plan.layers, {FULL: full, SELECT: body})
-        return changed, ("selective recompute holds for all layers or none: it is set for all",)
+        return changed, ("selective recompute applies to all layers or none: it is set for all",)
     until = max(full[v][s] + select[v][s] for v, s in shape)
-    changed = PipelinePlan(plan.layers, {FULL: as_grid([[min(until, held) for held in row] for row in body])})
+    changed = PipelinePlan(plan.layers, {FULL: as_grid([[min(until, sizes) for sizes in row] for row in body])})
     return changed, (
         f"Megatron recomputes the first N layers of every chunk alike: the nearest that fits memory is N = {until}",
     )
@@ -165,7 +165,7 @@ def read_recompute(flags: Flags, place: Placement, interleave_of: Sequence[int])
     modes = {} if mode is None else {mode: of_chunk}
     full = modes.get(FULL, [0] * len(of_chunk))
     if mode != SELECT and parts_of_every_layer(flags):
-        modes[SELECT] = [held - whole for held, whole in zip(place.held(), full, strict=True)]
+        modes[SELECT] = [sizes - whole for sizes, whole in zip(place.sizes(), full, strict=True)]
     elif mode != SELECT and flags.has(ACTIVATION):
         modes[SELECT] = _activation_layers(flags, place, interleave_of, full)
     return modes
@@ -199,7 +199,7 @@ def _activation_layers(flags: Flags, place: Placement, interleave_of: Sequence[i
     Source: MindSpeed 028de58c mindspeed/model/transformer.py:97-131, `should_recompute`; all remaining ones where no
     number is given.
     """
-    left = [held - whole for held, whole in zip(place.held(), full, strict=True)]
+    left = [sizes - whole for sizes, whole in zip(place.sizes(), full, strict=True)]
     count = flags.integer(ACTIVATION_LAYERS, default=None, low=0, high=MAX_LAYERS)
     if count is None:
         return left
@@ -231,17 +231,17 @@ def _granularity(flags: Flags) -> str | None:
 
 def _read_granularity(flags: Flags, place: Placement, interleave_of: Sequence[int]) -> tuple[str | None, list[int]]:
     """Mode and recomputed real layers of each chunk, as ``--recompute-granularity`` and its forebears say."""
-    held = place.held()
+    sizes = place.sizes()
     granularity = _granularity(flags)
     if granularity is None:
         return _read_older(flags, place)
     if granularity == "selective":
-        return SELECT, held
+        return SELECT, sizes
     if granularity != "full":
         raise flags.error("recompute-granularity", "must be full or selective", granularity)
     method = flags.text("recompute-method", default=None)
     if method == "uniform":
-        return FULL, held  # Every layer, in groups (`read_group`).
+        return FULL, sizes  # Every layer, in groups (`read_group`).
     if method != "block":
         raise flags.error("recompute-method", "must be uniform or block where the granularity is full", method)
     count = flags.integer("recompute-num-layers", default=1, low=0, high=MAX_LAYERS)
@@ -321,7 +321,7 @@ def activation_notes(flags: Flags, plan: PipelinePlan | None) -> list[str]:
     if _granularity(flags) == "selective":
         return [*notes, f"--{ACTIVATION} beside selective recompute: the activation functions' results count as kept"]
     chunks = () if plan is None else body_layers(plan)
-    if flags.has(ACTIVATION_LAYERS) and len({held for row in chunks for held in row}) > 1:
+    if flags.has(ACTIVATION_LAYERS) and len({sizes for row in chunks for sizes in row}) > 1:
         return [
             *notes,
             f"--{ACTIVATION_LAYERS}: counted from the first layer of every chunk, though the chunks are uneven",
@@ -340,16 +340,16 @@ def _read_older(flags: Flags, place: Placement) -> tuple[str | None, list[int]]:
     Sources: Megatron-LM v2.5 megatron/arguments.py:393 (every layer, in groups of ``--checkpoint-num-layers``) and
     v2.6 :417 (``uniform``, or the first layers of each stage's model part).
     """
-    held = place.held()
+    sizes = place.sizes()
     method = flags.text("activations-checkpoint-method", default=None)
     if method == "block":
         count = flags.integer("activations-checkpoint-num-layers", default=1, low=0, high=MAX_LAYERS)
-        return FULL, [place.real_among_first(k, count) for k in range(len(held))]
+        return FULL, [place.real_among_first(k, count) for k in range(len(sizes))]
     if method not in (None, "uniform"):
         raise flags.error("activations-checkpoint-method", "must be uniform or block", method)
     if method is None and not flags.has("checkpoint-activations"):
-        return None, [0] * len(held)
-    return FULL, held
+        return None, [0] * len(sizes)
+    return FULL, sizes
 
 
 def recompute_flags(flags: Flags, plan: PipelinePlan) -> dict[str, Setting]:

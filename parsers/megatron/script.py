@@ -47,7 +47,7 @@ class Script(Launch):
         self.notes = tuple(script.notes)
         if self._model_file is not None:
             cure = "solve with -write n, and write them there"
-            self.holds_no_plan = self._model_file.error("the layers of every stage", cure)
+            self.plan_error = self._model_file.error("the layers of every stage", cure)
 
     @classmethod
     def read(cls, path: Path) -> Script:

@@ -110,7 +110,7 @@ def _dense_in_front(flags: Flags) -> int:
     kinds = has_experts(flags)
     first = kinds.index(True) if any(kinds) else 0
     if not all(kinds[first:]):
-        cure = "let the dense layers stand in front (--first-k-dense-replace)"
+        cure = "put the dense layers first (--first-k-dense-replace)"
         raise flags.error(PATTERN, "names kinds of layers that small runs cannot keep", flags.text(PATTERN), cure)
     return first
 
@@ -197,10 +197,10 @@ def _profiled(launch: Launch, setting: Setting, profile: ProfiledSteps) -> Wante
 
 def _started(launch: Launch, machines: Machines) -> Wanted:
     """Options of the program that starts the ranks, where they are given and renamed."""
-    told = {"master-addr": machines.master_addr, "master-port": machines.master_port, "node-rank": machines.node_rank}
+    given = {"master-addr": machines.master_addr, "master-port": machines.master_port, "node-rank": machines.node_rank}
     return {
         name: launch.setting(name, str(value))
-        for name, value in told.items()
+        for name, value in given.items()
         if value is not None and launch.flags.has(name)
     }
 
@@ -210,17 +210,17 @@ def _chunks(flags: Flags, plan: PipelinePlan, dense: int) -> Wanted:
 
     MindSpeed-LLM takes no list beside dense layers, and none of these behind an empty position (`placing`).
     """
-    held = values_in_order(plan.total_layers(), v_shape=False)
-    even = len(set(held)) == 1
+    in_chunks = values_in_order(plan.total_layers(), v_shape=False)
+    even = len(set(in_chunks)) == 1
     if not is_mindspeed(flags):
-        return interleave_flag(flags, plan.interleaves, held[0]) if even else {LAYOUT: layout_text(plan)}
-    if dense > held[0] or not starts_with(dense, max(held) * len(held), plan.stages):
+        return interleave_flag(flags, plan.interleaves, in_chunks[0]) if even else {LAYOUT: layout_text(plan)}
+    if dense > in_chunks[0] or not starts_with(dense, max(in_chunks) * len(in_chunks), plan.stages):
         cure = "keep all dense layers in the first chunk, and not alone"
-        raise flags.error(DENSE_FIRST, "cannot say the plan: dense layers fill the first chunk", dense, cure)
+        raise flags.error(DENSE_FIRST, "cannot express the plan: dense layers fill the first chunk", dense, cure)
     if plan.interleaves == 1 and (even or not dense):
-        return {} if even else {LAYER_LIST: ",".join(map(str, held))}
+        return {} if even else {LAYER_LIST: ",".join(map(str, in_chunks))}
     # Behind its layers a chunk has positions that are empty.
-    slots = [[at if at < count else None for at in range(max(held))] for count in held]
+    slots = [[at if at < count else None for at in range(max(in_chunks))] for count in in_chunks]
     return with_noops(slots, PER_CHUNK if plan.interleaves > 1 else None)
 
 

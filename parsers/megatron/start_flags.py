@@ -88,7 +88,7 @@ def read_stated_flags(flags: Flags, *, mindspeed: bool, earlier: bool = False) -
         ONE_CHUNK: each > 0 and each * stages == layers,
         BAD_UNALIGNED: unaligned is not None and not _fits(unaligned, layers, stages, chunks),
     }
-    return replace(stated, facts=frozenset(fact for fact, holds in facts.items() if holds))
+    return replace(stated, facts=frozenset(fact for fact, present in facts.items() if present))
 
 
 def _has_empty_chunk(layout: str | None) -> bool:

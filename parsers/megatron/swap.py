@@ -48,12 +48,12 @@ def swapped_plan(
     dealt : sequence of int [chunks]
         Number of each chunk's first layer positions that ``--recompute-num-layers`` names.
     """
-    held, again = place.held(), _block_words(model)
+    sizes, again = place.sizes(), _block_words(model)
     method = flags.text("recompute-method", default=None)
     if method not in (None, "uniform", "block"):
         raise flags.error("recompute-method", "must be uniform or block", method)
-    repeated = held if method == "uniform" else [place.real_among_first(k, n) for k, n in enumerate(dealt)]
-    moved = repeated if method == "block" else held
+    repeated = sizes if method == "uniform" else [place.real_among_first(k, n) for k, n in enumerate(dealt)]
+    moved = repeated if method == "block" else sizes
     rows = {
         choice_name(again, (SELF_ATTENTION,)): repeated,
         choice_name((), (SELF_ATTENTION,)): [all_ - some for all_, some in zip(moved, repeated, strict=True)],
@@ -66,9 +66,9 @@ def swapped_plan(
         free = np.subtract(body_layers(plan), np.sum([np.array(grid) for grid in grids.values()], axis=0, initial=0))
         select = as_grid(np.minimum(select, free).tolist())
     rest: dict[str, Grid] = {SELECT: select} if any(map(any, select)) else {}
-    told = MovedModules((SELF_ATTENTION,), (f"--{SWAPPING}", f"--{SWAP_MODULES}"))
+    whole_attention = MovedModules((SELF_ATTENTION,), (f"--{SWAPPING}", f"--{SWAP_MODULES}"))
     plain = PipelinePlan(plan.layers, {**plan.recompute, FULL: whole})
-    return plain, PipelinePlan(plan.layers, {FULL: whole, **grids, **rest}), told
+    return plain, PipelinePlan(plan.layers, {FULL: whole, **grids, **rest}), whole_attention
 
 
 def is_swap(mode: str) -> bool:

@@ -10,12 +10,12 @@ from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 
 def export_fragment(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
     """The entries of a plan as a fragment of YAML."""
-    held = plan.total_layers() if mtp_counted else body_layers(plan)
+    layers = plan.total_layers() if mtp_counted else body_layers(plan)
     full, select = plan.recomputed(FULL), plan.recomputed(SELECT)
     until = as_grid(
         [[f + s if s else 0 for f, s in zip(*rows, strict=True)] for rows in zip(full, select, strict=True)]
     )
-    chosen = written_recompute(until, None, None, held) if plan.uses(SELECT) else False
+    chosen = written_recompute(until, None, None, layers) if plan.uses(SELECT) else False
     lines = [
         "parallel_config:",
         f"  pipeline_stage: {plan.stages}",
@@ -33,7 +33,7 @@ def export_fragment(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str
         ]
     lines += [
         "recompute_config:",
-        f"  recompute: {flow_text(written_recompute(full, None, None, held))}",
+        f"  recompute: {flow_text(written_recompute(full, None, None, layers))}",
         f"  select_recompute: {flow_text(chosen)}",
     ]
     return "\n".join(lines)

@@ -134,7 +134,7 @@ def counts_by_word(grids: Mapping[str, Grid], modules: Mapping[str, Module]) -> 
     for word, module in modules.items():
         of_paths = [[grid for pattern, grid in grids.items() if matches(pattern, path)] for path in module.paths]
         if all(of_paths):
-            least = _entrywise(min, [_entrywise(max, held) for held in of_paths])
+            least = _entrywise(min, [_entrywise(max, of_path) for of_path in of_paths])
             if any(map(any, least)):
                 found[word] = least
     return found

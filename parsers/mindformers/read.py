@@ -133,7 +133,7 @@ def _facts(top: Fields, section: Fields, model: ModelSpec, strategy: Strategy, r
         "@copied-outputs": whole and strategy.tp > 1 and not strategy.sp,
         "@chatglm": str(section.raw("type")).startswith("ChatGLM"),
     }
-    return tuple(name for name, holds in facts.items() if holds)
+    return tuple(name for name, present in facts.items() if present)
 
 
 def swap_is_on(top: Fields) -> bool:
@@ -264,7 +264,7 @@ def _misfit_recompute(top: Fields, schedule: ScheduleSpec, mcore: bool) -> Misfi
     return Misfit(
         "recompute_config.recompute",
         str(value),
-        "names a number a stage; under zero_bubble_v it has a list of every interleave",
+        "has one number for each stage; under zero_bubble_v it needs one list for each virtual stage",
         "write two lists, as in [[1, 1], [0, 0]]",
         "recompute-list-by-interleave",
         "MindFormers r1.7.0 mindformers/parallel_core/transformer_config.py:695-700 (core models, 1.7 to master, "
@@ -412,11 +412,11 @@ def _by_chunk(
     words: Sequence[frozenset[str]], plan: PipelinePlan, schedule: ScheduleSpec, mtp_counted: bool
 ) -> dict[tuple[int, int], Sequence[frozenset[str]]]:
     """Settings of every layer, by chunk."""
-    held = plan.total_layers(None if mtp_counted else [kind for kind in plan.layers if kind != MTP])
+    sizes = plan.total_layers(None if mtp_counted else [kind for kind in plan.layers if kind != MTP])
     found, first = {}, 0
     for v, s in chunk_order(plan.stages, plan.interleaves, schedule.v_shape):
-        found[v, s] = words[first : first + held[v][s]]
-        first += held[v][s]
+        found[v, s] = words[first : first + sizes[v][s]]
+        first += sizes[v][s]
     return found
 
 
@@ -429,11 +429,11 @@ def _read_modules(
         select = dict.fromkeys(select, True)
     if not isinstance(select, Mapping):
         return {}
-    held = plan.total_layers(None if mtp_counted else [kind for kind in plan.layers if kind != MTP])
+    sizes = plan.total_layers(None if mtp_counted else [kind for kind in plan.layers if kind != MTP])
     order = chunk_order(plan.stages, plan.interleaves, schedule.v_shape)
     swap = swap_is_on(top)
     grids = {
-        str(pattern): recompute_counts(entry, held, "select_recompute", order, swap)
+        str(pattern): recompute_counts(entry, sizes, "select_recompute", order, swap)
         for pattern, entry in select.items()
     }
     return counts_by_word(grids, modules)
@@ -458,4 +458,4 @@ def _check_lists(section: Fields, name: str, value: Any, depth: int = 0) -> None
     elif isinstance(value, str) and depth and name == "select_recompute":
         return
     elif value is not None and (not isinstance(value, int) or abs(value) > 10**6):
-        raise section.error(name, "must hold whole numbers", value, "write counts of layers, as in [1, 0, 0, -1]")
+        raise section.error(name, "must contain whole numbers", value, "write counts of layers, as in [1, 0, 0, -1]")

@@ -45,7 +45,7 @@ def job_sizes(source: YamlSource) -> JobSizes:
     config = config_from_source(source)
     model, strategy = config.model, config.strategy
     if model.pattern:
-        cure = "let the dense layers stand in front (first_k_dense_replace)"
+        cure = "put the dense layers first (first_k_dense_replace)"
         raise InputError("names kinds of layers that small runs cannot keep", file=source.file, cure=cure)
     moe = model.moe
     own = Setting(

@@ -34,8 +34,8 @@ def with_speed_up(data: Mapping[Any, Any], file: Path) -> Mapping[Any, Any]:
         return data
     if not isinstance(switches, dict):
         return data
-    told = {key: value for key, value in ascend.items() if key != _PATH} | {_SWITCHES: switches}
-    return {**data, _SECTIONS[0]: {**context, _SECTIONS[1]: told}}
+    changed = {key: value for key, value in ascend.items() if key != _PATH} | {_SWITCHES: switches}
+    return {**data, _SECTIONS[0]: {**context, _SECTIONS[1]: changed}}
 
 
 def _beside(name: str, file: Path) -> Path | None:

@@ -64,7 +64,7 @@ def read_swap(data: Mapping[str, Any], layers: int, modules: Mapping[str, Module
 
 def swap_entries(words: Sequence[frozenset[str]], word: str, old: Any, modules: Mapping[str, Module]) -> Any:
     """An entry of ``layer_swap`` or ``op_swap`` that moves a word in the layers where it holds."""
-    layers = [index for index, held in enumerate(words) if word in held]
+    layers = [index for index, in_layer in enumerate(words) if word in in_layer]
     given = (_entries(old) or [{}])[0]
     name = {} if word == LAYER else {"op_name": given.get("op_name", modules[CORE].patterns[0])}
     return [{**name, "backward_prefetch": given.get("backward_prefetch", 1), "layers": layers}] if layers else []

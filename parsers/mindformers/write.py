@@ -274,9 +274,9 @@ def _want_layers(wanted: Wanted, source: YamlSource, current: TrainingConfig, pl
             for section in (_MODEL, ("moe_config",))
             for name, entry in (("first_k_dense_replace", dense), ("mlp_only_layers", list(range(dense))))
         }
-        held = {path: entry for path, entry in named.items() if lookup(source.data, path) is not None}
+        stated = {path: entry for path, entry in named.items() if lookup(source.data, path) is not None}
         section = ("moe_config",) if lookup(source.data, ("moe_config", "expert_num")) is not None else _MODEL
-        wanted |= held or {(*section, "first_k_dense_replace"): dense}
+        wanted |= stated or {(*section, "first_k_dense_replace"): dense}
 
 
 def _is_on(entry: Any) -> bool:
@@ -342,7 +342,7 @@ def _want_swap(
     modules: Mapping[str, Module],
 ) -> None:
     """The layers of what the plan moves to the host, of words that are among its choices, where they differ."""
-    told = {word for name in named for word in words_of(name)[1]}
+    mentioned = {word for name in named for word in words_of(name)[1]}
     words: list[frozenset[str]] = []
     idle: list[frozenset[str]] = []  # what an entry may say or not, for it runs again
     for v, s in order:
@@ -354,8 +354,8 @@ def _want_swap(
     old = read_swap(source.data, len(words), modules)
     before = [frozenset[str]()] * len(words) if old is None else old.words
     for word, path in ((LAYER, LAYER_SWAP), (CORE, OP_SWAP)):
-        told_before = zip(words, before, idle, strict=True)
-        if word in told and any(word not in c and (word in a) != (word in b) for a, b, c in told_before):
+        neighbours = zip(words, before, idle, strict=True)
+        if word in mentioned and any(word not in c and (word in a) != (word in b) for a, b, c in neighbours):
             entry = lookup(source.data, path)
             new = swap_entries(words, word, entry, modules)
             if new and isinstance(entry, list) and len(entry) == 1:

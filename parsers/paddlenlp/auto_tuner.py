@@ -50,8 +50,6 @@ class TunerJob:
         Samples a step.
     space : mapping of str to tuple
         Values by entry of `SEARCHED`; an empty tuple is the tuner's own choice.
-    task_s : float or None
-        Longest run, s.
     arguments : str or None
         The file of arguments that a run changes, as the job names it.
     """
@@ -63,7 +61,6 @@ class TunerJob:
     vocab: int
     global_batch: int
     space: Mapping[str, tuple[object, ...]]
-    task_s: float | None
     arguments: str | None
 
 
@@ -184,7 +181,6 @@ def read_tuner_job(file: Path) -> TunerJob:
         vocab=model.integer("vocab_size", high=MAX_SIZE),
         global_batch=model.integer("global_batch_size"),
         space=space,
-        task_s=top.number("max_time_per_task", default=None),
         arguments=None if place is None else place[0],
     )
 
@@ -200,7 +196,7 @@ def read_arguments(file: Path) -> TrainerArguments:
     data = read_json(file, "the arguments of PaddleNLP's trainer")
     if not is_arguments(data):
         raise InputError(
-            "holds no arguments of PaddleNLP's trainer", file=file, cure="it has per_device_train_batch_size"
+            "contains no arguments of PaddleNLP's trainer", file=file, cure="it has per_device_train_batch_size"
         )
     top = Fields(data, file)
     written = top.text("sharding", default="")
@@ -238,7 +234,7 @@ def read_history(file: Path) -> tuple[TunedRun, ...]:
     except csv.Error as error:
         raise InputError(f"is no table: {error}", file=file, cure="give the tuner's history.csv") from None
     if not rows:
-        raise InputError("holds no run", file=file, cure="give the tuner's history.csv")
+        raise InputError("contains no run", file=file, cure="give the tuner's history.csv")
     return tuple(_run(row, file, line) for line, row in enumerate(rows, 2))
 
 

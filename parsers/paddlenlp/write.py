@@ -63,7 +63,11 @@ def with_plan(
         return script.source.text, _edited(script, wanted).source.text
     text = read_text(path)
     if plan.interleaves > 1:
-        raise InputError("has interleaves, and a strategy file none", file=path, cure="solve it with -vpp 1")
+        raise InputError(
+            "has a plan with virtual stages, which a strategy file cannot express",
+            file=path,
+            cure="solve it with -vpp 1",
+        )
     data = json.loads(text)
     sizes = [sum(grid[0][stage] for grid in plan.layers.values()) for stage in range(plan.stages)]
     if plan.uses(SELECT):
@@ -197,17 +201,17 @@ def _recompute_flags(script: PaddleScript, plan: PipelinePlan) -> dict[str, Sett
     even = even_division(total, plan.stages) if plan.interleaves == 1 else (total // len(chunks),) * len(chunks)
     if tuple(chunks) != even:
         raise InputError(
-            f"deals its layers evenly, and the plan has {chunks}",
+            f"spreads its layers evenly; the plan has {chunks}",
             file=script.source.file,
-            cure=f"a fine_grained_config.json can say it: {_HOW}",
+            cure=f"a fine_grained_config.json can express it: {_HOW}",
         )
     used = [mode for mode in (FULL, SELECT) if plan.uses(mode)]
     if len(used) > 1 or any(plan.recomputed(mode) != grid for mode in used):
         raise InputError(
-            "recomputes all layers or none, and the plan some",
+            "recomputes all layers or none; the plan recomputes some",
             file=script.source.file,
             field="--recompute",
-            cure=f"a fine_grained_config.json can say it: {_HOW}",
+            cure=f"a fine_grained_config.json can express it: {_HOW}",
         )
     return _one_recompute(next(iter(used), None))
 
@@ -225,7 +229,7 @@ def _ranks(script: PaddleScript, world: int, wanted: int) -> dict[str, Setting]:
     per_node = world // nodes
     if wanted % per_node or not flags.has("nnodes"):
         raise InputError(
-            f"starts {world} ranks, and {wanted} are wanted",
+            f"starts {world} ranks; {wanted} are needed",
             file=script.source.file,
             field="--nnodes",
             cure=f"correct --nnodes and --gpus: {per_node} cards a node now",

@@ -25,7 +25,7 @@ class Allocation:
     start_ns : int
     end_ns : int or None
         Time of its release; None where that was after the profile.
-    held : int
+    total : int
         Bytes allocated on the device just after.
     """
 
@@ -33,7 +33,7 @@ class Allocation:
     bytes: int
     start_ns: int
     end_ns: int | None
-    held: int
+    total: int
 
 
 def read_allocations(path: str | Path) -> tuple[Allocation, ...]:
@@ -48,14 +48,14 @@ def read_allocations(path: str | Path) -> tuple[Allocation, ...]:
     needed = ("Name", "Size(KB)", "Allocation Time(us)", "Release Time(us)", "Allocation Total Allocated(MB)")
     found = []
     for line, cells in stream_rows(file, needed):
-        name, size, start, end, held = (str(cell or "").strip() for cell in cells)
+        name, size, start, end, total = (str(cell or "").strip() for cell in cells)
         try:
             if not start:  # Allocated before the profile began.
                 continue
             ended = parse_us(end) if end else None
-            one = Allocation(name, round(float(size) * _KB), parse_us(start), ended, round(float(held) * _MB))
+            one = Allocation(name, round(float(size) * _KB), parse_us(start), ended, round(float(total) * _MB))
         except (ValueError, OverflowError):
-            field, value = f"row {line}", f"{size}, {start}, {end}, {held}"
+            field, value = f"row {line}", f"{size}, {start}, {end}, {total}"
             cure = "are two columns swapped?"
             raise InputError("must be sizes and times", file=file, field=field, value=value, cure=cure) from None
         if one.bytes > 0:

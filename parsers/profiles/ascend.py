@@ -35,7 +35,7 @@ def read_ascend_rank(output: str | Path) -> RankProfile:
         return read_kernel_details(folder / KERNELS, rank=rank)
     if (folder / TRACE).is_file():
         return read_trace_view(folder / TRACE, rank=rank)
-    raise InputError(f"holds neither {KERNELS} nor {TRACE}", file=folder, cure="let the profiler's analysis finish")
+    raise InputError(f"contains neither {KERNELS} nor {TRACE}", file=folder, cure="let the profiler's analysis finish")
 
 
 def ascend_rank(output: Path) -> int | None:
@@ -64,7 +64,7 @@ def ascend_rank(output: Path) -> int | None:
         if number is not None:
             ranks[number] = path
     if len(ranks) > 1:
-        raise InputError("holds the information of several ranks", file=output.parent, value=sorted(ranks))
+        raise InputError("contains the information of several ranks", file=output.parent, value=sorted(ranks))
     return next(iter(ranks), None)
 
 
@@ -116,7 +116,7 @@ def read_kernel_details(path: str | Path, *, rank: int | None = None) -> RankPro
             cure="write the profile again",
         )
     notes = tuple(
-        f"{file}: row {line} has another number of cells than the header, or no end, and is left out" for line in ragged
+        f"{file}: row {line} is ignored: it has more or fewer cells than the header, or no end" for line in ragged
     )
     return builder.build(rank, notes=notes)
 

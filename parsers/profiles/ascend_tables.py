@@ -1,5 +1,5 @@
-"""Ascend profiler's memory and step tables: memory_record.csv, operator_memory.csv, step_trace_time.csv of one rank,
-and msprof-analyze's cluster_step_trace_time.csv of all."""
+"""Ascend profiler's memory_record.csv and operator_memory.csv of one rank, and msprof-analyze's
+cluster_step_trace_time.csv of all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from taylor.base.errors import InputError
 from taylor.parsers.profiles.kernels import parse_us
 from taylor.parsers.profiles.tables import stream_rows
 
-MEMORY_RECORD, OPERATOR_MEMORY, STEP_TRACE = "memory_record.csv", "operator_memory.csv", "step_trace_time.csv"
+MEMORY_RECORD, OPERATOR_MEMORY = "memory_record.csv", "operator_memory.csv"
 _PARTS = ("Computing", "Communication(Not Overlapped)", "Overlapped", "Communication", "Free", "Stage", "Bubble")
 
 
@@ -39,25 +39,6 @@ class MemoryRecord:
     last_ns: int
 
 
-@dataclass(frozen=True)
-class StepTrace:
-    """One step as the profiler sums it up, ms; `step` is None in a row over all steps."""
-
-    step: int | None
-    computing_ms: float
-    exposed_communication_ms: float
-    overlapped_ms: float
-    communication_ms: float
-    free_ms: float
-    stage_ms: float
-    bubble_ms: float
-
-    @property
-    def total_ms(self) -> float:
-        """The whole step of the rank."""
-        return self.stage_ms + self.bubble_ms
-
-
 def read_memory_record(path: str | Path) -> MemoryRecord:
     """Read ``memory_record.csv``: memory over time by component.
 
@@ -72,15 +53,15 @@ def read_memory_record(path: str | Path) -> MemoryRecord:
     allocated: dict[str, list[float]] = {}
     last = 0
     columns = ("Timestamp(us)", "Total Allocated(MB)", "Total Reserved(MB)")
-    for line, (time, used, held, component) in stream_rows(file, (*columns, "Component")):
+    for line, (time, used, reserved_text, component) in stream_rows(file, (*columns, "Component")):
         last = max(last, _time(time, file, line))
-        held_mib, used_mib = _figure(held, file, line, columns[2]), _figure(used, file, line, columns[1])
-        if held_mib is not None:
-            reserved.append(held_mib)
+        total_mib, used_mib = _figure(reserved_text, file, line, columns[2]), _figure(used, file, line, columns[1])
+        if total_mib is not None:
+            reserved.append(total_mib)
         if used_mib is not None:
             allocated.setdefault(component or "", []).append(used_mib)
     if not reserved:
-        raise InputError("holds no record", file=file)
+        raise InputError("contains no record", file=file)
     pool = max(allocated.values(), key=max, default=[])
     return MemoryRecord(max(reserved), max(pool, default=None), min(pool, default=None), last)
 
@@ -98,40 +79,22 @@ def read_operator_memory(path: str | Path) -> float:
     found = [_figure(cells[0], file, line, column) for line, cells in stream_rows(file, (column,))]
     totals = [value for value in found if value is not None]
     if not totals:
-        raise InputError("holds no allocation", file=file)
+        raise InputError("contains no allocation", file=file)
     return max(totals)
 
 
-def read_step_trace(path: str | Path) -> list[StepTrace]:
-    """Read ``step_trace_time.csv``: how each step's time splits.
-
-    Raises
-    ------
-    InputError
-        When the table is damaged, or Stage is not computing + exposed communication + free − bubble.
-    """
-    file = Path(path)
-    steps = []
-    for line, (step, *cells) in stream_rows(file, ("Step", *_PARTS)):
-        number = step.strip() if step is not None else ""
-        steps.append(StepTrace(int(number) if number.isdigit() else None, *_parts_ms(cells, file, line)))
-    if not steps:
-        raise InputError("holds no step", file=file)
-    return steps
-
-
-def read_cluster_steps(path: str | Path) -> dict[str, dict[int, StepTrace]]:
-    """Read msprof-analyze's ``cluster_step_trace_time.csv``: by step, how its time splits on every rank.
+def read_cluster_steps(path: str | Path) -> dict[str, dict[int, float]]:
+    """Read msprof-analyze's ``cluster_step_trace_time.csv``: by step, its time on every rank, ms.
 
     Rows of stages, which have the largest figure of a group of ranks in every column, are left out.
 
     Raises
     ------
     InputError
-        When the table is damaged, holds no rank, or has a rank twice in a step.
+        When the table is damaged, contains no rank, or has a rank twice in a step.
     """
     file = Path(path)
-    steps: dict[str, dict[int, StepTrace]] = {}
+    steps: dict[str, dict[int, float]] = {}
     for line, (step, kind, index, *cells) in stream_rows(file, ("Step", "Type", "Index", *_PARTS)):
         if (kind or "").strip().lower() != "rank":
             continue
@@ -142,20 +105,19 @@ def read_cluster_steps(path: str | Path) -> dict[str, dict[int, StepTrace]]:
         ranks = steps.setdefault(name, {})
         if int(rank) in ranks:
             raise InputError("has a rank twice in a step", file=file, field=f"row {line}, Index", value=rank)
-        number = int(name) if re.fullmatch(r"\d{1,9}", name) else None
-        ranks[int(rank)] = StepTrace(number, *_parts_ms(cells, file, line))
+        ranks[int(rank)] = _total_ms(cells, file, line)
     if not steps:
-        raise InputError("holds no rank", file=file, cure="let msprof-analyze cluster run over all ranks' profiles")
+        raise InputError("contains no rank", file=file, cure="let msprof-analyze cluster run over all ranks' profiles")
     return steps
 
 
 def cluster_step_ms(path: str | Path) -> float:
     """The step time that ``cluster_step_trace_time.csv`` shows: the longest rank's, the median of all steps."""
-    return median(max(rank.total_ms for rank in ranks.values()) for ranks in read_cluster_steps(path).values())
+    return median(max(ranks.values()) for ranks in read_cluster_steps(path).values())
 
 
-def _parts_ms(cells: Sequence[str | None], file: Path, line: int) -> list[float]:
-    """The figures of a row, ms."""
+def _total_ms(cells: Sequence[str | None], file: Path, line: int) -> float:
+    """The whole step of a row, ms."""
     figures = [_figure(cell, file, line, name) for cell, name in zip(cells, _PARTS, strict=True)]
     known = [value / 1e3 for value in figures if value is not None]
     if len(known) < len(_PARTS):
@@ -169,7 +131,7 @@ def _parts_ms(cells: Sequence[str | None], file: Path, line: int) -> list[float]
             value=stage * 1e3,
             cure="are two columns swapped?",
         )
-    return known
+    return stage + bubble
 
 
 def _time(text: str | None, file: Path, line: int) -> int:

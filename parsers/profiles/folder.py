@@ -46,7 +46,9 @@ def rank_sources(folder: str | Path) -> list[RankSource]:
     found: list[RankSource] = []
     for number, (place, folders, files) in enumerate(os.walk(top)):
         if number > MAX_FOLDERS:
-            raise InputError(f"holds more than {MAX_FOLDERS} folders", file=top, cure="name the folder of the profiles")
+            raise InputError(
+                f"contains more than {MAX_FOLDERS} folders", file=top, cure="name the folder of the profiles"
+            )
         folders.sort()
         here = Path(place)
         if here.name == OUTPUT or KERNELS in files or TRACE in files:
@@ -56,7 +58,7 @@ def rank_sources(folder: str | Path) -> list[RankSource]:
         found += [RankSource(here / name, KINETO) for name in sorted(files) if _is_kineto(name)]
     if not found:
         raise InputError(
-            f"holds no profile: no {OUTPUT} folder and no *trace.json", file=top, cure="name the folder of one job"
+            f"contains no profile: no {OUTPUT} folder and no *trace.json", file=top, cure="name the folder of one job"
         )
     return found
 

@@ -43,7 +43,7 @@ def stream_events(path: str | Path, on_entry: Callable[[str, Any], None] | None 
     Raises
     ------
     InputError
-        When the file is missing, is not JSON, ends too early (with the place), or holds no list of events.
+        When the file is missing, is not JSON, ends too early (with the place), or contains no list of events.
     """
     file = Path(path)
     with _open(file) as stream:
@@ -62,7 +62,7 @@ def stream_events(path: str | Path, on_entry: Callable[[str, Any], None] | None 
                     if on_entry is not None:
                         on_entry(key, value)
             if not found:
-                raise InputError("holds no list of events", file=file, field="traceEvents", cure="is this a trace?")
+                raise InputError("contains no list of events", file=file, field="traceEvents", cure="is this a trace?")
         else:
             raise window.error("must be a list of events or an object with traceEvents")
         window.end()
@@ -110,7 +110,7 @@ class _Window:
             except ValueError as error:
                 # A value that the window cuts off looks wrong until more of it is there.
                 if len(self._text) - self._at > MAX_VALUE_CHARS:
-                    raise self.error(f"holds a value of more than {MAX_VALUE_CHARS} characters") from None
+                    raise self.error(f"contains a value of more than {MAX_VALUE_CHARS} characters") from None
                 place, problem = getattr(error, "pos", self._at) - self._at, getattr(error, "msg", str(error))
                 if not self._more():
                     rest = self._text[self._at + place :].rstrip()

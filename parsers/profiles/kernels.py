@@ -205,7 +205,7 @@ class KernelBuilder:
             group, role = np.frombuffer(self._group, dtype=np.int32), np.frombuffer(self._role, dtype=np.int8)
             keep = np.isin(group, list(groups)) | (np.isin(group, list(communication_groups)) & (role != COMPUTE))
         if not keep.any():
-            raise InputError("holds no kernel", file=self._path, cure="profile the device, not only the host")
+            raise InputError("contains no kernel", file=self._path, cure="profile the device, not only the host")
         start = np.frombuffer(self._start, dtype=np.int64)
         chosen = np.flatnonzero(keep)
         order = chosen[np.argsort(start[chosen], kind="stable")]

@@ -52,20 +52,20 @@ def read_transfers(path: str | Path) -> Mapping[str, Transfer]:
         found: dict[str, Transfer] = {}
         for step in steps.values():
             for kind in ("collective", "p2p"):
-                for title, told in step.get(kind, {}).items():
+                for title, figures in step.get(kind, {}).items():
                     name, _, group = title.partition("@")
                     if group:
-                        found[name] = _transfer(group, told)
+                        found[name] = _transfer(group, figures)
         return found
     except (ValueError, AttributeError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        cure = "is it torch_npu's own, and whole?"
-        raise InputError(f"holds no collectives: {error!r}", file=file, cure=cure) from None
+        cure = "is it the whole file that torch_npu wrote?"
+        raise InputError(f"contains no collectives: {error!r}", file=file, cure=cure) from None
 
 
-def _transfer(group: str, told: Mapping[str, Any]) -> Transfer:
-    times, links = told[_TIMES], told[_LINKS]
+def _transfer(group: str, figures: Mapping[str, Any]) -> Transfer:
+    times, links = figures[_TIMES], figures[_LINKS]
     took = float(times["Elapse Time(ms)"]) - float(times["Wait Time(ms)"])
     sent = sum(float(links.get(link, {}).get("Transit Size(MB)", 0.0)) for link in (_NEAR, _FAR))
     if not (math.isfinite(took) and math.isfinite(sent)):
-        raise ValueError("a figure that is none")
+        raise ValueError("a figure is not a number")
     return Transfer(group, round(sent * 1e6), max(0.0, took) * 1e6)

@@ -65,7 +65,7 @@ def read_candidates(path: str | Path) -> list[CandidateRow]:
             )
         )
     if not candidates:
-        raise InputError("holds no strategy, only the header", file=file)
+        raise InputError("contains no strategy, only the header", file=file)
     return candidates
 
 

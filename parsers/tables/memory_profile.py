@@ -9,7 +9,7 @@ from typing import Any, Mapping
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text, write_atomic
-from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.pipeline.plan import FULL, NONE, RECOMPUTE_MODES
 
 EVERY_FLAG = "every_flag"
@@ -38,7 +38,7 @@ def read_memory_profile(path: str | Path) -> MemoryProfile:
     try:
         data = json.loads(read_text(file, limit_bytes=2**20), object_pairs_hook=_unique)
     except _Doubled as error:
-        raise InputError(f"holds the key {error} twice", file=file) from None
+        raise InputError(f"contains the key {error} twice", file=file) from None
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not valid JSON: {error}", file=file) from None
     top = _mapping(data, file, "", _TOP, (EVERY_FLAG,))
@@ -76,17 +76,17 @@ def read_memory_profile(path: str | Path) -> MemoryProfile:
         static_last_mib=_number(static["last"], file, "static.last"),
         layer_mib={kind: _number(value, file, f"layer.{kind}") for kind, value in layer.items()},
         activation_mib=modes,
-        source="file",
+        source=MemorySource.FILE,
         every_flag=_every_flag(top, file),
     )
 
 
 def _every_flag(top: Mapping[str, Any], file: Path) -> bool:
     """Return whether the figures hold as they stand; what a dry-run kept may say that they do not."""
-    told = top.get(EVERY_FLAG, True)
-    if not isinstance(told, bool):
-        raise InputError("must be true or false", file=file, field=EVERY_FLAG, value=told)
-    return told
+    stated = top.get(EVERY_FLAG, True)
+    if not isinstance(stated, bool):
+        raise InputError("must be true or false", file=file, field=EVERY_FLAG, value=stated)
+    return stated
 
 
 def write_memory_profile(profile: MemoryProfile, path: str | Path) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.cost_model.profile import TimeRatios
+from taylor.cost_model.profile import RatioSource, TimeRatios
 from taylor.parsers.text.fields import MAX_DEGREE
 from taylor.pipeline.plan import FULL, NONE, SELECT
 
@@ -78,10 +78,10 @@ def read_ratios(path: str | Path) -> dict[tuple[int, int, int, int], TimeRatios]
             unit_ms=unit_ms,
             embedding=embedding,
             lag=transfer_ms / unit_ms,
-            source="parsed",
+            source=RatioSource.PARSED,
         )
     if not ratios:
-        raise InputError("holds no strategy, only the header", file=file)
+        raise InputError("contains no strategy, only the header", file=file)
     return ratios
 
 

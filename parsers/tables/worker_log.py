@@ -169,11 +169,11 @@ def read_worker_logs(
             log = read_worker_log(found[device], machine=machine, device=device)
             logs.append(log)
             if not log.jobs:
-                missing.append(f"{label}: holds no job line that can be read")
+                missing.append(f"{label}: contains no job line that can be read")
     if not any(log.jobs for log in logs):
         below = "" if multi_machine else "; logs of several machines (machine*/workerlog.N) need --multi_machine"
         raise InputError(
-            "holds no workerlog.N with a readable job line" + (f" ({'; '.join(missing[:5])})" if missing else ""),
+            "contains no workerlog.N with a readable job line" + (f" ({'; '.join(missing[:5])})" if missing else ""),
             file=folder,
             field="--log_dir",
             cure="run with the pipeline profiler on and give its log folder" + below,
@@ -251,7 +251,7 @@ def _machines(folder: Path) -> list[tuple[int, Path]]:
     ]
     if not found:
         raise InputError(
-            "holds no folder machine*",
+            "contains no folder machine*",
             file=folder,
             field="--multi_machine",
             cure="give the folder above them, or leave --multi_machine away",

@@ -50,7 +50,7 @@ def edit_flags(
     """
     before = flags_of(script, form)
     for name, setting in wanted.items():
-        if _holds(flags_of(script, form), name, setting):
+        if _has_setting(flags_of(script, form), name, setting):
             continue
         if isinstance(setting, tuple) and name in flags_of(script, form).by_name:
             # As many words as there are: what is there goes as a whole.
@@ -67,7 +67,7 @@ def _reparse(script: ShellScript, splices: list[Splice]) -> ShellScript:
     return ShellScript(text, script.file)
 
 
-def _holds(flags: Flags, name: str, setting: Setting) -> bool:
+def _has_setting(flags: Flags, name: str, setting: Setting) -> bool:
     flag = flags.by_name.get(name)
     if setting is False:
         return flag is None
@@ -246,7 +246,7 @@ def set_variable(script: ShellScript, name: str, value: str) -> ShellScript | No
 def _verify(before: Flags, after: Flags, wanted: Mapping[str, Setting], computed: tuple[str, ...]) -> None:
     """Check that the wanted flags hold and that every other flag of the launch is as it was."""
     for name, setting in wanted.items():
-        if not _holds(after, name, setting):
+        if not _has_setting(after, name, setting):
             raise InputError("cannot be set", file=before.file, field=f"--{name}", value=setting)
 
     def others(flags: Flags) -> list[tuple[str, tuple[str, ...]]]:
@@ -281,5 +281,5 @@ def plain_value(value: object, file: object, name: str) -> Setting:
         return bool(value)
     text = str(value)
     if not _PLAIN.fullmatch(text):
-        raise InputError("holds characters that a shell would take apart", field=f"--{name}", value=text)
+        raise InputError("contains characters that a shell would split or expand", field=f"--{name}", value=text)
     return text

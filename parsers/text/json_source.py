@@ -39,13 +39,15 @@ def read_json(file: Path, expected: str) -> Any:
 
     def whole(digits: str) -> int:
         if len(digits) > MAX_DIGITS:
-            raise InputError(f"holds a number of {len(digits)} digits", file=file, value=digits, cure="shorten it")
+            raise InputError(f"contains a number of {len(digits)} digits", file=file, value=digits, cure="shorten it")
         return int(digits)
 
     try:
         return json.loads(text, object_pairs_hook=once, parse_int=whole)
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
-        raise InputError(f"is no valid JSON ({where}: {error.msg})", file=file, cure="mend the syntax there") from None
+        raise InputError(
+            f"is no valid JSON ({where}: {error.msg})", file=file, cure="correct the syntax there"
+        ) from None
     except RecursionError:
         raise InputError("is nested too deep", file=file, cure=f"is it {expected}?") from None

@@ -77,7 +77,9 @@ class _Loader(yaml.SafeLoader):
             return super().compose_node(parent, index)
         self._nodes += 1
         if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
-            raise _TooMuch(f"holds more than {MAX_NODES} values" if self._nodes > MAX_NODES else "is nested too deep")
+            raise _TooMuch(
+                f"contains more than {MAX_NODES} values" if self._nodes > MAX_NODES else "is nested too deep"
+            )
         if event.anchor is not None:
             self.anchor_path[event.anchor] = path
         outer, self._path = self._path, path
@@ -151,7 +153,7 @@ class YamlSource:
             reason = str(getattr(error, "problem", None) or "").strip() or str(error).splitlines()[0]
             raise InputError(f"is not valid YAML{where}: {reason}", file=file) from None
         except (ValueError, OverflowError, RecursionError) as error:
-            raise InputError(f"holds a value that YAML cannot read: {error}", file=file) from None
+            raise InputError(f"contains a value that YAML cannot read: {error}", file=file) from None
         if data is None:
             raise InputError("is empty", file=file, cure="give a training configuration")
         if not isinstance(data, dict) or not isinstance(root, yaml.MappingNode):

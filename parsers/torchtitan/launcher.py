@@ -84,7 +84,7 @@ class Torchtitan(Launcher):
         torchtitan/models/llama3/__init__.py:119-164.
         """
         cure = "small runs are written for Megatron's and MindSpeed's scripts and MindFormers' YAML"
-        reason = "names its network by a flavour, so that no TOML file can say fewer layers"
+        reason = "names its network by a flavour: a TOML file cannot set fewer layers"
         raise InputError(reason, file=path, field="model.flavor", cure=cure)
 
     def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:

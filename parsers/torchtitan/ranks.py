@@ -27,7 +27,7 @@ _PRESET = re.compile(r"#[^\n]*\bpreset for (\d{1,6}) \w+ GPUs")
 
 
 @dataclass(frozen=True)
-class Degrees:
+class StatedDegrees:
     """Parallel degrees that a file states."""
 
     replicas: int
@@ -54,10 +54,10 @@ class Degrees:
         if self.unit == self.others:
             return text
         experts = self.ep * self.expert_tp
-        return f"{text} whose shards, with TP and CP, hold EP x ETP = {experts:,} ranks"
+        return f"{text} whose shards, with TP and CP, contain EP x ETP = {experts:,} ranks"
 
 
-def open_ranks(file: Path, text: str, degrees: Degrees, samples: int, local: int) -> tuple[int, OpenRanks]:
+def open_ranks(file: Path, text: str, degrees: StatedDegrees, samples: int, local: int) -> tuple[int, OpenRanks]:
     """The world size that is assumed for ``data_parallel_shard_degree = -1``, and what is known of it.
 
     A comment of the file goes before its launch script, and that before what torchtitan's script starts by default;

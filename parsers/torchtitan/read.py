@@ -17,7 +17,7 @@ from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.parsers.text.toml_edit import TomlSource
 from taylor.parsers.torchtitan.flavours import OWN_FLAVOURS
 from taylor.parsers.torchtitan.quantization import CONVERTERS, Quantization, read_quantization
-from taylor.parsers.torchtitan.ranks import Degrees, open_ranks
+from taylor.parsers.torchtitan.ranks import StatedDegrees, open_ranks
 from taylor.parsers.torchtitan.recompute import read_recompute
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid, deal_kinds, grid_in_order, zero_grid
@@ -235,7 +235,7 @@ def _read_strategy(
     total = training.integer("global_batch_size", default=-1, low=-1, high=2**31)
     left_open = None
     if shard == -1:
-        degrees = Degrees(replicas, tp, pp, cp, ep, degree("expert_tensor_parallel_degree"))
+        degrees = StatedDegrees(replicas, tp, pp, cp, ep, degree("expert_tensor_parallel_degree"))
         world, left_open = open_ranks(source.file, source.text, degrees, total, local)
         shard = world // degrees.others
         notes.append(left_open.note)
@@ -308,7 +308,7 @@ def _read_rules(top: Fields, sharded: bool, quantization: Quantization) -> Train
         narrow=quantization.recipe,
         narrow_experts=quantization.experts,
         narrow_gather=sharded and quantization.gather,
-        ep_holds_cp=any(top.section(place).has(*names) for place, names in LAST_IN_V020.items()),
+        ep_includes_cp=any(top.section(place).has(*names) for place, names in LAST_IN_V020.items()),
     )
 
 
@@ -348,7 +348,7 @@ def default_split(layers: int, chunks: int, first_less: int, last_less: int) -> 
     sizes[0] -= first_less
     sizes[-1] -= last_less
     if min(sizes) < 0:
-        raise ValueError("the first or last stage is left with fewer than 0 layers")
+        raise ValueError("the first or last stage has fewer than 0 layers")
     return sizes
 
 
@@ -386,15 +386,15 @@ def _read_plan(
     return PipelinePlan(layers, modes)
 
 
-def _every_nth(held: Grid, every: int) -> Grid:
+def _every_nth(chunk_sizes: Grid, every: int) -> Grid:
     """Of each chunk's layers those whose number is a multiple of `every`: a rank counts its own, chunk after chunk.
 
     v0.2.2 torchtitan/distributed/activation_checkpoint.py:20-36, a counter of the process.
     """
-    ends = [list(accumulate(column)) for column in zip(*held, strict=True)]
+    ends = [list(accumulate(column)) for column in zip(*chunk_sizes, strict=True)]
     return as_grid(
         [
             [ends[s][v] // every - (ends[s][v] - size) // every for s, size in enumerate(row)]
-            for v, row in enumerate(held)
+            for v, row in enumerate(chunk_sizes)
         ]
     )

@@ -46,19 +46,19 @@ class Figure:
 
 
 FIGURES = (
-    Figure("matrix products", ("matmul",), SHARE, 0.1),
+    Figure("GEMMs", ("matmul",), SHARE, 0.1),
     Figure("attention", ("attention",), SHARE, 0.3),
     Figure("memory", ("memory",), SHARE, 0.3),
-    Figure("operands of products", ("operands", "results"), SHARE, 0.3),
+    Figure("operands of GEMMs", ("operands", "results"), SHARE, 0.3),
     Figure("links", ("network",), SHARE, 0.3),
-    Figure("grouped products", ("expert_operands", "expert_results"), SHARE, 0.2),
-    Figure("shown of TP in forward", ("tensor_shown_forward",), CREDIT, 0.5),
-    Figure("shown of TP in backward", ("tensor_shown_backward",), CREDIT, 0.5),
-    Figure("shown of the reduction", ("data_shown",), CREDIT, 0.7),
-    Figure("shown of the reduction in a pipeline", ("data_shown_in_pipeline",), CREDIT, 0.7),
+    Figure("grouped GEMMs", ("expert_operands", "expert_results"), SHARE, 0.2),
+    Figure("exposed share of TP in forward", ("tensor_shown_forward",), CREDIT, 0.5),
+    Figure("exposed share of TP in backward", ("tensor_shown_backward",), CREDIT, 0.5),
+    Figure("exposed share of the reduction", ("data_shown",), CREDIT, 0.7),
+    Figure("exposed share of the reduction in a pipeline", ("data_shown_in_pipeline",), CREDIT, 0.7),
     Figure("softmax, FLOPs a score", ("softmax_flops",), COST, 500.0, most=5000.0),
-    Figure("beside a layer, us", ("layer_us",), COST, 100.0, most=1e4),
-    Figure("beside a step, ms", ("step_ms",), COST, 50.0, most=1e4),
+    Figure("overhead of a layer, us", ("layer_us",), COST, 100.0, most=1e4),
+    Figure("overhead of a step, ms", ("step_ms",), COST, 50.0, most=1e4),
 )
 OPERANDS_MOST = 10.0
 OPERANDS = ("operands", "expert_operands")

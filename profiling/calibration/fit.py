@@ -230,8 +230,8 @@ class _Fit:
             step = -np.linalg.solve(matrix, scaled.T @ errors[kept] + point)
             least, largest = self.figures.bounds()
             moved = np.clip(point + step, least, largest)
-            held = np.array([run.predict(self.figures.at(moved)) for run in self._one_of(job)])
-            result[mine] = held[0] / self.ms[mine] - 1
+            predicted = np.array([run.predict(self.figures.at(moved)) for run in self._one_of(job)])
+            result[mine] = predicted[0] / self.ms[mine] - 1
         return result
 
     def told(self, point: NDArray[np.float64], moved: str) -> tuple[Fitted, ...]:
@@ -260,7 +260,7 @@ class _Fit:
             jobs.setdefault(run.job, []).append(run)
         notes = []
         if len(jobs) < 3:
-            many = "one job tells" if len(jobs) == 1 else "two jobs tell"
+            many = "one job determines" if len(jobs) == 1 else "two jobs determine"
             notes.append(f"{many} little more than {COMMON}; measure jobs of other shapes and strategies too")
         for alike in jobs.values():
             low, high = min(alike, key=lambda run: run.ms), max(alike, key=lambda run: run.ms)
@@ -286,9 +286,9 @@ class _Fit:
 
 def _noise(measured: Sequence[Measured]) -> NDArray[np.float64]:
     """Deviation of every run, [runs]: larger by each flag that is not modelled and that few of the others have."""
-    held = [set(run.flags) for run in measured]
-    rare = [sum(2 * sum(flag in other for other in held) <= len(held) for flag in mine) for mine in held]
-    few = np.array(rare if len(held) > 2 else [0] * len(held), dtype=np.float64)
+    flags = [set(run.flags) for run in measured]
+    rare = [sum(2 * sum(flag in other for other in flags) <= len(flags) for flag in mine) for mine in flags]
+    few = np.array(rare if len(flags) > 2 else [0] * len(flags), dtype=np.float64)
     least = SINGLE_NOISE if len({run.job for run in measured}) == 1 else NOISE
     noise: NDArray[np.float64] = np.sqrt(least**2 + few * FLAG_WIDTH**2)
     return noise

@@ -75,20 +75,20 @@ def measured_device(device: DeviceSpec, plan: HardwarePlan, measured: Mapping[st
     near, far = reduced.get(f"allreduce_size_{plan.per_node}_consec_1"), None
     if plan.nodes > 1:
         far = reduced.get(f"allreduce_size_{plan.nodes}_consec_0")
-    told = f"all-reduce of {plan.bandwidth_mib} MiB, measured by `taylor profile hardware`"
+    source = f"all-reduce of {plan.bandwidth_mib} MiB, measured by `taylor profile hardware`"
     for tier, bandwidth in ((device.domain, near), (device.fabric, far)):
         if tier is not None and bandwidth:
             cards = tier.cards if tier.cards is None else max(plan.per_node, 2)
             links = tuple(
                 replace(one, gb_s=bandwidth, cards=cards, full_mesh=False) if one is tier else one for one in links
             )
-            sources[tier.name] = told
+            sources[tier.name] = source
             shares["network"] = 1.0
     # A tier between that the measured domain is as wide as, or wider than, says nothing any more.
     domain = next((one for one in links if one.name == device.domain.name), device.domain)
     links = tuple(one for one in links if one is domain or one.cards is None or one.cards < (domain.cards or 0))
     tiers = {one.name for one in device.links} - {one.name for one in links}
-    sources = {name: told for name, told in sources.items() if name not in tiers}
+    sources = {name: source for name, source in sources.items() if name not in tiers}
     host = device.host_link_gb_s
     if HOST_LINK in measured:
         host = measured[HOST_LINK].value / 1e9

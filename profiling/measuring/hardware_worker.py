@@ -67,17 +67,17 @@ class Rank:
         """The value of rank 0."""
         if not self.several:
             return value
-        held = [value]
-        self.dist.broadcast_object_list(held, src=0, device=self.on.device)
-        return held[0]
+        shared = [value]
+        self.dist.broadcast_object_list(shared, src=0, device=self.on.device)
+        return shared[0]
 
     def slowest(self, seconds: float) -> float:
         """The largest of all ranks' times."""
         if not self.several:
             return seconds
-        held = self.torch.tensor([seconds], dtype=self.torch.float64, device=self.on.device)
-        self.dist.all_reduce(held, op=self.dist.ReduceOp.MAX)
-        return float(held.item())
+        shared = self.torch.tensor([seconds], dtype=self.torch.float64, device=self.on.device)
+        self.dist.all_reduce(shared, op=self.dist.ReduceOp.MAX)
+        return float(shared.item())
 
     def timed(self, operation: Callable[[], object]) -> Callable[[], float]:
         """Seconds of one operation, the slowest rank's; each sample repeats a short one."""

@@ -28,7 +28,7 @@ def build(plan: ModelPlan, run: ModelRun, on: TorchDevice) -> Any:
     torch = on.torch
     nn, functional, dist = torch.nn, torch.nn.functional, torch.distributed
 
-    class Enter(torch.autograd.Function):  # type: ignore[misc, name-defined]
+    class EnterShards(torch.autograd.Function):  # type: ignore[misc, name-defined]
         """The input is the same on all ranks of TP; its gradients are summed."""
 
         @staticmethod
@@ -42,7 +42,7 @@ def build(plan: ModelPlan, run: ModelRun, on: TorchDevice) -> Any:
                 dist.all_reduce(gradient)
             return gradient
 
-    class Leave(torch.autograd.Function):  # type: ignore[misc, name-defined]
+    class LeaveShards(torch.autograd.Function):  # type: ignore[misc, name-defined]
         """The outputs of the ranks of TP are summed; their gradient goes to all of them."""
 
         @staticmethod
@@ -72,11 +72,11 @@ def build(plan: ModelPlan, run: ModelRun, on: TorchDevice) -> Any:
 
         def forward(self, x: Any) -> Any:
             b, s, _ = x.shape
-            q, k, v = self.qkv(Enter.apply(self.first(x))).view(b, s, 3, heads, head_dim).permute(2, 0, 3, 1, 4)
+            q, k, v = self.qkv(EnterShards.apply(self.first(x))).view(b, s, 3, heads, head_dim).permute(2, 0, 3, 1, 4)
             seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + Leave.apply(self.out(seen.transpose(1, 2).reshape(b, s, heads * head_dim)))
-            gate, up = self.up(Enter.apply(self.second(x))).chunk(2, dim=-1)
-            return x + Leave.apply(self.down(functional.silu(gate) * up))
+            x = x + LeaveShards.apply(self.out(seen.transpose(1, 2).reshape(b, s, heads * head_dim)))
+            gate, up = self.up(EnterShards.apply(self.second(x))).chunk(2, dim=-1)
+            return x + LeaveShards.apply(self.down(functional.silu(gate) * up))
 
     class Model(nn.Module):  # type: ignore[misc, name-defined]
         """Embedding, layers, norm and head with its loss."""
@@ -136,9 +136,9 @@ def _memory(model: Any, forward: Callable[[], Any], on: TorchDevice) -> dict[str
     optimizer = torch.optim.Adam(model.parameters())
     forward().backward()
     optimizer.step()
-    held = [*model.parameters(), *(one.grad for one in model.parameters())]
-    held += [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
-    states = sum(one.untyped_storage().nbytes() for one in held if one is not None)
+    tensors = [*model.parameters(), *(one.grad for one in model.parameters())]
+    tensors += [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
+    states = sum(one.untyped_storage().nbytes() for one in tensors if one is not None)
     if on.module is not None:
         on.wait()
         before = on.module.memory_allocated()

@@ -90,9 +90,9 @@ class Kept:
 
     def read(self) -> None:
         """Take over what another process has kept since."""
-        held = read_kept(self.file)
-        same = isinstance(held, dict) and held.get("facts") == self.facts
-        self.samples = _samples(held["samples"]) if same else {}
+        stored = read_kept(self.file)
+        same = isinstance(stored, dict) and stored.get("facts") == self.facts
+        self.samples = _samples(stored["samples"]) if same else {}
 
     def settled(self, key: str) -> bool:
         """Return whether a measurement exists and was not disturbed."""
@@ -113,8 +113,8 @@ class Kept:
 
 def read_samples(file: Path) -> dict[str, Sample]:
     """The measurements of a file, by name; none where it is missing or was changed."""
-    held = read_kept(file)
-    return _samples(held["samples"]) if isinstance(held, dict) and "samples" in held else {}
+    stored = read_kept(file)
+    return _samples(stored["samples"]) if isinstance(stored, dict) and "samples" in stored else {}
 
 
 def _samples(data: Mapping[str, Any]) -> dict[str, Sample]:

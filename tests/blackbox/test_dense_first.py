@@ -7,7 +7,7 @@ import pytest
 from benchmarks.standin_build import hidden_cluster
 from benchmarks.tune_campaign import CARDS, MEMORY_WITHIN, Network, shapes_and_memory
 from taylor.blackbox.degree_search import Job, search
-from taylor.blackbox.passes import Part
+from taylor.blackbox.passes import PassPart
 from taylor.blackbox.small_runs import SEARCHABLE, plan_small_runs
 from taylor.parsers.small_run import PlannedJob, ProfiledSteps
 from taylor.pipeline.plan import PipelinePlan
@@ -40,7 +40,7 @@ def test_both_kinds_of_layers_are_told_for_large_jobs(network, laws):
     assert found["operators_exact"] == found["operators"] > 0
     assert found["memory_worst"] <= MEMORY_WITHIN and not found["false_fits"]
     run = network.cluster.job
-    for part, backward in ((Part.DENSE, False), (Part.DENSE_BACKWARD, True)):
+    for part, backward in ((PassPart.DENSE, False), (PassPart.DENSE_BACKWARD, True)):
         true = network.cluster.pass_ns("dense", run, backward, again=backward)
         assert laws.steps.part(part, run).ns == pytest.approx(true, rel=0.05)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.standin_network import CARDS, JOB, LARGE, HiddenSize, hidden_network, hidden_size
 from taylor.blackbox.blocks import RunOperators, lawful_operators
 from taylor.blackbox.foretold import foretell, showing_run
-from taylor.blackbox.laws import Fit, Fitter, deciding_runs
+from taylor.blackbox.laws import Fitter, SizeFit, deciding_runs
 from taylor.blackbox.small_runs import candidate_runs, legal, plan_small_runs
 from taylor.parsers.profiles.operators import Operator
 from taylor.parsers.small_run import JobSizes, Setting
@@ -19,7 +19,7 @@ from taylor.parsers.small_run import JobSizes, Setting
 RUNS = [run.setting for run in plan_small_runs(JOB, CARDS).runs]
 
 
-def fit(size: HiddenSize, runs: list[Setting]) -> Fit:
+def fit(size: HiddenSize, runs: list[Setting]) -> SizeFit:
     return Fitter(runs).fit([size.of(run) for run in runs])
 
 
@@ -90,7 +90,7 @@ def test_every_operator_of_a_hidden_network_is_predicted_at_large_sizes(seed):
     for large in random.Random(seed).sample(LARGE, 6):
         truth = network.step(large).operators
         hidden = [one for one in (*network.before, *network.layer * 2, *network.after) if one.runs(large)]
-        predicted = [one for one in found if one.condition is not None and one.condition.holds(large)]
+        predicted = [one for one in found if one.condition is not None and one.condition.is_met(large)]
         assert [one.like.type for one in predicted] == [one.type for one in truth]
         for mine, its, law in zip(predicted, truth, hidden, strict=True):
             sizes = [fit.laws[0].at(large) for fit in mine.fits]

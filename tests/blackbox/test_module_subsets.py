@@ -8,12 +8,12 @@ from itertools import combinations
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.blackbox.module_subsets import Module, unbeaten_subsets
+from taylor.blackbox.module_subsets import CandidateModule, unbeaten_subsets
 
 TREES = 500
 
 
-def random_tree(draw: random.Random, modules: int, name: str = "layer") -> Module:
+def random_tree(draw: random.Random, modules: int, name: str = "layer") -> CandidateModule:
     """A tree of so many modules, some of which keep nothing, or are given more than they keep."""
     left, children = modules - 1, []
     while left:
@@ -21,16 +21,16 @@ def random_tree(draw: random.Random, modules: int, name: str = "layer") -> Modul
         children.append(random_tree(draw, size, f"m{len(children)}"))
         left -= size
     figures = (draw.choice((0, draw.randint(0, 9))), draw.choice((0, draw.randint(0, 12))), draw.randint(0, 9))
-    return Module(name, *figures, tuple(children))
+    return CandidateModule(name, *figures, tuple(children))
 
 
-def listed(module: Module, path: str = "") -> dict[str, Module]:
+def listed(module: CandidateModule, path: str = "") -> dict[str, CandidateModule]:
     """Every module by its whole name."""
     name = f"{path}{module.name}"
     return {name: module} | {key: one for child in module.children for key, one in listed(child, f"{name}.").items()}
 
 
-def brute_force(layer: Module) -> set[tuple[int, int, int]]:
+def brute_force(layer: CandidateModule) -> set[tuple[int, int, int]]:
     """(kept, extra, second run) of every subset that is not beaten, by enumeration."""
     modules = listed(layer)
     inside = {name: [one for one in modules if one == name or one.startswith(f"{name}.")] for name in modules}
@@ -74,12 +74,12 @@ def test_the_modules_told_have_the_figures_told():
 
 
 def test_a_module_that_saves_nothing_never_runs_again():
-    norm = Module("norm", input_bytes=8, own_bytes=8, own_ns=3)
-    act = Module("act", input_bytes=16, own_bytes=64, own_ns=2)
-    layer = Module("layer", 8, 0, 0, (norm, act))
+    norm = CandidateModule("norm", input_bytes=8, own_bytes=8, own_ns=3)
+    act = CandidateModule("act", input_bytes=16, own_bytes=64, own_ns=2)
+    layer = CandidateModule("layer", 8, 0, 0, (norm, act))
     assert {name for one in unbeaten_subsets(layer) for name in one.modules} == {"layer.act", "layer"}
 
 
 def test_a_negative_figure_is_refused_with_the_module_named():
     with pytest.raises(InputError, match=r"layer\.act"):
-        unbeaten_subsets(Module("layer", 1, 1, 1, (Module("act", 1, -1, 1),)))
+        unbeaten_subsets(CandidateModule("layer", 1, 1, 1, (CandidateModule("act", 1, -1, 1),)))

@@ -60,13 +60,13 @@ def test_collectives_of_a_real_profile_are_those_of_its_kernels_and_sent_what_a_
 def test_tensors_of_a_real_profile_are_read_with_those_that_outlive_it():
     tensors = read_allocations(REAL / "operator_memory.csv")
     assert len(tensors) > 150 and any(one.end_ns is None for one in tensors)
-    assert all(one.held >= one.bytes > 0 for one in tensors)
+    assert all(one.total >= one.bytes > 0 for one in tensors)
     assert list(tensors) == sorted(tensors, key=lambda one: one.start_ns)
 
 
 def test_damaged_tables_are_refused_by_name(tmp_path):
     (tmp_path / "communication.json").write_text('{"step1": {"collective": {"a@1": {}}}}')
-    with pytest.raises(InputError, match="holds no collectives"):
+    with pytest.raises(InputError, match="contains no collectives"):
         read_transfers(tmp_path / "communication.json")
     header = "Name,Size(KB),Allocation Time(us),Release Time(us),Allocation Total Allocated(MB)\n"
     (tmp_path / "operator_memory.csv").write_text(header + "aten::empty,many,1.5,2.5,3\n")

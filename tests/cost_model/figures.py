@@ -19,7 +19,7 @@ import numpy as np
 from taylor.base.errors import TaylorError
 from taylor.cost_model import (
     activations,
-    backward_room,
+    backward_workspace,
     memory,
     offload,
     parameters,
@@ -152,7 +152,7 @@ def figures_of(model: ModelSpec, strategy: Strategy, rules: TrainingRules, devic
             put(f"{kind}: {mode} activations", activations.activation_bytes, model, kind, mode, strategy, rules)
         put(f"{kind}: parameters", parameters.layer_groups, model, kind)
         put(f"{kind}: states", statics.layer_state_bytes, *job)
-        put(f"{kind}: gradient room", backward_room.gradient_room_bytes, *job)
+        put(f"{kind}: gradient room", backward_workspace.gradient_workspace_bytes, *job)
         put(f"{kind}: work", work.layer_work, *job)
         put(f"{kind}: time", time.layer_time, *job, device)
         put(f"{kind}: host", host_time, *job, device)
@@ -178,7 +178,7 @@ def figures_of(model: ModelSpec, strategy: Strategy, rules: TrainingRules, devic
     put("end of step", statics.end_of_step_bytes, model, strategy, rules)
     put("logits", statics.logits_bytes, model, strategy, rules)
     put("buffers", statics.buffer_bytes, model, strategy, rules)
-    put("workspace", backward_room.workspace_bytes, model, strategy, rules)
+    put("workspace", backward_workspace.workspace_bytes, model, strategy, rules)
     put("embedding", statics.embedding_state_bytes, model, strategy, rules)
     put("head", statics.head_state_bytes, model, strategy, rules)
     put("workspaces", workspaces_mib, model, rules, device)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from taylor.cost_model.alive import alive_lower_bound, alive_micro_batches
-from taylor.cost_model.best_case import TOLERANCE_MIB, _average_and_dip, _Search
+from taylor.cost_model.best_case import TOLERANCE_MIB, _average_and_dip, _LeastPeakSearch
 from taylor.cost_model.memory import best_case_peak_mib, lightest_plan, memory_profile, stage_breakdown
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
@@ -45,9 +45,9 @@ def least_peak_by_trying_all(model: ModelSpec, strategy: Strategy, mode: str, sp
         chunks = [kinds[a:b] for a, b in itertools.pairwise(edges)]
         peak = 0.0
         for s in range(pp):
-            held = [chunks[v * pp + s] for v in range(vpp)]
-            kept = [sum(profile.activation_mib[kind][mode] for kind in chunk) for chunk in held]
-            layers = sum(profile.layer_mib[kind] for chunk in held for kind in chunk)
+            most_layers = [chunks[v * pp + s] for v in range(vpp)]
+            kept = [sum(profile.activation_mib[kind][mode] for kind in chunk) for chunk in most_layers]
+            layers = sum(profile.layer_mib[kind] for chunk in most_layers for kind in chunk)
             peak = max(peak, static[s] + layers + max(float(np.dot(row, kept)) for row in vectors[s]))
         best = min(best, peak)
     return best
@@ -105,8 +105,8 @@ def test_the_lightest_plan_reaches_the_least_peak(strategy: Strategy, mode: str)
 def test_the_lightest_plan_of_interleaves_holds_every_layer_once(model: ModelSpec) -> None:
     strategy = Strategy(4, 4, 4, 4, op=4, vpp=2, micro_batches=8)
     plan = lightest_plan(model, strategy, RULES)
-    held = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
-    assert held == model.layer_counts()
+    most_layers = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
+    assert most_layers == model.layer_counts()
     assert min(map(min, plan.total_layers())) >= 1
     peak, _ = best_case_peak_mib(model, RULES, StrategyTable.from_strategies([strategy]))
     assert max(part.total for part in stage_breakdown(model, strategy, RULES, plan)) >= peak[0]
@@ -244,7 +244,7 @@ def test_stages_hold_what_a_walk_of_single_layers_from_the_front_finds():
             slope = rng.integers(3, 12, (stages, 3)).astype(float)
             front = rng.integers(2, 9, (stages, 3)).astype(float)
             peak = base + rng.integers(0, 60, (stages, 3))
-            search = _Search(base, slope, front, 40, dense, interleaves)
+            search = _LeastPeakSearch(base, slope, front, 40, dense, interleaves)
             expected = np.zeros((stages, 3))
             for at in range(3):
                 left = dense if interleaves == 1 else 0
@@ -258,4 +258,4 @@ def test_stages_hold_what_a_walk_of_single_layers_from_the_front_finds():
                     # Behind dense layers that did not fit no body layer can follow.
                     if not left:
                         expected[stage, at] += room // slope[stage, at]
-            assert search.held(peak).tolist() == expected.tolist()
+            assert search.most_layers(peak).tolist() == expected.tolist()

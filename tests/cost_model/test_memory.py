@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.backward_room import gradient_room_bytes
+from taylor.cost_model.backward_workspace import gradient_workspace_bytes
 from taylor.cost_model.memory import memory_profile, stage_breakdown
 from taylor.cost_model.parameters import layer_parameters
 from taylor.cost_model.statics import (
@@ -291,7 +291,7 @@ def test_the_breakdown_adds_up_to_what_the_profile_says_of_the_plan() -> None:
 
 def test_a_plan_of_another_shape_is_refused() -> None:
     plan = PipelinePlan(layers={"dense": ((16, 16),)}, recompute={})
-    with pytest.raises(ValueError, match="2 stages x 1 interleaves.*4 x 1"):
+    with pytest.raises(ValueError, match="2 stages x 1 virtual stages.*4 x 1"):
         stage_breakdown(LLAMA7, Strategy(1, 1, 4), TrainingRules(), plan)
 
 
@@ -328,7 +328,7 @@ def test_experts_make_the_room_that_their_largest_part_makes(framework: framewor
 
     def room(layer: LayerSpec) -> float:
         model = ModelSpec("one", 1, 512, 8, 8, 64, 64, 1024, kinds=(layer,), pattern=f"1 {layer.name}")
-        return float(gradient_room_bytes(model, layer.name, strategy, rules))
+        return float(gradient_workspace_bytes(model, layer.name, strategy, rules))
 
     larger = set()
     for width in (16, 256, 30000):

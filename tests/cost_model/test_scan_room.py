@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pytest
 
-from taylor.cost_model.recurrent import recurrent_room_bytes
+from taylor.cost_model.recurrent import recurrent_workspace_bytes
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.register.layers import GATED_DELTA, KIMI_DELTA, LIGHTNING, LinearAttentionSpec
 
@@ -60,5 +60,5 @@ LIGHTNING_TENSORS = {
 )
 def test_a_scan_s_backward_holds_its_tensors(style: str, tensors: dict[str, tuple[float, int]], tp: int) -> None:
     mixer = LinearAttentionSpec(style, KEY_HEADS, VALUE_HEADS, KEY_DIM, VALUE_DIM)
-    room = recurrent_room_bytes(mixer, HIDDEN, tp, Strategy(1, tp, 1), TrainingRules())
+    room = recurrent_workspace_bytes(mixer, HIDDEN, tp, Strategy(1, tp, 1), TrainingRules())
     assert room == pytest.approx(sum(elements * size for elements, size in tensors.values()) / tp)

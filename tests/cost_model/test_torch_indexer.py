@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.backward_room import gradient_room_bytes, workspace_bytes
+from taylor.cost_model.backward_workspace import gradient_workspace_bytes, workspace_bytes
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.read import read_config
 from taylor.register import frameworks
@@ -50,7 +50,7 @@ def test_an_indexer_keeps_the_scores_of_all_pairs_on_every_rank(cp: int, tp: int
     assert activation_bytes(model, "mla", "full", strategy, rules) == activation_bytes(
         model, "mla", "full", strategy, without
     )
-    room = float(gradient_room_bytes(model, "mla", strategy, rules))
+    room = float(gradient_workspace_bytes(model, "mla", strategy, rules))
     assert room == _bytes(IN_THE_LOSS) / tp
     rebuilt = kept - float(activation_bytes(model, "mla", "full", strategy, rules))
     assert float(workspace_bytes(model, strategy, rules)) == rebuilt + room

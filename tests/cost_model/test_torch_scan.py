@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from taylor.cost_model.recurrent import recurrent_bytes, recurrent_room_bytes
+from taylor.cost_model.recurrent import recurrent_bytes, recurrent_workspace_bytes
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.read import read_config
 from taylor.register.layers import MambaSpec
@@ -46,7 +46,7 @@ def test_its_backward_needs_matrices_of_the_chunks_where_ranks_share_a_sample(ru
     """Within 0.1 %; over ranks up to 11 % less: the four fp32 tensors of the gated norm count as freed before the
     matrices are made, and 13 kB a token of them or of their gradients are not, 4 % of what is kept and needed."""
     mamba, strategy, rules, tokens = job_of(run)
-    needed = tokens * recurrent_room_bytes(mamba, 64, 1, strategy, rules)
+    needed = tokens * recurrent_workspace_bytes(mamba, 64, 1, strategy, rules)
     assert needed == pytest.approx(run["backward"], rel=0.11 if run["cp"] > 1 else 0.001)
     if run["cp"] > 1:
         assert needed < run["backward"]

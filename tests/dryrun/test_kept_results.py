@@ -133,7 +133,7 @@ def test_a_long_series_is_reported_each_half_minute_with_what_is_left(tmp_path, 
         runs.peaks({at: job(tmp_path, str(at), at) for at in range(5)})
     told = [record.getMessage() for record in caplog.records]
     assert told == [
-        "dry-runs: 2 of 5 done, 1 failed, about 46 s left", "dry-runs: 4 of 5 done, 2 failed, about 16 s left",
+        "dry-runs: 2 of 5 done, 1 failed, about 46 s remain", "dry-runs: 4 of 5 done, 2 failed, about 16 s remain",
         "dry-runs: 5 done in 100 s, 2 of them failed",
     ]  # fmt: skip
 

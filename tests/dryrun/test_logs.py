@@ -6,7 +6,7 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.dryrun import logs
-from taylor.dryrun.logs import last_lines, read_peak, tells_out_of_memory
+from taylor.dryrun.logs import last_lines, read_peak, reports_out_of_memory
 from tests.conftest import SHARED
 
 VARIANTS = {
@@ -66,9 +66,9 @@ def test_the_lines_that_tell_of_an_error_are_kept_rather_than_the_last_ones(tmp_
     path = tmp_path / "a.log"
     path.write_text("RuntimeError: Out of memory: no room\n" + "progress\n" * 50)
     assert last_lines(path) == ("RuntimeError: Out of memory: no room",)
-    assert tells_out_of_memory(path)
+    assert reports_out_of_memory(path)
     path.write_text("one\ntwo\n")
-    assert last_lines(path) == ("one", "two") and not tells_out_of_memory(path)
+    assert last_lines(path) == ("one", "two") and not reports_out_of_memory(path)
 
 
 def test_a_log_that_is_not_there_is_named(tmp_path):

@@ -63,7 +63,7 @@ def test_a_stage_that_fails_is_told_with_its_reason_and_the_others_go_on(tmp_pat
     reasons = [peak.failure for peak in result.stages]
     assert reasons[0] == "crashed with exit code 7"
     assert reasons[1] == "timed out after 6 s"
-    assert reasons[2] == "killed by signal 9, as a machine short of memory does"
+    assert reasons[2] == "killed by signal 9, which a machine does that runs out of memory"
     assert reasons[3] == "RuntimeError: no fake kernel for aten::magic"
     assert reasons[4] == "attention: is not modelled (found 'linear')"
     assert "8 GiB of this machine's memory" in reasons[5]

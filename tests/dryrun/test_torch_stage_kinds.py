@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from taylor.cost_model.activations import activation_bytes  # noqa: E402
-from taylor.cost_model.backward_room import gradient_room_bytes  # noqa: E402
+from taylor.cost_model.backward_workspace import gradient_workspace_bytes  # noqa: E402
 from taylor.cost_model.statics import layer_state_bytes  # noqa: E402
 from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
 from taylor.dryrun.torch_stage.kernels import GradientQueue  # noqa: E402
@@ -177,7 +177,7 @@ def test_the_backward_of_a_rebuilt_layer_needs_the_room_of_its_closed_form(degre
     for name, spec in KINDS.items():
         model = model_of(spec)
         none, full = (float(activation_bytes(model, spec.name, mode, strategy, rules)) for mode in (NONE, FULL))
-        room = none - full + float(gradient_room_bytes(model, spec.name, strategy, rules))
+        room = none - full + float(gradient_workspace_bytes(model, spec.name, strategy, rules))
         assert layer_memory(model, spec.name, FULL, strategy, rules).backward == pytest.approx(room, rel=0.055), name
 
 

@@ -354,7 +354,7 @@ def test_a_prediction_module_away_from_the_head_is_refused() -> None:
 
 def test_a_plan_of_another_shape_is_refused() -> None:
     run = cases.job(cases.LLAMA, Strategy(1, 1, 4), cases.MEGATRON, plan=PipelinePlan({DENSE: ((4, 4),)}, {}))
-    with pytest.raises(ValueError, match="2 stages x 1 interleaves.*4 x 1"):
+    with pytest.raises(ValueError, match="2 stages x 1 virtual stages.*4 x 1"):
         run_stage(run, 0)
 
 

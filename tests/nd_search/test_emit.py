@@ -373,7 +373,7 @@ def test_a_dense_model_shrinks_to_one_stage_before_dp_does() -> None:
 
 
 SAME = "layer sizes, experts, vocabulary and sequence of "
-FIRST = "recompute: the first layer of each chunk, so that its kind shows both ways"
+FIRST = "recompute: the first layer of each chunk, so that its kind is measured with and without recompute"
 TOLD = [
     (
         DEEPSEEK_V3, Strategy(16, 4, 16, 8, op=64, micro_batches=64), 64,

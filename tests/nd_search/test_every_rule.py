@@ -145,7 +145,7 @@ CONCERNS: dict[str, Callable[[SearchContext], bool]] = {
     "ep-in-dp-cp": lambda c: moe(c) and not c.rules.whole_experts,
     "ep-in-dp-tp-cp": lambda c: moe(c) and c.rules.whole_experts,
     "ep-in-shards": moe,
-    "ep-holds-cp": lambda c: moe(c) and c.rules.ep_holds_cp,
+    "ep-holds-cp": lambda c: moe(c) and c.rules.ep_includes_cp,
     "op-needs-parallel-optimizer": lambda c: not c.rules.parallel_optimizer and not c.rules.parameter_shard,
     "moe-sp-with-tp": lambda c: moe(c) and c.rules.core_models,
     "mamba-by-tp-cp": lambda c: False,

@@ -270,7 +270,7 @@ def stated(case: Case) -> TrainingConfig:
         overlap_p2p=case.overlap,
         ulysses_degree=case.ulysses,
         repeats_kv_heads=case.repeats_kv,
-        ep_holds_cp=case.before_v021,
+        ep_includes_cp=case.before_v021,
         context_levels=case.levels,
     )
     schedule = ScheduleSpec(case.schedule, group_size=case.group)

@@ -128,7 +128,7 @@ def test_no_sample_that_is_read_bears_the_signs_of_another_tool() -> None:
     paths = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]
     assert paths
     for path in paths:
-        assert [kind.title for kind in OTHER_FILES if kind.holds(YamlSource.read(path).data)] == [], path.name
+        assert [kind.title for kind in OTHER_FILES if kind.matches(YamlSource.read(path).data)] == [], path.name
 
 
 def test_the_command_ends_with_the_refusal_and_its_exit_code(

@@ -89,7 +89,7 @@ def test_pinned_layers_of_an_even_plan_join_the_last_chunk_and_are_not_recompute
 def test_kinds_are_dealt_in_layer_order_over_a_folded_pipeline():
     layers = deal_kinds({"dense": 3, "moe": 4}, [2, 2, 1, 2], 2, True)
     assert layers == {"dense": ((2, 1), (0, 0)), "moe": ((0, 1), (2, 1))}
-    with pytest.raises(ValueError, match="hold 6 layers and there are 7"):
+    with pytest.raises(ValueError, match="have 6 layers; the model has 7"):
         deal_kinds({"dense": 3, "moe": 4}, [2, 2, 1, 1], 2, True)
 
 

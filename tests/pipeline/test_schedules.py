@@ -193,7 +193,7 @@ def test_a_deadlock_a_missing_task_and_pieces_out_of_order_are_refused() -> None
         check_schedule(dataclasses.replace(schedule, order=doubled))
     below = schedule.order.copy()
     below[0, 0, 2] = -1
-    with pytest.raises(ValueError, match="must hold 4 tasks"):
+    with pytest.raises(ValueError, match="must have 4 tasks"):
         check_schedule(dataclasses.replace(schedule, order=below))
     pieces = build_schedule(ScheduleSpec("seqpipe", seq_splits=2), 1, 1, 1)
     reversed_pieces = pieces.order.copy()
@@ -213,7 +213,7 @@ def test_frameworks_run_gpipe_with_one_interleave_and_interleaving_with_any() ->
     [
         (ScheduleSpec("1f1b"), 4, 2, 8, "use interleaved"),
         (ScheduleSpec("megatron-interleaved"), 4, 2, 6, "multiples"),
-        (ScheduleSpec("zero_bubble_v"), 4, 3, 8, "two interleaves"),
+        (ScheduleSpec("zero_bubble_v"), 4, 3, 8, "two virtual stages"),
         (ScheduleSpec("zero_bubble_v"), 4, 2, 6, "at least 7 micro-batches"),
         (ScheduleSpec("dualpipev"), 4, 2, 6, "at least 7 micro-batches"),
         (ScheduleSpec("torch-interleaved"), 4, 2, 9, "2 equal rounds"),

@@ -104,8 +104,8 @@ def notes_of(*measured: Measured, contradicts: int = -1) -> list[str]:
 
 def test_one_job_and_two_tell_little_and_three_enough() -> None:
     runs = [flat(str(job), 10.0, job, 10.0) for job in range(3)]
-    assert "one job tells" in notes_of(runs[0])[0] and "one job tells" in notes_of(runs[0], runs[0])[0]
-    assert "two jobs tell" in notes_of(*runs[:2])[0]
+    assert "one job determines" in notes_of(runs[0])[0] and "one job determines" in notes_of(runs[0], runs[0])[0]
+    assert "two jobs determine" in notes_of(*runs[:2])[0]
     assert notes_of(*runs) == []
 
 
@@ -193,7 +193,7 @@ def test_a_figure_is_told_where_the_runs_make_it_a_tenth_surer(moved: str) -> No
         assert figure.before == ASSUMED[figure.keys[0]]
         assert figure.told == (learned > 0.1 and moved != REGISTER)
     told = [figure.name for figure in fit.told(point, moved) if figure.told]
-    assert ("matrix products" in told) == (moved != REGISTER)
+    assert ("GEMMs" in told) == (moved != REGISTER)
 
 
 def test_a_fit_finds_the_least_of_the_soft_loss_and_of_what_is_known() -> None:

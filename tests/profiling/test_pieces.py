@@ -17,7 +17,7 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.profiling.calibration.figures import Figures
 from taylor.profiling.calibration.fit import _Fit, calibrate
 from taylor.profiling.fit import LinearFit, centre
-from taylor.profiling.match import Misfit, match
+from taylor.profiling.match import ProfileMisfit, match
 from taylor.profiling.measure import NamedSample, measure_by_name
 from taylor.profiling.measuring import hardware_worker
 from taylor.profiling.measuring.hardware_tables import hardware_tables, measured_device
@@ -90,7 +90,7 @@ def test_a_misfit_counts_the_steps_that_the_profile_numbers_from_0() -> None:
     pattern = stage_pattern(build_schedule(ScheduleSpec(), 2, 1, 2), PLAN, 1)
     f, b = FORWARD_MARKER, BACKWARD_MARKER
     step = [f, f, f, b, b, b] * 2
-    with pytest.raises(Misfit, match="over 3 steps: 3 layers a micro-batch and the configuration puts 2"):
+    with pytest.raises(ProfileMisfit, match="over 3 steps: 3 layers a micro-batch and the configuration puts 2"):
         match(markers(step * 3, [number for number in range(3) for _ in step]), pattern, 2)
 
 

@@ -17,11 +17,11 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.profiling.extract import ExtractedRatios
-from taylor.profiling.fit import Estimate, LinearFit, centre
+from taylor.profiling.fit import LinearFit, centre
 from taylor.profiling.memory import ProfiledMemory
 from taylor.profiling.pattern import KernelWindow, Piece
 from taylor.profiling.pool import Pooled, PooledTimes
-from taylor.profiling.ratios import RatioFigures, _kind_times, ratios_of
+from taylor.profiling.ratios import RatioFigures, ratios_of
 from taylor.profiling.table import COLUMNS, write_profiling_result
 
 PLAN = PipelinePlan({"dense": ((1, 0),), "moe": ((1, 2),)}, {FULL: ((1, 0),)})
@@ -35,19 +35,19 @@ ONE_BY_ONE: Mapping[Piece, float] = {
 
 
 def made_of(
-    pieces: Mapping[Piece, float], exposed: Mapping[str, np.ndarray] | None = None, transfer_ms: float | None = None,
-    scatter: float = 0.0, spec: ScheduleSpec = ScheduleSpec(), plan: PipelinePlan = PLAN,  # noqa: B008 - frozen
+    pieces: Mapping[Piece, float], transfer_ms: float | None = None, scatter: float = 0.0,
+    spec: ScheduleSpec = ScheduleSpec(), plan: PipelinePlan = PLAN,  # noqa: B008 - frozen
 ) -> RatioFigures:  # fmt: skip
     """The ratios of pieces that are each measured alone, three times, one of them late and one early."""
     windows = {
         KernelWindow(((piece, 1.0),), 0): Pooled(value + scatter * np.array([-1.0, 0.0, 1.0]), 3)
         for piece, value in pieces.items()
     }
-    return ratios_of(plan, build_schedule(spec, 2, 1, 2), PooledTimes(windows), exposed or {}, transfer_ms)
+    return ratios_of(plan, build_schedule(spec, 2, 1, 2), PooledTimes(windows), transfer_ms)
 
 
 def test_ratios_are_those_of_the_pieces_times() -> None:
-    found = made_of(ONE_BY_ONE, {"moe": np.array([0.5, 0.5, 0.5])}, transfer_ms=0.5)
+    found = made_of(ONE_BY_ONE, transfer_ms=0.5)
     assert found.problems == found.missing == found.notes == ()
     ratios = found.ratios
     assert ratios is not None
@@ -59,11 +59,7 @@ def test_ratios_are_those_of_the_pieces_times() -> None:
     assert ratios.head == pytest.approx(24.0 / 2.4 / 10.0)
     assert ratios.embedding == pytest.approx(3.0 / 2.4 / 10.0)
     assert ratios.lag == pytest.approx(0.05)
-    moe, dense = found.by_kind["moe"], found.by_kind["dense"]
-    assert (moe.forward_ms, moe.backward_ms, moe.recompute_ms) == pytest.approx((10.0, 14.0, 8.0))
-    assert (dense.forward_ms, dense.backward_ms, dense.recompute_ms) == pytest.approx((4.0, 8.0, 3.5))
-    assert moe.exposed_communication_ms == 0.5 and dense.exposed_communication_ms is None
-    assert moe.forward_samples == 3
+    assert found.samples["moe_bw"] == 3
 
 
 def test_a_backward_without_time_is_named_and_does_not_hide_the_forward() -> None:
@@ -72,24 +68,16 @@ def test_a_backward_without_time_is_named_and_does_not_hide_the_forward() -> Non
         KernelWindow(((("back before", "dense"), 1.0), (("back after", ""), 1.0)), 0): Pooled(np.zeros(3), 3),
     }
     plan = PipelinePlan({"dense": ((2, 0),)}, {FULL: ((0, 0),)})
-    found = ratios_of(plan, build_schedule(ScheduleSpec(), 2, 1, 2), PooledTimes(windows), {}, None)
+    found = ratios_of(plan, build_schedule(ScheduleSpec(), 2, 1, 2), PooledTimes(windows), None)
     assert [problem.partition(":")[0] for problem in found.problems] == [
         "the backward of a dense layer comes out at or below 0 ms"
     ]
-
-
-def test_a_time_of_nothing_has_no_relative_spread() -> None:
-    found = _kind_times(Estimate(0.0, 0.1, 3), None, None, np.zeros(0))
-    assert found is not None and (found.forward_spread, found.exposed_communication_ms) == (0.0, None)
-    found = _kind_times(Estimate(4.0, 0.5, 3), None, None, None)
-    assert found is not None and found.forward_spread == 0.125
 
 
 def test_scatter_adds_up_in_squares() -> None:
     """Every piece scatters by 0.1: a sum of two by 0.1 sqrt(2), a ratio by the root of both relative squares."""
     found = made_of(ONE_BY_ONE, scatter=0.1)
     two = 0.1 * sqrt(2)
-    assert found.by_kind["moe"].forward_spread == pytest.approx(two / 10)
     assert found.spread["moe_bw"] == pytest.approx(two / 10)
     assert found.spread["dmratio"] == pytest.approx(hypot(two / 4, two / 10))
     assert found.spread["bfratio"] == pytest.approx(hypot(two / 14, two / 10))
@@ -107,7 +95,6 @@ def test_what_is_not_seen_is_missing_and_taken_as_usual() -> None:
     assert found.ratios.recompute[SELECT] == pytest.approx(usual.recompute[SELECT] * usual.recompute[FULL])
     assert (found.ratios.embedding, found.ratios.lag) == (0.0, 0.0)
     assert {name for name, count in found.samples.items() if count} == {"moe_bw"}
-    assert set(found.by_kind) == {"moe"} and found.by_kind["moe"].backward_ms is None
     # A head that shows forward alone counts as it is.
     some = {piece: ONE_BY_ONE[piece] for piece in [("before", ""), ("after", "moe"), ("head", "")]}
     alone = made_of(some)
@@ -126,7 +113,6 @@ def test_weight_gradients_are_part_of_a_backward() -> None:
     assert found.ratios is not None
     assert found.ratios.backward == pytest.approx(1.6)
     assert found.ratios.head == pytest.approx(28.0 / 2.6 / 10.0)
-    assert found.by_kind["dense"].backward_ms == pytest.approx(9.0)
 
 
 @pytest.mark.parametrize(("time", "told"), [(10.5, True), (10.0, False), (9.0, False)])
@@ -140,12 +126,12 @@ def test_recompute_that_is_seen_with_the_backward_alone_is_a_forward_once_more(t
         KernelWindow(((("after", "moe"), 1.0), (("before", ""), 1.0)), 0): Pooled(np.array([9.9, 10.0, 10.1]), 3),
         KernelWindow(both, 0): Pooled(time + np.array([-0.2, 0.0, 0.2, 0.0]), 3),
     }
-    found = ratios_of(PLAN, build_schedule(ScheduleSpec(), 2, 1, 2), PooledTimes(windows), {}, None)
-    moe = found.by_kind["moe"]
+    found = ratios_of(PLAN, build_schedule(ScheduleSpec(), 2, 1, 2), PooledTimes(windows), None)
     if not told:
-        assert (moe.backward_ms, moe.recompute_ms, found.notes) == (None, None, ())
+        assert "bfratio" in found.missing and found.notes == ()
         return
-    assert moe.backward_ms == pytest.approx(time - 10) and moe.recompute_ms == pytest.approx(10.0)
+    assert found.ratios is not None and found.ratios.backward == pytest.approx((time - 10) / 10)
+    assert found.ratios.recompute[FULL] == pytest.approx(1.0)
     assert found.notes == ("every moe layer is recomputed: its recompute is taken as long as its forward",)
     scatter = hypot(0.1, sqrt(0.08 / 3))
     assert found.spread["bfratio"] == pytest.approx(0.05 * hypot(scatter / 0.5, 0.01) / 0.05)
@@ -171,10 +157,10 @@ def test_a_time_of_exactly_nothing_is_none() -> None:
     schedule = build_schedule(ScheduleSpec(), 2, 1, 2)
     forward = KernelWindow(((("after", "moe"), 1.0), (("before", ""), 1.0)), 0)
     backward = KernelWindow(((("back after", ""), 1.0), (("back before", "moe"), 1.0)), 0)
-    found = ratios_of(PLAN, schedule, PooledTimes({forward: Pooled(np.zeros(3), 3)}), {}, None)
+    found = ratios_of(PLAN, schedule, PooledTimes({forward: Pooled(np.zeros(3), 3)}), None)
     assert found.ratios is None and "no rank shows the forward of a moe layer" in found.problems[0]
     windows = {forward: Pooled(np.full(3, 10.0), 3), backward: Pooled(np.array([-0.125, 0.0, 0.125]), 3)}
-    found = ratios_of(PLAN, schedule, PooledTimes(windows), {}, None)
+    found = ratios_of(PLAN, schedule, PooledTimes(windows), None)
     assert found.ratios is None and "the backward of a moe layer comes out at or below 0" in found.problems[0]
 
 

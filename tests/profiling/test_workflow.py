@@ -106,7 +106,7 @@ def test_a_folder_of_profiles_that_is_not_there_is_named(run_tool, searched: Pat
     (searched / "bare").mkdir()
     for tool in ("pipeline_tool.py", "parallel_tool.py"):
         done = run_tool(tool, "--profile_data_dir", "bare", "--workers", 1)
-        assert done.returncode == 2 and "bare: --profile_data_dir: holds no profile" in done.stderr
+        assert done.returncode == 2 and "bare: --profile_data_dir: contains no profile" in done.stderr
         assert not (searched / "pipeline_output").exists()
     done = run_tool("pipeline_tool.py", "--profile_data_dir", "elsewhere", "--report", "off")
     assert done.returncode == 2

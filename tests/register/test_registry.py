@@ -198,7 +198,7 @@ def test_a_file_with_device_memory_is_a_device_wherever_it_lies(tmp_path: Path) 
         (A_MODEL.replace("vocab: 1000", "vocab: .inf"), r"vocab: must be an integer > 0"),
         (A_MODEL.replace("n_kv_heads: 2", "n_kv_heads: 3"), r"n_kv_heads: must divide n_heads \(found 3\)"),
         (A_MODEL + "gated_mlp: 1\n", r"gated_mlp: must be true or false \(found 1\)"),
-        (A_MODEL + "moe: 3\n", r"moe: must hold `field: value` lines \(found 3\)"),
+        (A_MODEL + "moe: 3\n", r"moe: must contain `field: value` lines \(found 3\)"),
         (A_MODEL + "moe: {n_experts: 4, topk: 2, expert_hidden: 8}\n", r"moe\.topk: is no known field.*mean top_k"),
         (A_MODEL + "moe: {n_experts: 4, top_k: 8, expert_hidden: 8}\n", r"moe\.top_k: must be <= n_experts"),
         (
@@ -207,7 +207,7 @@ def test_a_file_with_device_memory_is_a_device_wherever_it_lies(tmp_path: Path) 
         ),
         (A_MODEL + "pattern: 4 dense\n", r"mine\.yaml: model mine describes no layer kind dense"),
         (A_MODEL + "pattern: 4 (dense\n", r"mine\.yaml: no pattern of layers"),
-        (A_MODEL + "kinds: [{name: a}]\n", r"mine\.yaml: kinds\.0: layer kind a holds nothing"),
+        (A_MODEL + "kinds: [{name: a}]\n", r"mine\.yaml: kinds\.0: layer kind a has no module"),
         (
             A_MODEL + "kinds: [{name: a, mlp: {with: 4}}]\n",
             r"kinds\.0\.mlp\.with: is no known field.*did you mean width",
@@ -243,8 +243,8 @@ def test_a_file_with_device_memory_is_a_device_wherever_it_lies(tmp_path: Path) 
         (TIERS.replace("cards: 8", "cards: 2"), r"links: must go from near to far"),
         (TIERS.replace(", cards: 8", ""), r"links: has no fast links"),
         (TIERS.replace("gb_s: 5", "gbs: 5"), r"links\.2\.gbs: is no known field.*did you mean gb_s"),
-        ("- a\n- b\n", r"must hold `field: value` lines"),
-        ("", r"must hold `field: value` lines"),
+        ("- a\n- b\n", r"must contain `field: value` lines"),
+        ("", r"must contain `field: value` lines"),
         ("a: [1\n", r"is not valid YAML \(line 2, column 1\)"),
         ("a: &x [1]\nb: *x\n", r"anchors and aliases have no place in a registration"),
         ("!!python/object/apply:os.system ['true']\n", r"is not valid YAML"),

@@ -7,10 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from taylor.base.console import log
-from taylor.cost_model.profile import TimeRatios
+from taylor.cost_model.profile import RatioSource, TimeRatios
 from taylor.workflows.ranking.candidate_file import CandidateFile
-
-ESTIMATE = "estimate"
 
 COSTS = {"lag": "transfers between stages", "embedding": "the embedding", "tail": "the end of the step"}
 """Costs of `TimeRatios` that a measurement may lack, by field, with their names for a reader."""
@@ -22,7 +20,7 @@ def on_one_footing(candidates: Sequence[CandidateFile]) -> list[CandidateFile]:
     A step time with the transfers in it would rank behind one without them for that alone. Where the measured ones
     agree, estimates beside them follow; where they do not, the cost is removed from all, and a line reports it.
     """
-    measured = [one for one in candidates if one.ratios is not None and one.ratios.source != ESTIMATE]
+    measured = [one for one in candidates if one.ratios is not None and one.ratios.source != RatioSource.ESTIMATE]
     if not measured:
         return list(candidates)
     gone = []

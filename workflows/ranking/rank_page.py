@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.profile import MemorySource, RatioSource
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.model.problem import PipelineProblem
@@ -185,13 +186,13 @@ def _assumed(
 ) -> list[str]:
     """Sentence for each value that no input gave, as far as they apply to every candidate."""
     sentences = [device.assumption] if device is not None and device.assumption else []
-    for what, sources in (
-        ("time ratios", [one.ratios.source for one in candidates if one.ratios is not None]),
-        ("memory", [one.memory.source for one in candidates if one.memory is not None]),
+    for what, estimated in (
+        ("time ratios", [one.ratios.source == RatioSource.ESTIMATE for one in candidates if one.ratios is not None]),
+        ("memory", [one.memory.source == MemorySource.ESTIMATE for one in candidates if one.memory is not None]),
     ):
-        guessed = sources.count("estimate")
+        guessed = sum(estimated)
         if guessed:
-            many = "" if guessed == len(sources) else f" of {guessed} of {len(sources)} candidates"
+            many = "" if guessed == len(estimated) else f" of {guessed} of {len(estimated)} candidates"
             sentences.append(f"{what}{many} estimated{' by closed forms' if what == 'memory' else ''}")
     notes = Counter(note for config in configs for note in dict.fromkeys(config.notes))
     return sentences + [note for note, times in notes.items() if times == len(configs)]

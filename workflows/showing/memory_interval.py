@@ -8,7 +8,7 @@ from taylor.base.console import log
 from taylor.base.errors import shortened
 from taylor.cost_model.activations import micro_batch_tokens, routed_slots, sequence_split
 from taylor.cost_model.alive import alive_micro_batches
-from taylor.cost_model.backward_room import workspace_bytes
+from taylor.cost_model.backward_workspace import workspace_bytes
 from taylor.cost_model.profile import MemoryProfile
 from taylor.cost_model.states import StateBytes
 from taylor.cost_model.statics import MIB, embedding_state_bytes, head_state_bytes, layer_state_bytes

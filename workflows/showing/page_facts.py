@@ -8,6 +8,7 @@ from dataclasses import replace
 from taylor.cost_model.known_error import KnownError
 from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.profile import MemorySource
 from taylor.pipeline.plan import FULL
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB
 from taylor.pipeline_solver.model.solution import PROVEN_GAP, Solution
@@ -72,7 +73,7 @@ def memory_parts(planned: PlannedFile) -> MemoryParts | None:
     """Parts of every stage's peak: by a dry-run of the plan, or by the analytical model where the peaks rest on it."""
     count, config = planned.problem.stages, planned.facts.config
     dryrun = from_dryrun(stage_memories(planned.dryrun), count)
-    if dryrun is not None or planned.memory.source != "estimate":
+    if dryrun is not None or planned.memory.source != MemorySource.ESTIMATE:
         return dryrun
     if any(planned.plan.uses(name) for name in planned.problem.choices):
         # The breakdown knows the modes of a file alone; the problem states what a choice by module keeps.

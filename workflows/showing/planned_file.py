@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from taylor.base.files import printable
-from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.profile import MemoryProfile, MemorySource, RatioSource
 from taylor.cost_model.throughput import Throughput
 from taylor.dryrun.interface import DryRunResult
 from taylor.parsers.training_config import TrainingConfig
@@ -130,7 +130,7 @@ class PlannedFile:
     def step_interval_ms(self) -> tuple[float, float] | None:
         """Interval of the step, ms; None where its time is not estimated or not known."""
         step, ratios = self._milliseconds(self.solution), self.facts.ratios
-        if step is None or ratios is None or ratios.ratios.source != "estimate":
+        if step is None or ratios is None or ratios.ratios.source != RatioSource.ESTIMATE:
             return None
         known, risk = self.config.step_error(self.facts.device.spec), self.config.margin.told_risk
         return step * known.lower(risk), step * known.upper(risk)
@@ -159,7 +159,7 @@ class PlannedFile:
     @property
     def assumed(self) -> list[str]:
         """Sentence for each value that no input gave."""
-        memory = ["memory estimated by closed forms"] if self.memory.source == "estimate" else []
+        memory = ["memory estimated by closed forms"] if self.memory.source == MemorySource.ESTIMATE else []
         return [*self.facts.assumptions, *memory]
 
     def job_dict(self) -> dict[str, Any]:

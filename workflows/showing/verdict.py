@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from taylor.cost_model.known_error import KnownError
 from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.profile import MemorySource
 from taylor.cost_model.throughput import Throughput
 from taylor.pipeline.plan import RECOMPUTE_MODES, PipelinePlan, mode_title
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
@@ -15,12 +16,12 @@ from taylor.workflows.showing.fit import Fit
 from taylor.workflows.showing.planned_file import EQUAL_SHARE, PlannedFile, over_limit
 from taylor.workflows.statement.stage_devices import order_name
 
-MEMORY_WORDS = {
-    "estimate": "memory estimated by closed forms",
-    "dry-run": "memory fitted to dry-runs",
-    "saved": "memory fitted to an earlier run's dry-runs",
-    "replay": "memory estimated and moved onto the peaks of earlier dry-runs",
-    "file": "memory as the given profile states it",
+MEMORY_WORDS: dict[str, str] = {
+    MemorySource.ESTIMATE: "memory estimated by closed forms",
+    MemorySource.DRY_RUN: "memory fitted to dry-runs",
+    MemorySource.SAVED: "memory fitted to an earlier run's dry-runs",
+    MemorySource.REPLAY: "memory estimated and moved onto the peaks of earlier dry-runs",
+    MemorySource.FILE: "memory as the given profile states it",
 }
 
 TIGHT = "tight"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taylor.base.errors import InputError
-from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.interface import DryRunResult
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import SELECT
@@ -52,7 +52,7 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
         problem = file.problem(memory)
         solution = evaluate_own(file.config, problem)
         # Where every dry-run of the memory failed and the estimate replaces them, one of the plan would fail too.
-        measured = not job.dryrun or memory.source != "estimate"
+        measured = not job.dryrun or memory.source != MemorySource.ESTIMATE
         if job.check and backend is not None and measured and solution.plan is not None:
             dryrun = check_plan(file.running, solution.plan, backend, memory, file.modes)
     planned = PlannedFile(file.config, file.facts, memory, problem, solution, dryrun=dryrun, own=solution)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from taylor.base.errors import InputError
-from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.parsers.registry import launcher_of
 from taylor.pipeline.schedule import SEARCHED, SEARCHED_V
 from taylor.pipeline_solver.model.options import SolveOptions
@@ -52,7 +52,7 @@ def solve_on_device_and_host(
         As in `on_host`, or when the memory was measured or given with the optimizer where it is.
     """
     moved = on_host(file)
-    if memory.source != "estimate":
+    if memory.source != MemorySource.ESTIMATE:
         raise InputError(
             f"needs estimated memory: the {memory.source} profile has the optimizer where the file puts it",
             field=FLAG,

@@ -10,7 +10,7 @@ import numpy as np
 
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError, OutsideProgramError
-from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.fitting.fit import CLOSE, Observation, fit_memory
 from taylor.dryrun.fitting.linear_memory import Floats, LinearMemory
 from taylor.dryrun.fitting.margins import fitted_peaks, next_margins, stages_over
@@ -111,7 +111,9 @@ def solve_checked(
         no other stage bounds; with the best plan so far.
     """
     linear = LinearMemory(config, modes)
-    observations = known_observations(config, output) if memory.source in ("dry-run", "saved") else []
+    observations = (
+        known_observations(config, output) if memory.source in (MemorySource.DRY_RUN, MemorySource.SAVED) else []
+    )
     scatter = fit_memory(linear, observations, memory).scatter if len(observations) > len(linear.unknowns) else 0.0
     limits = np.full(linear.stages, memory.device_limit_mib)
     margin = np.zeros(linear.stages)
@@ -288,4 +290,4 @@ def _unchecked(result: DryRunResult, missing: Sequence[int] = ()) -> OutsideProg
 def _refit(linear: LinearMemory, observations: Sequence[Observation], prior: MemoryProfile) -> MemoryProfile:
     fit = fit_memory(linear, observations, prior)
     log.debug("%s", fit.describe())
-    return linear.profile(fit.values, prior, "dry-run")
+    return linear.profile(fit.values, prior, MemorySource.DRY_RUN)

@@ -10,7 +10,7 @@ from functools import partial
 from taylor.base.budget import FINISH_SECONDS, TimeBudget
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InputError, InterruptedSolve, NoSolutionError
-from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.interface import DryRunBackend
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan
@@ -94,7 +94,7 @@ def solve_file(
             require_writable(file.config, file.running.schedule)
     with file.open_backend(outputs.folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
-        measured = not job.dryrun or memory.source != "estimate"
+        measured = not job.dryrun or memory.source != MemorySource.ESTIMATE
         if (
             job.check
             and backend is not None

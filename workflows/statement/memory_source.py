@@ -10,7 +10,7 @@ from pathlib import Path
 
 from taylor.base.console import log
 from taylor.base.errors import OutsideProgramError
-from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.fit import Observation, read_observations, write_observations
 from taylor.dryrun.fitting.linear_memory import LinearMemory
@@ -114,14 +114,14 @@ def obtain_memory(
                 raise
             log.warning("%s", error)
         else:
-            limit = config.memory_limit_mib(device, "dry-run")
+            limit = config.memory_limit_mib(device, MemorySource.DRY_RUN)
             profile = replace(measured.profile, every_flag=backend.every_flag, device_limit_mib=limit)
             keep_measured(config, output, profile, measured.observations)
             log.info("memory: measured by %d dry-runs, kept in %s", len(measured.observations), saved)
             return profile
     elif not dryrun and saved.is_file():
         log.info("memory: measured by an earlier run, %s", saved)
-        limit = config.memory_limit_mib(device, "saved")
-        return replace(read_memory_profile(saved), source="saved", device_limit_mib=limit)
+        limit = config.memory_limit_mib(device, MemorySource.SAVED)
+        return replace(read_memory_profile(saved), source=MemorySource.SAVED, device_limit_mib=limit)
     log.info("memory: estimated by closed forms")
     return estimate_memory(config, device)

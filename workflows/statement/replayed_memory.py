@@ -8,7 +8,7 @@ from pathlib import Path
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.replay import ReplayBackend
@@ -47,7 +47,7 @@ def replayed_memory(config: TrainingConfig, device: DeviceSpec, folder: Path) ->
             f"holds no peak of this configuration's strategy: {result.stages[0].failure}",
             file=folder,
             field=FIELD,
-            cure="logs lie there as rank_N.log, or as …DPx_TPx_PPx_EPx…/rank_N.log",
+            cure="name logs as rank_N.log, or as …DPx_TPx_PPx_EPx…/rank_N.log",
         )
     profile = estimate_memory(config, device)
     most = max(apart.values())
@@ -68,5 +68,5 @@ def replayed_memory(config: TrainingConfig, device: DeviceSpec, folder: Path) ->
         static_first_mib=max(0.0, profile.static_first_mib + first),
         static_middle_mib=max(0.0, profile.static_middle_mib + middle),
         static_last_mib=max(0.0, profile.static_last_mib + last),
-        source="replay",
+        source=MemorySource.REPLAY,
     )

@@ -13,7 +13,7 @@ from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.module_choices import ModuleWords
-from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.design import modes_at_hand
 from taylor.dryrun.interface import DryRunBackend
@@ -185,7 +185,7 @@ class StatedFile:
 
     def memory_like(self, memory: MemoryProfile) -> MemoryProfile:
         """Profile of the same source for this schedule: a new estimate, any other as it is."""
-        return estimate_memory(self.running, self.device) if memory.source == "estimate" else memory
+        return estimate_memory(self.running, self.device) if memory.source == MemorySource.ESTIMATE else memory
 
     def choices_told_by(
         self, memory: MemoryProfile, options: Sequence[tuple[int, ScheduleSpec]]
@@ -216,7 +216,7 @@ class StatedFile:
 
     def is_told_by(self, memory: MemoryProfile, interleaves: int, schedule: ScheduleSpec) -> bool:
         """Return whether a profile for this file covers other numbers of virtual stages and another schedule too."""
-        return memory.source == "estimate" or self._has_statics_of(interleaves, schedule)
+        return memory.source == MemorySource.ESTIMATE or self._has_statics_of(interleaves, schedule)
 
     def _has_statics_of(self, interleaves: int, schedule: ScheduleSpec) -> bool:
         """Return whether, by the estimate, a choice's stages have the same static memory as this one's."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from taylor.cost_model.profile import TimeRatios
+from taylor.cost_model.profile import RatioSource, TimeRatios
 from taylor.cost_model.time import estimate_ratios
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.device import DeviceSpec
 from taylor.workflows.statement.options import RatioChoice
 
-FIXED = TimeRatios(source="fixed")
+FIXED = TimeRatios(source=RatioSource.FIXED)
 """Ratios of the older tool."""
 
 
@@ -35,7 +35,7 @@ class SettledRatios:
     @property
     def short(self) -> str:
         """Source in a few words."""
-        words = {"estimate": "time ratios estimated", "fixed": "the older tool's time ratios"}
+        words = {RatioSource.ESTIMATE: "time ratios estimated", RatioSource.FIXED: "the older tool's time ratios"}
         return words.get(self.ratios.source, f"time ratios {self.ratios.source}")
 
 
@@ -60,10 +60,10 @@ def settle_ratios(asked: RatioChoice | TimeRatios, config: TrainingConfig, devic
     needed = [asked.backward, asked.head, asked.recompute, *([asked.dense_forward] if _has_two_kinds(config) else [])]
     complete = None not in needed
     if asked.fixed or complete:
-        ratios = replace(_overlaid(FIXED, asked), source="given" if complete else "fixed")
+        ratios = replace(_overlaid(FIXED, asked), source=RatioSource.GIVEN if complete else RatioSource.FIXED)
         rest = "" if complete else " (-ratios fixed)"
         return _with_unit(ratios, guess, f"{ratios.source}{rest}: {_values(ratios, config)}")
-    ratios = replace(_overlaid(guess, asked), source="partly given" if told else guess.source)
+    ratios = replace(_overlaid(guess, asked), source=RatioSource.PARTLY_GIVEN if told else guess.source)
     how = f"given: {', '.join(told)}; the others estimated" if told else "estimated"
     sentence = f"time ratios {how} for this job on {device.name}"
     described = f"{how} for this job on {device.name}: {_values(ratios, config)}; {_unit(ratios)}"

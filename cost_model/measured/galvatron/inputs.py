@@ -17,7 +17,7 @@ from scipy.optimize import curve_fit
 
 from taylor.base.errors import InputError
 from taylor.cost_model.measured.hardware import ALL_REDUCE, HardwareProfile
-from taylor.cost_model.measured.profiles import ComputationProfile, LayerMemory, MemoryProfile, OtherMemory, Shape
+from taylor.cost_model.measured.profiles import ComputationProfile, LayerMemory, MeasuredMemory, OtherMemory, Shape
 
 STATIC, BATCH, SEQUENCE = "static", "batch", "sequence"
 TIME_MODES = (STATIC, BATCH, SEQUENCE)
@@ -87,7 +87,7 @@ class GalvatronInputs:
 
 def galvatron_inputs(
     computation: ComputationProfile,
-    memory: MemoryProfile,
+    memory: MeasuredMemory,
     tokens: int,
     *,
     time_mode: str,
@@ -127,10 +127,11 @@ def galvatron_inputs(
 
         ends = {
             name: replace(
-                held[longest], activation_mib={w: mib * scale for w, mib in held[longest].activation_mib.items()}
+                by_length[longest],
+                activation_mib={w: mib * scale for w, mib in by_length[longest].activation_mib.items()},
             )
-            for name, held in by_end.items()
-            if longest in held
+            for name, by_length in by_end.items()
+            if longest in by_length
         }
         kinds = {}
         for kind, lengths in tables.layer.items():
@@ -142,11 +143,11 @@ def galvatron_inputs(
             )
         return GalvatronInputs(layer, other, kinds, ends)
     kinds = {kind: _at(lengths, tokens, memory, kind) for kind, lengths in tables.layer.items()}
-    ends = {name: held[tokens] for name, held in by_end.items() if tokens in held}
+    ends = {name: by_length[tokens] for name, by_length in by_end.items() if tokens in by_length}
     return GalvatronInputs(layer, other, kinds, ends)
 
 
-def _at(lengths: Mapping[int, Held], tokens: int, memory: MemoryProfile, what: str) -> Held:
+def _at(lengths: Mapping[int, Held], tokens: int, memory: MeasuredMemory, what: str) -> Held:
     if tokens in lengths:
         return lengths[tokens]
     raise InputError(

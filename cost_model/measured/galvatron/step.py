@@ -1,4 +1,4 @@
-"""Galvatron's step time of a whole plan, and the memory of its stages.
+"""Galvatron's step time of a whole plan, and the memory of gathered hidden states.
 
 Hetu-Galvatron cea12ff galvatron/core/cost_model/cost_model_handler.py:18-111. Only the first and the last stage can be
 its bottleneck, so that it is too short where a middle stage is the slowest.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCost, EndCosts, Setting, hidden_mib
+from taylor.cost_model.measured.cost_table import CostRow, EndCosts, Setting, hidden_mib
 
 
 def galvatron_step_s(rows: Sequence[Sequence[CostRow]], ends: EndCosts, micro_batches: int) -> float:
@@ -21,10 +21,10 @@ def galvatron_step_s(rows: Sequence[Sequence[CostRow]], ends: EndCosts, micro_ba
     """
     stages = len(rows)
     m = micro_batches
-    held = [ends.on_stage(stage, stages) for stage in range(stages)]
+    on_stage = [ends.on_stage(stage, stages) for stage in range(stages)]
     compute = [
         sum(row.micro_batch_s for row in layers) + (0.0 if end is None else end.micro_batch_s)
-        for layers, end in zip(rows, held, strict=True)
+        for layers, end in zip(rows, on_stage, strict=True)
     ]
     reducing = [sum(row.micro_batch_s + row.tail_s for row in layers) for layers in rows]
     by_last = sum(compute) + compute[-1] * (m - 1)
@@ -42,20 +42,3 @@ def gather_buffer_mib(setting: Setting, ranks: int, most_tp: int) -> float:
     has most samples.
     """
     return hidden_mib(setting.global_batch / setting.micro_batches / (ranks // most_tp), setting)
-
-
-def stage_memory_mib(
-    rows: Sequence[Sequence[CostRow]], ends: EndCosts, setting: Setting, provider: CostProvider
-) -> list[float]:
-    """Peak memory of every stage, context included, MiB [pp]."""
-    stages = len(rows)
-    found = []
-    for stage, layers in enumerate(rows):
-        end = ends.on_stage(stage, stages)
-        held: list[EndCost] = [*layers] if end is None else [*layers, end]
-        alive = setting.alive(stage)
-        working = max((row.working_mib for row in layers), default=0.0)
-        found.append(
-            provider.memory.context_mib + working + sum(each.states_mib + alive * each.activation_mib for each in held)
-        )
-    return found

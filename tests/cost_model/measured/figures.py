@@ -21,7 +21,7 @@ from taylor.cost_model.measured.costs import MeasuredCosts
 from taylor.cost_model.measured.estimate import EstimatedCosts
 from taylor.cost_model.measured.galvatron.inputs import galvatron_inputs
 from taylor.cost_model.measured.galvatron.paddle import PaddleCosts
-from taylor.cost_model.measured.galvatron.step import galvatron_step_s, gather_buffer_mib, stage_memory_mib
+from taylor.cost_model.measured.galvatron.step import galvatron_step_s, gather_buffer_mib
 from taylor.cost_model.measured.laws import ModelLaws
 from taylor.cost_model.measured.layer_strategy import LayerStrategy
 from taylor.cost_model.strategy import TrainingRules
@@ -123,7 +123,6 @@ def steps(name: str, provider: CostProvider, world: int, hidden: int) -> list[An
                 [
                     galvatron_step_s(rows, ends, micro_batches),
                     gather_buffer_mib(setting, world // stages, 2),
-                    stage_memory_mib(rows, ends, setting, provider),
                 ]
             )
         )

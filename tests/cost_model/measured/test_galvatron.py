@@ -14,7 +14,7 @@ from taylor.cost_model.measured.cost_table import EndCost, EndCosts, Setting, co
 from taylor.cost_model.measured.galvatron.hetu import HetuCosts, state_share
 from taylor.cost_model.measured.galvatron.inputs import MessageLines, galvatron_inputs
 from taylor.cost_model.measured.galvatron.paddle import PaddleCosts
-from taylor.cost_model.measured.galvatron.step import galvatron_step_s, gather_buffer_mib, stage_memory_mib
+from taylor.cost_model.measured.galvatron.step import galvatron_step_s, gather_buffer_mib
 from taylor.cost_model.measured.hardware import ALL_REDUCE, ALL_TO_ALL, RankGroup
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, even_division
 from taylor.layerwise.space import SpaceLimits, batch_sizes
@@ -95,10 +95,6 @@ def test_hetus_costs_of_every_known_row(known, profiles):
             }
             for name, figure in told.items():
                 assert figure == pytest.approx(row[name], rel=1e-9), (case, row["strategy"], name)
-            memory = stage_memory_mib([[layer] * n for n in division], ends, setting, provider)
-            assert memory == pytest.approx(
-                [n * a + b for n, a, b in zip(division, row["layer_MB_per_stage"], row["embed_MB"], strict=True)]
-            )
             seen += 1
     assert seen == 84
 

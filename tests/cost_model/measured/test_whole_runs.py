@@ -8,14 +8,14 @@ import math
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.measured.fits import CURVE, LINE, NOISE, PROPORTIONAL, UNTOLD, Law
+from taylor.cost_model.measured.fits import CURVE, LINE, NOISE, PROPORTIONAL, UNKNOWN_ERROR, Law
 from taylor.cost_model.measured.laws import ForwardTime, ModelLaws, _forward
 from taylor.cost_model.measured.profiles import (
     HETU,
     PADDLE,
     LayerMemory,
+    MeasuredMemory,
     MemoryLayout,
-    MemoryProfile,
     MemoryRun,
     MemoryTables,
     OtherMemory,
@@ -60,7 +60,7 @@ def parted(odd: float, batches=(BATCH,)):
             states, activation = (50.0, 5.0) if last else (100.0, 2.0)
             peak = here + activation * batch / 2 + odd * (a_stage - 1)
             runs[run(2, (2 * a_stage,), last, batch)] = RankMemory(40.0 * a_stage + states, here, peak)
-    return MemoryProfile(runs=runs)
+    return MeasuredMemory(runs=runs)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_of_several_batches_the_largest_tells():
         each: memory if each.shape.batch == BATCH else RankMemory(*(2 * (each.layers[0] + x) for x in (1.0, 5.0, 9.0)))
         for each, memory in whole.runs.items()
     }
-    assert with_memory_tables(MemoryProfile(runs=runs), HETU).tables == with_memory_tables(parted(0.0), HETU).tables
+    assert with_memory_tables(MeasuredMemory(runs=runs), HETU).tables == with_memory_tables(parted(0.0), HETU).tables
 
 
 @pytest.mark.parametrize("layers", [(1, 1), (2, 3)])
@@ -141,8 +141,8 @@ def test_the_noise_of_points_on_a_law_falls_with_how_many_tell_it_beyond_its_coe
             exact = [round(each, 6) for each in law.coefficients]
             if sum(each > 0 for each in exact) != used or sum(each > 0 for each in law.coefficients) != used:
                 continue  # Rounding, or fewer points than it takes.
-            assert law.noise == pytest.approx(max(NOISE, UNTOLD / math.sqrt(1 + max(0, count - used))), abs=1e-6)
-    assert fitted({4.0: 8.0}).noise == pytest.approx(UNTOLD)
+            assert law.noise == pytest.approx(max(NOISE, UNKNOWN_ERROR / math.sqrt(1 + max(0, count - used))), abs=1e-6)
+    assert fitted({4.0: 8.0}).noise == pytest.approx(UNKNOWN_ERROR)
 
 
 def test_noise_is_what_is_left_of_the_points_where_that_is_more():
@@ -150,13 +150,13 @@ def test_noise_is_what_is_left_of_the_points_where_that_is_more():
     slope = law.at(10.0) / 10
     left = max(abs(slope * x / y - 1) for x, y in law.points.items())
     assert law.residuals == pytest.approx({x: slope * x / y - 1 for x, y in law.points.items()})
-    assert law.noise == pytest.approx(left * math.sqrt(5 / 4)) and law.noise > UNTOLD
+    assert law.noise == pytest.approx(left * math.sqrt(5 / 4)) and law.noise > UNKNOWN_ERROR
 
 
 def laws_of(first: dict[int, tuple[float, float]], rules=HETU) -> ModelLaws:
     ends = {length: OtherMemory({1: 4.0 * length, 2: 3.0}, {1: one, 2: two}) for length, (one, two) in first.items()}
     layer = {"body": {64: LayerMemory(7.0, {1: 5.0}, None)}}
-    memory = MemoryProfile(tables={True: MemoryTables(layer, {}, ends, {})})
+    memory = MeasuredMemory(tables={True: MemoryTables(layer, {}, ends, {})})
     times = Times(layer_ms={"body": {Shape(1, (64,)): 1.0}}, other_ms={Shape(1, (64,)): 1.0})
     return ModelLaws.of(times, memory, rules, sequence_parallel=True)
 

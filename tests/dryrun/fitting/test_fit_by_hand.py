@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from taylor.dryrun.fitting import fit as fitting
-from taylor.dryrun.fitting.fit import DOUBT, PRIOR_SPREAD, USUAL_SCATTER, Fit, Observation, agree
+from taylor.dryrun.fitting.fit import DOUBT, PRIOR_SPREAD, USUAL_SCATTER, MemoryFit, Observation, agree
 from taylor.dryrun.fitting.linear_memory import _between
 from taylor.dryrun.fitting.margins import next_margins
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
@@ -21,7 +21,7 @@ PLAN = PipelinePlan({"dense": ((1,),)}, {})
 
 def fit_with(residual, unknowns=2):
     names = tuple(f"u{number}" for number in range(unknowns))
-    return Fit(names, np.ones(unknowns), np.zeros(unknowns), np.array(residual), 0.0, 1.0, ())
+    return MemoryFit(names, np.ones(unknowns), np.zeros(unknowns), np.array(residual), 0.0, 1.0, ())
 
 
 def rows(count, peak=1000.0):

@@ -54,11 +54,11 @@ def test_a_content_that_was_over_stays_over_until_some_content_scatters_anew(cas
     before = record.chances(plan, peaks, limits, 0.0115)
     assert 0.5 < before[2] < 0.6 and before[15] > 0.999
     record.add(answer(config, plan, [*peaks[:2], 57_000.0, *peaks[3:]]))
-    assert record.chances(plan, peaks, limits, 0.0115)[2] == 0.0 and not record.anew
+    assert record.chances(plan, peaks, limits, 0.0115)[2] == 0.0 and not record.changed_law
     record.add(answer(config, plan, peaks))
-    assert record.anew and record.chances(plan, peaks, limits, 0.0115)[2] == pytest.approx(before[2])
+    assert record.changed_law and record.chances(plan, peaks, limits, 0.0115)[2] == pytest.approx(before[2])
     record.add(answer(config, plan, [math.inf, *peaks[1:]]))
-    assert record.anew
+    assert record.changed_law
 
 
 def test_near_plans_are_new_better_than_what_is_to_beat_and_the_best_bet_comes_first(case):

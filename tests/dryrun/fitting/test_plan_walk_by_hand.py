@@ -193,7 +193,7 @@ def test_a_content_that_was_measured_holds_or_not_until_any_scatters_by_more_tha
         kept = record()
         kept.add(answer(one, [first, "crashed", OUT_OF_MEMORY]))
         kept.add(answer(other, [second, "crashed", 149.0]))
-        assert kept.anew == anew
+        assert kept.changed_law == anew
         expected = by_fit if anew else [float(max(first, second) <= 150.0), by_fit[1], 0.0]
         assert kept.chances(one, fitted, limits, 0.02) == pytest.approx(expected)
         expected = by_fit if anew else [float(max(first, second) <= 150.0), by_fit[1], 1.0]

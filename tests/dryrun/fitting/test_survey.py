@@ -12,7 +12,7 @@ import pytest
 
 from taylor.dryrun import measure
 from taylor.dryrun.fitting.design import Cell
-from taylor.dryrun.fitting.fit import Fit, Observation
+from taylor.dryrun.fitting.fit import MemoryFit, Observation
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePeak
 from taylor.dryrun.measure import MAX_PROBES, PROBE_STAGES, as_runs, observations_of
 from taylor.pipeline.plan import FULL, PipelinePlan
@@ -25,7 +25,7 @@ def plan(stages: int) -> PipelinePlan:
 
 def fit_of(values, errors, rows=20, scatter=0.02):
     names = tuple(f"c{place}" for place in range(len(values)))
-    return Fit(names, np.array(values, float), np.array(errors, float), np.zeros(rows), scatter, 1.0, ())
+    return MemoryFit(names, np.array(values, float), np.array(errors, float), np.zeros(rows), scatter, 1.0, ())
 
 
 class Told(measure._Survey):
@@ -141,7 +141,7 @@ def test_what_fails_is_counted_kept_apart_and_not_designed_again():
     assert 0 < len(odd) < len(cells)
     assert survey.run(cells) == len(odd) == len(survey.failed)
     assert len(survey.own) == len(cells) - len(odd) and not survey.others and not survey.apart
-    assert survey.seconds == 9.0 and survey.room_mib == 30_000.0
+    assert survey.seconds == 9.0 and survey.free_mib == 30_000.0
     assert not survey.too_large and not survey.hopeless
     again = survey.design(40, 0)
     assert len(again) == 40 and not contents(survey, cells) & contents(survey, again)
@@ -156,7 +156,7 @@ def contents(survey, cells):
 def test_where_a_stage_runs_out_of_memory_smaller_ones_follow():
     survey, backend, cells = surveyed(lambda run, stage: StagePeak(stage, None, "x", failure=OUT_OF_MEMORY))
     assert survey.run(cells[:3]) == 3
-    assert survey.too_large and survey.room_mib == pytest.approx(24_000.0)
+    assert survey.too_large and survey.free_mib == pytest.approx(24_000.0)
     assert not survey.hopeless and survey.fit is None
     survey.run([])
     assert len(backend.runs) == len({id(cell.plan) for cell in cells[:3]}) and not survey.too_large

@@ -10,7 +10,7 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.cost_model.measured.hardware import HardwareProfile
-from taylor.cost_model.measured.profiles import ComputationProfile, MemoryProfile, Shape
+from taylor.cost_model.measured.profiles import ComputationProfile, MeasuredMemory, Shape
 from taylor.parsers.galvatron.computation import read_computation
 from taylor.parsers.galvatron.folder import Cluster, MeasuredModel, ProfileFolder, read_folders
 from taylor.parsers.galvatron.memory import read_memory
@@ -50,8 +50,8 @@ def test_a_cluster_is_found_by_its_ranks_where_one_has_them() -> None:
 
 
 def test_a_model_is_found_by_its_name_or_as_the_only_one_with_both_profiles() -> None:
-    times, memory = ComputationProfile({}, {}, {}, ""), MemoryProfile({}, {}, "")
-    tables = MemoryProfile({}, {True: None}, "")  # type: ignore[dict-item]
+    times, memory = ComputationProfile({}, {}, {}, ""), MeasuredMemory({}, {}, "")
+    tables = MeasuredMemory({}, {True: None}, "")  # type: ignore[dict-item]
     both, other = MeasuredModel("bf16_a", times, memory), MeasuredModel("bf16_ab", times, memory)
     timed, kept = MeasuredModel("fp16_c", times), MeasuredModel("fp32_d", None, memory)
     useful = MeasuredModel("bf16_e", times, tables)
@@ -76,7 +76,7 @@ def test_the_most_files_are_read_and_one_more_is_refused(tmp_path: Path) -> None
         (tmp_path / f"other{at}.json").write_text("{}")
     assert read_folders([tmp_path]).models
     (tmp_path / "one_more.json").write_text("{}")
-    assert "holds 1001 JSON files" in refusal(lambda: read_folders([tmp_path]))
+    assert "contains 1001 JSON files" in refusal(lambda: read_folders([tmp_path]))
 
 
 def test_figures_are_finite_and_above_nothing_or_from_nothing_on() -> None:
@@ -235,7 +235,7 @@ def test_every_layer_of_paddles_file_fills_its_stage(tmp_path: Path) -> None:
     ]  # fmt: skip
     for entries, told in (
         ({"dp_size_list": "2,2,4"}, "makes 16 ranks with tp_size_list at layer 1, and 8 before"),
-        ({"sharding_stage_list": "0,1,3"}, "holds 1 for layer 1"), ({"sharding_stage_list": "0,2,4"}, "write 0 to 3"),
+        ({"sharding_stage_list": "0,1,3"}, "has 1 for layer 1"), ({"sharding_stage_list": "0,2,4"}, "write 0 to 3"),
         ({"pp_stage_idx_list": "1,0,1"}, "must rise from 0"), ({"pp_stage_idx_list": "0,0,0"}, "must rise from 0"),
         ({"pp_stage_idx_list": "0,0,2"}, "write 0 to 1"), ({"global_batch_size": 6}, "global_batch_size"),
         ({"usp_flag_list": "0,2,0"}, "write 0 to 1"), ({"vtp": 3}, "does not divide the 4 ranks"),

@@ -156,7 +156,7 @@ def test_a_model_is_called_like_its_file_or_its_folder() -> None:
     ("changes", "told"),
     [
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config (fp8)"),
-        ({"cross_layer_sharing": 4}, "fields not read, taken to leave the shape as it is: cross_layer_sharing"),
+        ({"cross_layer_sharing": 4}, "fields not read; the model's shape is planned without them: cross_layer_sharing"),
     ],
 )
 def test_what_is_not_heeded_is_said(changes: dict[str, Any], told: str) -> None:
@@ -179,7 +179,7 @@ def test_a_language_model_inside_another_is_read_alone_and_that_is_said() -> Non
 def test_an_encoder_that_is_not_trained_with_the_text_is_left_out_with_its_size() -> None:
     config = {"model_type": "qwen3_5", "text_config": {"num_hidden_layers": 4}, "vision_config": {"depth": 1}}
     _, notes = read_model(config, FILE)
-    assert "vision encoder of" in notes[0] and "left out" in notes[0]
+    assert "vision encoder of" in notes[0] and "is not planned" in notes[0]
 
 
 @pytest.mark.parametrize(
@@ -212,9 +212,9 @@ def test_an_encoder_that_is_not_trained_with_the_text_is_left_out_with_its_size(
         ),
         ({"model_type": "dots1", "moe_layer_freq": 2}, "moe_layer_freq", "is read for 1 alone"),
         ({"model_type": "nemotron_h", "hybrid_override_pattern": "MX"}, "hybrid_override_pattern", "must be letters"),
-        ({"model_type": "nemotron-nas", "block_configs": [1, 2]}, "block_configs[0]", "must hold an attention"),
-        ({"model_type": "kimi_linear", "linear_attn_config": []}, "linear_attn_config", "must hold names and values"),
-        ({"model_type": "deepseek_v4", "compress_ratios": [3, 3]}, "compress_ratios", "must hold 0, 4, 128"),
+        ({"model_type": "nemotron-nas", "block_configs": [1, 2]}, "block_configs[0]", "must have an attention"),
+        ({"model_type": "kimi_linear", "linear_attn_config": []}, "linear_attn_config", "must have names and values"),
+        ({"model_type": "deepseek_v4", "compress_ratios": [3, 3]}, "compress_ratios", "must contain only 0, 4, 128"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_field(changes: dict[str, Any], field: str, told: str) -> None:
@@ -226,7 +226,7 @@ def test_a_wrong_value_is_refused_with_its_field(changes: dict[str, Any], field:
 
 @pytest.mark.parametrize("data", [None, [], "llama", 7])
 def test_what_is_no_mapping_is_refused(data: Any) -> None:
-    with pytest.raises(InputError, match="must hold a model's configuration"):
+    with pytest.raises(InputError, match="must be a model's configuration"):
         read_model(data, FILE)
 
 
@@ -236,7 +236,7 @@ def test_what_is_no_mapping_is_refused(data: Any) -> None:
         ('{"a": 1', "is no valid JSON"),
         ('{"a": 1, "a": 2}', "stands twice"),
         ("[" * 100_000, "is nested too deep"),
-        ('{"hidden_size": ' + "9" * 5000 + "}", "holds a number of 5000 digits"),
+        ('{"hidden_size": ' + "9" * 5000 + "}", "contains a number of 5000 digits"),
         ('{"model_type": "llama", "hidden_size": NaN}', "must be a whole number"),
     ],
 )

@@ -119,7 +119,7 @@ def test_a_section_is_a_view_of_its_own_with_its_path() -> None:
     section = values.section("a", {"c": 4})
     assert section.size("c") == 4 and "text.a.b: must be from 1" in told(lambda: section.size("b"))
     assert values.section("none", {"c": 4}).size("c") == 4 and values.asked == {"a", "none"}
-    assert "must hold names and values" in told(lambda: values.section("wrong", {}))
+    assert "must have names and values" in told(lambda: values.section("wrong", {}))
     assert Values({}, Path("x"), "some", {}).path("a") == "a"
 
 

@@ -102,7 +102,7 @@ def test_an_overlapped_exchange_warms_up_one_forward_longer_and_bars_full_recomp
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (f"--pipeline-model-parallel-size 2 {OVERLAP}", "several stages without interleaves"),
+        (f"--pipeline-model-parallel-size 2 {OVERLAP}", "several stages without virtual stages"),
         (f"{STAGES} {OVERLAP} --recompute-granularity full --recompute-method uniform", "full recompute"),
         (f"{OVERLAP} --recompute-granularity selective --recompute-modules moe", "a block of experts"),
         (f"{OVERLAP} --expert-model-parallel-size 1", "expert parallel 1"),

@@ -12,13 +12,12 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.flag_table import COSTS, NEUTRAL, READ, FlagRow, UnmodelledFlag
+from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, FB_OVERLAP
 from taylor.parsers.megatron.mindspeed import telltales
 from taylor.parsers.megatron.offload import OFFLOAD_MODULES, OFFLOADING
 from taylor.parsers.megatron.ranks import GRID_FLAGS
 from taylor.parsers.megatron.read import (
     DOCUMENT_MASKS,
-    LEGALITY_ALONE,
-    TIME_ALONE,
     config_from_launch,
 )
 from taylor.parsers.megatron.recompute import EXCHANGE_OVERLAPS, IN_ADVANCE, IN_BUBBLE
@@ -44,6 +43,17 @@ SAMPLES = ROOT.parent / "shared" / "data"
 NAMES = Path(__file__).parent / "flag_names"
 TABLE = flag_table()
 ROWS = TABLE.rows.values()
+BY_LEGALITY = (
+    "no-overlap-p2p-communication", "kv-head-repeat-before-uly-alltoall", "ulysses-degree-in-cp", "cp-comm-type",
+    "hierarchical-context-parallel-sizes", "cpu-offloading-num-layers", "decoder-seq-length",
+)  # fmt: skip
+"""Flags by which strategies are judged, and whose cost no figure has."""
+BY_TIME = (
+    "interleave-sliding-window", "tp-comm-overlap", EXPERT_OVERLAP, FB_OVERLAP, "moe-pad-expert-input-to-capacity",
+    "moe-router-padding-for-quantization", "moe-router-padding-for-fp8", "enable-cuda-graph", "external-cuda-graph",
+    "cuda-graph-impl", "cuda-graph-modules", "cuda-graph-scope",
+)  # fmt: skip
+"""Flags that the time of a step knows, and whose memory no figure has."""
 
 
 def _flags_of(text: str) -> dict[str, Setting]:
@@ -288,7 +298,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
     assert asked - TABLE.rows.keys() == set(), "flags that are asked for and have no row"
     # Strategies are also judged, and norms told apart, by flags whose effect no figure has; what is moved to the host
     # has a price in a pipeline alone, and an overlap of the experts' exchange decides for another.
-    unpriced = {*LEGALITY_ALONE, *TIME_ALONE, OFFLOADING, OFFLOAD_MODULES, SWAPPING, SWAP_MODULES}
+    unpriced = {*BY_LEGALITY, *BY_TIME, OFFLOADING, OFFLOAD_MODULES, SWAPPING, SWAP_MODULES}
     # Flags of a grid of TP's ranks leave with it where a plan has another TP.
     unpriced |= {*EXCHANGE_OVERLAPS, DOCUMENT_MASKS, *GRID_FLAGS, IN_BUBBLE, IN_ADVANCE, "stage"}
     unpriced |= {"context-parallel-algo", "use-fused-rmsnorm"}

@@ -151,8 +151,8 @@ def test_numbers_that_the_pattern_overrides_are_said(tmp_path: Path) -> None:
     file = script_of(tmp_path, with_pattern("'M-M*MEM-/M'", "--num-layers 24\n--mtp-num-layers 3\n"), "command")
     config = read_config(file)
     assert (config.model.n_layers, config.model.mtp_layers) == (8, 1)
-    assert any("--num-layers 24 is passed over" in note for note in config.notes)
-    assert any("--mtp-num-layers 3 is passed over" in note for note in config.notes)
+    assert any("--num-layers 24 is ignored" in note for note in config.notes)
+    assert any("--mtp-num-layers 3 is ignored" in note for note in config.notes)
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -72,9 +72,9 @@ def test_a_plan_is_not_written_into_a_script_whose_layers_stand_elsewhere(tmp_pa
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ({"text_decoder": {**DECODER, "pipeline_num_layers": [4, 24]}}, "must hold the layers of each of the 4 stages"),
-        ({"text_decoder": {**DECODER, "pipeline_num_layers": [4, 8, 8, "8"]}}, "must hold the layers"),
-        ({"text_decoder": {**DECODER, "pipeline_num_layers": [4, 8, 8, 10**9]}}, "must hold the layers"),
+        ({"text_decoder": {**DECODER, "pipeline_num_layers": [4, 24]}}, "must list the layers of each of the 4 stages"),
+        ({"text_decoder": {**DECODER, "pipeline_num_layers": [4, 8, 8, "8"]}}, "must list the layers"),
+        ({"text_decoder": {**DECODER, "pipeline_num_layers": [4, 8, 8, 10**9]}}, "must list the layers"),
         ({"text_decoder": {**DECODER, "hidden_size": True}}, "hidden-size"),
         ({"text_decoder": {**DECODER, "hidden_size": -1}}, "hidden-size"),
         ({"text_decoder": {"num_layers": 2}, "init_from_hf_path": "/x"}, "lie in the folder of init_from_hf_path"),

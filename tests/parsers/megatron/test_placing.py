@@ -45,7 +45,7 @@ def test_zero_bubbles_own_flags_bound_how_much_waits() -> None:
         with pytest.raises(InputError, match="from 1 to 1000000"):
             named(f"{pending} {count}")
     for words in ("--num-layers-per-virtual-pipeline-stage 1", "--num-virtual-stages-per-pipeline-rank 2"):
-        with pytest.raises(InputError, match="runs one interleave"):
+        with pytest.raises(InputError, match="has no virtual stages"):
             named(f"--enable-zero-bubble {words}")
     with pytest.raises(InputError, match="two stages or more"):
         read_schedule(flags("--num-layers 8 --enable-zero-bubble"))
@@ -81,7 +81,7 @@ def test_layouts_are_expanded_letter_by_letter() -> None:
     for text, told in (
         ("tE|L", "must start with E"), ("EE|L", "must start with E"), ("t|L", "must start with E"),
         ("Et|tEL", "must start with E"), ("E|Lt", "must end with L"), ("E|LL", "must end with L"),
-        ("EtL|t", "must end with L"), ("E|t", "must end with L"), ("Emt|L", "in this order"), ("Etx|L", "holds 'x'"),
+        ("EtL|t", "must end with L"), ("E|t", "must end with L"), ("Emt|L", "in this order"), ("Etx|L", "contains 'x'"),
     ):  # fmt: skip
         with pytest.raises(LayoutProblem, match=told):
             expand_layout(text)
@@ -99,15 +99,15 @@ def test_layouts_are_expanded_letter_by_letter() -> None:
 
 
 def test_a_plan_as_a_layout_expands_to_its_layers() -> None:
-    for held, mtp in (
+    for sizes, mtp in (
         (((1, 4), (5, 9)), None), (((2, 2, 2), (2, 2, 1)), ((0, 0, 0), (0, 0, 1))),
         (((0, 3, 3, 3, 3), (3, 3, 3, 0, 0)), None), (((4,), (0,)), ((0,), (2,))),
     ):  # fmt: skip
-        layers = {DENSE: held} | ({} if mtp is None else {MTP: mtp})
+        layers = {DENSE: sizes} | ({} if mtp is None else {MTP: mtp})
         text = layout_text(PipelinePlan(layers, {}))
         chunks = [
             "t" * count + "m" * (0 if mtp is None else mtp[v][s])
-            for v, row in enumerate(held)
+            for v, row in enumerate(sizes)
             for s, count in enumerate(row)
         ]
         chunks[0], chunks[-1] = "E" + chunks[0], chunks[-1] + "L"
@@ -120,7 +120,7 @@ def test_a_plan_as_a_layout_expands_to_its_layers() -> None:
 def test_positions_hold_layers_but_where_they_are_empty() -> None:
     place = Placement((3, 2, 4), frozenset({0, 2, 4, 8}))
     real = [[at not in place.noops for at in row] for row in ((0, 1, 2), (3, 4), (5, 6, 7, 8))]
-    assert place.held() == [sum(row) for row in real]
+    assert place.sizes() == [sum(row) for row in real]
     for chunk, row in enumerate(real):
         for count in range(6):
             assert place.real_among_first(chunk, count) == sum(row[:count])
@@ -211,13 +211,13 @@ def placed(words: str, plan: PipelinePlan, model: ModelSpec = MODEL, schedule: s
 
 
 def test_stages_are_placed_by_their_ends_where_those_between_are_even_and_by_a_layout_where_not() -> None:
-    for held in itertools.product(range(1, 5), repeat=3):
-        first, between, last = held
+    for sizes in itertools.product(range(1, 5), repeat=3):
+        first, between, last = sizes
         wanted = {} if first == between else {FIRST: str(first)}
         wanted |= {} if last == between else {LAST: str(last)}
-        assert placed("", plain(held)) == {"num-layers": str(sum(held)), **wanted}
-    for held, text in (((1, 2), "Et|ttL"), ((1, 2, 3, 1), "Et|tt|ttt|tL"), ((1, 2, 4, 1), "Et|tt|tttt|tL")):
-        assert placed("", plain(held)) == {"num-layers": str(sum(held)), LAYOUT: text}
+        assert placed("", plain(sizes)) == {"num-layers": str(sum(sizes)), **wanted}
+    for sizes, text in (((1, 2), "Et|ttL"), ((1, 2, 3, 1), "Et|tt|ttt|tL"), ((1, 2, 4, 1), "Et|tt|tttt|tL")):
+        assert placed("", plain(sizes)) == {"num-layers": str(sum(sizes)), LAYOUT: text}
     assert placed("", plain((3, 3))) == {"num-layers": "6"} == placed("", plain((6,)))
     assert placed("", plain((3, 3), (3, 3))) == {"num-layers": "12", PER_RANK: "2"}
     assert placed(f"--{PER_CHUNK} 2", plain((3, 3), (3, 3))) == {"num-layers": "12", PER_CHUNK: "3"}

@@ -529,7 +529,7 @@ PP = "--pipeline-model-parallel-size"
         ("--bf16", "--zero-bubble-v-schedule", "--zero-bubble-v-schedule", "as training starts"),
         ("--bf16", "--enable-1f1b-v", "--enable-1f1b-v", "as training starts"),
         ("--bf16", "--enable-zero-bubble --zero-bubble-max-pending-backward 3", "max-pending-backward", "4 stages"),
-        ("--bf16", "--enable-zero-bubble --num-layers-per-virtual-pipeline-stage 2", "--enable-zero", "one interleave"),
+        ("--bf16", "--enable-zero-bubble --num-layers-per-virtual-pipeline-stage 2", "--enable-zero", "no virtual"),
         ("--bf16", "--recompute-granularity some", "--recompute-granularity", "'some'"),
         ("--bf16", "--recompute-granularity full", "--recompute-method", "None"),
         ("--bf16", "--num-experts 8 --moe-layer-freq 0", "--moe-layer-freq", "0"),

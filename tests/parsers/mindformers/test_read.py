@@ -506,11 +506,11 @@ def test_with_swap_on_the_lists_are_layer_indices(tmp_path: Path) -> None:
         ("7", "False", "broadcast"),
         ("[2, 2, 2, 1]", "False", "write it as [vpp][pp]"),
         ("[1, 1, 1]", "False", "rows of [3] entries for 4 stages"),
-        ("[[1, 1, 1, 1]]", "False", "1 rows for 2 interleaves"),
+        ("[[1, 1, 1, 1]]", "False", "1 rows for 2 virtual stages"),
         ("[[1, 1, 1, 1], [1, 1, 1]]", "False", "entries for 4 stages"),
         ("[[-9, 1, 1, 1], [1, 1, 1, 10]]", "False", "fewer than 0 layers"),
         (EVEN, "[1, 2, 3]", "3 entries for 4 stages"),
-        (EVEN, "[[1, 2, 3, 4]]", "1 rows for 2 interleaves"),
+        (EVEN, "[[1, 2, 3, 4]]", "1 rows for 2 virtual stages"),
         (EVEN, "[-1, 0, 0, 0]", "recompute"),
     ],
 )

@@ -48,7 +48,7 @@ def written(tmp_path):
 
 def test_a_job_says_its_model_and_its_space(written):
     job = read_tuner_job(written(JOB))
-    assert (job.layers, job.hidden, job.global_batch, job.task_s) == (28, 4096, 8, 300)
+    assert (job.layers, job.hidden, job.global_batch) == (28, 4096, 8)
     assert (job.space["dp_degree"], job.space["pp_degree"], job.space["mp_degree"]) == ((), (1, 2), (4,))
     assert job.arguments == "./params.json"
 
@@ -73,9 +73,9 @@ def test_runs_that_failed_have_no_figures(written):
         (read_tuner_job, "{}", "is no job"),
         (read_tuner_job, JOB | {"pp_degree": [{}]}, "pp_degree: must be auto"),
         (read_tuner_job, JOB | {"model_cfg": {}}, "model_cfg.num_layers: is missing"),
-        (read_arguments, JOB, "holds no arguments"),
+        (read_arguments, JOB, "contains no arguments"),
         (read_arguments, ARGUMENTS | {"sharding": "all"}, "sharding: must be stage1"),
-        (read_history, "", "holds no run"),
+        (read_history, "", "contains no run"),
         (read_history, HISTORY.replace("4,4,2", "4,many,2"), "line 2.mp_degree: must be a whole number"),
     ],
 )

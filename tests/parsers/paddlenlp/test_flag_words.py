@@ -301,7 +301,7 @@ def test_a_plan_goes_into_the_strategy_file_stage_by_stage(fine: PaddleScript, t
     none = told(PipelinePlan({DENSE: ((2, 4),)}, {}))
     assert none["recompute_list"] == "0,0,0,0,0,0"
     for plan, word in (
-        (PipelinePlan({DENSE: ((1, 2), (1, 2))}, {}), "has interleaves"),
+        (PipelinePlan({DENSE: ((1, 2), (1, 2))}, {}), "virtual stages"),
         (PipelinePlan({DENSE: ((2, 4),)}, {SELECT: ((2, 4),)}), "recomputes selectively"),
     ):
         with pytest.raises(InputError, match=word):

@@ -14,7 +14,6 @@ from taylor.parsers.profiles.ascend_tables import (
     read_cluster_steps,
     read_memory_record,
     read_operator_memory,
-    read_step_trace,
 )
 from taylor.parsers.profiles.folder import rank_sources
 from taylor.parsers.profiles.kernels import BACKWARD_MARKER, COLLECTIVE, COMPUTE, FORWARD_MARKER, NO_MARKER, norm_marker
@@ -104,17 +103,14 @@ def test_memory_and_step_tables_give_the_figures_in_them() -> None:
     assert record.peak_reserved_mib == 2113.73046875
     assert record.peak_allocated_mib == 1261.04296875
     assert read_operator_memory(folder / "operator_memory.csv") == 1187.9814453125
-    [step] = read_step_trace(folder / "step_trace_time.csv")
-    assert (step.step, step.stage_ms, step.bubble_ms) == (50, 136.581, 0.0)
-    assert step.computing_ms == pytest.approx(8.873756)
 
 
-STEP_HEADER = "Step,Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Stage,Bubble"
+CLUSTER = "Step,Type,Index,Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Stage,Bubble,Preparing"
 
 
 @pytest.mark.parametrize("stage", [0, 1000, 10_000_000])
 def test_a_step_adds_up_to_a_hundredth_and_a_microsecond(stage: int, tmp_path: Path) -> None:
-    path = tmp_path / "step_trace_time.csv"
+    path = tmp_path / "cluster_step_trace_time.csv"
     slack = stage // 100 + 1
     for computing, exposed, free, bubble in (
         (stage, 0, 0, 0), (0, stage, 0, 0), (0, 0, stage, 0), (2 * stage, 0, 0, stage), (stage, 300, 200, 500),
@@ -122,24 +118,21 @@ def test_a_step_adds_up_to_a_hundredth_and_a_microsecond(stage: int, tmp_path: P
         for off in (0, slack - 1, -slack + 1, slack + 1, -slack - 1):
             if computing + off < 0:
                 continue
-            row = f"1,{computing + off},{exposed},50,{exposed + 50},{free},{stage},{bubble}"
-            path.write_text(f"{STEP_HEADER}\n{row}\n")
+            row = f"1,rank,0,{computing + off},{exposed},50,{exposed + 50},{free},{stage},{bubble},0"
+            path.write_text(f"{CLUSTER}\n{row}\n")
             if abs(off) < slack:
-                [told] = read_step_trace(path)
-                assert (told.stage_ms, told.bubble_ms) == (stage / 1e3, bubble / 1e3)
-                assert told.computing_ms == (computing + off) / 1e3
+                assert read_cluster_steps(path)["1"][0] == stage / 1e3 + bubble / 1e3
             else:
                 with pytest.raises(InputError, match="does not add up"):
-                    read_step_trace(path)
+                    read_cluster_steps(path)
 
 
 def test_a_step_of_nothing_but_one_microsecond_adds_up(tmp_path: Path) -> None:
-    path = tmp_path / "step_trace_time.csv"
-    path.write_text(f"{STEP_HEADER}\n1,1,0,0,0,0,0,0\n")
-    assert read_step_trace(path)[0].computing_ms == 0.001
+    path = tmp_path / "cluster_step_trace_time.csv"
+    path.write_text(f"{CLUSTER}\n1,rank,0,1,0,0,0,0,0,0,0\n")
+    assert read_cluster_steps(path)["1"][0] == 0.0
 
 
-CLUSTER = "Step,Type,Index,Computing,Communication(Not Overlapped),Overlapped,Communication,Free,Stage,Bubble,Preparing"
 RANKS = (
     "1,rank,4,239637.638,109905.202,14826.532,124731.734,297887.055,647429.75,0.0,10671.0\n"
     "1,rank,7,240226.045,401927.422,238997.843,640925.265,3334.33,600000.0,45487.797,26926.5\n"
@@ -153,13 +146,13 @@ def test_the_steps_of_a_cluster_are_those_of_its_longest_rank(tmp_path: Path) ->
     path.write_text(f"{CLUSTER}\n{RANKS}")
     steps = read_cluster_steps(path)
     assert {step: sorted(ranks) for step, ranks in steps.items()} == {"1": [4, 7], "2": [4], "3": [4]}
-    assert steps["1"][7].total_ms == pytest.approx(645.487797) and steps["1"][4].bubble_ms == 0.0
+    assert steps["1"][7] == pytest.approx(645.487797)
     assert cluster_step_ms(path) == pytest.approx(647.42975)
     table = tmp_path / "measured.csv"
     table.write_text(f"file,step_ms\njob.sh,{path.name}\nother.sh,12.5\n")
     assert [run.step_ms for run in read_runs(table)] == [pytest.approx(647.42975), 12.5]
     for text, says in (
-        (RANKS.replace("rank", "stage"), "holds no rank"), (RANKS + "1,rank,4" + ",0" * 8 + "\n", "a rank twice"),
+        (RANKS.replace("rank", "stage"), "contains no rank"), (RANKS + "1,rank,4" + ",0" * 8 + "\n", "a rank twice"),
         (RANKS.replace("rank,7", "rank,x"), "must be the number of a rank"),
         (RANKS.replace("45487.797", "0", 1), "add up"),
         (RANKS.rstrip(), "is cut short"),

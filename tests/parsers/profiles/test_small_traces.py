@@ -83,7 +83,7 @@ def test_only_wanted_groups_are_kept_and_of_others_what_they_send() -> None:
     for mine, talking in itertools.product(([], [0], [0, 2]), ([], [1], [1, 2])):
         expected = 3 * len(mine) + 2 * len(set(talking) - set(mine))
         if not expected:
-            with pytest.raises(InputError, match="holds no kernel"):
+            with pytest.raises(InputError, match="contains no kernel"):
                 builder().build(0, groups=mine, communication_groups=talking)
             continue
         found = builder().build(0, groups=mine, communication_groups=talking)
@@ -228,7 +228,7 @@ def test_transfers_have_what_was_sent_and_how_long_it_took_without_waiting(tmp_p
         "hcom_allReduce__9": Transfer("11", 4_000_000, 6_500_000.0),
     }
     for broken in (told(float("nan"), 0.0), told(float("inf"), 0.0), told(1.0, 0.0, SDMA=float("inf")), {}, 7):
-        with pytest.raises(InputError, match="holds no collectives"):
+        with pytest.raises(InputError, match="contains no collectives"):
             read_transfers(write(tmp_path / "c.json", {"s": {"p2p": {"a@1": broken}}}))
 
 

@@ -195,5 +195,5 @@ def test_every_way_to_have_no_logs_says_what_to_do(tmp_path):
     with pytest.raises(InputError, match=r"machine\*"):
         read_worker_logs(tmp_path, multi_machine=True)
     write(tmp_path / "workerlog.0", "no job")
-    with pytest.raises(InputError, match="workerlog.0: holds no job line"):
+    with pytest.raises(InputError, match="workerlog.0: contains no job line"):
         read_worker_logs(tmp_path)

@@ -109,14 +109,14 @@ def test_a_yaml_text_is_a_bounded_mapping_of_plain_data(monkeypatch: pytest.Monk
         ("a: 1\n---\nb: 2\n", "is not valid YAML"), ("a: b: c\n", "is not valid YAML at line 1: "),
         ("a: 1\nb: [\n", "is not valid YAML at line 3: "), ("a: *x\n", "is not valid YAML"),
         ("a: &x [*x]\n", "refers to itself by an alias"), ("a: !!python/name:os.system\n", "is not valid YAML"),
-        ("a: 2001-99-99\n", "holds a value that YAML cannot read"),
+        ("a: 2001-99-99\n", "contains a value that YAML cannot read"),
     ):  # fmt: skip
         assert told in refusal(lambda text=text: YamlSource(text, HERE))
     # The key counts, and so does each value: two for the mapping and its key, one for the list.
     monkeypatch.setattr(yaml_source, "MAX_NODES", 100)
     most = 100 - 3
     assert len(YamlSource(f"a: [{'1,' * most}]", HERE).data["a"]) == most
-    assert "holds more than 100 values" in refusal(lambda: YamlSource(f"a: [{'1,' * (most + 1)}]", HERE))
+    assert "contains more than 100 values" in refusal(lambda: YamlSource(f"a: [{'1,' * (most + 1)}]", HERE))
     deep = MAX_DEPTH - 1
     YamlSource(f"a: {'[' * deep}{']' * deep}", HERE)
     assert "is nested too deep" in refusal(lambda: YamlSource(f"a: {'[' * (deep + 2)}{']' * (deep + 2)}", HERE))
@@ -227,7 +227,7 @@ def test_json_is_bounded_and_names_every_field_once(tmp_path: Path) -> None:
 
     assert read('\ufeff{"a": [1, 2.5, null]}') == {"a": [1, 2.5, None]}
     assert read("9" * MAX_DIGITS) == 10**30 - 1 and MAX_DIGITS == 30
-    assert "holds a number of 31 digits" in refusal(lambda: read("9" * 31))
+    assert "contains a number of 31 digits" in refusal(lambda: read("9" * 31))
     assert "a: stands twice" in refusal(lambda: read('{"b": {"a": 1, "a": 1}}'))
     assert "line 2, column 3" in refusal(lambda: read('{"a": 1,\n  }'))
     assert "is nested too deep; is it a config.json?" in refusal(lambda: read("[" * 200_000))
@@ -309,4 +309,4 @@ def test_settings_from_plain_data_are_words_that_a_shell_leaves_whole() -> None:
         True, False, False, "3", "1.5", "a/b=c,d:e@f%g+h-i",
     ]  # fmt: skip
     for value in ("a b", "$a", "a;b", "'a'", "", "a\n"):
-        assert "--x: holds characters" in refusal(lambda value=value: plain_value(value, HERE, "x"))
+        assert "--x: contains characters" in refusal(lambda value=value: plain_value(value, HERE, "x"))
