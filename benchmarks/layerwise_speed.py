@@ -87,7 +87,7 @@ def stated(layers: int, stages: int, interleaves: int, micro_batches: int, limit
     def tell(step: float, bound: float) -> None:
         print(f"    {time.monotonic() - began:.1f} s: {step:.6f} s, gap {1 - bound / step:.2%}", flush=True)
 
-    found = solve_fixed(problem, outer, gap=1e-2 if interleaves > 1 else 1e-3, time_limit=60, tell=tell)
+    found = solve_fixed(problem, outer, gap=1e-2 if interleaves > 1 else 1e-3, time_limit=60, on_plan=tell)
     text = f"{layers} layers, {stages} stages, V {interleaves}, {len(problem.strategies)} choices"
     print(f"{text}: {found.seconds:.1f} s, {found.step_s:.6f} s, gap {found.gap:.3%}", flush=True)
     if found.plan is not None:

@@ -213,7 +213,7 @@ def search(
     return run.result()
 
 
-def _silent(*told: object) -> None:
+def _silent(*reported: object) -> None:
     """Report nothing."""
 
 
@@ -321,7 +321,7 @@ class _Search:
                 if found is not None:
                     self._keep(outer, problem, found)
         if self.best is not None and self.best.plan is not None:
-            self._tell_plan(self.best.step_s, self.best.plan.global_batch)
+            self._report_plan(self.best.step_s, self.best.plan.global_batch)
 
     def bound(self) -> None:
         """Bound every outer choice, or those that the time allows before a plan."""
@@ -356,7 +356,7 @@ class _Search:
             found = first_plan(first.problem, first.outer)
             if found.plan is not None:
                 self._keep(first.outer, first.problem, found)
-                self._tell_plan(found.step_s, first.outer.global_batch)
+                self._report_plan(found.step_s, first.outer.global_batch)
         while self.open:
             each = self.open[0]
             bound_s = each.bound * each.outer.global_batch
@@ -377,10 +377,11 @@ class _Search:
         batch = each.outer.global_batch
         cutoff = self.slowest * batch * (1 - self.gap / 2)
 
-        def told(step_s: float, bound_s: float) -> None:
-            self._tell_plan(step_s, batch)
+        def on_plan(step_s: float, bound_s: float) -> None:
+            self._report_plan(step_s, batch)
 
-        found = solve_fixed(each.problem, each.outer, gap=self.gap / 2, cutoff_s=cutoff, time_limit=left, tell=told)
+        gap = self.gap / 2
+        found = solve_fixed(each.problem, each.outer, gap=gap, cutoff_s=cutoff, time_limit=left, on_plan=on_plan)
         self._close(Tried(each.outer, max(found.bound_s, each.bound * batch), found, each.only))
         self._keep(each.outer, each.problem, found)
         if found.interrupted:
@@ -391,7 +392,7 @@ class _Search:
         if found.plan is not None and found.step_s / batch < self.slowest:
             self.best, self.slowest, self.best_problem = found, found.step_s / batch, problem
 
-    def _tell_plan(self, step_s: float, batch: int) -> None:
+    def _report_plan(self, step_s: float, batch: int) -> None:
         self.tell(f"{step_s:.6g} s, {batch / step_s:.6g} samples/s")
 
     def _settle(self, each: _Open) -> None:

@@ -117,7 +117,7 @@ class LargeSearch:
         self.works[key] = layers * mean + ends
         return self.works[key]
 
-    def improve(self, relaxed: Relaxed, target: float, told: Callable[[Assembled], None]) -> None:
+    def improve(self, relaxed: Relaxed, target: float, on_plan: Callable[[Assembled], None]) -> None:
         """Make the plan better until it is within a step, nothing helps, or the time is up."""
         layers = self.even_layers() if self.best is None else self._layers(self.best)
         fixed = relax(self.problem, self.graph, layers, relaxed.cuts)
@@ -130,7 +130,7 @@ class LargeSearch:
             if self.best is None:
                 return
             if self.best.step < before:
-                told(self.best)
+                on_plan(self.best)
             if self.best.step <= target or self.best.step >= before * (1 - 1e-6):
                 return
             layers = self._layers(self.best)

@@ -18,8 +18,8 @@ from taylor.layerwise.exact.contents import Contents, StageListing, TooManyConte
 from taylor.layerwise.exact.events import LaggedGraph
 from taylor.layerwise.exact.fixed import FixedProblem, least_order
 from taylor.layerwise.exact.large import Assembled, LargeSearch
-from taylor.layerwise.exact.master import ROUNDING, Master
-from taylor.layerwise.exact.relaxation import MOST_ROUNDS, relax
+from taylor.layerwise.exact.master import ROUNDING, Master, Selection
+from taylor.layerwise.exact.relaxation import MOST_ROUNDS, Relaxed, relax
 from taylor.layerwise.exact.stage_tree import StageTree, free_contents
 from taylor.layerwise.exact.whole import WholeLayers
 from taylor.layerwise.job import OuterChoice
@@ -86,7 +86,7 @@ def solve_fixed(
     gap: float = 1e-3,
     cutoff_s: float = np.inf,
     time_limit: float | None = None,
-    tell: Callable[[float, float], None] | None = None,
+    on_plan: Callable[[float, float], None] | None = None,
 ) -> FixedSolution:
     """Find the plan of least step under one outer choice, and prove it to a relative gap.
 
@@ -96,112 +96,166 @@ def solve_fixed(
         Plans that take as long are of no interest: once the bound is there the search ends.
     time_limit : float, optional
         Seconds; then the best plan so far is returned with its bound.
-    tell : callable, optional
+    on_plan : callable, optional
         Called with every better plan's step and the bound, s.
     """
     began = time.monotonic()
-    deadline = None if time_limit is None else began + time_limit
-    graph = LaggedGraph.of(problem.schedule)
-
-    def done(
-        step: float, bound: float, plan: LayerwisePlan | None, listed: int, interrupted: bool = False
-    ) -> FixedSolution:
-        return FixedSolution(step, bound, plan, listed, time.monotonic() - began, interrupted)
-
     if not len(problem.strategies) or problem.layers < problem.chunks:
-        return done(np.inf, np.inf, None, 0)
-    best: LayerwisePlan | None = None
-    best_step = np.inf
-    bound, listed = 0.0, 0
-    large = LargeSearch(problem, graph, np.inf if deadline is None else deadline)
-
-    def kept(found: Assembled | None) -> None:
-        nonlocal best, best_step
-        if found is not None and found.step < min(best_step, cutoff_s):
-            best, best_step = assembled_plan(problem, outer, found), found.step
-            if tell is not None:
-                tell(best_step, bound)
-
-    def raised(value: float) -> None:
-        nonlocal bound
-        bound = max(bound, value)
-
+        return FixedSolution(np.inf, np.inf, None, 0, time.monotonic() - began)
+    search = _FixedSearch(problem, outer, gap, cutoff_s, None if time_limit is None else began + time_limit, on_plan)
     interrupted = False
     try:
-        many = problem.chunks >= MANY_CHUNKS
-        if many:
-            kept(large.first())
-        relaxed = relax(problem, graph, rounds=MANY_ROUNDS if many else MOST_ROUNDS, deadline=deadline)
-        if relaxed is None:
-            return done(np.inf, np.inf, None, 0)
-        bound = base = relaxed.bound
-        if many and bound < min(best_step * (1 - gap), cutoff_s):
-            large.improve(relaxed, bound / (1 - gap), kept)
-            bound = max(bound, _tree_bound(problem, graph, large, min(best_step * (1 - gap), cutoff_s), raised))
-        if not many and problem.interleaves > 1 and len(problem.by_kind) == 1:
-            # Chunks of a stage multiply what is to be listed.
-            kept(large.first())
-            whole_layers = WholeLayers(problem, graph, relaxed, large)
-            bound = max(bound, whole_layers.solve(min(best_step, cutoff_s), gap, large.deadline, kept))
-        if bound >= min(best_step * (1 - gap), cutoff_s):
-            return done(best_step, min(bound, best_step), best, 0)
-        cuts = relaxed.cuts
-        stages = range(problem.stages)
-        listings = [StageListing(problem, graph, s, relaxed.prices, deadline=large.deadline) for s in stages]
-        share = gap / 8 if gap >= COARSE else 0.0
-        budget = FIRST_BUDGET * base
-        while deadline is None or time.monotonic() < deadline:
-            limit = min(best_step, cutoff_s)
-            target = min(base + budget, limit)
-            try:
-                parts = [listing.list(budget + ROUNDING * base, target * (1 + ROUNDING)) for listing in listings]
-                if sum(map(len, parts)) > MOST_CONTENTS:
-                    raise TooManyContents
-            except TooManyContents:
-                if not many:
-                    kept(large.first())
-                    bound = max(bound, min(large.bound(relaxed), limit))
-                    large.improve(relaxed, bound / (1 - gap), kept)
-                break
-            whole = not any(listing.cut_short for listing in listings)
-            listed = sum(map(len, parts))
-            held = list(map(len, parts))
-            parts = _within(parts, budget + ROUNDING * base)
-            # A content that goes for the others' slack may be in a plan above the target, as one that was not listed.
-            whole = whole and held == list(map(len, parts))
-            if not whole:
-                parts = _below(problem, graph, parts, target * (1 + ROUNDING))
-            if min(map(len, parts)):
-                ceiling = min(limit, np.inf if whole else target * (1 + 2 * share))
-                parts = [coarsened(part, share, share * base) for part in parts]
-                master = Master(problem, graph, parts, cuts)
-                found = master.solve(ceiling, gap / 4, deadline)
-                cuts = found.cuts
-                if found.chosen is not None and found.step < best_step:
-                    best_step = found.step
-                    best = _plan(problem, outer, parts, found.chosen)
-                    if tell is not None:
-                        tell(best_step, bound)
-                # What the kept contents cannot do below a step, no content can below hardly less.
-                reached = min(min(found.bound, ceiling) / (1 + 2 * share), np.inf if whole else target)
-            else:
-                reached = np.inf if whole else target
-            bound = max(bound, min(reached, limit, best_step))
-            # Once everything below the step to beat was listed, more contents tell no more.
-            if whole or base + budget >= limit or bound >= min(best_step * (1 - gap), cutoff_s):
-                break
-            budget *= GROWTH
-            if np.isfinite(best_step):
-                budget = min(budget, best_step - base)
+        search.run()
     except OutOfTime:
         pass
     except KeyboardInterrupt:
         interrupted = True
-    return done(best_step, min(bound, best_step), best, listed, interrupted)
+    bound = min(search.bound, search.best_step)
+    return FixedSolution(search.best_step, bound, search.best, search.listed, time.monotonic() - began, interrupted)
+
+
+class _FixedSearch:
+    """The best plan and the bound of one outer choice, and the steps of the search that improve them.
+
+    Parameters
+    ----------
+    deadline : float or None
+        A moment of `time.monotonic`.
+    """
+
+    def __init__(
+        self, problem: FixedProblem, outer: OuterChoice, gap: float, cutoff_s: float, deadline: float | None,
+        on_plan: Callable[[float, float], None] | None,
+    ) -> None:  # fmt: skip
+        self.problem, self.outer, self.gap, self.cutoff_s = problem, outer, gap, cutoff_s
+        self.deadline, self.on_plan = deadline, on_plan
+        self.graph = LaggedGraph.of(problem.schedule)
+        self.large = LargeSearch(problem, self.graph, np.inf if deadline is None else deadline)
+        self.many = problem.chunks >= MANY_CHUNKS
+        self.best: LayerwisePlan | None = None
+        self.best_step = np.inf
+        self.bound = 0.0
+        self.listed = 0
+
+    @property
+    def limit(self) -> float:
+        """Step that a plan of interest is below."""
+        return min(self.best_step, self.cutoff_s)
+
+    @property
+    def goal(self) -> float:
+        """Bound at which the search ends."""
+        return min(self.best_step * (1 - self.gap), self.cutoff_s)
+
+    def keep(self, step: float, plan: Callable[[], LayerwisePlan]) -> None:
+        """Take over a better plan."""
+        self.best, self.best_step = plan(), step
+        if self.on_plan is not None:
+            self.on_plan(step, self.bound)
+
+    def keep_assembled(self, found: Assembled | None) -> None:
+        """Take over an assembled plan that is better and below the cutoff."""
+        if found is not None and found.step < self.limit:
+            self.keep(found.step, lambda: assembled_plan(self.problem, self.outer, found))
+
+    def raise_bound(self, value: float) -> None:
+        """Raise the bound to a proven one."""
+        self.bound = max(self.bound, value)
+
+    def run(self) -> None:
+        """Bound the step, then list contents until the best plan is proven."""
+        if self.many:
+            self.keep_assembled(self.large.first())
+        rounds = MANY_ROUNDS if self.many else MOST_ROUNDS
+        relaxed = relax(self.problem, self.graph, rounds=rounds, deadline=self.deadline)
+        if relaxed is None:
+            self.best, self.best_step, self.bound = None, np.inf, np.inf
+            return
+        self.bound = relaxed.bound
+        self._bound_by_trees(relaxed)
+        if self.bound < self.goal:
+            self._list(relaxed)
+
+    def _bound_by_trees(self, relaxed: Relaxed) -> None:
+        """Raise the bound of many chunks by a tree over the stages, that of several chunks a stage by a MILP."""
+        problem, large = self.problem, self.large
+        if self.many and self.bound < self.goal:
+            large.improve(relaxed, self.bound / (1 - self.gap), self.keep_assembled)
+            self.raise_bound(_tree_bound(problem, self.graph, large, self.goal, self.raise_bound))
+        if not self.many and problem.interleaves > 1 and len(problem.by_kind) == 1:
+            # Chunks of a stage multiply what is to be listed.
+            self.keep_assembled(large.first())
+            whole_layers = WholeLayers(problem, self.graph, relaxed, large)
+            self.raise_bound(whole_layers.solve(self.limit, self.gap, large.deadline, self.keep_assembled))
+
+    def _list(self, relaxed: Relaxed) -> None:
+        """List contents within a growing budget, and select the best plan among them."""
+        problem, base, cuts = self.problem, relaxed.bound, relaxed.cuts
+        listings = [
+            StageListing(problem, self.graph, s, relaxed.prices, deadline=self.large.deadline)
+            for s in range(problem.stages)
+        ]
+        share = self.gap / 8 if self.gap >= COARSE else 0.0
+        budget = FIRST_BUDGET * base
+        while self.deadline is None or time.monotonic() < self.deadline:
+            limit = self.limit
+            target = min(base + budget, limit)
+            try:
+                whole, parts = self._contents(listings, budget + ROUNDING * base, target * (1 + ROUNDING))
+            except TooManyContents:
+                self._assemble(relaxed, limit)
+                break
+            reached = np.inf if whole else target
+            if min(map(len, parts)):
+                ceiling = min(limit, np.inf if whole else target * (1 + 2 * share))
+                parts = [coarsened(part, share, share * base) for part in parts]
+                found = Master(problem, self.graph, parts, cuts).solve(ceiling, self.gap / 4, self.deadline)
+                cuts = found.cuts
+                self._keep_selected(parts, found)
+                # A step that the kept contents cannot reach, no content can reach with a hardly shorter one.
+                reached = min(min(found.bound, ceiling) / (1 + 2 * share), reached)
+            self.raise_bound(min(reached, limit, self.best_step))
+            # Once everything below the limit was listed, more contents prove no more.
+            if whole or base + budget >= limit or self.bound >= self.goal:
+                break
+            budget *= GROWTH
+            if np.isfinite(self.best_step):
+                budget = min(budget, self.best_step - base)
+
+    def _contents(self, listings: list[StageListing], budget: float, ceiling: float) -> tuple[bool, list[Contents]]:
+        """Contents of every stage within a budget of the bound; true where no others are in plans below `ceiling`.
+
+        Raises
+        ------
+        TooManyContents
+            When a stage, or all stages together, have too many.
+        """
+        parts = [listing.list(budget, ceiling) for listing in listings]
+        counts = list(map(len, parts))
+        if sum(counts) > MOST_CONTENTS:
+            raise TooManyContents
+        self.listed = sum(counts)
+        parts = _within(parts, budget)
+        # A content that goes for the others' slack may be in a plan above the target, as one that was not listed.
+        whole = not any(listing.cut_short for listing in listings) and counts == list(map(len, parts))
+        return whole, parts if whole else _below(self.problem, self.graph, parts, ceiling)
+
+    def _keep_selected(self, parts: list[Contents], found: Selection) -> None:
+        chosen = found.chosen
+        if chosen is not None and found.step < self.best_step:
+            self.keep(found.step, lambda: _plan(self.problem, self.outer, parts, chosen))
+
+    def _assemble(self, relaxed: Relaxed, limit: float) -> None:
+        """Assemble a plan and bound it where contents are too many to list."""
+        if self.many:
+            return
+        self.keep_assembled(self.large.first())
+        self.raise_bound(min(self.large.bound(relaxed), limit))
+        self.large.improve(relaxed, self.bound / (1 - self.gap), self.keep_assembled)
 
 
 def _tree_bound(
-    problem: FixedProblem, graph: LaggedGraph, large: LargeSearch, target: float, raised: Callable[[float], None]
+    problem: FixedProblem, graph: LaggedGraph, large: LargeSearch, target: float, on_bound: Callable[[float], None]
 ) -> float:  # fmt: skip
     """Prove that no plan is shorter than a target, or a bound below it, s; 0 where contents are too many."""
     more = 1 + TREE_SHARE
@@ -211,7 +265,7 @@ def _tree_bound(
         return 0.0
     parts = _below(free, graph, parts, target * more)
     tree = StageTree(free, graph, parts, large.even_layers().sum(axis=1), target * more)
-    proven: float = tree.search(large.deadline, lambda step: raised(step / more))
+    proven: float = tree.search(large.deadline, lambda step: on_bound(step / more))
     return proven / more
 
 
@@ -225,15 +279,15 @@ def _within(parts: list[Contents], budget: float) -> list[Contents]:
 
 def _below(problem: FixedProblem, graph: LaggedGraph, parts: list[Contents], ceiling: float) -> list[Contents]:
     """Contents whose step is below a ceiling when all other stages take their least times, and whose layers add up."""
-    before = None
+    parts, before = list(parts), None
     while min(map(len, parts)) and before != (before := list(map(len, parts))):
         few = np.array([part.by_kind.min(axis=0) for part in parts])
         many = np.array([part.by_kind.max(axis=0) for part in parts])
         for s, part in enumerate(parts):
             least = problem.by_kind - (many.sum(axis=0) - many[s])
             most = problem.by_kind - (few.sum(axis=0) - few[s])
-            held = part.by_kind
-            parts[s] = part.take(((held >= least) & (held <= most)).all(axis=1))
+            layers = part.by_kind
+            parts[s] = part.take(((layers >= least) & (layers <= most)).all(axis=1))
         if not min(map(len, parts)):
             break
         classes = [graph.classes_of(s) for s in range(problem.stages)]
@@ -254,27 +308,27 @@ def _below(problem: FixedProblem, graph: LaggedGraph, parts: list[Contents], cei
 
 def _plan(problem: FixedProblem, outer: OuterChoice, parts: list[Contents], chosen: np.ndarray) -> LayerwisePlan:
     """The plan of one content a stage."""
-    held = []
+    chunks = []
     for position in range(problem.chunks):
         v, s = problem.schedule.chunk_at(position)
         part, at = parts[s], chosen[s]
-        held.append((part.counts[at, v], int(part.arrival[at, v]), int(part.departure[at, v])))
-    return _written(problem, outer, held)
+        chunks.append((part.counts[at, v], int(part.arrival[at, v]), int(part.departure[at, v])))
+    return _written(problem, outer, chunks)
 
 
 def assembled_plan(problem: FixedProblem, outer: OuterChoice, found: Assembled) -> LayerwisePlan:
     """The plan of the assembled contents."""
-    held = []
+    chunks = []
     for position in range(problem.chunks):
         v, s = problem.schedule.chunk_at(position)
-        held.append((found.counts[s][v], int(found.arrival[position]), int(found.departure[position])))
-    return _written(problem, outer, held)
+        chunks.append((found.counts[s][v], int(found.arrival[position]), int(found.departure[position])))
+    return _written(problem, outer, chunks)
 
 
-def _written(problem: FixedProblem, outer: OuterChoice, held: Sequence[tuple[np.ndarray, int, int]]) -> LayerwisePlan:
+def _written(problem: FixedProblem, outer: OuterChoice, chunks: Sequence[tuple[np.ndarray, int, int]]) -> LayerwisePlan:
     """Every chunk's counts, arrival and departure as a plan: equal layouts together, recomputed layers first."""
     layers: list[LayerStrategy] = []
-    for counts, arrival, departure in held:
+    for counts, arrival, departure in chunks:
         used = np.nonzero(counts)[0].tolist()
         kinds = sorted({int(problem.kind[c]) for c in used})
         _, order = least_order(problem.change, arrival, problem.segments(used), departure)
@@ -284,7 +338,7 @@ def _written(problem: FixedProblem, outer: OuterChoice, held: Sequence[tuple[np.
             for c in members:
                 layers += [problem.strategies[c]] * int(counts[c])
     ends: EndStrategy = outer.ends
-    division = tuple(int(counts.sum()) for counts, _, _ in held)
+    division = tuple(int(counts.sum()) for counts, _, _ in chunks)
     return LayerwisePlan(
         division, tuple(layers), ends, outer.global_batch, outer.micro_batches, outer.schedule.name,
         interleaves=outer.interleaves,

@@ -79,7 +79,7 @@ class WholeLayers:
         V, C = self.problem.interleaves, len(self.problem.strategies)
         return tuple(self.first_cell + (stage * V + v) * C + choice for v in range(V))
 
-    def solve(self, ceiling: float, gap: float, deadline: float, told: Callable[[Assembled], None]) -> float:
+    def solve(self, ceiling: float, gap: float, deadline: float, on_plan: Callable[[Assembled], None]) -> float:
         """Make the plan better until it is proven to a relative gap; no plan is shorter than what is returned, s.
 
         Parameters
@@ -88,7 +88,7 @@ class WholeLayers:
             Plans that take as long are of no interest.
         deadline : float
             A moment of `time.monotonic`.
-        told : callable
+        on_plan : callable
             Called with every plan that is the best so far.
         """
         self.model.set_bounds(0, 0.0, ceiling)
@@ -109,19 +109,19 @@ class WholeLayers:
                 self._raise(ceiling)
                 break
             self._raise(found.bound)
-            fresh = found.values is not None and self._taken(found.values, told)
+            fresh = found.values is not None and self._taken(found.values, on_plan)
             if found.status is MilpStatus.STOPPED:
                 nodes *= 2
             if nodes > MOST_NODES or (not fresh and found.status is not MilpStatus.STOPPED):
                 break
         return self.bound
 
-    def _taken(self, values: Array, told: Callable[[Assembled], None]) -> bool:
+    def _taken(self, values: Array, on_plan: Callable[[Assembled], None]) -> bool:
         """Make a plan of a point, and cut both off by their longest paths; whether one of these was new."""
         before = self._best_step()
         plan = self._plan(values)
         if plan is not None and plan.step < before:
-            told(plan)
+            on_plan(plan)
         return self._add_paths([values[FIRST_TIME : self.first_cell], *([] if plan is None else [plan.times])])
 
     def _raise(self, bound: float) -> None:

@@ -94,11 +94,11 @@ def test_what_is_too_much_to_list_is_put_together(monkeypatch):
     case = random_case(FEW[0])
     known = case.solve()
     monkeypatch.setattr(solving, "MOST_CONTENTS", 0)
-    found, told = solve_fixed(case.problem(), case.outer, gap=1e-6), []
+    found, reported = solve_fixed(case.problem(), case.outer, gap=1e-6), []
     assert found.bound_s <= known.step_s * (1 + 1e-9) <= found.step_s * (1 + 2e-9)
     monkeypatch.setattr(solving, "MANY_CHUNKS", 1)
-    again = solve_fixed(case.problem(), case.outer, gap=1e-6, tell=lambda *figures: told.append(figures))
-    assert again.step_s == told[-1][0] and again.bound_s <= known.step_s * (1 + 1e-9)
+    again = solve_fixed(case.problem(), case.outer, gap=1e-6, on_plan=lambda *figures: reported.append(figures))
+    assert again.step_s == reported[-1][0] and again.bound_s <= known.step_s * (1 + 1e-9)
 
 
 def test_layouts_are_passed_in_the_cheapest_order():
