@@ -78,40 +78,18 @@ class Master:
         number, K = int(starts[-1]), len(problem.by_kind)
         begun = number + problem.stages * K
         count = begun + problem.chunks * (K - 1)
+        columns = [list(range(a, b)) for a, b in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]
         rows: list[Row] = []
-        parts: dict[int, tuple[list[int], list[float]]] = {k: ([1 + k], [1.0]) for k in range(graph.classes)}
-        flow: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
-        for s, part in enumerate(self.contents):
-            mine = list(range(int(starts[s]), int(starts[s + 1])))
+        for s, (part, mine) in enumerate(zip(self.contents, columns, strict=True)):
             rows.append(Row(f"stage_{s}", tuple(mine), (1.0,) * len(mine), 1.0, 1.0))
-            for k, held in enumerate(part.by_kind.T.astype(float).tolist()):
-                rows.append(Row(f"held_{s}_{k}", (number + s * K + k, *mine), (-1.0, *held), 0.0, 0.0))
+            for k, layers in enumerate(part.by_kind.T.astype(float).tolist()):
+                rows.append(Row(f"stage_{s}_{k}", (number + s * K + k, *mine), (-1.0, *layers), 0.0, 0.0))
             rows += self._order_rows(part, s, mine, begun)
-            for k, column in zip(graph.classes_of(s), part.times.T, strict=True):
-                parts[k][0].extend(mine)
-                parts[k][1].extend((-column).tolist())
-            for v in range(problem.interleaves):
-                k = problem.schedule.position(v, s)
-                if k < problem.chunks - 1:
-                    parts[graph.lag(k)][0].extend(mine)
-                    parts[graph.lag(k)][1].extend((-problem.handover[part.departure[:, v]]).tolist())
-                if len(problem.handover) > 1:
-                    for boundary, layouts, sign in ((k, part.departure[:, v], 1.0), (k - 1, part.arrival[:, v], -1.0)):
-                        if 0 <= boundary < problem.chunks - 1:
-                            for column, layout in zip(mine, layouts.tolist(), strict=True):
-                                row = flow.setdefault((boundary, layout), ([], []))
-                                row[0].append(column)
-                                row[1].append(sign)
-        for k, layers in enumerate(problem.by_kind):
+        for k, total in enumerate(problem.by_kind):
             of_kind = tuple(number + s * K + k for s in range(problem.stages))
-            rows.append(Row(f"layers_{k}", of_kind, (1.0,) * problem.stages, layers, layers))
-        rows += [Row(f"time_{k}", tuple(a), tuple(b), 0.0, 0.0) for k, (a, b) in parts.items()]
-        for (boundary, layout), (columns, signs) in flow.items():
-            merged: dict[int, float] = {}
-            for column, sign in zip(columns, signs, strict=True):
-                merged[column] = merged.get(column, 0.0) + sign
-            kept = {column: sign for column, sign in merged.items() if sign}
-            rows.append(Row(f"flow_{boundary}_{layout}", tuple(kept), tuple(kept.values()), 0.0, 0.0))
+            rows.append(Row(f"layers_{k}", of_kind, (1.0,) * problem.stages, total, total))
+        rows += self._time_rows(columns)
+        rows += self._flow_rows(columns)
         rows += [cut_row(each, 1) for each in self.cuts]
         upper = np.full(count, np.inf)
         upper[0] = ceiling
@@ -123,6 +101,36 @@ class Master:
         integer = np.zeros(count, dtype=bool)
         integer[first:] = True
         return LinearForm(tuple(f"x{k}" for k in range(count)), np.zeros(count), upper, cost, integer, rows)
+
+    def _time_rows(self, columns: Sequence[list[int]]) -> list[Row]:
+        """The time of a class is that of its stage's content, the lag of a boundary that of its departure."""
+        problem, graph = self.problem, self.graph
+        parts: list[tuple[list[int], list[float]]] = [([1 + k], [1.0]) for k in range(graph.classes)]
+        for s, (part, mine) in enumerate(zip(self.contents, columns, strict=True)):
+            for k, times in zip(graph.classes_of(s), part.times.T, strict=True):
+                parts[k][0].extend(mine)
+                parts[k][1].extend((-times).tolist())
+            for v in range(problem.interleaves):
+                k = problem.schedule.position(v, s)
+                if k < problem.chunks - 1:
+                    parts[graph.lag(k)][0].extend(mine)
+                    parts[graph.lag(k)][1].extend((-problem.handover[part.departure[:, v]]).tolist())
+        return [Row(f"time_{k}", tuple(a), tuple(b), 0.0, 0.0) for k, (a, b) in enumerate(parts)]
+
+    def _flow_rows(self, columns: Sequence[list[int]]) -> list[Row]:
+        """A chunk begins with the layout that the chunk before it ends with."""
+        problem = self.problem
+        flow: dict[tuple[int, int], dict[int, float]] = {}
+        for s, part in enumerate(self.contents if len(problem.handover) > 1 else ()):
+            for v in range(problem.interleaves):
+                k = problem.schedule.position(v, s)
+                for boundary, layouts, sign in ((k, part.departure[:, v], 1.0), (k - 1, part.arrival[:, v], -1.0)):
+                    if 0 <= boundary < problem.chunks - 1:
+                        for column, layout in zip(columns[s], layouts.tolist(), strict=True):
+                            row = flow.setdefault((boundary, layout), {})
+                            row[column] = row.get(column, 0.0) + sign
+        kept = {key: {column: sign for column, sign in row.items() if sign} for key, row in flow.items()}
+        return [Row(f"flow_{b}_{y}", tuple(row), tuple(row.values()), 0.0, 0.0) for (b, y), row in kept.items()]
 
     def _order_rows(self, part: Contents, stage: int, columns: list[int], begun: int) -> list[Row]:
         """No layer of a kind stands behind one of a later kind."""
@@ -144,13 +152,13 @@ class Master:
     def _marks(self, chosen: NDArray[np.int64]) -> list[float]:
         """Layers of every stage and kind, and which later kinds have begun by every chunk, of one selection."""
         problem, K = self.problem, len(self.problem.by_kind)
-        held = [float(n) for part, at in zip(self.contents, chosen, strict=True) for n in part.by_kind[at]]
+        layers = [float(n) for part, at in zip(self.contents, chosen, strict=True) for n in part.by_kind[at]]
         marks = []
         for k in range(problem.chunks):
             v, s = problem.schedule.chunk_at(k)
             has = self.contents[s].held[chosen[s], v] > 0
             marks += [float(has[j + 1 :].any()) for j in range(K - 1)]
-        return held + marks
+        return layers + marks
 
     def solve(self, ceiling: float, gap: float, deadline: float | None) -> Selection:
         """The best selection whose step is at most `ceiling`, to a relative gap."""
