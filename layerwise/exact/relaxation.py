@@ -92,40 +92,34 @@ def relaxed_form(problem: FixedProblem, graph: LaggedGraph, layers: NDArray[np.i
         Layers of every chunk; any division where None.
     """
     S, V, C = problem.stages, problem.interleaves, len(problem.strategies)
-    cells = S * V * C
-    classes = graph.classes
-    first_cell = FIRST_TIME + classes
-    count = first_cell + cells
-
-    def cell(s: int, v: int) -> range:
-        start = first_cell + (s * V + v) * C
-        return range(start, start + C)
-
+    first_cell = FIRST_TIME + graph.classes
+    numbers = np.arange(first_cell, first_cell + S * V * C).reshape(S, V, C)
+    cells = [[tuple(row) for row in stage] for stage in numbers.tolist()]
     rows: list[Row] = []
     kinds = np.tile(problem.kind, S * V)
     for k, total in enumerate(problem.by_kind):
         mine = tuple((first_cell + np.nonzero(kinds == k)[0]).tolist())
         rows.append(Row(f"layers_{k}", mine, (1.0,) * len(mine), total, total))
     chunk_rows = len(rows)
-    for s in range(S):
-        for v in range(V):
-            columns = tuple(cell(s, v))
-            if layers is not None:
-                given = float(layers[s, v])
-                rows.append(Row(f"chunk_{s}_{v}", columns, (1.0,) * C, given, given))
-            else:
-                rows.append(Row(f"chunk_{s}_{v}", columns, (1.0,) * C, 1.0))
+    for s, v in np.ndindex(S, V):
+        least, most = (1.0, np.inf) if layers is None else (float(layers[s, v]),) * 2
+        rows.append(Row(f"chunk_{s}_{v}", cells[s][v], (1.0,) * C, least, most))
     memory_rows = len(rows)
-    least = float(problem.working.min())
+    working = float(problem.working.min())
     for s in range(S):
-        columns = tuple(each for v in range(V) for each in cell(s, v))
-        for p in range(len(problem.room[s])):
+        columns = sum(cells[s], ())
+        for p, room in enumerate(problem.room[s]):
             weights = tuple(problem.memory[s][p].reshape(-1).tolist())
-            rows.append(Row(f"memory_{s}_{p}", columns, weights, upper=float(problem.room[s][p]) - least))
+            rows.append(Row(f"memory_{s}_{p}", columns, weights, upper=float(room) - working))
     time_rows = len(rows)
-    lag = float(problem.handover.min())
-    fixed = np.zeros(classes)
-    parts: list[tuple[tuple[int, ...], tuple[float, ...]]] = [((), ())] * classes
+    rows += _time_rows(problem, graph, cells)
+    return RelaxedForm(rows, first_cell, first_cell + numbers.size, chunk_rows, memory_rows, time_rows)
+
+
+def _time_rows(problem: FixedProblem, graph: LaggedGraph, cells: list[list[tuple[int, ...]]]) -> list[Row]:
+    """Times of the classes: the layers' and what is fixed, which are the ends and the least transfer."""
+    fixed = np.zeros(graph.classes)
+    parts: list[tuple[tuple[int, ...], tuple[float, ...]]] = [((), ())] * graph.classes
     for position in range(problem.chunks):
         v, s = problem.schedule.chunk_at(position)
         for direction, times, ends in (
@@ -134,17 +128,16 @@ def relaxed_form(problem: FixedProblem, graph: LaggedGraph, layers: NDArray[np.i
         ):
             number = graph.class_of(direction, position)
             fixed[number] = ends[position]
-            parts[number] = tuple(cell(s, v)), tuple((-times).tolist())
+            parts[number] = cells[s][v], tuple((-times).tolist())
         if position:
-            fixed[graph.lag(position - 1)] = lag
-    for s in range(S):
+            fixed[graph.lag(position - 1)] = float(problem.handover.min())
+    for s in range(problem.stages):
         fixed[graph.tail(s)] = problem.end_tail[s]
-        columns = tuple(each for v in range(V) for each in cell(s, v))
-        parts[graph.tail(s)] = columns, tuple((-problem.tail).tolist()) * V
-    for number, (of, values) in enumerate(parts):
-        side = float(fixed[number])
-        rows.append(Row(f"time_{number}", (FIRST_TIME + number, *of), (1.0, *values), side, side))
-    return RelaxedForm(rows, first_cell, count, chunk_rows, memory_rows, time_rows)
+        parts[graph.tail(s)] = sum(cells[s], ()), tuple((-problem.tail).tolist()) * problem.interleaves
+    return [
+        Row(f"time_{number}", (FIRST_TIME + number, *of), (1.0, *values), side, side)
+        for number, (of, values), side in zip(range(graph.classes), parts, fixed.tolist(), strict=True)
+    ]
 
 
 def relax(
