@@ -70,9 +70,9 @@ def milp_form(problem: FixedProblem) -> LinearForm:
     """
     form, graph = _Form(), LaggedGraph.of(problem.schedule)
     step = form.column(STEP)
-    terms, placed = _paths(form, problem, graph)
-    _memory(form, problem, placed)
-    _tasks(form, problem, graph, terms, step)
+    paths = _Paths(form, problem, graph)
+    _memory(form, problem, paths.placed)
+    _tasks(form, problem, graph, paths.terms, step)
     return form.form()
 
 
@@ -90,84 +90,98 @@ def write_milp(problem: FixedProblem, path: Path, comments: Sequence[str] = ()) 
         When the file cannot be written.
     """
     schedule = problem.schedule
-    told = [
+    header = [
         f"{schedule.stages} stages, {schedule.interleaves} interleaves, {schedule.micro_batches} micro-batches; "
         f"{problem.layers} layers; minimise {STEP}, in seconds",
         *comments,
         "x[layer,chunk,choice]: chunk, in model order, and choice of a layer",
         *(f"choice {c}: {strategy.name}" for c, strategy in enumerate(problem.strategies)),
     ]
-    return write_mps_file(milp_form(problem), path, told)
+    return write_mps_file(milp_form(problem), path, header)
 
 
-def _paths(form: _Form, problem: FixedProblem, graph: LaggedGraph) -> tuple[list[Terms], list[_Placed]]:
+class _Paths:
     """Choices and paths of the layers: their times by class, and the choices' columns."""
-    layers, chunks, layouts = problem.layers, problem.chunks, range(len(problem.change))
-    terms: list[Terms] = [[] for _ in range(graph.classes)]
-    columns: list[_Placed] = []
-    kind_of = np.repeat(np.arange(len(problem.by_kind)), problem.by_kind)
-    into: dict[tuple[int, int, int], Terms] = {}
-    out: dict[tuple[int, int, int], Terms] = {}
 
-    def add_change(chunk: int, column: int, seconds: float) -> None:
-        for direction in (0, 1):
-            terms[graph.class_of(direction, chunk)].append((column, seconds / 2))
+    def __init__(self, form: _Form, problem: FixedProblem, graph: LaggedGraph) -> None:
+        self.form, self.problem, self.graph = form, problem, graph
+        self.terms: list[Terms] = [[] for _ in range(graph.classes)]
+        self.placed: list[_Placed] = []
+        # By layer, chunk and layout: flow that reaches it from the layer before, and flow to the layer behind.
+        self.into: dict[tuple[int, int, int], Terms] = {}
+        self.out: dict[tuple[int, int, int], Terms] = {}
+        kinds = np.repeat(np.arange(len(problem.by_kind)), problem.by_kind)
+        for layer in range(problem.layers):
+            self._place(layer, np.nonzero(problem.kind == kinds[layer])[0].tolist())
+        for layer, chunk, y in list(self.into):
+            if layer:
+                self._arrive(layer, chunk, y)
+        for (layer, chunk, y), arriving in self.into.items():
+            if layer > 0:
+                form.row(f"into[{layer},{chunk},{y}]", arriving, 0.0, 0.0)
+            if layer < problem.layers - 1:
+                form.row(f"out[{layer},{chunk},{y}]", self.out[layer, chunk, y], 0.0, 0.0)
 
-    for layer in range(layers):
+    def _place(self, layer: int, choices: list[int]) -> None:
+        """Columns of a layer's chunk and choice, of which one is 1."""
+        problem, chunks, end = self.problem, self.problem.chunks, self.problem.end_layout
         placed: Terms = []
         # Every chunk has a layer at least, so that the first and the last of them have few places.
-        for chunk in range(max(0, chunks - layers + layer), min(chunks, layer + 1)):
-            stage = problem.schedule.chunk_at(chunk)[1]
-            for c in np.nonzero(problem.kind == kind_of[layer])[0].tolist():
-                x = form.column(f"x[{layer},{chunk},{c}]", 1.0, integer=True)
-                columns.append(_Placed(x, chunk, c))
+        for chunk in range(max(0, chunks - problem.layers + layer), min(chunks, layer + 1)):
+            for c in choices:
+                x = self.form.column(f"x[{layer},{chunk},{c}]", 1.0, integer=True)
+                self.placed.append(_Placed(x, chunk, c))
                 placed.append((x, 1.0))
-                terms[graph.class_of(0, chunk)].append((x, float(problem.forward[c])))
-                terms[graph.class_of(1, chunk)].append((x, float(problem.backward[c])))
-                terms[graph.tail(stage)].append((x, float(problem.tail[c])))
+                self._add_times(chunk, x, c)
                 y = int(problem.layout[c])
-                into.setdefault((layer, chunk, y), []).append((x, -1.0))
-                out.setdefault((layer, chunk, y), []).append((x, -1.0))
+                self.into.setdefault((layer, chunk, y), []).append((x, -1.0))
+                self.out.setdefault((layer, chunk, y), []).append((x, -1.0))
                 if layer == 0:
-                    add_change(0, x, float(problem.change[problem.end_layout, y]))
-                if layer == layers - 1:
-                    add_change(chunks - 1, x, float(problem.change[y, problem.end_layout]))
-        form.row(f"one_choice[{layer}]", placed, 1.0, 1.0)
-    for layer, chunk, y in list(into):
-        if layer == 0:
-            continue
-        for moved in (0, 1):
-            for a in layouts:
-                if (layer - 1, chunk - moved, a) not in out:
+                    self._add_change(0, x, float(problem.change[end, y]))
+                if layer == problem.layers - 1:
+                    self._add_change(chunks - 1, x, float(problem.change[y, end]))
+        self.form.row(f"one_choice[{layer}]", placed, 1.0, 1.0)
+
+    def _arrive(self, layer: int, chunk: int, y: int) -> None:
+        """Flows to a layer from the one before it, in the same chunk or the chunk before."""
+        problem = self.problem
+        for moved, name in enumerate(("stay", "move")):
+            for a in range(len(problem.change)):
+                source = layer - 1, chunk - moved, a
+                if source not in self.out:
                     continue
-                name = "move" if moved else "stay"
-                flow = form.column(f"{name}[{layer},{chunk},{a},{y}]", 1.0)
-                into[layer, chunk, y].append((flow, 1.0))
-                out[layer - 1, chunk - moved, a].append((flow, 1.0))
-                add_change(chunk, flow, float(problem.change[a, y]))
+                flow = self.form.column(f"{name}[{layer},{chunk},{a},{y}]", 1.0)
+                self.into[layer, chunk, y].append((flow, 1.0))
+                self.out[source].append((flow, 1.0))
+                self._add_change(chunk, flow, float(problem.change[a, y]))
                 if moved:
-                    terms[graph.lag(chunk - 1)].append((flow, float(problem.handover[a])))
-    for (layer, chunk, y), arriving in into.items():
-        if layer > 0:
-            form.row(f"into[{layer},{chunk},{y}]", arriving, 0.0, 0.0)
-        if layer < layers - 1:
-            form.row(f"out[{layer},{chunk},{y}]", out[layer, chunk, y], 0.0, 0.0)
-    return terms, columns
+                    self.terms[self.graph.lag(chunk - 1)].append((flow, float(problem.handover[a])))
+
+    def _add_times(self, chunk: int, column: int, choice: int) -> None:
+        problem, graph = self.problem, self.graph
+        stage = problem.schedule.chunk_at(chunk)[1]
+        self.terms[graph.class_of(0, chunk)].append((column, float(problem.forward[choice])))
+        self.terms[graph.class_of(1, chunk)].append((column, float(problem.backward[choice])))
+        self.terms[graph.tail(stage)].append((column, float(problem.tail[choice])))
+
+    def _add_change(self, chunk: int, column: int, seconds: float) -> None:
+        for direction in (0, 1):
+            self.terms[self.graph.class_of(direction, chunk)].append((column, seconds / 2))
 
 
 def _memory(form: _Form, problem: FixedProblem, placed: Sequence[_Placed]) -> None:
     """Layers and the largest working memory fit at every worst moment of a stage."""
     working = [form.column(f"working[{s}]") for s in range(problem.stages)]
-    held: list[list[tuple[int, int, int]]] = [[] for _ in working]
+    columns: list[list[tuple[int, int, int]]] = [[] for _ in working]
     for column, chunk, c in placed:
         v, s = problem.schedule.chunk_at(chunk)
-        held[s].append((column, v, c))
+        columns[s].append((column, v, c))
         if problem.working[c]:
             name = form.names[column].removeprefix("x")
             form.row(f"works{name}", [(working[s], 1.0), (column, -float(problem.working[c]))], lower=0.0)
     for s, (memory, room) in enumerate(zip(problem.memory, problem.room, strict=True)):
         for moment, most in enumerate(room.tolist()):
-            terms = [(working[s], 1.0), *((column, float(memory[moment, v, c])) for column, v, c in held[s])]
+            terms = [(working[s], 1.0), *((column, float(memory[moment, v, c])) for column, v, c in columns[s])]
             form.row(f"memory[{s},{moment}]", terms, upper=most)
 
 
