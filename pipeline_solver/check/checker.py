@@ -105,11 +105,11 @@ def exact_peak_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
     peaks = []
     for s in range(problem.stages):
         chunks = [_chunk_layers(problem, plan, schedule, v, s) for v in range(problem.interleaves)]
-        held = Fraction(problem.static_mib[s])
-        held += sum((Fraction(kind.layer_mib) for layers in chunks for kind, _ in layers), Fraction(0))
-        held += sum((Fraction(one.states_mib) for layers in chunks for one in _chosen(problem, layers)), Fraction(0))
+        states = Fraction(problem.static_mib[s])
+        states += sum((Fraction(kind.layer_mib) for layers in chunks for kind, _ in layers), Fraction(0))
+        states += sum((Fraction(one.states_mib) for layers in chunks for one in _chosen(problem, layers)), Fraction(0))
         kept = [sum((Fraction(kind.activation_mib[mode]) for kind, mode in layers), Fraction(0)) for layers in chunks]
-        peaks.append(held + _most_alive(schedule, s, kept))
+        peaks.append(states + _most_alive(schedule, s, kept))
     return peaks
 
 
@@ -121,9 +121,9 @@ def exact_host_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
     peaks = []
     for s in range(problem.stages):
         chunks = [_chosen(problem, _chunk_layers(problem, plan, schedule, v, s)) for v in range(problem.interleaves)]
-        held = sum((Fraction(one.host_states_mib) for chunk in chunks for one in chunk), Fraction(0))
+        states = sum((Fraction(one.host_states_mib) for chunk in chunks for one in chunk), Fraction(0))
         kept = [sum((Fraction(one.host_mib) for one in chunk), Fraction(0)) for chunk in chunks]
-        peaks.append(held + _most_alive(schedule, s, kept))
+        peaks.append(states + _most_alive(schedule, s, kept))
     return peaks
 
 
@@ -184,8 +184,8 @@ def _exact_times(
     usual = [Fraction(lag) for lag in problem.lags or [problem.lag] * (schedule.chunks - 1)]
     lags = list(usual)
     for kind in problem.kinds:  # the transfer of a pinned kind passes every boundary behind it
-        held = plan.layers[kind.name] if kind.pinned_last and kind.name in plan.layers else ()
-        for v, s in [(v, s) for v, row in enumerate(held) for s, count in enumerate(row) if count]:
+        placed = plan.layers[kind.name] if kind.pinned_last and kind.name in plan.layers else ()
+        for v, s in [(v, s) for v, row in enumerate(placed) for s, count in enumerate(row) if count]:
             for boundary in range(schedule.position(v, s), schedule.chunks - 1):
                 lags[boundary] += Fraction(kind.hand_over) * usual[boundary]
     return exact, lags, tail
@@ -195,12 +195,12 @@ def _shape_faults(problem: PipelineProblem, plan: PipelinePlan) -> list[str]:
     faults = []
     if (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
         faults.append(
-            f"The plan is for {plan.interleaves} interleaves x {plan.stages} stages, the problem has "
-            f"{problem.interleaves} x {problem.stages}."
+            f"The plan has {plan.interleaves} virtual stages on {plan.stages} stages, the problem "
+            f"{problem.interleaves} on {problem.stages}."
         )
     names = [kind.name for kind in problem.kinds]
     if unknown := [name for name in plan.layers if name not in names]:
-        faults.append(f"The plan holds layers of kind {', '.join(unknown)}, which the problem does not have.")
+        faults.append(f"The plan has layers of kind {', '.join(unknown)}, which the problem does not have.")
     if [name for name in names if name in plan.layers] != [name for name in plan.layers if name in names]:
         faults.append(f"The plan's kinds stand in another order than the model's: {', '.join(names)}.")
     allowed = [mode for mode in problem.recompute_ratio if mode not in problem.unsearched] + list(problem.choices)
@@ -219,36 +219,55 @@ def _placement_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
         placed = sum(map(sum, plan.layers[kind.name])) if kind.name in plan.layers else 0
         if placed != kind.count:
             faults.append(f"The plan places {placed} layers of kind {kind.name}, the model has {kind.count}.")
-    walk = [schedule.chunk_at(position) for position in range(schedule.chunks)]
+    chunks = [schedule.chunk_at(position) for position in range(schedule.chunks)]
+    faults += _order_faults(problem, plan, chunks)
+    for chunk in chunks:
+        faults += _count_faults(problem, plan, chunk, is_end=chunk in (chunks[0], chunks[-1]))
+    return faults
+
+
+def _order_faults(problem: PipelineProblem, plan: PipelinePlan, chunks: Sequence[tuple[int, int]]) -> list[str]:
+    """Kinds behind a later kind, and pinned kinds outside their places; `chunks` are in model order."""
+    faults = []
     reached, reached_name = 0, ""
-    for place, (v, s) in enumerate(walk):
+    for place, (v, s) in enumerate(chunks):
         for index, kind in enumerate(problem.kinds):
-            held = plan.layers[kind.name][v][s] if kind.name in plan.layers else 0
+            count = plan.layers[kind.name][v][s] if kind.name in plan.layers else 0
+            if not count:
+                continue
             if kind.pinned_last:
-                if held and place not in (kind.places or (len(walk) - 1,)):
-                    where = f"one of the chunks {list(kind.places)} in model order" if kind.places else "the last chunk"
-                    faults.append(f"Chunk [{v}][{s}] holds {kind.name} layers, which belong on {where}.")
-                if held and held != kind.count:
-                    faults.append(
-                        f"Chunk [{v}][{s}] holds {held} of {kind.count} {kind.name} layers, which lie together."
-                    )
-                if held and kind.places:
-                    reached, reached_name = max((reached, reached_name), (index, kind.name))
-            elif held:
-                if index < reached:
-                    faults.append(f"Chunk [{v}][{s}] holds {kind.name} layers after {reached_name} layers have begun.")
+                faults += _pinned_faults(kind, count, place, chunks)
+            elif index < reached:
+                faults.append(f"Chunk [{v}][{s}] has {kind.name} layers after {reached_name} layers have begun.")
+            if kind.places or not kind.pinned_last:
                 reached, reached_name = max((reached, reached_name), (index, kind.name))
-    for v, s in walk:
-        total = _free_total(problem, plan, v, s)
-        others = (v, s) in (walk[0], walk[-1]) or any(
-            kind.pinned_last and kind.name in plan.layers and plan.layers[kind.name][v][s] for kind in problem.kinds
-        )
-        if total < problem.min_layers and not (problem.entries_alone and others):
-            faults.append(f"Chunk [{v}][{s}] holds {total} layers, at least {problem.min_layers} are asked for.")
-        if (v, s) in problem.fixed_layers and total != problem.fixed_layers[v, s]:
-            faults.append(f"Chunk [{v}][{s}] holds {total} layers, {problem.fixed_layers[v, s]} are given.")
-        if (v, s) in problem.max_layers and total > problem.max_layers[v, s]:
-            faults.append(f"Chunk [{v}][{s}] holds {total} layers, at most {problem.max_layers[v, s]} are allowed.")
+    return faults
+
+
+def _pinned_faults(kind: LayerKind, count: int, place: int, chunks: Sequence[tuple[int, int]]) -> list[str]:
+    """Violations by `count` layers of a pinned kind on the chunk at a place in model order."""
+    (v, s), faults = chunks[place], []
+    if place not in (kind.places or (len(chunks) - 1,)):
+        where = f"one of the chunks {list(kind.places)} in model order" if kind.places else "the last chunk"
+        faults.append(f"Chunk [{v}][{s}] has {kind.name} layers, which belong on {where}.")
+    if count != kind.count:
+        faults.append(f"Chunk [{v}][{s}] has {count} of {kind.count} {kind.name} layers, which must share a chunk.")
+    return faults
+
+
+def _count_faults(problem: PipelineProblem, plan: PipelinePlan, chunk: tuple[int, int], is_end: bool) -> list[str]:
+    """Too many or too few layers of a chunk; `is_end` for the chunks of the embedding and the head."""
+    (v, s), faults = chunk, []
+    total = _free_total(problem, plan, v, s)
+    others = is_end or any(
+        kind.pinned_last and kind.name in plan.layers and plan.layers[kind.name][v][s] for kind in problem.kinds
+    )
+    if total < problem.min_layers and not (problem.entries_alone and others):
+        faults.append(f"Chunk [{v}][{s}] has {total} layers, at least {problem.min_layers} are required.")
+    if chunk in problem.fixed_layers and total != problem.fixed_layers[chunk]:
+        faults.append(f"Chunk [{v}][{s}] has {total} layers, {problem.fixed_layers[chunk]} are given.")
+    if chunk in problem.max_layers and total > problem.max_layers[chunk]:
+        faults.append(f"Chunk [{v}][{s}] has {total} layers, at most {problem.max_layers[chunk]} are allowed.")
     return faults
 
 

@@ -84,7 +84,7 @@ def test_a_sequence_piece_takes_and_keeps_its_share():
     ("plan", "changes", "said"),
     [
         (plan_of({"body": [[2, 1]]}), {}, "places 3 layers of kind body, the model has 4"),
-        (plan_of({"body": [[4, 0]]}), {}, "holds 0 layers, at least 1"),
+        (plan_of({"body": [[4, 0]]}), {}, "has 0 layers, at least 1"),
         (plan_of({"body": [[1, 1], [1, 1]]}), {}, "2 interleaves x 2 stages"),
         (plan_of({"other": [[2, 2]]}), {}, "kind other"),
         (plan_of({"body": [[2, 2]]}, {SELECT: [[1, 0]]}), {}, "mode select, which the problem does not allow"),
@@ -109,7 +109,7 @@ def test_a_kind_may_not_come_back_once_a_later_one_has_begun():
     assert check(problem, plan_of({"dense": [[2, 0]], "moe": [[0, 2]]})) == []
     assert check(problem, plan_of({"dense": [[1, 1]], "moe": [[0, 2]]})) == []
     faults = check(problem, plan_of({"dense": [[1, 1]], "moe": [[1, 1]]}))
-    assert faults == ["Chunk [0][1] holds dense layers after moe layers have begun."]
+    assert faults == ["Chunk [0][1] has dense layers after moe layers have begun."]
 
 
 def test_a_pinned_kind_belongs_to_the_last_chunk_and_is_never_recomputed():

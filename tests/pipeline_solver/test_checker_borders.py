@@ -195,9 +195,9 @@ def test_layers_take_the_modes_in_their_order() -> None:
 
 def test_a_plan_of_another_shape_gets_no_complaint_but_that() -> None:
     wide = plan_of({"body": [[9, 0, 0]]})
-    assert check(small_problem(), wide) == ["The plan is for 1 interleaves x 3 stages, the problem has 1 x 2."]
+    assert check(small_problem(), wide) == ["The plan has 1 virtual stages on 3 stages, the problem 1 on 2."]
     assert check(small_problem(), plan_of({"body": [[9, 0], [0, 0]]})) == [
-        "The plan is for 2 interleaves x 2 stages, the problem has 1 x 2."
+        "The plan has 2 virtual stages on 2 stages, the problem 1 on 2."
     ]
 
 
@@ -229,7 +229,7 @@ def test_kinds_and_choices_stand_in_the_order_of_the_problem() -> None:
         "The plan places 0 layers of kind b, the model has 2.",
     ]
     assert check(problem, plan_of({**layers, "c": [[0, 1]], "d": [[0, 0]]})) == [
-        "The plan holds layers of kind c, d, which the problem does not have."
+        "The plan has layers of kind c, d, which the problem does not have."
     ]
 
 
@@ -248,8 +248,8 @@ def test_every_kind_that_comes_back_is_named_with_the_latest_begun() -> None:
     assert check(problem, plan_of({"a": [[1, 0, 0, 0]], "b": [[0, 1, 0, 0]], "c": [[0, 0, 1, 1]]})) == []
     back = plan_of({"a": [[0, 1, 0, 0]], "b": [[0, 0, 1, 0]], "c": [[1, 0, 0, 1]]})
     assert check(problem, back) == [
-        "Chunk [0][1] holds a layers after c layers have begun.",
-        "Chunk [0][2] holds b layers after c layers have begun.",
+        "Chunk [0][1] has a layers after c layers have begun.",
+        "Chunk [0][2] has b layers after c layers have begun.",
     ]
 
 
@@ -260,7 +260,7 @@ def test_chunks_are_walked_in_the_order_of_the_model_on_a_v() -> None:
     )
     assert check(problem, plan_of({"a": [[1, 1], [0, 0]], "b": [[0, 0], [1, 1]]})) == []
     assert check(problem, plan_of({"a": [[1, 0], [0, 1]], "b": [[0, 1], [1, 0]]})) == [
-        "Chunk [1][1] holds a layers after b layers have begun."
+        "Chunk [1][1] has a layers after b layers have begun."
     ]
 
 
@@ -273,22 +273,22 @@ def test_a_pinned_kind_lies_on_one_of_its_places_or_on_the_last_chunk() -> None:
     for place in (1, 2):
         assert check(pinned((1, 2)), plan_of({"body": body, "mtp": [[int(s == place) for s in range(4)]]})) == []
     assert check(pinned((1, 2)), plan_of({"body": body, "mtp": [[0, 0, 0, 1]]})) == [
-        "Chunk [0][3] holds mtp layers, which belong on one of the chunks [1, 2] in model order."
+        "Chunk [0][3] has mtp layers, which belong on one of the chunks [1, 2] in model order."
     ]
     assert check(pinned(), plan_of({"body": body, "mtp": [[0, 0, 0, 1]]})) == []
     assert check(pinned(), plan_of({"body": body, "mtp": [[0, 0, 1, 0]]})) == [
-        "Chunk [0][2] holds mtp layers, which belong on the last chunk."
+        "Chunk [0][2] has mtp layers, which belong on the last chunk."
     ]
 
 
 def test_a_pinned_kind_lies_together_and_before_it_all_free_layers() -> None:
     assert check(pinned((1, 2), 2), plan_of({"body": [[3, 1, 0, 0]], "mtp": [[0, 2, 0, 0]]})) == []
     assert check(pinned((1, 2), 2), plan_of({"body": [[3, 1, 0, 0]], "mtp": [[0, 1, 1, 0]]})) == [
-        "Chunk [0][1] holds 1 of 2 mtp layers, which lie together.",
-        "Chunk [0][2] holds 1 of 2 mtp layers, which lie together.",
+        "Chunk [0][1] has 1 of 2 mtp layers, which must share a chunk.",
+        "Chunk [0][2] has 1 of 2 mtp layers, which must share a chunk.",
     ]
     assert check(pinned((1, 2)), plan_of({"body": [[3, 0, 1, 0]], "mtp": [[0, 1, 0, 0]]})) == [
-        "Chunk [0][2] holds body layers after mtp layers have begun."
+        "Chunk [0][2] has body layers after mtp layers have begun."
     ]
 
 
@@ -302,7 +302,7 @@ def test_every_chunk_holds_its_least_layers(least: int) -> None:
     problem = four_stages(kind("body", 4 * least), min_layers=least)
     assert check(problem, plan_of({"body": [[least] * 4]})) == []
     assert check(problem, plan_of({"body": [[least + 1, least, least, least - 1]]})) == [
-        f"Chunk [0][3] holds {least - 1} layers, at least {least} are asked for."
+        f"Chunk [0][3] has {least - 1} layers, at least {least} are required."
     ]
 
 
@@ -310,15 +310,15 @@ def test_embedding_head_and_pinned_layers_may_stand_alone_where_that_is_allowed(
     free = four_stages(kind("body", 4), entries_alone=True)
     assert check(free, plan_of({"body": [[0, 2, 2, 0]]})) == []
     assert check(free, plan_of({"body": [[1, 1, 1, 1]]})) == []
-    assert check(free, plan_of({"body": [[0, 4, 0, 0]]})) == ["Chunk [0][2] holds 0 layers, at least 1 are asked for."]
+    assert check(free, plan_of({"body": [[0, 4, 0, 0]]})) == ["Chunk [0][2] has 0 layers, at least 1 are required."]
     assert check(free.replace(entries_alone=False), plan_of({"body": [[0, 2, 2, 0]]})) == [
-        "Chunk [0][0] holds 0 layers, at least 1 are asked for.",
-        "Chunk [0][3] holds 0 layers, at least 1 are asked for.",
+        "Chunk [0][0] has 0 layers, at least 1 are required.",
+        "Chunk [0][3] has 0 layers, at least 1 are required.",
     ]
     mtp = four_stages(kind("body", 4), kind("mtp", 1, pinned_last=True, places=(1, 2)), entries_alone=True)
     assert check(mtp, plan_of({"body": [[2, 2, 0, 0]], "mtp": [[0, 0, 1, 0]]})) == []
     assert check(mtp, plan_of({"body": [[4, 0, 0, 0]], "mtp": [[0, 0, 1, 0]]})) == [
-        "Chunk [0][1] holds 0 layers, at least 1 are asked for."
+        "Chunk [0][1] has 0 layers, at least 1 are required."
     ]
 
 
@@ -327,11 +327,11 @@ def test_a_chunk_holds_what_is_given_and_no_more_than_the_most() -> None:
     assert check(given, EVEN) == []
     for first in (1, 3):
         assert check(given, plan_of({"body": [[first, 4 - first]]})) == [
-            f"Chunk [0][0] holds {first} layers, 2 are given."
+            f"Chunk [0][0] has {first} layers, 2 are given."
         ]
     bounded = small_problem(max_layers={(0, 1): 2})
     assert check(bounded, EVEN) == check(bounded, plan_of({"body": [[3, 1]]})) == []
-    assert check(bounded, plan_of({"body": [[1, 3]]})) == ["Chunk [0][1] holds 3 layers, at most 2 are allowed."]
+    assert check(bounded, plan_of({"body": [[1, 3]]})) == ["Chunk [0][1] has 3 layers, at most 2 are allowed."]
 
 
 def test_a_chunk_recomputes_what_is_given_in_each_mode() -> None:
