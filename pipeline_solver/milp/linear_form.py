@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -131,42 +131,53 @@ def write_mps_file(form: LinearForm, path: str | Path, comments: Sequence[str] =
             by_column[index].append(("objective", float(weight)))
     row_lines, right_sides = [" N objective"], []
     for row in form.rows:
-        if row.lower == row.upper:
-            sense, side = "E", row.lower
-        elif row.lower == -INFINITY:
-            sense, side = "L", row.upper
-        elif row.upper == INFINITY:
-            sense, side = "G", row.lower
-        else:
-            raise ValueError(f"row {row.name} has two bounds, {row.lower} and {row.upper}")
+        sense, side = _sense(row)
         row_lines.append(f" {sense} {row.name}")
         if side:
             right_sides.append(f" RHS {row.name} {side!r}")
         for index, coefficient in zip(row.columns, row.coefficients, strict=True):
             by_column[index].append((row.name, coefficient))
     lines = [f"* {' '.join(comment.split())}" for comment in comments]
-    lines += ["NAME pipeline", "ROWS", *row_lines, "COLUMNS"]
+    lines += ["NAME pipeline", "ROWS", *row_lines, "COLUMNS", *_column_lines(form, by_column), "RHS", *right_sides]
+    lines += ["BOUNDS", *_bound_lines(form), "ENDATA", ""]
+    return write_atomic(path, "\n".join(lines))
+
+
+def _sense(row: Row) -> tuple[str, float]:
+    """Sense of a row, E, L or G, and its right-hand side."""
+    if row.lower == row.upper:
+        return "E", row.lower
+    if row.lower == -INFINITY:
+        return "L", row.upper
+    if row.upper == INFINITY:
+        return "G", row.lower
+    raise ValueError(f"row {row.name} has two bounds, {row.lower} and {row.upper}")
+
+
+def _column_lines(form: LinearForm, by_column: list[list[tuple[str, float]]]) -> Iterator[str]:
+    """The COLUMNS section, with markers where integer columns begin and end."""
     integer_now, markers = False, 0
     for index, name in enumerate(form.names):
         if bool(form.integer[index]) != integer_now:
             integer_now = not integer_now
-            lines.append(f" MARKER{markers} 'MARKER' '{'INTORG' if integer_now else 'INTEND'}'")
+            yield f" MARKER{markers} 'MARKER' '{'INTORG' if integer_now else 'INTEND'}'"
             markers += 1
         # The BOUNDS section needs every column to have an entry.
-        lines += [f" {name} {row} {value!r}" for row, value in by_column[index] or [("objective", 0.0)]]
+        yield from (f" {name} {row} {value!r}" for row, value in by_column[index] or [("objective", 0.0)])
     if integer_now:
-        lines.append(f" MARKER{markers} 'MARKER' 'INTEND'")
-    lines += ["RHS", *right_sides, "BOUNDS"]
+        yield f" MARKER{markers} 'MARKER' 'INTEND'"
+
+
+def _bound_lines(form: LinearForm) -> Iterator[str]:
+    """The BOUNDS section."""
     for index, name in enumerate(form.names):
         lower, upper = float(form.lower[index]), float(form.upper[index])
         if lower == -INFINITY and upper == INFINITY:
-            lines.append(f" FR BOUND {name}")
+            yield f" FR BOUND {name}"
             continue
         if lower == -INFINITY:
-            lines.append(f" MI BOUND {name}")
+            yield f" MI BOUND {name}"
         elif lower or form.integer[index]:
-            lines.append(f" LO BOUND {name} {lower!r}")
+            yield f" LO BOUND {name} {lower!r}"
         if upper != INFINITY:
-            lines.append(f" UP BOUND {name} {upper!r}")
-    lines += ["ENDATA", ""]
-    return write_atomic(path, "\n".join(lines))
+            yield f" UP BOUND {name} {upper!r}"
