@@ -87,7 +87,7 @@ def test_the_checker_tells_a_kind_in_another_place_or_in_pieces() -> None:
     assert "belong on one of the chunks [1, 2]" in check(problem, there)[0]
     two = problem.replace(kinds=(problem.kinds[0], replace(problem.kinds[1], count=2)))
     apart = plan_of({"body": [[2, 2, 0]], "mtp": [[0, 1, 1]]})
-    assert "1 of 2 mtp layers, which lie together" in " ".join(check(two, apart))
+    assert "1 of 2 mtp layers, which must share a chunk" in " ".join(check(two, apart))
     bare = plan_of({"body": [[2, 2, 0]], "mtp": [[0, 1, 0]]})
     assert "at least 1 are asked for" in check(problem.replace(entries_alone=False), bare)[0]
 
