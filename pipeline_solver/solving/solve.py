@@ -70,13 +70,7 @@ def solve(
     if warm_start is not None and check(problem, warm_start):
         warm_start = None
     entry = solver_named(options.solver)
-    run: Any = entry.load()
-    if problem.uniform_recompute:
-        from taylor.pipeline_solver.solving.uniform_recompute import solve_uniform
-
-        run = partial(solve_uniform, run=run, one_by_one=entry.one_recompute_choice)
-    if has_places(problem):
-        run = partial(solve_places, run=run)
+    run = _runner(problem, entry)
     pressed = presses()
     deadline = None if options.time_limit is None else began + options.time_limit
     ready = not _needs_kernels(problem, entry) or kernels_by(deadline)
@@ -85,7 +79,7 @@ def solve(
         floor = least_step_time(problem)
         if problem.uniform_recompute and warm_start is None and ready:
             warm_start = _first_plan(problem, options)
-        on_progress = _told_at_once(problem, warm_start, floor, on_progress, began)
+        on_progress = _reported_at_once(problem, warm_start, floor, on_progress, began)
     try:
         if not ready:
             from taylor.pipeline_solver.solving.plain_plans import solve_plainly
@@ -95,7 +89,7 @@ def solve(
         else:
             within = options.replace(time_limit=TimeBudget(deadline).left)
             if warm_start is None and not entry.one_recompute_choice and deadline is not None:
-                warm_start = _walked_plan(problem, within)
+                warm_start = _searched_plan(problem, within)
             solution = run(problem, within, warm_start=warm_start, on_progress=on_progress)
     except KeyboardInterrupt:  # before the solver itself noticed it
         if warm_start is None:
@@ -105,13 +99,30 @@ def solve(
         solution = solution.replace(termination=Termination.INTERRUPTED)
     if warm_start is not None:
         solution = _no_worse(problem, solution, warm_start)
-    if deadline is not None and not solution.bound and solution.status is not INFEASIBLE:
+    solution = _bounded(problem, solution, floor, limited=deadline is not None)
+    return complete(problem, solution).replace(seconds=time.monotonic() - began)
+
+
+def _runner(problem: PipelineProblem, entry: SolverEntry) -> Any:
+    """The solver, called for one subproblem after the other where the problem asks for it."""
+    run: Any = entry.load()
+    if problem.uniform_recompute:
+        from taylor.pipeline_solver.solving.uniform_recompute import solve_uniform
+
+        run = partial(solve_uniform, run=run, one_by_one=entry.one_recompute_choice)
+    return partial(solve_places, run=run) if has_places(problem) else run
+
+
+def _bounded(problem: PipelineProblem, solution: Solution, floor: float, limited: bool) -> Solution:
+    """The solution with a bound that no solve needs, where it has none or a lower one."""
+    if solution.status is INFEASIBLE:
+        return solution
+    if limited and not solution.bound:
         floor = floor or least_step_time(problem)
-        solution = solution.replace(bound=floor if solution.objective is None else min(floor, solution.objective))
-    elif floor and None in (solution.plan, solution.bound) and solution.status is not INFEASIBLE:
-        solution = solution.replace(bound=max(floor, solution.bound or 0.0))
-    params = options.params.changed()
-    return complete(problem, solution).replace(seconds=time.monotonic() - began, params=params)
+        return solution.replace(bound=floor if solution.objective is None else min(floor, solution.objective))
+    if floor and None in (solution.plan, solution.bound):
+        return solution.replace(bound=max(floor, solution.bound or 0.0))
+    return solution
 
 
 def _first_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePlan | None:
@@ -131,7 +142,7 @@ def _needs_kernels(problem: PipelineProblem, entry: SolverEntry) -> bool:
     return problem.interleaves > 1 or bool(problem.uniform_recompute) or not entry.one_recompute_choice
 
 
-def _walked_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePlan | None:
+def _searched_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePlan | None:
     """A good plan for a MILP solver with a limit, which may find none by itself; None where the local search finds
     none."""
     if problem.uniform_recompute or has_places(problem):
@@ -140,14 +151,13 @@ def _walked_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePla
     from taylor.pipeline_solver.timing.durations import graph_of
 
     graph = graph_of(problem)
-    stopper = Stopper(TimeBudget.of(options.time_limit).deadline)
-    walks = FirstPlans(problem, graph, options.seed, stopper, options.params.heuristics)
+    searches = FirstPlans(problem, graph, options.seed, Stopper(TimeBudget.of(options.time_limit).deadline))
     with suppress(OutOfTime):
-        walks.begin(None)
-    return walks.plan
+        searches.begin(None)
+    return searches.plan
 
 
-def _told_at_once(
+def _reported_at_once(
     problem: PipelineProblem, known: PipelinePlan | None, floor: float, on_progress: OnProgress | None, began: float
 ) -> OnProgress | None:
     """Report the known bound or plan at the start, and pass progress on with it."""
@@ -156,9 +166,8 @@ def _told_at_once(
     if on_progress is None:
         return None
     objective, seconds = None if known is None else step_time(problem, known), time.monotonic() - began
-    told = going_on(on_progress, seconds, objective, floor)
     on_progress(Progress(seconds, objective, floor, "first plan"))
-    return told
+    return going_on(on_progress, seconds, objective, floor)
 
 
 def _no_worse(problem: PipelineProblem, solution: Solution, known: PipelinePlan) -> Solution:
@@ -218,7 +227,7 @@ def complete(problem: PipelineProblem, solution: Solution) -> Solution:
     plan = solution.plan
     faults = check(problem, plan, solution.objective)
     if faults:
-        raise SolverDisagreement(f"{solution.solver} gave a plan that does not hold: {' '.join(faults)}")
+        raise SolverDisagreement(f"{solution.solver} gave a plan that fails the check: {' '.join(faults)}")
     if solution.objective is not None:
         # Equal to an evaluation of the plan to the last digit: solvers add durations up in other orders.
         step, bound = step_time(problem, plan), solution.bound

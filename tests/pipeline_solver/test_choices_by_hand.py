@@ -15,6 +15,7 @@ from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.heuristics.uniform_plans import better_of_two
 from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS
 from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
 from taylor.pipeline_solver.model.progress import Progress
 from taylor.pipeline_solver.model.solution import (
@@ -491,7 +492,9 @@ def test_a_tree_that_was_cut_off_nearer_does_not_go_on_with_what_is_open_beyond(
         (tree, cutoff) for key, tree, cutoff in zip(run.asked, stood, run.cutoffs, strict=True) if key == (FULL, 0)
     ]
     assert [tree for tree, _ in turns] == [False, True, False]
-    assert [cutoff for _, cutoff in turns[1:]] == pytest.approx([30.0 * (1.0 - DEFAULT_PARAMS.solving.near), 30.0], rel=1e-6)
+    assert [cutoff for _, cutoff in turns[1:]] == pytest.approx(
+        [30.0 * (1.0 - DEFAULT_PARAMS.solving.near), 30.0], rel=1e-6
+    )
     assert found.bound == 30.0
 
 
