@@ -22,7 +22,7 @@ from taylor.pipeline_solver.columns.splits import Split, StageSplits
 from taylor.pipeline_solver.columns.stage_tuples import fixed_parts
 from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, BoundsParams
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
-from taylor.pipeline_solver.model.uniform_rule import counts_tell
+from taylor.pipeline_solver.model.uniform_rule import counts_suffice
 from taylor.pipeline_solver.timing.durations import duration_blocks, schedule_of, times_of
 
 DECIDED = 1e-6
@@ -37,7 +37,7 @@ def master_of(
     Where all columns fit into an LP and some layers are recomputed, the LP over columns proves more: it has the
     possible recompute and layers of each stage.
     """
-    if not params.count_lp or not counts_tell(columns.problem):
+    if not params.count_lp or not counts_suffice(columns.problem):
         return Master(columns, active, pool, params)
     uniform = columns.problem.uniform_recompute
     few = len(columns) <= params.price_above and any(most for _, most in uniform)

@@ -7,7 +7,7 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.model.problem import PipelineProblem
 
 
-def counts_tell(problem: PipelineProblem) -> bool:
+def counts_suffice(problem: PipelineProblem) -> bool:
     """Return whether the LP over counts can replace a problem: layers of one kind, and only counts to choose."""
     settled = not problem.searched_modes or len(problem.uniform_recompute) == 1
     linear = problem.pairing is None and not problem.choices

@@ -32,7 +32,7 @@ from taylor.pipeline_solver.model.solution import (
     proven_within,
 )
 from taylor.pipeline_solver.model.solver import Solver
-from taylor.pipeline_solver.model.uniform_rule import counts_tell, distinct_choices, kept_choice, uniform_choice
+from taylor.pipeline_solver.model.uniform_rule import counts_suffice, distinct_choices, kept_choice, uniform_choice
 from taylor.pipeline_solver.solving.turns import LONGEST, Turns
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory, closed_by_milp
 
@@ -367,7 +367,7 @@ class Choices:
             known = None  # a plan for another choice says nothing of this one
         told = _told(self, str(case), self.on_progress)
         fresh = TreeMemory(self.floor, paths=self.paths, patience=self.patience)
-        if choice == self.kept and self.resumable and self.left < float("inf") and not counts_tell(one):
+        if choice == self.kept and self.resumable and self.left < float("inf") and not counts_suffice(one):
             # The same optimum, and much the same tree, though the cutoff is now a hair lower. Where the LP is over
             # counts it is another tree.
             fresh.left = min(self.left, self.to_beat())

@@ -29,7 +29,7 @@ from taylor.pipeline_solver.model.solution import (
     proven_within,
 )
 from taylor.pipeline_solver.model.solver import Solver
-from taylor.pipeline_solver.model.uniform_rule import counts_tell, distinct_choices, kept_choice, uniform_choice
+from taylor.pipeline_solver.model.uniform_rule import counts_suffice, distinct_choices, kept_choice, uniform_choice
 from taylor.pipeline_solver.solving.recompute_cases import Choices
 from taylor.pipeline_solver.solving.turns import foreseen
 from taylor.pipeline_solver.tree.tree_memory import StoppedTree, TreeMemory
@@ -61,90 +61,144 @@ def solve_uniform(
     Solution
         `bound` is valid for every choice; the statistics include the step time and bound without the rule.
     """
-    began = time.monotonic()
-    deadline = None if options.time_limit is None else began + options.time_limit
-
-    def within(share: float) -> SolveOptions:
-        """The options with a fraction of the remaining time as `turns` counts it."""
-        if options.time_limit is None:
-            return options
-        gone = time.monotonic() - began
-        return options.replace(time_limit=max(0.01, share * (foreseen(options.time_limit, gone) - gone)))
-
-    def to_the_end() -> SolveOptions:
-        """The options with all the remaining time."""
-        return options if deadline is None else options.replace(time_limit=max(0.01, deadline - time.monotonic()))
-
-    memory = options.memory if isinstance(options.memory, TreeMemory) else TreeMemory()
-    standing = memory.cases if isinstance(memory.cases, Choices) else None
-    if problem.choices:
-        # By layer the choices are far more than one after the other, and bound these loosely.
-        free, known = Solution(NO_SOLUTION), dict[str, float]()
-    elif standing is not None and standing.floor > least_step_time(problem) * (1.0 + PROVEN_GAP):
-        free = standing.free
-        known = {UNRESTRICTED_BOUND: standing.floor}
-    else:
-        start = None if warm_start is None or on_progress is None else nearest(problem, warm_start, "")
-        tell = _told_of_bound(on_progress, None if start is None else start.objective, began)
-        unruled = problem.replace(uniform_recompute=())
-        told_by_counts = one_by_one and counts_tell(problem.replace(uniform_recompute=problem.uniform_recompute[:1]))
-        own = options.params.solving
-        share = own.counted_share if told_by_counts else own.first_share
-        free = run(unruled, within(share).replace(memory=memory), warm_start=warm_start, on_progress=tell)
-        closed = 0.0
-        while (
-            free.termination is Termination.TIME_LIMIT
-            and not told_by_counts
-            and _proves_soon(problem, free, memory.tree, closed)
-        ):
-            closed = free.bound or 0.0
-            again = within(own.first_share).replace(memory=memory)
-            free = run(unruled, again, warm_start=free.plan, on_progress=tell)
-        known = {UNRESTRICTED_BOUND: free.bound or 0.0}
-    floor = free.bound or 0.0
-    if free.objective is not None:
-        known[UNRESTRICTED_OBJECTIVE] = free.objective
+    search = _UniformSearch(problem, options, run, one_by_one, warm_start, on_progress)
+    known = search.solve_without_rule()
+    free = search.free
     proven = free.status == OPTIMAL and free.plan is not None and uniform_choice(problem, free.plan) is not None
     if free.status == INFEASIBLE or proven:
         return free.replace(statistics={**free.statistics, **known})
-    interrupted = free.termination is Termination.INTERRUPTED
-    if not one_by_one and not interrupted:
-        found = run(problem, to_the_end(), warm_start=warm_start, on_progress=on_progress)
-        bound = None if found.bound is None else max(found.bound, floor)
+    if not one_by_one and free.termination is not Termination.INTERRUPTED:
+        found = run(problem, search.to_the_end(), warm_start=warm_start, on_progress=on_progress)
+        bound = None if found.bound is None else max(found.bound, search.floor)
         return found.replace(bound=bound, statistics={**found.statistics, **known})
-
-    best = None if free.plan is None else nearest(problem, free.plan, free.solver)
-    if warm_start is not None and uniform_choice(problem, warm_start) is not None:
-        best = better_of_two(best, judged(problem, warm_start, free.solver))
     if free.status == CUT_OFF:
         # A bound of all plans is a bound of these.
-        found = best or Solution(CUT_OFF, solver=free.solver)
-        return found.replace(bound=floor, seconds=time.monotonic() - began, statistics=known).ended_by(
-            Termination.CUT_OFF
-        )
-    choices = memory.cases = standing or Choices(problem, run, memory, options, timed=deadline is not None)
-    choices.begin(options, began, deadline, on_progress, free, best)
-    if interrupted:
-        choices.stopped = Termination.INTERRUPTED
-    choices.solve()
-    best, stopped, bound = choices.best, choices.stopped, choices.bound()
-    seconds = time.monotonic() - began
-    if best is None or best.objective is None:
-        none = Solution(INFEASIBLE, Termination.INFEASIBLE, solver=free.solver, seconds=seconds, statistics=known)
-        if stopped is None and bound == float("inf"):
-            return none
-        # Choices that cannot beat the cutoff may have plans all the same.
-        return none.replace(bound=floor if stopped else bound).ended_by(stopped or Termination.CUT_OFF)
-    if known:  # Both problems have the same plans.
-        known[UNRESTRICTED_OBJECTIVE] = min(known.get(UNRESTRICTED_OBJECTIVE, float("inf")), best.objective)
-    bound = min(bound, best.objective)
-    told = {_of_one_choice(name, problem): value for name, value in best.statistics.items()}
-    whole = best.replace(bound=bound, seconds=seconds, statistics={**told, **known})
-    optimal = proven_within(best.objective, bound, options.gap)
-    if not optimal and stopped is None and options.cutoff is not None and bound >= options.cutoff():
-        stopped = Termination.CUT_OFF
-    interrupted = stopped is Termination.INTERRUPTED
-    return whole.closed(interrupted=interrupted) if optimal else whole.ended_by(stopped or Termination.STALLED)
+        found = search.first_plan() or Solution(CUT_OFF, solver=free.solver)
+        seconds = time.monotonic() - search.began
+        return found.replace(bound=search.floor, seconds=seconds, statistics=known).ended_by(Termination.CUT_OFF)
+    return search.solution(search.solve_choices(), known)
+
+
+class _UniformSearch:
+    """The problem without the rule, then its choices.
+
+    Parameters
+    ----------
+    free : Solution
+        Of the problem without the rule.
+    """
+
+    def __init__(
+        self,
+        problem: PipelineProblem,
+        options: SolveOptions,
+        run: Solver,
+        one_by_one: bool,
+        warm_start: PipelinePlan | None,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self.began = time.monotonic()
+        self.deadline = None if options.time_limit is None else self.began + options.time_limit
+        self.problem, self.options, self.run, self.one_by_one = problem, options, run, one_by_one
+        self.warm_start, self.on_progress = warm_start, on_progress
+        self.memory = options.memory if isinstance(options.memory, TreeMemory) else TreeMemory()
+        self.standing = self.memory.cases if isinstance(self.memory.cases, Choices) else None
+        self.free = Solution(NO_SOLUTION)
+
+    @property
+    def floor(self) -> float:
+        """Lower bound without the rule."""
+        return self.free.bound or 0.0
+
+    def within(self, share: float) -> SolveOptions:
+        """The options with a fraction of the remaining time as `turns` counts it."""
+        if self.options.time_limit is None:
+            return self.options
+        gone = time.monotonic() - self.began
+        return self.options.replace(time_limit=max(0.01, share * (foreseen(self.options.time_limit, gone) - gone)))
+
+    def to_the_end(self) -> SolveOptions:
+        """The options with all the remaining time."""
+        if self.deadline is None:
+            return self.options
+        return self.options.replace(time_limit=max(0.01, self.deadline - time.monotonic()))
+
+    def solve_without_rule(self) -> dict[str, float]:
+        """Solve the problem without the rule, unless an earlier solve has; return the statistics of its results."""
+        problem, standing = self.problem, self.standing
+        if problem.choices:
+            # By layer the choices are far more than one after the other, and bound these loosely.
+            return {}
+        if standing is not None and standing.floor > least_step_time(problem) * (1.0 + PROVEN_GAP):
+            self.free = standing.free
+            known = {UNRESTRICTED_BOUND: standing.floor}
+        else:
+            self._solve_free()
+            known = {UNRESTRICTED_BOUND: self.floor}
+        if self.free.objective is not None:
+            known[UNRESTRICTED_OBJECTIVE] = self.free.objective
+        return known
+
+    def _solve_free(self) -> None:
+        """Solve the problem without the rule, again as long as its tree closes well."""
+        problem, warm_start, on_progress = self.problem, self.warm_start, self.on_progress
+        start = None if warm_start is None or on_progress is None else nearest(problem, warm_start, "")
+        report = _bounds_alone(on_progress, None if start is None else start.objective, self.began)
+        unruled = problem.replace(uniform_recompute=())
+        counted = self.one_by_one and counts_suffice(problem.replace(uniform_recompute=problem.uniform_recompute[:1]))
+        params = self.options.params.solving
+        first = self.within(params.counted_share if counted else params.first_share).replace(memory=self.memory)
+        self.free = self.run(unruled, first, warm_start=warm_start, on_progress=report)
+        closed = 0.0
+        while (
+            self.free.termination is Termination.TIME_LIMIT
+            and not counted
+            and _proves_soon(problem, self.free, self.memory.tree, closed)
+        ):
+            closed = self.floor
+            again = self.within(params.first_share).replace(memory=self.memory)
+            self.free = self.run(unruled, again, warm_start=self.free.plan, on_progress=report)
+
+    def first_plan(self) -> Solution | None:
+        """The better one of the plan without the rule, changed to keep it, and of the known plan that does."""
+        problem, free = self.problem, self.free
+        best = None if free.plan is None else nearest(problem, free.plan, free.solver)
+        if self.warm_start is not None and uniform_choice(problem, self.warm_start) is not None:
+            best = better_of_two(best, judged(problem, self.warm_start, free.solver))
+        return best
+
+    def solve_choices(self) -> Choices:
+        """Solve one choice after the other."""
+        timed = self.deadline is not None
+        choices = self.standing or Choices(self.problem, self.run, self.memory, self.options, timed=timed)
+        self.memory.cases = choices
+        choices.begin(self.options, self.began, self.deadline, self.on_progress, self.free, self.first_plan())
+        if self.free.termination is Termination.INTERRUPTED:
+            choices.stopped = Termination.INTERRUPTED
+        choices.solve()
+        return choices
+
+    def solution(self, choices: Choices, known: dict[str, float]) -> Solution:
+        """The best plan of all choices, with a bound that is valid for each."""
+        best, stopped, bound = choices.best, choices.stopped, choices.bound()
+        seconds, options = time.monotonic() - self.began, self.options
+        if best is None or best.objective is None:
+            none = Solution(INFEASIBLE, Termination.INFEASIBLE, solver=self.free.solver, seconds=seconds)
+            none = none.replace(statistics=known)
+            if stopped is None and bound == float("inf"):
+                return none
+            # Choices that cannot beat the cutoff may have plans all the same.
+            return none.replace(bound=self.floor if stopped else bound).ended_by(stopped or Termination.CUT_OFF)
+        if known:  # Both problems have the same plans.
+            known[UNRESTRICTED_OBJECTIVE] = min(known.get(UNRESTRICTED_OBJECTIVE, float("inf")), best.objective)
+        bound = min(bound, best.objective)
+        statistics = {_of_one_choice(name, self.problem): value for name, value in best.statistics.items()}
+        whole = best.replace(bound=bound, seconds=seconds, statistics={**statistics, **known})
+        if proven_within(best.objective, bound, options.gap):
+            return whole.closed(interrupted=stopped is Termination.INTERRUPTED)
+        if stopped is None and options.cutoff is not None and bound >= options.cutoff():
+            stopped = Termination.CUT_OFF
+        return whole.ended_by(stopped or Termination.STALLED)
 
 
 def _proves_soon(problem: PipelineProblem, free: Solution, tree: StoppedTree | None, before: float) -> bool:
@@ -163,7 +217,7 @@ def _of_one_choice(statistic: str, problem: PipelineProblem) -> str:
     return RANGED_ROUNDS if statistic == MILP_ROUNDS and len(distinct_choices(problem)) > 1 else statistic
 
 
-def _told_of_bound(on_progress: OnProgress | None, known: float | None, began: float) -> OnProgress | None:
+def _bounds_alone(on_progress: OnProgress | None, known: float | None, began: float) -> OnProgress | None:
     """Pass on bounds proven without the rule, which are valid with it; a plan found there may break the rule.
 
     Parameters

@@ -511,7 +511,7 @@ def test_without_a_limit_or_more_open_a_choice_is_brought_to_the_end_at_once(
 
 
 @pytest.mark.parametrize(("problem", "share"), [(small_problem(), 3.0), (two_kinds(), 9.0)])
-def test_where_counts_tell_all_the_problem_without_the_rule_has_less_time(
+def test_where_counts_suffice_all_the_problem_without_the_rule_has_less_time(
     problem: PipelineProblem, share: float, clock: Clock
 ) -> None:
     run = Scripted({FREE: stopped(None, 5.0, seconds=1.0), (FULL, 0): stopped(None, 25.0)}, clock)

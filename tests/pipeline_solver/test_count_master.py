@@ -17,7 +17,7 @@ from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL
 from taylor.pipeline_solver.model.stopping import Stopper
-from taylor.pipeline_solver.model.uniform_rule import counts_tell
+from taylor.pipeline_solver.model.uniform_rule import counts_suffice
 from taylor.pipeline_solver.timing.durations import chunk_durations, schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
@@ -48,7 +48,7 @@ def problems(number: int, seed: int):
         problem = with_unlike_stages(problem, rng) if rng.random() < 0.3 else problem
         one = (FULL, int(rng.integers(1, 3)) * (number % 2))
         problem = problem.replace(fixed_recompute={}, uniform_recompute=(one,))
-        assert counts_tell(problem)
+        assert counts_suffice(problem)
         truth = enumerate_optimum(problem, 3_000)
         if truth is not None:
             number -= 1
@@ -172,7 +172,7 @@ def test_several_kinds_and_free_recompute_keep_the_lp_over_configurations():
     met = set()
     for _ in range(25):
         problem = random_problem(rng)
-        if counts_tell(problem) or problem.uniform_recompute:
+        if counts_suffice(problem) or problem.uniform_recompute:
             continue
         columns = build_columns(problem, stage_tuples(problem, 20_000), 50_000)
         if (np.diff(columns.start) == 0).any():

@@ -20,7 +20,7 @@ from taylor.pipeline_solver.columns.columns import ColumnSet, build_columns
 from taylor.pipeline_solver.columns.splits import Split, StageSplits
 from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
 from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
-from taylor.pipeline_solver.model.uniform_rule import counts_tell
+from taylor.pipeline_solver.model.uniform_rule import counts_suffice
 from taylor.pipeline_solver.timing.durations import schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.solver_cases import small_problem
@@ -226,18 +226,18 @@ def test_without_columns_without_paths_and_without_time_the_lp_tells_no_bound() 
         master.solve()
 
 
-def test_counts_tell_where_nothing_but_counts_is_to_be_chosen() -> None:
+def test_counts_suffice_where_nothing_but_counts_is_to_be_chosen() -> None:
     problem = folded()
-    assert counts_tell(problem)
-    assert not counts_tell(problem.replace(uniform_recompute=()))
-    assert counts_tell(problem.replace(uniform_recompute=(), recompute_ratio={}))
-    assert counts_tell(problem.replace(uniform_recompute=(), unsearched=(FULL,)))
-    assert not counts_tell(problem.replace(uniform_recompute=((FULL, 1), (FULL, 2))))
+    assert counts_suffice(problem)
+    assert not counts_suffice(problem.replace(uniform_recompute=()))
+    assert counts_suffice(problem.replace(uniform_recompute=(), recompute_ratio={}))
+    assert counts_suffice(problem.replace(uniform_recompute=(), unsearched=(FULL,)))
+    assert not counts_suffice(problem.replace(uniform_recompute=((FULL, 1), (FULL, 2))))
     body = problem.kinds[0]
-    assert not counts_tell(problem.replace(kinds=(body, LayerKind("b", 2, 1.0, 1.0, KEPT))))
-    assert counts_tell(problem.replace(kinds=(body, LayerKind("b", 0, 1.0, 1.0, KEPT))))
+    assert not counts_suffice(problem.replace(kinds=(body, LayerKind("b", 2, 1.0, 1.0, KEPT))))
+    assert counts_suffice(problem.replace(kinds=(body, LayerKind("b", 0, 1.0, 1.0, KEPT))))
     off = LayerKind("body", 10, 0.5, 10.0, {**KEPT, "off": 1.0}, choices={"off": LayerChoice()})
-    assert not counts_tell(problem.replace(kinds=(off,), choices=("off",)))
+    assert not counts_suffice(problem.replace(kinds=(off,), choices=("off",)))
 
 
 @pytest.mark.parametrize(
