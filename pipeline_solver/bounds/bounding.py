@@ -40,22 +40,20 @@ def cut_loop(
     (float, LpResult or None, float)
         Lower bound, the last LP (None when infeasible or closed, or when it failed), step time at its durations.
     """
-    pool, params, root = paths.pool, master.params, on_root_bound is not None
+    params, root = master.params, on_root_bound is not None
     known = params.known_cuts if known is None else known
     stall = params.root_stall_lps if root else params.node_stall_lps
     stall_share = params.root_stall_share if root else params.node_stall_share
     bound, length = -np.inf, np.inf
     history: list[float] = []
-    centre: NDArray[np.float64] | None = None
-    centre_length = np.inf
+    centre = _Centre()
     result: LpResult | None = None
     for turn in range(rounds):
         stopper.check()
         result = master.solve()
         if result.point is None:
-            if np.isinf(result.value) and result.value > 0:
-                return np.inf, None, np.inf
-            return bound, None, np.inf
+            infeasible = np.isinf(result.value) and result.value > 0
+            return np.inf if infeasible else bound, None, np.inf
         bound = max(bound, result.bound)
         history.append(bound)
         if on_root_bound is not None:
@@ -63,38 +61,56 @@ def cut_loop(
         if bound >= cutoff:
             return bound, None, np.inf
         durations = master.durations(result.point)
-        violated = [
-            g
-            for path_length, g in pool.longest(durations, 2 * known, params.recent_cuts)
-            if path_length > result.value * (1 + 1e-7) and not master.holds(g)
-        ][:known]
+        # A known path that is not in this LP is as good as a new one.
+        found = _violated(master, paths, durations, result.value, known)
         length, cut = paths.path(durations)
-        _, other = paths.path(durations, 1)
+        found += [cut, paths.path(durations, 1)[1]]
         converged = length - result.value <= 1e-7 * abs(length)
         if converged and not len(result.entering):
             return bound, result, length
-        new = [cut, other]
-        if params.half_way_cuts and (root or master.half_way) and centre is not None and not converged:
-            middle = 0.5 * (durations + centre)
-            middle_length, middle_cut = paths.path(middle)
-            new.append(middle_cut)
-            if middle_length < centre_length:
-                centre_length, centre = middle_length, middle
-        if length < centre_length:
-            centre_length, centre = length, durations
-        # A known path that is not in this LP is as good as a new one.
-        missing = [g for g in [*violated, *new] if not master.holds(g)]
-        if not converged:
-            for g in missing:
-                master.hold(g)
+        if params.half_way_cuts and (root or master.half_way) and not converged:
+            found += centre.half_way(paths, durations)
+        centre.move(durations, length)
+        missing = [] if converged else [g for g in found if not master.holds(g)]
+        for g in missing:
+            master.hold(g)
         master.add_columns(result.entering)
-        if not converged and not missing and not len(result.entering):
-            return bound, result, length
-        if _stalled(history, cutoff, stall, stall_share):
+        stuck = not converged and not missing and not len(result.entering)
+        if stuck or _stalled(history, cutoff, stall, stall_share):
             return bound, result, length
         if root and turn > 40 and len(master.held) > 3 * params.most_cuts:
             master.purge()
     return bound, result, length
+
+
+def _violated(
+    master: PathLp, paths: PathCuts, durations: NDArray[np.float64], value: float, known: int
+) -> list[int]:  # fmt: skip
+    """Known paths longer than the LP's value at its durations, `known` of them at most."""
+    longest = paths.pool.longest(durations, 2 * known, master.params.recent_cuts)
+    return [g for length, g in longest if length > value * (1 + 1e-7) and not master.holds(g)][:known]
+
+
+class _Centre:
+    """The durations of least step time so far: cuts half-way to them reach deeper than those at an LP's corner."""
+
+    def __init__(self) -> None:
+        self.durations: NDArray[np.float64] | None = None
+        self.length = np.inf
+
+    def half_way(self, paths: PathCuts, durations: NDArray[np.float64]) -> list[int]:
+        """The cut of the longest path half-way to other durations; none before there is a centre."""
+        if self.durations is None:
+            return []
+        middle = 0.5 * (durations + self.durations)
+        length, cut = paths.path(middle)
+        self.move(middle, length)
+        return [cut]
+
+    def move(self, durations: NDArray[np.float64], length: float) -> None:
+        """Move to durations of lower step time."""
+        if length < self.length:
+            self.durations, self.length = durations, length
 
 
 def _stalled(history: list[float], cutoff: float, rounds: int, share: float) -> bool:
