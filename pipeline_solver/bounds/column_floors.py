@@ -48,11 +48,10 @@ class ColumnFloors:
             for a stage, the bound is inf.
         """
         self._catch_up()
-        left = mask.copy()
         if not self.known:
-            return -np.inf, left
-        bound = rule_out(self.values[: self.known], self.costs[: self.known], self.columns.start, left, cutoff)
-        return bound, left
+            return -np.inf, mask.copy()
+        bound, left = rule_out(self.values[: self.known], self.costs[: self.known], self.columns.start, mask, cutoff)
+        return float(bound), left
 
     def under_prices(self) -> NDArray[np.float64]:
         """Reduced costs of the columns under the newest dual values, float64 [prices, columns]."""
@@ -72,30 +71,22 @@ class ColumnFloors:
 
 
 @compiled
-def rule_out(values, costs, start, left, cutoff):  # type: ignore[no-untyped-def]
-    """Remove from `left` bool [n] the columns that reduced costs rule out below `cutoff`, until little changes.
+def rule_out(values, costs, start, mask, cutoff):  # type: ignore[no-untyped-def]
+    """Rule out the columns of `mask` bool [n] by reduced costs below `cutoff`, until little changes.
 
     `values` float64 [P] and `costs` float64 [P, n] are the dual values' LP values and the columns' reduced costs,
-    `start` int64 [S + 1] the first column of each stage. Returns the best bound; inf where a stage has no column, and
-    then `left` has none.
+    `start` int64 [S + 1] the first column of each stage. Returns the best bound, inf where a stage has no column, and
+    the remaining columns, then none.
     """
     P, S = len(values), len(start) - 1
     highest = cutoff + 1e-9 * abs(cutoff)
     bound = -np.inf
     least = np.empty(S)
+    left = mask.copy()
     members, first = np.empty(len(left), dtype=np.int64), np.zeros(S + 1, dtype=np.int64)
     while True:
-        count = 0
-        for s in range(S):
-            first[s] = count
-            for i in range(start[s], start[s + 1]):
-                if left[i]:
-                    members[count] = i
-                    count += 1
-            if count == first[s]:
-                left[:] = False
-                return np.inf
-        first[S] = count
+        if not list_members(start, left, members, first):
+            return np.inf, np.zeros_like(mask)
         gone = 0
         for p in range(P):
             total = values[p]
@@ -107,15 +98,34 @@ def rule_out(values, costs, start, left, cutoff):  # type: ignore[no-untyped-def
                 total += least[s]
             bound = max(bound, total)
             if bound >= cutoff:
-                return bound
+                return bound, left
             for s in range(S):
                 most = highest - (total - least[s])
                 for q in range(first[s], first[s + 1]):
                     if costs[p, members[q]] > most and left[members[q]]:
                         left[members[q]] = False
                         gone += 1
-        if gone <= WORTH * count:
-            return bound
+        if gone <= WORTH * first[S]:
+            return bound, left
+
+
+@compiled
+def list_members(start, left, members, first):  # type: ignore[no-untyped-def]
+    """List the remaining columns stage by stage; return whether every stage has one.
+
+    Written to `members` int64 [n] and `first` int64 [S + 1], each stage's first place there.
+    """
+    count = 0
+    for s in range(len(start) - 1):
+        first[s] = count
+        for i in range(start[s], start[s + 1]):
+            if left[i]:
+                members[count] = i
+                count += 1
+        if count == first[s]:
+            return False
+    first[-1] = count
+    return True
 
 
 def column_costs(columns: ColumnSet, prices: list[Prices]) -> NDArray[np.float64]:

@@ -26,9 +26,10 @@ plain_rule_out = getattr(rule_out, "py_func", rule_out)
 def ruled(
     values: list[float], costs: list[list[float]], start: list[int], cutoff: float, gone: tuple[int, ...] = ()
 ) -> tuple[float, list[int]]:
-    left = np.ones(len(costs[0]), dtype=bool)
-    left[list(gone)] = False
-    bound = plain_rule_out(np.array(values), np.array(costs), np.array(start), left, cutoff)
+    mask = np.ones(len(costs[0]), dtype=bool)
+    mask[list(gone)] = False
+    bound, left = plain_rule_out(np.array(values), np.array(costs), np.array(start), mask, cutoff)
+    assert mask.sum() == len(mask) - len(gone)
     return float(bound), np.flatnonzero(left).tolist()
 
 

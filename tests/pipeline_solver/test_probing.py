@@ -99,8 +99,7 @@ def test_columns_are_ruled_out_as_the_plain_statement_of_the_rule_says():
         values, costs = rng.uniform(5, 9, size=6), rng.exponential(2.0, size=(6, start[-1]))
         mask = rng.random(start[-1]) < 0.9
         cutoff = rng.uniform(8, 16)
-        left = mask.copy()
-        bound = column_floors.rule_out(values, costs, start, left, cutoff)
+        bound, left = column_floors.rule_out(values, costs, start, mask, cutoff)
         if any(not mask[a:b].any() for a, b in zip(start[:-1], start[1:], strict=True)):
             assert bound == np.inf and not left.any()
             ended.add("nothing")
