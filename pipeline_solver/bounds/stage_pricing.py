@@ -161,7 +161,7 @@ def _options_of(
         place = schedule.position(v, s)
         found = chunk_types(problem, v, s, place, low, high, lower, upper, known)
         if merged is not None:
-            found = _told_apart(problem, merged, found, period)
+            found = _distinguished(problem, merged, found, period)
         types.append(found)
         between.append((low[place] - low[last_place + 1], high[place] - high[last_place + 1]))
         last_place = place
@@ -223,7 +223,7 @@ def _more(
     return more
 
 
-def _told_apart(
+def _distinguished(
     problem: PipelineProblem, merged: PipelineProblem, found: list[ChunkType], period: int
 ) -> list[ChunkType]:
     """Chunk types with their layers by the kinds of `merged`; of those of equal cost, one for each phase."""
@@ -440,27 +440,8 @@ def _search(  # type: ignore[no-untyped-def]
     """
     V = len(start) - 1
     P = len(room)
-    # Least need of the chunks from v on of every resource, and their least cost by the remaining resource.
-    rest = np.zeros((V + 1, P))
-    table = np.full((P, V + 1, buckets + 1), np.inf)
-    for p in range(P):
-        for b in range(buckets + 1):
-            table[p, V, b] = 0.0
     size = np.maximum(room, 1e-9) / buckets
-    for v in range(V - 1, -1, -1):
-        for p in range(P):
-            least = np.inf
-            # Options are in order of cost: one that needs no less than a cheaper one is never the best.
-            least_take = buckets + 1
-            for i in range(start[v], start[v + 1]):
-                least = min(least, need[i, p])
-                take = int(need[i, p] / size[p])
-                if take >= least_take:
-                    continue
-                least_take = take
-                for b in range(take, buckets + 1):
-                    table[p, v, b] = min(table[p, v, b], cost[i] + table[p, v + 1, b - take])
-            rest[v, p] = rest[v + 1, p] + least
+    rest, table = least_behind(start, cost, need, size, buckets)
     found = np.zeros((min(most, 1024), V), dtype=np.int64)
     price = np.zeros(min(most, 1024))
     count, steps, complete = 0, 0, True
@@ -486,31 +467,17 @@ def _search(  # type: ignore[no-untyped-def]
             continue
         at[v] = i + 1
         steps += 1
+        total = spent[v] + cost[i]
         if steps > max_steps:
             complete = False
             break
-        total = spent[v] + cost[i]
         # No later option needs less.
         if total + table[0, v + 1, buckets] >= below:
             v -= 1
             continue
         first = max(begin[v] + between[v, 0], window[i, 0])
         last = min(until[v] + between[v, 1], window[i, 1])
-        fits = first <= last
-        if fits:
-            for p in range(P):
-                used[v + 1, p] = used[v, p] + need[i, p]
-                left = room[p] - used[v + 1, p]
-                if left < rest[v + 1, p] - 1e-9 * room[p]:
-                    fits = False
-                    break
-                if v == V - 1:  # only the cost counts
-                    continue
-                b = min(buckets, max(0, int(left / size[p])))
-                if total + table[p, v + 1, b] >= below:
-                    fits = False
-                    break
-        if not fits:
+        if first > last or not leaves_enough(v, need[i], total, room, size, used, rest, table, below):
             continue
         spent[v + 1] = total
         begin[v + 1] = first + window[i, 2]
@@ -519,45 +486,97 @@ def _search(  # type: ignore[no-untyped-def]
             v += 1
             at[v] = start[v]
             continue
-        # A choice is dominated where a chunk may take a quicker one and the stage still fits.
-        minimal = True
-        for w in range(V - 1, -1, -1):  # the last chunk is the likeliest to decide
-            j = at[w] - 1
-            for k in range(beyond.shape[1]):
-                if beyond[j, k, 0] == np.inf:
-                    break
-                over = False
-                for p in range(P - 1):
-                    if used[V, p] + beyond[j, k, p] > room[p]:
-                        over = True
-                        break
-                if not over:
-                    minimal = False
-                    break
-            if not minimal:
-                break
-        if not minimal:
+        if takes_quicker(at, used[V], beyond, room):
             continue
-        slot = count
-        if count == most:
-            if not keep:
-                complete = False
-                break
-            slot = int(np.argmax(price))
-        else:
-            if count == len(price):
-                longer = min(most, 2 * count)
-                more = np.zeros((longer, V), dtype=np.int64)
-                for i in range(count):
-                    overwrite(more[i], found[i], V)
-                found = more
-                more_price = np.zeros(longer)
-                overwrite(more_price, price, count)
-                price = more_price
-            count += 1
+        if count == most and not keep:
+            complete = False
+            break
+        if count == len(price) < most:
+            found, price = grown(found, price, min(most, 2 * count))
+        slot = count if count < most else int(np.argmax(price))
+        count = max(count, slot + 1)
         price[slot] = total
-        for w in range(V):
-            found[slot, w] = at[w] - 1
-        if keep and count == most:
-            below = price.max()
+        below = kept_below(found[slot], at, price, below, keep and count == most)
     return found, price, count, complete
+
+
+@compiled
+def least_behind(start, cost, need, size, buckets):  # type: ignore[no-untyped-def]
+    """Least need of the chunks from v on of every resource, and their least cost by the remaining resource.
+
+    Returns
+    -------
+    float64 [V + 1, P], float64 [P, V + 1, buckets + 1]
+    """
+    V, P = len(start) - 1, len(size)
+    rest = np.zeros((V + 1, P))
+    table = np.full((P, V + 1, buckets + 1), np.inf)
+    for p in range(P):
+        for b in range(buckets + 1):
+            table[p, V, b] = 0.0
+    for v in range(V - 1, -1, -1):
+        for p in range(P):
+            least = np.inf
+            # Options are in order of cost: one that needs no less than a cheaper one is never the best.
+            least_take = buckets + 1
+            for i in range(start[v], start[v + 1]):
+                least = min(least, need[i, p])
+                take = int(need[i, p] / size[p])
+                if take >= least_take:
+                    continue
+                least_take = take
+                for b in range(take, buckets + 1):
+                    table[p, v, b] = min(table[p, v, b], cost[i] + table[p, v + 1, b - take])
+            rest[v, p] = rest[v + 1, p] + least
+    return rest, table
+
+
+@compiled
+def leaves_enough(v, need, total, room, size, used, rest, table, below):  # type: ignore[no-untyped-def]
+    """Add the needs of chunk v to `used`; return whether the chunks behind it may fit, at a cost less than `below`."""
+    last, buckets = table.shape[1] - 2, table.shape[2] - 1
+    for p in range(len(room)):
+        used[v + 1, p] = used[v, p] + need[p]
+        left = room[p] - used[v + 1, p]
+        if left < rest[v + 1, p] - 1e-9 * room[p]:
+            return False
+        # Behind the last chunk only the cost counts.
+        if v < last and total + table[p, v + 1, min(buckets, max(0, int(left / size[p])))] >= below:
+            return False
+    return True
+
+
+@compiled
+def takes_quicker(at, used, beyond, room):  # type: ignore[no-untyped-def]
+    """Return whether some chunk may take a quicker choice and the stage still fits: then the column is dominated."""
+    for w in range(len(at) - 2, -1, -1):  # the last chunk is the likeliest to decide
+        j = at[w] - 1
+        for k in range(beyond.shape[1]):
+            if beyond[j, k, 0] == np.inf:
+                break
+            over = False
+            for p in range(len(room) - 1):
+                if used[p] + beyond[j, k, p] > room[p]:
+                    over = True
+                    break
+            if not over:
+                return True
+    return False
+
+
+@compiled
+def grown(found, price, longer):  # type: ignore[no-untyped-def]
+    """Copies of the columns found and of their costs, with space for `longer`."""
+    more, more_price = np.zeros((longer, found.shape[1]), dtype=np.int64), np.zeros(longer)
+    for i in range(len(price)):
+        overwrite(more[i], found[i], found.shape[1])
+    overwrite(more_price, price, len(price))
+    return more, more_price
+
+
+@compiled
+def kept_below(column, at, price, below, full):  # type: ignore[no-untyped-def]
+    """Write a column; return the cost that further ones must be below, lower once `full`."""
+    for w in range(len(column)):
+        column[w] = at[w] - 1
+    return price.max() if full else below
