@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.base.compiled import compiled
+from taylor.base.compiled import compiled, overwrite
 from taylor.pipeline_solver.columns.stage_tuples import StageTuples
 from taylor.pipeline_solver.model.problem import PipelineProblem
 
@@ -60,59 +60,20 @@ def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # 
     for fill in range(2):
         found = 0
         for t in range(tuples):
-            for r in range(R):
-                for v in range(V - 1, -1, -1):
-                    kind = members[t, v]
-                    frugal, lavish = np.inf, -np.inf
-                    for i in range(sizes[v, kind]):
-                        frugal = min(frugal, need[v, kind, i, r])
-                        lavish = max(lavish, need[v, kind, i, r])
-                    least[v, r] = least[v + 1, r] + frugal
-                    greatest[v, r] = greatest[v + 1, r] + lavish
+            kinds = members[t]
+            need_ranges(kinds, need, sizes, least, greatest)
             v = 0
             at[0] = 0
             while v >= 0:
-                kind = members[t, v]
+                kind = kinds[v]
                 if at[v] >= sizes[v, kind]:
                     v -= 1
                     if v >= 0:
                         at[v] += 1
                     continue
-                fits = True
-                for r in range(R):
-                    used[v + 1, r] = used[v, r] + need[v, kind, at[v], r]
-                    if used[v + 1, r] + least[v + 1, r] > room[t, r] + tolerance:
-                        fits = False
-                if not fits:
-                    at[v] += 1
-                    continue
-                minimal = True
-                for w in range(v + 1):
-                    kind, i = members[t, w], at[w]
-                    for j in range(sizes[w, kind]):
-                        quicker = j != i
-                        for d in range(3):
-                            if extra[d, w, kind, j] > extra[d, w, kind, i]:
-                                quicker = False
-                        if not quicker:
-                            continue
-                        over = False
-                        same = True
-                        for r in range(R):
-                            more = need[w, kind, j, r] - need[w, kind, i, r]
-                            if used[v + 1, r] + greatest[v + 1, r] + more > room[t, r] + tolerance:
-                                over = True
-                                break
-                        for d in range(3):
-                            if extra[d, w, kind, j] < extra[d, w, kind, i]:
-                                same = False
-                        # Of two that fit and take the same time, keep the first.
-                        if not over and (not same or j < i):
-                            minimal = False
-                            break
-                    if not minimal:
-                        break
-                if not minimal:
+                if not fits_resources(v, need[v, kind, at[v]], used, least, room[t], tolerance) or takes_quicker(
+                    kinds, at, v, need, extra, sizes, used, greatest, room[t], tolerance
+                ):
                     at[v] += 1
                     continue
                 if v < V - 1:
@@ -121,8 +82,7 @@ def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # 
                     continue
                 if fill == 1:
                     owner[found] = t
-                    for w in range(V):
-                        option[found, w] = at[w]
+                    overwrite(option[found], at, V)
                 found += 1
                 if found > most:
                     return owner, option, False
@@ -131,3 +91,58 @@ def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # 
             owner = np.zeros(found, dtype=np.int64)
             option = np.zeros((found, V), dtype=np.int64)
     return owner, option, True
+
+
+@compiled
+def need_ranges(kinds, need, sizes, least, greatest):  # type: ignore[no-untyped-def]
+    """Fill `least` and `greatest` float64 [V + 1, R]."""
+    for r in range(need.shape[3]):
+        for v in range(len(kinds) - 1, -1, -1):
+            kind = kinds[v]
+            frugal, lavish = np.inf, -np.inf
+            for i in range(sizes[v, kind]):
+                frugal = min(frugal, need[v, kind, i, r])
+                lavish = max(lavish, need[v, kind, i, r])
+            least[v, r] = least[v + 1, r] + frugal
+            greatest[v, r] = greatest[v + 1, r] + lavish
+
+
+@compiled
+def fits_resources(v, need, used, least, room, tolerance):  # type: ignore[no-untyped-def]
+    """Add the needs of chunk v to `used`; return whether the chunks behind it can fit."""
+    fits = True
+    for r in range(len(need)):
+        used[v + 1, r] = used[v, r] + need[r]
+        if used[v + 1, r] + least[v + 1, r] > room[r] + tolerance:
+            fits = False
+    return fits
+
+
+@compiled
+def takes_quicker(kinds, at, v, need, extra, sizes, used, greatest, room, tolerance):  # type: ignore[no-untyped-def]
+    """Return whether one of the chunks 0..v could take a quicker choice, whatever those behind v take."""
+    for w in range(v + 1):
+        kind, i = kinds[w], at[w]
+        for j in range(sizes[w, kind]):
+            if j == i or not no_slower(extra, w, kind, j, i):
+                continue
+            over = False
+            for r in range(len(room)):
+                more = need[w, kind, j, r] - need[w, kind, i, r]
+                if used[v + 1, r] + greatest[v + 1, r] + more > room[r] + tolerance:
+                    over = True
+                    break
+            # Of two that fit and take the same time, keep the first.
+            if not over and (j < i or not no_slower(extra, w, kind, i, j)):
+                return True
+    return False
+
+
+@compiled
+def no_slower(extra, v, kind, one, other):  # type: ignore[no-untyped-def]
+    """Return whether a choice takes no longer than another one in any direction."""
+    return (
+        extra[0, v, kind, one] <= extra[0, v, kind, other]
+        and extra[1, v, kind, one] <= extra[1, v, kind, other]
+        and extra[2, v, kind, one] <= extra[2, v, kind, other]
+    )

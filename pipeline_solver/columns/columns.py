@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.base.compiled import compiled
+from taylor.base.compiled import compiled, overwrite
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline_solver.columns.choice_columns import resource_needs, undominated_choices
@@ -274,53 +274,26 @@ def minimal_choices(  # type: ignore[no-untyped-def]
     owner int64 [n], option int64 [n, V], whether all were listed (no more than `most`)
     """
     tuples, V = members.shape
-    P = alive.shape[0]
     owner = np.zeros(0, dtype=np.int64)
     option = np.zeros((0, V), dtype=np.int64)
     at = np.zeros(V, dtype=np.int64)
-    used = np.zeros((V + 1, P))
-    # Least and greatest memory of chunks v..; options have falling memory.
-    least, greatest = np.zeros((V + 1, P)), np.zeros((V + 1, P))
+    used = np.zeros((V + 1, alive.shape[0]))
+    # Least and greatest memory of chunks v...
+    least, greatest = np.zeros((V + 1, alive.shape[0])), np.zeros((V + 1, alive.shape[0]))
     for fill in range(2):
         found = 0
         for t in range(tuples):
-            for v in range(V - 1, -1, -1):
-                kind = members[t, v]
-                for p in range(P):
-                    least[v, p] = least[v + 1, p] + alive[p, v] * activation[v, kind, sizes[v, kind] - 1]
-                    greatest[v, p] = greatest[v + 1, p] + alive[p, v] * activation[v, kind, 0]
+            memory_ranges(members[t], alive, activation, sizes, least, greatest)
             v = 0
             at[0] = 0
             while v >= 0:
                 kind = members[t, v]
                 if at[v] >= sizes[v, kind]:
-                    v -= 1
-                    if v >= 0:
-                        at[v] += 1
+                    v = next_of(at, v - 1)
                     continue
-                fits = True
-                for p in range(P):
-                    used[v + 1, p] = used[v, p] + alive[p, v] * activation[v, kind, at[v]]
-                    if used[v + 1, p] + least[v + 1, p] > room[t, p] + tolerance:
-                        fits = False
-                if not fits:
-                    at[v] += 1
-                    continue
-                minimal = True
-                if at[v] > 0:  # without recompute here, the chunks before have the same free memory
-                    for w in range(v + 1):
-                        if at[w] == 0:
-                            continue
-                        looser = activation[w, members[t, w], at[w] - 1] - activation[w, members[t, w], at[w]]
-                        over = False
-                        for p in range(P):
-                            if used[v + 1, p] + greatest[v + 1, p] + alive[p, w] * looser > room[t, p] + tolerance:
-                                over = True
-                                break
-                        if not over:
-                            minimal = False
-                            break
-                if not minimal:
+                if not fits_memory(v, alive, activation[v, kind, at[v]], used, least, room[t], tolerance) or may_loosen(
+                    members[t], at, v, alive, activation, used, greatest, room[t], tolerance
+                ):
                     at[v] += 1
                     continue
                 if v < V - 1:
@@ -329,15 +302,60 @@ def minimal_choices(  # type: ignore[no-untyped-def]
                     continue
                 if fill == 1:
                     owner[found] = t
-                    for w in range(V):
-                        option[found, w] = at[w]
+                    overwrite(option[found], at, V)
                 found += 1
                 if found > most:
                     return owner, option, False
-                v -= 1
-                if v >= 0:
-                    at[v] += 1
+                v = next_of(at, v - 1)
         if fill == 0:
             owner = np.zeros(found, dtype=np.int64)
             option = np.zeros((found, V), dtype=np.int64)
     return owner, option, True
+
+
+@compiled
+def next_of(at, v):  # type: ignore[no-untyped-def]
+    """Go on to the next option of chunk v, where there is such a chunk; return v."""
+    if v >= 0:
+        at[v] += 1
+    return v
+
+
+@compiled
+def memory_ranges(kinds, alive, activation, sizes, least, greatest):  # type: ignore[no-untyped-def]
+    """Fill `least` and `greatest` float64 [V + 1, P]; options have falling memory."""
+    for v in range(len(kinds) - 1, -1, -1):
+        kind = kinds[v]
+        for p in range(alive.shape[0]):
+            least[v, p] = least[v + 1, p] + alive[p, v] * activation[v, kind, sizes[v, kind] - 1]
+            greatest[v, p] = greatest[v + 1, p] + alive[p, v] * activation[v, kind, 0]
+
+
+@compiled
+def fits_memory(v, alive, kept, used, least, room, tolerance):  # type: ignore[no-untyped-def]
+    """Add what chunk v keeps to `used`; return whether the chunks behind it can fit."""
+    fits = True
+    for p in range(alive.shape[0]):
+        used[v + 1, p] = used[v, p] + alive[p, v] * kept
+        if used[v + 1, p] + least[v + 1, p] > room[p] + tolerance:
+            fits = False
+    return fits
+
+
+@compiled
+def may_loosen(kinds, at, v, alive, activation, used, greatest, room, tolerance):  # type: ignore[no-untyped-def]
+    """Return whether one of the chunks 0..v could take its next cheaper option, whatever those behind v take."""
+    if at[v] == 0:  # without recompute here, the chunks before have the same free memory
+        return False
+    for w in range(v + 1):
+        if at[w] == 0:
+            continue
+        looser = activation[w, kinds[w], at[w] - 1] - activation[w, kinds[w], at[w]]
+        over = False
+        for p in range(alive.shape[0]):
+            if used[v + 1, p] + greatest[v + 1, p] + alive[p, w] * looser > room[p] + tolerance:
+                over = True
+                break
+        if not over:
+            return True
+    return False

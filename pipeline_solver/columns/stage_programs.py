@@ -121,13 +121,13 @@ def _places(columns: ColumnSet) -> _Places:
     borders = np.concatenate([[0], np.cumsum([kind.count for kind in problem.placed_kinds])])
     keys = np.column_stack([columns.stage, columns.totals])
     unique, label = np.unique(keys, axis=0, return_inverse=True)
-    held, classes = unique[:, 1:], np.arange(len(unique))
-    layers = held.sum(axis=1)
-    least = (held > 0).argmax(axis=1)
-    greatest = held.shape[1] - 1 - (held[:, ::-1] > 0).argmax(axis=1)
+    by_kind, classes = unique[:, 1:], np.arange(len(unique))
+    layers = by_kind.sum(axis=1)
+    least = (by_kind > 0).argmax(axis=1)
+    greatest = by_kind.shape[1] - 1 - (by_kind[:, ::-1] > 0).argmax(axis=1)
     # Layers of several kinds end the first of them; layers of one kind may lie anywhere among the kind's layers.
     several = greatest > least
-    first = np.where(several, borders[least + 1] - held[classes, least], borders[least])
+    first = np.where(several, borders[least + 1] - by_kind[classes, least], borders[least])
     last = np.where(several, first, borders[least + 1] - layers)
     empty = layers == 0
     first, last = np.where(empty, 0, first), np.where(empty, borders[-1], last)
@@ -181,6 +181,17 @@ def cheapest_members(members, label, classes, weights):  # type: ignore[no-untyp
 
 
 @compiled
+def layers_with(code, layers, counts, stride):  # type: ignore[no-untyped-def]
+    """Code of the layers used with those of one more column; -1 where they are more than the model has."""
+    goal = code
+    for j in range(len(counts)):
+        if (code // stride[j]) % (counts[j] + 1) + layers[j] > counts[j]:
+            return -1
+        goal += stride[j] * layers[j]
+    return goal
+
+
+@compiled
 def stage_program(start, totals, needs, passes, cost, counts):  # type: ignore[no-untyped-def]
     """DP over stages; the state is the layers of each kind used and the borders passed.
 
@@ -191,11 +202,8 @@ def stage_program(start, totals, needs, passes, cost, counts):  # type: ignore[n
     """
     S, K = len(start) - 1, len(counts)
     flags = 2 ** (K - 1)
-    stride = np.empty(K, dtype=np.int64)
-    size = 1
-    for j in range(K):
-        stride[j] = size
-        size *= counts[j] + 1
+    size = np.prod(counts + 1)
+    stride = np.cumprod(np.append(1, counts[:-1] + 1))
     total_states = size * flags
     value = np.full(total_states, np.inf)
     value[0] = 0.0
@@ -210,14 +218,8 @@ def stage_program(start, totals, needs, passes, cost, counts):  # type: ignore[n
             for c in range(start[s], start[s + 1]):
                 if passed & needs[c] or cost[c] == np.inf:
                     continue
-                fits = True
-                goal = code
-                for j in range(K):
-                    if (code // stride[j]) % (counts[j] + 1) + totals[c, j] > counts[j]:
-                        fits = False
-                        break
-                    goal += stride[j] * totals[c, j]
-                if not fits:
+                goal = layers_with(code, totals[c], counts, stride)
+                if goal < 0:
                     continue
                 goal += (passed | passes[c]) * size
                 if value[state] + cost[c] < after[goal]:
@@ -225,13 +227,12 @@ def stage_program(start, totals, needs, passes, cost, counts):  # type: ignore[n
                     choice[s, goal] = c
                     origin[s, goal] = state
         value = after
-    best = -1
-    for passed in range(flags):
-        state = passed * size + size - 1
-        if value[state] < np.inf and (best < 0 or value[state] < value[best]):
-            best = state
+    best = size - 1
+    for passed in range(1, flags):
+        if value[passed * size + size - 1] < value[best]:
+            best = passed * size + size - 1
     chosen = np.full(S, -1, dtype=np.int64)
-    if best < 0:
+    if value[best] == np.inf:
         return np.inf, chosen
     least = value[best]
     for s in range(S - 1, -1, -1):
