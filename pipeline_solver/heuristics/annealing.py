@@ -194,49 +194,64 @@ def draw_move(moves, now, new, moved, gap):  # type: ignore[no-untyped-def]
     `new` int64 [S] receives the columns, `moved` int64 [3] the stages; `gap` int64 [K] is a work array. After a failed
     draw `new` equals `now`.
     """
-    start, group, group_start, label = moves.start, moves.group, moves.group_start, moves.label
-    S, V, K = len(start) - 1, moves.more.shape[1], moves.more.shape[2]
+    S = len(moves.start) - 1
     draw = np.random.random()
     if draw < 0.15:
-        # The same layers, another recompute choice.
-        s = np.random.randint(S)
-        g = group[now[s]]
-        width = group_start[g + 1] - group_start[g]
-        if width < 2:
-            return 0
-        new[s] = group_start[g] + np.random.randint(width)
-        moved[0] = s
-        return 1
+        return draw_choice(moves, now, new, moved, np.random.randint(S))
     if draw < 0.70:
-        # One layer from a chunk to another, inside a stage or between two.
         s = np.random.randint(S)
-        t = s if draw < 0.35 else np.random.randint(S)
-        v, w, k = np.random.randint(V), np.random.randint(V), np.random.randint(K)
-        if draw >= 0.35 and s == t:
+        return draw_layer(moves, now, new, moved, s, s if draw < 0.35 else np.random.randint(S), draw < 0.35)
+    return redraw(moves, now, new, moved, gap, min(S, 1 if draw > 0.97 else (2 if draw < 0.85 else 3)))
+
+
+@compiled
+def member_of(moves, group):  # type: ignore[no-untyped-def]
+    """A random column of a group."""
+    start = moves.group_start[group]
+    return start + np.random.randint(moves.group_start[group + 1] - start)
+
+
+@compiled
+def draw_choice(moves, now, new, moved, s):  # type: ignore[no-untyped-def]
+    """The same layers, another recompute choice; see `draw_move`."""
+    g = moves.group[now[s]]
+    if moves.group_start[g + 1] - moves.group_start[g] < 2:
+        return 0
+    new[s] = member_of(moves, g)
+    moved[0] = s
+    return 1
+
+
+@compiled
+def draw_layer(moves, now, new, moved, s, t, inside):  # type: ignore[no-untyped-def]
+    """One layer from a chunk of stage s to one of stage t, `inside` a stage or between two; see `draw_move`."""
+    V, K = moves.more.shape[1], moves.more.shape[2]
+    v, w, k = np.random.randint(V), np.random.randint(V), np.random.randint(K)
+    g = moves.less[moves.group[now[s]], v, k]
+    if g < 0 or (s == t and not inside):
+        return 0
+    if inside:
+        g = moves.more[g, w, k]
+        if g < 0 or v == w:
             return 0
-        g = moves.less[group[now[s]], v, k]
-        if g < 0:
+    else:
+        h = moves.more[moves.group[now[t]], w, k]
+        if h < 0:
             return 0
-        n = 1
-        if s == t:
-            g = moves.more[g, w, k]
-            if g < 0 or v == w:
-                return 0
-        else:
-            h = moves.more[group[now[t]], w, k]
-            if h < 0:
-                return 0
-            new[t] = group_start[h] + np.random.randint(group_start[h + 1] - group_start[h])
-            moved[1] = t
-            n = 2
-        new[s] = group_start[g] + np.random.randint(group_start[g + 1] - group_start[g])
-        moved[0] = s
-        return n
-    # Redraw up to three stages, the last one so that the layer totals are met.
-    n = min(S, 1 if draw > 0.97 else (2 if draw < 0.85 else 3))
+        new[t] = member_of(moves, h)
+        moved[1] = t
+    new[s] = member_of(moves, g)
+    moved[0] = s
+    return 1 if inside else 2
+
+
+@compiled
+def redraw(moves, now, new, moved, gap, n):  # type: ignore[no-untyped-def]
+    """Other columns of n stages, the last one so that the layer totals are met; see `draw_move`."""
+    K = moves.more.shape[2]
     gap[:] = 0
     for i in range(n):
-        s = np.random.randint(S)
+        s = np.random.randint(len(moves.start) - 1)
         fits = True
         for q in range(i):
             if moved[q] == s:
@@ -245,26 +260,32 @@ def draw_move(moves, now, new, moved, gap):  # type: ignore[no-untyped-def]
         if fits:
             moved[i] = s
             if i < n - 1:
-                c = start[s] + np.random.randint(start[s + 1] - start[s])
+                c = moves.start[s] + np.random.randint(moves.start[s + 1] - moves.start[s])
             else:
-                for u in range(moves.stage_label[s], moves.stage_label[s + 1]):
-                    same = True
-                    for k in range(K):
-                        if moves.totals[u, k] != moves.totals[label[now[s]], k] - gap[k]:
-                            same = False
-                            break
-                    if same:
-                        first = moves.label_start[u]
-                        c = moves.by_label[first + np.random.randint(moves.label_start[u + 1] - first)]
-                        break
+                c = column_with(moves, s, moves.totals[moves.label[now[s]]], gap)
         if c < 0:
             for q in range(i):
                 new[moved[q]] = now[moved[q]]
             return 0
         for k in range(K):
-            gap[k] += moves.totals[label[c], k] - moves.totals[label[now[s]], k]
+            gap[k] += moves.totals[moves.label[c], k] - moves.totals[moves.label[now[s]], k]
         new[s] = c
     return n
+
+
+@compiled
+def column_with(moves, s, totals, gap):  # type: ignore[no-untyped-def]
+    """A random column of stage s whose layers by kind are `totals` less `gap`; -1 where there is none."""
+    for u in range(moves.stage_label[s], moves.stage_label[s + 1]):
+        same = True
+        for k in range(len(gap)):
+            if moves.totals[u, k] != totals[k] - gap[k]:
+                same = False
+                break
+        if same:
+            first = moves.label_start[u]
+            return moves.by_label[first + np.random.randint(moves.label_start[u + 1] - first)]
+    return -1
 
 
 @compiled
@@ -311,23 +332,17 @@ def anneal(tasks, moves, cooling, chosen, cuts, constant, known):  # type: ignor
     np.random.seed(cooling.seed)
     table = moves.durations
     S, K = len(moves.start) - 1, moves.more.shape[2]
-    blocks = table.shape[1]
-    classes = blocks * S
+    classes = table.shape[1] * S
     capacity = cuts.shape[1]
     ends = np.zeros(tasks.before.shape[0] + 1)
     durations = np.zeros(classes + S)
     durations[classes:] = tasks.tails
     now = chosen.copy()
-    for s in range(S):
-        for b in range(blocks):
-            durations[b * S + s] = table[now[s], b]
+    every = np.arange(S)
+    take_durations(durations, table, now, every, S)
     time = longest_path(tasks.before, tasks.needed, tasks.task_class, tasks.edge_lag, tasks.last, durations, ends)
     best_time, best = time, now.copy()
-    values = np.zeros(capacity)
-    for g in range(known):
-        values[g] = constant[g]
-        for r in range(classes):
-            values[g] += cuts[r, g] * durations[r]
+    values = cut_lengths(cuts, constant, known, durations, classes)
     trial = np.zeros(capacity)
     new = now.copy()
     moved = np.zeros(3, dtype=np.int64)
@@ -339,54 +354,95 @@ def anneal(tasks, moves, cooling, chosen, cuts, constant, known):  # type: ignor
         if n == 0:
             continue
         if K > 1 and not consistent(new, moves):
-            for i in range(n):
-                new[moved[i]] = now[moved[i]]
+            take_columns(new, now, moved, n)
             continue
         threshold = time - temperature * np.log(np.random.random() + 1e-300)
         overwrite(trial, values, known)
-        for i in range(n):
-            s = moved[i]
-            for b in range(blocks):
-                change = table[new[s], b] - table[now[s], b]
-                if change != 0.0:
-                    for g in range(known):
-                        trial[g] += change * cuts[b * S + s, g]
-        bound = 0.0
-        for g in range(known):
-            bound = max(bound, trial[g])
-        accepted = False
-        if bound <= threshold:
-            for i in range(n):
-                for b in range(blocks):
-                    durations[b * S + moved[i]] = table[new[moved[i]], b]
-            length = longest_path(
-                tasks.before, tasks.needed, tasks.task_class, tasks.edge_lag, tasks.last, durations, ends
-            )
-            if length > threshold and length > bound * (1 + 1e-7) and known < capacity:
-                # A path of no known cut: the next moves like this one need no event graph.
-                value = trace_path(tasks, ends, counts)
-                values[known], trial[known], constant[known] = value, value, value
-                for r in range(classes):
-                    cuts[r, known] = counts[r]
-                    trial[known] += counts[r] * durations[r]
-                for s in range(S):
-                    for b in range(blocks):
-                        values[known] += counts[b * S + s] * table[now[s], b]
-                known += 1
-            if length <= threshold:
-                accepted = True
-                time = length
-                overwrite(values, trial, known)
-                for i in range(n):
-                    now[moved[i]] = new[moved[i]]
-                if time < best_time - 1e-9:
-                    best_time = time
-                    overwrite(best, now, S)
-            else:
-                for i in range(n):
-                    for b in range(blocks):
-                        durations[b * S + moved[i]] = table[now[moved[i]], b]
-        if not accepted:
-            for i in range(n):
-                new[moved[i]] = now[moved[i]]
+        bound = change_lengths(trial, cuts, known, table, now, new, moved, n)
+        if bound > threshold:
+            take_columns(new, now, moved, n)
+            continue
+        take_durations(durations, table, new, moved, n)
+        length = longest_path(tasks.before, tasks.needed, tasks.task_class, tasks.edge_lag, tasks.last, durations, ends)
+        if length > threshold and length > bound * (1 + 1e-7) and known < capacity:
+            # A path of no known cut: the next moves like this one need no event graph.
+            constant[known] = trace_path(tasks, ends, counts)
+            for r in range(classes):
+                cuts[r, known] = counts[r]
+            trial[known] = path_length(counts, constant[known], durations)
+            values[known] = chosen_length(counts, constant[known], table, now)
+            known += 1
+        if length > threshold:
+            take_durations(durations, table, now, moved, n)
+            take_columns(new, now, moved, n)
+            continue
+        time = length
+        overwrite(values, trial, known)
+        take_columns(now, new, moved, n)
+        if time < best_time - 1e-9:
+            best_time = time
+            overwrite(best, now, S)
     return best_time, best, known
+
+
+@compiled
+def take_columns(columns, others, stages, n):  # type: ignore[no-untyped-def]
+    """Overwrite the columns of the first n of `stages`."""
+    for i in range(n):
+        columns[stages[i]] = others[stages[i]]
+
+
+@compiled
+def take_durations(durations, table, columns, stages, n):  # type: ignore[no-untyped-def]
+    """Overwrite the durations of the first n of `stages` by those of their columns."""
+    S, blocks = len(columns), table.shape[1]
+    for i in range(n):
+        for b in range(blocks):
+            durations[b * S + stages[i]] = table[columns[stages[i]], b]
+
+
+@compiled
+def cut_lengths(cuts, constant, known, durations, classes):  # type: ignore[no-untyped-def]
+    """Lengths of the known paths, float64 [capacity]."""
+    values = np.zeros(cuts.shape[1])
+    for g in range(known):
+        values[g] = constant[g]
+        for r in range(classes):
+            values[g] += cuts[r, g] * durations[r]
+    return values
+
+
+@compiled
+def change_lengths(lengths, cuts, known, table, now, new, moved, n):  # type: ignore[no-untyped-def]
+    """Add to the known paths' lengths what the moved stages change; return the longest."""
+    S, blocks = len(now), table.shape[1]
+    for i in range(n):
+        s = moved[i]
+        for b in range(blocks):
+            change = table[new[s], b] - table[now[s], b]
+            if change != 0.0:
+                for g in range(known):
+                    lengths[g] += change * cuts[b * S + s, g]
+    longest = 0.0
+    for g in range(known):
+        longest = max(longest, lengths[g])
+    return longest
+
+
+@compiled
+def path_length(counts, constant, durations):  # type: ignore[no-untyped-def]
+    """Length of a path at durations."""
+    length = constant
+    for r in range(len(counts)):
+        length += counts[r] * durations[r]
+    return length
+
+
+@compiled
+def chosen_length(counts, constant, table, columns):  # type: ignore[no-untyped-def]
+    """Length of a path at the durations of chosen columns, summed stage by stage."""
+    S, length = len(columns), constant
+    for s in range(S):
+        for b in range(table.shape[1]):
+            length += counts[b * S + s] * table[columns[s], b]
+    return length

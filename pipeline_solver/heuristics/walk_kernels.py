@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from taylor.base.compiled import compiled, overwrite
-from taylor.pipeline_solver.heuristics.annealing import trace_path
+from taylor.pipeline_solver.heuristics.annealing import cut_lengths, trace_path
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB
 from taylor.pipeline_solver.timing.event_kernels import longest_path
 
@@ -130,46 +130,63 @@ def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-
     options = 2 * M - 1 if M else 0
     over = stage_over(stack, line, begin, taken, s, row)
     while over > MEMORY_TOLERANCE_MIB:
-        # None yet; -1 would have another type, for which `step_of` would be compiled again.
-        best, best_k, best_option = np.inf, line.place[0, s], options
-        for v in range(V):
-            k = line.place[v, s]
-            alive = line.alive[s, row[0], v]
-            if k == locked or alive == 0.0:
-                continue
-            kept, extra = kept_mib(stack, begin, taken, k), recompute_time(stack, line, begin, taken, k)
-            for option in range(options):
-                if not step_of(line, begin, taken, k, option, 1):
-                    continue
-                freed = alive * (kept - kept_mib(stack, begin, taken, k))
-                price = recompute_time(stack, line, begin, taken, k) - extra
-                step_of(line, begin, taken, k, option, -1)
-                if freed > 0.0 and price / freed < best:
-                    best, best_k, best_option = price / freed, k, option
-        if best_option == options:
+        k, option = cheapest_step(stack, line, begin, taken, s, locked, options, row[0])
+        if option == options:
             if locked < 0:
                 return over
             locked = -1  # the other chunks alone cannot free enough memory
             continue
-        step_of(line, begin, taken, best_k, best_option, 1)
+        step_of(line, begin, taken, k, option, 1)
         over = stage_over(stack, line, begin, taken, s, row)
     while True:
-        best, best_k, best_option = 0.0, line.place[0, s], options
-        for v in range(V):
-            k = line.place[v, s]
-            if k == locked:
-                continue
-            extra = recompute_time(stack, line, begin, taken, k)
-            for option in range(options):
-                if not step_of(line, begin, taken, k, option, -1):
-                    continue
-                saved = extra - recompute_time(stack, line, begin, taken, k)
-                if saved > best and stage_over(stack, line, begin, taken, s, row) <= MEMORY_TOLERANCE_MIB:
-                    best, best_k, best_option = saved, k, option
-                step_of(line, begin, taken, k, option, 1)
-        if best_option == options:
+        k, option = best_saving(stack, line, begin, taken, s, locked, options, row)
+        if option == options:
             return 0.0
-        step_of(line, begin, taken, best_k, best_option, -1)
+        step_of(line, begin, taken, k, option, -1)
+
+
+@compiled
+def cheapest_step(stack, line, begin, taken, s, locked, options, p):  # type: ignore[no-untyped-def]
+    """Chunk and option of one more recomputed layer of stage s that frees memory for the least time a MiB.
+
+    `options`, the number of options, stands for none; `p` is the alive vector that counts.
+    """
+    # None yet; -1 would have another type, for which `step_of` would be compiled again.
+    best, best_k, best_option = np.inf, line.place[0, s], options
+    for v in range(line.place.shape[0]):
+        k = line.place[v, s]
+        alive = line.alive[s, p, v]
+        if k == locked or alive == 0.0:
+            continue
+        kept, extra = kept_mib(stack, begin, taken, k), recompute_time(stack, line, begin, taken, k)
+        for option in range(options):
+            if not step_of(line, begin, taken, k, option, 1):
+                continue
+            freed = alive * (kept - kept_mib(stack, begin, taken, k))
+            price = recompute_time(stack, line, begin, taken, k) - extra
+            step_of(line, begin, taken, k, option, -1)
+            if freed > 0.0 and price / freed < best:
+                best, best_k, best_option = price / freed, k, option
+    return best_k, best_option
+
+
+@compiled
+def best_saving(stack, line, begin, taken, s, locked, options, row):  # type: ignore[no-untyped-def]
+    """Chunk and option of one recomputed layer less of stage s that saves most time and fits; as in `cheapest_step`."""
+    best, best_k, best_option = 0.0, line.place[0, s], options
+    for v in range(line.place.shape[0]):
+        k = line.place[v, s]
+        if k == locked:
+            continue
+        extra = recompute_time(stack, line, begin, taken, k)
+        for option in range(options):
+            if not step_of(line, begin, taken, k, option, -1):
+                continue
+            saved = extra - recompute_time(stack, line, begin, taken, k)
+            if saved > best and stage_over(stack, line, begin, taken, s, row) <= MEMORY_TOLERANCE_MIB:
+                best, best_k, best_option = saved, k, option
+            step_of(line, begin, taken, k, option, 1)
+    return best_k, best_option
 
 
 @compiled
@@ -347,10 +364,9 @@ def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: 
     """
     np.random.seed(seed)
     V, S = line.place.shape
-    C, M = len(line.stage), now.taken.shape[0]
     blocks = block_count(line)
     classes = blocks * V * S
-    counts, constant, known = cuts.counts, cuts.constant, cuts.known
+    constant, known = cuts.constant, cuts.known
     ends = np.zeros(tasks.before.shape[0] + 1)
     durations = task_durations(stack, line, tasks.tails, now.begin, now.taken)
     time = longest_path(tasks.before, tasks.needed, tasks.task_class, tasks.edge_lag, tasks.last, durations, ends)
@@ -361,11 +377,7 @@ def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: 
         over_of[s] = excess if excess > MEMORY_TOLERANCE_MIB else 0.0
     over = over_of.sum()
     best_over, best_time = over, time
-    values, trial = np.zeros(counts.shape[1]), np.zeros(counts.shape[1])
-    for g in range(known[0]):
-        values[g] = constant[g]
-        for r in range(classes):
-            values[g] += counts[r, g] * durations[r]
+    values, trial = cut_lengths(cuts.counts, constant, known[0], durations, classes), np.zeros(len(constant))
     begin, taken = now.begin.copy(), now.taken.copy()
     new_over = over_of.copy()
     touched = np.zeros(S, dtype=np.bool_)
@@ -378,49 +390,22 @@ def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: 
         if not propose(line, begin, taken, locked):
             assign(begin, taken, now.begin, now.taken)
             continue
-        # A chunk with other layers of the same kinds keeps its cost.
-        for s in range(S):
-            touched[s] = False
-        for k in range(C):
-            moved = begin[k] != now.begin[k] or begin[k + 1] != now.begin[k + 1]
-            for j in range(M):
-                moved = moved or taken[j, k] != now.taken[j, k]
-            touched[line.stage[k]] |= moved
-        fits = True
+        mark_touched(line, now, begin, taken, touched)
         overwrite(new_over, over_of, S)
-        for s in range(S):
-            if touched[s] and fits:
-                new_over[s] = fit_stage(stack, line, begin, taken, s, locked[0])
-                fits = new_over[s] <= MEMORY_TOLERANCE_MIB or over > 0.0
+        fits = fit_touched(stack, line, begin, taken, touched, locked[0], new_over, over > 0.0)
         total = new_over.sum()
         if not fits or total > over:
             assign(begin, taken, now.begin, now.taken)
             continue
-        n = 0
-        for k in range(C):
-            if touched[line.stage[k]]:
-                chunk_blocks(stack, line, begin, taken, k, blocks, piece)
-                for b in range(blocks):
-                    r = (b * V + line.interleave[k]) * S + line.stage[k]
-                    if piece[b] != durations[r]:
-                        changed[n], before[n] = r, durations[r]
-                        durations[r] = piece[b]
-                        n += 1
+        n = change_durations(stack, line, begin, taken, touched, piece, durations, changed, before)
         temperature = hot * (cold / hot) ** (step / steps)
         threshold = time - temperature * np.log(np.random.random() + 1e-300)
         if total < over:
             threshold = np.inf
-        bound, strictest = 0.0, -1
         overwrite(trial, values, known[0])
-        for i in range(n):
-            change = durations[changed[i]] - before[i]
-            for g in range(known[0]):
-                trial[g] += change * counts[changed[i], g]
-        for g in range(known[0]):
-            if trial[g] > bound:
-                bound, strictest = trial[g], g
-        accepted = False
+        bound, strictest = longest_changed(trial, cuts.counts, known[0], durations, changed, before, n)
         known[1] += 1
+        length = np.inf
         if bound > threshold:
             cuts.refused[strictest] = known[1]
         else:
@@ -428,30 +413,107 @@ def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: 
                 tasks.before, tasks.needed, tasks.task_class, tasks.edge_lag, tasks.last, durations, ends
             )
             if length > threshold and length > bound * (1 + 1e-7):
-                g = known[0]
-                if g == len(constant):
-                    g = cuts.refused.argmin()
-                else:
-                    known[0] += 1
-                cuts.refused[g] = known[1]
+                g = place_of_cut(cuts)
                 constant[g] = trace_path(tasks, ends, path)
-                values[g] = constant[g]
-                for r in range(classes):
-                    counts[r, g] = path[r]
-                    values[g] += path[r] * durations[r]
-                for i in range(n):
-                    values[g] += path[changed[i]] * (before[i] - durations[changed[i]])
-            if length <= threshold:
-                accepted = True
-                time, over = length, total
-                overwrite(over_of, new_over, S)
-                overwrite(values, trial, known[0])
-                assign(now.begin, now.taken, begin, taken)
-                if over < best_over or (over <= best_over and time < best_time - 1e-9):
-                    best_over, best_time = over, time
-                    assign(best.begin, best.taken, begin, taken)
-        if not accepted:
-            for i in range(n):
-                durations[changed[i]] = before[i]
+                values[g] = add_path(cuts.counts, g, path, constant[g], durations, changed, before, n)
+        if bound > threshold or length > threshold:
+            restore(durations, changed, before, n)
             assign(begin, taken, now.begin, now.taken)
+            continue
+        time, over = length, total
+        overwrite(over_of, new_over, S)
+        overwrite(values, trial, known[0])
+        assign(now.begin, now.taken, begin, taken)
+        if over < best_over or (over <= best_over and time < best_time - 1e-9):
+            best_over, best_time = over, time
+            assign(best.begin, best.taken, begin, taken)
     return best_over, best_time
+
+
+@compiled
+def mark_touched(line, now, begin, taken, touched):  # type: ignore[no-untyped-def]
+    """Mark the stages with a chunk that has other layers, or other recomputed ones, than in state `now`."""
+    for s in range(len(touched)):
+        touched[s] = False
+    # A chunk with other layers of the same kinds keeps its cost.
+    for k in range(len(line.stage)):
+        moved = begin[k] != now.begin[k] or begin[k + 1] != now.begin[k + 1]
+        for j in range(taken.shape[0]):
+            moved = moved or taken[j, k] != now.taken[j, k]
+        touched[line.stage[k]] |= moved
+
+
+@compiled
+def fit_touched(stack, line, begin, taken, touched, locked, over, may_exceed):  # type: ignore[no-untyped-def]
+    """`fit_stage` on the marked stages, until one is over its limit and must not be; return whether none was."""
+    for s in range(len(touched)):
+        if touched[s]:
+            over[s] = fit_stage(stack, line, begin, taken, s, locked)
+            if over[s] > MEMORY_TOLERANCE_MIB and not may_exceed:
+                return False
+    return True
+
+
+@compiled
+def change_durations(stack, line, begin, taken, touched, piece, durations, changed, before):  # type: ignore[no-untyped-def]
+    """Overwrite the durations of the marked stages; return how many differ.
+
+    Written to `changed` and `before`: their classes, and what they were.
+    """
+    V, S = line.place.shape
+    n = 0
+    for k in range(len(line.stage)):
+        if touched[line.stage[k]]:
+            chunk_blocks(stack, line, begin, taken, k, len(piece), piece)
+            for b in range(len(piece)):
+                r = (b * V + line.interleave[k]) * S + line.stage[k]
+                if piece[b] != durations[r]:
+                    changed[n], before[n] = r, durations[r]
+                    durations[r] = piece[b]
+                    n += 1
+    return n
+
+
+@compiled
+def longest_changed(lengths, counts, known, durations, changed, before, n):  # type: ignore[no-untyped-def]
+    """Add to the known paths' lengths what n durations change; return the longest and its path, -1 for none."""
+    for i in range(n):
+        change = durations[changed[i]] - before[i]
+        for g in range(known):
+            lengths[g] += change * counts[changed[i], g]
+    longest, strictest = 0.0, -1
+    for g in range(known):
+        if lengths[g] > longest:
+            longest, strictest = lengths[g], g
+    return longest, strictest
+
+
+@compiled
+def place_of_cut(cuts):  # type: ignore[no-untyped-def]
+    """Place for a new path: a free one, or that of the path which rejected no move for longest."""
+    g = cuts.known[0]
+    if g == len(cuts.constant):
+        g = cuts.refused.argmin()
+    else:
+        cuts.known[0] += 1
+    cuts.refused[g] = cuts.known[1]
+    return g
+
+
+@compiled
+def add_path(counts, g, path, constant, durations, changed, before, n):  # type: ignore[no-untyped-def]
+    """Write a path to place g; return its length at the durations before the change of n of them."""
+    length = constant
+    for r in range(len(path)):
+        counts[r, g] = path[r]
+        length += path[r] * durations[r]
+    for i in range(n):
+        length += path[changed[i]] * (before[i] - durations[changed[i]])
+    return length
+
+
+@compiled
+def restore(durations, changed, before, n):  # type: ignore[no-untyped-def]
+    """Undo the change of n durations."""
+    for i in range(n):
+        durations[changed[i]] = before[i]

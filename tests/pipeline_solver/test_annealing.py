@@ -15,6 +15,11 @@ from taylor.pipeline_solver.timing.durations import schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.solver_cases import reference_problem
 
+KERNELS = [
+    "anneal", "change_lengths", "chosen_length", "column_with", "consistent", "cut_lengths", "draw_choice", "draw_layer",
+    "draw_move", "member_of", "path_length", "redraw", "take_columns", "take_durations", "trace_path",
+]  # fmt: skip
+
 COOLING = Cooling(steps=400, seed=7, hot=20.0, cold=0.1)
 
 
@@ -48,7 +53,7 @@ def step_time(annealer, graph, chosen):
 def test_the_compiled_walk_is_that_of_its_python_twin(monkeypatch, interleaves):
     annealer, graph, chosen = case(interleaves)
     compiled = annealer.run(chosen, CutPool(graph.classes - 4), COOLING)
-    for name in ("anneal", "draw_move", "trace_path", "consistent"):
+    for name in KERNELS:
         monkeypatch.setattr(annealing, name, getattr(annealing, name).py_func)
     plain = annealer.run(chosen, CutPool(graph.classes - 4), COOLING)
     assert compiled[0] == pytest.approx(plain[0], rel=1e-12)

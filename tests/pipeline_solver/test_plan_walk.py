@@ -31,8 +31,9 @@ from tests.solver_cases import reference_problem
 from tests.solver_params import set_parameter
 
 KERNELS = [
-    "chunk_blocks", "fit_all", "fit_stage", "kept_mib", "move_layers", "move_size", "propose", "recompute_time",
-    "set_given", "stage_over", "step_of", "swap_sizes", "task_durations", "walk",
+    "add_path", "best_saving", "change_durations", "cheapest_step", "chunk_blocks", "fit_all", "fit_stage",
+    "fit_touched", "kept_mib", "longest_changed", "mark_touched", "move_layers", "move_size", "place_of_cut", "propose",
+    "recompute_time", "restore", "set_given", "stage_over", "step_of", "swap_sizes", "task_durations", "walk",
 ]  # fmt: skip
 
 
@@ -319,6 +320,6 @@ def test_long_walks_go_on_while_they_find_better_plans_and_end_after_some_in_vai
         first.time = times[attempt]
         first.attempts += 1
 
-    first.go_on, run.first = go_on, first
+    first.go_on, run.best_plan.first = go_on, first
     run._walk_on(first, SimpleNamespace(bound=lambda aim: 5.0))
     assert first.attempts == 3 + without and first.time == 80.0 and run.bound == 5.0
