@@ -221,9 +221,9 @@ def _are_compiled() -> bool:
     if "numba" not in sys.modules:
         return False
     from taylor.base.compiled import are_kept
-    from taylor.pipeline_solver.timing.event_kernels import level_order, longest_path
+    from taylor.pipeline_solver.timing.event_kernels import longest_path, task_levels
 
-    return are_kept((longest_path, level_order)) is not False
+    return are_kept((longest_path, task_levels)) is not False
 
 
 @lru_cache(maxsize=16)
@@ -242,15 +242,20 @@ def _cached_topology(
     schedule = Schedule(spec, shape[0], interleaves, micro_batches, order)
     source_stage, source_block = feeders(schedule)
     blocks = schedule.blocks()
-    before, needed, owner, done = _sweeps(shape[0] * shape[1]).level_order(
+    level, source, done = _sweeps(shape[0] * shape[1]).task_levels(
         blocks, schedule.pieces(), source_stage, source_block, micro_batches * spec.seq_splits, whole
     )
     if not done:
         raise ValueError("the schedule deadlocks")
     stages, tasks = shape[:2]
-    number = np.empty(stages * tasks, dtype=np.int64)
+    # Nodes are numbered from 1 on by level, so that neighbours in memory do not wait for each other; 0 is none.
+    owner = np.argsort(level, kind="stable")
+    number = np.zeros(stages * tasks + 1, dtype=np.int64)
     number[owner] = np.arange(1, stages * tasks + 1)
-    place = number.reshape(stages, tasks)
+    place = number[:-1].reshape(stages, tasks)
+    ahead = np.arange(-1, stages * tasks - 1)
+    ahead[::tasks] = -1
+    before, needed = number[ahead[owner]].astype(np.int32), number[source[owner]].astype(np.int32)
     stage, block = owner // tasks, blocks.reshape(-1)[owner]
     task_class = (block * stages + stage).astype(np.int32)
     feeder = source_stage[stage, block]

@@ -11,7 +11,7 @@ TIE = 1e-9
 """Two paths into a node count as equally long when they differ by less than this fraction of the makespan."""
 
 longest_path = compiled(event_paths.longest_path)
-level_order = compiled(event_paths.level_order)
+task_levels = compiled(event_paths.task_levels)
 
 
 @compiled

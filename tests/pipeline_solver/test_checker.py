@@ -85,7 +85,7 @@ def test_a_sequence_piece_takes_and_keeps_its_share():
     [
         (plan_of({"body": [[2, 1]]}), {}, "places 3 layers of kind body, the model has 4"),
         (plan_of({"body": [[4, 0]]}), {}, "has 0 layers, at least 1"),
-        (plan_of({"body": [[1, 1], [1, 1]]}), {}, "2 interleaves x 2 stages"),
+        (plan_of({"body": [[1, 1], [1, 1]]}), {}, "2 virtual stages on 2 stages"),
         (plan_of({"other": [[2, 2]]}), {}, "kind other"),
         (plan_of({"body": [[2, 2]]}, {SELECT: [[1, 0]]}), {}, "mode select, which the problem does not allow"),
         (EVEN, {"fixed_layers": {(0, 1): 3}}, "3 are given"),
