@@ -11,27 +11,38 @@ SMALL = 1e-4
 
 
 @compiled
-def play(words, m, dur, feeder_stage, feeder_block, lag, tail, ends, at, counts, clock):  # type: ignore[no-untyped-def]
+def begin_of(s, k, counts, ends, clock, feeder_stage, feeder_block, lag):  # type: ignore[no-untyped-def]
+    """Time from which the next task of block k can begin on stage s; infinite before its input is complete."""
+    n, u = counts[k, s], feeder_stage[s, k]
+    if u < 0:
+        return clock[s]
+    j = feeder_block[s, k]
+    if counts[j, u] <= n:
+        return np.inf
+    return max(clock[s], ends[j, n, u] + lag[k, s])
+
+
+@compiled
+def play(words, tasks, ends, at, counts, clock):  # type: ignore[no-untyped-def]
     """Step time of the orders; infinite where they deadlock. Fills the end of each task of a block, [K, m, S]."""
-    S, tasks = words.shape
+    S, length = words.shape
+    stage, block, lag, durations = tasks.feeder_stage, tasks.feeder_block, tasks.lag, tasks.durations
     at[:] = 0
     counts[:] = 0
     clock[:] = 0.0
-    left = S * tasks
+    left = S * length
     while left > 0:
         moved = False
         for s in range(S):
-            while at[s] < tasks:
+            while at[s] < length:
                 k = words[s, at[s]]
-                n = counts[k, s]
-                u = feeder_stage[s, k]
+                n, u = counts[k, s], stage[s, k]
                 begin = clock[s]
                 if u >= 0:
-                    j = feeder_block[s, k]
-                    if counts[j, u] <= n:
+                    if counts[block[s, k], u] <= n:
                         break
-                    begin = max(begin, ends[j, n, u] + lag[k, s])
-                clock[s] = begin + dur[k, s]
+                    begin = max(begin, ends[block[s, k], n, u] + lag[k, s])
+                clock[s] = begin + durations[k, s]
                 ends[k, n, s] = clock[s]
                 counts[k, s] = n + 1
                 at[s] += 1
@@ -41,7 +52,7 @@ def play(words, m, dur, feeder_stage, feeder_block, lag, tail, ends, at, counts,
             return np.inf
     finish = 0.0
     for s in range(S):
-        finish = max(finish, clock[s] + tail[s])
+        finish = max(finish, clock[s] + tasks.tail[s])
     return finish
 
 
@@ -57,103 +68,102 @@ def fits(word, change, room, s):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def finish_of(words, m, dur, feeder_stage, feeder_block, lag, tail, change, room):  # type: ignore[no-untyped-def]
+def finish_of(words, tasks):  # type: ignore[no-untyped-def]
     """Step time of the orders; infinite where they do not fit a stage's memory or they deadlock."""
-    K, S = dur.shape
+    K, S = tasks.durations.shape
     for s in range(S):
-        if not fits(words[s], change, room[s], s):
+        if not fits(words[s], tasks.change, tasks.room[s], s):
             return np.inf
-    ends = np.zeros((K, m, S))
+    ends = np.zeros((K, tasks.micro_batches, S))
     at, counts, clock = np.zeros(S, dtype=np.int64), np.zeros((K, S), dtype=np.int64), np.zeros(S)
-    return play(words, m, dur, feeder_stage, feeder_block, lag, tail, ends, at, counts, clock)
+    return play(words, tasks, ends, at, counts, clock)
 
 
 @compiled
-def dispatch(chain, m, dur, feeder_stage, feeder_block, lag, tail, change, room, most_ahead, patience):  # type: ignore[no-untyped-def]
+def dispatch(tasks, most_ahead, patience):  # type: ignore[no-untyped-def]
     """Orders by rules: the task that can begin first is next; among ties, backwards before forwards before weights.
 
     Parameters
     ----------
+    tasks : TaskArrays
     most_ahead : float64 [S]
         Micro-batches that a stage may keep, over its virtual stages.
     patience : float
         A weight gradient runs only where nothing else can begin within this fraction of its time.
     """
-    K, S = dur.shape
-    V = K // 3
-    tasks = K * m
-    words = np.zeros((S, tasks), dtype=np.int16)
+    K, S = tasks.durations.shape
+    m, V = tasks.micro_batches, K // 3
+    words = np.zeros((S, K * m), dtype=np.int16)
     ends = np.zeros((K, m, S))
     counts, clock, load = np.zeros((K, S), dtype=np.int64), np.zeros(S), np.zeros(S)
     done, alive = np.zeros(S, dtype=np.int64), np.zeros(S)
-    for _ in range(S * tasks):
-        best, at, which = np.inf, -1, -1
-        for s in range(S):
-            for c in range(K):
-                # Backwards of later chunks first, then forwards of later chunks, then weight gradients.
-                k = (2 * V - 1 - c) if c < 2 * V else c
-                n = counts[k, s]
-                if n == m or load[s] + change[k, s] > room[s]:
-                    continue
-                if k < V and alive[s] >= most_ahead[s]:
-                    continue
-                u = feeder_stage[s, k]
-                begin = clock[s]
-                if u >= 0:
-                    j = feeder_block[s, k]
-                    if counts[j, u] <= n:
-                        continue
-                    begin = max(begin, ends[j, n, u] + lag[k, s])
-                if k >= 2 * V:
-                    begin += patience * dur[k, s]
-                if begin < best - 1e-9:
-                    best, at, which = begin, s, k
-        if at < 0:
+    for _ in range(S * K * m):
+        s, k = first_to_begin(tasks, most_ahead, patience, counts, ends, clock, load, alive)
+        if s < 0:
             return words, np.inf
-        s, k = at, which
-        n = counts[k, s]
-        begin = clock[s]
-        if feeder_stage[s, k] >= 0:
-            u = feeder_stage[s, k]
-            begin = max(begin, ends[feeder_block[s, k], n, u] + lag[k, s])
-        clock[s] = begin + dur[k, s]
-        ends[k, n, s] = clock[s]
+        begin = begin_of(s, k, counts, ends, clock, tasks.feeder_stage, tasks.feeder_block, tasks.lag)
+        clock[s] = begin + tasks.durations[k, s]
+        ends[k, counts[k, s], s] = clock[s]
         counts[k, s] += 1
-        load[s] += change[k, s]
+        load[s] += tasks.change[k, s]
         alive[s] += 1.0 if k < V else (-1.0 if k >= 2 * V else 0.0)
         words[s, done[s]] = k
         done[s] += 1
-    finish = 0.0
-    for s in range(S):
-        finish = max(finish, clock[s] + tail[s])
-    return words, finish
+    return words, (clock + tasks.tail).max()
 
 
 @compiled
-def improve(words, m, dur, feeder_stage, feeder_block, lag, tail, change, room, rounds, heat, target, seed):  # type: ignore[no-untyped-def]
+def first_to_begin(tasks, most_ahead, patience, counts, ends, clock, load, alive):  # type: ignore[no-untyped-def]
+    """Stage and block of the next task by the rules of `dispatch`; -1 where none can begin."""
+    stage, block, lag, durations = tasks.feeder_stage, tasks.feeder_block, tasks.lag, tasks.durations
+    m, change, room = tasks.micro_batches, tasks.change, tasks.room
+    K, S = durations.shape
+    V = K // 3
+    best, at, which = np.inf, -1, -1
+    for s in range(S):
+        for c in range(K):
+            # Backwards of later chunks first, then forwards of later chunks, then weight gradients.
+            k = (2 * V - 1 - c) if c < 2 * V else c
+            n, u = counts[k, s], stage[s, k]
+            if n == m or load[s] + change[k, s] > room[s] or (k < V and alive[s] >= most_ahead[s]):
+                continue
+            begin = clock[s]
+            if u >= 0:
+                if counts[block[s, k], u] <= n:
+                    continue
+                begin = max(begin, ends[block[s, k], n, u] + lag[k, s])
+            if k >= 2 * V:
+                begin += patience * durations[k, s]
+            if begin < best - 1e-9:
+                best, at, which = begin, s, k
+    return at, which
+
+
+@compiled
+def improve(words, tasks, rounds, heat, target, seed):  # type: ignore[no-untyped-def]
     """Simulated annealing from given orders: the best ones found, and their step time.
 
     A move takes one task of a stage to another place near it. `heat` is the first temperature as a fraction of the step
     time; it falls to 0 over `rounds` moves. Ends early when `target` is reached.
     """
     np.random.seed(seed)
-    K, S = dur.shape
-    tasks = words.shape[1]
-    ends = np.zeros((K, m, S))
+    K, S = tasks.durations.shape
+    length = words.shape[1]
+    ends = np.zeros((K, tasks.micro_batches, S))
     at, counts, clock = np.zeros(S, dtype=np.int64), np.zeros((K, S), dtype=np.int64), np.zeros(S)
     own = words.copy()
-    time = play(own, m, dur, feeder_stage, feeder_block, lag, tail, ends, at, counts, clock)
+    time = play(own, tasks, ends, at, counts, clock)
     best, best_words = time, own.copy()
     score = time + SMALL * clock.mean()
-    old = np.zeros(tasks, dtype=np.int16)
+    old = np.zeros(length, dtype=np.int16)
     for turn in range(rounds):
         if best <= target:
             break
         s = np.random.randint(S)
-        i = np.random.randint(tasks)
-        reach = 1 + np.random.randint(1 + min(tasks - 1, 2 * K))
+        i = np.random.randint(length)
+        reach = 1 + np.random.randint(1 + min(length - 1, 2 * K))
         j = i + reach if np.random.random() < 0.5 else i - reach
-        if j < 0 or j >= tasks:
+        if j < 0 or j >= length:
             continue
         old[:] = own[s]
         k = own[s, i]
@@ -164,8 +174,8 @@ def improve(words, m, dur, feeder_stage, feeder_block, lag, tail, change, room, 
             t += step
         own[s, j] = k
         new = np.inf
-        if fits(own[s], change, room[s], s):
-            new = play(own, m, dur, feeder_stage, feeder_block, lag, tail, ends, at, counts, clock)
+        if fits(own[s], tasks.change, tasks.room[s], s):
+            new = play(own, tasks, ends, at, counts, clock)
         worth = new + SMALL * clock.mean()
         warm = heat * time * (1.0 - turn / rounds)
         if worth <= score or (new < np.inf and warm > 0 and np.random.random() < np.exp((score - worth) / warm)):

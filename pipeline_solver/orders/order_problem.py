@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,40 @@ from taylor.pipeline_solver.model.places import settled
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.timing.durations import chunk_durations, schedule_of
 from taylor.pipeline_solver.timing.event_graph import edge_lags
+
+
+class TaskArrays(NamedTuple):
+    """An `OrderProblem` for the kernels.
+
+    Parameters
+    ----------
+    micro_batches : int
+    durations, lag : float64 [K, S]
+    tail : float64 [S]
+    feeder_stage, feeder_block : int64 [S, K]
+        `pipeline.dependencies.feeders`.
+    change : float64 [K, S]
+        Memory that a task takes (forward) or gives back (the last of its micro-batch's tasks: negative), MiB.
+    room : float64 [S]
+        Memory for that, MiB.
+    """
+
+    micro_batches: int
+    durations: NDArray[np.float64]
+    lag: NDArray[np.float64]
+    tail: NDArray[np.float64]
+    feeder_stage: NDArray[np.int64]
+    feeder_block: NDArray[np.int64]
+    change: NDArray[np.float64]
+    room: NDArray[np.float64]
+
+
+class Precedence(NamedTuple):
+    """Order of tasks that every plan keeps: `OrderProblem.chain`, `before` and `gap`."""
+
+    chain: NDArray[np.int64]
+    before: NDArray[np.bool_]
+    gap: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -61,17 +96,17 @@ class OrderProblem:
         S, V = problem.stages, problem.interleaves
         times = chunk_durations(problem, plan)
         kept = np.zeros((V, S))
-        held = np.array(problem.static_mib, dtype=np.float64)
+        states = np.array(problem.static_mib, dtype=np.float64)
         modes = plan.recompute_by_kind()
         for kind in problem.kinds:
-            held += kind.layer_mib * np.array(plan.layers[kind.name], dtype=np.float64).sum(axis=0)
+            states += kind.layer_mib * np.array(plan.layers[kind.name], dtype=np.float64).sum(axis=0)
             for mode, grid in modes[kind.name].items():
                 if mode == NONE or plan.uses(mode):
                     layers = np.array(grid, dtype=np.float64)
                     kept += kind.activation_mib[mode] * layers
                     if mode in problem.choices:
-                        held += kind.choices[mode].states_mib * layers.sum(axis=0)
-        room = np.array(problem.limit_mib) + MEMORY_TOLERANCE_MIB - held
+                        states += kind.choices[mode].states_mib * layers.sum(axis=0)
+        room = np.array(problem.limit_mib) + MEMORY_TOLERANCE_MIB - states
         lag = np.ascontiguousarray(edge_lags(schedule, settled(problem, plan).boundary_lags).T)
         return cls(schedule, times[: 3 * V * S].reshape(3 * V, S), lag, times[3 * V * S :], kept, room)
 
@@ -79,6 +114,24 @@ class OrderProblem:
     def waits(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """`feeders` of the schedule."""
         return feeders(self.schedule)
+
+    @cached_property
+    def arrays(self) -> TaskArrays:
+        """The tasks for the kernels."""
+        return TaskArrays(
+            self.schedule.micro_batches,
+            np.ascontiguousarray(self.durations),
+            self.lag,
+            self.tail,
+            *self.waits,
+            self.change,
+            self.room_mib,
+        )
+
+    @cached_property
+    def precedence(self) -> Precedence:
+        """The order of tasks that every plan keeps."""
+        return Precedence(self.chain, self.before, self.gap)
 
     @cached_property
     def chain(self) -> NDArray[np.int64]:
@@ -115,7 +168,7 @@ class OrderProblem:
         with np.errstate(divide="ignore", invalid="ignore"):
             fits = np.where(self.kept_mib[0] > 0, np.floor(self.room_mib / self.kept_mib[0]), m)
         if (fits < 1).any():
-            raise ValueError("a stage has no room for a micro-batch")
+            raise ValueError("a stage's memory does not suffice for a micro-batch")
         return np.clip(fits, 1, m).astype(np.int64)
 
     @cached_property
@@ -128,10 +181,4 @@ class OrderProblem:
         """Step time of the orders given as blocks, int16 [S, tasks]; infinite where they do not fit or deadlock."""
         from taylor.pipeline_solver.orders.order_moves import finish_of
 
-        stage, block = self.waits
-        return float(
-            finish_of(
-                words, self.schedule.micro_batches, self.durations, stage, block, self.lag, self.tail, self.change,
-                self.room_mib,
-            )
-        )  # fmt: skip
+        return float(finish_of(words, self.arrays))

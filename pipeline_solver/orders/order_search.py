@@ -86,53 +86,58 @@ def search_order(
     from taylor.pipeline_solver.orders import order_kernels, order_moves
 
     S, m, K = tasks.schedule.stages, tasks.schedule.micro_batches, tasks.durations.shape[0]
-    stage, block = tasks.waits
-    common = (m, np.ascontiguousarray(tasks.durations), stage, block, tasks.lag, tasks.tail)
+    size = K * m * S
     given = [(tasks.finish(words), words) for words in map(_blocks, known)]
     started = min((step for step, _ in given), default=np.inf)
-    starts = [one for one in given if one[0] < np.inf]
     alone = _one_by_one(tasks)
-    starts.append((tasks.finish(alone), alone))
-    if starts[-1][0] == np.inf:
-        raise ValueError("a stage has no room for a micro-batch")
-    for ahead in sorted({1.0 * K * S, 1.0 * S * K / 3, 2.0 * S * K / 3 - 1, S * K / 2}):
-        for patience in (0.0, 0.5, 1.0):
-            for slope in (0.0, 1.0, 2.0):
-                most = np.maximum(1.0, ahead - slope * np.arange(S))
-                words, step = order_moves.dispatch(tasks.chain, *common, tasks.change, tasks.room_mib, most, patience)
-                if step < np.inf:
-                    starts.append((step, words))
+    starts = [one for one in (*given, (tasks.finish(alone), alone)) if one[0] < np.inf]
+    if tasks.finish(alone) == np.inf:
+        raise ValueError("a stage's memory does not suffice for a micro-batch")
+    starts += _by_rules(tasks)
     best, words = min(starts, key=lambda one: one[0])
-    gap = tasks.gap
     salts = np.random.default_rng(seed).integers(1, 2**63, size=(K, m + 1, S), dtype=np.uint64)
-    wide = S + K * m * S
-    slots = max(1, REMEMBERED_BYTES // (8 * wide)) if nodes and K * m * S <= FEW_TASKS else 1
+    slots = max(1, REMEMBERED_BYTES // (8 * (S + size))) if nodes and size <= FEW_TASKS else 1
 
     def branch(limit: int, slots: int) -> tuple[float, NDArray[np.int16], int, int, float]:
         found: tuple[float, NDArray[np.int16], int, int, float] = order_kernels.branch_and_bound(
-            tasks.chain, m, common[1], stage, block, tasks.before, gap, tasks.lag, tasks.tail, tasks.change,
-            tasks.room_mib, salts, best, limit, slots,
-        )  # fmt: skip
+            tasks.arrays, tasks.precedence, salts, best, limit, slots
+        )
         return found
 
     bound = branch(0, 1)[4]
-    rounds = moves // (K * m * S)
+    rounds = moves // size
     for turn, (_, start) in enumerate(sorted(starts, key=lambda one: one[0])[:3]):
         if best <= bound * (1 + CLOSED):
             break
         better, step = order_moves.improve(
-            start, *common, tasks.change, tasks.room_mib, rounds // 3, 0.002, bound * (1 + CLOSED), seed + turn
-        )
+            start, tasks.arrays, rounds // 3, 0.002, bound * (1 + CLOSED), seed + turn
+        )  # fmt: skip
         if step < best:
             best, words = step, better
     looked = 0
-    if nodes and K * m * S <= FEW_TASKS and best > bound * (1 + CLOSED):
+    if nodes and size <= FEW_TASKS and best > bound * (1 + CLOSED):
         step, found, end, looked, _ = branch(nodes, slots)
         if step < best:
             best, words = step, found
         if end == order_kernels.FULL:
             bound = best
     return OrderFound(_words(words, K // 3), float(best), float(min(bound, best)), float(started), looked)
+
+
+def _by_rules(tasks: OrderProblem) -> list[tuple[float, NDArray[np.int16]]]:
+    """Orders by rules that fit, and their step times."""
+    from taylor.pipeline_solver.orders import order_moves
+
+    S, K = tasks.schedule.stages, tasks.durations.shape[0]
+    found = []
+    for ahead in sorted({1.0 * K * S, 1.0 * S * K / 3, 2.0 * S * K / 3 - 1, S * K / 2}):
+        for patience in (0.0, 0.5, 1.0):
+            for slope in (0.0, 1.0, 2.0):
+                most = np.maximum(1.0, ahead - slope * np.arange(S))
+                words, step = order_moves.dispatch(tasks.arrays, most, patience)
+                if step < np.inf:
+                    found.append((step, words))
+    return found
 
 
 def _one_by_one(tasks: OrderProblem) -> NDArray[np.int16]:

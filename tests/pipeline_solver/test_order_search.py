@@ -81,13 +81,11 @@ def test_branching_alone_finds_what_the_local_search_finds_and_proves_it(name: s
         tasks = OrderProblem(
             schedule, rng.uniform(1, 3, size=(3 * V, 3)), lag, np.zeros(3), kept, kept.sum(axis=0) * 2.4
         )
-        stage, block = tasks.waits
         salts = rng.integers(1, 2**63, size=(3 * V, 5, 3), dtype=np.uint64)
         found = search_order(tasks, [schedule])
         step, words, end, _, root = order_kernels.branch_and_bound(
-            tasks.chain, 4, tasks.durations, stage, block, tasks.before, tasks.gap, tasks.lag, tasks.tail, tasks.change,
-            tasks.room_mib, salts, found.step * 1.001, 200_000, 1000,
-        )  # fmt: skip
+            tasks.arrays, tasks.precedence, salts, found.step * 1.001, 200_000, 1000
+        )
         assert end != order_kernels.STOPPED
         assert root <= step == pytest.approx(found.step)
         assert tasks.finish(words) == pytest.approx(step)
@@ -120,5 +118,5 @@ def test_a_stage_without_room_for_a_micro_batch_is_told() -> None:
     tasks = OrderProblem(
         schedule, np.ones((3, 2)), np.zeros((3, 2)), np.zeros(2), np.full((1, 2), 4.0), np.array([8.0, 3.0])
     )
-    with pytest.raises(ValueError, match="no room for a micro-batch"):
+    with pytest.raises(ValueError, match="does not suffice for a micro-batch"):
         search_order(tasks, [schedule])
