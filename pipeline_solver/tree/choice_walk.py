@@ -371,29 +371,13 @@ def number_places(coming, held, leave, order, start, goals, where):  # type: ign
     where[:] = -1
     where[0, goal, start] = 0
     for k in range(S):
-        for left in range(goal + 1):
-            for border in range(borders):
-                if where[k, left, border] < 0:
-                    continue
-                c, end = coming[order[k] * borders + border], coming[order[k] * borders + border + 1]
-                while c < end and held[c] <= left:  # they are sorted by their layers
-                    where[k + 1, left - held[c], leave[c]] = 0
-                    c += 1
+        mark_behind(coming, held, leave, order[k], where[k], where[k + 1])
     ends = np.zeros(where.shape, dtype=np.bool_)
     for g in goals:
         ends[S, 0, g] = where[S, 0, g] >= 0
     moves = 0
     for k in range(S - 1, -1, -1):
-        for left in range(goal + 1):
-            for border in range(borders):
-                if where[k, left, border] < 0:
-                    continue
-                c, end = coming[order[k] * borders + border], coming[order[k] * borders + border + 1]
-                while c < end and held[c] <= left:
-                    if ends[k + 1, left - held[c], leave[c]]:
-                        ends[k, left, border] = True
-                        moves += 1
-                    c += 1
+        moves += mark_ending(coming, held, leave, order[k], where[k], ends[k], ends[k + 1])
     places = 0
     for k in range(S + 1):
         for left in range(goal + 1):
@@ -401,6 +385,37 @@ def number_places(coming, held, leave, order, start, goals, where):  # type: ign
                 where[k, left, border] = places if ends[k, left, border] else -1
                 places += ends[k, left, border]
     return places, moves
+
+
+@compiled
+def mark_behind(coming, held, leave, stage, where, behind):  # type: ignore[no-untyped-def]
+    """Mark the places that a column of a stage leads to, in `behind` int32 [goal + 1, borders], with 0."""
+    borders = where.shape[1]
+    for left in range(where.shape[0]):
+        for border in range(borders):
+            if where[left, border] < 0:
+                continue
+            c, end = coming[stage * borders + border], coming[stage * borders + border + 1]
+            while c < end and held[c] <= left:  # they are sorted by their layers
+                behind[left - held[c], leave[c]] = 0
+                c += 1
+
+
+@compiled
+def mark_ending(coming, held, leave, stage, where, ends, behind):  # type: ignore[no-untyped-def]
+    """Mark in `ends` bool [goal + 1, borders] the places with a move to one of `behind`; return the number of moves."""
+    borders, moves = where.shape[1], 0
+    for left in range(where.shape[0]):
+        for border in range(borders):
+            if where[left, border] < 0:
+                continue
+            c, end = coming[stage * borders + border], coming[stage * borders + border + 1]
+            while c < end and held[c] <= left:
+                if behind[left - held[c], leave[c]]:
+                    ends[left, border] = True
+                    moves += 1
+                c += 1
+    return moves
 
 
 @compiled
