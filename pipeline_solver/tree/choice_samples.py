@@ -80,38 +80,21 @@ def sample_steps(  # type: ignore[no-untyped-def]
         found = np.zeros(GROUPS)
         parent, column, there_at = np.empty(GROUPS, np.int64), np.empty(GROUPS, np.int64), np.empty(GROUPS, np.int64)
         for x in range(len(place)):
-            for move in range(first[place[x]], first[place[x] + 1]):
-                c, there = of[move], behind[move]
-                looked += 1
-                steps += stands[x]
-                if crowd[c] >= 0 and prunes(sums[x], least[crowd[c]], rest[there], rows, cutoff, rank):
-                    continue
-                for q in range(begin[c], begin[c + 1]):
-                    i = listed[q]
-                    if q > begin[c]:
-                        looked += 1
-                        steps += stands[x]
-                    if not in_order(from_late[x], late[i], to_early[x], early[i]):
-                        continue
-                    if prunes(sums[x], costs[i], rest[there], rows, cutoff, rank):
-                        continue
-                    group = there % GROUPS
-                    found[group] += stands[x]
-                    if np.random.random() * found[group] < stands[x]:
-                        parent[group], column[group], there_at[group] = x, i, there
-        n = 0
-        for group in range(GROUPS):
-            n += found[group] > 0.0
+            seen = draw_behind(
+                costs, listed, begin, crowd, least, rows, rest, first, of, behind, late, early, cutoff, rank, place[x],
+                stands[x], sums[x], from_late[x], to_early[x], x, found, parent, column, there_at,
+            )  # fmt: skip
+            looked += seen
+            steps += seen * stands[x]
+        groups = np.flatnonzero(found)
+        n = len(groups)
         if n == 0:
             break
         new_sums, new_columns = np.empty((n, rows)), np.empty((n, S), np.int64)
         new_late, new_early = np.empty((n, K), np.int64), np.empty((n, K), np.int64)
-        place, stands = np.empty(n, np.int64), np.empty(n)
-        y = 0
-        for group in range(GROUPS):
-            if found[group] == 0.0:
-                continue
-            x, i = parent[group], column[group]
+        place, stands = there_at[groups], found[groups]
+        for y in range(n):
+            x, i = parent[groups[y]], column[groups[y]]
             for p in range(rows):
                 new_sums[y, p] = sums[x, p] + costs[i, p]
             for j in range(K):
@@ -119,8 +102,6 @@ def sample_steps(  # type: ignore[no-untyped-def]
                 new_early[y, j] = max(to_early[x, j], early[i, j])
             overwrite(new_columns[y], columns[x], S)
             new_columns[y, k] = i
-            place[y], stands[y] = there_at[group], found[group]
-            y += 1
         sums, columns, from_late, to_early = new_sums, new_columns, new_late, new_early
     drawn = np.random.random() * stands.sum()
     x = 0
@@ -133,6 +114,36 @@ def sample_steps(  # type: ignore[no-untyped-def]
         chosen,
     )  # fmt: skip
     return steps, looked
+
+
+@compiled
+def draw_behind(  # type: ignore[no-untyped-def]
+    costs, listed, begin, crowd, least, rows, rest, first, of, behind, late, early, cutoff, rank, place, stands, sums,
+    from_late, to_early, x, found, parent, column, there_at,
+):  # fmt: skip
+    """Draw columns behind partial choice x of a level, one for each group of places; return the columns visited.
+
+    `found` float64 [groups] are the choices represented by each group's; its partial choice, column and place are
+    written to `parent`, `column` and `there_at` int64 [groups].
+    """
+    looked = 0
+    for move in range(first[place], first[place + 1]):
+        c, there = of[move], behind[move]
+        looked += 1
+        if crowd[c] >= 0 and prunes(sums, least[crowd[c]], rest[there], rows, cutoff, rank):
+            continue
+        for q in range(begin[c], begin[c + 1]):
+            i = listed[q]
+            looked += q > begin[c]
+            if not in_order(from_late, late[i], to_early, early[i]):
+                continue
+            if prunes(sums, costs[i], rest[there], rows, cutoff, rank):
+                continue
+            group = there % len(found)
+            found[group] += stands
+            if np.random.random() * found[group] < stands:
+                parent[group], column[group], there_at[group] = x, i, there
+    return looked
 
 
 @compiled
