@@ -100,5 +100,5 @@ def _swept_lower_bound(
             # The schedule cannot run so; a rule will say that, here one piece a chunk is a safe bound.
             heaviest = (1 / schedule.seq_splits,) * interleaves
         for v in range(interleaves):
-            result[v][micro_batches == count] = heaviest[v]
+            result[v, micro_batches == count] = heaviest[v]
     return list(result)
