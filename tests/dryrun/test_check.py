@@ -68,7 +68,7 @@ def road(tmp_path, run_tool):
 
 
 def rounds(log):
-    found = re.search(r"check: the plan holds on (\d+) of \1 stages \(round (\d+)\)", log)
+    found = re.search(r"check: the plan passes on (\d+) of \1 stages \(round (\d+)\)", log)
     assert found, log
     return int(found[2])
 

@@ -171,7 +171,7 @@ def test_pipeline_parallel_measures_and_checks_a_script(place, run_tool):
         memory_file(place),
     )
     assert done.returncode == 0, done.stderr
-    assert "check: the plan holds on 4 of 4 stages" in done.stderr
+    assert "check: the plan passes on 4 of 4 stages" in done.stderr
 
 
 def memory_file(place):

@@ -16,8 +16,8 @@ from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.solver_cases import reference_problem
 
 KERNELS = [
-    "anneal", "change_lengths", "chosen_length", "column_with", "consistent", "cut_lengths", "draw_choice", "draw_layer",
-    "draw_move", "member_of", "path_length", "redraw", "take_columns", "take_durations", "trace_path",
+    "anneal", "change_lengths", "chosen_length", "column_with", "consistent", "cut_lengths", "draw_choice",
+    "draw_layer", "draw_move", "member_of", "path_length", "redraw", "take_columns", "take_durations", "trace_path",
 ]  # fmt: skip
 
 COOLING = Cooling(steps=400, seed=7, hot=20.0, cold=0.1)

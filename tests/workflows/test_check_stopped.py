@@ -61,7 +61,7 @@ def checked_by(monkeypatch: pytest.MonkeyPatch, crash: Sequence[int] | None) -> 
     [
         (None, InterruptedSolve, EXIT_INTERRUPTED, "no dry-run has checked it to the end"),
         (range(8), OutsideProgramError, EXIT_OUTSIDE_PROGRAM, "none of 4 dry-runs of the plan gave a peak"),
-        ([0], OutsideProgramError, EXIT_OUTSIDE_PROGRAM, "holds on 3 of 4 stages, but stage 0 gave no peak"),
+        ([0], OutsideProgramError, EXIT_OUTSIDE_PROGRAM, "passes on 3 of 4 stages, but stage 0 gave no peak"),
     ],
 )
 def test_the_plan_of_a_check_that_cannot_end_is_kept_and_the_file_stays(
@@ -91,8 +91,9 @@ def test_a_stage_without_a_peak_holds_as_one_of_the_same_layers_that_needs_as_mu
     with caplog.at_level("INFO"):
         evaluate_file(job, outputs)
     assert any(
-        "holds on 3 of 4 stages; stage 2 gave no peak, and holds as" in each.getMessage() for each in caplog.records
+        "passes on 3 of 4 stages; stage 2 gave no peak, and a measured stage" in each.getMessage()
+        for each in caplog.records
     )
     checked_by(monkeypatch, [1])
-    with pytest.raises(OutsideProgramError, match="holds on 3 of 4 stages, but stage 1 gave no peak"):
+    with pytest.raises(OutsideProgramError, match="passes on 3 of 4 stages, but stage 1 gave no peak"):
         evaluate_file(job, outputs)

@@ -90,8 +90,6 @@ def test_what_cannot_be_chosen_is_refused_before_anything_is_solved(tmp_path):
             "MindFormers YAML has no optimizer on the host",
         ),
         ({"device": "ascend-910b"}, "needs the bandwidth between ascend-910b and its host"),
-        ({"vpp": "auto"}, "is not combined with"),
-        ({"schedule": "searched"}, "is not combined with"),
         ({"path": with_flags(tmp_path, "--optimizer sgd")}, "does not go with any but Adam"),
     ]
     for changes, said in cases:

@@ -77,11 +77,7 @@ def test_torch_reads_every_known_order_with_its_stages_where_they_are(
     ("arguments", "told"),
     [
         (["-schedule", SEARCHED], "cannot be written into this"),
-        (["-schedule", SEARCHED, "-vpp", "auto", "-write", "n"], "name the interleaves"),
-        (
-            ["-schedule", SEARCHED, "-write", "n", "--stage_devices", "h100-80g:1,a100-80g:1", "--stage_order", "any"],
-            "--stage_order listed",
-        ),
+        (["-schedule", SEARCHED, "-vpp", "auto"], "cannot be written into this"),
         (["-schedule", SEARCHED, "-evaluate", "y"], "leave out -evaluate"),
     ],
 )

@@ -92,7 +92,6 @@ def test_too_many_orders_are_refused_before_any_is_made() -> None:
         (["--stage_devices", "h100-80g:3"], "names 3 stages, and the pipeline has 4"),
         (["--stage_devices", "h100-80g:2,b1000:2"], "b1000"),
         (["--stage_devices", "h100-80g:2,a100-80g:2", "--device", "h20-96g"], "is not among the devices"),
-        (["--stage_devices", "h100-80g:2,a100-80g:2", "-vpp", "auto"], "auto is not combined"),
         (["--stage_order", "any"], "stage_order"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Outcome and name of one choice of virtual stages and schedule."""
+"""Outcome and name of one variant of a job."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from typing import Any
 
 from taylor.pipeline.schedule import ScheduleSpec
 
+IMPOSSIBLE = "impossible"
+"""Status of a variant that cannot run."""
+
 
 @dataclass(frozen=True)
 class Alternative:
-    """Outcome of one choice of virtual stages and schedule.
+    """Outcome of one variant.
 
     Parameters
     ----------
     status : str
-        Status of the solve (``cut_off``: its bound passed the best plan of another choice) or ``impossible``
-        (the schedule does not exist for these numbers; `note` has the reason).
+        Status of the solve (``cut_off``: its bound passed the best plan of another variant) or `IMPOSSIBLE` (the
+        schedule does not exist for these numbers, or a rule forbids it; `note` has the reason).
     objective, bound : float or None
-        In body-layer forward times, comparable between choices.
+        In body-layer forward times, comparable between variants.
     label : str
-        Name of the choice where it is not virtual stages and schedule: the devices in the order of the stages.
+        Name of the variant where it is not virtual stages and schedule alone.
     """
 
     interleaves: int
@@ -34,7 +37,7 @@ class Alternative:
 
     @property
     def name(self) -> str:
-        """Name of the choice for a reader: schedule and virtual stages unless it has a label."""
+        """Name of the variant for a reader: schedule and virtual stages unless it has a label."""
         return self.label or choice_name(self.interleaves, self.schedule)
 
     def to_dict(self) -> dict[str, Any]:

@@ -87,9 +87,7 @@ def page_tables(planned: PlannedFile) -> list[PageTable]:
     own = planned.own
     rows: list[list[str]] = []
     schedule, vpp = planned.problem.schedule.name, planned.problem.interleaves
-    alternatives = [
-        one for one in planned.alternatives if (one.schedule, one.interleaves) != (planned.problem.schedule, vpp)
-    ]
+    alternatives = [one for one in planned.alternatives if one.name != planned.variant]
     if (own is None or own is planned.solution) and not alternatives:
         return []
     name = f"this plan: {schedule}" + (f", {vpp} interleaves" if vpp > 1 else "")

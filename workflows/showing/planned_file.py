@@ -43,7 +43,7 @@ class PlannedFile:
     memory : MemoryProfile
         Memory that the problem rests on.
     alternatives : tuple of Alternative
-        Virtual stages and schedules that were tried, where the tool chose among several.
+        Variants of the job that were tried, where its flags leave something open.
     dryrun : DryRunResult or None
         Dry-run of the solution's plan, where the check made one.
     files : dict
@@ -56,6 +56,8 @@ class PlannedFile:
         Best plan of evenly spread layers, where stages differ in their devices.
     order : ChosenOrder or None
         Facts of the order of tasks, where it was chosen for the plan.
+    variant : str
+        Name of the chosen variant; empty where there was none to choose.
     compared : bool
         Whether the plan in the file is somebody's, to compare with.
     """
@@ -72,6 +74,7 @@ class PlannedFile:
     own: Solution | None = None
     even: Solution | None = None
     order: ChosenOrder | None = None
+    variant: str = ""
     compared: bool = True
 
     @property

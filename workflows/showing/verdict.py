@@ -178,13 +178,12 @@ def gain_line(planned: PlannedFile) -> str:
     """Step beside that of the baseline, under the same memory and times."""
     own, solution, problem = planned.own, planned.solution, planned.problem
     step = step_text(problem, solution.objective)
-    if planned.facts.stages is not None:
+    if planned.variant:
+        step = f"{planned.variant}: {step}"
+    elif planned.facts.stages is not None:
         step = f"{order_name(planned.facts.stages.specs)}: {step}"
     elif planned.alternatives:
-        label = next(
-            (one.label for one in planned.alternatives if one.label and one.objective == solution.objective), ""
-        )
-        step = f"{label or choice_name(problem.interleaves, problem.schedule)}: {step}"
+        step = f"{choice_name(problem.interleaves, problem.schedule)}: {step}"
     if not planned.compared:
         return f"{step} a step"
     if own is solution:
@@ -221,7 +220,7 @@ def fit_line(planned: PlannedFile) -> str:
     answer = "likely fits" if told.likely else "fits"
     line = f"{answer}, {room:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest{beside}"
     if planned.dryrun is not None:
-        return f"{line}; a dry-run of this very plan held"
+        return f"{line}; a dry-run of this very plan passed"
     if told.likely and told.risk is not None:
         line += f"; {100 * told.risk:.0f} % risk to run out of memory"
     known = planned.config.memory_error(planned.memory.source)

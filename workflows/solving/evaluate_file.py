@@ -9,7 +9,6 @@ from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.interface import DryRunResult
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import SELECT
-from taylor.pipeline.schedule import SEARCHED, SEARCHED_V
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import Solution
 from taylor.pipeline_solver.timing.evaluate import evaluate
@@ -36,7 +35,7 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
         MindSpore's dry-runs were requested and every one failed.
     """
     refuse_outputs(outputs)
-    if job.schedule in (SEARCHED, SEARCHED_V):
+    if job.is_searched:
         raise InputError(
             "is chosen for a plan that is solved", field="-schedule", value=job.schedule, cure="leave out -evaluate"
         )
@@ -71,7 +70,7 @@ def own_solution(file: StatedFile, memory: MemoryProfile) -> Solution | None:
     if plan is None:
         return None
     own = file.as_in_the_file()
-    if not file.is_told_by(memory, own.running.strategy.vpp, own.running.schedule):
+    if not file.is_covered_by(memory, own.running.strategy.vpp, own.running.schedule):
         return None
     try:
         require_schedule(own.running)

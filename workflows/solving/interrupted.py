@@ -34,9 +34,9 @@ def keep_unchecked_plan(planned: PlannedFile, outputs: Outputs, stop: CheckStopp
     """Write a plan whose check by dry-runs ended early beside the results; the error is that of the check."""
     if not isinstance(stop.__cause__, OutsideProgramError):
         error = keep_plan_so_far(planned, outputs)
-        checked = "it held in its dry-run" if stop.held else "no dry-run has checked it to the end"
+        checked = "it passed its dry-run" if stop.passed else "no dry-run has checked it to the end"
         return InterruptedSolve(f"{error}; {checked}")
-    state = "which held in its dry-run" if stop.held else "not known to hold"
+    state = "which passed its dry-run" if stop.passed else "which no dry-run has checked"
     files = _keep(planned, outputs)
     return OutsideProgramError(
         f"{stop.__cause__}; the best plan so far, {state}, is in {files}; {planned.config.path} is as it was"

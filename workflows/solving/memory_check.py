@@ -41,13 +41,13 @@ class CheckStopped(Exception):
     ----------
     problem, solution : PipelineProblem, Solution
         The best plan so far.
-    held : bool
+    passed : bool
         Whether that plan passed its dry-run.
     """
 
-    def __init__(self, problem: PipelineProblem, solution: Solution, *, held: bool = False) -> None:
+    def __init__(self, problem: PipelineProblem, solution: Solution, *, passed: bool = False) -> None:
         super().__init__()
-        self.problem, self.solution, self.held = problem, solution, held
+        self.problem, self.solution, self.passed = problem, solution, passed
 
 
 @dataclass(frozen=True)
@@ -110,79 +110,137 @@ def solve_checked(
         When Ctrl-C came, or a plan cannot be checked: every dry-run of a round failed, or that of a stage whose peak
         no other stage bounds; with the best plan so far.
     """
-    linear = LinearMemory(config, modes)
-    observations = (
-        known_observations(config, output) if memory.source in (MemorySource.DRY_RUN, MemorySource.SAVED) else []
-    )
-    scatter = fit_memory(linear, observations, memory).scatter if len(observations) > len(linear.unknowns) else 0.0
-    limits = np.full(linear.stages, memory.device_limit_mib)
-    margin = np.zeros(linear.stages)
-    prior, problem = memory, state(memory)
-    # An exact backend's residual of a fit is no scatter: the same plan has the same peaks.
-    calm = backend.exact or scatter <= CALM
-    search = None if calm else PlanSearch(StageRecord(linear), limits, scatter, solve, PLANS)
-    best: tuple[NearPlan, DryRunResult] | None = None
-    for round_ in range(1, MAX_ROUNDS + 1):
-        batch: list[NearPlan] = []
-        if best is None:
-            try:
-                solution = solve(problem)
-            except InfeasibleError as error:
-                if round_ == 1:
-                    raise
-                raise InfeasibleError(f"after {round_ - 1} dry-runs of solved plans nothing fits: {error}") from error
-            batch.append(NearPlan(problem, solution, np.zeros(linear.stages)))
+    rounds = _Rounds(config, memory, backend, output, modes, state, solve)
+    for number in range(1, MAX_ROUNDS + 1):
+        if rounds.run(number):
+            break
+    return rounds.checked()
+
+
+class _Rounds:
+    """Rounds of dry-runs of solved plans, until one passes; parameters as in `solve_checked`."""
+
+    def __init__(
+        self,
+        config: TrainingConfig,
+        memory: MemoryProfile,
+        backend: DryRunBackend,
+        output: Path,
+        modes: Sequence[str],
+        state: Callable[[MemoryProfile], PipelineProblem],
+        solve: Callable[[PipelineProblem], Solution],
+    ) -> None:
+        self.config, self.backend, self.output = config, backend, output
+        self.state, self.solve = state, solve
+        self.prior, self.memory, self.problem = memory, memory, state(memory)
+        self.linear = linear = LinearMemory(config, modes)
+        known = memory.source in (MemorySource.DRY_RUN, MemorySource.SAVED)
+        self.observations = known_observations(config, output) if known else []
+        enough = len(self.observations) > len(linear.unknowns)
+        self.scatter = fit_memory(linear, self.observations, memory).scatter if enough else 0.0
+        self.limits = np.full(linear.stages, memory.device_limit_mib)
+        self.margin = np.zeros(linear.stages)
+        # An exact backend's residual of a fit is no scatter: the same plan has the same peaks.
+        calm = backend.exact or self.scatter <= CALM
+        record = StageRecord(linear)
+        self.search = None if calm else PlanSearch(record, self.limits, self.scatter, solve, PLANS)
+        self.best: tuple[NearPlan, DryRunResult] | None = None
+        self.rounds = 0
+        self.over: dict[int, str] = {}
+
+    def run(self, number: int) -> bool:
+        """Solve, dry-run and learn once; returns whether the check is finished."""
+        batch = [] if self.best is not None else [self._solved(number)]
+        results = self._measured(number, batch)
+        if not batch:
+            return True
+        self.rounds = number
+        unknown = self._judge(batch, results)
+        if self.observations:
+            fitted = _refit(self.linear, self.observations, self.prior)
+            self.memory = replace(fitted, every_flag=self.backend.every_flag)
+            keep_measured(self.config, self.output, self.memory, self.observations)
+        if self.best is not None:
+            return self.search is None or number == BEST_OF_ROUNDS
+        if unknown is not None:
+            raise CheckStopped(unknown[0].problem, unknown[0].solution) from unknown[1]
+        log.info("check: round %d, over the limit: %s", number, "; ".join(self.over.values()))
+        self._tighten(number, batch[0], results[0])
+        return False
+
+    def checked(self) -> Checked:
+        """Best plan that passed.
+
+        Raises
+        ------
+        NoSolutionError
+            When there is none.
+        """
+        if self.best is None:
+            raise NoSolutionError(
+                f"{self.config.path}: no plan passed its dry-run in {MAX_ROUNDS} rounds; the last one is over the "
+                f"limit: {'; '.join(self.over.values())}"
+            )
+        near, result = self.best
+        log.info("check: %s (round %d)", _verdict(result), self.rounds)
+        return Checked(near.problem, near.solution, self.memory, self.rounds, result)
+
+    def _solved(self, number: int) -> NearPlan:
         try:
-            if search is not None and round_ <= BEST_OF_ROUNDS:
-                batch += search.more(state(memory), fitted_peaks(linear, memory), best[0] if best else None, batch)
+            solution = self.solve(self.problem)
+        except InfeasibleError as error:
+            if number == 1:
+                raise
+            raise InfeasibleError(f"after {number - 1} dry-runs of solved plans nothing fits: {error}") from error
+        return NearPlan(self.problem, solution, np.zeros(self.linear.stages))
+
+    def _measured(self, number: int, batch: list[NearPlan]) -> list[DryRunResult]:
+        """Dry-runs of the plans of a batch, to which near ones are added."""
+        best = None if self.best is None else self.best[0]
+        try:
+            if self.search is not None and number <= BEST_OF_ROUNDS:
+                fitted = fitted_peaks(self.linear, self.memory)
+                batch += self.search.more(self.state(self.memory), fitted, best, batch)
             if not batch:
-                break
-            results = _dry_run(config, backend, batch, limits)
+                return []
+            results = _dry_run(self.config, self.backend, batch, self.limits)
             if all(result.says_nothing for result in results):
                 raise _unchecked(results[0])
         except (KeyboardInterrupt, InterruptedSolve, CheckStopped, OutsideProgramError) as error:
-            near = best[0] if best is not None else batch[0]
-            raise CheckStopped(near.problem, near.solution, held=best is not None) from error
-        over: dict[int, str] = {}
+            near = best or batch[0]
+            raise CheckStopped(near.problem, near.solution, passed=best is not None) from error
+        return results
+
+    def _judge(
+        self, batch: Sequence[NearPlan], results: Sequence[DryRunResult]
+    ) -> tuple[NearPlan, OutsideProgramError] | None:
+        """Record the peaks and keep the best plan that passed; returns the first one that cannot be checked."""
         unknown: tuple[NearPlan, OutsideProgramError] | None = None
+        self.over = {}
         for near, result in zip(batch, results, strict=True):
-            observations += observations_of([result], 1.0 if search is not None else CLOSE)
-            exceeded = stages_over(result, limits)
-            over = over or exceeded
-            if search is not None:
-                search.record.add(result)
+            self.observations += observations_of([result], 1.0 if self.search is not None else CLOSE)
+            exceeded = stages_over(result, self.limits)
+            self.over = self.over or exceeded
+            if self.search is not None:
+                self.search.record.add(result)
             for peak in result.failures:
                 if peak.failure != OUT_OF_MEMORY:
                     log.warning("check: stage %d could not be checked: %s", peak.stage, peak.failure)
             if exceeded or result.says_nothing:
                 continue
-            if missing := _unbounded(result, near.plan, fitted_peaks(linear, memory)(near.plan)):
+            if missing := _unbounded(result, near.plan, fitted_peaks(self.linear, self.memory)(near.plan)):
                 unknown = unknown or (near, _unchecked(result, missing))
-            elif best is None or near.time < best[0].time:
-                best = (near, result)
-        if observations:
-            memory = replace(_refit(linear, observations, prior), every_flag=backend.every_flag)
-            keep_measured(config, output, memory, observations)
-        if best is not None:
-            if search is None or round_ == BEST_OF_ROUNDS:
-                break
-            continue
-        if unknown is not None:
-            raise CheckStopped(unknown[0].problem, unknown[0].solution) from unknown[1]
-        log.info("check: round %d, over the limit: %s", round_, "; ".join(over.values()))
-        fitted = fitted_peaks(linear, memory)(batch[0].plan)
-        margin = next_margins(fitted, results[0], limits, margin, round_)
-        if search is not None:
-            margin = np.maximum(margin, SAFE * scatter * limits)
-        problem = state(memory).replace(limit_mib=tuple(map(float, limits - margin)))
-    if best is None:
-        raise NoSolutionError(
-            f"{config.path}: no plan held in {MAX_ROUNDS} dry-runs; of the last one {'; '.join(over.values())}"
-        )
-    near, result = best
-    rounds = round_ if batch else round_ - 1
-    log.info("check: %s (round %d)", _verdict(result), rounds)
-    return Checked(near.problem, near.solution, memory, rounds, result)
+            elif self.best is None or near.time < self.best[0].time:
+                self.best = (near, result)
+        return unknown
+
+    def _tighten(self, number: int, near: NearPlan, result: DryRunResult) -> None:
+        """State the problem of the next round: the refitted memory, and limits with a margin."""
+        fitted = fitted_peaks(self.linear, self.memory)(near.plan)
+        self.margin = next_margins(fitted, result, self.limits, self.margin, number)
+        if self.search is not None:
+            self.margin = np.maximum(self.margin, SAFE * self.scatter * self.limits)
+        self.problem = self.state(self.memory).replace(limit_mib=tuple(map(float, self.limits - self.margin)))
 
 
 def _dry_run(
@@ -195,9 +253,9 @@ def _dry_run(
 
     doubtful = [np.flatnonzero(near.chances < SURE).tolist() for near in batch]
     results = backend.measure([run(near, stages) for near, stages in zip(batch, doubtful, strict=True)])
-    held = [index for index, result in enumerate(results) if not stages_over(result, limits)]
-    rest = [[stage for stage in range(len(limits)) if stage not in doubtful[index]] for index in held]
-    later = [(index, stages) for index, stages in zip(held, rest, strict=True) if stages]
+    passed = [index for index, result in enumerate(results) if not stages_over(result, limits)]
+    rest = [[stage for stage in range(len(limits)) if stage not in doubtful[index]] for index in passed]
+    later = [(index, stages) for index, stages in zip(passed, rest, strict=True) if stages]
     if later:
         more = backend.measure([run(batch[index], stages) for index, stages in later])
         for (index, _), result in zip(later, more, strict=True):
@@ -267,23 +325,23 @@ def _unbounded(result: DryRunResult, plan: PipelinePlan, fitted: Floats) -> list
 def _verdict(result: DryRunResult) -> str:
     """Number of stages on which a plan passes, and the bound of the others."""
     measured = len(result.stages) - len(result.failures)
-    text = f"the plan holds on {measured} of {len(result.stages)} stages"
+    text = f"the plan passes on {measured} of {len(result.stages)} stages"
     if not result.failures:
         return text
     missing = ", ".join(str(peak.stage) for peak in result.failures)
-    return f"{text}; stage {missing} gave no peak, and holds as a measured stage of the same layers that needs as much"
+    return f"{text}; stage {missing} gave no peak, and a measured stage of the same layers needs as much"
 
 
 def _unchecked(result: DryRunResult, missing: Sequence[int] = ()) -> OutsideProgramError:
     """Error of a plan that is not known to pass, with the message of its first failed dry-run."""
     if missing:
-        held = f"the plan holds on {len(result.stages) - len(result.failures)} of {len(result.stages)} stages, but "
-        which = f"{held}stage {', '.join(map(str, missing))} gave no peak and no measured stage is its like"
+        passed = f"the plan passes on {len(result.stages) - len(result.failures)} of {len(result.stages)} stages, but "
+        which = f"{passed}stage {', '.join(map(str, missing))} gave no peak and no measured stage bounds it"
     else:
         which = f"none of {len(result.stages)} dry-runs of the plan gave a peak"
     return OutsideProgramError(
-        f"check: {which}, so it is not known to hold: {result.describe_failure()}; mend the dry-run, or take the plan "
-        "unchecked with -check n"
+        f"check: {which}, so it is not known whether it passes: {result.describe_failure()}; mend the dry-run, or take "
+        "the plan unchecked with -check n"
     )
 
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 
 from taylor.base.budget import FINISH_SECONDS, TimeBudget
 from taylor.base.console import log
-from taylor.base.errors import InfeasibleError, InputError, InterruptedSolve, NoSolutionError
+from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.interface import DryRunBackend
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline.schedule import AUTO, ScheduleSpec
 from taylor.pipeline_solver.milp.least_memory import most_frugal_plan
 from taylor.pipeline_solver.milp.model_files import write_model
 from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
@@ -29,16 +26,17 @@ from taylor.workflows.showing.fit import Fit, doubt_of_no
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.showing.planned_outputs import refuse_outputs, store_json, store_result
 from taylor.workflows.showing.verdict import step_text
-from taylor.workflows.solving.alternatives import choices, solve_alternatives
+from taylor.workflows.solving.check_variants import best_checked
 from taylor.workflows.solving.evaluate_file import own_solution
-from taylor.workflows.solving.host_optimizer import on_host, solve_on_device_and_host
+from taylor.workflows.solving.even_split import even_split
 from taylor.workflows.solving.interrupted import keep_plan_so_far, keep_unchecked_plan
 from taylor.workflows.solving.memory_check import CheckStopped, solve_checked
-from taylor.workflows.solving.searched_order import is_searched, refuse_with_searched, solve_searched
-from taylor.workflows.solving.stage_orders import solve_orders
+from taylor.workflows.solving.own_order import best_with_own_order
+from taylor.workflows.solving.solve_variants import Best, best_of
+from taylor.workflows.solving.variants import Variant, on_host, variants_of
 from taylor.workflows.statement.options import FileJob, Outputs
 from taylor.workflows.statement.schedules import require_writable
-from taylor.workflows.statement.stated_file import StatedFile, asked_schedule
+from taylor.workflows.statement.stated_file import StatedFile
 
 EQUAL_STEPS = 2e-6
 """Relative difference below which two proven step times are equal: twice the gap of a proof."""
@@ -76,9 +74,7 @@ def solve_file(
     budget = budget or TimeBudget.of(how.time_limit)
     refuse_outputs(outputs)
     file = StatedFile.read(job)
-    job = file.job
-    _refuse_choices_of_stages(job)
-    refuse_with_searched(job)
+    _refuse_early(file, outputs)
     history: list[tuple[float, float | None, float | None]] = []
 
     def watch(progress: Progress) -> None:
@@ -86,43 +82,15 @@ def solve_file(
         if on_progress is not None:
             on_progress(replace(progress, unit_ms=file.ratios.ratios.unit_ms))
 
-    if job.offload_optimizer:
-        on_host(file)  # refused before anything is measured
-    if not job.has_choices:
-        file.refuse_early(outputs.exports)
-        if outputs.write:
-            require_writable(file.config, file.running.schedule)
     with file.open_backend(outputs.folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
-        measured = not job.dryrun or memory.source != MemorySource.ESTIMATE
-        if (
-            job.check
-            and backend is not None
-            and measured
-            and file.stages is None
-            and not is_searched(job)
-            and not job.offload_optimizer
-        ):
-            try:
-                planned = _solve_checked(file, memory, backend, how, outputs, watch, budget)
-            except CheckStopped as stop:
-                so_far = PlannedFile(file.config, file.facts, memory, stop.problem, stop.solution)
-                raise keep_unchecked_plan(so_far, outputs, stop) from None
+        if backend is not None and _is_checked(file, memory):
+            planned = _solve_checked(file, memory, backend, how, outputs, watch, budget)
         else:
-            within = how.replace(time_limit=budget.left)
-            try:
-                planned = solve_stated(file, memory, within, watch, SolveStore(outputs.folder))
-            except (InfeasibleError, NoSolutionError) as error:
-                without = _without_plan(file, memory, error, budget)
-                store_json(without, {}, outputs)
-                if isinstance(error, InfeasibleError) and without.fit.fit is Fit.UNKNOWN:
-                    raise InfeasibleError(f"{error}{doubt_of_no(file.config.unmodelled)}") from error
-                raise
-            if planned.solution.termination is Termination.INTERRUPTED:
-                raise keep_plan_so_far(planned, outputs)
-    if job.made_for_model:
+            planned = _solve_unchecked(file, memory, how, outputs, watch, budget)
+    if file.job.made_for_model:
         planned = replace(planned, own=None, compared=False)
-    _tell_restriction(file, planned.problem, planned.solution)
+    _log_restriction(file, planned.problem, planned.solution)
     store_json(planned, {}, outputs)
     files = _write_model(planned, outputs, budget.later(FINISH_SECONDS))
     if outputs.write:
@@ -135,6 +103,52 @@ def solve_file(
         config = planned.config.replace(schedule=planned.problem.schedule, stage_devices=rows)
         write_plan(config, planned.plan, output=outputs.write_to)
     return done
+
+
+def _refuse_early(file: StatedFile, outputs: Outputs) -> None:
+    """Refuse, before anything is measured, what the job's files and frameworks cannot state."""
+    job = file.job
+    if job.offload_optimizer:
+        on_host(file)
+    if not job.has_choices:
+        file.refuse_early(outputs.exports)
+    if outputs.write and (job.is_searched or not job.has_choices):
+        require_writable(file.config, file.running.schedule)
+
+
+def _is_checked(file: StatedFile, memory: MemoryProfile) -> bool:
+    """Return whether dry-runs check the plan of a job that has a backend for them."""
+    job = file.job
+    if not job.check or (job.dryrun and memory.source == MemorySource.ESTIMATE):  # every dry-run of the memory failed
+        return False
+    if file.stages is not None or job.is_searched:
+        what = "stages on several kinds of devices" if file.stages is not None else "an order of the plan's own"
+        log.info("check: no dry-run covers %s; the plan is not checked", what)
+        return False
+    return True
+
+
+def _solve_unchecked(
+    file: StatedFile,
+    memory: MemoryProfile,
+    how: SolveOptions,
+    outputs: Outputs,
+    watch: OnProgress,
+    budget: TimeBudget,
+) -> PlannedFile:
+    """Solve once; a job without a plan has its result written, and an interrupted one its plan so far."""
+    within = how.replace(time_limit=budget.left)
+    try:
+        planned = solve_stated(file, memory, within, watch, SolveStore(outputs.folder))
+    except (InfeasibleError, NoSolutionError) as error:
+        without = _without_plan(file, memory, error, budget)
+        store_json(without, {}, outputs)
+        if isinstance(error, InfeasibleError) and without.fit.fit is Fit.UNKNOWN:
+            raise InfeasibleError(f"{error}{doubt_of_no(file.config.unmodelled)}") from error
+        raise
+    if planned.solution.termination is Termination.INTERRUPTED:
+        raise keep_plan_so_far(planned, outputs)
+    return planned
 
 
 def _without_plan(
@@ -177,27 +191,30 @@ def solve_stated(
     InfeasibleError, NoSolutionError
         When there is no plan.
     """
-    if is_searched(file.job):
-        return solve_searched(file, memory, how, on_progress, store)
-    if file.job.has_choices:
-        return _solve_choices(file, memory, how, on_progress or (lambda progress: None), store)
-    if file.job.offload_optimizer:
-        return solve_on_device_and_host(file, memory, how, on_progress, store)
+    variants, order = variants_of(file, memory), None
+    if file.job.is_searched:
+        best, order = best_with_own_order(variants, how, on_progress, store)
+    elif len(variants) > 1 or variants[0].restated:
+        best = best_of(variants, how, on_progress, store)
+    else:
+        (alone,) = variants
+        problem = alone.problem()
+        solution = plan_or_raise(problem, how, on_progress, str(file.config.path), store, file.known_plan(problem))
+        best = Best(alone, problem, solution, alone.outcomes_of(solution))
+    planned = _planned(file, memory, best)
     if file.stages is not None:
-        return solve_orders(file, memory, how, on_progress, store)
-    problem = file.problem(memory)
-    solution = plan_or_raise(problem, how, on_progress, str(file.config.path), store, file.known_plan(problem))
-    return PlannedFile(file.config, file.facts, memory, problem, solution, own=own_solution(file, memory))
+        planned = replace(planned, even=even_split(best.problem, how))
+    return replace(planned, order=order)
 
 
-def _refuse_choices_of_stages(job: FileJob) -> None:
-    if job.stage_devices and job.has_choices:
-        raise InputError(
-            "auto is not combined with stages on several kinds of devices",
-            field="-vpp, -schedule",
-            value=AUTO,
-            cure="choose on one kind of device first, then name the choice beside --stage_devices",
-        )
+def _planned(file: StatedFile, memory: MemoryProfile, best: Best) -> PlannedFile:
+    """Best plan of a job's variants beside the plan in the file, whose stages lie on the same devices."""
+    chosen = best.variant
+    own = own_solution(replace(file, stages=chosen.file.stages), memory)
+    return PlannedFile(
+        chosen.file.config, chosen.file.facts, chosen.memory, best.problem, best.solution, best.alternatives, own=own,
+        variant=chosen.name,
+    )  # fmt: skip
 
 
 def plan_or_raise(
@@ -235,72 +252,43 @@ def _solve_checked(
     watch: OnProgress,
     budget: TimeBudget,
 ) -> PlannedFile:
-    """Solve until the dry-run of the plan passes."""
-    if file.job.has_choices:
-        raise InputError(
-            "auto is not combined with the dry-run check",
-            field="-vpp, -schedule",
-            value=AUTO,
-            cure="choose with -check n first, then check the choice",
-        )
+    """Solve until the dry-run of the plan passes; one whose check ends early is saved."""
+    store = SolveStore(outputs.folder)
 
-    def solve_one(problem: PipelineProblem) -> Solution:
-        store, known = SolveStore(outputs.folder), file.known_plan(problem)
-        within = how.replace(time_limit=budget.left)
-        solution = plan_or_raise(problem, within, watch, str(file.config.path), store, known)
-        if solution.termination is Termination.INTERRUPTED:
-            raise CheckStopped(problem, solution)
-        return solution
+    def check(variant: Variant, found: Best | None = None) -> PlannedFile:
+        chosen = variant.file
 
-    checked = solve_checked(
-        file.running,
-        memory,
-        backend,
-        outputs.folder,
-        file.modes,
-        file.problem,
-        solve_one,
-    )
-    return PlannedFile(
-        file.config,
-        file.facts,
-        checked.memory,
-        checked.problem,
-        checked.solution,
-        dryrun=checked.dryrun,
-        own=own_solution(file, checked.memory),
-    )
+        def solve_one(problem: PipelineProblem) -> Solution:
+            if found is not None and problem == found.problem:
+                solution = found.solution
+            else:
+                within = how.replace(time_limit=budget.left)
+                known = chosen.known_plan(problem)
+                solution = plan_or_raise(problem, within, watch, str(chosen.config.path), store, known)
+            if solution.termination is Termination.INTERRUPTED:
+                raise CheckStopped(problem, solution)
+            return solution
 
+        try:
+            checked = solve_checked(
+                chosen.running, variant.memory, backend, outputs.folder, chosen.modes, chosen.problem, solve_one
+            )
+        except CheckStopped as stop:
+            stopped = _planned(file, memory, Best(variant, stop.problem, stop.solution, ()))
+            raise keep_unchecked_plan(stopped, outputs, stop) from None
+        own = own_solution(file, checked.memory)
+        return PlannedFile(
+            chosen.config, chosen.facts, checked.memory, checked.problem, checked.solution, dryrun=checked.dryrun,
+            own=own, variant=variant.name,
+        )  # fmt: skip
 
-def _solve_choices(
-    file: StatedFile, memory: MemoryProfile, how: SolveOptions, watch: OnProgress, store: SolveStore | None
-) -> PlannedFile:
-    """Solve every choice of virtual stages and schedule that the job leaves to the tool, and keep the best."""
-    given = file.job.schedule is not None or file.job.low_memory is not None
-    schedule = AUTO if file.job.schedule == AUTO else asked_schedule(file.job, file.config) if given else None
-    interleaves = AUTO if file.job.vpp == AUTO else file.running.strategy.vpp
-
-    budget, untried = TimeBudget.of(how.time_limit), 0
-
-    def solve_one(candidate: PipelineProblem, to_beat: float, watch_one: OnProgress, name: str) -> Solution:
-        nonlocal untried
-        within = how.replace(time_limit=budget.part(untried))
-        untried -= 1
-        if to_beat < math.inf:
-            within = within.replace(cutoff=partial(float, to_beat))
-        return solve_or_find(candidate, within, watch_one, store, name, file.known_plan(candidate))
-
-    def state(vpp: int, spec: ScheduleSpec) -> PipelineProblem:
-        chosen = file.running_as(vpp, spec)
-        chosen.refuse_illegal()
-        return chosen.problem(chosen.memory_like(memory))
-
-    options = file.choices_told_by(memory, choices(file.running, interleaves, schedule))
-    untried = len(options)
-    best, solution, alternatives = solve_alternatives(state, options, solve_one, watch)
-    chosen = file.running_as(best.interleaves, best.schedule)
-    own = own_solution(file, memory)
-    return PlannedFile(file.config, chosen.facts, chosen.memory_like(memory), best, solution, alternatives, own=own)
+    variants = variants_of(file, memory)
+    if len(variants) == 1 and not variants[0].restated:
+        return check(variants[0])
+    planned = best_checked(variants, how, watch, store, budget, lambda best: check(best.variant, best))
+    if planned.solution.termination is Termination.INTERRUPTED:
+        raise keep_unchecked_plan(planned, outputs, CheckStopped(planned.problem, planned.solution, passed=True))
+    return planned
 
 
 def _write_model(planned: PlannedFile, outputs: Outputs, budget: TimeBudget) -> dict[str, str]:
@@ -322,7 +310,7 @@ def _write_model(planned: PlannedFile, outputs: Outputs, budget: TimeBudget) -> 
     return {"mps": str(mps), "sol": str(sol)}
 
 
-def _tell_restriction(file: StatedFile, problem: PipelineProblem, solution: Solution) -> None:
+def _log_restriction(file: StatedFile, problem: PipelineProblem, solution: Solution) -> None:
     """Log the cost of the file's one recompute choice for all chunks against plans that it cannot express."""
     free = solution.statistics.get(UNRESTRICTED_OBJECTIVE)
     if free is None or solution.objective is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.profile import TimeRatios
-from taylor.pipeline.schedule import AUTO
+from taylor.pipeline.schedule import AUTO, SEARCHED, SEARCHED_V
 
 LISTED, GROUPS, ANY = "listed", "groups", "any"
 STAGE_ORDERS = (LISTED, GROUPS, ANY)
@@ -168,6 +168,11 @@ class FileJob:
     def has_choices(self) -> bool:
         """Return whether the tool chooses the virtual stages or the schedule."""
         return AUTO in (self.vpp, self.schedule)
+
+    @property
+    def is_searched(self) -> bool:
+        """Return whether the order of tasks is chosen for the plan."""
+        return self.schedule in (SEARCHED, SEARCHED_V)
 
 
 @dataclass(frozen=True)

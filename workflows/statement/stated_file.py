@@ -187,7 +187,7 @@ class StatedFile:
         """Profile of the same source for this schedule: a new estimate, any other as it is."""
         return estimate_memory(self.running, self.device) if memory.source == MemorySource.ESTIMATE else memory
 
-    def choices_told_by(
+    def choices_covered_by(
         self, memory: MemoryProfile, options: Sequence[tuple[int, ScheduleSpec]]
     ) -> list[tuple[int, ScheduleSpec]]:
         """Choices whose stages have the static memory that the profile states; the others are named in one line.
@@ -201,20 +201,18 @@ class StatedFile:
         InputError
             When it covers none.
         """
-        told = [one for one in options if self.is_told_by(memory, *one)]
-        left_out = [f"{spec.name} with {vpp} interleaves" for vpp, spec in options if (vpp, spec) not in told]
+        covered = [one for one in options if self.is_covered_by(memory, *one)]
+        left_out = [f"{spec.name} with {vpp} virtual stages" for vpp, spec in options if (vpp, spec) not in covered]
         if left_out:
             running = f"{self.running.schedule.name} with {self.running.strategy.vpp}"
-            reason = (
-                f"the memory profile tells what a stage of {running} holds besides its layers, and theirs hold other"
-            )
+            reason = f"the memory profile has the static memory of {running}, and theirs differs"
             cure = "name one with -schedule and -vpp, or choose on estimates (no -memory, -dryrun n)"
-            if not told:
+            if not covered:
                 raise InputError(reason, file=self.config.path, field="-vpp, -schedule", value=AUTO, cure=cure)
             log.warning("%s: left out: %s; %s; %s", self.config.path, ", ".join(left_out), reason, cure)
-        return told
+        return covered
 
-    def is_told_by(self, memory: MemoryProfile, interleaves: int, schedule: ScheduleSpec) -> bool:
+    def is_covered_by(self, memory: MemoryProfile, interleaves: int, schedule: ScheduleSpec) -> bool:
         """Return whether a profile for this file covers other numbers of virtual stages and another schedule too."""
         return memory.source == MemorySource.ESTIMATE or self._has_statics_of(interleaves, schedule)
 
