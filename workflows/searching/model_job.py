@@ -157,7 +157,8 @@ def choose_strategy(
     Returns
     -------
     Path
-        A file of the job's framework with the strategy, an even split of the layers and full recompute.
+        A file of the job's framework with the strategy and its best plan so far, from which a further solve starts;
+        without a plan the layers are evenly split and fully recomputed.
 
     Raises
     ------
@@ -191,9 +192,10 @@ def choose_strategy(
         if row["cost"] > 0:
             degrees = f"DP{row['dp']} TP{row['tp']} PP{row['pp']} EP{row['ep']} CP{row['cp']} VPP{row['vpp']}"
             log.info("  %s, micro-batch %s: %.0f ms a step", degrees, row["mbs"], row["cost"])
-    strategy = read_for(Path(best["file"]), job.register_path).strategy
-    log.info("chosen: %s", degrees_text(strategy))
-    text = launcher_of(config).with_strategy(config, strategy, None, {})
+    chosen = read_for(Path(best["file"]), job.register_path)
+    log.info("chosen: %s", degrees_text(chosen.strategy))
+    plan = chosen.plan if best["cost"] > 0 else None
+    text = launcher_of(config).with_strategy(config, chosen.strategy, plan, {})
     return write_atomic(folder / f"{job.name}{config.path.suffix}", text)
 
 
