@@ -13,6 +13,7 @@ from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import CUT_OFF, INFEASIBLE, NO_SOLUTION, OPTIMAL, Solution, Termination
 from taylor.workflows.running import kept_solves
 from taylor.workflows.running.kept_solves import SolveStore
+from taylor.workflows.showing.verdict import summary
 from taylor.workflows.solving import solve_file as module
 from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.statement.options import FileJob, Outputs
@@ -52,6 +53,7 @@ def test_the_same_command_again_gives_the_same_files_and_solves_nothing(
     job.path.write_bytes(original)
     again = solve_file(job, SolveOptions(), outputs)
     assert again.solution == first.solution
+    assert not first.solution.solved_on and f"by the run of {again.solution.solved_on}" in summary(again)[0][1]
     assert {role: Path(name).read_bytes() for role, name in again.files.items()} == written
     found = [line for line in caplog.messages if "found again: solved on 20" in line]
     assert len(found) == 2 * max(1, sum(one.status != "impossible" for one in first.alternatives))

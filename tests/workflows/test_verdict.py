@@ -12,10 +12,12 @@ from taylor.cost_model.known_error import MEMORY_ERRORS, NEIGHBOUR_ERROR, STEP_E
 from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.profile import MemoryProfile
 from taylor.pipeline_solver.model.problem import PipelineProblem
-from taylor.pipeline_solver.model.solution import FEASIBLE, Solution, Termination
+from taylor.pipeline_solver.model.solution import FEASIBLE, OPTIMAL, Solution, Termination
+from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_OBJECTIVE
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.showing.verdict import (
     basis_line,
+    expressible_cost,
     fit_line,
     gain_line,
     proof_text,
@@ -91,8 +93,8 @@ def test_room_below_the_error_of_its_source_is_tight_and_the_cure_mends_it(solve
     assert roomy.solution.memory_limit_mib[0] == pytest.approx(limits[0] / known.upper())
     brimful = roomy.solution.replace(peak_memory_mib=roomy.solution.memory_limit_mib)
     told = fit_line(PlannedFile(**{**vars(roomy), "solution": brimful}))
-    assert "besides the margin of free memory for 5 % risk" in told and "tight" not in told
-    assert f"up to {limits[0]:,.0f} MiB with 5 % risk" in told
+    assert "besides the margin of room for 5 % risk" in told and "tight" not in told
+    assert f"up to {limits[0]:,.0f} of {limits[0]:,.0f} MiB with 5 % risk" in told
     bolder = PlannedFile(**{**vars(roomy), "config": roomy.config.replace(margin=MemoryMargin(risk=0.2))})
     assert bolder.peak_intervals is not None and roomy.peak_intervals is not None
     for (low, high), (least, most) in zip(bolder.peak_intervals, roomy.peak_intervals, strict=True):
@@ -127,6 +129,15 @@ def test_a_plan_without_a_bound_has_none_yet_and_never_a_gap_of_all() -> None:
     found = Solution(FEASIBLE, Termination.TIME_LIMIT, objective=10.0, bound=0.0)
     assert found.gap is None and proof_text(problem, found).startswith("no bound yet")
     assert "gap 10.00 %" in proof_text(problem, found.replace(bound=9.0))
+
+
+def test_a_proof_among_the_plans_of_a_file_names_its_limits() -> None:
+    problem = reference_problem()
+    found = Solution(OPTIMAL, Termination.PROVEN, objective=10.0, bound=10.0, statistics={UNRESTRICTED_OBJECTIVE: 9.5})
+    assert proof_text(problem, found).startswith("proven to be the fastest within what the file can express in ")
+    assert expressible_cost(found) == pytest.approx(10.0 / 9.5 - 1.0)
+    same = found.replace(statistics={UNRESTRICTED_OBJECTIVE: 10.0})
+    assert proof_text(problem, same).startswith("proven to be the fastest in ") and expressible_cost(same) is None
 
 
 def test_what_the_figures_rest_on_names_what_was_assumed(solved: PlannedFile) -> None:

@@ -124,8 +124,9 @@ class SolveStore:
 
     def _files_path(self, problem: PipelineProblem, solution: Solution, form: str) -> Path:
         # As JSON: `repr` writes a number that was read back otherwise than numpy's.
-        told = json.dumps(_SOLUTION.dump_python(solution.replace(seconds=0.0), mode="json"))
-        stated = (problem.fingerprint(), told, form, code_hash())
+        plain = solution.replace(seconds=0.0, solved_on="")
+        solved = json.dumps(_SOLUTION.dump_python(plain, mode="json"))
+        stated = (problem.fingerprint(), solved, form, code_hash())
         return self.output / FOLDER / f"{hashlib.sha256(repr(stated).encode()).hexdigest()[:24]}.files.json"
 
     def _read(self, problem: PipelineProblem, how: SolveOptions) -> KeptSolve | None:
@@ -169,7 +170,7 @@ def solve_or_find(
     kept = store.find(problem, how)
     if kept is not None and not _is_beaten(problem, kept.solution, known):
         log.info("%s: found again: solved on %s in %.1f s", name, kept.date, kept.solution.seconds)
-        return kept.solution
+        return kept.solution.replace(solved_on=kept.date)
     solution = solve(problem, how, warm_start=known, on_progress=on_progress)
     if solution.plan is not None or solution.status is CUT_OFF:  # an error is not saved
         try:

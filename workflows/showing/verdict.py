@@ -9,6 +9,7 @@ from taylor.cost_model.throughput import Throughput
 from taylor.pipeline.plan import RECOMPUTE_MODES, PipelinePlan, mode_title
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.model.solution import CUT_OFF, OPTIMAL, PROVEN_GAP, Solution, Termination
+from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_OBJECTIVE
 from taylor.pipeline_solver.timing.evaluate import host_link_shares, host_memory_mib
 from taylor.report.compress import compress, gap_text
 from taylor.workflows.showing.alternative import choice_name
@@ -23,6 +24,9 @@ MEMORY_WORDS: dict[str, str] = {
     MemorySource.REPLAY: "memory estimated and moved onto the peaks of earlier dry-runs",
     MemorySource.FILE: "memory as the given profile states it",
 }
+
+EQUAL_STEPS = 2e-6
+"""Relative difference below which two proven step times are equal: twice the gap of a proof."""
 
 TIGHT = "tight"
 """Start of the line on a plan that fits as predicted, but not at the upper end of its interval."""
@@ -99,13 +103,27 @@ def proof_text(problem: PipelineProblem, solution: Solution) -> str:
     if solution.termination is Termination.NOT_SOLVED:
         return "evaluated, not solved"
     took = f" in {solution.seconds:.1f} s"
+    if solution.solved_on:
+        took += f" by the run of {solution.solved_on}"
     why = f" ({solution.message})" if solution.message else ""
     if solution.gap is None or solution.bound is None:
         return f"no bound yet{took}{why}"
     if solution.gap <= PROVEN_GAP:
-        return f"proven to be the fastest{took}{why}"
+        within = "" if expressible_cost(solution) is None else " within what the file can express"
+        return f"proven to be the fastest{within}{took}{why}"
     least = step_text(problem, solution.bound)
     return f"no plan takes less than {least} (gap {gap_text(solution.gap)}){took}{why}"
+
+
+def expressible_cost(solution: Solution) -> float | None:
+    """Relative cost of the file's one recompute choice for all chunks against the best plan that the file cannot
+    express; None where there is none.
+    """
+    free = solution.statistics.get(UNRESTRICTED_OBJECTIVE)
+    if not free or solution.objective is None:
+        return None
+    cost = solution.objective / free - 1.0
+    return cost if cost > EQUAL_STEPS else None
 
 
 def speed_text(speed: Throughput, train_tokens: float | None = None) -> str:
@@ -213,18 +231,18 @@ def fit_line(planned: PlannedFile) -> str:
     if told.fit is not Fit.FITS:
         return told.sentence
     by_stage = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
-    room, stage = min((limit - peak, stage) for stage, (peak, limit) in enumerate(by_stage))
+    free, stage = min((limit - peak, stage) for stage, (peak, limit) in enumerate(by_stage))
     limit, margin = solution.memory_limit_mib[stage], planned.config.margin
     beside = f" besides the margin of {margin}" if margin else ""
-    share = f"{100 * room / limit:.1f} %"
+    share = f"{100 * free / limit:.1f} %"
     answer = "likely fits" if told.likely else "fits"
-    line = f"{answer}, {room:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest{beside}"
+    line = f"{answer}, {free:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest{beside}"
     if planned.dryrun is not None:
         return f"{line}; a dry-run of this very plan passed"
     if told.likely and told.risk is not None:
         line += f"; {100 * told.risk:.0f} % risk to run out of memory"
     known = planned.config.memory_error(planned.memory.source)
-    return line + sure_text(known, margin, limit - room, limit)
+    return line + sure_text(known, margin, limit - free, limit)
 
 
 def sure_text(known: KnownError | None, margin: MemoryMargin, peak_mib: float, limit_mib: float) -> str:
@@ -238,12 +256,14 @@ def sure_text(known: KnownError | None, margin: MemoryMargin, peak_mib: float, l
     whole = margin.around(limit_mib, known)
     if known is None:
         enough = whole - peak_mib >= UNKNOWN_ERROR * whole
-        return "" if enough else f"; {TIGHT}: --margin {100 * UNKNOWN_ERROR:.0f}% plans with more room"
+        return "" if enough else f"; {TIGHT}: --margin {100 * UNKNOWN_ERROR:.0f}% keeps more memory free"
     risk, most = margin.told_risk, peak_mib * known.upper(margin.told_risk)
-    told = f"up to {most:,.0f} MiB with {100 * risk:g} % risk"
+    # The upper end is compared with the limit before the margin was taken off.
+    of_whole = f" of {whole:,.0f}" if margin else ""
+    upper = f"up to {most:,.0f}{of_whole} MiB with {100 * risk:g} % risk"
     if most <= whole + MEMORY_TOLERANCE_MIB:
-        return f"; {told}, as {known.sentence}"
-    return f"; {TIGHT}: {told}, as {known.sentence}; --risk {100 * risk:g}% plans with room for it"
+        return f"; {upper}, as {known.sentence}"
+    return f"; {TIGHT}: {upper}, as {known.sentence}; --risk {100 * risk:g}% keeps memory free for it"
 
 
 def over_text(solution: Solution, lead: str) -> str:

@@ -25,7 +25,7 @@ from taylor.workflows.running.kept_solves import SolveStore, solve_or_find
 from taylor.workflows.showing.fit import Fit, doubt_of_no
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.showing.planned_outputs import refuse_outputs, store_json, store_result
-from taylor.workflows.showing.verdict import step_text
+from taylor.workflows.showing.verdict import expressible_cost, step_text
 from taylor.workflows.solving.check_variants import best_checked
 from taylor.workflows.solving.evaluate_file import own_solution
 from taylor.workflows.solving.even_split import even_split
@@ -37,9 +37,6 @@ from taylor.workflows.solving.variants import Variant, on_host, variants_of
 from taylor.workflows.statement.options import FileJob, Outputs
 from taylor.workflows.statement.schedules import require_writable
 from taylor.workflows.statement.stated_file import StatedFile
-
-EQUAL_STEPS = 2e-6
-"""Relative difference below which two proven step times are equal: twice the gap of a proof."""
 
 
 def solve_file(
@@ -312,12 +309,8 @@ def _write_model(planned: PlannedFile, outputs: Outputs, budget: TimeBudget) -> 
 
 def _log_restriction(file: StatedFile, problem: PipelineProblem, solution: Solution) -> None:
     """Log the cost of the file's one recompute choice for all chunks against plans that it cannot express."""
-    free = solution.statistics.get(UNRESTRICTED_OBJECTIVE)
-    if free is None or solution.objective is None:
-        return
-    cost = solution.objective / free - 1.0 if free else 0.0
-    if cost <= EQUAL_STEPS:
-        log.debug("%s: the file can express the best plan of all", file.config.path)
+    cost = expressible_cost(solution)
+    if cost is None:
         return
     log.warning(
         "%s: this kind of file sets one recompute choice for all chunks: its best plan takes %s, %.2f %% more than the "
@@ -325,5 +318,5 @@ def _log_restriction(file: StatedFile, problem: PipelineProblem, solution: Solut
         file.config.path,
         step_text(problem, solution.objective),
         100.0 * cost,
-        step_text(problem, free),
+        step_text(problem, solution.statistics[UNRESTRICTED_OBJECTIVE]),
     )
