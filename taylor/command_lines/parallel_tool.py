@@ -34,9 +34,15 @@ from taylor.command_lines.model_start import MODEL_HELP, add_framework_option, m
 from taylor.command_lines.ranking import add_ranking_options, print_files, remember_ranking
 
 if TYPE_CHECKING:
-    from taylor.workflows.searching.search import StrategySearch
+    from taylor.workflows.searching.search import StrategySearch, StrategySearchOptions
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs")
+
+OF_A_RANKING = {
+    "solver_name", "workers", "time_limit", "gap", "train_tokens", "prove", "topn", "store", "recompute_modules",
+    "offload", "layerwise",
+}  # fmt: skip
+"""Flags without effect where nothing is solved."""
 
 DEFAULT_OUTPUT = "./output/nd_output/"
 
@@ -161,8 +167,51 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | No
     """Parse, search, print."""
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
-    sources = [path for path in (args.yaml_path, args.shell_path, args.toml_path, args.hf_path, args.model) if path]
-    if len(sources) > 1:
+    _refuse_misfits(args)
+    from taylor.workflows.searching.explain import describe_rules
+    from taylor.workflows.searching.search import search_strategies
+
+    options = _search_options(args)
+    if args.list_rules:
+        print(describe_rules(options))
+        return None
+    if args.explain:
+        _print_explanation(options, args.explain)
+        return None
+    store = chosen_store(args, options.ranking.output) if options.full else None
+    with chosen_cluster(args) as executor:
+        done = search_strategies(options, executor)
+    for role, file in (
+        ("candidates", done.candidates_csv),
+        ("pruned", done.pruned_csv),
+        ("dry-run", done.candidates_csv.parent.parent / "dryrun_yaml"),
+        ("profile", done.candidates_csv.parent.parent / "profile_yaml"),
+    ):
+        print(f"{role:>12}: {file}")
+    if done.ranking is None:
+        return None
+    from taylor.report.terminal import print_ranking, print_ranking_verdict
+
+    remember_ranking(store, program, arguments, done.ranking)
+    print_ranking(done.ranking.table, limit=args.topn, details=args.verbose)
+    print_files(done.ranking)
+    print_ranking_verdict(done.ranking.table)
+    return _refine(done, args.time_limit) if args.layerwise else None
+
+
+def _sources(args: argparse.Namespace) -> list[str]:
+    return [path for path in (args.yaml_path, args.shell_path, args.toml_path, args.hf_path, args.model) if path]
+
+
+def _refuse_misfits(args: argparse.Namespace) -> None:
+    """Refuse flags that do not go together, and log those that have no effect.
+
+    Raises
+    ------
+    InputError
+        With the flag and the cure.
+    """
+    if len(sources := _sources(args)) > 1:
         raise InputError(
             "only one configuration can be searched",
             field="--yaml_path, --shell_path, --toml_path, --hf_path, --model",
@@ -170,41 +219,26 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | No
         )
     if not (args.hf_path or args.model):
         refuse_without_effect(args, {"seq", "framework"}, "without --model or --hf_path: the file says it itself")
-    full = args.full or bool(args.profile_data_dir)
-    if not full:
-        note_without_effect(
-            args,
-            {
-                "solver_name",
-                "workers",
-                "time_limit",
-                "gap",
-                "train_tokens",
-                "prove",
-                "topn",
-                "store",
-                "recompute_modules",
-                "offload",
-                "layerwise",
-            },
-            "without --full: nothing is solved",
-        )
-    else:
+    if args.full or args.profile_data_dir:
         refuse_unknown_solver(args.solver_name)
+    else:
+        note_without_effect(args, OF_A_RANKING, "without --full: nothing is solved")
     unknown = [name for name in args.search if name not in DIMENSIONS]
     if unknown:
         raise InputError(
             "is no dimension", field="--search", value=unknown[0], cure=did_you_mean(unknown[0], DIMENSIONS)
         )
+
+
+def _search_options(args: argparse.Namespace) -> StrategySearchOptions:
+    """Settings of the search as the flags state them."""
     from taylor.nd_search.options import SearchOptions
     from taylor.pipeline_solver.model.options import SolveOptions
-    from taylor.report.breakdown import breakdown_table, comparison_table
-    from taylor.report.terminal import print_ranking, print_ranking_verdict, print_table
     from taylor.workflows.ranking.rank import RankOptions
-    from taylor.workflows.searching.explain import describe_rules, explain_strategy
-    from taylor.workflows.searching.search import StrategySearchOptions, search_strategies
+    from taylor.workflows.searching.search import StrategySearchOptions
     from taylor.workflows.statement.options import AskedModules
 
+    sources = _sources(args)
     path = Path(sources[0]) if sources else own_or_shipped(DEFAULT_CONFIGURATION)
     if args.hf_path or args.model:
         path = _stated(args)
@@ -214,7 +248,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | No
         name: getattr(args, f"max_{word}_parallel")
         for name, word in (("dp", "data"), ("tp", "tensor"), ("pp", "pipeline"), ("cp", "context"))
     }
-    options = StrategySearchOptions(
+    return StrategySearchOptions(
         path=path,
         space=SearchOptions(
             gbs=args.gbs,
@@ -236,7 +270,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | No
         datasets={"dryrun": args.small_dataset, "profile": args.dataset},
         rank_num=args.rank_num,
         profile_data=path_or_none(args.profile_data_dir),
-        full=full,
+        full=args.full or bool(args.profile_data_dir),
         ranking=RankOptions(
             SolveOptions(args.solver_name, args.time_limit, args.gap),
             **({"workers": args.workers} if args.workers else {}),
@@ -248,35 +282,20 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | No
         margin=asked_margin(args),
         modules=AskedModules(args.recompute_modules, args.offload),
     )
-    if args.list_rules:
-        print(describe_rules(options))
-        return None
-    if args.explain:
-        explanation = explain_strategy(options, args.explain)
-        print("\n".join(explanation.reasons))
-        if explanation.stages:
-            print_table(breakdown_table(explanation.stages, explanation.limit_mib))
-        if explanation.measured:
-            print_table(comparison_table(explanation.measured, explanation.stages, explanation.limit_mib))
-        return None
-    store = chosen_store(args, options.ranking.output) if full else None
-    with chosen_cluster(args) as executor:
-        done = search_strategies(options, executor)
-    for role, file in (
-        ("candidates", done.candidates_csv),
-        ("pruned", done.pruned_csv),
-        ("dry-run", done.candidates_csv.parent.parent / "dryrun_yaml"),
-        ("profile", done.candidates_csv.parent.parent / "profile_yaml"),
-    ):
-        print(f"{role:>12}: {file}")
-    if done.ranking is not None:
-        remember_ranking(store, program, arguments, done.ranking)
-        print_ranking(done.ranking.table, limit=args.topn, details=args.verbose)
-        print_files(done.ranking)
-        print_ranking_verdict(done.ranking.table)
-        if args.layerwise:
-            return _refine(done, args.time_limit)
-    return None
+
+
+def _print_explanation(options: StrategySearchOptions, strategy: str) -> None:
+    """Print why a strategy is or is not a candidate, with its memory by stage."""
+    from taylor.report.breakdown import breakdown_table, comparison_table
+    from taylor.report.terminal import print_table
+    from taylor.workflows.searching.explain import explain_strategy
+
+    explanation = explain_strategy(options, strategy)
+    print("\n".join(explanation.reasons))
+    if explanation.stages:
+        print_table(breakdown_table(explanation.stages, explanation.limit_mib))
+    if explanation.measured:
+        print_table(comparison_table(explanation.measured, explanation.stages, explanation.limit_mib))
 
 
 def _refine(done: StrategySearch, time_limit: float | None) -> int | None:

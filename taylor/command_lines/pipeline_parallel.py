@@ -42,7 +42,7 @@ from taylor.pipeline.schedule import AUTO, SCHEDULES, SEARCHED, SEARCHED_V
 
 if TYPE_CHECKING:
     from taylor.workflows.showing.planned_file import PlannedFile
-    from taylor.workflows.statement.options import Export
+    from taylor.workflows.statement.options import Export, FileJob, Outputs
 
 
 SOURCES = {"yaml", "shell", "toml", "hf", "model"}
@@ -250,23 +250,66 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     args = build_parser(program).parse(arguments)
     budget = TimeBudget.of(args.t)
     start_logging(verbose=args.verbose, quiet=args.quiet)
+    if args.extract:
+        _print_saved(args)
+        return
+    source = _source(args)
+    from taylor.workflows.showing.planned_outputs import refuse_outputs
+
+    outputs = _outputs(args)
+    refuse_outputs(outputs)
+    # An evaluation takes less time than its result as data: it is stored only in a named store.
+    store = None if args.evaluate and not args.store else chosen_store(args, outputs.folder)
+    path = config_of(Path(source)) if not args.model else model_path(args, outputs.folder)
+    of_a_model = bool(args.hf or args.model)
+    if args.world_size is not None and of_a_model:
+        from taylor.workflows.searching.model_job import SECONDS_CHOSEN
+
+        path = _searched(args, path, budget)
+        if args.t is None:
+            args.t, budget = SECONDS_CHOSEN, TimeBudget.of(SECONDS_CHOSEN)
+            log.info("the proof of its plan may take %g s; -t gives it another limit", SECONDS_CHOSEN)
+    job = _file_job(args, path)
+    if not of_a_model and (args.world_size is not None or args.gbs is not None):
+        from taylor.workflows.statement.restated_file import on_asked
+
+        job = on_asked(job, args.world_size, args.gbs, outputs.folder)
+    solved = _solved(args, job, outputs, budget)
+    if store is not None:
+        from taylor.workflows.measuring.history import remember_solve
+
+        remembered = remember_solve(store, program, arguments, solved)
+        if remembered is not None:
+            log.info("remembered as %s: taylor history %s", remembered, remembered)
+    _print(solved, verbose=args.verbose)
+
+
+def _print_saved(args: argparse.Namespace) -> None:
+    """Print a saved solution, and its exports."""
+    from taylor.workflows.showing.extract import describe_saved_solution
     from taylor.workflows.statement.export import export_saved, print_exports, store_exports
 
-    if args.extract:
-        from taylor.workflows.showing.extract import describe_saved_solution
+    note_without_effect(args, args.given.keys() - WITH_EXTRACT, "with -extract y, which prints a saved solution")
+    if not args.solution:
+        raise InputError("is needed with -extract y", field="-solution", cure="name a .sol or a result JSON")
+    for flag in (spelling for name, spelling in args.given.items() if name in SOURCES):
+        log.info("%s: not read, the saved solution says it all", flag)
+    description = describe_saved_solution(Path(args.solution))
+    texts = export_saved(args.export, Path(args.solution)) if args.export else []
+    print(description)
+    print_exports(texts)
+    for role, name in store_exports(texts).items():
+        print(f"{role}: {name}")
 
-        note_without_effect(args, args.given.keys() - WITH_EXTRACT, "with -extract y, which prints a saved solution")
-        if not args.solution:
-            raise InputError("is needed with -extract y", field="-solution", cure="name a .sol or a result JSON")
-        for flag in (spelling for name, spelling in args.given.items() if name in SOURCES):
-            log.info("%s: not read, the saved solution says it all", flag)
-        description = describe_saved_solution(Path(args.solution))
-        texts = export_saved(args.export, Path(args.solution)) if args.export else []
-        print(description)
-        print_exports(texts)
-        for role, name in store_exports(texts).items():
-            print(f"{role}: {name}")
-        return
+
+def _source(args: argparse.Namespace) -> str:
+    """Configuration to plan, once the flags are known to go together.
+
+    Raises
+    ------
+    InputError
+        With the flag and the cure.
+    """
     refuse_without_effect(args, {"solution"}, "without -extract y", "add -extract y to print it")
     if args.evaluate:
         note_without_effect(args, OF_A_SOLVE, "with -evaluate y, which solves and writes no plan")
@@ -282,11 +325,14 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         refuse_without_effect(args, {*OF_A_MODEL, "gbs"}, "without --world_size", "name the ranks to plan for")
     if args.memory:
         refuse_without_effect(args, {"dryrun_data_dir"}, "with -memory, which states the memory")
-    from taylor.workflows.showing.planned_outputs import refuse_outputs
-    from taylor.workflows.solving.evaluate_file import evaluate_file
-    from taylor.workflows.statement.options import AskedModules, FileJob, Outputs, RatioChoice
+    return str(sources[0])
 
-    outputs = Outputs(
+
+def _outputs(args: argparse.Namespace) -> Outputs:
+    """Paths of the results."""
+    from taylor.workflows.statement.options import Outputs
+
+    return Outputs(
         write=args.write,
         write_to=path_or_none(args.o),
         result_json=path_or_none(args.result_json),
@@ -297,18 +343,13 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         what_if=args.what_if,
         mps_form=args.mps_form,
     )
-    refuse_outputs(outputs)
-    # An evaluation takes less time than its result as data: it is stored only in a named store.
-    store = None if args.evaluate and not args.store else chosen_store(args, outputs.folder)
-    path = config_of(Path(sources[0])) if not args.model else model_path(args, outputs.folder)
-    if args.world_size is not None and (args.hf or args.model):
-        from taylor.workflows.searching.model_job import SECONDS_CHOSEN
 
-        path = _searched(args, path, budget)
-        if args.t is None:
-            args.t, budget = SECONDS_CHOSEN, TimeBudget.of(SECONDS_CHOSEN)
-            log.info("the proof of its plan may take %g s; -t gives it another limit", SECONDS_CHOSEN)
-    job = FileJob(
+
+def _file_job(args: argparse.Namespace, path: Path) -> FileJob:
+    """Job of a configuration as the flags state it."""
+    from taylor.workflows.statement.options import AskedModules, FileJob, RatioChoice
+
+    return FileJob(
         path=path,
         ratios=RatioChoice(
             dense_forward=args.layer_ratio,
@@ -338,27 +379,21 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
         allow_illegal=args.allow_illegal,
         made_for_model=bool((args.hf or args.model) and args.world_size),
     )
-    if not (args.hf or args.model) and (args.world_size is not None or args.gbs is not None):
-        from taylor.workflows.statement.restated_file import on_asked
 
-        job = on_asked(job, args.world_size, args.gbs, outputs.folder)
+
+def _solved(args: argparse.Namespace, job: FileJob, outputs: Outputs, budget: TimeBudget) -> PlannedFile:
+    """Configuration with its plan, evaluated or solved."""
     if args.evaluate:
-        solved = evaluate_file(job, outputs)
-    else:
-        from taylor.pipeline_solver.model.options import SolveOptions
-        from taylor.report.terminal import live_line
-        from taylor.workflows.solving.solve_file import solve_file
+        from taylor.workflows.solving.evaluate_file import evaluate_file
 
-        how = SolveOptions(solver=args.solver_name, time_limit=args.t, gap=args.gap, workers=args.workers)
-        with live_line("solving") as on_progress:
-            solved = solve_file(job, how, outputs, on_progress, budget)
-    if store is not None:
-        from taylor.workflows.measuring.history import remember_solve
+        return evaluate_file(job, outputs)
+    from taylor.pipeline_solver.model.options import SolveOptions
+    from taylor.report.terminal import live_line
+    from taylor.workflows.solving.solve_file import solve_file
 
-        remembered = remember_solve(store, program, arguments, solved)
-        if remembered is not None:
-            log.info("remembered as %s: taylor history %s", remembered, remembered)
-    _print(solved, verbose=args.verbose)
+    how = SolveOptions(solver=args.solver_name, time_limit=args.t, gap=args.gap, workers=args.workers)
+    with live_line("solving") as on_progress:
+        return solve_file(job, how, outputs, on_progress, budget)
 
 
 def _print(solved: PlannedFile, *, verbose: bool) -> None:

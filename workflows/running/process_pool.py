@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.sharedctypes import RawArray
 from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from taylor.base.console import log
 from taylor.base.errors import TaylorError
@@ -161,7 +161,6 @@ def run_in_processes(
     KeyboardInterrupt
         After every process was ended.
     """
-
     far = executor if isinstance(executor, FarExecutor) else None
     reasons: dict[int, str] = {}
     if shared is not None:
@@ -169,53 +168,14 @@ def run_in_processes(
 
     def run(numbers: Sequence[int], at_once: int) -> list[int]:
         """Run tasks in one pool; returns those that were lost with a process."""
-        lost: list[int] = []
-        turns = iter(numbers)
+        most = at_once if executor is None else len(numbers)
         with open_pool(min(at_once, len(numbers)), executor, shared) as pool:
-            running: dict[Future[Outcome], int] = {}
-            done: SimpleQueue[Future[Outcome]] = SimpleQueue()
-
-            def send_next() -> bool:
-                """Send the next task if there is one; returns whether one was sent."""
-                for number in turns:
-                    task = tasks[number]()
-                    if task is None:
-                        continue
-                    try:
-                        future = pool.submit(task)
-                    except BrokenExecutor:
-                        lost.append(number)
-                        return False
-                    running[future] = number
-                    future.add_done_callback(done.put)
-                    return True
-                return False
-
-            def fill() -> None:
-                most = far.at_once if far is not None else len(numbers) if executor is not None else at_once
-                while len(running) < most and send_next():
-                    pass
-
-            fill()
-            while running:
-                try:
-                    future = done.get(timeout=None if far is None else LOOK_SECONDS)
-                except Empty:
-                    fill()
-                    continue
-                number = running.pop(future)
-                try:
-                    outcome = _outcome(future)
-                except BrokenExecutor as error:
-                    lost.append(number)
-                    if isinstance(error, WorkersDied):
-                        reasons[number] = str(error)
-                else:
-                    on_done(number, outcome)
-                fill()
-            lost += turns
-        place = {number: index for index, number in enumerate(numbers)}
-        return sorted(lost, key=place.__getitem__)
+            pooled = _PooledTasks(tasks, numbers, on_done, pool, reasons)
+            if far is None:
+                pooled.run(lambda: most, None)
+            else:
+                pooled.run(lambda: far.at_once, LOOK_SECONDS)
+        return sorted(pooled.lost, key={number: index for index, number in enumerate(numbers)}.__getitem__)
 
     lost = run(list(tasks), workers) if tasks else []
     if lost and (executor is None or far is not None):
@@ -223,6 +183,74 @@ def run_in_processes(
         lost = [number for number in lost if run([number], 1)]
     for number in lost:
         on_done(number, Failed(reasons.get(number, DIED)))
+
+
+class _PooledTasks(Generic[Outcome]):
+    """Tasks that run in one pool, in the order given.
+
+    Parameters
+    ----------
+    reasons : dict
+        Takes the reason why a task was lost, by number, where the pool knows it.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[int, Callable[[], Callable[[], Outcome] | None]],
+        numbers: Sequence[int],
+        on_done: Callable[[int, Outcome | Failed], None],
+        pool: Executor,
+        reasons: dict[int, str],
+    ) -> None:
+        self.tasks, self.waiting, self.on_done, self.pool, self.reasons = tasks, iter(numbers), on_done, pool, reasons
+        self.running: dict[Future[Outcome], int] = {}
+        self.done: SimpleQueue[Future[Outcome]] = SimpleQueue()
+        self.lost: list[int] = []
+
+    def run(self, most: Callable[[], int], look_seconds: float | None) -> None:
+        """Run at most so many at once, asking for the number whenever a task is done or some seconds have passed."""
+        self._fill(most())
+        while self.running:
+            try:
+                future = self.done.get(timeout=look_seconds)
+            except Empty:
+                pass
+            else:
+                self._take(future)
+            self._fill(most())
+        self.lost += self.waiting
+
+    def _fill(self, most: int) -> None:
+        while len(self.running) < most and self._send_next():
+            pass
+
+    def _send_next(self) -> bool:
+        """Send the next task if there is one; returns whether one was sent."""
+        for number in self.waiting:
+            task = self.tasks[number]()
+            if task is None:
+                continue
+            try:
+                future = self.pool.submit(task)
+            except BrokenExecutor:
+                self.lost.append(number)
+                return False
+            self.running[future] = number
+            future.add_done_callback(self.done.put)
+            return True
+        return False
+
+    def _take(self, future: Future[Outcome]) -> None:
+        """Report a finished task, or note that its process took it."""
+        number = self.running.pop(future)
+        try:
+            outcome = _outcome(future)
+        except BrokenExecutor as error:
+            self.lost.append(number)
+            if isinstance(error, WorkersDied):
+                self.reasons[number] = str(error)
+        else:
+            self.on_done(number, outcome)
 
 
 def _outcome(future: Future[Outcome]) -> Outcome | Failed:
