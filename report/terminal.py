@@ -89,6 +89,9 @@ def pipeline_text(timeline: Timeline, width: int = 80) -> Text:
     return text
 
 
+WHOLE_WIDTH = 10_000
+"""Characters of a line that is not to be wrapped."""
+
 PIPE_WIDTH = 120
 """Columns of a table in a pipe or a file, where no window sets them."""
 
@@ -126,9 +129,18 @@ def print_ranking_verdict(table: pd.DataFrame | Sequence[Mapping[str, Any]]) -> 
     print_verdict(verdict_lines(table))
 
 
-def print_table(table: Table) -> None:
-    """Print any table on standard output; colours only on a terminal."""
-    _standard_output().print(table)
+def print_table(table: Table, *, whole: bool = False) -> None:
+    """Print any table on standard output; colours only on a terminal.
+
+    Parameters
+    ----------
+    whole : bool
+        Whether each row keeps its line where standard output is no terminal, however long it is.
+    """
+    out = _standard_output()
+    if whole and not out.is_terminal and "COLUMNS" not in os.environ:
+        out = Console(highlight=False, width=WHOLE_WIDTH)
+    out.print(table)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]]) -> None:

@@ -40,7 +40,7 @@ def run(arguments: Sequence[str], program: str = "taylor rules") -> None:
         if args.json:
             print(json.dumps([rule_record(rule) for rule in rules], indent=1, ensure_ascii=False))
         else:
-            print_table(rules_table(rules))
+            print_table(rules_table(rules), whole=True)
         return
     if of_framework is not None:
         log.warning("--framework: has no effect beside a rule's name")
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str], program: str = "taylor rules") -> None:
     if args.json:
         print(json.dumps(rule_record(rule), indent=1, ensure_ascii=False))
     else:
-        print_table(rule_page(rule))
+        print_table(rule_page(rule), whole=True)
 
 
 def main() -> int:

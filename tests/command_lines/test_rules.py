@@ -28,6 +28,14 @@ def test_all_rules_are_listed_each_once(capsys):
     assert [rule["name"] for rule in listed(capsys)] == [rule.name for rule in built_in_rules()]
 
 
+def test_in_a_pipe_each_rule_keeps_its_line(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    rules.run([])
+    lines = capsys.readouterr().out.splitlines()
+    for rule in built_in_rules():
+        assert sum(rule.name in line.split() and " ".join(rule.explanation.split()) in line for line in lines) == 1
+
+
 def test_a_framework_lists_its_own_rules_and_those_that_all_have(capsys):
     names = {rule["name"] for rule in listed(capsys, "--framework", "torchtitan")}
     assert set(TORCHTITAN.legality) <= names

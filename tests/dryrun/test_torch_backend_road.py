@@ -179,6 +179,8 @@ def test_without_torch_it_is_refused_with_what_installs_it(tmp_path, monkeypatch
         open_backend(DryRunOptions("torch"), read_config(script(tmp_path)), tmp_path)
 
 
-def test_auto_never_chooses_torch(tmp_path):
+def test_auto_never_chooses_torch_and_names_it_for_a_script_on_gpus(tmp_path, caplog):
+    caplog.set_level("INFO", logger="taylor")
     with open_backend(DryRunOptions("auto"), read_config(script(tmp_path)), tmp_path) as backend:
         assert backend is None
+    assert "--dryrun_backend torch measures its stages" in caplog.text and "mindspore" not in caplog.text

@@ -59,7 +59,7 @@ def test_a_cost_that_one_measured_row_lacks_is_left_out_of_all_and_a_line_says_s
     )
     by_table = load_candidates(files, device, parser_result=table)
     assert [(one.ratios.lag, one.ratios.embedding) for one in by_table] == [(0.0, 0.1), (0.0, 0.1)]
-    assert caplog.text.count("1 of 2 measured candidates tell nothing of transfers between stages") == 1
+    assert caplog.text.count("1 of 2 measured candidates have no time of transfers between stages") == 1
     parsed = {
         file: TimeRatios(unit_ms=20.0, lag=lag, source="parsed") for file, lag in zip(files, (0.1, 0), strict=True)
     }
@@ -68,6 +68,7 @@ def test_a_cost_that_one_measured_row_lacks_is_left_out_of_all_and_a_line_says_s
     [measured, estimated] = load_candidates(files, device, profiled={files[0]: parsed[files[0]]})
     assert measured.ratios.lag == 0.1 and estimated.ratios.lag > 0 and estimated.ratios.tail == 0
     assert measured.ratios.embedding == estimated.ratios.embedding == 0
+    assert caplog.text.count("1 of 2 candidates have estimated times, the others measured ones") == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

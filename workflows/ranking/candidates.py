@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,7 @@ from taylor.parsers.tables.ratios import read_ratios
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
 from taylor.workflows.ranking.candidate_file import CandidateFile, same_model
-from taylor.workflows.ranking.comparable import on_one_footing
+from taylor.workflows.ranking.comparable import ESTIMATE, note_sources, on_one_footing
 from taylor.workflows.ranking.own_plans import runs_on
 from taylor.workflows.ranking.profiles import parse_profiles
 from taylor.workflows.ranking.rank import Ranking, RankOptions, rank
@@ -115,54 +115,29 @@ def load_candidates(
     InputError
         When a file cannot state the requested choices by module.
     """
-    environment = read_environment(env_json)
-    measured = read_ratios(parser_result) if parser_result is not None else {}
+    reading = _Reading(
+        device=device,
+        ratios=profiled or {},
+        measured=read_ratios(parser_result) if parser_result is not None else {},
+        gbs=gbs,
+        ranks=ranks,
+        memory_of=memory_of,
+        register_path=register_path,
+        environment=read_environment(env_json),
+        margin=margin,
+        modules=modules,
+        allow_illegal=allow_illegal,
+    )
     candidates = []
-    estimated = 0
     paths = list(files)
     with progress("reading", len(paths)) as advance:
         for path in paths:
             advance(1, path.name)
-            try:
-                config = read_config(path, register_path, environment).replace(margin=margin)
-                if ranks is not None and config.open_ranks is not None:
-                    config = config.on_ranks(ranks, gbs)
-            except TaylorError as error:
-                log.warning("%s", error)
-                candidates.append(CandidateFile(None, None, None, str(error), unread=path))
-                continue
-            own_batch = config.strategy.micro_batches
-            if gbs is not None:
-                try:
-                    config = config.replace(strategy=_with_batch(config.strategy, gbs, path))
-                except InputError as error:
-                    candidates.append(CandidateFile(config, None, None, str(error)))
-                    continue
-            chosen = choose_device(config, device, register_path)
-            card = chosen.spec
-            try:
-                config = require_legal(with_host_priced(config, card), card, allow_illegal)
-            except InputError as error:
-                candidates.append(CandidateFile(config, None, None, str(error), device=chosen))
-                continue
-            words = offered_words(config, card, modules)
-            key = _degrees(config.strategy)
-            ratios = (profiled or {}).get(path) or measured.get(key)
-            if ratios is None:
-                ratios = estimate_ratios(config.model, config.strategy, config.rules, card)
-                estimated += 1
-            try:
-                memory = estimate_memory(config, card) if memory_of is None else memory_of(config)
-            except TaylorError as error:
-                candidates.append(CandidateFile(config, None, ratios, str(error)))
-                continue
-            other_batch = config.strategy.micro_batches != own_batch
-            candidates.append(
-                CandidateFile(config, memory, ratios, other_batch=other_batch, device=chosen, modules=words)
-            )
+            candidates.append(reading.candidate(path))
     candidates = on_one_footing(candidates)
     configs = [c.config for c in candidates if c.config is not None]
-    _tell_offload(candidates)
+    _note_offload(candidates)
+    note_sources(candidates)
     tell_unmodelled(
         "candidates",
         list(dict.fromkeys(each.sentence for one in configs for each in one.unmodelled if each.meant is None)),
@@ -170,33 +145,100 @@ def load_candidates(
     interleaved = next((each for each in configs if each.schedule.traits.low_memory_switch), None)
     if interleaved is not None:
         tell_interleaving(interleaved.schedule, interleaved, given=False, env_json=env_json)
-    if measured and configs and estimated == len(configs):
-        raise InputError(
-            f"has no row of any of the {len(configs)} candidates, dp,tp,pp,ep = "
-            f"{','.join(map(str, _degrees(configs[0].strategy)))} and so on",
-            file=parser_result,
-            value=f"dp,tp,pp,ep = {','.join(map(str, min(measured)))}",
-            cure="rank the files that were profiled, or leave --parser_result out: ratios are then estimated",
-        )
-    if measured and estimated:
-        log.warning(
-            "%d of %d candidates have no row in %s: their ratios are estimated (column ratio_source)",
-            estimated,
-            len(configs),
-            parser_result,
-        )
-    unused = set(measured) - {_degrees(config.strategy) for config in configs}
-    if unused:
-        log.warning(
-            "%s: %d rows have no configuration file, the first is dp,tp,pp,ep = %s",
-            parser_result,
-            len(unused),
-            min(unused),
-        )
+    if parser_result is not None and reading.measured:
+        _note_ratios(candidates, reading.measured, parser_result)
     return candidates
 
 
-def _tell_offload(candidates: Iterable[CandidateFile]) -> None:
+@dataclass(frozen=True)
+class _Reading:
+    """Figures and settings with which candidates are read; see `load_candidates`."""
+
+    device: str | DeviceSpec | None
+    ratios: Mapping[Path, TimeRatios]
+    measured: Mapping[tuple[int, int, int, int], TimeRatios]
+    gbs: int | None
+    ranks: int | None
+    memory_of: Callable[[TrainingConfig], MemoryProfile] | None
+    register_path: Path | None
+    environment: Mapping[str, str]
+    margin: MemoryMargin
+    modules: AskedModules
+    allow_illegal: Sequence[str]
+
+    def candidate(self, path: Path) -> CandidateFile:
+        """Candidate of a file; one that cannot be read, started or stated has the reason.
+
+        Raises
+        ------
+        InputError
+            When the file cannot state the requested choices by module.
+        """
+        try:
+            config = read_config(path, self.register_path, self.environment).replace(margin=self.margin)
+            if self.ranks is not None and config.open_ranks is not None:
+                config = config.on_ranks(self.ranks, self.gbs)
+        except TaylorError as error:
+            log.warning("%s", error)
+            return CandidateFile(None, None, None, str(error), unread=path)
+        own_batch = config.strategy.micro_batches
+        if self.gbs is not None:
+            try:
+                config = config.replace(strategy=_with_batch(config.strategy, self.gbs, path))
+            except InputError as error:
+                return CandidateFile(config, None, None, str(error))
+        chosen = choose_device(config, self.device, self.register_path)
+        card = chosen.spec
+        try:
+            config = require_legal(with_host_priced(config, card), card, self.allow_illegal)
+        except InputError as error:
+            return CandidateFile(config, None, None, str(error), device=chosen)
+        words = offered_words(config, card, self.modules)
+        ratios = self.ratios.get(path) or self.measured.get(_degrees(config.strategy))
+        if ratios is None:
+            ratios = estimate_ratios(config.model, config.strategy, config.rules, card)
+        try:
+            memory = estimate_memory(config, card) if self.memory_of is None else self.memory_of(config)
+        except TaylorError as error:
+            return CandidateFile(config, None, ratios, str(error))
+        other_batch = config.strategy.micro_batches != own_batch
+        return CandidateFile(config, memory, ratios, other_batch=other_batch, device=chosen, modules=words)
+
+
+def _note_ratios(
+    candidates: Sequence[CandidateFile], measured: Mapping[tuple[int, int, int, int], TimeRatios], path: Path
+) -> None:
+    """Log the candidates without measured ratios, and the ratios without a candidate.
+
+    Raises
+    ------
+    InputError
+        When no candidate has any.
+    """
+    degrees = [_degrees(one.config.strategy) for one in candidates if one.config is not None]
+    estimated = sum(one.ratios is not None and one.ratios.source == ESTIMATE for one in candidates)
+    if degrees and estimated == len(degrees):
+        raise InputError(
+            f"has no row of any of the {len(degrees)} candidates, dp,tp,pp,ep = "
+            f"{','.join(map(str, degrees[0]))} and so on",
+            file=path,
+            value=f"dp,tp,pp,ep = {','.join(map(str, min(measured)))}",
+            cure="rank the files that were profiled, or leave --parser_result out: ratios are then estimated",
+        )
+    if estimated:
+        log.warning(
+            "%d of %d candidates have no row in %s: their ratios are estimated (column ratio_source)",
+            estimated,
+            len(degrees),
+            path,
+        )
+    if unused := set(measured) - set(degrees):
+        log.warning(
+            "%s: %d rows have no configuration file, the first is dp,tp,pp,ep = %s", path, len(unused), min(unused)
+        )
+
+
+def _note_offload(candidates: Iterable[CandidateFile]) -> None:
     """Log the assumptions where something may be moved to the host."""
     moving = (c for c in candidates if c.config is not None and (c.config.moved or (c.modules and c.modules.offload)))
     for sentence in dict.fromkeys(line for c in moving if c.device is not None for line in assumptions(c.device.spec)):

@@ -25,21 +25,34 @@ def on_one_footing(candidates: Sequence[CandidateFile]) -> list[CandidateFile]:
         return list(candidates)
     gone = []
     for cost, words in COSTS.items():
-        told = [_tells(one, cost) for one in measured if cost != "lag" or _stages(one) > 1]
-        if told and all(told):
+        has = [_has(one, cost) for one in measured if cost != "lag" or _stages(one) > 1]
+        if has and all(has):
             continue
         gone.append(cost)
-        if any(told):
+        if any(has):
             log.warning(
-                "%d of %d measured candidates tell nothing of %s: it is left out of all, so that they compare",
-                told.count(False),
-                len(told),
+                "%d of %d measured candidates have no time of %s: it is left out of all, so that they compare",
+                has.count(False),
+                len(has),
                 words,
             )
     return [one if one.ratios is None else replace(one, ratios=_without(one.ratios, gone)) for one in candidates]
 
 
-def _tells(candidate: CandidateFile, cost: str) -> bool:
+def note_sources(candidates: Sequence[CandidateFile]) -> None:
+    """Log that measured and estimated step times stand in one order, where they do."""
+    sources = [one.ratios.source for one in candidates if one.ratios is not None]
+    estimated = sources.count(ESTIMATE)
+    if 0 < estimated < len(sources):
+        log.warning(
+            "%d of %d candidates have estimated times, the others measured ones: the ranking puts both in one order, "
+            "and an error of the estimate may change it (column ratio_source)",
+            estimated,
+            len(sources),
+        )
+
+
+def _has(candidate: CandidateFile, cost: str) -> bool:
     return bool(getattr(candidate.ratios, cost) > 0)
 
 

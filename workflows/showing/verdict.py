@@ -283,7 +283,7 @@ def basis_line(planned: PlannedFile) -> str:
     memory = MEMORY_WORDS.get(planned.memory.source, f"memory: {planned.memory.source}")
     facts = planned.facts
     device = facts.device.spec.name
-    named = f"{device}, assumed as no device was named" if facts.device.assumption else device
+    named = f"{device}, assumed as no device was named" if facts.device.is_default else device
     times = "" if facts.ratios is None else f", {facts.ratios.short} for {named}"
     return f"{memory}{times}"
 

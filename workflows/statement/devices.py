@@ -30,7 +30,13 @@ class ChosenDevice:
         """Sentence with the reason where nobody named the device."""
         if not self.reason:
             return None
-        return f"no device named: {self.described}, {self.reason}; --device names another"
+        lead = "no device named" if self.is_default else "device"
+        return f"{lead}: {self.described}, {self.reason}; --device names another"
+
+    @property
+    def is_default(self) -> bool:
+        """Return whether neither the user nor the file names the device."""
+        return self.reason.startswith("the default")
 
     @property
     def described(self) -> str:

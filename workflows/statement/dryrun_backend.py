@@ -17,6 +17,9 @@ from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.workflows.statement.options import DryRunOptions
 
+ASCEND = "ascend"
+"""Beginning of the names of the devices on which MindSpore runs a script."""
+
 DRYRUNS = Path("dryrun")
 """Folder, below the output folder, of the dry-runs' files, logs and results."""
 
@@ -99,7 +102,7 @@ def _why_not(starter: Starter, options: DryRunOptions, config: TrainingConfig) -
         return f"a {starter.launcher.title} starts no training; --dryrun_backend torch measures its stages"
     if program is None:
         # A file that starts itself runs only on the user's request.
-        return "" if asked else f"{config.path.name} starts itself; --dryrun_backend mindspore runs it"
+        return "" if asked else _how_to_run(config)
     if starter.tools.program is None:
         place = options.mindformers if options.mindformers is not None else "the flag's default"
         if asked:
@@ -115,3 +118,10 @@ def _why_not(starter: Starter, options: DryRunOptions, config: TrainingConfig) -
     if not asked and starter.mindspore_version() is None:
         return f"{starter.tools.interpreter} has no mindspore"
     return ""
+
+
+def _how_to_run(config: TrainingConfig) -> str:
+    """Reason why a file that starts itself is not run, with the backend that fits its framework."""
+    of_mindspore = launcher_of(config).usual_device_of(config).name.startswith(ASCEND)
+    fitting = "mindspore runs it" if of_mindspore else "torch measures its stages"
+    return f"{config.path.name} starts itself; --dryrun_backend {fitting}"

@@ -82,6 +82,8 @@ def test_a_mindformers_file_states_its_device_too(tmp_path: Path) -> None:
     chosen = choose_device(read_config(file))
     assert chosen.spec.name == "ascend-a3"
     assert chosen.reason == "by its name, pretrain_llama2_7b_A3.yaml (MindFormers files)"
+    assert not chosen.is_default and chosen.assumption is not None
+    assert chosen.assumption.startswith("device: ascend-a3 (64 GiB), by its name, pretrain_llama2_7b_A3.yaml (")
 
 
 def test_the_list_of_flags_is_of_mindspeed_alone_and_names_its_commits() -> None:
