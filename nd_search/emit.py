@@ -14,6 +14,7 @@ from taylor.base.console import log
 from taylor.base.errors import InputError, WriteError
 from taylor.base.files import write_atomic
 from taylor.base.kept import read_kept, write_kept
+from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.prune import describe
 from taylor.nd_search.reduce import Reduction, reduce_strategy
@@ -104,10 +105,10 @@ def file_stems(table: StrategyTable) -> list[str]:
     names = [strategy.name for strategy in table]
     for dimension in (*FURTHER, *FOLLOWING):
         values = getattr(table, dimension)
-        told: dict[str, set[int]] = {}
+        of_name: dict[str, set[int]] = {}
         for name, value in zip(names, values, strict=True):
-            told.setdefault(name, set()).add(int(value))
-        if len(set(values)) > 1 and (dimension in FURTHER or any(len(each) > 1 for each in told.values())):
+            of_name.setdefault(name, set()).add(int(value))
+        if len(set(values)) > 1 and (dimension in FURTHER or any(len(each) > 1 for each in of_name.values())):
             label = "M" if dimension == "micro_batches" else dimension.upper()
             names = [f"{name}_{label}{int(value)}" for name, value in zip(names, values, strict=True)]
     if len(set(names)) != len(names):
@@ -158,61 +159,100 @@ def emit_yaml(
     """
     indices = list(result.chosen if which is None else which)
     table = result.candidates.select(np.asarray(indices, dtype=np.int64))
-    launcher = launcher_of(config)
-    missing: dict[str, list[str]] = {}
-    suffix = config.path.suffix if config.path.suffix in launcher.suffixes else launcher.suffixes[0]
-    data = launcher.dataset_keys(dataset) if dataset is not None else {}
-    written: list[Path] = []
-    names: list[str] = []
     job = _job_of(config, table, folder)
     moved = _set_aside(folder, job)
-    refused: InputError | None = None
-    for stem, strategy in zip(file_stems(table), table, strict=True):
-        target = folder / f"{stem}_pretrain{suffix}"
-        if not profile:
-            try:
-                written.append(emit_variant(config, strategy, target, plan=None, extra=data))
-            except WriteError:
-                _put_back(moved)
-                raise  # not the strategy's fault: the output of an earlier emission stays
-            except InputError as error:
-                log.warning("%s has no file: %s", describe(strategy), error)
-                refused = error
-            else:
-                names.append(target.name)
-            continue
-        told = folder / f"{stem}_pretrain.reduction.json"
-        names.append(told.name)
-        try:
-            reduction = reduce_strategy(config, result.device, strategy, rank_num, result.device_limit_mib)
-            extra = {**data, **launcher.profile_switches}
-            written.append(emit_variant(config, reduction.strategy, target, plan=reduction.plan, extra=extra))
-        except WriteError:
-            _put_back(moved)
-            raise
-        except InputError as error:
-            missing.setdefault(error.problem, []).append(stem)
-            write_atomic(told, json.dumps({"strategy": describe(strategy), "not_reduced": str(error)}, indent=1) + "\n")
-            continue
-        write_atomic(told, json.dumps(_reduction_text(reduction), indent=1) + "\n")
-        names.append(target.name)
-    if refused is not None and not written:
-        _put_back(moved)
-        raise refused
+    emission = _Emission(result, config, folder, dataset, rank_num)
+    write = emission.write_reduced if profile else emission.write
+    try:
+        for stem, strategy in zip(file_stems(table), table, strict=True):
+            write(stem, strategy)
+        if emission.refused is not None and not emission.written:
+            raise emission.refused
+    except InputError:
+        _put_back(moved)  # the output of an earlier emission stays
+        raise
     if not profile and config.path.is_file():
         write_atomic(folder / BASELINE / config.path.name, config.path.read_bytes())
     if moved:
         log.info("%s: the files of an earlier search for another job are kept in %s", folder, moved[0][1].parent)
     if profile:
+        emission.note_missing(len(table))
+    _remove_stale(folder, emission.names, job)
+    return emission.written
+
+
+class _Emission:
+    """Files of one emission; parameters as in `emit_yaml`.
+
+    Attributes
+    ----------
+    written : list of Path
+        Configurations.
+    names : list of str
+        Names of all files.
+    refused : InputError or None
+        Reason why the last strategy without a file has none.
+    """
+
+    def __init__(
+        self, result: SearchResult, config: TrainingConfig, folder: Path, dataset: str | None, rank_num: int
+    ) -> None:
+        self.result, self.config, self.folder, self.rank_num = result, config, folder, rank_num
+        self.launcher = launcher = launcher_of(config)
+        self.suffix = config.path.suffix if config.path.suffix in launcher.suffixes else launcher.suffixes[0]
+        self.data = launcher.dataset_keys(dataset) if dataset is not None else {}
+        self.written: list[Path] = []
+        self.names: list[str] = []
+        self.refused: InputError | None = None
+        self._missing: dict[str, list[str]] = {}
+
+    def write(self, stem: str, strategy: Strategy) -> None:
+        """Write the full-size file of a strategy; one that the file's form cannot express is logged."""
+        target = self.folder / f"{stem}_pretrain{self.suffix}"
+        try:
+            self.written.append(emit_variant(self.config, strategy, target, plan=None, extra=self.data))
+        except WriteError:
+            raise  # not the strategy's fault
+        except InputError as error:
+            log.warning("%s has no file: %s", describe(strategy), error)
+            self.refused = error
+        else:
+            self.names.append(target.name)
+
+    def write_reduced(self, stem: str, strategy: Strategy) -> None:
+        """Write the file to profile a strategy, and beside it what was kept and changed, or why there is none."""
+        target = self.folder / f"{stem}_pretrain{self.suffix}"
+        record = self.folder / f"{stem}_pretrain.reduction.json"
+        self.names.append(record.name)
+        limit = self.result.device_limit_mib
+        text: dict[str, object]
+        try:
+            reduction = reduce_strategy(self.config, self.result.device, strategy, self.rank_num, limit)
+            extra = {**self.data, **self.launcher.profile_switches}
+            file = emit_variant(self.config, reduction.strategy, target, plan=reduction.plan, extra=extra)
+        except WriteError:
+            raise
+        except InputError as error:
+            self._missing.setdefault(error.problem, []).append(stem)
+            text = {"strategy": describe(strategy), "not_reduced": str(error)}
+        else:
+            self.written.append(file)
+            self.names.append(target.name)
+            text = _reduction_text(reduction)
+        write_atomic(record, json.dumps(text, indent=1) + "\n")
+
+    def note_missing(self, count: int) -> None:
+        """Log the number of files to profile, of `count` strategies, and those without one."""
         log.info(
-            "%d of %d configurations to profile on at most %d cards are written", len(written), len(table), rank_num
+            "%d of %d configurations to profile on at most %d cards are written",
+            len(self.written),
+            count,
+            self.rank_num,
         )
-        for reason, stems in missing.items():
+        for reason, stems in self._missing.items():
             further = f" and {len(stems) - LISTED_MISSING} more" if len(stems) > LISTED_MISSING else ""
             line = f"{', '.join(stems[:LISTED_MISSING])}{further}: {reason}"
             log.warning("not written: %s; NAME_pretrain.reduction.json says what each needs", line)
-    _remove_stale(folder, names, job)
-    return written
 
 
 def _reduction_text(reduction: Reduction) -> dict[str, object]:

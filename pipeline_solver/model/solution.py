@@ -130,6 +130,8 @@ class Solution:
         `event_graph`), then the path's total lag.
     message : str
         For a reader: why there is no plan, or why the proof stopped. Programs read `termination`.
+    params : mapping
+        Parameters of the solver that differed from the defaults, by name (`SolverParams.changed`).
     solved_on : str
         Local time at which an earlier run solved it; empty for a solve of this run.
     """
@@ -147,6 +149,7 @@ class Solution:
     statistics: Mapping[str, float] = field(default_factory=dict)
     cuts: tuple[tuple[float, ...], ...] = field(default=(), repr=False)
     message: str = ""
+    params: Mapping[str, Any] = field(default_factory=dict)
     solved_on: str = field(default="", compare=False)
 
     @property

@@ -42,7 +42,7 @@ def on_one_footing(candidates: Sequence[CandidateFile]) -> list[CandidateFile]:
 def note_sources(candidates: Sequence[CandidateFile]) -> None:
     """Log that measured and estimated step times stand in one order, where they do."""
     sources = [one.ratios.source for one in candidates if one.ratios is not None]
-    estimated = sources.count(ESTIMATE)
+    estimated = sources.count(RatioSource.ESTIMATE)
     if 0 < estimated < len(sources):
         log.warning(
             "%d of %d candidates have estimated times, the others measured ones: the ranking puts both in one order, "
