@@ -37,13 +37,26 @@ from taylor.pipeline_solver.tree.choice_walk import (
 )
 
 
+class Remaining:
+    """Columns of a node that are still to be searched; `mask` bool [columns] is replaced, never changed in place."""
+
+    def __init__(self, mask: NDArray[np.bool_]) -> None:
+        self.mask = mask
+
+    def remove(self, columns: NDArray[np.int64]) -> None:
+        """Remove columns below which the search is complete."""
+        mask = self.mask.copy()
+        mask[columns] = False
+        self.mask = mask
+
+
 class Deal(Protocol):
     """Continues in an order of the stages on other batches, a portion each; arguments and result as of
     `Enumeration.close`."""
 
     def __call__(
         self,
-        mask: NDArray[np.bool_],
+        remaining: Remaining,
         order: NDArray[np.int64],
         durations: NDArray[np.float64] | None,
         most: float,
@@ -112,7 +125,7 @@ class Enumeration:
 
     def close(
         self,
-        mask: NDArray[np.bool_],
+        remaining: Remaining,
         paths: NDArray[np.int64],
         cutoff: Callable[[], float],
         check: Callable[[], None],
@@ -124,14 +137,14 @@ class Enumeration:
 
         Parameters
         ----------
-        mask : bool [columns]
-            Some of every stage. Columns below which the search is complete are removed from it.
+        remaining : Remaining
+            Some columns of every stage. Those below which the search is complete are removed.
         paths : int64
             Cuts of the pool that prune.
         cutoff : callable
             The step time; called again after a better plan.
         check : callable
-            Called between slices of the work; after what it raises, `mask` shows the progress so far.
+            Called between slices of the work; after what it raises, `remaining` has the progress so far.
         durations : float64 [classes], optional
             Of the node's LP: the longest paths under similar ones prune, too.
         most : float
@@ -145,29 +158,30 @@ class Enumeration:
             Whether the search is complete, so that no plan below the step time remains; and the columns visited, as a
             measure of the work.
         """
-        rows = self._rows(mask, paths, cutoff(), durations)
+        rows = self._rows(remaining.mask, paths, cutoff(), durations)
         if rows is None:
             return False, 0
         own = self.params
         whole = own.most_steps if self.columns.ordered else own.most_phased_steps
-        best, closed, spent = self._begun(rows, mask, cutoff, check, np.inf if most < np.inf else own.hopeless * whole)
+        hopeless = np.inf if most < np.inf else own.hopeless * whole
+        best, closed, spent = self._begun(rows, remaining, cutoff, check, hopeless)
         most = min(most, whole)
         if best is None:
             return closed, spent
         done = best.done()
         short = best.steps * (1.0 - done) <= own.dealt_above * rows.costs.size * done
         if deal is None or best.stuck or best.steps > most * done or short:
-            closed, steps = self._to_the_end(best, mask, cutoff, check, most)
+            closed, steps = self._to_the_end(best, remaining, cutoff, check, most)
         else:
             order = best.order
             del best, rows  # before other processes build theirs
-            closed, steps = deal(mask, order, durations, most)
+            closed, steps = deal(remaining, order, durations, most)
         return closed, spent + steps
 
     def _begun(
         self,
         rows: PathRows,
-        mask: NDArray[np.bool_],
+        remaining: Remaining,
         cutoff: Callable[[], float],
         check: Callable[[], None],
         hopeless: float,
@@ -187,7 +201,7 @@ class Enumeration:
                 if whole > hopeless:
                     continue
             else:
-                closed = self.look(walk, mask, cutoff, check)
+                closed = self.look(walk, remaining, cutoff, check)
                 spent += walk.steps
                 if closed:
                     return None, True, spent
@@ -198,7 +212,7 @@ class Enumeration:
                 best, promised = walk, whole
         if best is not None and best.sampled and self.params.samples:
             before = best.steps
-            closed = self.look(best, mask, cutoff, check)
+            closed = self.look(best, remaining, cutoff, check)
             spent += best.steps - before
             if closed:
                 return None, True, spent
@@ -268,7 +282,7 @@ class Enumeration:
     def _to_the_end(
         self,
         walk: ChoiceWalk,
-        mask: NDArray[np.bool_],
+        remaining: Remaining,
         cutoff: Callable[[], float],
         check: Callable[[], None],
         most: float,
@@ -277,16 +291,16 @@ class Enumeration:
         before = walk.steps
         closed = False
         while not closed and not walk.stuck and walk.steps <= most * walk.done():
-            closed = self.look(walk, mask, cutoff, check)
+            closed = self.look(walk, remaining, cutoff, check)
         return closed, walk.steps - before
 
     def look(
-        self, walk: ChoiceWalk, mask: NDArray[np.bool_], cutoff: Callable[[], float], check: Callable[[], None]
+        self, walk: ChoiceWalk, remaining: Remaining, cutoff: Callable[[], float], check: Callable[[], None]
     ) -> bool:
-        """Continue a little; return whether the search is complete, else remove what is from `mask`."""
+        """Continue a little; return whether the search is complete, else remove what is."""
         if self._go_on(walk, walk.steps + self.params.first_steps, cutoff):
             return True
-        mask[walk.finished()] = False
+        remaining.remove(walk.finished())
         check()
         return False
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline_solver.model.stopping import Stopper
+from taylor.pipeline_solver.tree.enumeration import Remaining
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory, closed_by_milp
 from taylor.pipeline_solver.tree.tree_search import Search
 from taylor.pipeline_solver.tree.worker_pool import WorkerPool
@@ -112,10 +113,10 @@ class TreeRun:
             pool.close()
 
     def _deal(
-        self, mask: NDArray[np.bool_], order: NDArray[np.int64], durations: NDArray[np.float64] | None, most: float
+        self, remaining: Remaining, order: NDArray[np.int64], durations: NDArray[np.float64] | None, most: float
     ) -> tuple[bool, int]:
         """Let the batches continue an enumeration."""
-        return self._own_pool().enumerate(self.tree, mask, order, durations, most)
+        return self._own_pool().enumerate(self.tree, remaining, order, durations, most)
 
     def _promising(self) -> bool:
         """Return whether probing may rule out enough: not where it failed below this step time or a lower one."""

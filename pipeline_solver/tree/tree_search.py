@@ -23,7 +23,7 @@ from taylor.pipeline_solver.heuristics.incumbents import Incumbents
 from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, SolverParams
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.stopping import LpTrouble, Stopper
-from taylor.pipeline_solver.tree.enumeration import Deal, Enumeration
+from taylor.pipeline_solver.tree.enumeration import Deal, Enumeration, Remaining
 
 
 class Search:
@@ -64,7 +64,7 @@ class Search:
         self.foreign_solves = 0
         self.alive = np.ones(len(columns), dtype=bool)
         self.open: list[tuple[float, int, NDArray[np.bool_]]] = []
-        self.at_hand = self.alive  # of the current node
+        self.node = Remaining(self.alive)  # of the current node
         self.root_bound = 0.0
         self._serial = 0
         self.master: Master | CountMaster | None = None
@@ -150,11 +150,11 @@ class Search:
                 return
             self.stopper.check()
             heapq.heappop(self.open)
-            self.at_hand = mask & self.alive
+            self.node = Remaining(mask & self.alive)
             try:
-                children = self._branch(bound, self.at_hand)
+                children = self._branch(bound, self.node.mask)
             except BaseException:
-                self.push(bound, self.at_hand)
+                self.push(bound, self.node.mask)
                 raise
             for child_bound, child in children:
                 if child_bound < self.cutoff:
@@ -186,9 +186,10 @@ class Search:
             self.plans.try_at_reduced_costs(mask, result.reduced, self.lower_bound())
             if bound >= self.cutoff:
                 return []
-        self.at_hand = mask
-        if self._enumerated(mask, master.durations(result.point)):
+        self.node = Remaining(mask)
+        if self._enumerated(self.node, master.durations(result.point)):
             return []
+        mask = self.node.mask
         candidates, decided = master.ways(self.splits, result, mask)
         if decided and (chosen := master.chosen(result, mask)) is not None:
             if not self.columns.ordered and self.plan_of(chosen) is None:
@@ -210,16 +211,18 @@ class Search:
         if result is None or result.point is None:
             return bound >= self.cutoff
         self.keep_prices(result)
-        return self._enumerated(self.alive, master.durations(result.point), iterations)
+        remaining = Remaining(self.alive)
+        try:
+            return self._enumerated(remaining, master.durations(result.point), iterations)
+        finally:
+            self.alive = remaining.mask
 
-    def _enumerated(
-        self, mask: NDArray[np.bool_], durations: NDArray[np.float64], iterations: int | None = None
-    ) -> bool:
-        """Return whether enumeration closes a node; where not, remove what it has completed from `mask`."""
+    def _enumerated(self, remaining: Remaining, durations: NDArray[np.float64], iterations: int | None = None) -> bool:
+        """Return whether enumeration closes a node; where not, remove what it has completed."""
         iteration = self.params.tree.steps_an_iteration
         most = np.inf if iterations is None else iterations * iteration
         closed, steps = self.enumeration.close(
-            mask, self.pruning_paths(), lambda: self.cutoff, self.stopper.check, durations, most, self.deal
+            remaining, self.pruning_paths(), lambda: self.cutoff, self.stopper.check, durations, most, self.deal
         )
         self.lp().iterations += steps // iteration
         return closed

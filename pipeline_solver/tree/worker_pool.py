@@ -22,6 +22,7 @@ from taylor.pipeline_solver.bounds.master import Master
 from taylor.pipeline_solver.bounds.price_pool import PricePool
 from taylor.pipeline_solver.model.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.tree.choice_walk import ChoiceWalk
+from taylor.pipeline_solver.tree.enumeration import Remaining
 from taylor.pipeline_solver.tree.probing import probe
 from taylor.pipeline_solver.tree.share_messages import (
     Best,
@@ -166,7 +167,7 @@ class WorkerPool:
     def enumerate(
         self,
         search: Search,
-        mask: NDArray[np.bool_],
+        remaining: Remaining,
         order: NDArray[np.int64],
         durations: NDArray[np.float64] | None,
         most: float,
@@ -177,7 +178,7 @@ class WorkerPool:
         """
         own = search.params.tree
         few, steps = own.enumerating_batches, own.first_steps
-        portions = [np.packbits(search.enumeration.portion(mask, order, k, few)) for k in range(few)]
+        portions = [np.packbits(search.enumeration.portion(remaining.mask, order, k, few)) for k in range(few)]
         portions += [np.zeros_like(portions[0])] * (self.batches - few)
         begins: list[NDArray[np.uint8] | None] = [*portions]
         while True:
@@ -192,7 +193,7 @@ class WorkerPool:
             # A column is complete once every batch that was dealt it has completed it.
             left = [answer.left for answer in answers if answer.done < 1.0]
             if left:
-                mask &= unpacked(np.bitwise_or.reduce(left), len(mask))
+                remaining.mask = remaining.mask & unpacked(np.bitwise_or.reduce(left), len(search.columns))
             if any(answer.out_of_time for answer in answers):
                 raise OutOfTime
             spent = sum(answer.steps for answer in answers)
@@ -241,7 +242,7 @@ class _Share:
     """One subtree batch: a search with a separate LP, and an enumeration of choices with the remaining ones."""
 
     walk: ChoiceWalk | None
-    left: NDArray[np.bool_]
+    remaining: Remaining
 
     def __init__(self, origin: Origin, state: RootState, seed: int, stopper: Stopper) -> None:
         self.state = state
@@ -291,21 +292,23 @@ class _Share:
         self._learn(task.news)
         known, out_of_time = plans.pool.size, False
         if task.portion is not None:
-            self.left = unpacked(task.portion, len(search.columns))
+            left = unpacked(task.portion, len(search.columns))
             self.walk = None
-            if np.logical_or.reduceat(self.left, search.columns.start[:-1]).all():
+            if np.logical_or.reduceat(left, search.columns.start[:-1]).all():
                 paths = search.pruning_paths()
-                self.walk = search.enumeration.walk_of(self.left, task.order, paths, search.cutoff, task.durations)
+                self.walk = search.enumeration.walk_of(left, task.order, paths, search.cutoff, task.durations)
             else:
-                self.left[:] = False
-        walk, left = self.walk, self.left
+                left = np.zeros_like(left)
+            self.remaining = Remaining(left)
+        walk, remaining = self.walk, self.remaining
         try:
             until = 0 if walk is None else walk.steps + task.steps
-            while left.any() and walk is not None and not walk.stuck and walk.steps < until:
-                if search.enumeration.look(walk, left, lambda: search.cutoff, search.stopper.check):
-                    left[:] = False
+            while remaining.mask.any() and walk is not None and not walk.stuck and walk.steps < until:
+                if search.enumeration.look(walk, remaining, lambda: search.cutoff, search.stopper.check):
+                    remaining.mask = np.zeros_like(remaining.mask)
         except OutOfTime:
             out_of_time = True
+        left = remaining.mask
         done = 1.0 if not left.any() else 0.0 if walk is None else walk.done()
         return EnumerationAnswer(
             np.packbits(left),

@@ -32,7 +32,7 @@ from taylor.pipeline_solver.tree import enumeration
 from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.tree.choice_samples import Sample
 from taylor.pipeline_solver.tree.choice_walk import CHOICE, CLOSED, ChoiceWalk, Rows, Told
-from taylor.pipeline_solver.tree.enumeration import Enumeration
+from taylor.pipeline_solver.tree.enumeration import Enumeration, Remaining
 from taylor.pipeline_solver.tree.root import bound_root, start_search
 from taylor.pipeline_solver.tree.share_messages import Best, Cuts, EnumerationAnswer
 from taylor.pipeline_solver.tree.tree_run import TreeRun
@@ -96,7 +96,7 @@ def looked_through(
     """Whether all choices of a node below a step time, or the best plan's, are looked through."""
     plans = search.plans
     paths = np.arange(plans.pool.size) if paths is None else paths
-    return search.enumeration.close(mask, paths, lambda: min(cutoff, plans.best_time), look, durations)[0]
+    return search.enumeration.close(Remaining(mask), paths, lambda: min(cutoff, plans.best_time), look, durations)[0]
 
 
 def afresh(search: Search) -> None:
@@ -120,7 +120,7 @@ def test_after_a_first_look_it_goes_on_only_as_far_as_it_may(monkeypatch: pytest
         for most in (np.inf, 0.0):
             afresh(search)
             every = np.ones(len(search.columns), dtype=bool)
-            looked.append(search.enumeration.close(every, paths, lambda: 1e6, lambda: None, None, most))
+            looked.append(search.enumeration.close(Remaining(every), paths, lambda: 1e6, lambda: None, None, most))
         (whole, steps), (part, fewer) = looked
         assert whole >= part and steps >= fewer
         stopped += whole and not part
@@ -196,19 +196,20 @@ def dealt(search: Search, mask: NDArray[np.bool_], cutoff: float, portions: int)
         return min(cutoff, plans.best_time)
 
     def deal(
-        left: NDArray[np.bool_], order: NDArray[np.int64], durations: NDArray[np.float64] | None, most: float
+        remaining: Remaining, order: NDArray[np.int64], durations: NDArray[np.float64] | None, most: float
     ) -> tuple[bool, int]:
+        left = remaining.mask
         parts = [search.enumeration.portion(left, order, k, portions) for k in range(portions)]
-        deals.append((left.copy(), order, parts))
+        deals.append((left, order, parts))
         for part in parts:
             if np.logical_or.reduceat(part, search.columns.start[:-1]).all():
                 walk = search.enumeration.walk_of(part, order, paths, below(), durations)
                 assert walk is not None
-                while not search.enumeration.look(walk, part.copy(), below, lambda: None):
+                while not search.enumeration.look(walk, Remaining(part), below, lambda: None):
                     assert not walk.stuck
         return True, 0
 
-    return search.enumeration.close(mask, paths, below, lambda: None, None, np.inf, deal)[0], deals
+    return search.enumeration.close(Remaining(mask), paths, below, lambda: None, None, np.inf, deal)[0], deals
 
 
 @pytest.mark.parametrize("portions", [2, 3])
@@ -268,7 +269,7 @@ def test_shares_make_their_lps_when_these_are_first_asked_for() -> None:
     for _, search in searches(10, 13):
         pool = WorkerPool(1, search, 0)
         mask, held = np.ones(len(search.columns), dtype=bool), list(search.lp().held)
-        pool.enumerate(search, mask, np.arange(search.problem.stages), None, np.inf)
+        pool.enumerate(search, Remaining(mask), np.arange(search.problem.stages), None, np.inf)
         assert [share.search.master for share in pool.own] == [None] * len(pool.own)
         assert all(share.search.pruning_paths()[: len(held)].tolist() == sorted(held) for share in pool.own)
         first = [share._lp() for share in pool.own]
@@ -297,11 +298,12 @@ def test_shares_leave_every_better_plan_or_meet_it_and_are_heard_where_their_tim
         pool = WorkerPool(1, search, 0)
         order = np.arange(search.problem.stages)
         for _ in range(200):
-            before = mask.copy()
+            before, remaining = mask, Remaining(mask)
             try:
-                closed, steps = pool.enumerate(search, mask, order, None, np.inf)
+                closed, steps = pool.enumerate(search, remaining, order, None, np.inf)
             except OutOfTime:
                 closed, steps = False, 1
+            mask = remaining.mask
             left = {} if closed else plans_of(search, mask)
             assert min([*left.values(), search.plans.best_time]) == pytest.approx(best, rel=1e-12)
             assert steps > 0 and not (mask & ~before).any()
@@ -330,7 +332,7 @@ def test_shares_go_on_as_long_as_what_both_have_come_to_promises_an_end(most: fl
         return two + [EnumerationAnswer(np.packbits(~mask), 1.0, 0, False, cuts, best, False)] * (len(tasks) - 2)
 
     pool._answers = answers  # type: ignore[method-assign, assignment]
-    found = pool.enumerate(search, mask, np.arange(search.problem.stages), None, most)
+    found = pool.enumerate(search, Remaining(mask), np.arange(search.problem.stages), None, most)
     assert (asked, found) == (rounds, (rounds == 10, 200 * rounds))
 
 
@@ -409,7 +411,7 @@ def test_of_the_orders_the_one_that_samples_tell_to_be_the_shortest_is_walked(mo
         afresh(search)
         mask, paths = np.ones(len(search.columns), dtype=bool), np.arange(search.plans.pool.size)
         walked.clear()
-        assert search.enumeration.close(mask, paths, lambda: 1e6, lambda: None)[0]
+        assert search.enumeration.close(Remaining(mask), paths, lambda: 1e6, lambda: None)[0]
         if len(expected) > 1:
             (order,) = walked
             assert expected[tuple(order)] == min(expected.values())
@@ -441,7 +443,7 @@ def test_a_walk_that_its_first_samples_call_hopeless_is_not_begun(monkeypatch) -
         monkeypatch.setattr(enumeration, "sample", told)
         afresh(search)
         mask, paths = np.ones(len(search.columns), dtype=bool), np.arange(search.plans.pool.size)
-        closed, _ = search.enumeration.close(mask, paths, lambda: 1e6, lambda: None)
+        closed, _ = search.enumeration.close(Remaining(mask), paths, lambda: 1e6, lambda: None)
         if not hope:
             continue  # a walk of several parts
         assert mask.all() and closed == any(hope.values()) and len(looked) == closed
@@ -451,18 +453,18 @@ def test_a_walk_that_its_first_samples_call_hopeless_is_not_begun(monkeypatch) -
             assert asked[order] % (DEFAULT_PARAMS.tree.samples if hopeful else DEFAULT_PARAMS.tree.first_samples) == 0
         some += closed
         # Where probing goes on with the same columns there is always hope.
-        assert search.enumeration.close(mask, paths, lambda: 1e6, lambda: None, None, 1.0)[0]
+        assert search.enumeration.close(Remaining(mask), paths, lambda: 1e6, lambda: None, None, 1.0)[0]
     assert 5 < some < 55
 
 
 def test_what_would_take_too_much_is_left_as_it_is(monkeypatch) -> None:
     ((_, search),) = searches(1, 3)
     mask, paths = np.ones(len(search.columns), dtype=bool), np.arange(search.plans.pool.size)
-    assert search.enumeration.close(mask, paths, lambda: np.inf, lambda: None) == (False, 0)
+    assert search.enumeration.close(Remaining(mask), paths, lambda: np.inf, lambda: None) == (False, 0)
     for name in ("tree.most_cells", "tree.most_table"):
         with monkeypatch.context() as patch:
             set_parameter(patch, name, 1)
-            assert search.enumeration.close(mask, paths, lambda: 1e6, lambda: None) == (False, 0)
+            assert search.enumeration.close(Remaining(mask), paths, lambda: 1e6, lambda: None) == (False, 0)
     assert mask.all()
 
 

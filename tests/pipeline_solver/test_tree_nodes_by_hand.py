@@ -24,6 +24,7 @@ from taylor.pipeline_solver.model.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.timing.durations import schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 from taylor.pipeline_solver.tree import tree_search
+from taylor.pipeline_solver.tree.enumeration import Remaining
 from taylor.pipeline_solver.tree.tree_search import Search
 from tests.solver_cases import small_problem
 
@@ -458,8 +459,8 @@ def test_what_was_enumerated_before_the_time_ended_stays_out_of_the_node() -> No
     search, master = search_below()
     told = LpResult(12.0, 12.0, np.zeros(COLUMNS), np.zeros(COLUMNS), np.zeros(2))
 
-    def close(mask: NDArray[np.bool_], *_: Any) -> tuple[bool, int]:
-        mask[[2, 4]] = False
+    def close(remaining: Remaining, *_: Any) -> tuple[bool, int]:
+        remaining.remove(np.array([2, 4]))
         raise OutOfTime
 
     search.enumeration.close = close
@@ -485,8 +486,8 @@ def test_what_is_left_is_looked_through_where_its_lp_or_enumeration_closes_it(
     monkeypatch.setattr(tree_search, "cut_loop", lambda *_: (bound, told, bound))
     asked = []
 
-    def close(mask: NDArray[np.bool_], *of: Any) -> tuple[bool, int]:
-        asked.append((gone_of(mask), *of[-2:]))
+    def close(remaining: Remaining, *of: Any) -> tuple[bool, int]:
+        asked.append((gone_of(remaining.mask), *of[-2:]))
         return closes, 8000
 
     search.enumeration.close, search.deal = close, "shares"
