@@ -100,7 +100,8 @@ def solve(
     if warm_start is not None:
         solution = _no_worse(problem, solution, warm_start)
     solution = _bounded(problem, solution, floor, limited=deadline is not None)
-    return complete(problem, solution).replace(seconds=time.monotonic() - began)
+    params = options.params.changed()
+    return complete(problem, solution).replace(seconds=time.monotonic() - began, params=params)
 
 
 def _runner(problem: PipelineProblem, entry: SolverEntry) -> Any:
@@ -151,7 +152,8 @@ def _searched_plan(problem: PipelineProblem, options: SolveOptions) -> PipelineP
     from taylor.pipeline_solver.timing.durations import graph_of
 
     graph = graph_of(problem)
-    searches = FirstPlans(problem, graph, options.seed, Stopper(TimeBudget.of(options.time_limit).deadline))
+    stopper = Stopper(TimeBudget.of(options.time_limit).deadline)
+    searches = FirstPlans(problem, graph, options.seed, stopper, options.params.heuristics)
     with suppress(OutOfTime):
         searches.begin(None)
     return searches.plan

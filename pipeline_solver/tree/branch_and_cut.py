@@ -39,6 +39,7 @@ from taylor.pipeline_solver.tree.targets import Targets
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory, closed_by_milp
 from taylor.pipeline_solver.tree.tree_run import TreeEnd, TreeRun
 from taylor.pipeline_solver.tree.tree_search import Search
+from taylor.pipeline_solver.tree.tree_state import Account, BestPlan, Outcome
 
 SOLVER_NAME = "branch-and-cut"
 KERNELS = (
@@ -93,12 +94,13 @@ def branch_and_cut(
             run.solve(warm_start)
     except TooManyColumns as reason:
         log.warning("%s: the compact MILP takes over", reason)
-        run.hand_over = run.crowded = True
+        run.outcome.hand_over = run.outcome.crowded = True
         run.memory.unlisted = min(run.memory.unlisted, run.aim())
     except (KeyboardInterrupt, OutOfTime, TimeoutError) as stop:
-        run.stopped = Termination.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else Termination.TIME_LIMIT
+        run.outcome.stopped = Termination.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else Termination.TIME_LIMIT
     solution = run.solution()
-    if not run.hand_over or run.stopped is not None:
+    crowded = run.outcome.crowded
+    if not run.outcome.hand_over or run.outcome.stopped is not None:
         return solution
     from taylor.pipeline_solver.milp.compact_milp import solve_compact  # here: Pyomo takes a second to load
 
@@ -106,19 +108,19 @@ def branch_and_cut(
     # starts without a plan: its paths come from the plans that it finds, and from the best plan on it finds few.
     closed = solve_compact(
         problem,
-        options.replace(time_limit=run.left(), workers=options.workers if run.crowded else 1),
-        warm_start=None if run.crowded else solution.plan,
-        cuts=() if run.crowded or closed_by_milp(problem, options.params.milp) else solution.cuts,
+        options.replace(time_limit=run.left(), workers=options.workers if crowded else 1),
+        warm_start=None if crowded else solution.plan,
+        cuts=() if crowded or closed_by_milp(problem, options.params.milp) else solution.cuts,
         on_progress=going_on(on_progress, solution.seconds, solution.objective, solution.bound),
     )
     run.keep(closed)
     whole = better_of(solution, closed, options.gap)
-    name = closed.solver if run.crowded else SOLVER_NAME
+    name = closed.solver if crowded else SOLVER_NAME
     return whole.replace(solver=name, seconds=time.monotonic() - run.began)
 
 
 class _TreeRun:
-    """One call of `branch_and_cut`: its clock, its search, its bound."""
+    """One call of `branch_and_cut`: its columns and trees, one after the other, and the bound that they prove."""
 
     def __init__(self, problem: PipelineProblem, options: SolveOptions, on_progress: OnProgress | None) -> None:
         self.problem, self.seed, self.workers = problem, options.seed, options.workers
@@ -134,17 +136,9 @@ class _TreeRun:
         self.limits = WorkLimits(problem, self.graph)
         # With virtual stages and many kinds, the local search and, at the end, the MILP choose positions.
         self.ordered = problem.interleaves == 1 or len(problem.placed_kinds) <= FEW_KINDS
-        self.first: FirstPlans | None = None
-        self.search: Search | None = None
-        self.known: tuple[float, PipelinePlan | None] = (np.inf, None)
+        self.best_plan = BestPlan(problem, self.graph)
         self.bound = memory.bound
-        self.infeasible = False
-        self.finished = False
-        self.hand_over = self.crowded = False
-        self.stopped: Termination | None = None
-        self.counts = {"columns": 0, "nodes": 0, "lp_solves": 0}
-        self.rounds = 0
-        self.tree_seconds = 0.0
+        self.outcome, self.account = Outcome(), Account()
 
     def left(self, least: float = 0.0) -> float | None:
         """Remaining seconds of the time limit, not below `least`; None without a limit."""
@@ -154,7 +148,7 @@ class _TreeRun:
     def report(self, note: str) -> None:
         """Report the state of the search to the listener."""
         if self.on_progress is not None:
-            best = self.best_time()
+            best = self.best_plan.time
             self.on_progress(
                 Progress(
                     time.monotonic() - self.began,
@@ -164,23 +158,6 @@ class _TreeRun:
                 )
             )
 
-    def best_time(self) -> float:
-        """The best step time so far; inf before there is a plan."""
-        walked = self.first.time if self.first is not None and self.first.plan is not None else np.inf
-        searched = self.search.plans.best_time if self.search is not None else np.inf
-        return float(min(self.known[0], walked, searched))
-
-    def best(self) -> tuple[float, PipelinePlan | None]:
-        """The best step time so far and its plan; inf and None before there is one."""
-        best = self.best_time()
-        if self.known[0] > best:
-            search = self.search
-            if search is not None and search.plans.best is not None and search.plans.best_time <= best:
-                self.known = best, search.plan_of(search.plans.best)
-            elif self.first is not None:
-                self.known = best, self.first.plan
-        return self.known
-
     def solve(self, warm_start: PipelinePlan | None) -> None:
         """Resume the tree of an earlier solve, or begin."""
         try:
@@ -188,34 +165,29 @@ class _TreeRun:
                 if isinstance(self.memory.tree, TreeRun):
                     self._go_on(self.memory.tree)
                 elif self._slow():
-                    self._know(warm_start)
+                    self.best_plan.know(warm_start)
                 else:
                     self._begin(warm_start)
             except LpTrouble as trouble:
                 few = self.problem.stages * self.problem.interleaves <= self.params.milp.few_chunks
                 if few or not self._tell_apart():  # the MILP's rows by kind bound few chunks well
                     raise
-                log.info("%s: configurations are told apart by their phases", trouble)
+                log.info("%s: configurations are distinguished by their phases", trouble)
                 self._leave()
                 self._raise_targets(Targets(self.memory, self.aim(), self.bound, self.params.tree))
         except LpTrouble as trouble:
             log.warning("%s: the compact MILP goes on", trouble)
-            self.hand_over = True
-        if not self.infeasible:
+            self.outcome.hand_over = True
+        if not self.outcome.infeasible:
             self.report("done")
 
     def _slow(self) -> bool:
         """Return whether the MILP is to continue an abandoned tree, or no tree could begin under much the same step
         time."""
-        self.crowded |= self.aim() > self.params.tree.listed_below * self.memory.unlisted
-        self.hand_over |= self.crowded
-        self.hand_over |= closed_by_milp(self.problem, self.params.milp) and self.memory.left < np.inf
-        return self.hand_over
-
-    def _know(self, plan: PipelinePlan | None) -> None:
-        """Take a known plan."""
-        if plan is not None:
-            self.known = float(self.graph.longest_path(chunk_durations(self.problem, plan))), plan
+        self.outcome.crowded |= self.aim() > self.params.tree.listed_below * self.memory.unlisted
+        self.outcome.hand_over |= self.outcome.crowded
+        self.outcome.hand_over |= closed_by_milp(self.problem, self.params.milp) and self.memory.left < np.inf
+        return self.outcome.hand_over
 
     def _begin(self, warm_start: PipelinePlan | None) -> None:
         """List the columns, or generate them where they are many; bound the root, search the tree."""
@@ -224,7 +196,7 @@ class _TreeRun:
         quick = self.ordered and self.problem.interleaves <= self.params.tree.few_virtual_stages
         first = None if quick else self._first_plans(warm_start)
         if first is None:
-            self._know(warm_start)
+            self.best_plan.know(warm_start)
         self.report("listing stage configurations")
         columns = self._all_columns() if first is not None or self.ordered else None
         if columns is not None:
@@ -232,7 +204,7 @@ class _TreeRun:
             return
         first = first or self._first_plans(warm_start)
         if first is None:
-            self.infeasible = True
+            self.outcome.infeasible = True
         else:
             self._some(first)
 
@@ -253,15 +225,15 @@ class _TreeRun:
     def _all(self, columns: ColumnSet, warm_start: PipelinePlan | None) -> None:
         """Search all columns."""
         if (np.diff(columns.start) == 0).any():
-            self.infeasible = True
+            self.outcome.infeasible = True
             return
-        self.search = search = self._tree_of(columns)
+        self.best_plan.search = search = self._tree_of(columns)
         if search.plans.programs.exact and search.plans.programs.best(columns.work) is None:
-            self.infeasible = True
+            self.outcome.infeasible = True
             return
         start_search(search, columns.find(warm_start) if warm_start is not None else None)
         end = self._searched(search)
-        if end is not None and not self.hand_over:
+        if end is not None and not self.outcome.hand_over:
             self._searched_all(end)
 
     def _searched_all(self, end: TreeEnd) -> None:
@@ -272,8 +244,8 @@ class _TreeRun:
                 return
             self._raise_targets(Targets(self.memory, self.aim(), self.bound, self.params.tree))
             return
-        self.finished = self.bound < self.stopper.cutoff()
-        self.infeasible = self.finished and self.best()[1] is None
+        self.outcome.finished = self.bound < self.stopper.cutoff()
+        self.outcome.infeasible = self.outcome.finished and self.best_plan.plan() is None
 
     def _some(self, first: FirstPlans) -> None:
         """Generate columns against the best plan, and search those that are not ruled out."""
@@ -340,21 +312,21 @@ class _TreeRun:
             before = first.time
             first.go_on(attempt, None if left is None else until - time.monotonic())
             in_vain = 0 if first.time < before else in_vain + 1
-            self.report("walking on")
+            self.report("searching longer")
         self.bound = max(self.bound, min(generation.bound(self.aim()), self.aim()))
 
     def aim(self) -> float:
         """The step time that a plan must beat: the best plan's, or a lower cutoff set by others."""
-        return min(self.best_time(), self.stopper.cutoff())
+        return min(self.best_plan.time, self.stopper.cutoff())
 
     def _closed(self) -> bool:
         """Return whether nothing remains to prove."""
-        return self.bound >= min(self.best_time() * (1.0 - self.closing_gap), self.stopper.cutoff())
+        return self.bound >= min(self.best_plan.time * (1.0 - self.closing_gap), self.stopper.cutoff())
 
     def _first_plans(self, warm_start: PipelinePlan | None) -> FirstPlans | None:
         """The local searches that have found a plan; None when there is no plan at all."""
         first = FirstPlans(self.problem, self.graph, self.seed, self.stopper, self.params.heuristics)
-        self.first = first
+        self.best_plan.first = first
         first.begin(warm_start)
         if first.plan is None:
             frugal = most_frugal_plan(self.problem, self.left())
@@ -373,18 +345,18 @@ class _TreeRun:
     def _go_on(self, run: TreeRun) -> None:
         """Resume a tree that an earlier solve had no time for, and then prove what remains."""
         self.memory.tree = None
-        self.search = tree = run.tree
+        self.best_plan.search = tree = run.tree
         run.resume(self.stopper, self._note)
         self.report("going on")
         targets = Targets(self.memory, self.aim(), self.bound, self.params.tree)
         targets.target = min(tree.target, targets.target)
         end = self._run(run)
-        if self.hand_over:
+        if self.outcome.hand_over:
             return
         if np.isinf(tree.target):  # of all columns
             self._searched_all(end)
         else:
-            targets.searched(end, self.aim(), self.bound, self.tree_seconds, self.left())
+            targets.searched(end, self.aim(), self.bound, self.account.tree_seconds, self.left())
             if not self._slow():
                 self._raise_targets(targets)
 
@@ -395,8 +367,8 @@ class _TreeRun:
             generation = generation or self._generation(self.aim())
             target = targets.settle(self.aim(), self.bound)
             if targets.hemmed_in:
-                if self.first is not None:
-                    self._walk_on(self.first, generation)
+                if self.best_plan.first is not None:
+                    self._walk_on(self.best_plan.first, generation)
                 raise TooManyColumns(f"the stages have more than {most} configurations just above the bound")
             self.report(f"pricing stage configurations under {target:.6g}")
             self.bound = max(self.bound, min(generation.bound(target), target))
@@ -416,18 +388,18 @@ class _TreeRun:
                 continue
             whole = targets.whole
             self._leave()
-            self.search = tree = self._tree_of(found.columns, self.aim() if whole else target)
-            _, plan = self.best()
+            self.best_plan.search = tree = self._tree_of(found.columns, self.aim() if whole else target)
+            plan = self.best_plan.plan()
             chosen = found.columns.find(plan) if whole and plan is not None and self.ordered else None
             start_search(tree, chosen, found.first, found.held)
             end = self._searched(tree, targets.patient)
-            if self.hand_over:
+            if self.outcome.hand_over:
                 return
             assert end is not None, "a target bounds the tree"
-            targets.searched(end, self.aim(), self.bound, self.tree_seconds, self.left())
+            targets.searched(end, self.aim(), self.bound, self.account.tree_seconds, self.left())
             if self._slow():
                 return
-        self.finished = self.bound < self.stopper.cutoff()
+        self.outcome.finished = self.bound < self.stopper.cutoff()
 
     def _generation(self, step_time: float, held: Sequence[int] = ()) -> Generation:
         return Generation(
@@ -445,28 +417,29 @@ class _TreeRun:
 
     def _leave(self) -> None:
         """Keep the results of the present tree, because another replaces it."""
-        self.best()
-        if self.search is not None:
-            self._count(self.search)
-        self.search = None
-
-    def _count(self, search: Search) -> None:
-        self.counts["nodes"] += search.nodes
-        self.counts["lp_solves"] += search.lp_solves()
+        search = self.best_plan.leave_tree()
+        if search is not None:
+            self.account.add(search)
 
     def _searched(self, tree: Search, patient: bool = False) -> TreeEnd | None:
         """Search a tree and use the bounds that it proves on the way. None when its columns have no plan at all."""
-        self.tree_seconds = 0.0
-        self.counts["columns"] = max(self.counts["columns"], len(tree.columns))
+        self.account.tree_seconds = 0.0
+        self.account.columns = max(self.account.columns, len(tree.columns))
         self.report("solving the root")
         root = bound_root(tree)
         if np.isinf(root) and root > 0 and tree.plans.best is None and np.isinf(tree.target):
-            self.infeasible = True
+            self.outcome.infeasible = True
             return None
         self.bound = max(self.bound, min(root, tree.cutoff))
         own = self.params.heuristics
         many = own.root_search and tree.alive.sum() > own.few_to_search
-        if self.first is None and tree.open and self.problem.interleaves > 1 and many and self._far(self.aim()):
+        if (
+            self.best_plan.first is None
+            and tree.open
+            and self.problem.interleaves > 1
+            and many
+            and self._far(self.aim())
+        ):
             self._walk_at_the_root(tree)
         if tree.open and tree.plans.programs.places is not None:
             # Many kinds: splits of stages close slowly what the MILP's rows by kind bound well.
@@ -476,8 +449,7 @@ class _TreeRun:
     def _walk_at_the_root(self, tree: Search) -> None:
         """Run a local search where all columns are listed and the root's gap is large: the tree's annealing is
         short."""
-        _, plan = self.best()
-        first, left = self._first_plans(plan), self.left()
+        first, left = self._first_plans(self.best_plan.plan()), self.left()
         if first is None:
             return
         seconds = None if left is None else self.params.heuristics.long_share * left
@@ -498,15 +470,15 @@ class _TreeRun:
             self.memory.tree = run
             raise
         finally:
-            self.rounds += run.rounds - before
+            self.account.rounds += run.rounds - before
             run.seconds += time.monotonic() - began
-            self.tree_seconds = run.seconds
+            self.account.tree_seconds = run.seconds
         if end is TreeEnd.DONE:
             self.bound = max(self.bound, run.tree.cutoff)
         return self._ended(end)
 
     def _ended(self, end: TreeEnd) -> TreeEnd:
-        self.hand_over = self.hand_over or end is TreeEnd.HANDED_OVER
+        self.outcome.hand_over = self.outcome.hand_over or end is TreeEnd.HANDED_OVER
         return end
 
     def _note(self, bound: float, text: str) -> None:
@@ -516,27 +488,25 @@ class _TreeRun:
     def solution(self) -> Solution:
         """The best plan and the lower bound."""
         seconds = time.monotonic() - self.began
-        search = self.search
-        statistics: dict[str, float] = {"rounds": self.rounds}
+        search = self.best_plan.search
         if search is not None:
-            self._count(search)
-            if not self.finished:
+            self.account.add(search)
+            if not self.outcome.finished:
                 tree = search.lower_bound() if search.open else 0.0
                 self.bound = max(self.bound, tree, min(search.root_bound, search.cutoff))
-        if self.paths.pool.size:
-            statistics |= {**self.counts, "cuts": self.paths.pool.size}
+        statistics = self.account.statistics(self.paths.pool.size)
         base = Solution(FEASIBLE, solver=SOLVER_NAME, seconds=seconds, statistics=statistics)
-        stopped = self.stopped or Termination.SOLVER_FAILURE
+        stopped = self.outcome.stopped or Termination.SOLVER_FAILURE
         if self.bound >= self.stopper.cutoff() and stopped is not Termination.INTERRUPTED:
             stopped = Termination.CUT_OFF
-        if self.infeasible:
+        if self.outcome.infeasible:
             return base.replace(status=INFEASIBLE, termination=Termination.INFEASIBLE)
-        self.memory.bound = max(self.memory.bound, min(self.bound, self.best_time()))
-        best, plan = self.best()
+        self.memory.bound = max(self.memory.bound, min(self.bound, self.best_plan.time))
+        best, plan = self.best_plan.time, self.best_plan.plan()
         if plan is None:
             return base.replace(bound=self.bound or None).ended_by(stopped)
         bound = min(self.bound, best)
-        optimal = best - bound <= self.gap * abs(best) or self.finished
+        optimal = best - bound <= self.gap * abs(best) or self.outcome.finished
         found = base.replace(plan=plan, objective=best, bound=bound, cuts=self._reported_cuts(plan))
         return found.closed(interrupted=stopped is Termination.INTERRUPTED) if optimal else found.ended_by(stopped)
 
@@ -552,10 +522,11 @@ class _TreeRun:
         pool = self.paths.pool
         if not pool.size:
             return ()
-        held = self.search.master.held if self.search is not None and self.search.master is not None else []
+        search = self.best_plan.search
+        of_lp = search.master.held if search is not None and search.master is not None else []
         durations = chunk_durations(self.problem, plan)[: self.paths.classes]
         own = [self.paths.path(durations, prefer)[1] for prefer in (0, 1)]
-        numbers = dict.fromkeys([*own, *held, *range(max(0, pool.size - REPORTED_CUTS), pool.size)])
+        numbers = dict.fromkeys([*own, *of_lp, *range(max(0, pool.size - REPORTED_CUTS), pool.size)])
         # The pool's constant includes the path's lags and its final tail, so the tail counts stay 0.
         tails = [0.0] * self.problem.stages
         return tuple((*pool.counts[g].tolist(), *tails, float(pool.constant[g])) for g in numbers)
