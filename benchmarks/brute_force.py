@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -408,7 +409,8 @@ def _peaks(
         both = np.array([_memory(problem, schedule, v, s, one, modes)[side] for one in of_chunk])
         whole = whole + both[:, 0].reshape(across)
         kept.append(both[:, 1].reshape(across))
-    return np.asarray(whole + np.max([sum(map(np.multiply, kept, counts)) for counts in moments], axis=0))
+    sums = [reduce(np.add, map(np.multiply, kept, counts)) for counts in moments]
+    return np.asarray(whole + np.max(sums, axis=0))
 
 
 def _memory(

@@ -91,7 +91,7 @@ def write_milp(problem: FixedProblem, path: Path, comments: Sequence[str] = ()) 
     """
     schedule = problem.schedule
     header = [
-        f"{schedule.stages} stages, {schedule.interleaves} interleaves, {schedule.micro_batches} micro-batches; "
+        f"{schedule.stages} stages, {schedule.interleaves} virtual stages, {schedule.micro_batches} micro-batches; "
         f"{problem.layers} layers; minimise {STEP}, in seconds",
         *comments,
         "x[layer,chunk,choice]: chunk, in model order, and choice of a layer",

@@ -39,7 +39,7 @@ class WholeLayers:
 
     def __init__(self, problem: FixedProblem, graph: LaggedGraph, relaxed: Relaxed, large: LargeSearch) -> None:
         if len(problem.by_kind) != 1:
-            raise ValueError("layers of several kinds stand in an order, which counts do not tell")
+            raise ValueError("counts of layers determine no plan where layers of several kinds have an order")
         self.problem, self.graph, self.large = problem, graph, large
         self.bound = relaxed.bound
         self.known = {each.tobytes() for each in relaxed.cuts}

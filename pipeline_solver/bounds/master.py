@@ -165,9 +165,9 @@ class Master(PathLp):
         chunks = self.chunks
         for k, (before, behind) in enumerate(zip(chunks[:-1], chunks[1:], strict=True)):
             for (v, s), of, sign in ((before, phases.end, 1.0), (behind, phases.begin, -1.0)):
-                held = of[start[s] : start[s + 1], v].astype(np.int64)
-                told = np.nonzero(held < last)[0]
-                yield first + k * last + held[told], start[s] + told, np.full(len(told), sign)
+                phase = of[start[s] : start[s + 1], v].astype(np.int64)
+                rows = np.nonzero(phase < last)[0]
+                yield first + k * last + phase[rows], start[s] + rows, np.full(len(rows), sign)
 
     def rebuild(self, active: NDArray[np.int64], partial: bool | None = None) -> None:
         """Build a new LP over the given columns with the cuts of the old one.

@@ -157,7 +157,7 @@ def chunk_types(
             break
         begin = max(int(low[place]), layers - count - after_high)
         until = min(int(high[place]), layers - count - after_low)
-        for start in _telling_starts(count, begin, until, borders):
+        for start in _distinct_starts(count, begin, until, borders):
             window = found.setdefault(_held(start, start + count, borders), [start, start])
             window[1] = start
     result = []
@@ -183,7 +183,7 @@ def _held(start: int, end: int, borders: list[int]) -> tuple[int, ...]:
     return tuple(held)
 
 
-def _telling_starts(count: int, begin: int, until: int, bounds: list[int]) -> list[int]:
+def _distinct_starts(count: int, begin: int, until: int, bounds: list[int]) -> list[int]:
     """Rising starts in [begin, until] that include every kind vector at its least and greatest start."""
     starts = {begin, until}
     for bound in bounds:

@@ -70,6 +70,6 @@ def plan_in_order(problem: PipelineProblem, columns: ColumnSet, chosen: NDArray[
     begin = np.concatenate([[0], np.cumsum(columns.layers[chosen].sum(axis=2).T[cells])])
     taken = np.array([grid.T[cells] for grid in columns.recompute[chosen].transpose(2, 0, 1)], dtype=np.int64)
     plan = plan_of_state(problem, State(begin.astype(np.int64), taken.reshape(-1, len(chunks))))
-    told = columns.durations[chosen].T.reshape(-1)
-    same = np.allclose(chunk_durations(problem, plan)[: len(told)], told, rtol=1e-9, atol=1e-12)
+    durations = columns.durations[chosen].T.reshape(-1)
+    same = np.allclose(chunk_durations(problem, plan)[: len(durations)], durations, rtol=1e-9, atol=1e-12)
     return plan if same and over_limits_mib(problem, plan) <= MEMORY_TOLERANCE_MIB else None

@@ -94,7 +94,7 @@ def solve_compact(
                 return run.infeasible(explain_infeasible(problem, frugal))
             run.offer(model, frugal)
         run.raise_bound(WorkLimits(problem, model.graph).bound())
-        run.tell("solving the relaxation")
+        run.report("solving the relaxation")
         for cut in cuts:
             model.add_cut(cut)
         model.seed()
@@ -102,7 +102,7 @@ def solve_compact(
         if root.status is MilpStatus.INFEASIBLE:
             return run.infeasible()
         run.raise_bound(root.bound)
-        run.tell(f"{len(model.cuts)} path cuts at the relaxation")
+        run.report(f"{len(model.cuts)} path cuts at the relaxation")
         if make_solver is None and most_rounds is None and _narrows(run, problem):
             _search_ranges(run, model, options)
         else:
@@ -133,7 +133,7 @@ def _search_ranges(run: _MilpRun, model: CompactModel, options: SolveOptions) ->
         until = None if left is None else time.monotonic() + run.params.narrowed_share * left
         root = rule_out_short(model, ranges, below, until, run.deadline)
     run.raise_bound(below if root.status is MilpStatus.INFEASIBLE else min(root.bound, below))
-    run.tell("ranges of layers")
+    run.report("ranges of layers")
     _search(run, model, _highs(options), below, run.params.first_nodes * run.params.growth_without_success)
 
 
@@ -184,7 +184,7 @@ def _search(
             run.ended = Termination.STALLED
         nodes *= run.params.nodes_growth if fresh else run.params.growth_without_success
         run.rounds += 1
-        run.tell(f"round {run.rounds}: {len(model.cuts)} path cuts")
+        run.report(f"round {run.rounds}: {len(model.cuts)} path cuts")
         solver.add_rows(model.form.rows[len(model.form.rows) - (len(model.cuts) - known) :])
         known = len(model.cuts)
 
@@ -247,9 +247,9 @@ class _MilpRun:
         """Take a bound that the solver reports during a round."""
         if bound > self.bound:
             self.raise_bound(bound)
-            self.tell(f"round {self.rounds + 1}")
+            self.report(f"round {self.rounds + 1}")
 
-    def tell(self, note: str) -> None:
+    def report(self, note: str) -> None:
         if self.on_progress is not None:
             objective = None if self.plan is None else self.objective
             self.on_progress(Progress(time.monotonic() - self.began, objective, self.bound or None, note))
@@ -285,5 +285,5 @@ class _MilpRun:
         ended = solution.ended_by(self.ended or late)
         if self.ended is Termination.STALLED and self.problem.pairing is not None:
             # Its rows do not decide which layers of combined passes are paired (`plan_rows`).
-            return ended.replace(message="the MILP takes combined passes at the least, and has no more to tell")
+            return ended.replace(message="the MILP counts combined passes at their least time and proves no more")
         return ended

@@ -148,21 +148,21 @@ class HighsModel:
             point.col_value = list(start)
             solver.setSolution(point)
 
-        def tell(event: highspy.highs.HighsCallbackEvent) -> None:
+        def report(event: highspy.highs.HighsCallbackEvent) -> None:
             if on_point is not None:
                 on_point(np.array(event.data_out.mip_solution))
 
-        def tell_bound(event: highspy.highs.HighsCallbackEvent) -> None:
+        def report_bound(event: highspy.highs.HighsCallbackEvent) -> None:
             if on_bound is not None and abs(event.data_out.mip_dual_bound) < highspy.kHighsInf:
                 on_bound(event.data_out.mip_dual_bound)
 
-        solver.cbMipImprovingSolution += tell
-        solver.cbMipLogging += tell_bound
+        solver.cbMipImprovingSolution += report
+        solver.cbMipLogging += report_bound
         try:
             interrupted, stopped = self._run_interruptibly(enough)
         finally:
-            solver.cbMipImprovingSolution -= tell
-            solver.cbMipLogging -= tell_bound
+            solver.cbMipImprovingSolution -= report
+            solver.cbMipLogging -= report_bound
         info = solver.getInfo()
         interrupted = interrupted or (not stopped and solver.getModelStatus() == _Model.kInterrupt)
         status = STATUS_OF_HIGHS.get(solver.getModelStatus(), MilpStatus.FAILED)

@@ -161,8 +161,8 @@ def _counting_fault(problem: PipelineProblem) -> str:
     }
     if problem.layers < sum(problem.least_layers):
         return (
-            f"{problem.layers} layers cannot fill {problem.stages} stages x {problem.interleaves} interleaves with at "
-            f"least {problem.min_layers} a chunk; use fewer stages or interleaves, or allow fewer layers a chunk"
+            f"{problem.layers} layers cannot fill {problem.stages} stages x {problem.interleaves} virtual stages with "
+            f"at least {problem.min_layers} a chunk; use fewer stages or virtual stages, or allow fewer layers a chunk"
         )
     least = most = 0
     for v in range(problem.interleaves):

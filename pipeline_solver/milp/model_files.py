@@ -107,7 +107,7 @@ def write_mps(
     if form not in FORMS:
         raise InputError("no such form of the model file", field="mps_form", value=form, cure=f"use {', '.join(FORMS)}")
     comments = [
-        f"{problem.stages} stages, {problem.interleaves} interleaves, {problem.micro_batches} micro-batches, "
+        f"{problem.stages} stages, {problem.interleaves} virtual stages, {problem.micro_batches} micro-batches, "
         f"{problem.schedule.name}; minimise step_time, in forward times of a body layer",
         f"{solution.status}; objective {solution.objective!r}; proven bound {solution.bound!r}",
         "x_KIND[stage,interleave]: layers; recompute_KIND, select_KIND: those fully, selectively recomputed",

@@ -520,7 +520,7 @@ class PipelineProblem:
     def summary(self) -> str:
         """The problem in a few lines: the pipeline, its layers, the memory, the times."""
         lines = [
-            f"{self.stages} stages x {self.interleaves} interleaves, {self.micro_batches} micro-batches, "
+            f"{self.stages} stages x {self.interleaves} virtual stages, {self.micro_batches} micro-batches, "
             f"{self.schedule.name}"
         ]
         for kind in self.kinds:
@@ -533,7 +533,7 @@ class PipelineProblem:
                 f"a micro-batch keeps {kept} MiB by recompute"
             )
         lines.append(
-            f"limit {_range(self.limit_mib)} MiB a stage, of which {_range(self.static_mib)} MiB besides layers"
+            f"limit {_range(self.limit_mib)} MiB a stage, of which {_range(self.static_mib)} MiB without layers"
         )
         ratios = ", ".join(
             f"{mode} recompute {ratio:g}{' (not searched)' if mode in self.unsearched else ''}"

@@ -39,7 +39,7 @@ def going_on(
     if on_progress is None:
         return None
 
-    def tell(progress: Progress) -> None:
+    def passed_on(progress: Progress) -> None:
         objectives = [value for value in (progress.objective, objective) if value is not None]
         bounds = [value for value in (progress.bound, bound) if value is not None]
         on_progress(
@@ -51,4 +51,4 @@ def going_on(
             )
         )
 
-    return tell
+    return passed_on

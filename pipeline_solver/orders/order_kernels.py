@@ -59,7 +59,7 @@ class Branches(NamedTuple):
 
     Parameters
     ----------
-    stage, count, next : int64 [depths]
+    stage, number, next : int64 [depths]
         The stage that branches, the number of its branches, and the next of them.
     block : int64 [depths, K + 1]
         Block of each branch; -1 - block for «not yet».
@@ -71,7 +71,7 @@ class Branches(NamedTuple):
     """
 
     stage: NDArray[np.int64]
-    count: NDArray[np.int64]
+    number: NDArray[np.int64]
     next: NDArray[np.int64]
     block: NDArray[np.int64]
     bound: NDArray[np.float64]
@@ -323,13 +323,13 @@ def list_branches(tasks, order, tails, partial, branches, depth, best, root, sla
     if order.gap[at] == 0 and tasks.change[which, at] > 0:
         bounds[count], blocks[count] = root, -1 - which
         count += 1
-    branches.count[depth] = count
+    branches.number[depth] = count
 
 
 @compiled
 def next_branch(branches, depth, below):  # type: ignore[no-untyped-def]
     """Number of the next branch with a bound below `below`, -1 where there is none."""
-    while branches.next[depth] < branches.count[depth]:
+    while branches.next[depth] < branches.number[depth]:
         i = branches.next[depth]
         branches.next[depth] += 1
         if branches.bound[depth, i] < below:
@@ -422,7 +422,7 @@ def branch_and_bound(tasks, order, salts, to_beat, most_nodes, slots):  # type: 
         if not fresh:
             scheduled -= undo_branch(tasks, partial, branches, depth)
         else:
-            branches.count[depth] = 0
+            branches.number[depth] = 0
             branches.next[depth] = 0
             nodes += 1
             if nodes > most_nodes:

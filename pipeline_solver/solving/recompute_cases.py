@@ -225,10 +225,10 @@ class Choices:
         time slice (`again`).
         """
         self.proven.setdefault(case, 0.0)
-        told = _told(self, str(case), self.on_progress, plans=False)
+        report = _reported(self, str(case), self.on_progress, plans=False)
         memory = self._memory(case, TreeMemory(self.floor, paths=self.paths, patience=self.patience))
         problem = at_least(self.problem, case.mode, case.most)
-        found, better = self._until_better(problem, seconds, memory, told, self.asked)
+        found, better = self._until_better(problem, seconds, memory, report, self.asked)
         reached = self._reached(case, found)
         self._take_nearest(found)
         in_vain = _in_vain(memory)
@@ -244,7 +244,7 @@ class Choices:
         problem: PipelineProblem,
         seconds: float | None,
         memory: TreeMemory | None,
-        told: OnProgress | None,
+        report: OnProgress | None,
         below: Callable[[], float],
     ) -> tuple[Solution, bool]:
         """Solve a relaxed problem until a better plan is found, none is proven to be `below`, or progress stops; return
@@ -254,8 +254,8 @@ class Choices:
         def watch(progress: Progress) -> None:
             nonlocal better
             better |= progress.objective is not None and progress.objective < self.to_beat()
-            if told is not None:
-                told(progress)
+            if report is not None:
+                report(progress)
 
         # A better plan answers the question: nothing remains to beat then.
         asked = self._within(seconds).replace(
@@ -336,9 +336,9 @@ class Choices:
         assert self.relaxed is not None
         ahead = self.turns.ahead()
         left = None if ahead is None else max(0.5, share * ahead)
-        told = _told(self, "choices without cost", self.on_progress, plans=False, whole=True)
+        report = _reported(self, "choices without cost", self.on_progress, plans=False, whole=True)
         options = self._within(left).replace(memory=self.relaxed_memory)
-        found = self._run(self.relaxed, options, on_progress=told)
+        found = self._run(self.relaxed, options, on_progress=report)
         self.floor = max(self.floor, float("inf") if found.status == INFEASIBLE else found.bound or 0.0)
         if left is None or found.status in (OPTIMAL, INFEASIBLE, CUT_OFF):
             self.relaxed = None
@@ -365,7 +365,7 @@ class Choices:
         known = self.best.plan if self.best is not None else None
         if known is not None and uniform_choice(one, known) is None:
             known = None  # a plan for another choice says nothing of this one
-        told = _told(self, str(case), self.on_progress)
+        report = _reported(self, str(case), self.on_progress)
         fresh = TreeMemory(self.floor, paths=self.paths, patience=self.patience)
         if choice == self.kept and self.resumable and self.left < float("inf") and not counts_suffice(one):
             # The same optimum, and much the same tree, though the cutoff is now a hair lower. Where the LP is over
@@ -374,7 +374,7 @@ class Choices:
             fresh.fruitless = self.fruitless
         memory = self._memory(case, fresh)
         options = self._within(seconds).replace(cutoff=self.asked, memory=memory)
-        found = self._run(one, options, warm_start=known, on_progress=told)
+        found = self._run(one, options, warm_start=known, on_progress=report)
         self.best = better_of_two(self.best, found)
         self._reached(case, found)
         return found
@@ -410,7 +410,7 @@ def _layers_within(problem: PipelineProblem, step_time: float) -> int:
     return most
 
 
-def _told(
+def _reported(
     choices: Choices, of: str, on_progress: OnProgress | None, *, plans: bool = True, whole: bool = False
 ) -> OnProgress | None:
     """Pass progress on as that of the whole problem.
@@ -425,11 +425,11 @@ def _told(
     if on_progress is None:
         return None
 
-    def tell(progress: Progress) -> None:
+    def passed_on(progress: Progress) -> None:
         known = None if choices.best is None else choices.best.objective
         found = [value for value in (progress.objective if plans else None, known) if value is not None]
         bound = max(choices.floor, progress.bound or 0.0) if whole else min([choices.bound(), *found])
         seconds = time.monotonic() - choices.began
         on_progress(Progress(seconds, min(found, default=None), bound or None, f"{of}: {progress.note}"))
 
-    return tell
+    return passed_on

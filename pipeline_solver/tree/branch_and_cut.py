@@ -170,7 +170,7 @@ class _TreeRun:
                     self._begin(warm_start)
             except LpTrouble as trouble:
                 few = self.problem.stages * self.problem.interleaves <= self.params.milp.few_chunks
-                if few or not self._tell_apart():  # the MILP's rows by kind bound few chunks well
+                if few or not self._distinguish_phases():  # the MILP's rows by kind bound few chunks well
                     raise
                 log.info("%s: configurations are distinguished by their phases", trouble)
                 self._leave()
@@ -271,7 +271,7 @@ class _TreeRun:
         few = not (self.ordered or self._closed()) and self._few_loose(generation)
         if not (self.ordered or walked or few) and self._far(self.aim()):
             self._walk_on(first, generation)
-        if few and self._tell_apart():
+        if few and self._distinguish_phases():
             generation = self._generation(self.aim(), generation.held)
         self._raise_targets(Targets(self.memory, self.aim(), self.bound, self.params.tree), generation)
 
@@ -292,7 +292,7 @@ class _TreeRun:
         """The period of the phases that distinguish columns with open order, 1 without."""
         return period_of(self.problem) if self.params.tree.phases else 1
 
-    def _tell_apart(self) -> bool:
+    def _distinguish_phases(self) -> bool:
         """Distinguish columns without order by their phases from now on; False where that is so already."""
         period = 1 if self.ordered else self._period()
         if self.memory.period == period:

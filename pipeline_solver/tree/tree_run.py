@@ -81,14 +81,14 @@ class TreeRun:
     def _search(self) -> TreeEnd:
         tree = self.tree
         root = min(tree.root_bound, tree.cutoff)
-        self._tell()
+        self._report()
         # Many columns with phases are enumerated or abandoned: their LPs' splits close little.
         own = self.own
         crowd = tree.columns.phases is not None and tree.alive.sum() > own.most_probed and not self.patient
         if tree.open:
             most = 2 if crowd else own.nodes_a_batch * own.batches
             tree.process(own.first_slice * tree.lp().quickness, most_open=most)
-            self._tell()
+            self._report()
         if not tree.open or tree.open[0][0] >= tree.cutoff:
             return TreeEnd.DONE
         if crowd:
@@ -170,7 +170,7 @@ class TreeRun:
         if self.own.probe_annealing and len(costs) and tree.alive.any() and tree.plans.programs.exact:
             tree.plans.anneal_among(tree.alive, costs, more)
         if tree.plans.best_time < before:
-            self._tell()
+            self._report()
 
     def _rounds(self, pool: WorkerPool, root: float) -> TreeEnd:
         """Search the tree round by round."""
@@ -189,7 +189,7 @@ class TreeRun:
             if problem.interleaves == 1 and rounds >= enough and tree.open:
                 return TreeEnd.HANDED_OVER
             slice_size = min(own.last_slice, slice_size + own.first_slice)
-            self._tell()
+            self._report()
             # After an abandoned tree the next one is probed again, so a probed tree deserves as many iterations.
             worth_it = before < pool.iterations < paid_off
             if rounds >= looked and problem.interleaves > 1 and not self.patient and not worth_it:
@@ -201,7 +201,7 @@ class TreeRun:
         self.memory.patience = max(patience, own.patience * rounds)
         return TreeEnd.DONE
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         tree = self.tree
         cuts = tree.plans.pool.size
         text = f"{tree.nodes} nodes, {len(tree.open)} open below {tree.cutoff:.6g}, {cuts} cuts"

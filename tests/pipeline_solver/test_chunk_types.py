@@ -13,9 +13,9 @@ from hypothesis.extra.numpy import arrays
 from benchmarks.brute_force import random_problem, with_choices
 from taylor.pipeline_solver.columns.chunk_types import (
     _costs,
+    _distinct_starts,
     _held,
     _recompute_options,
-    _telling_starts,
     prefix_cost,
     undominated,
 )
@@ -69,7 +69,7 @@ def test_a_row_stays_where_no_other_is_as_good_and_one_of_those_that_are_the_sam
         assert row not in kept or as_good.sum() == 1
 
 
-def test_the_telling_starts_hold_every_content_of_a_window_at_its_first_and_last_start():
+def test_the_distinct_starts_have_every_content_of_a_window_at_its_first_and_last_start():
     rng = np.random.default_rng(6)
     for _ in range(200):
         bounds = [0, *np.cumsum(rng.integers(1, 6, size=int(rng.integers(1, 6)))).tolist()]
@@ -82,7 +82,7 @@ def test_the_telling_starts_hold_every_content_of_a_window_at_its_first_and_last
                 found.setdefault(_held(start, start + count, bounds), [start, start])[1] = start
             return found
 
-        assert windows(_telling_starts(count, begin, until, bounds)) == windows(range(begin, until + 1))
+        assert windows(_distinct_starts(count, begin, until, bounds)) == windows(range(begin, until + 1))
 
 
 @pytest.mark.parametrize("block", [1, 7, 64])

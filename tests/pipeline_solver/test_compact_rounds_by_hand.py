@@ -424,7 +424,7 @@ def test_a_run_begins_with_a_bound_of_nothing_and_tells_of_none() -> None:
     told: list[Progress] = []
     run = _MilpRun(without_recompute(), SolveOptions(), "", told.append)
     assert (run.bound, run.objective, run.plan, run.rounds) == (0.0, np.inf, None, 0)
-    run.tell("begun")
+    run.report("begun")
     run.note_bound(0.0)
     assert [(one.objective, one.bound, one.note) for one in told] == [(None, None, "begun")]
 

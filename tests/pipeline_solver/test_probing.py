@@ -327,15 +327,15 @@ def test_what_probing_could_not_rule_out_below_a_lower_step_time_is_not_probed(m
 def test_a_solve_that_is_stopped_again_and_again_goes_on_where_it_was(monkeypatch):
     set_parameter(monkeypatch, "heuristics.long_searches", 0)
     set_parameter(monkeypatch, "tree.first_slice", 1)
-    left, tell = [0], tree_run.TreeRun._tell
+    left, report = [0], tree_run.TreeRun._report
 
     def stopped(run):
-        tell(run)
+        report(run)
         left[0] -= 1
         if left[0] < 0:
             raise OutOfTime
 
-    monkeypatch.setattr(tree_run.TreeRun, "_tell", stopped)
+    monkeypatch.setattr(tree_run.TreeRun, "_report", stopped)
     resumed = 0
     for _, problem, truth in problems(25, 24):
         for few in (0, 2000):  # priced, and listed

@@ -63,10 +63,10 @@ def test_every_field_counts_in_the_fingerprint():
 
 def test_a_problem_reads_in_a_few_lines():
     assert repr(reference_problem(interleaves=2, unit_ms=12.5)).splitlines() == [
-        "PipelineProblem: 16 stages x 2 interleaves, 64 micro-batches, interleaved",
+        "PipelineProblem: 16 stages x 2 virtual stages, 64 micro-batches, interleaved",
         "  3 dense layers: forward 0.397, 866 MiB each; a micro-batch keeps none 479, full 30 MiB by recompute",
         "  59 moe layers: forward 1, 10,691 MiB each; a micro-batch keeps none 765, full 30 MiB by recompute",
-        "  limit 55,296 MiB a stage, of which 2,382 to 8,675 MiB besides layers",
+        "  limit 55,296 MiB a stage, of which 2,382 to 8,675 MiB without layers",
         "  backward 1.839, full recompute 1, head 1.5, embedding 0, transfer 0; unit 12.5 ms",
     ]
     bound = repr(small_problem(fixed_layers={(0, 0): 2}, uniform_recompute=((FULL, 1), (FULL, 2))))

@@ -227,11 +227,11 @@ def test_a_problem_with_everything_reads_in_a_few_lines() -> None:
         fixed_recompute={(FULL, 0, 0): 1, (FULL, 0, 1): 0, (FULL, 0, 2): 0},
     )
     assert problem.summary().splitlines() == [
-        "4 stages x 1 interleaves, 4 micro-batches, 1f1b",
+        "4 stages x 1 virtual stages, 4 micro-batches, 1f1b",
         "4 body layers: forward 1, 10 MiB each; a micro-batch keeps none 4, full 1, select 2, far 0.5 MiB by recompute",
         "1 mtp layers on chunk 1 or 2: forward 1, 10 MiB each; "
         "a micro-batch keeps none 4, full 1, select 2, far 0.5 MiB by recompute",
-        "limit 1,000 to 2,000 MiB a stage, of which 0 MiB besides layers",
+        "limit 1,000 to 2,000 MiB a stage, of which 0 MiB without layers",
         "backward 2, full recompute 1, select recompute 0.25 (not searched), head 0, embedding 0, "
         "transfer 0.125 to 0.5",
         "choice off: a micro-batch keeps body 1 MiB",
@@ -242,7 +242,7 @@ def test_a_problem_with_everything_reads_in_a_few_lines() -> None:
     lines = plain.summary().splitlines()
     assert lines[2].startswith("1 mtp layers on the last chunk: forward 1")
     assert lines[3:] == [
-        "limit 100 MiB a stage, of which 5 to 7 MiB besides layers",
+        "limit 100 MiB a stage, of which 5 to 7 MiB without layers",
         "backward 2, head 0, embedding 0, transfer 0; unit 0.5 ms",
     ]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from taylor.base.console import log, progress
 from taylor.base.errors import InputError, TaylorError
 from taylor.cost_model.margin import MemoryMargin
-from taylor.cost_model.profile import MemoryProfile, TimeRatios
+from taylor.cost_model.profile import MemoryProfile, RatioSource, TimeRatios
 from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.time import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
@@ -26,7 +26,7 @@ from taylor.parsers.tables.ratios import read_ratios
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
 from taylor.workflows.ranking.candidate_file import CandidateFile, same_model
-from taylor.workflows.ranking.comparable import ESTIMATE, note_sources, on_one_footing
+from taylor.workflows.ranking.comparable import note_sources, on_one_footing
 from taylor.workflows.ranking.own_plans import runs_on
 from taylor.workflows.ranking.profiles import parse_profiles
 from taylor.workflows.ranking.rank import Ranking, RankOptions, rank
@@ -216,7 +216,7 @@ def _note_ratios(
         When no candidate has any.
     """
     degrees = [_degrees(one.config.strategy) for one in candidates if one.config is not None]
-    estimated = sum(one.ratios is not None and one.ratios.source == ESTIMATE for one in candidates)
+    estimated = sum(one.ratios is not None and one.ratios.source == RatioSource.ESTIMATE for one in candidates)
     if degrees and estimated == len(degrees):
         raise InputError(
             f"has no row of any of the {len(degrees)} candidates, dp,tp,pp,ep = "
