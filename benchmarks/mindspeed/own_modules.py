@@ -77,9 +77,10 @@ def stand_in_for_device() -> None:
     import torch_npu
     from megatron.core.tensor_parallel.random import CudaRNGStatesTracker
 
-    torch.cuda.current_device = lambda: "meta"
+    fused: Any = FusedNorm
+    vars(torch.cuda).update(current_device=lambda: "meta")
     CudaRNGStatesTracker.fork = lambda *words, **named: contextlib.nullcontext()
-    torch_npu.npu_rms_norm = lambda x, weight, epsilon=1e-6: (FusedNorm.apply(x, weight), MagicMock())
+    torch_npu.npu_rms_norm = lambda x, weight, epsilon=1e-6: (fused.apply(x, weight), MagicMock())
 
 
 def backward_bytes(forward: Callable[[], torch.Tensor], *leaves: torch.Tensor) -> int:
