@@ -62,7 +62,10 @@ def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, r
     """
     if mode not in (NONE, SELECT, FULL):
         raise ValueError(f"unknown recompute mode {mode!r}")
-    kept = sum(layer_bytes(model, layer, mode, degrees, rules) for layer in model.layers_of(kind))
+    layers = model.layers_of(kind)
+    if mode == FULL and kind != MTP:
+        layers = layers[:1]
+    kept = sum(layer_bytes(model, layer, mode, degrees, rules) for layer in layers)
     if mode == FULL and rules.recompute_group > 1 and kind != MTP:
         together, in_chunk = recomputed_together(model, degrees, rules), layers_a_chunk(model, degrees)
         return kept * np.ceil(in_chunk / together) / in_chunk
@@ -148,14 +151,14 @@ def sequence_split(degrees: Degrees) -> Any:
 
 
 def routed_slots(moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    """Expert slots a token of the rank brings to the busiest rank: top-k, times capacity or imbalance.
+    """Expert slots a token of the rank brings to the busiest rank: visited experts, times capacity or imbalance.
 
     Tokens are spread over TP before they are routed, so a rank serves its part, gathered from as many ranks as split an
     expert (Megatron-LM d98e8a64 megatron/core/transformer/moe/token_dispatcher.py: ``tp_size`` is that of the experts'
     own group).
     """
     factor = rules.capacity_factor if rules.capacity_factor is not None else rules.imbalance
-    slots = moe.top_k * factor
+    slots = moe.visited * factor
     spread = np.where(degrees.sp, degrees.tp / rules.experts_over(degrees.tp), 1)
     return slots / spread
 
@@ -338,7 +341,7 @@ def _experts(
     if EXPERT_BLOCK in again:
         return norm
     operators = rules.framework.activations
-    router = 2 * _FP32 * moe.n_experts / input_split(degrees, rules)
+    router = 2 * _FP32 * moe.router_rows / input_split(degrees, rules)
     shared: Any = 0.0
     if SHARED_EXPERTS not in again:
         inner = _inner_bytes(rules, moe.gated, rebuilt=SHARED_ACTIVATION in again)
@@ -350,7 +353,9 @@ def _experts(
     slot = sent * outer + (rules.compute_bytes * (2 if moe.gated else 1) + activated) * width
     if operators.unfused_experts:
         slot = slot + rules.compute_bytes * (outer + (2 if moe.gated else 0) * width)
-    routed = routed_slots(moe, degrees, rules) * slot
+    # Rows of experts that hold nothing are kept in front of their weights (MindSpeed-LLM c77308a1
+    # mindspeed_llm/tasks/models/transformer/zero_experts_moe_layer.py:89).
+    routed = routed_slots(moe, degrees, rules) * (slot + moe.n_empty / moe.n_experts * rules.compute_bytes * outer)
     if moe.shared_gate:
         # The shared experts' result, which the gradient of their gate needs (Megatron-LM d98e8a64
         # megatron/core/transformer/moe/shared_experts.py, ``gate_score``).

@@ -35,11 +35,12 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
     Under `StaticRules.counted_as_fitted` only what recompute rebuilds: the gradients are within the overhead there.
     """
     largest: Any = 0.0
-    for layer in {each for kind in model.kind_counts for each in model.layers_of(kind)}:
-        none, full = (layer_bytes(model, layer, mode, degrees, rules) for mode in (NONE, FULL))
-        extra = recomputed_together(model, degrees, rules) * none - full
+    of_mtp = [(each,) for each in model.mtp_module()] if model.mtp_layers else []
+    for layers in {*of_mtp, *(model.layers_of(kind) for kind in model.body_counts)}:
+        none = sum(layer_bytes(model, layer, NONE, degrees, rules) for layer in layers)
+        extra = recomputed_together(model, degrees, rules) * none - layer_bytes(model, layers[0], FULL, degrees, rules)
         if not rules.framework.statics.counted_as_fitted:
-            extra = extra + _gradient_workspace_bytes(model, layer, degrees, rules)
+            extra = extra + reduce(np.maximum, (_gradient_workspace_bytes(model, each, degrees, rules) for each in layers))
         largest = np.maximum(largest, extra)
     return largest
 
@@ -142,7 +143,7 @@ def _expert_workspace_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, ru
     slots = routed_slots(moe, degrees, rules) * tokens
     split = rules.experts_over(degrees.tp)
     width = moe.expert_hidden / split
-    exchanged = np.where(np.greater(degrees.ep, 1), tokens * moe.top_k / ways, 0.0)
+    exchanged = np.where(np.greater(degrees.ep, 1), tokens * moe.visited / ways, 0.0)
     other = exchanged if rules.whole_experts else np.where(np.greater(ways, 1), slots / split, exchanged)
     # Before and behind the exchange; behind it and behind the second GEMM; gate and up.
     extra = np.maximum((slots + other) * outer, np.maximum((outer + width) * slots, gates * width * slots))

@@ -91,7 +91,7 @@ def _routed_ms(
         ranks = degrees.ep * split
         gathered = own * degrees.ep * expert_outer(model, moe) * rules.compute_bytes
         return 2 * gather_ms(gathered, ranks, 1, device, speed.network)
-    slots = tokens * routed_slots(moe, degrees, rules)
+    slots = tokens * routed_slots(moe, degrees, rules) * (1 + moe.n_empty / moe.n_experts)
     volume = slots * expert_outer(model, moe) * rules.compute_bytes
     copies = Copies(moe.top_k, moe.n_groups, moe.top_groups) if rules.dispatch_by_node else None
     if rules.whole_experts:

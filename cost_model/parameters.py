@@ -69,10 +69,10 @@ def layer_groups(model: ModelSpec, kind: str) -> ParameterGroups:
     ValueError
         When the model has no layers of that kind.
     """
+    extra = ParameterGroups()
     if kind == MTP:
         extra = ParameterGroups(split=2 * model.hidden * model.hidden, replicated=3 * norm_parameters(model))
-        return sum((layer_parameter_groups(model, layer) for layer in model.mtp_module()), extra)
-    return layer_parameter_groups(model, model.layer(kind))
+    return sum((layer_parameter_groups(model, layer) for layer in model.layers_of(kind)), extra)
 
 
 def module_body_groups(model: ModelSpec) -> ParameterGroups:
@@ -107,13 +107,13 @@ def total_parameters(model: ModelSpec, with_mtp: bool = False) -> int:
 
 
 def active_parameters(model: ModelSpec) -> int:
-    """Parameters that one token passes through, without MTP: `top_k` of the routed experts count."""
-    total = total_parameters(model)
+    """Parameters that one token passes through, without MTP: those of the routed experts that it visits count."""
+    total: float = total_parameters(model)
     for kind, count in model.body_counts.items():
-        moe = model.layer(kind).moe
-        if moe is not None:
-            total -= count * (moe.n_experts - moe.top_k) * expert_parameters(model, moe)
-    return total
+        for layer in model.layers_of(kind):
+            if layer.moe is not None:
+                total -= count * (layer.moe.n_experts - layer.moe.visited) * expert_parameters(model, layer.moe)
+    return round(total)
 
 
 def expert_parameters(model: ModelSpec, moe: MoeSpec) -> int:
@@ -239,10 +239,10 @@ def _mlp(model: ModelSpec, mlp: MlpSpec) -> ParameterGroups:
 
 def _experts(model: ModelSpec, moe: MoeSpec) -> ParameterGroups:
     h, matrices = model.hidden, 3 if moe.gated else 2
-    router = moe.n_experts * h + (moe.n_experts if moe.correction_bias else 0) + (h if moe.shared_gate else 0)
+    router = moe.router_rows * h + (moe.router_rows if moe.correction_bias else 0) + (h if moe.shared_gate else 0)
     return ParameterGroups(
         split=matrices * h * moe.shared_width,
         latent=2 * h * (moe.latent or 0),
-        replicated=router + (moe.n_experts if moe.router_bias else 0),
+        replicated=router + (moe.router_rows if moe.router_bias else 0),
         routed=moe.n_experts * expert_parameters(model, moe),
     )

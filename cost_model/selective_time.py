@@ -53,6 +53,7 @@ def selective_ms(
     work = pieces.work
     mlp = [product for layer in layers for product in mlp_products(model, layer, degrees)]
     dense = all(layer.moe is None for layer in layers)
+    alone = all(layer.moe is None or (layer.mlp is not None and not layer.moe.shared_width) for layer in layers)
     shared = any(layer.moe is not None and layer.moe.shared_width for layer in layers)
     tokens, b = micro_batch_tokens(degrees, rules), rules.compute_bytes
 
@@ -66,9 +67,9 @@ def selective_ms(
         return speed.bytes(work.activation_bytes - work.expert_activation_bytes)
 
     def dense_mlp() -> Any:
-        if not dense or not mlp:
+        if not alone or not mlp:
             return 0.0
-        return product_ms(*mlp) + speed.bytes(work.activation_bytes) + pieces.tensor_ms / 2
+        return product_ms(*mlp) + outside_experts_ms() + pieces.tensor_ms / 2
 
     def shared_experts() -> Any:
         if not shared:

@@ -19,7 +19,7 @@ from taylor.cost_model.statics import vocabulary_ways
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import Degrees
 from taylor.register.layers import AttentionSpec, LayerSpec, MoeSpec
-from taylor.register.model import MTP, ModelSpec
+from taylor.register.model import ModelSpec
 
 _FP32 = 4
 
@@ -103,9 +103,9 @@ _NO_EXPERTS = _ExpertWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 def layer_work(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> LayerWork:
     """Forward work of one layer of a kind, or of one MTP module's layers, for one micro-batch on one device."""
-    if kind != MTP:
-        return _layer_work(model, model.layer(kind), degrees, rules)
-    parts = [_layer_work(model, layer, degrees, rules) for layer in model.mtp_module()]
+    parts = [_layer_work(model, layer, degrees, rules) for layer in model.layers_of(kind)]
+    if len(parts) == 1:
+        return parts[0]
     return LayerWork(**{each.name: sum(getattr(part, each.name) for part in parts) for each in fields(LayerWork)})
 
 
@@ -332,8 +332,8 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
         activation=moved * b * width * slots / tokens,
         permutation=copies * b * outer * slots / tokens,
         # In fp32.
-        router_scores=4 * 4 * moe.n_experts / sequence,
-        router=moe.n_experts * h / sequence,
+        router_scores=4 * 4 * moe.router_rows / sequence,
+        router=moe.router_rows * h / sequence,
         slices=there * b * outer * slots / tokens,
         gradient_slices=back * b * outer * slots / tokens,
     )
@@ -402,11 +402,11 @@ def model_flops(model: ModelSpec, seq_length: int, *, causal: bool = False) -> f
     total = 2.0 * model.hidden * model.vocab * (1 + model.mtp_layers)
     for kind, count in model.kind_counts.items():
         groups = layer_groups(model, kind)
-        active = groups.split + groups.latent
+        active: float = groups.split + groups.latent
         core = 0.0
         for layer in model.layers_of(kind):
             if layer.moe is not None:
-                active += layer.moe.top_k * expert_parameters(model, layer.moe) + layer.moe.n_experts * model.hidden
+                active += layer.moe.visited * expert_parameters(model, layer.moe) + layer.moe.router_rows * model.hidden
             core += _core_flops(layer, seq_length, causal)
         total += count * (2.0 * active + core)
     return 3 * total

@@ -123,13 +123,16 @@ def _plain(layer: LayerSpec) -> LayerSpec:
         moe = replace(
             moe, first_dense=0, n_shared=int(width > 0), shared_hidden=width or None, n_groups=1, top_groups=1
         )
-    return layer.replace(name="", attention=attention, moe=moe, norms=layer.norm_count)
+    then = None if layer.then is None else _plain(layer.then)
+    return layer.replace(name="", attention=attention, moe=moe, norms=layer.norm_count, then=then)
 
 
 def _layer_difference(one: LayerSpec, other: LayerSpec) -> str | None:
     """The first field in which two layers differ, down to the part that has it."""
     if type(one.mixer) is not type(other.mixer):
         return f"no flag or key makes its {_mixer(one)}"
+    if (one.then is None) is not (other.then is None):
+        return "no flag or key makes its second half"
     pair: tuple[Any, Any] = (one, other)
     for field in fields(pair[0]):
         here, there = (getattr(each, field.name) for each in pair)

@@ -290,6 +290,9 @@ class MoeSpec:
         Width of the experts' input and output where tokens are projected to it and back (Nemotron 3).
     gated : bool
         Three matrices an expert (SwiGLU) instead of two; a model without a `pattern` says it itself.
+    n_empty : int
+        Further experts that hold nothing and return their input (LongCat-Flash, arXiv:2509.01322 §2.1): rows of the
+        router, among which a token's `top_k` are, too.
     n_groups, top_groups : int
         Equal groups that the experts form, and how many of them a token's experts lie in (DeepSeek-V3,
         arXiv:2412.19437 §2.1.2); 1 and 1 where all are free.
@@ -307,8 +310,19 @@ class MoeSpec:
     expert_bias: bool = False
     latent: int | None = None
     gated: bool = True
+    n_empty: int = 0
     n_groups: int = 1
     top_groups: int = 1
+
+    @property
+    def router_rows(self) -> int:
+        """Experts that the router chooses from."""
+        return self.n_experts + self.n_empty
+
+    @property
+    def visited(self) -> float:
+        """Experts that hold something and that a token visits, where all experts are chosen equally often."""
+        return self.top_k if not self.n_empty else self.top_k * self.n_experts / self.router_rows
 
     @property
     def shared_width(self) -> int:
@@ -335,6 +349,9 @@ class LayerSpec:
         Norms as wide as the model; one in front of the mixer and one in front of MLP or experts when not given.
     extra : int
         Parameters that no other field counts, whole on every rank.
+    then : LayerSpec or None
+        Second half of a layer with two mixers (LongCat-Flash): it works on the first half's result, on the same
+        stage, and full recompute takes both halves together.
 
     Raises
     ------
@@ -350,6 +367,7 @@ class LayerSpec:
     moe: MoeSpec | None = None
     norms: int | None = None
     extra: int = 0
+    then: LayerSpec | None = None
 
     def __post_init__(self) -> None:
         mixers = [each for each in (self.attention, self.mamba, self.linear) if each is not None]
@@ -377,6 +395,11 @@ class LayerSpec:
     def norm_count(self) -> int:
         """Norms as wide as the model."""
         return self.norms if self.norms is not None else (self.mixer is not None) + self.has_block
+
+    @property
+    def halves(self) -> tuple[LayerSpec, ...]:
+        """The layer without what comes behind it, and that."""
+        return (self,) if self.then is None else (self.replace(then=None), *self.then.halves)
 
     def replace(self, **changes: Any) -> LayerSpec:
         """A copy with some fields changed."""

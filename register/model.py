@@ -149,17 +149,18 @@ class ModelSpec:
 
     def mtp_module(self) -> tuple[LayerSpec, ...]:
         """The layers of one MTP module, without its projection and norms."""
-        return tuple(self.layer(kind) for kind in self.mtp_kinds or (self.body_kind,))
+        kinds = self.mtp_kinds or (self.body_kind,)
+        return tuple(half for kind in kinds for half in self.layer(kind).halves)
 
     def layers_of(self, kind: str) -> tuple[LayerSpec, ...]:
-        """The layer of a kind, or of a run; those of one MTP module for ``mtp``.
+        """The layer of a kind, or of a run, and a second half of it; those of one MTP module for ``mtp``.
 
         Raises
         ------
         ValueError
             When the model has no layers of that kind.
         """
-        return self.mtp_module() if kind == MTP else (self.layer(kind),)
+        return self.mtp_module() if kind == MTP else self.layer(kind).halves
 
     def layer(self, kind: str) -> LayerSpec:
         """Specification of the layers of a kind, or of a run.

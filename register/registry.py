@@ -179,7 +179,8 @@ def _layer_shape(layer: LayerSpec) -> tuple[object, ...]:
     )
     width = None if layer.mlp is None else layer.mlp.width
     experts = None if moe is None else (moe.n_experts, moe.top_k, moe.expert_hidden)
-    return heads, layer.mamba, layer.linear, width, experts
+    then = None if layer.then is None else _layer_shape(layer.then)
+    return heads, layer.mamba, layer.linear, width, experts, then
 
 
 def _find(name: str, known: Mapping[str, Path], what: str, flag: str) -> str:

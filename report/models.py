@@ -92,7 +92,7 @@ def model_parts(model: ModelSpec) -> Iterator[Part]:
     if model.extra_parameters:
         yield Part("beside the layers", 1, model.extra_parameters, "a vision encoder, norms of the embedding and such")
     for kind, count in model.body_counts.items():
-        yield Part(kind, count, layer_parameters(model, kind), layer_text(model.layer(kind)))
+        yield Part(kind, count, layer_parameters(model, kind), "; then ".join(map(layer_text, model.layers_of(kind))))
     yield Part("last norm", 1, norm_parameters(model))
     told = "the embedding's own" if model.tied_embedding else ""
     yield Part("head", 1, 0 if model.tied_embedding else head_parameters(model), told)
@@ -110,7 +110,8 @@ def layer_text(layer: LayerSpec) -> str:
     if moe is not None:
         shared = f", shared {moe.shared_width:,}" if moe.shared_width else ""
         latent = f" on {moe.latent:,}" if moe.latent is not None else ""
-        parts.append(f"{moe.top_k} of {moe.n_experts} experts {moe.expert_hidden:,}{latent}{shared}")
+        empty = f" and {moe.n_empty} empty" if moe.n_empty else ""
+        parts.append(f"{moe.top_k} of {moe.n_experts}{empty} experts {moe.expert_hidden:,}{latent}{shared}")
     return "; ".join(parts)
 
 

@@ -191,9 +191,9 @@ class Experts:
         width = -(-moe.expert_hidden // split)
         local = -(-moe.n_experts // ep)
         outer, joined = h if moe.latent is None else moe.latent, width * (2 if moe.gated else 1)
-        self.router = Weight(site, (moe.n_experts, h), REPLICATED, counted=False)
-        self.router_bias = Weight(site, (moe.n_experts,), REPLICATED) if moe.router_bias else None
-        self.correction = Weight(site, (moe.n_experts,), REPLICATED) if moe.correction_bias else None
+        self.router = Weight(site, (moe.router_rows, h), REPLICATED, counted=False)
+        self.router_bias = Weight(site, (moe.router_rows,), REPLICATED) if moe.router_bias else None
+        self.correction = Weight(site, (moe.router_rows,), REPLICATED) if moe.correction_bias else None
         self.gate = Weight(site, (1, h), REPLICATED) if moe.shared_gate else None
         self.w1 = Weight(site, (local, joined, outer), ROUTED)
         self.w2 = Weight(site, (local, outer, width), ROUTED)
@@ -207,7 +207,7 @@ class Experts:
         # slot.
         self.gathers = site.framework.activations.saves_gathered_inputs and site.shard_ways > 1
         routed = site.tokens if self.gathers and not site.rules.whole_experts else site.shard_tokens
-        self.sent = routed * moe.top_k
+        self.sent = round(routed * moe.visited)
         self.received = math.ceil(self.sent * factor)
         self.tp_ways = 1 if self.gathers or site.shard_ways == 1 else split
 
@@ -220,7 +220,10 @@ class Experts:
         """`again`: parts of the block that run again in backward; `given_up` takes those whose output is not kept."""
         if self.gathers:
             return self._on_gathered(Gather.apply(x, self.site.shard_ways), again, given_up)
-        y = self._routed(x, *self._route(x), again, given_up)
+        probability, index = self._route(x)
+        y = self._routed(x, probability[: self.sent], index[: self.sent], again, given_up)
+        if self.moe.n_empty:
+            y = y + self._returned(x, probability[self.sent :], index[self.sent :])
         return y if self.shared is None else y + self._shared(x, self.site.shard_ways, again)
 
     def _on_gathered(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
@@ -236,7 +239,7 @@ class Experts:
 
     def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Probabilities of the slots [n·k] in the order of `index` [n·k], the tokens sorted by expert."""
-        k, experts, rows = self.moe.top_k, self.moe.n_experts, x.shape[0]
+        k, experts, rows = self.moe.top_k, self.moe.router_rows, x.shape[0]
         logits = Linear.apply(x, self.router, self.queue, 1, 1, torch.float32)
         if self.router_bias is not None:
             logits = Bias.apply(logits, self.router_bias)
@@ -277,6 +280,15 @@ class Experts:
             y = y * probability[:, None].to(y.dtype)
         y = Unpermute.apply(y, index, rows)
         return self._projected(y, 1) if self.latents else y
+
+    def _returned(self, x: Tensor, probability: Tensor, index: Tensor) -> Tensor:
+        """The tokens of experts that hold nothing, weighted (`MoeSpec.n_empty`)."""
+        rows = Permute.apply(x, index)
+        if self.tp_ways > 1:
+            rows, probability = (Gather.apply(each, self.tp_ways) for each in (rows, probability))
+        y = rows * probability[:, None].to(x.dtype)
+        y = Scatter.apply(y, self.tp_ways) if self.tp_ways > 1 else y
+        return Unpermute.apply(y, index, x.shape[0])
 
     def _projected(self, x: Tensor, place: int) -> Tensor:
         """Tokens at the experts' width, or back at the model's; where TP splits the GEMM, gathered and resharded."""

@@ -86,6 +86,7 @@ class TransformerLayer:
         self.mlp = None if spec.mlp is None else Mlp(site, queue, spec.mlp)
         self.experts = None if spec.moe is None else Experts(site, queue, spec.moe)
         self.extra = Weight(site, (spec.extra,), REPLICATED) if spec.extra else None
+        self.then = None if spec.then is None else TransformerLayer(site, queue, spec.then, mode)
         self.rate = site.dropout_rate
         self.gives_up = not {NORMS, LATENT_UP, EXPERT_ACTIVATION, EXPERT_ROWS}.isdisjoint(self.again)
         self._place_norms()
@@ -108,7 +109,8 @@ class TransformerLayer:
         """Every weight of the layer."""
         parts = [part for part in (self.mixer, self.mlp, self.experts) if part is not None]
         own = [weight for norm in self.norms for weight in norm.weights()] + ([self.extra] if self.extra else [])
-        return own + [weight for part in parts for weight in part.weights()]
+        behind = [] if self.then is None else self.then.weights()
+        return own + [weight for part in parts for weight in part.weights()] + behind
 
     def __call__(self, x: Tensor) -> Tensor:
         if self.mode == FULL:
@@ -133,6 +135,10 @@ class TransformerLayer:
         return run
 
     def _run(self, x: Tensor) -> Tensor:
+        x = self._half(x)
+        return x if self.then is None else self.then.run(x)
+
+    def _half(self, x: Tensor) -> Tensor:
         given_up = GivenUpOutputs()
         with given_up.saving() if self.gives_up else nullcontext():
             if self.side_by_side:

@@ -16,7 +16,8 @@ from taylor.parsers.huggingface.reaches import Placement, after_first, after_lay
 from taylor.parsers.huggingface.shape import Described, decoder_layer
 from taylor.parsers.huggingface.values import HIDDEN, LAYERS, Values
 from taylor.parsers.text.fields import MAX_LAYERS
-from taylor.register.layers import AttentionSpec, IndexerSpec, LayerSpec
+from taylor.parsers.two_halves import two_halves
+from taylor.register.layers import AttentionSpec, IndexerSpec
 
 INDEXERS = {"full": True, "shared": False}
 
@@ -111,22 +112,16 @@ def _owners(values: Values, layers: int) -> list[bool]:
 def longcat_flash(values: Values) -> Described:
     """LongCat-Flash: every layer has two attentions and two MLPs, and experts beside the second half of it.
 
-    It is read as two layers, the experts with the first, where their tokens leave. Experts that hold nothing are rows
-    of the router alone (transformers 5.23.0 models/longcat_flash/modeling_longcat_flash.py).
+    The experts are with the first half, where their tokens leave. Those that hold nothing are rows of the router alone
+    (transformers 5.23.0 models/longcat_flash/modeling_longcat_flash.py).
     """
     count = values.size(*LAYERS, high=MAX_LAYERS)
     attention = latent_attention(values, bias="attention_bias")
     mlp = dense_block(values, width=("ffn_hidden_size", "intermediate_size"))
     rule = ExpertRule(width=("expert_ffn_hidden_size", "moe_intermediate_size"), router_bias=values.flag("router_bias"))
     moe = experts_block(values, rule)
-    empty = values.size_or_none("zero_expert_num", low=0) or 0
-    rows = empty * (values.size(*HIDDEN) + rule.router_bias)
-    values.notes.append(
-        f"each of the {count} layers of the file counts as two: it has two attentions and two MLPs. {empty} experts "
-        f"have no weights and may be among the {moe.top_k} experts of a token: all {moe.top_k} are counted as active"
-    )
-    first = LayerSpec("mla+dense+moe", attention, mlp=mlp, moe=moe, extra=rows)
-    return Described([first, decoder_layer(attention, mlp)] * count)
+    moe = replace(moe, n_empty=values.size_or_none("zero_expert_num", low=0) or 0)
+    return Described([two_halves(attention, mlp, moe)] * count)
 
 
 LATENT_DECODERS: dict[str, LatentDecoder] = {

@@ -10,6 +10,7 @@ from taylor.parsers.megatron.stack import as_model, decoder_layers, hybrid_layer
 from taylor.parsers.megatron.vocabulary import read_vocabulary
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flags import Flags
+from taylor.parsers.two_halves import two_halves
 from taylor.register.layers import AttentionSpec, MlpSpec
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
@@ -19,6 +20,9 @@ _GATES = ("swiglu", "quick-geglu", "geglu", "gelu-tanh")
 Sources: Megatron-LM main, megatron/training/arguments.py, ``core_transformer_config_from_args`` (``swiglu``,
 ``quick_geglu``); MindSpeed-LLM master, mindspeed_llm/core/transformer/mlp.py (``geglu``, ``gelu_tanh``).
 """
+
+_LONGCAT = "longcat_spec"
+"""Part of the ``--spec`` with which MindSpeed-LLM builds LongCat-Flash."""
 
 
 def read_model(flags: Flags, notes: list[str]) -> ModelSpec:
@@ -110,6 +114,10 @@ def _with_layers(flags: Flags, plain: ModelSpec, hybrid: HybridLayers | None) ->
     if is_deepseek4(flags):
         layers, module, extra = compressed_model(flags, plain)
         return as_model(plain, layers, module).replace(extra_parameters=extra)
+    if any(_LONGCAT in word for word in flags.words("spec")):
+        if plain.moe is None:
+            raise flags.error("num-experts", "is missing: the layers of this spec have experts")
+        return as_model(plain, [two_halves(attention, mlp, plain.moe)] * plain.n_layers)
     if hybrid is None:
         return as_model(plain, decoder_layers(flags, attention, mlp, plain.moe))
     moe = plain.moe if EXPERTS in hybrid.letters + hybrid.mtp else None
@@ -155,6 +163,7 @@ def _read_moe(flags: Flags, ffn: int, bias: bool, gated: bool, notes: list[str])
         expert_bias=bias,
         latent=flags.integer("moe-latent-size", default=None, high=MAX_SIZE),
         gated=gated,
+        n_empty=flags.integer("num-zero-experts", default=0, low=0, high=MAX_SIZE),
         n_groups=groups,
         top_groups=min(flags.integer("moe-router-group-topk", "topk-group", default=groups, high=experts), groups),
     )

@@ -6,11 +6,10 @@ from taylor.base.errors import InputError
 from taylor.parsers.text.flags import Flags
 
 _OTHER_SPECS = {
-    "longcat": "two attentions a layer (LongCat)",
     "gated_delta_product": "gated delta products in place of Mamba layers",
 }
-"""Words in ``--spec`` (MindSpeed-LLM master mindspeed_llm/tasks/models/spec; Megatron-LM main
-megatron/core/models/hybrid/hybrid_layer_specs.py, ``gated_delta_product_stack_spec``)."""
+"""Words in ``--spec`` (Megatron-LM main megatron/core/models/hybrid/hybrid_layer_specs.py,
+``gated_delta_product_stack_spec``)."""
 _VARIANTS = ("gdn", "gated_delta_net", "dsa")
 """Values of ``--experimental-attention-variant`` that are read."""
 _BY_LAYER = ("heterogeneous-layers-config-path", "heterogeneous-layers-config-encoded-json")

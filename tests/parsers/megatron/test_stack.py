@@ -13,10 +13,16 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.activations import activation_bytes, routed_slots
+from taylor.cost_model.backward_room import workspace_bytes
+from taylor.cost_model.parameters import layer_parameters, total_parameters
+from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.time import layer_time
 from taylor.parsers.read import read_config
-from taylor.register.layers import SLIDING
+from taylor.pipeline.plan import FULL, NONE
+from taylor.register.layers import SLIDING, MoeSpec
 from taylor.register.pattern import kinds_in_order
+from taylor.register.registry import Registry
 from tests.conftest import SHARED
 from tests.parsers.megatron.test_scripts import BASE, needs_samples, script_of
 
@@ -165,7 +171,7 @@ def test_an_mtp_module_is_the_last_layer_again(tmp_path: Path) -> None:
         ("--experimental-attention-variant dsa", "wants latent attention"),
         ("--window-size 127", "two whole numbers"),
         ("--heterogeneous-layers-config-path blocks.json", "--heterogeneous-layers-config-path: asks for what is not"),
-        ("--spec mindspeed_llm.tasks.models.spec.longcat_spec layer_spec", "two attentions a layer"),
+        ("--spec mindspeed_llm.tasks.models.spec.longcat_spec layer_spec", "the layers of this spec have experts"),
         ("--spec mindspeed_llm.tasks.models.spec.deepseek4_spec layer_spec", "--qk-head-dim: is missing"),
         ("--spec megatron.core.models.hybrid.hybrid_layer_specs gated_delta_product_stack_spec", "delta products"),
     ],
@@ -173,6 +179,57 @@ def test_an_mtp_module_is_the_last_layer_again(tmp_path: Path) -> None:
 def test_layers_that_are_not_modelled_are_refused_by_their_name(more: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=says):
         read_config(script_of(tmp_path, BASE + more + "\n"))
+
+
+LONGCAT = (
+    "--spec mindspeed_llm.tasks.models.spec.longcat_spec layer_spec --num-layers 28 --hidden-size 6144 --swiglu "
+    "--ffn-hidden-size 12288 --num-attention-heads 64 --kv-channels 64 --multi-latent-attention --q-lora-rank 1536 "
+    "--kv-lora-rank 512 --qk-head-dim 128 --qk-pos-emb-head-dim 64 --v-head-dim 128 --qk-layernorm "
+    "--num-experts 512 --num-zero-experts 256 --moe-router-topk 12 --moe-ffn-hidden-size 2048 --moe-grouped-gemm "
+    "--padded-vocab-size 131072 --disable-bias-linear --tensor-model-parallel-size 8 --sequence-parallel "
+    "--pipeline-model-parallel-size 4 --expert-model-parallel-size 8 --expert-tensor-parallel-size 1 --nnodes 4"
+)
+"""Of MindSpeed-LLM c77308a1 examples/mcore/longcat_flash, on fewer devices."""
+
+
+def test_longcat_s_layers_are_the_registered_ones_and_whole_on_a_stage(tmp_path: Path) -> None:
+    config = read_config(job(tmp_path, LONGCAT + COMMON))
+    known = Registry.load().model("longcat-flash-560b")
+    assert total_parameters(config.model) == total_parameters(known)
+    assert config.model.pattern == known.pattern and config.plan is not None
+    assert config.plan.layers == {config.model.body_kind: ((7, 7, 7, 7),)}
+    assert not [flag for flag in config.unmodelled if flag.name in ("spec", "num-zero-experts")]
+
+
+def test_a_layer_of_two_halves_costs_what_they_cost(tmp_path: Path) -> None:
+    """But for full recompute, which keeps the input of the first one alone."""
+    config = read_config(job(tmp_path, LONGCAT + COMMON))
+    model, strategy, rules = config.model, config.strategy, config.rules
+    device, whole = Registry.load().device("ascend-a3"), model.body_kind
+    halves = model.layers_of(whole)
+    apart = model.replace(
+        n_layers=2,
+        kinds=tuple(half.replace(name=f"half{at}") for at, half in enumerate(halves)),
+        pattern=", ".join(f"1 half{at}" for at in range(len(halves))),
+    )
+    each = [f"half{at}" for at in range(len(halves))]
+    kept, full = (
+        [float(activation_bytes(part, kind, mode, strategy, rules)) for part, kinds in ((model, [whole]), (apart, each))
+         for kind in kinds]
+        for mode in (NONE, FULL)
+    )  # fmt: skip
+    assert kept[0] == pytest.approx(sum(kept[1:])) and full[0] == full[1] == full[2]
+    assert layer_parameters(model, whole) == sum(layer_parameters(apart, kind) for kind in each)
+    rebuilt = float(workspace_bytes(model, strategy, rules)) - float(workspace_bytes(apart, strategy, rules))
+    assert rebuilt > 0
+    ahead = [float(layer_time(part, kind, strategy, rules, device).forward) for part, kind in
+             ((model, whole), (apart, each[0]), (apart, each[1]))]  # fmt: skip
+    assert ahead[0] == pytest.approx(ahead[1] + ahead[2], rel=1e-3)
+
+
+def test_tokens_of_experts_that_hold_nothing_are_sent_and_kept_but_not_multiplied() -> None:
+    moe, rules, degrees = MoeSpec(512, 12, 2048, n_empty=256), TrainingRules(), Strategy(1, 1, 1, ep=8)
+    assert moe.visited == 8 and routed_slots(moe, degrees, rules) == 8
 
 
 def test_a_part_that_is_counted_as_kept_is_said(tmp_path: Path) -> None:
