@@ -40,7 +40,8 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
         none = sum(layer_bytes(model, layer, NONE, degrees, rules) for layer in layers)
         extra = recomputed_together(model, degrees, rules) * none - layer_bytes(model, layers[0], FULL, degrees, rules)
         if not rules.framework.statics.counted_as_fitted:
-            extra = extra + reduce(np.maximum, (_gradient_workspace_bytes(model, each, degrees, rules) for each in layers))
+            gradients = (_gradient_workspace_bytes(model, each, degrees, rules) for each in layers)
+            extra = extra + reduce(np.maximum, gradients)
         largest = np.maximum(largest, extra)
     return largest
 

@@ -208,7 +208,7 @@ def test_other_ranks_are_started_by_more_or_fewer_nodes() -> None:
     known = script("--nnodes 2 --gpus 0,1,2,3")
     for world, nodes in ((8, "2"), (4, "1"), (16, "4")):
         assert written(known, Strategy(dp=world, tp=1, pp=1))["--nnodes"] == nodes
-    with pytest.raises(InputError, match="starts 8 ranks, and 6 are wanted.*4 cards a node"):
+    with pytest.raises(InputError, match="starts 8 ranks; 6 are needed.*4 cards a node"):
         written(known, Strategy(dp=6, tp=1, pp=1))
     with pytest.raises(InputError, match="starts 4 ranks, and 8 are wanted"):
         written(script("--gpus 0,1,2,3"), Strategy(dp=8, tp=1, pp=1))
@@ -232,7 +232,7 @@ def test_a_script_says_even_plans_that_recompute_all_or_nothing() -> None:
         (((5, 4),), {}), (((2, 2), (2, 3)), {}), (even, {FULL: ((4, 3),)}),
         (even, {FULL: ((1, 1),), SELECT: ((3, 3),)}),
     ):  # fmt: skip
-        with pytest.raises(InputError, match="fine_grained_config.json can say it"):
+        with pytest.raises(InputError, match="fine_grained_config.json can express it"):
             told(PipelinePlan({DENSE: grid}, modes))
     _, text = with_plan(base, config_from_script(base), PipelinePlan({DENSE: even}, {}), 7)
     assert flags_of(text)["--gradient_accumulation_steps"] == "7"

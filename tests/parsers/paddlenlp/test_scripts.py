@@ -182,7 +182,7 @@ def test_a_plan_for_all_layers_alike_goes_into_the_script(script, tmp_path):
 )
 def test_a_plan_that_a_script_cannot_say_names_the_file_that_can(script, plan):
     text = script.read_text()
-    with pytest.raises(InputError, match="fine_grained_config.json can say it"):
+    with pytest.raises(InputError, match="fine_grained_config.json can express it"):
         write_plan(read_config(script), plan)
     assert script.read_text() == text
 
