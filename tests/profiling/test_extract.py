@@ -165,7 +165,7 @@ def test_a_memory_record_that_was_cut_gives_no_peak(tmp_path: Path) -> None:
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
     found = extract_ratios(MIXED, tmp_path)
     assert found.memory == {}
-    assert any("memory_record.csv: ends before the last step" in note for note in found.notes)
+    assert any("memory_record.csv is ignored: it ends before the last step" in note for note in found.notes)
 
 
 def test_missing_ranks_are_named_and_the_others_used(tmp_path: Path) -> None:
