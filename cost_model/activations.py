@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from enum import Enum
-from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from taylor.cost_model.parameters import expert_outer
 from taylor.cost_model.recurrent import entering_bytes, recurrent_bytes
 from taylor.cost_model.saved_operators import saved_bytes
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.cost_model.torch_indexer import indexer_bytes
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.frameworks import (
@@ -52,7 +51,7 @@ from taylor.register.model import MTP, ModelSpec
 _FP32 = 4
 
 
-def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, rules: TrainingRules) -> Any:
+def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Bytes alive in one layer of a kind after one micro-batch's forward, a scalar or an array [n].
 
     Raises
@@ -72,17 +71,17 @@ def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, r
     return kept
 
 
-def layers_a_chunk(model: ModelSpec, degrees: Degrees) -> Any:
+def layers_a_chunk(model: ModelSpec, degrees: Degrees) -> Quantity:
     """Body layers of the largest chunk of an even split."""
     return np.maximum(1, np.ceil(sum(model.body_counts.values()) / (degrees.pp * degrees.vpp)))
 
 
-def recomputed_together(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def recomputed_together(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Layers of a chunk that full recompute runs again at once (`TrainingRules.recompute_group`)."""
     return np.minimum(rules.recompute_group, layers_a_chunk(model, degrees))
 
 
-def layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees, rules: TrainingRules) -> Any:
+def layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """The same of one layer of any kind."""
     tokens = micro_batch_tokens(degrees, rules)
     if mode == FULL:
@@ -92,7 +91,7 @@ def layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees,
     if UNSAVED_OPERATORS in again:
         slots = 0.0 if layer.moe is None else routed_slots(layer.moe, degrees, rules)
         return tokens * saved_bytes(model, layer, degrees, rules, slots)
-    kept: Any = 0.0
+    kept: Quantity = 0.0
     if layer.attention is not None:
         kept = kept + _attention(model, layer.attention, degrees, rules, again)
     elif layer.recurrent is not None:
@@ -109,7 +108,7 @@ def layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees,
     return tokens * (kept + further)
 
 
-def block_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def block_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Bytes that a layer's MLP and experts keep of one micro-batch, with their norms; nothing recomputed."""
     if not layer.has_block:
         return 0.0
@@ -117,7 +116,7 @@ def block_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     return layer_bytes(model, layer, NONE, degrees, rules) - layer_bytes(model, alone, NONE, degrees, rules)
 
 
-def attention_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def attention_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Bytes that a layer's attention keeps of one micro-batch behind its norm; nothing recomputed."""
     if layer.attention is None:
         return 0.0
@@ -140,17 +139,17 @@ def _experts_entry(layer: LayerSpec) -> _Entry:
     return _Entry.ALONE if layer.mlp is None else _Entry.WITH_ITS_INPUT
 
 
-def micro_batch_tokens(degrees: Degrees, rules: TrainingRules) -> Any:
+def micro_batch_tokens(degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Tokens of one micro-batch on one context-parallel rank, of those that train."""
     return rules.sequences * degrees.mbs * rules.seq_length / degrees.cp
 
 
-def sequence_split(degrees: Degrees) -> Any:
+def sequence_split(degrees: Degrees) -> Quantity:
     """Ways in which tensors outside the GEMMs are split: TP under sequence parallelism, else 1."""
     return np.where(degrees.sp, degrees.tp, 1)
 
 
-def routed_slots(moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def routed_slots(moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Expert slots a token of the rank brings to the busiest rank: visited experts, times capacity or imbalance.
 
     Tokens are spread over TP before they are routed, so a rank serves its part, gathered from as many ranks as split an
@@ -163,7 +162,7 @@ def routed_slots(moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Any:
     return slots / spread
 
 
-def input_split(degrees: Degrees, rules: TrainingRules) -> Any:
+def input_split(degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Ways in which the saved input of a block's GEMMs is split: 1 where they save it gathered over TP."""
     return 1 if rules.framework.activations.saves_gathered_inputs else sequence_split(degrees)
 
@@ -191,11 +190,11 @@ def _shared_input(rules: TrainingRules) -> float:
 
 def _norm_and_input(
     model: ModelSpec, degrees: Degrees, rules: TrainingRules, input_bytes: float, entry: _Entry = _Entry.ALONE
-) -> Any:
+) -> Quantity:
     """A norm's input, the block's input behind it in the given bytes an element, its dropout mask: bytes a token."""
     ways, split = sequence_split(degrees), input_split(degrees, rules)
     kept = norm_input_bytes(rules) + (1 if rules.dropout else 0) if entry is _Entry.ALONE else 0
-    block_input: Any = input_bytes / split
+    block_input: Quantity = input_bytes / split
     if entry is _Entry.WITH_ITS_NORM and rules.saved_narrow is None:
         # Each block gathers its own input.
         block_input = np.where(np.equal(split, ways), 0.0, block_input)
@@ -204,7 +203,7 @@ def _norm_and_input(
 
 def _attention(
     model: ModelSpec, attention: AttentionSpec, degrees: Degrees, rules: TrainingRules, again: Collection[str]
-) -> Any:
+) -> Quantity:
     """Bytes a token of the attention block, its norm and dropout mask included."""
     heads = attention.n_heads / degrees.tp
     mla = attention.latent
@@ -249,14 +248,16 @@ def _context_bytes(attention: AttentionSpec, rules: TrainingRules, again: Collec
     return rules.saved_input_bytes if alone else _shared_input(rules)
 
 
-def _low_ranks(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _low_ranks(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Memory of low-rank queries and outputs: the query's latent before and behind its norm, the output's inner one."""
     inner = 2 * (attention.q_rank or 0) / input_split(degrees, rules)
     inner = inner + attention.output_groups * (attention.output_rank or 0) / degrees.tp
     return rules.compute_bytes * inner
 
 
-def _projections(model: ModelSpec, attention: AttentionSpec, heads: Any, degrees: Degrees, rules: TrainingRules) -> Any:
+def _projections(
+    model: ModelSpec, attention: AttentionSpec, heads: Quantity, degrees: Degrees, rules: TrainingRules
+) -> Quantity:
     """Q, K and V of a rank's `heads`, bytes a token."""
     operators = rules.framework.activations
     q = heads * attention.head_dim
@@ -264,7 +265,7 @@ def _projections(model: ModelSpec, attention: AttentionSpec, heads: Any, degrees
         # Another layer keeps keys and values; a norm keeps the GEMM's result.
         return rules.compute_bytes * (2 if attention.qk_norm else 1) * q
     # Key/value heads are copied where TP exceeds their number.
-    kv_heads = np.maximum(attention.n_kv_heads / degrees.tp, 1)
+    kv_heads: Quantity = np.maximum(attention.n_kv_heads / degrees.tp, 1)
     k, v = kv_heads * attention.head_dim, kv_heads * attention.v_width
     elements = q + k + v
     if operators.joined_qkv:
@@ -278,7 +279,7 @@ def _projections(model: ModelSpec, attention: AttentionSpec, heads: Any, degrees
     return rules.compute_bytes * elements
 
 
-def _latent_projections(mla: MlaSpec, heads: Any, degrees: Degrees, rules: TrainingRules) -> Any:
+def _latent_projections(mla: MlaSpec, heads: Quantity, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Latents, Q, K and V of a rank's `heads`, bytes a token."""
     operators = rules.framework.activations
     qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
@@ -302,7 +303,7 @@ def _mlp(
     rules: TrainingRules,
     again: Collection[str],
     entry: _Entry,
-) -> Any:
+) -> Quantity:
     """Bytes a token of a dense MLP block, its norm and dropout mask included."""
     if DENSE_MLP in again:
         # Its input, unless the norm runs again with it.
@@ -330,7 +331,7 @@ def _experts(
     rules: TrainingRules,
     again: Collection[str],
     entry: _Entry,
-) -> Any:
+) -> Quantity:
     """Bytes a token of a mixture-of-experts block: norm, router, shared and routed experts."""
     if EXPERT_BLOCK in again or SHARED_EXPERTS in again or not moe.shared_width:
         # The router's input is not narrow.
@@ -342,7 +343,7 @@ def _experts(
         return norm
     operators = rules.framework.activations
     router = 2 * _FP32 * moe.router_rows / input_split(degrees, rules)
-    shared: Any = 0.0
+    shared: Quantity = 0.0
     if SHARED_EXPERTS not in again:
         inner = _inner_bytes(rules, moe.gated, rebuilt=SHARED_ACTIVATION in again)
         shared = inner * moe.shared_width / degrees.tp

@@ -6,7 +6,9 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from taylor.cost_model.strategy_table import Quantity
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
@@ -16,8 +18,8 @@ ONE_FORWARD_ONE_BACKWARD = ScheduleSpec()
 
 
 def alive_lower_bound(
-    schedule: ScheduleSpec, stages: int, interleaves: int, stage: int, micro_batches: Any
-) -> list[Any]:
+    schedule: ScheduleSpec, stages: int, interleaves: int, stage: int, micro_batches: Quantity
+) -> list[Quantity]:
     """Micro-batches alive on a stage, by interleave, at one heavy moment of its order.
 
     By formula, where there is one: at the start of the first backward. GPipe keeps all m alive. 1F1B in any number of
@@ -35,7 +37,7 @@ def alive_lower_bound(
     -------
     list of scalar or array [n], one a virtual stage
     """
-    m = np.asarray(micro_batches)
+    m: NDArray[Any] = np.asarray(micro_batches)
     if schedule.traits.keeps_all:
         return [m] * interleaves
     step = schedule.warm_up_step(interleaves)
@@ -52,7 +54,7 @@ def alive_lower_bound(
     return alive if pieces == 1 else [each / pieces for each in alive]
 
 
-def _first_two_rounds(schedule: ScheduleSpec, stages: int, micro_batches: Any) -> tuple[Any, Any]:
+def _first_two_rounds(schedule: ScheduleSpec, stages: int, micro_batches: NDArray[Any]) -> tuple[Quantity, Quantity]:
     """Micro-batches of the first and the second round, each int [n]; with one round the second is never begun."""
     counts, places = np.unique(micro_batches, return_inverse=True)
     first_two = []
@@ -89,8 +91,8 @@ def _swept(
 
 
 def _swept_lower_bound(
-    schedule: ScheduleSpec, stages: int, interleaves: int, stage: int, micro_batches: Any
-) -> list[Any]:
+    schedule: ScheduleSpec, stages: int, interleaves: int, stage: int, micro_batches: NDArray[Any]
+) -> list[Quantity]:
     result = np.empty((interleaves, *micro_batches.shape))
     for count in np.unique(micro_batches):
         enough = int(min(count, 3 * stages + count % stages))

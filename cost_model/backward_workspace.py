@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from taylor.cost_model.activations import (
 from taylor.cost_model.parameters import expert_outer
 from taylor.cost_model.recurrent import recurrent_workspace_bytes
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.cost_model.torch_indexer import indexer_workspace_bytes
 from taylor.pipeline.plan import FULL, NONE
 from taylor.register.layers import LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec, MoeSpec
@@ -27,14 +26,14 @@ from taylor.register.model import ModelSpec
 from taylor.register.narrow_products import NarrowProducts
 
 
-def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Memory for the backward of one layer, of the largest kind: what recompute rebuilds, and the gradients.
 
     Where recompute takes several layers together, all that they keep lives at once.
 
     Under `StaticRules.counted_as_fitted` only what recompute rebuilds: the gradients are within the overhead there.
     """
-    largest: Any = 0.0
+    largest: Quantity = 0.0
     of_mtp = [(each,) for each in model.mtp_module()] if model.mtp_layers else []
     for layers in {*of_mtp, *(model.layers_of(kind) for kind in model.body_counts)}:
         none = sum(layer_bytes(model, layer, NONE, degrees, rules) for layer in layers)
@@ -51,13 +50,13 @@ def makes_weight_gradients(rules: TrainingRules) -> bool:
     return not (rules.adds_in_products or rules.parameter_shard)
 
 
-def input_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def input_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """The gradient of a column-parallel GEMM's input over all its tokens, and that input where it is gathered."""
     ways = sequence_split(degrees)
     return micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes * np.where(np.greater(ways, 1), 2, 1)
 
 
-def gradient_workspace_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> Any:
+def gradient_workspace_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Most that the backward of one layer holds beyond what its forward kept.
 
     It is at its start, in the MLP: a dense one holds the gathered gradient of its output beside the
@@ -74,8 +73,8 @@ def gradient_workspace_bytes(model: ModelSpec, kind: str, degrees: Degrees, rule
     return reduce(np.maximum, extras)
 
 
-def _gradient_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
-    extra: Any = 0.0
+def _gradient_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    extra: Quantity = 0.0
     recurrent = layer.recurrent
     if recurrent is not None:
         extra = np.maximum(extra, _scan_workspace_bytes(model, layer, recurrent, degrees, rules))
@@ -96,7 +95,7 @@ def _gradient_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degre
 
 def _scan_workspace_bytes(
     model: ModelSpec, layer: LayerSpec, mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees, rules: TrainingRules
-) -> Any:
+) -> Quantity:
     """A scan's backward: what MLP and experts kept is gone, the gradient of their input is alive beside the layer's."""
     tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
     extra = tokens * recurrent_workspace_bytes(mixer, model.hidden, ways, degrees, rules)
@@ -105,13 +104,14 @@ def _scan_workspace_bytes(
     return extra + tokens * model.hidden * residual_bytes(rules) / ways - block_bytes(model, layer, degrees, rules)
 
 
-def _mixer_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _mixer_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """A mixer alone in its layer: the gathered gradient of its output beside the gradient of the context.
 
     Next, attention holds the context's gradient beside those of queries, keys and values.
     """
     tokens, attention, mixer = micro_batch_tokens(degrees, rules), layer.attention, layer.recurrent
     gathered = np.where(np.greater(sequence_split(degrees), 1), model.hidden, 0.0)
+    context: Quantity
     if mixer is not None:
         context = mixer.inner if isinstance(mixer, MambaSpec) else mixer.value_width
         return tokens * rules.compute_bytes * (gathered + context / degrees.tp)
@@ -124,7 +124,9 @@ def _mixer_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees,
     return tokens * rules.compute_bytes * (context + np.maximum(gathered, inputs))
 
 
-def _quantized_again_bytes(rows: Any, outer: Any, width: Any, matrices: Any, narrow: NarrowProducts) -> Any:
+def _quantized_again_bytes(
+    rows: Quantity, outer: Quantity, width: Quantity, matrices: Quantity, narrow: NarrowProducts
+) -> Quantity:
     """Copies that one GEMM's backward makes of its gradient, twice, of its input and its weight, bytes.
 
     `NarrowProducts.saves_wide`; of an MLP's GEMMs the one with the wider gradient counts.
@@ -132,7 +134,7 @@ def _quantized_again_bytes(rows: Any, outer: Any, width: Any, matrices: Any, nar
     return narrow.input_bytes * (rows * (np.maximum(outer, width) + outer + width) + matrices * outer * width)
 
 
-def _expert_workspace_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _expert_workspace_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     if (narrow := rules.of_experts.narrow) is not None and narrow.saves_wide:
         rows = routed_slots(moe, degrees, rules) * micro_batch_tokens(degrees, rules)
         outer, width = expert_outer(model, moe), moe.expert_hidden / rules.experts_over(degrees.tp)
@@ -147,7 +149,7 @@ def _expert_workspace_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, ru
     exchanged = np.where(np.greater(degrees.ep, 1), tokens * moe.visited / ways, 0.0)
     other = exchanged if rules.whole_experts else np.where(np.greater(ways, 1), slots / split, exchanged)
     # Before and behind the exchange; behind it and behind the second GEMM; gate and up.
-    extra = np.maximum((slots + other) * outer, np.maximum((outer + width) * slots, gates * width * slots))
+    extra: Quantity = np.maximum((slots + other) * outer, np.maximum((outer + width) * slots, gates * width * slots))
     extra = rules.compute_bytes * extra
     if rules.narrow is not None:
         arriving = (rules.compute_bytes + 2 * rules.narrow.input_bytes) * outer
@@ -157,12 +159,13 @@ def _expert_workspace_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, ru
     # The grouped GEMM makes the gradients of all experts of the rank at once.
     weight = rules.compute_bytes * moe.n_experts / degrees.ep * width * outer
     product, outside = (rules.compute_bytes * slots * size for size in (width, outer))
-    return np.maximum(extra, outside + np.maximum(product + weight, gates * weight - product))
+    extra = np.maximum(extra, outside + np.maximum(product + weight, gates * weight - product))
+    return extra
 
 
 def _narrow_workspace_bytes(
-    rules: TrainingRules, narrow: NarrowProducts, arriving: Any, outer: Any, width: Any, gates: int
-) -> Any:
+    rules: TrainingRules, narrow: NarrowProducts, arriving: Quantity, outer: Quantity, width: Quantity, gates: int
+) -> Quantity:
     """Bytes a token, or slot, of an MLP's backward whose GEMMs take gradients and inputs in fewer than 16 bits.
 
     Three moments: the down projection with the gradients of its output and input; the activation function between
@@ -175,7 +178,7 @@ def _narrow_workspace_bytes(
     return np.maximum(arriving + wide * width, np.maximum(between, entering))
 
 
-def _mlp_workspace_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _mlp_workspace_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     if (again := rules.narrow) is not None and again.saves_wide:
         rows = micro_batch_tokens(degrees, rules)
         copies = _quantized_again_bytes(rows, model.hidden, mlp.width / degrees.tp, 1, again)
@@ -186,10 +189,11 @@ def _mlp_workspace_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules
     width = mlp.width / degrees.tp
     product = tokens * width * rules.compute_bytes
     if mlp.gated and not rules.framework.activations.fused_swiglu:
-        return np.maximum(3 * product, 2 * gathered)
+        unfused: Quantity = np.maximum(3 * product, 2 * gathered)
+        return unfused
     # Behind a dropout the output's gradient is a separate tensor.
     dropped = tokens * model.hidden * rules.compute_bytes / ways if rules.dropout else 0.0
-    extra = np.maximum(dropped + gathered + product, gates * product)
+    extra: Quantity = np.maximum(dropped + gathered + product, gates * product)
     if rules.narrow is not None:
         # A gradient is cast before it is gathered.
         arriving = dropped / tokens + 2 * rules.narrow.input_bytes * model.hidden

@@ -139,7 +139,7 @@ class _LeastPeakSearch:
         slope, dense_slope = np.empty_like(base), np.empty_like(base)
         for stage in range(stages):
             alive = alive_lower_bound(schedule, stages, interleaves, stage, table.micro_batches)
-            fewest = np.minimum.reduce(alive)
+            fewest = np.minimum.reduce(np.array(alive))
             base[stage] = least_kept * (sum(alive) - interleaves * fewest)
             costs = {kind: layer[kind] + kept[kind] * fewest for kind in layer}
             if mixed:

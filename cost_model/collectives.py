@@ -8,27 +8,28 @@ what a rank holds, the part for other nodes over the network.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from taylor.cost_model.strategy_table import Quantity
 from taylor.register.device import DeviceSpec
 
 
-def in_node_bandwidth(group: Any, device: DeviceSpec) -> Any:
+def in_node_bandwidth(group: Quantity, device: DeviceSpec) -> Quantity:
     """GB/s a rank reaches in a group inside one node; in a full mesh only the links among the group's cards count."""
     if not device.full_mesh:
         return device.intra_node_gb_s * np.ones_like(group, dtype=float)
-    peers = np.minimum(group, device.devices_per_node) - 1
+    peers: Quantity = np.minimum(group, device.devices_per_node) - 1
     return device.intra_node_gb_s * np.maximum(peers, 1) / max(1, device.devices_per_node - 1)
 
 
-def _between_domains(device: DeviceSpec, used: Any) -> float:
+def _between_domains(device: DeviceSpec, used: Quantity) -> float:
     """GB/s of the network between domains; infinite where nothing is sent over it, so that it may be unknown."""
     return device.inter_node_gb_s if device.fabric is not None or np.any(used) else math.inf
 
 
-def ring_bandwidth(group: Any, stride: Any, device: DeviceSpec) -> Any:
+def ring_bandwidth(group: Quantity, stride: Quantity, device: DeviceSpec) -> Quantity:
     """GB/s of a ring over ranks that lie `stride` apart.
 
     A ring that leaves the node enters and leaves it once for all its ranks there, over all their
@@ -40,7 +41,7 @@ def ring_bandwidth(group: Any, stride: Any, device: DeviceSpec) -> Any:
     return np.where(crosses, np.minimum(inside, _between_domains(device, crosses) * local), inside)
 
 
-def gather_ms(volume_bytes: Any, group: Any, stride: Any, device: DeviceSpec, share: float) -> Any:
+def gather_ms(volume_bytes: Quantity, group: Quantity, stride: Quantity, device: DeviceSpec, share: float) -> Quantity:
     """Time of an all-gather or reduce-scatter whose full size is `volume_bytes`, ms.
 
     Parameters
@@ -53,7 +54,7 @@ def gather_ms(volume_bytes: Any, group: Any, stride: Any, device: DeviceSpec, sh
     return moved / (ring_bandwidth(group, stride, device) * share * 1e6) + steps * device.link_latency_us * 1e-3
 
 
-def hops_ms(block_bytes: Any, group: Any, stride: Any, device: DeviceSpec, share: float) -> Any:
+def hops_ms(block_bytes: Quantity, group: Quantity, stride: Quantity, device: DeviceSpec, share: float) -> Quantity:
     """Time in which blocks of all ranks go from neighbour to neighbour round a ring, ms.
 
     Unlike an all-gather a hop sends to one rank alone, in a full mesh over the one link to it.
@@ -80,7 +81,7 @@ class Copies(NamedTuple):
     groups: int = 1
     chosen: int = 1
 
-    def reached(self, parts: Any) -> Any:
+    def reached(self, parts: Quantity) -> Quantity:
         """Number of equal parts of the ranks that a row's copies reach, on average."""
         whole = np.maximum(self.chosen * parts / self.groups, 1)
         # Where a part holds several groups, those that are chosen can lie in the same one.
@@ -90,8 +91,13 @@ class Copies(NamedTuple):
 
 
 def all_to_all_ms(
-    volume_bytes: Any, group: Any, stride: Any, device: DeviceSpec, share: float, copies: Copies | None = None
-) -> Any:
+    volume_bytes: Quantity,
+    group: Quantity,
+    stride: Quantity,
+    device: DeviceSpec,
+    share: float,
+    copies: Copies | None = None,
+) -> Quantity:
     """Time of an all-to-all in which every rank sends `volume_bytes` in all, ms.
 
     Parameters
@@ -107,12 +113,14 @@ def all_to_all_ms(
         # Nodes and ranks that a row reaches, over its copies; what arrives goes on inside to all but one rank.
         inside = (local - 1) / local * copies.reached(group) / copies.number
         outside = (nodes - 1) / nodes * copies.reached(nodes) / copies.number
-    slowest = np.maximum(inside / in_node_bandwidth(local, device), outside / _between_domains(device, outside > 0))
+    slowest: Quantity = np.maximum(
+        inside / in_node_bandwidth(local, device), outside / _between_domains(device, outside > 0)
+    )
     steps = np.ceil(np.log2(np.maximum(group, 1)))
     return volume_bytes * slowest / (share * 1e6) + steps * device.link_latency_us * 1e-3
 
 
-def send_ms(volume_bytes: Any, distance: Any, device: DeviceSpec, share: float) -> Any:
+def send_ms(volume_bytes: Quantity, distance: Quantity, device: DeviceSpec, share: float) -> Quantity:
     """Time to hand `volume_bytes` to a rank that lies `distance` ranks away, ms."""
     near = in_node_bandwidth(2, device)
     far = np.greater_equal(distance, device.devices_per_node)

@@ -15,14 +15,12 @@ torch's own pointwise operations and compiled ones allocate otherwise, at no cos
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from taylor.cost_model.activations import micro_batch_tokens
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.register.device import DeviceSpec
 from taylor.register.layers import AttentionSpec
 from taylor.register.model import ModelSpec
@@ -37,8 +35,14 @@ _WORKSPACE_BYTES = 2
 
 
 def attention_backward_ms(
-    model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed, usual: Any
-) -> Any:
+    model: ModelSpec,
+    kind: str,
+    degrees: Degrees,
+    rules: TrainingRules,
+    device: DeviceSpec,
+    speed: Speed,
+    usual: Quantity,
+) -> Quantity:
     """Time of the attention kernels' backward in a layer of a kind, ms.
 
     Transformer engine takes cuDNN's kernel from Hopper on and FlashAttention 2 before (TransformerEngine d0067d0
@@ -79,19 +83,19 @@ def attention_backward_ms(
     return usual * slower / len(attentions) + speed.bytes(copies)
 
 
-def workspace_traffic(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def workspace_traffic(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Bytes that a micro-batch moves over the workspace of cuDNN's ordered backward in one layer."""
     rows = micro_batch_tokens(degrees, rules) * attention.n_heads / degrees.tp
     kept = attention.seen(rules.seq_length, causal=True)
     return _WORKSPACE_BYTES * rows * (rules.seq_length + 2 * kept)
 
 
-def ordered_splits(attention: AttentionSpec, degrees: Degrees) -> Any:
+def ordered_splits(attention: AttentionSpec, degrees: Degrees) -> Quantity:
     """Blocks a head and sample of FlashAttention 2's ordered backward on Ampere."""
     return np.ceil(AMPERE_PROCESSORS / (degrees.mbs * attention.n_heads / degrees.tp))
 
 
-def idle_factor(attention: AttentionSpec, splits: Any, degrees: Degrees) -> Any:
+def idle_factor(attention: AttentionSpec, splits: Quantity, degrees: Degrees) -> Quantity:
     """Rounds in which a number of blocks run, over those of full multiprocessors."""
     blocks = splits * degrees.mbs * attention.n_heads / degrees.tp
     return np.ceil(blocks / AMPERE_PROCESSORS) * AMPERE_PROCESSORS / blocks

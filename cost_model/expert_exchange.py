@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from taylor.cost_model.activations import micro_batch_tokens, routed_slots
@@ -12,7 +10,7 @@ from taylor.cost_model.parameters import expert_outer
 from taylor.cost_model.saved_operators import mlp_products
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.cost_model.work import LayerWork
 from taylor.register.device import DeviceSpec
 from taylor.register.layers import MoeSpec
@@ -25,7 +23,7 @@ EXCHANGE_PROCESSORS = 20 / 132
 
 def expert_exchange_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
-) -> Any:
+) -> Quantity:
     """Tokens to their experts and back; split experts need them gathered over TP there and scattered back."""
     return sum(
         _routed_ms(model, layer.moe, degrees, rules, device, speed)
@@ -34,7 +32,7 @@ def expert_exchange_ms(
     )
 
 
-def shown_exchange_ms(exchange: Any, compute: Any, rules: TrainingRules) -> Any:
+def shown_exchange_ms(exchange: Quantity, compute: Quantity, rules: TrainingRules) -> Quantity:
     """Exposed time of the experts' exchanges in a layer's forward, or its backward, ms.
 
     Beside another micro-batch's forward or backward they are overlapped as far as a layer's computation of both ways
@@ -47,8 +45,8 @@ def shown_exchange_ms(exchange: Any, compute: Any, rules: TrainingRules) -> Any:
 
 
 def alone_exchange_ms(
-    exchange: Any, rules: TrainingRules, shared: Any, expert_weight_gradients: Any
-) -> tuple[Any, Any]:
+    exchange: Quantity, rules: TrainingRules, shared: Quantity, expert_weight_gradients: Quantity
+) -> tuple[Quantity, Quantity]:
     """Exposed time of the experts' exchanges in a layer's forward and backward that run alone, ms.
 
     MindSpeed's passes with ``--moe-fb-overlap`` overlap some of them with the layer itself: the dispatch with the
@@ -69,7 +67,7 @@ def alone_exchange_ms(
 
 def shared_experts_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, speed: Speed, work: LayerWork
-) -> Any:
+) -> Quantity:
     """Forward of the shared experts of one layer of a kind, ms; 0 without any."""
     layers = [layer for layer in model.layers_of(kind) if layer.moe is not None and layer.moe.shared_width]
     if not layers:
@@ -81,7 +79,7 @@ def shared_experts_ms(
 
 def _routed_ms(
     model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
-) -> Any:
+) -> Quantity:
     tokens = micro_batch_tokens(degrees, rules)
     if rules.gathers_tokens:
         # Megatron-LM d98e8a64 megatron/core/transformer/moe/token_dispatcher.py `MoEAllGatherTokenDispatcher`: gathered

@@ -6,14 +6,12 @@ weights are read for its own rows alone.
 
 from __future__ import annotations
 
-from typing import Any
-
 from taylor.cost_model.activations import micro_batch_tokens, routed_slots
 from taylor.cost_model.parameters import expert_outer
 from taylor.cost_model.product_times import NO_PRODUCTS, ProductTimes, gradient_traffic, weight_gradients
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.register.layers import MoeSpec
 from taylor.register.model import ModelSpec
 
@@ -35,9 +33,9 @@ def _layer_products(
     local = moe.n_experts / degrees.ep
     operand, result = rules.operand_bytes, rules.compute_bytes
     of_gradients, joined = weight_gradients(rules, speed)
-    forward: Any = 0.0
-    inputs: Any = 0.0
-    weights: Any = 0.0
+    forward: Quantity = 0.0
+    inputs: Quantity = 0.0
+    weights: Quantity = 0.0
     for wide, narrow in ((outer, (2 if moe.gated else 1) * width), (width, outer)):
         flops, matrices = 2 * rows * wide * narrow, local * wide * narrow
         forward = forward + speed.grouped(flops, operand * (matrices + rows * wide), result * rows * narrow)

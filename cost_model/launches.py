@@ -13,12 +13,12 @@ and 11.8 ms with 4096 x 1536 (github.com/marin-community/marin/issues/4311); the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.register.device import DeviceSpec
 from taylor.register.layers import AttentionSpec
 from taylor.register.model import ModelSpec
@@ -70,7 +70,7 @@ _ONE_EXPERT = _Operations(2, 4, 2, 2)
 _FROM_CORE_ON = 3
 """Operations of a mixer's forward from attention's core on: the core, a GEMM, the residual."""
 
-_Part = tuple[_Operations, Any, str]
+_Part = tuple[_Operations, Quantity, str]
 """Operations, their number, and the graph that starts them."""
 
 
@@ -78,10 +78,10 @@ class HostTime(NamedTuple):
     """Host time for one layer and micro-batch, ms: up to the experts' counts, behind them, backward; and the part of
     the first before attention's core."""
 
-    routed: Any
-    experts: Any
-    backward: Any
-    before_core: Any
+    routed: Quantity
+    experts: Quantity
+    backward: Quantity
+    before_core: Quantity
 
 
 NO_HOST = HostTime(0.0, 0.0, 0.0, 0.0)
@@ -95,10 +95,10 @@ def host_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRule
     """
     if not rules.framework.starts_experts_singly:
         return NO_HOST
-    routed: Any = 0.0
-    experts: Any = 0.0
-    backward: Any = 0.0
-    before_core: Any = 0.0
+    routed: Quantity = 0.0
+    experts: Quantity = 0.0
+    backward: Quantity = 0.0
+    before_core: Quantity = 0.0
     transfers = np.where(np.greater(degrees.tp, 1), np.where(degrees.sp, 2, 1), 0)
     transfers_back = np.where(np.greater(degrees.tp, 1), np.where(degrees.sp, 3, 1), 0)
     for layer in model.layers_of(kind):
@@ -144,7 +144,7 @@ def _attention_parts(model: ModelSpec, attention: AttentionSpec, rules: Training
     return times
 
 
-def shown_forward(forward: Any, of_experts: Any, core: Any, host: HostTime, *, static: bool) -> Any:
+def shown_forward(forward: Quantity, of_experts: Quantity, core: Quantity, host: HostTime, *, static: bool) -> Quantity:
     """Forward of a layer whose operations the host starts, ms.
 
     Parameters
@@ -164,8 +164,8 @@ def shown_forward(forward: Any, of_experts: Any, core: Any, host: HostTime, *, s
     return np.maximum(bound, np.where(host.experts > 0, waits, 0.0))
 
 
-def _starts(parts: Sequence[_Part], rules: TrainingRules, *, back: bool) -> Any:
-    total: Any = 0.0
+def _starts(parts: Sequence[_Part], rules: TrainingRules, *, back: bool) -> Quantity:
+    total: Quantity = 0.0
     for operations, times, graphed in parts:
         if graphed in rules.graphed:
             continue

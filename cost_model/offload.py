@@ -10,7 +10,6 @@ module moves.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ from taylor.cost_model.activations import (
 )
 from taylor.cost_model.parameters import expert_outer
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.pipeline.plan import NONE
 from taylor.register.frameworks import ATTENTION_CORE, EXPERT_BLOCK, LATENT_UP, NORMS
 from taylor.register.layers import AttentionSpec, LayerSpec
@@ -63,7 +62,7 @@ KEPT_NOTHING_OF: dict[str, tuple[str, ...]] = {
 
 def offloaded_bytes(
     model: ModelSpec, kind: str, inputs: Collection[str], degrees: Degrees, rules: TrainingRules
-) -> Any:
+) -> Quantity:
     """Bytes of one micro-batch that a layer of a kind moves to the host.
 
     Parameters
@@ -81,7 +80,7 @@ def offloaded_bytes(
     )
 
 
-def _of_layer(model: ModelSpec, layer: LayerSpec, part: str, degrees: Degrees, rules: TrainingRules) -> Any:
+def _of_layer(model: ModelSpec, layer: LayerSpec, part: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Bytes a token."""
     attention, moe = layer.attention, layer.moe
     norm = norm_input_bytes(rules) * model.hidden / sequence_split(degrees)
@@ -112,7 +111,7 @@ def _of_layer(model: ModelSpec, layer: LayerSpec, part: str, degrees: Degrees, r
     return rules.compute_bytes * _core_inputs(attention, degrees)
 
 
-def _core_inputs(attention: AttentionSpec, degrees: Degrees) -> Any:
+def _core_inputs(attention: AttentionSpec, degrees: Degrees) -> Quantity:
     """Elements a token of queries, keys and values."""
     heads = attention.n_heads / degrees.tp
     if attention.latent is not None:

@@ -6,11 +6,9 @@ computation.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 
 SLOWED_BESIDE = 0.126
 """Fraction of a collective by which the computation beside it takes longer: on eight A100, backward beside an
@@ -23,7 +21,9 @@ _BUCKET_A_RANK = 1_000_000
 """The same a rank of the group (likewise)."""
 
 
-def shown_beside(transfer: Any, beside: Any, degrees: Degrees, parameters: Any, ranks: Any) -> Any:
+def shown_beside(
+    transfer: Quantity, beside: Quantity, degrees: Degrees, parameters: Quantity, ranks: Quantity
+) -> Quantity:
     """Exposed time of a stage's gradient reduction (or weight gathering) in a step, ms.
 
     Gradients go bucket by bucket in the backward of the last micro-batch (weights in the forward of the first):
@@ -50,12 +50,12 @@ def shown_beside(transfer: Any, beside: Any, degrees: Degrees, parameters: Any, 
     return np.maximum(np.maximum(of_chunk, of_stage), transfer * np.minimum(bucket, 1 / vpp))
 
 
-def shown_behind(transfer: Any, work: Any, slowed: float = SLOWED_BESIDE) -> Any:
+def shown_behind(transfer: Quantity, work: Quantity, slowed: float = SLOWED_BESIDE) -> Quantity:
     """Exposed time of a transfer beside work: what outlasts the work, and what the work takes longer, ms."""
     return np.maximum(transfer - work, 0) + slowed * np.minimum(transfer, work)
 
 
-def shown_in_rings(transfer: Any, products: Any, degrees: Degrees) -> Any:
+def shown_in_rings(transfer: Quantity, products: Quantity, degrees: Degrees) -> Quantity:
     """Exposed time of a layer's tensor-parallel transfers that run piece by piece beside GEMMs, ms.
 
     As many pieces as ranks, the first (or last) with nothing beside it: TransformerEngine d0067d0

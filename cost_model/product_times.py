@@ -11,22 +11,23 @@ layers (github.com/deepseek-ai/DeepGEMM a6d97a1 README.md, M x N x K with the TF
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Quantity
 from taylor.cost_model.work import LayerWork
 
 
 class ProductTimes(NamedTuple):
     """Times of one layer's GEMMs for one micro-batch on one device, ms."""
 
-    forward: Any
-    input_gradients: Any
-    weight_gradients: Any
+    forward: Quantity
+    input_gradients: Quantity
+    weight_gradients: Quantity
 
     @property
-    def backward(self) -> Any:
+    def backward(self) -> Quantity:
         """Both gradients."""
         return self.input_gradients + self.weight_gradients
 

@@ -7,14 +7,14 @@ megatron/core/ssm/mamba_context_parallel.py, megatron/core/ssm/gated_delta_net/c
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from taylor.cost_model.products import Product
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.cost_model.torch_scan import torch_scan_bytes, torch_scan_workspace_bytes
 from taylor.register.layers import GATED_DELTA, KIMI_DELTA, LinearAttentionSpec, MambaSpec
 
@@ -65,14 +65,15 @@ def recurrent_products(hidden: int, mixer: MambaSpec | LinearAttentionSpec, degr
         rank, decays = mixer.low_rank, mixer.decay_width / tp
         sizes = [(hidden, keys), (hidden, keys), (hidden, values), (hidden, rank), (rank, decays), (hidden, heads)]
         sizes += [(hidden, values)] if mixer.full_gate else [(hidden, rank), (rank, values)]
-        sizes.append((values, hidden))
-        return tuple(Product(*size) for size in sizes)
+        return *(Product(*size) for size in sizes), Product(values, hidden)
     if mixer.style == GATED_DELTA:
         return Product(hidden, 2 * keys + 2 * values + 2 * heads), Product(values, hidden)
     return Product(hidden, 2 * keys + values), Product(hidden, values), Product(values, hidden)
 
 
-def recurrent_bytes(mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees, rules: TrainingRules, split: Any) -> Any:
+def recurrent_bytes(
+    mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees, rules: TrainingRules, split: Quantity
+) -> Quantity:
     """Bytes a token that the mixer keeps behind its norm's output, on one rank.
 
     Parameters
@@ -97,7 +98,7 @@ def entering_bytes(mixer: MambaSpec | LinearAttentionSpec, rules: TrainingRules)
     return 2 * rules.saved_input_bytes
 
 
-def _mamba_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _mamba_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Mamba-2: the joined projection, the scan's result before the gate and behind it, and the normed one.
 
     The fused kernel rebuilds convolution, time steps and states from the projection (state-spaces/mamba
@@ -109,7 +110,7 @@ def _mamba_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules) -> An
     b, inner = rules.compute_bytes, mamba.inner / degrees.tp
     if mamba.dt_rank is not None:
         small = mamba.dt_rank + 4 * mamba.state
-        chunks = np.ceil(rules.seq_length / SELECTIVE_CHUNK) / rules.seq_length
+        chunks = math.ceil(rules.seq_length / SELECTIVE_CHUNK) / rules.seq_length
         return b * (3 * inner + small) + _FP32 * 2 * mamba.state * inner * chunks
     if rules.torch_scan is not None:
         return torch_scan_bytes(mamba, degrees, rules, rules.torch_scan)
@@ -126,17 +127,17 @@ def _mamba_columns(mamba: MambaSpec) -> int:
 class _Widths:
     """Linear attention on one rank, elements a token; each a scalar or an array [n]."""
 
-    keys: Any
-    values: Any
-    key_heads: Any
-    heads: Any
-    repeated: Any
+    keys: Quantity
+    values: Quantity
+    key_heads: Quantity
+    heads: Quantity
+    repeated: Quantity
     """Queries, or keys, repeated for every head of values."""
-    states: Any
+    states: Quantity
     """States at the chunks' starts."""
 
     @classmethod
-    def of(cls, linear: LinearAttentionSpec, tp: Any) -> _Widths:
+    def of(cls, linear: LinearAttentionSpec, tp: Quantity) -> _Widths:
         repeated = linear.decay_width / tp
         return cls(
             keys=linear.key_width / tp,
@@ -148,7 +149,7 @@ class _Widths:
         )
 
 
-def _linear_bytes(linear: LinearAttentionSpec, degrees: Degrees, rules: TrainingRules, split: Any) -> Any:
+def _linear_bytes(linear: LinearAttentionSpec, degrees: Degrees, rules: TrainingRules, split: Quantity) -> Quantity:
     """Projections before the convolutions, what the scan's kernel saves, the gate, the result and the gated one.
 
     Gated delta net as Megatron runs it (d98e8a64 megatron/core/ssm/gated_delta_net/common.py:383-442: normed queries
@@ -175,8 +176,8 @@ def _linear_bytes(linear: LinearAttentionSpec, degrees: Degrees, rules: Training
 
 
 def recurrent_workspace_bytes(
-    mixer: MambaSpec | LinearAttentionSpec, hidden: int, ways: Any, degrees: Degrees, rules: TrainingRules
-) -> Any:
+    mixer: MambaSpec | LinearAttentionSpec, hidden: int, ways: Quantity, degrees: Degrees, rules: TrainingRules
+) -> Quantity:
     """Bytes a token of the scan's backward beyond what the mixer kept, less what is freed by then.
 
     Gradients of the scan's inputs and outputs, rebuilt ones, and the states at the chunks' ends with their gradients:
@@ -204,7 +205,9 @@ def recurrent_workspace_bytes(
     return b * (2 * w.keys + w.values + w.values + waiting - 4 * w.values) + 2 * _FP32 * w.states
 
 
-def _mamba_workspace_bytes(mamba: MambaSpec, hidden: int, ways: Any, degrees: Degrees, rules: TrainingRules) -> Any:
+def _mamba_workspace_bytes(
+    mamba: MambaSpec, hidden: int, ways: Quantity, degrees: Degrees, rules: TrainingRules
+) -> Quantity:
     b, inner = rules.compute_bytes, mamba.inner / degrees.tp
     if mamba.dt_rank is not None:
         small = mamba.dt_rank + 2 * mamba.state
@@ -224,14 +227,14 @@ def _mamba_workspace_bytes(mamba: MambaSpec, hidden: int, ways: Any, degrees: De
     return total + np.maximum((2 * _FP32 + 2 * b) * states, later) - behind
 
 
-def scan_flops(mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees) -> Any:
+def scan_flops(mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees) -> Quantity:
     """FLOPs a token of the scan, forward, on one rank."""
     if isinstance(mixer, MambaSpec):
         return _MAMBA_SCAN_FLOPS * mixer.inner * mixer.state / degrees.tp
     return _DELTA_SCAN_FLOPS * mixer.value_heads * mixer.key_head_dim * mixer.value_head_dim / degrees.tp
 
 
-def recurrent_traffic(mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def recurrent_traffic(mixer: MambaSpec | LinearAttentionSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Bytes a token that convolution, scan, gate and inner norm read and write, forward, on one rank."""
     b, tp = rules.compute_bytes, degrees.tp
     if isinstance(mixer, MambaSpec):

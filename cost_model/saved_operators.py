@@ -11,15 +11,13 @@ operator (``addmm``, not ``mm``).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from taylor.cost_model.parameters import expert_outer
 from taylor.cost_model.products import Product
 from taylor.cost_model.recurrent import recurrent_products
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.register.layers import AttentionSpec, LayerSpec
 from taylor.register.model import ModelSpec
 
@@ -45,7 +43,7 @@ def attention_products(hidden: int, attention: AttentionSpec, degrees: Degrees) 
     return (*query, down, Product(mla.kv_lora_rank, up), *gate, *out)
 
 
-def _output_products(hidden: int, context: Any, attention: AttentionSpec, degrees: Degrees) -> tuple[Product, ...]:
+def _output_products(hidden: int, context: Quantity, attention: AttentionSpec, degrees: Degrees) -> tuple[Product, ...]:
     rank, groups = attention.output_rank, attention.output_groups / degrees.tp
     if rank is None:
         return (Product(context, hidden, attention.output_bias),)
@@ -71,7 +69,7 @@ def mlp_products(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> tuple[
     return result
 
 
-def _mlp(hidden: int, inner: Any, gated: bool, bias: bool) -> tuple[Product, ...]:
+def _mlp(hidden: int, inner: Quantity, gated: bool, bias: bool) -> tuple[Product, ...]:
     return (*[Product(hidden, inner, bias)] * (2 if gated else 1), Product(inner, hidden, bias))
 
 
@@ -90,7 +88,9 @@ def _counted(products: tuple[Product, ...]) -> tuple[Product, ...]:
     return tuple(product for product in products if not product.bias)
 
 
-def saved_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules, slots: Any) -> Any:
+def saved_bytes(
+    model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules, slots: Quantity
+) -> Quantity:
     """Bytes a token that one layer keeps.
 
     Parameters
@@ -101,8 +101,8 @@ def saved_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     h = model.hidden
     attention, outer = layer.attention, h if layer.moe is None else expert_outer(model, layer.moe)
     blocks = (layer.mixer is not None) + (layer.mlp is not None) + (layer.moe is not None)
-    context: Any = 0.0
-    statistics: Any = 0.0
+    context: Quantity = 0.0
+    statistics: Quantity = 0.0
     if attention is not None:
         heads = attention.n_heads / degrees.tp
         context = heads * attention.v_width

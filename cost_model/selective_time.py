@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from taylor.cost_model.activations import micro_batch_tokens
 from taylor.cost_model.products import Product
 from taylor.cost_model.saved_operators import attention_products, mlp_products, repeated_products
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.cost_model.work import LayerWork
 from taylor.register.frameworks import (
     ATTENTION_CORE,
@@ -34,15 +34,15 @@ class LayerPieces(NamedTuple):
     the collectives of TP and those of the experts."""
 
     work: LayerWork
-    core_ms: Any
-    grouped_ms: Any
-    tensor_ms: Any
-    expert_ms: Any
+    core_ms: Quantity
+    grouped_ms: Quantity
+    tensor_ms: Quantity
+    expert_ms: Quantity
 
 
 def selective_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, speed: Speed, pieces: LayerPieces
-) -> Any:
+) -> Quantity:
     """Time of the parts that selective recompute runs again in one layer of a kind, ms.
 
     A block that is checkpointed gathers its input again and scatters its result again, half of a layer's
@@ -57,35 +57,35 @@ def selective_ms(
     shared = any(layer.moe is not None and layer.moe.shared_width for layer in layers)
     tokens, b = micro_batch_tokens(degrees, rules), rules.compute_bytes
 
-    def product_ms(*chosen: Product) -> Any:
+    def product_ms(*chosen: Product) -> Quantity:
         flops = sum(2 * tokens * product.weights for product in chosen)
         read = sum(rules.operand_bytes * (p.weights + tokens * p.width_in) for p in chosen)
         return speed.product(flops, read, sum(b * tokens * p.width_out for p in chosen))
 
-    def outside_experts_ms() -> Any:
+    def outside_experts_ms() -> Quantity:
         """The activation functions of MLP and shared experts."""
         return speed.bytes(work.activation_bytes - work.expert_activation_bytes)
 
-    def dense_mlp() -> Any:
+    def dense_mlp() -> Quantity:
         if not alone or not mlp:
             return 0.0
         return product_ms(*mlp) + outside_experts_ms() + pieces.tensor_ms / 2
 
-    def shared_experts() -> Any:
+    def shared_experts() -> Quantity:
         if not shared:
             return 0.0
         return product_ms(*mlp) + outside_experts_ms() + pieces.tensor_ms / 2
 
-    def experts() -> Any:
+    def experts() -> Quantity:
         routed = pieces.grouped_ms + pieces.expert_ms + speed.bytes(work.expert_activation_bytes)
         return 0.0 if dense else routed + shared_experts()
 
-    def unsaved() -> Any:
+    def unsaved() -> Quantity:
         repeated = [product for layer in layers for product in repeated_products(model, layer, degrees)]
         again = product_ms(*repeated) + pieces.grouped_ms
         return again + speed.bytes(work.element_bytes) + pieces.tensor_ms / 2
 
-    times: Mapping[str, Callable[[], Any]] = {
+    times: Mapping[str, Callable[[], Quantity]] = {
         ATTENTION_CORE: lambda: pieces.core_ms,
         NORMS: lambda: speed.bytes(work.norm_bytes),
         LATENT_UP: lambda: product_ms(*(p for layer in layers for p in _up_projections(model, layer, degrees))),

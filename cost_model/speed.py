@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Mapping
+from typing import Mapping
 
 from taylor.cost_model.overlap import SLOWED_BESIDE
 from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Quantity
 from taylor.register.device import DeviceSpec
 
 ASSUMED_EFFICIENCY: Mapping[str, float] = {
@@ -71,20 +72,20 @@ class Speed:
         """Fraction of the link bandwidth that collectives reach."""
         return self.shares["network"]
 
-    def flops(self, group: str, amount: Any) -> Any:
+    def flops(self, group: str, amount: Quantity) -> Quantity:
         """Time of matrix work, ms."""
         peak = self.product_tflops if group == "matmul" else self.peak_tflops
         return amount / (peak * self.shares[group] * 1e9)
 
-    def bytes(self, amount: Any, group: str = "memory") -> Any:
+    def bytes(self, amount: Quantity, group: str = "memory") -> Quantity:
         """Time of memory traffic, ms."""
         return amount / (self.device.memory_gb_s * self.shares[group] * 1e6)
 
-    def product(self, flops: Any, read_bytes: Any, written_bytes: Any) -> Any:
+    def product(self, flops: Quantity, read_bytes: Quantity, written_bytes: Quantity) -> Quantity:
         """Time of a dense GEMM, ms: its arithmetic, its operands, its results."""
         return self.flops("matmul", flops) + self.bytes(read_bytes, "operands") + self.bytes(written_bytes, "results")
 
-    def grouped(self, flops: Any, read_bytes: Any, written_bytes: Any) -> Any:
+    def grouped(self, flops: Quantity, read_bytes: Quantity, written_bytes: Quantity) -> Quantity:
         """Time of a grouped GEMM of experts, ms, likewise."""
         read, written = self.bytes(read_bytes, "expert_operands"), self.bytes(written_bytes, "expert_results")
         return self.flops("matmul", flops) + read + written

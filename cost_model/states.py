@@ -16,25 +16,24 @@ layer's matrices, beside the stored weights or in their place.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from taylor.cost_model.parameters import ParameterGroups
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 
 
 @dataclass(frozen=True)
 class StateBytes:
     """Bytes on one device; each a scalar or an array [n]."""
 
-    weights: Any = 0.0
-    gradients: Any = 0.0
-    optimizer: Any = 0.0
+    weights: Quantity = 0.0
+    gradients: Quantity = 0.0
+    optimizer: Quantity = 0.0
 
     @property
-    def total(self) -> Any:
+    def total(self) -> Quantity:
         """All three together."""
         return self.weights + self.gradients + self.optimizer
 
@@ -43,12 +42,12 @@ class StateBytes:
             self.weights + other.weights, self.gradients + other.gradients, self.optimizer + other.optimizer
         )
 
-    def scaled(self, factor: Any) -> StateBytes:
+    def scaled(self, factor: Quantity) -> StateBytes:
         """All three times a number or an array [n]."""
         return StateBytes(self.weights * factor, self.gradients * factor, self.optimizer * factor)
 
 
-def replicas(degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
+def replicas(degrees: Degrees, rules: TrainingRules) -> tuple[Quantity, Quantity, Quantity]:
     """Number of ranks with the same shard: of a TP-split, a TP-replicated and a routed parameter.
 
     Replicas of a TP-split parameter lie on DP·CP; of a replicated one on DP·CP·TP where the framework
@@ -93,7 +92,7 @@ def group_bytes(
 
 
 def _state(
-    stored: Any, shards: Any, degrees: Degrees, rules: TrainingRules, copy_weights: bool, matrices: bool
+    stored: Quantity, shards: Quantity, degrees: Degrees, rules: TrainingRules, copy_weights: bool, matrices: bool
 ) -> StateBytes:
     states = rules.framework.states
     split = rules.parallel_optimizer or rules.parameter_shard
@@ -109,7 +108,7 @@ def _state(
     return StateBytes(stored * weight, stored * gradient, stored * kept / (shards if split else 1))
 
 
-def _weight_bytes(shards: Any, rules: TrainingRules, copy_weights: bool, matrices: bool) -> Any:
+def _weight_bytes(shards: Quantity, rules: TrainingRules, copy_weights: bool, matrices: bool) -> Quantity:
     """Bytes a parameter of the stored weight, unless that is the optimizer's own, and of its copies."""
     stored_is_master = rules.param_bytes >= rules.framework.states.master_bytes
     narrow = rules.narrow if matrices else None
@@ -124,14 +123,14 @@ def _weight_bytes(shards: Any, rules: TrainingRules, copy_weights: bool, matrice
     return copies + (rules.compute_bytes if copy_weights and rules.compute_bytes < rules.param_bytes else 0.0)
 
 
-def _kept_bytes(shards: Any, split: bool, rules: TrainingRules, matrices: bool) -> Any:
+def _kept_bytes(shards: Quantity, split: bool, rules: TrainingRules, matrices: bool) -> Quantity:
     """Bytes a parameter that the optimizer keeps, of all its shards together."""
     states = rules.framework.states
     moments = rules.moments_bytes if matrices else rules.other_moments_bytes
     if not rules.keeps_master:
         # The stored weight is counted as one, except where a shard of it is stored and gathered for the step.
         gathered = np.greater(shards, 1) if split and not rules.parameter_shard else False
-        master: Any = np.where(gathered, rules.param_bytes, 0)
+        master: Quantity = np.where(gathered, rules.param_bytes, 0)
     elif rules.param_bytes >= states.master_bytes and states.keeps_weights_whole and not rules.parameter_shard:
         master = 0
     else:

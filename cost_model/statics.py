@@ -23,7 +23,7 @@ from taylor.cost_model.parameters import (
 )
 from taylor.cost_model.states import StateBytes, group_bytes
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.pipeline.plan import FULL
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.frameworks import COMPILED_LOSS, ENGINE_LOSS
@@ -70,7 +70,7 @@ def _states(
     return StateBytes(state.weights + whole.weights * stays, gradients + whole.gradients * in_pipeline, state.optimizer)
 
 
-def _makes_gradients_late(degrees: Degrees, rules: TrainingRules) -> Any:
+def _makes_gradients_late(degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Return whether gradients are made in the step's only backward, behind the loss (`StateRules.fresh_gradients`)."""
     alone = np.equal(degrees.pp, 1) & np.equal(degrees.micro_batches, 1)
     return alone & rules.framework.states.fresh_gradients
@@ -81,7 +81,7 @@ def _gathered(groups: ParameterGroups, degrees: Degrees, rules: TrainingRules, *
     return group_bytes(groups, degrees, rules.gathered(), in_layer=in_layer)
 
 
-def vocabulary_ways(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def vocabulary_ways(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Ranks of TP over which the rows of a split embedding, of the head and of its logits are divided."""
     if not rules.framework.states.whole_uneven_vocabulary:
         return degrees.tp
@@ -157,7 +157,7 @@ def beside_mtp_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
     return _states(extra, degrees, rules) + copy
 
 
-def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Logits and loss of one micro-batch at its worst moment.
 
     Where GEMMs make a weight's gradient separately, the head's backward may be the worse moment: the logits'
@@ -210,7 +210,7 @@ def loss_bytes(rules: TrainingRules, *, split: bool = False) -> float:
     return statics.logits_bytes + further
 
 
-def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Pipeline transfers, and FSDP's gathered layers where there is no pipeline.
 
     `StaticRules.transfer_buffers` is the number of a stage boundary's tensors in the transfers.
@@ -222,24 +222,24 @@ def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> An
     return _transfer_bytes(model, degrees, rules) + _passing(rules, degrees) * _layer_buffers(model, degrees, rules)
 
 
-def _transfer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _transfer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes / sequence_split(degrees)
     piped = np.greater(degrees.pp, 1)
     framework = rules.framework
-    count = framework.statics.transfer_buffers
+    count: Quantity = framework.statics.transfer_buffers
     if framework.statics.buffers_every_micro_batch:
         count = count * degrees.micro_batches * degrees.vpp
     return np.where(piped, count * boundary, 0.0)
 
 
-def _passing(rules: TrainingRules, degrees: Degrees) -> Any:
+def _passing(rules: TrainingRules, degrees: Degrees) -> Quantity:
     """Return whether weights are gathered around their use and gradients scattered behind it."""
     if not rules.parameter_shard:
         return False
     return np.equal(degrees.pp, 1) if rules.framework.states.whole_in_pipeline else True
 
 
-def _layer_buffers(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _layer_buffers(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Gathered weights of two layers, and one's gradients before they are scattered."""
     gathered = _largest_layer(model, degrees, rules)
     return (0.0 if rules.stay_gathered else 2 * gathered.weights) + gathered.gradients
@@ -250,7 +250,7 @@ def _largest_layer(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> 
     return _gathered(layer_groups(model, largest), degrees, rules)
 
 
-def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
+def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Quantity, Quantity, Quantity]:
     """Logits, workspace and buffers of the last stage at its worst moment.
 
     The loss is over before the first layer's backward begins, so the larger of the two counts alone;
@@ -272,14 +272,14 @@ def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
     return np.where(loss, logits, 0.0), np.where(loss, 0.0, workspace), np.where(loss, at_loss, buffers)
 
 
-def _head_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _head_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """The gradient of the last stage's head; a tied one is the embedding's."""
     if model.tied_embedding:
         return 0.0
     return group_bytes(_head_groups(model, degrees, rules), degrees, rules, in_layer=False).gradients
 
 
-def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules, at_loss: Any) -> Any:
+def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules, at_loss: Quantity) -> Quantity:
     """Bytes that the end of the only backward needs beyond its loss, of gradients that come no sooner; else 0.
 
     Behind the last layer all gradients are there and no activation: with every layer recomputed, which keeps least,
@@ -295,14 +295,14 @@ def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules
     late = _makes_gradients_late(degrees, rules)
     if not np.any(late):
         return 0.0
-    layers: Any = 0.0
-    kept: Any = 0.0
+    layers: Quantity = 0.0
+    kept: Quantity = 0.0
     for kind, count in model.kind_counts.items():
         layers = layers + count * group_bytes(layer_groups(model, kind), degrees, rules).gradients
         kept = kept + count * activation_bytes(model, kind, FULL, degrees, rules)
     table = _embedding_groups(model, degrees, rules)
     own = group_bytes(table, degrees, rules, in_layer=False).gradients
-    made = table.total * rules.gradient_bytes if model.tied_embedding else 0.0
+    made: Quantity = table.total * rules.gradient_bytes if model.tied_embedding else 0.0
     if rules.parameter_shard:
         gathered = _gathered(table, degrees, rules, in_layer=False)
         whole = rules.framework.states.gathers_embedding_gradient
@@ -313,7 +313,9 @@ def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules
     return np.where(late, np.maximum(0.0, end - kept - at_loss), 0.0)
 
 
-def postponed_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules, schedule: ScheduleSpec) -> Any:
+def postponed_gradient_bytes(
+    model: ModelSpec, degrees: Degrees, rules: TrainingRules, schedule: ScheduleSpec
+) -> Quantity:
     """Gradients of a chunk's layers on their way to the whole ones, where these are separate tasks.
 
     Such a task makes all of a chunk's in the compute type, and FSDP adds them up behind its last. The chunk is one of
@@ -321,13 +323,13 @@ def postponed_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: Training
     """
     if not (schedule.traits.split_backward and rules.parameter_shard and rules.framework.states.whole_in_pipeline):
         return 0.0
-    layers: Any = 0.0
+    layers: Quantity = 0.0
     for kind, count in model.kind_counts.items():
         layers = layers + count * _gathered(layer_groups(model, kind), degrees, rules).weights
     return np.where(np.greater(degrees.pp, 1), layers / (degrees.pp * degrees.vpp), 0.0)
 
 
-def mask_bytes(degrees: Degrees, rules: TrainingRules, schedule: ScheduleSpec | None) -> tuple[Any, Any]:
+def mask_bytes(degrees: Degrees, rules: TrainingRules, schedule: ScheduleSpec | None) -> tuple[Quantity, Quantity]:
     """Masks that came with micro-batches, on the stages of embedding and head, bytes; with one stage the first's alone.
 
     Megatron-LM core_v0.16.0 megatron/training/utils.py:531-760 (``get_batch_on_this_tp_rank``): on every rank of TP a
@@ -360,7 +362,7 @@ def overhead_mib(rules: TrainingRules) -> float:
 
 def static_mib(
     model: ModelSpec, degrees: Degrees, rules: TrainingRules, schedule: ScheduleSpec | None = None
-) -> tuple[Any, Any, Any]:
+) -> tuple[Quantity, Quantity, Quantity]:
     """Static memory of the first, a middle and the last stage, MiB; with one stage first + last − middle counts.
 
     Where the schedule's stages form a V, the head is on the first stage and the last is a middle one.

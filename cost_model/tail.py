@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from taylor.cost_model.parameters import embedding_parameters, head_parameters, 
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.states import replicas
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 
@@ -37,8 +37,8 @@ in one. Assumed: between all and none, and all."""
 class StageTime(NamedTuple):
     """Forward and backward of one micro-batch on an average stage, without recompute, ms."""
 
-    forward: Any
-    backward: Any
+    forward: Quantity
+    backward: Quantity
 
 
 NOTHING = StageTime(0.0, 0.0)
@@ -46,7 +46,7 @@ NOTHING = StageTime(0.0, 0.0)
 
 def tail_ms(
     model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, beside: StageTime = NOTHING
-) -> Any:
+) -> Quantity:
     """Gradient reduction, weight gathering and optimizer of an average stage with a vocabulary matrix, ms.
 
     Gradients go in the type that they are accumulated in; updated weights come back in bf16 where the
@@ -73,7 +73,7 @@ def tail_ms(
     credits = (speed.shares["data_shown"], speed.shares["data_shown_in_pipeline"]) if overlaps else _OPEN_OVERLAP
     share = np.where(np.equal(degrees.pp, 1), *credits) if rules.overlap_reduction else 1.0
 
-    def shown(parameter_bytes: int, work: Any) -> Any:
+    def shown(parameter_bytes: int, work: Quantity) -> Quantity:
         dense = gather_ms(split * parameter_bytes, dense_ranks, degrees.tp, device, speed.network)
         experts = gather_ms(routed * parameter_bytes, routed_ranks, expert_stride, device, speed.network)
         transfer = dense + np.where(np.greater(routed, 0), experts, 0.0)
@@ -110,10 +110,10 @@ def host_ms(rules: TrainingRules, device: DeviceSpec) -> float:
     return optimizer.host_share * (max(pieces) if optimizer.host_overlaps else sum(pieces))
 
 
-def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Any, Any, Any]:
+def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Quantity, Quantity, Quantity]:
     """Parameters of an average stage on one device: TP-split, routed, and those its optimizer updates."""
-    split: Any = 0.0
-    routed: Any = 0.0
+    split: Quantity = 0.0
+    routed: Quantity = 0.0
     expert_split = degrees.ep * rules.experts_over(degrees.tp)
     for kind, count in model.kind_counts.items():
         groups = layer_groups(model, kind)

@@ -13,7 +13,7 @@ parallelism. Keys and values go around a ring of y ranks (adaptor.py:30-36 of co
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from taylor.cost_model.overlap import shown_behind
 from taylor.cost_model.product_times import ProductTimes
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.register.device import DeviceSpec
 from taylor.register.layers import LayerSpec
 from taylor.register.model import ModelSpec
@@ -34,9 +34,9 @@ _FP32 = 4
 class GridTransfers(NamedTuple):
     """Exposed time of a layer's transfers, ms."""
 
-    forward: Any
-    backward: Any
-    ring: Any
+    forward: Quantity
+    backward: Quantity
+    ring: Quantity
 
 
 def grid_transfers(
@@ -59,16 +59,16 @@ def grid_transfers(
     x, y = rules.tensor_grid
     tokens = micro_batch_tokens(degrees, rules)
 
-    def among_x(width: Any) -> Any:
+    def among_x(width: Quantity) -> Quantity:
         return gather_ms(tokens * width * rules.compute_bytes, x, 1, device, speed.network)
 
-    def among_y(width: Any, bytes_each: float = rules.compute_bytes) -> Any:
+    def among_y(width: Quantity, bytes_each: float = rules.compute_bytes) -> Quantity:
         return gather_ms(tokens * width * bytes_each, y, x, device, speed.network)
 
-    forward: Any = 0.0
-    exposed: Any = 0.0
-    inputs: Any = 0.0
-    ring: Any = 0.0
+    forward: Quantity = 0.0
+    exposed: Quantity = 0.0
+    inputs: Quantity = 0.0
+    ring: Quantity = 0.0
     for layer in model.layers_of(kind):
         for wide_in, wide_out, first in _products(model, layer):
             into = among_x(wide_in / y) if first else among_y(wide_in / x)
@@ -84,7 +84,7 @@ def grid_transfers(
     return GridTransfers(forward, exposed + beside, ring)
 
 
-def forms_grid(degrees: Degrees, rules: TrainingRules) -> Any:
+def forms_grid(degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Return whether the TP ranks form the job's grid."""
     return rules.tensor_grid is not None and np.equal(degrees.tp, rules.tensor_grid[0] * rules.tensor_grid[1])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, NamedTuple
+from typing import Callable, Mapping, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from taylor.cost_model.speed import Speed
 from taylor.cost_model.states import group_bytes
 from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
 from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.strategy_table import Degrees, StrategyTable
+from taylor.cost_model.strategy_table import Degrees, Quantity, StrategyTable
 from taylor.cost_model.tail import StageTime, tail_ms
 from taylor.cost_model.tensor_grid import forms_grid, grid_transfers
 from taylor.cost_model.work import head_work, layer_work
@@ -57,10 +57,10 @@ class LayerTime:
     beside no layer of the other direction, where the experts' exchanges do not overlap.
     """
 
-    forward: Any
-    backward: Any
-    recompute: Mapping[str, Any]
-    exposed: tuple[Any, Any] = (0.0, 0.0)
+    forward: Quantity
+    backward: Quantity
+    recompute: Mapping[str, Quantity]
+    exposed: tuple[Quantity, Quantity] = (0.0, 0.0)
 
 
 def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> LayerTime:
@@ -95,19 +95,19 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         shown_ahead = np.where(on_grid, grid.forward, shown_ahead)
         shown, ring = np.where(on_grid, grid.backward, shown), ring + np.where(on_grid, grid.ring, 0.0)
     exchanged = shown_exchange_ms(expert, compute + compute_back, rules)
-    shared = 0.0
+    shared: Quantity = 0.0
     if rules.overlap_shared or rules.overlap_inside:
         shared = shared_experts_ms(model, kind, degrees, rules, speed, work)
     # A ring's hops overlap with the attention of the current block.
     ring_ahead, ring_behind = shown_behind(ring, attention), shown_behind(2 * ring, attention_back)
-    shards = (0.0, 0.0)
+    shards: tuple[Quantity, Quantity] = (0.0, 0.0)
     if rules.parameter_shard:
         moved = _shard_times(model, kind, degrees, rules, device, speed)
         shards = _shown_shards(moved, degrees, rules, compute, compute_back, speed.shares["data_shown"])
     host = host_time(model, kind, degrees, rules, device)
     beside = 1e-3 * speed.shares["layer_us"]
 
-    def with_exchange(ahead: Any, behind: Any) -> tuple[Any, Any]:
+    def with_exchange(ahead: Quantity, behind: Quantity) -> tuple[Quantity, Quantity]:
         """Forward and backward with a given exposed part of the exchanges."""
         forward = compute + shown_ahead + ahead + heads + ring_ahead
         backward = compute_back + shown + behind + heads + ring_behind
@@ -120,7 +120,8 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         return forward + beside, np.maximum(backward, host.backward) + 2 * beside
 
     forward, backward = with_exchange(exchanged, exchanged)
-    again, exposed = forward, (0.0, 0.0)
+    again = forward
+    exposed: tuple[Quantity, Quantity] = (0.0, 0.0)
     if rules.overlap_experts:
         weight_gradients = grouped.backward / 2
         again, behind = with_exchange(*alone_exchange_ms(expert, rules, shared, weight_gradients))
@@ -133,7 +134,9 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     return LayerTime(rules.forward_models * forward, backward, {FULL: again, SELECT: select}, exposed)
 
 
-def head_time(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> tuple[Any, Any]:
+def head_time(
+    model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec
+) -> tuple[Quantity, Quantity]:
     """Forward times of LM head with loss, and of the embedding, for one micro-batch, ms."""
     speed, work = Speed.of(device, rules), head_work(model, degrees, rules)
     product = speed.product(work.flops, work.read_bytes, work.written_bytes)
@@ -143,7 +146,7 @@ def head_time(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: 
     return rules.forward_models * head, rules.forward_models * embedding
 
 
-def lag_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Any:
+def lag_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Quantity:
     """Hand-over of one micro-batch to the next stage, ms; 0 with one stage."""
     sent = _sent_ms(degrees.dp * degrees.cp * degrees.tp, model, degrees, rules, device)
     return np.where(np.greater(degrees.pp, 1), sent, 0.0)
@@ -162,16 +165,18 @@ def lags_by_stage_ms(
         return np.zeros(1)
     node = np.arange(pp * ranks).reshape(pp, ranks) // device.devices_per_node
     leaves = (node != np.roll(node, -1, axis=0)).any(axis=1)
-    lags: NDArray[np.float64] = _sent_ms(np.where(leaves, device.devices_per_node, 1), model, strategy, rules, device)
-    return lags
+    distance = np.where(leaves, device.devices_per_node, 1)
+    return np.asarray(_sent_ms(distance, model, strategy, rules, device), dtype=np.float64)
 
 
-def _sent_ms(distance: Any, model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Any:
+def _sent_ms(
+    distance: Quantity, model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec
+) -> Quantity:
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes / sequence_split(degrees)
     return send_ms(rules.forward_models * boundary, distance, device, Speed.of(device, rules).network)
 
 
-_PARTS: tuple[Callable[[LayerTime], Any], ...] = (
+_PARTS: tuple[Callable[[LayerTime], Quantity], ...] = (
     lambda layer: layer.forward,
     lambda layer: layer.backward,
     lambda layer: layer.recompute[FULL],
@@ -229,10 +234,10 @@ def step_ms(
     degrees: Degrees,
     rules: TrainingRules,
     device: DeviceSpec,
-    recomputed: Mapping[str, Any] | None = None,
+    recomputed: Mapping[str, Quantity] | None = None,
     *,
     balanced: bool = False,
-) -> Any:
+) -> Quantity:
     """Step time with layers spread evenly over the stages, ms; a scalar or an array [n].
 
     1F1B: the slowest stage's micro-batches one after the other, filled and drained through the
@@ -245,8 +250,10 @@ def step_ms(
     balanced : bool
         Stages with embedding or head have fewer layers (as under a solved offset), whole layers only.
     """
-    total, body = 0.0, None
-    forward, backward = 0.0, 0.0
+    total: Quantity = 0.0
+    forward: Quantity = 0.0
+    backward: Quantity = 0.0
+    body: Quantity = 0.0
     for kind, count in model.kind_counts.items():
         layer = layer_time(model, kind, degrees, rules, device)
         forward, backward = forward + count * layer.forward, backward + count * layer.backward
@@ -285,11 +292,13 @@ def quick_step_ms(
     return times
 
 
-def _recompute_share(model: ModelSpec, rules: TrainingRules, table: StrategyTable, device: DeviceSpec) -> Any:
+def _recompute_share(model: ModelSpec, rules: TrainingRules, table: StrategyTable, device: DeviceSpec) -> Quantity:
     """Fraction of layers to recompute so that stages fit, averaged over four stages of the pipeline, [n]."""
     counts = model.body_counts if model.pattern else {model.body_kind: 1}
     layers = sum(model.kind_counts.values()) / table.pp
-    state, kept, least = 0.0, 0.0, 0.0
+    state: Quantity = 0.0
+    kept: Quantity = 0.0
+    least: Quantity = 0.0
     for kind, count in counts.items():
         share = count / sum(counts.values()) / MIB
         state = state + share * layer_state_bytes(model, kind, table, rules).total
@@ -297,7 +306,7 @@ def _recompute_share(model: ModelSpec, rules: TrainingRules, table: StrategyTabl
         least = least + share * activation_bytes(model, kind, FULL, table, rules)
     _, middle, _ = static_mib(model, table, rules)
     free = device.usable_memory_mib - middle - layers * state
-    total = 0.0
+    total: Quantity = 0.0
     for quarter in range(4):
         stage = np.floor(table.pp * quarter / 4)
         alive = np.minimum(table.pp - stage, table.micro_batches)
@@ -308,7 +317,7 @@ def _recompute_share(model: ModelSpec, rules: TrainingRules, table: StrategyTabl
 
 def _tensor_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
-) -> Any:
+) -> Quantity:
     """An all-reduce for the mixer and one for the block behind it, ms; none for routed experts that get their tokens
     from the ranks of TP by separate exchanges.
 
@@ -322,7 +331,9 @@ def _tensor_ms(
     return 2 * blocks * gather_ms(boundary, degrees.tp, 1, device, speed.network)
 
 
-def _ring_ms(whole: Any, ways: Any, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed) -> Any:
+def _ring_ms(
+    whole: Quantity, ways: Quantity, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
+) -> Quantity:
     """Keys and values of all ranks, a number of bytes, round the ring of those that `ways` leave, ms.
 
     With windows (`TrainingRules.context_window`) they go round every window's inner ring, which neighbours form, while
@@ -340,7 +351,7 @@ def _ring_ms(whole: Any, ways: Any, degrees: Degrees, rules: TrainingRules, devi
 
 def _context_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
-) -> tuple[Any, Any]:
+) -> tuple[Quantity, Quantity]:
     """Keys and values of the other context ranks, round the ring (Liu et al. 2023, arXiv:2310.01889), and exchanges of
     heads for tokens and back, ms.
 
@@ -350,8 +361,8 @@ def _context_ms(
     mindspeed/core/context_parallel/ulysses_context_parallel.py:11-36). A mixer without softmax does the same with its
     channels.
     """
-    ring: Any = 0.0
-    exchanged: Any = 0.0
+    ring: Quantity = 0.0
+    exchanged: Quantity = 0.0
     tokens = micro_batch_tokens(degrees, rules)
     ways = degrees.cp if rules.ulysses_degree is None else np.minimum(rules.ulysses_degree, degrees.cp)
     for layer in model.layers_of(kind):
@@ -371,7 +382,7 @@ def _context_ms(
     return ring, exchanged
 
 
-def _context_width(attention: AttentionSpec, ways: Any) -> Any:
+def _context_width(attention: AttentionSpec, ways: Quantity) -> Quantity:
     """Keys and values of a token on one of the ranks that split the heads, elements."""
     if attention.latent is not None:
         return attention.n_heads * (attention.qk_width + attention.v_width) / ways
@@ -381,10 +392,10 @@ def _context_width(attention: AttentionSpec, ways: Any) -> Any:
 class _ShardTimes(NamedTuple):
     """FSDP's transfers of one layer, and the copies around them that the computation waits for, ms."""
 
-    gather: Any
-    scatter: Any
-    taken_out: Any
-    put_in: Any
+    gather: Quantity
+    scatter: Quantity
+    taken_out: Quantity
+    put_in: Quantity
 
 
 def _shard_times(
@@ -406,8 +417,13 @@ def _shard_times(
 
 
 def _shown_shards(
-    shards: _ShardTimes, degrees: Degrees, rules: TrainingRules, compute: Any, compute_back: Any, slowed: float
-) -> tuple[Any, Any]:
+    shards: _ShardTimes,
+    degrees: Degrees,
+    rules: TrainingRules,
+    compute: Quantity,
+    compute_back: Quantity,
+    slowed: float,
+) -> tuple[Quantity, Quantity]:
     """Exposed time of FSDP's transfers of one layer for one micro-batch, in its forward and its backward, ms.
 
     Weights are gathered a layer ahead, beside the layer's own work, for every forward and every backward. In a pipeline

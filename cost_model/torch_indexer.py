@@ -7,16 +7,14 @@ parameters, projections and time.
 
 from __future__ import annotations
 
-from typing import Any
-
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.register.layers import AttentionSpec
 
 _FP32 = 4
 
 
-def indexer_bytes(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def indexer_bytes(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Bytes a token of a rank that an indexer's scores keep.
 
     Queries as fp32 and the ReLU of their products with all keys, which the product with the heads' weights keeps too
@@ -28,7 +26,7 @@ def indexer_bytes(attention: AttentionSpec, degrees: Degrees, rules: TrainingRul
     return degrees.cp * (_FP32 * heads * (width + rules.seq_length) + rules.seq_length)
 
 
-def indexer_workspace_bytes(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def indexer_workspace_bytes(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Bytes a token of a rank that the indexer's loss needs beside what is kept, when attention has just run.
 
     It takes the attention's own distribution (dsa_indexer.py:979-1000), heads by all pairs of tokens: an input of the

@@ -10,12 +10,11 @@ several times what the fused kernel of mamba_ssm leaves. Not counted: states tha
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.register.layers import MambaSpec
 
 _FP32 = 4
@@ -25,20 +24,20 @@ _FP32 = 4
 class _ScanWidths:
     """Elements a token on one rank; each a scalar or an array [n]."""
 
-    inner: Any
-    conv: Any
-    heads: Any
-    by_state: Any
+    inner: Quantity
+    conv: Quantity
+    heads: Quantity
+    by_state: Quantity
     """B or C, repeated for every head."""
-    repeated: Any
+    repeated: Quantity
     """B as `repeat` leaves it: a view of one group's, else a copy for every head."""
-    by_chunk: Any
+    by_chunk: Quantity
     """A matrix [chunk, chunk] a chunk and head: a row a token."""
-    states: Any
+    states: Quantity
     """States at the chunks' ends."""
 
     @classmethod
-    def of(cls, mamba: MambaSpec, tp: Any, chunk: int) -> _ScanWidths:
+    def of(cls, mamba: MambaSpec, tp: Quantity, chunk: int) -> _ScanWidths:
         heads, inner = mamba.n_heads / tp, mamba.inner / tp
         return cls(
             inner=inner,
@@ -51,7 +50,7 @@ class _ScanWidths:
         )
 
 
-def torch_scan_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules, chunk: int) -> Any:
+def torch_scan_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules, chunk: int) -> Quantity:
     """Bytes a token that the mixer keeps behind its norm's output, on one rank."""
     b, w = rules.compute_bytes, _ScanWidths.of(mamba, degrees.tp, chunk)
     # The convolution's input and result (mixer:119; ranks:141), the discrete x (scan:229), states before and behind
@@ -62,7 +61,7 @@ def torch_scan_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules, c
     return both + np.where(np.greater(degrees.cp, 1), _kept_over_ranks(w, b), _kept_alone(w, b))
 
 
-def _kept_alone(w: _ScanWidths, b: int) -> Any:
+def _kept_alone(w: _ScanWidths, b: int) -> Quantity:
     # x by chunks (scan:259); time steps (216, 217, 229), narrow decays (264, 286).
     narrow = w.inner + 5 * w.heads
     # C (255), B (255), decayed B (267), B itself (264); C·B and L (257), their product (259).
@@ -71,7 +70,7 @@ def _kept_alone(w: _ScanWidths, b: int) -> Any:
     return b * narrow + _FP32 * (w.by_chunk + 2 * w.heads)
 
 
-def _kept_over_ranks(w: _ScanWidths, b: int) -> Any:
+def _kept_over_ranks(w: _ScanWidths, b: int) -> Quantity:
     # The joined projection, whole behind a view of it (ranks:141); x by chunks twice (scan:116, 147); time steps
     # (ranks:141 twice, scan:107, 229), narrow decays (scan:116, 184).
     narrow = w.inner + w.conv + w.heads + 2 * w.inner + 6 * w.heads
@@ -81,7 +80,7 @@ def _kept_over_ranks(w: _ScanWidths, b: int) -> Any:
     return b * narrow + _FP32 * (2 * w.by_chunk + 3 * w.heads)
 
 
-def torch_scan_workspace_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules, chunk: int) -> Any:
+def torch_scan_workspace_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules, chunk: int) -> Quantity:
     """Bytes a token that its backward holds beside what it kept, less what is behind it by then.
 
     On one rank the gated norm's start is the worst moment, with the gradient of its result in both types: what the

@@ -7,7 +7,7 @@ backward; attention 4·s·a·d a token, half of it where a flash kernel skips th
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from taylor.cost_model.recurrent import recurrent_traffic, scan_flops
 from taylor.cost_model.saved_operators import mixer_products
 from taylor.cost_model.statics import vocabulary_ways
 from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.register.layers import AttentionSpec, LayerSpec, MoeSpec
 from taylor.register.model import ModelSpec
 
@@ -56,29 +56,29 @@ class LayerWork:
         Results that are filled before they are written (`cost_model.determinism`), forward and backward.
     """
 
-    matmul_flops: Any
-    matrices: Any
-    product_inputs: Any
-    product_outputs: Any
-    grouped_flops: Any
-    attention_flops: Any
-    attention_scores: Any
-    element_bytes: Any
-    score_bytes: Any
-    gradient_score_bytes: Any
-    activation_bytes: Any
-    expert_activation_bytes: Any
-    norm_bytes: Any
-    cast_bytes: Any
-    gradient_cast_bytes: Any
-    slice_bytes: Any
-    gradient_slice_bytes: Any
-    mask_bytes: Any
-    filled_bytes: Any
-    gradient_filled_bytes: Any
+    matmul_flops: Quantity
+    matrices: Quantity
+    product_inputs: Quantity
+    product_outputs: Quantity
+    grouped_flops: Quantity
+    attention_flops: Quantity
+    attention_scores: Quantity
+    element_bytes: Quantity
+    score_bytes: Quantity
+    gradient_score_bytes: Quantity
+    activation_bytes: Quantity
+    expert_activation_bytes: Quantity
+    norm_bytes: Quantity
+    cast_bytes: Quantity
+    gradient_cast_bytes: Quantity
+    slice_bytes: Quantity
+    gradient_slice_bytes: Quantity
+    mask_bytes: Quantity
+    filled_bytes: Quantity
+    gradient_filled_bytes: Quantity
 
     @property
-    def flops(self) -> Any:
+    def flops(self) -> Quantity:
         """All forward FLOPs."""
         return self.matmul_flops + self.grouped_flops + self.attention_flops
 
@@ -86,16 +86,16 @@ class LayerWork:
 class _ExpertWork(NamedTuple):
     """Work that router and routed experts add to a layer; element-wise traffic in bytes a token."""
 
-    grouped_flops: Any
-    inputs: Any
-    outputs: Any
-    activation: Any
-    permutation: Any
-    router_scores: Any
-    router: Any
+    grouped_flops: Quantity
+    inputs: Quantity
+    outputs: Quantity
+    activation: Quantity
+    permutation: Quantity
+    router_scores: Quantity
+    router: Quantity
     """Weights of the router that a rank multiplies, for its part of the tokens."""
-    slices: Any
-    gradient_slices: Any
+    slices: Quantity
+    gradient_slices: Quantity
 
 
 _NO_EXPERTS = _ExpertWork(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -121,9 +121,9 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     inner = [(layer.mlp.width, layer.mlp.gated)] if layer.mlp is not None else []
     if layer.moe is not None and layer.moe.shared_width:
         inner.append((layer.moe.shared_width, layer.moe.gated))
-    widths: Any = sum((3 if gated else 2) * width for width, gated in inner) / tp
+    widths: Quantity = sum((3 if gated else 2) * width for width, gated in inner) / tp
     mlp_traffic = 2 * h * len(inner) + widths
-    mlp_inputs: Any = sum(h + width / tp for width, _ in inner)
+    mlp_inputs: Quantity = sum(h + width / tp for width, _ in inner)
     inputs = mixer.product_inputs + mlp_inputs
     outputs = mixer.product_traffic + mlp_traffic - inputs
     cast = _cast_bytes(rules)
@@ -139,11 +139,12 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     norms = layer.norm_count * (_single_norm_bytes(b) if rules.unfused_elements else 2 * b)
     hidden_traffic = norms + 3 * blocks * b + (blocks if rules.dropout else 0)
     # One by one, the gate's function writes a result that the multiplication by the other half reads.
-    apart: Any = sum(2 * width for width, gated in inner if gated) / tp if rules.unfused_elements else 0.0
+    apart: Quantity = sum(2 * width for width, gated in inner if gated) / tp if rules.unfused_elements else 0.0
     activation = b * (widths + apart)
     element = hidden_traffic * h / sequence + mixer.element + activation
     experts = _NO_EXPERTS if layer.moe is None else _expert_work(model, layer.moe, degrees, rules)
-    filled = gradient_filled = 0.0
+    filled: Quantity = 0.0
+    gradient_filled: Quantity = 0.0
     if rules.deterministic:
         # Libraries make, in forward, results of GEMMs, attention and norms, and tensors gathered and scattered over
         # TP; in backward gradients of all that these came from, the other gathered inputs and weights' gradients.
@@ -204,13 +205,13 @@ class _MixerWork(NamedTuple):
     """A mixer's work a token on one rank: elements of its GEMMs in all, of their inputs, FLOPs and scores of its core,
     element-wise bytes, bytes over scores forward and backward."""
 
-    product_traffic: Any
-    product_inputs: Any
-    core_flops: Any
-    core_scores: Any
-    element: Any
-    scores: Any = 0.0
-    gradient_scores: Any = 0.0
+    product_traffic: Quantity
+    product_inputs: Quantity
+    core_flops: Quantity
+    core_scores: Quantity
+    element: Quantity
+    scores: Quantity = 0.0
+    gradient_scores: Quantity = 0.0
 
 
 def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> _MixerWork:
@@ -277,10 +278,10 @@ of it and a number, that cast to bool (MindSpeed-LLM 1.0.RC3 modellink/core/tran
 torch's own operations are counted in a test."""
 
 
-def _mask_bytes(layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Any:
+def _mask_bytes(layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Bytes that making attention masks moves for a layer's forward."""
     square = rules.seq_length**2
-    made: Any = _MASK_BYTES / 2 * degrees.mbs * square if rules.window_masks else 0.0
+    made: Quantity = _MASK_BYTES / 2 * degrees.mbs * square if rules.window_masks else 0.0
     if layer.attention is not None and rules.engine_layers and not rules.flash_attention:
         # Joined with the mask of each sample that came with the batch.
         made = made + (_ENGINE_MASK + (1 + 1) * degrees.mbs) * square
@@ -300,7 +301,7 @@ negated (1), halves joined (2), times the sines (2), sum (3), joined with the pa
 """
 
 
-def _rotated(attention: AttentionSpec, q: Any, k: Any, tp: Any) -> Any:
+def _rotated(attention: AttentionSpec, q: Quantity, k: Quantity, tp: Quantity) -> Quantity:
     """Elements a token of queries and keys that are rotated on one rank."""
     mla = attention.latent
     return q + k if mla is None else (attention.n_heads / tp + 1) * mla.qk_rope_head_dim
@@ -315,7 +316,7 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
     fan = 3 if moe.gated else 2
     moved = fan + (2 if moe.gated and rules.unfused_elements else 0)
     # Read and written, there and back.
-    copies: Any = 4
+    copies: Quantity = 4
     if rules.gathers_tokens:
         copies = copies + (4 if rules.pads_expert_rows else 0)
     elif not rules.dispatch_by_node:
@@ -339,7 +340,7 @@ def _expert_work(model: ModelSpec, moe: MoeSpec, degrees: Degrees, rules: Traini
     )
 
 
-def slice_passes(experts: Any) -> tuple[Any, Any]:
+def slice_passes(experts: Quantity) -> tuple[Quantity, Quantity]:
     """Reads and writes of every element of the experts' rows around their GEMMs, forward and backward.
 
     Megatron-LM core_v0.8.0 megatron/core/transformer/moe/experts.py `SequentialMLP`: every expert multiplies a slice of
@@ -364,14 +365,14 @@ def _single_norm_bytes(b: int) -> int:
 class HeadWork:
     """Forward work of LM head and loss, and of the embedding, for one micro-batch on one device."""
 
-    flops: Any
-    read_bytes: Any
-    written_bytes: Any
-    element_bytes: Any
-    embedding_bytes: Any
+    flops: Quantity
+    read_bytes: Quantity
+    written_bytes: Quantity
+    element_bytes: Quantity
+    embedding_bytes: Quantity
 
 
-def mtp_projection_weights(model: ModelSpec, degrees: Degrees) -> Any:
+def mtp_projection_weights(model: ModelSpec, degrees: Degrees) -> Quantity:
     """Weights of all MTP modules' projections of two hidden states to one, on one device."""
     return 2 * model.hidden * model.hidden * model.mtp_layers / degrees.tp
 
@@ -421,7 +422,7 @@ def _core_flops(layer: LayerSpec, seq_length: int, causal: bool) -> float:
     return 2.0 * layer.attention.seen(seq_length, causal=causal) * width
 
 
-def _head_widths(attention: AttentionSpec, tp: Any) -> tuple[Any, Any, Any]:
+def _head_widths(attention: AttentionSpec, tp: Quantity) -> tuple[Quantity, Quantity, Quantity]:
     """Widths of a rank's queries, keys and values, elements."""
     heads = attention.n_heads / tp
     if attention.latent is not None:

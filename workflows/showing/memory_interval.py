@@ -13,7 +13,7 @@ from taylor.cost_model.profile import MemoryProfile
 from taylor.cost_model.states import StateBytes
 from taylor.cost_model.statics import MIB, embedding_state_bytes, head_state_bytes, layer_state_bytes
 from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees
+from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.parsers.flag_table import HIDDEN, INNER, ROUTER, SCORES, UnmodelledFlag
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
@@ -52,7 +52,7 @@ def peak_intervals(
     states = [_states(config, problem, solution.plan, stage, config.rules) for stage in range(problem.stages)]
     return tuple(
         (
-            None if boundless else least * (min(peak, states[stage].total / MIB) if lower else peak),
+            None if boundless else least * (min(peak, float(states[stage].total) / MIB) if lower else peak),
             None if unbounded else most * peak + _most_mib(config, problem, solution.plan, higher, stage),
         )
         for stage, peak in enumerate(solution.peak_memory_mib)
@@ -98,8 +98,9 @@ def layer_elements(model: ModelSpec, kind: str, degrees: Degrees, rules: Trainin
     """Number of each of `parsers.flag_table.ELEMENTS` of one micro-batch in one layer on one device."""
     tokens = micro_batch_tokens(degrees, rules)
     layers = model.layers_of(kind)
-    inner: float = 0.0
-    router, heads = 0.0, 0.0
+    inner: Quantity = 0.0
+    heads: Quantity = 0.0
+    router = 0.0
     for layer in layers:
         inner += 0.0 if layer.mlp is None else layer.mlp.width / degrees.tp
         heads += 0.0 if layer.attention is None else layer.attention.n_heads / degrees.tp
