@@ -18,7 +18,7 @@ import csv
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,6 +40,7 @@ READ = "read"
 DEFAULT = "defaults"
 EVERY = 4
 """Variants between two runs of the defaults."""
+FIGURES = ("cpu", "nodes", "lps", "cuts", "columns", "gap")
 MOVED = 0.05
 """Least relative change of CPU time, nodes or gap that counts."""
 
@@ -74,10 +75,20 @@ SHAPES = ("heuristics.moves", "heuristics.alternating_moves", "bounds.first_spre
 
 @dataclass(frozen=True)
 class Case:
-    """Problems that one row of figures sums up, and the CPU seconds for each solve (None: to the proof)."""
+    """Problems that one row of figures sums up.
+
+    Parameters
+    ----------
+    problems : callable
+    seconds : float or None
+        CPU seconds for each solve; None solves to the proof.
+    base : SolverParams
+        Parameters of which variants change one.
+    """
 
     problems: Callable[[], Sequence[PipelineProblem]]
     seconds: float | None
+    base: SolverParams = DEFAULT_PARAMS
 
 
 def random_problems() -> Sequence[PipelineProblem]:
@@ -102,6 +113,9 @@ def _one(make: Callable[..., PipelineProblem], *values: int) -> Callable[[], Seq
     return lambda: [make(*values)]
 
 
+LPS_ALONE = DEFAULT_PARAMS.with_value("tree.enumeration", False)
+"""Without enumeration, which closes the quicker cases at their root: what the other methods do in a tree."""
+
 CASES = {
     "60 random": Case(random_problems, 2.0),
     "S16 V1 m64": Case(_one(deepseek, 16, 1, 64, 62), None),
@@ -110,6 +124,9 @@ CASES = {
     "S4 V3 m16": Case(_one(light_layers, 4, 3, 16, 30), 60.0),
     "S4 V3 3:1": Case(_one(pattern, 4, 3, 16, 30, 3), 60.0),
     "S16 V2 m64": Case(_one(deepseek, 16, 2, 64, 62), 60.0),
+    "S8 V2 m32, tree": Case(_one(deepseek, 8, 2, 32, 30), 60.0, LPS_ALONE),
+    "S16 V2 m64, tree": Case(_one(deepseek, 16, 2, 64, 62), 60.0, LPS_ALONE),
+    "S8 V2 3:1, tree": Case(_one(pattern, 8, 2, 64, 48, 3), 60.0, LPS_ALONE),
     "recipe PP8 VP2": Case(
         functools.partial(recipe, "deepseek_v3_b200_256gpu_tp1pp8cp1vp2ep32_gbs4096mbs1s4096"), 60.0
     ),
@@ -118,23 +135,23 @@ CASES = {
     ),
     "recipe PP4 VP5": Case(functools.partial(recipe, "llama3_70b_h100_32gpu_tp4pp4cp1vp5ep1_gbs32mbs1s4096_sft"), 60.0),
     "S8 V2 3:1": Case(_one(pattern, 8, 2, 64, 48, 3), 20.0),
-    "hard S4 V4 m60": Case(_one(light_layers, 4, 4, 60, 62), 12.0),
-    "hard S8 V4 m32": Case(_one(light_layers, 8, 4, 32, 64), 12.0),
-    "hard S16 V4 3:1": Case(_one(pattern, 16, 4, 64, 93, 3), 12.0),
+    "hard S4 V4 m60": Case(_one(light_layers, 4, 4, 60, 62), 40.0),
+    "hard S8 V4 m32": Case(_one(light_layers, 8, 4, 32, 64), 40.0),
+    "hard S16 V4 3:1": Case(_one(pattern, 16, 4, 64, 93, 3), 40.0),
 }
 """Cases by name; the last three end at their budget, and their gaps are compared."""
 
 
-def variants(names: Sequence[str], only_off: bool) -> Iterator[tuple[str, SolverParams]]:
-    """Every variant of the parameters whose names begin with one of `names`: methods off first."""
+def variants(names: Sequence[str], only_off: bool) -> Iterator[tuple[str, object]]:
+    """Label and value of every variant of the parameters whose names begin with one of `names`: methods off first."""
     chosen = [(name, value) for name, value in DEFAULT_PARAMS.items() if not names or name.startswith(tuple(names))]
-    yield from ((f"{name} off", DEFAULT_PARAMS.with_value(name, OFF[name])) for name, _ in chosen if name in OFF)
+    yield from ((f"{name} off", OFF[name]) for name, _ in chosen if name in OFF)
     for name, value in [] if only_off else chosen:
         if name not in SHAPES and not isinstance(value, bool):
             for factor, word in ((0.5, "half"), (2.0, "double")):
                 other = _times(value, factor)
                 if other not in (value, OFF.get(name)):
-                    yield f"{name} {word}", DEFAULT_PARAMS.with_value(name, other)
+                    yield f"{name} {word}", other
 
 
 def _times(value: Any, factor: float) -> object:
@@ -153,11 +170,11 @@ class _Watched(SolverParams):
         return {}
 
 
-def watched(seen: set[str]) -> SolverParams:
-    """The defaults; names of the parameters read join `seen`."""
+def watched(seen: set[str], base: SolverParams = DEFAULT_PARAMS) -> SolverParams:
+    """The same parameters; names of those that are read join `seen`."""
 
     def record(part: str) -> Any:
-        kind = type(getattr(DEFAULT_PARAMS, part))
+        kind = type(getattr(base, part))
 
         class Watching(kind):  # type: ignore[misc,valid-type]
             def __getattribute__(self, name: str) -> Any:
@@ -165,7 +182,7 @@ def watched(seen: set[str]) -> SolverParams:
                     seen.add(f"{part}.{name}")
                 return super().__getattribute__(name)
 
-        return Watching(**vars(getattr(DEFAULT_PARAMS, part)))
+        return Watching(**vars(getattr(base, part)))
 
     return _Watched(**{part.name: record(part.name) for part in fields(SolverParams)})
 
@@ -208,7 +225,7 @@ def run(file: Path, cases: Sequence[str], names: Sequence[str], only_off: bool, 
             out.writeheader()
         for name in cases:
             case = CASES[name]
-            case = Case(functools.partial(list, case.problems()), case.seconds)
+            case = replace(case, problems=functools.partial(list, case.problems()))
             known = {row["variant"]: row for row in done if row["case"] == name}
 
             def note(variant: str, row: Mapping[str, object], name: str = name) -> None:
@@ -216,46 +233,75 @@ def run(file: Path, cases: Sequence[str], names: Sequence[str], only_off: bool, 
                 stream.flush()
 
             if READ not in known:
-                measure(case, DEFAULT_PARAMS, 1.0)  # kernels are compiled before anything is measured
+                measure(case, case.base, 1.0)  # kernels are compiled before anything is measured
                 seen: set[str] = set()
-                row = measure(case, watched(seen), seconds)
+                row = measure(case, watched(seen, case.base), seconds)
                 known[READ] = {"note": " ".join(sorted(seen))}
                 note(READ, {**row, **known[READ]})
             read = known[READ]["note"].split()
             wanted = [
-                (label, params)
-                for label, params in variants(names, only_off)
+                (label, value)
+                for label, value in variants(names, only_off)
                 if label not in known and label.split()[0] in read
             ]
-            for k, (label, params) in enumerate(wanted):
+            for k, (label, value) in enumerate(wanted):
                 if k % EVERY == 0:
-                    note(DEFAULT, measure(case, DEFAULT_PARAMS, seconds))
+                    note(DEFAULT, measure(case, case.base, seconds))
                 try:
-                    note(label, measure(case, params, seconds))
+                    note(label, measure(case, case.base.with_value(label.split()[0], value), seconds))
                 except Exception as error:  # one variant that fails says so, the others go on
                     note(label, {"note": f"{type(error).__name__}: {error}"})
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """The measured variants as Markdown: CPU time and nodes relative to the defaults, and gaps in per cent."""
+    """The measured variants as Markdown: a table of methods, and a list of the constants that move a count.
+
+    A cell has the CPU time relative to the defaults, then nodes and gap where these differ by 5 %. Constants are judged
+    by counts and gaps alone, which a busy machine does not change.
+    """
     cases = list(dict.fromkeys(row["case"] for row in rows))
     default: dict[str, dict[str, float]] = {}
     for name in cases:
         runs = [row for row in rows if row["case"] == name and row["variant"] == DEFAULT]
-        default[name] = (
-            {key: median(float(row[key]) for row in runs) for key in ("cpu", "nodes", "gap")} if runs else {}
-        )
+        default[name] = {key: median(float(row[key]) for row in runs) for key in FIGURES} if runs else {}
     lines = [
-        "| variant | " + " | ".join(cases) + " |",
+        "| off | " + " | ".join(cases) + " |",
         "|---|" + "--:|" * len(cases),
-        "| defaults: CPU s, nodes, gap | " + " | ".join(_standard(default[name]) for name in cases) + " |",
+        "| nothing: CPU s, nodes, gap | " + " | ".join(_standard(default[name]) for name in cases) + " |",
     ]
     cells = {(row["variant"], row["case"]): row for row in rows}
-    for variant in dict.fromkeys(row["variant"] for row in rows):
-        if variant not in (READ, DEFAULT):
-            found = [_cell(cells.get((variant, name)), default[name]) for name in cases]
-            lines.append(f"| `{variant.split()[0]}` {variant.split()[1]} | " + " | ".join(found) + " |")
+    moved: dict[str, list[str]] = {}
+    for variant in dict.fromkeys(row["variant"] for row in rows if row["variant"] not in (READ, DEFAULT)):
+        name, word = variant.split()
+        if word == "off":
+            found = [_cell(cells.get((variant, case)), default[case]) for case in cases]
+            lines.append(f"| `{name}` | " + " | ".join(found) + " |")
+            continue
+        own = [(case, cells[variant, case]) for case in cases if (variant, case) in cells and default[case]]
+        moved.setdefault(name, [])
+        moved[name] += [f"{word} on {case} ({change})" for case, row in own if (change := _change(row, default[case]))]
+    lines += ["", "Constants that move a count or a gap by 5 %:", ""]
+    lines += [f"- `{name}`: {', '.join(found)}" for name, found in moved.items() if found]
+    lines += ["", "Read, and move none: " + ", ".join(f"`{name}`" for name, found in moved.items() if not found) + "."]
+    known = {name for row in rows if row["variant"] == READ for name in row["note"].split()} | set(moved)
+    lines += [
+        "",
+        "Not read: " + ", ".join(f"`{name}`" for name, _ in DEFAULT_PARAMS.items() if name not in known) + ".",
+    ]
     return "\n".join(lines)
+
+
+def _change(row: Mapping[str, str], default: Mapping[str, float]) -> str:
+    """The first count or the gap that differs from the defaults' by 5 %; empty where none does."""
+    if not row["cpu"]:
+        return "fails"
+    for key in ("nodes", "lps", "cuts", "columns"):
+        before, after = default[key], float(row[key])
+        if abs(after - before) > MOVED * max(before, 1.0):
+            return f"{after:.0f} {key}, not {before:.0f}"
+    gap = float(row["gap"])
+    differs = abs(gap - default["gap"]) > max(1e-5, MOVED * default["gap"])
+    return f"gap {gap:.2%}, not {default['gap']:.2%}" if differs else ""
 
 
 def _standard(of: Mapping[str, float]) -> str:

@@ -363,4 +363,5 @@ def _experts(
         shared = shared + rules.compute_bytes * model.hidden / input_split(degrees, rules)
     # What comes back at the experts' width is the input of the projection to the model's.
     latent = rules.compute_bytes * (moe.latent or 0) / input_split(degrees, rules)
-    return norm + router + shared + routed + latent
+    total: Quantity = norm + router + shared + routed + latent
+    return total

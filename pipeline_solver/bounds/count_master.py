@@ -54,13 +54,13 @@ class CountMaster(PathLp):
     half_way = True
     probed = False
     quickness = 6
-    improve_every = 48
-    candidates, finalists = 24, 6
     partial = False
 
     def __init__(self, columns: ColumnSet, pool: CutPool, params: BoundsParams = DEFAULT_PARAMS.bounds) -> None:
         problem = columns.problem
         super().__init__(problem, pool, params)
+        self.improve_every, self.finalists = params.count_improve_every, params.count_finalists
+        self.candidates = params.count_candidates
         self.columns = columns
         self.V = problem.interleaves
         chosen = [one for one in problem.uniform_recompute if one[1] and one[0] in problem.searched_modes]

@@ -31,10 +31,6 @@ class Master(PathLp):
     """Classes of columns are worth probing (`probing`)."""
     quickness = 1
     """Number of simplex iterations that take as long as one here."""
-    improve_every = 4
-    """Nodes between two attempts at a better plan."""
-    finalists = 8
-    """Splits of a node that are tried further, of those tried a few iterations."""
 
     def __init__(
         self,
@@ -45,6 +41,7 @@ class Master(PathLp):
     ) -> None:
         problem = columns.problem
         super().__init__(problem, pool, params)
+        self.improve_every, self.finalists = params.improve_every, params.finalists
         self.columns = columns
         schedule = schedule_of(problem)
         self.chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]

@@ -359,8 +359,13 @@ class BoundsParams:
         Most columns that an LP has from the start; with more, the others enter by reduced cost.
     priced_a_round : int
         Most columns of one stage that enter after one LP.
-    strong_candidates : int
-        Most splits of a node that are tried a few iterations; half as many with column generation.
+    strong_candidates, count_candidates : int
+        Most splits of a node that are tried a few iterations, with the LP over columns (half as many with column
+        generation) and with the one over counts.
+    finalists, count_finalists : int
+        Those of them that are tried further, likewise.
+    improve_every, count_improve_every : int
+        Nodes between two attempts at a better plan, likewise.
     count_lp : bool
         Where the layers are of one kind, the LP is over counts.
     half_way_cuts : bool
@@ -402,6 +407,11 @@ class BoundsParams:
     price_above: int = 3000
     priced_a_round: int = 60
     strong_candidates: int = 32
+    count_candidates: int = 24
+    finalists: int = 8
+    count_finalists: int = 6
+    improve_every: int = 4
+    count_improve_every: int = 48
     count_lp: bool = True
     half_way_cuts: bool = True
     most_cuts: int = 120
