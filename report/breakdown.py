@@ -55,7 +55,7 @@ def comparison_table(
     pairs = [(one, closed[one.stage]) for one in measured]
     names = list(dict.fromkeys(name for one, other in pairs for name in (*one.categories, *other.categories())))
     headings = ("stage", *names, "total", "apart")
-    table = _table("memory by stage, MiB: dry-run over closed forms", headings, limit_mib)
+    table = _table("memory by stage, MiB: dry-run over analytical model", headings, limit_mib)
     for one, other in pairs:
         parts = other.categories()
         apart = f"{(other.total - one.peak_mib) / one.peak_mib:+.1%}"
@@ -70,7 +70,7 @@ def _table(title: str, headings: Sequence[str], limit_mib: float | None) -> Tabl
     """Empty table narrow enough for fourteen columns of figures in a log."""
     table = Table(header_style="bold", pad_edge=False, padding=(0, 1, 0, 0), box=SIMPLE_HEAD, title=title)
     if limit_mib is not None:
-        table.caption = f"the device may hold {limit_mib:,.0f} MiB"
+        table.caption = f"the device's limit is {limit_mib:,.0f} MiB"
     for heading in headings:
         words = _HYPHENATED.get(heading, heading.replace("activations", "activ.")).split()
         table.add_column(

@@ -41,7 +41,7 @@ def figures_table(fit: Calibration) -> Table:
         if one.told:
             table.add_row(one.name, f"{one.before:.4g}", f"{one.value:.4g}", f"{one.least:.4g} and {one.largest:.4g}")
     untold = ", ".join(one.name for one in fit.figures if not one.told)
-    table.caption, table.caption_justify = (f"not told by these runs: {untold}" if untold else ""), "left"
+    table.caption, table.caption_justify = (f"not given by these runs: {untold}" if untold else ""), "left"
     return table
 
 

@@ -51,7 +51,9 @@ def _model(model: MeasuredModel) -> str:
     if model.computation is None:
         parts.append("no computation profile")
     elif not model.computation.layer_ms:
-        parts.append(f"{len(model.computation.runs_ms)} timed runs, which tell no layer: profile two numbers of layers")
+        parts.append(
+            f"{len(model.computation.runs_ms)} timed runs, which give no layer's time: profile two numbers of layers"
+        )
     else:
         shapes = sorted({shape for times in model.computation.layer_ms.values() for shape in times})
         batches, lengths = sorted({each.batch for each in shapes}), sorted({each.tokens for each in shapes})
@@ -60,7 +62,9 @@ def _model(model: MeasuredModel) -> str:
     if model.memory is None:
         parts.append("no memory profile")
     elif not model.memory.tables:
-        parts.append(f"memory of {len(model.memory.runs)} runs, which tell no layer: profile two numbers of layers")
+        parts.append(
+            f"memory of {len(model.memory.runs)} runs, which give no layer's memory: profile two numbers of layers"
+        )
     else:
         lengths = sorted({n for table in model.memory.tables.values() for kind in table.layer.values() for n in kind})
         parts.append(f"memory with {_span(lengths)} tokens ({model.rules.name})")

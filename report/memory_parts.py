@@ -42,7 +42,7 @@ def from_breakdown(stages: Sequence[StageBreakdown], peaks: Sequence[float]) -> 
     figures.
     """
     told = _by_name([stage.categories() for stage in stages])
-    parts = MemoryParts("estimated by closed forms", told)
+    parts = MemoryParts("estimated by the analytical model", told)
     return parts if np.allclose(parts.totals, peaks, rtol=0, atol=AGREE_MIB) else None
 
 

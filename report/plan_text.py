@@ -38,7 +38,7 @@ def plan_table(problem: PipelineProblem, solution: Solution, width: int = 80) ->
         When the solution has no plan.
     """
     if solution.plan is None:
-        raise ValueError("the solution holds no plan to show")
+        raise ValueError("the solution has no plan to show")
     tables = (_table(problem, solution, columns) for columns in _forms(solution.plan))
     return next((table for table in tables if _width(table) <= width), table_of_sums(problem, solution))
 

@@ -35,7 +35,7 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
     """
     if (plan.stages, plan.interleaves) != (problem.stages, problem.interleaves):
         raise ValueError(
-            f"the plan is for {plan.stages} stages x {plan.interleaves} interleaves, "
+            f"the plan is for {plan.stages} stages x {plan.interleaves} virtual stages, "
             f"the problem for {problem.stages} x {problem.interleaves}"
         )
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)

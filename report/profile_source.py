@@ -54,7 +54,7 @@ def load_profiles(folder: str | Path, ranks: Iterable[int] | None = None, *, tit
     profiles = [source.read() for source in rank_sources(folder)]
     profiles = [one for one in profiles if wanted is None or one.rank in wanted]
     if not profiles:
-        raise InputError("holds no profile of these ranks", file=folder, field="--devices", value=sorted(wanted or ()))
+        raise InputError("has no profile of these ranks", file=folder, field="--devices", value=sorted(wanted or ()))
     profiles.sort(key=lambda one: (one.rank is None, one.rank or 0))
     begins = [int(one.start_ns.min()) for one in profiles]
     ends = [int(one.end_ns.max()) for one in profiles]

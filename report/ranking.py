@@ -97,14 +97,14 @@ def note_lines(rows: Rows) -> list[str]:
     records = _records(rows)
     lines = []
     if _is_mixed(records):
-        lines.append("times: meas. by profiles or the given table, est. by closed forms (column ratio_source)")
+        lines.append("times: meas. by profiles or the given table, est. by the analytical model (column ratio_source)")
     if any(_is_own(row) for row in records):
-        lines.append("own: the file's own plan, by the same memory and times; gain is over it")
+        lines.append("own: the plan in the file, by the same memory and times; gain is over it")
     if any(row.get("status") == CUT_OFF.value for row in records):
         lines.append("≥: not among the best, no plan takes fewer ms; --prove all proves every row")
     if (alike := _alike(records)) > 1:
         lines.append(
-            f"the first {alike} cannot be told apart: their steps are told within {100 * NEIGHBOUR_ERROR:.0f} % of "
+            f"the first {alike} are a tie: their steps are predicted within {100 * NEIGHBOUR_ERROR:.0f} % of "
             "the best one's, and two estimates may be as far off from each other"
         )
     failed = [row for row in records if number(row.get("objective")) is None and row.get("reason")]
@@ -152,8 +152,8 @@ def _best_line(best: Mapping[str, Any], own: Mapping[str, Any] | None) -> str:
     days = number(best.get("train_days"))
     told += "" if days is None else f", {days:,.1f} days of training"
     if own is None or gain is None:
-        return f"{told}; no plan of the file's own to compare with"
-    against = f"the file's own plan ({_strategy(own, WIDE)}, {step_text(own)} ms)"
+        return f"{told}; the file has no plan to compare with"
+    against = f"the plan in the file ({_strategy(own, WIDE)}, {step_text(own)} ms)"
     told += f"; {abs(gain):.1f} % {'faster' if gain >= 0 else 'slower'} than {against}"
     room = _fullest(own)
     if own.get("status") == OVER_LIMIT.value and room is not None:

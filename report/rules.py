@@ -59,14 +59,12 @@ def checks_of(source: str) -> tuple[str, ...]:
 def rules_table(rules: Sequence[DescribedRule]) -> Table:
     """One row a rule: its condition, and the frameworks that have it."""
     table = Table(header_style="bold", pad_edge=False, box=None)
-    table.caption = (
-        "a search leaves out every strategy for which a rule does not hold; taylor rules NAME has its source"
-    )
+    table.caption = "a search leaves out every strategy that breaks a rule; taylor rules NAME has its source"
     table.caption_justify = "left"
     table.add_column("rule", no_wrap=True)
     table.add_column("kind", no_wrap=True)
     table.add_column("framework", overflow="fold")
-    table.add_column("what must hold", overflow="fold")
+    table.add_column("what is required", overflow="fold")
     for rule in rules:
         table.add_row(Text(rule.name), rule.kind, Text(", ".join(rule.frameworks) or "all"), Text(rule.must_hold))
     return table
@@ -77,7 +75,7 @@ def rule_page(rule: DescribedRule) -> Table:
     table = Table(title=Text(rule.name), title_justify="left", show_header=False, pad_edge=False, box=None)
     table.add_column("what", no_wrap=True, style="bold")
     table.add_column("told", overflow="fold")
-    table.add_row("must hold", Text(rule.must_hold))
+    table.add_row("required", Text(rule.must_hold))
     table.add_row("kind", KINDS.get(rule.kind, rule.kind))
     table.add_row("frameworks", Text(", ".join(rule.frameworks) or "all"))
     for number, check in enumerate(rule.sources):

@@ -71,7 +71,7 @@ def shares_page_table(shares: Sequence[DeviceShare]) -> PageTable:
         parts = (("compute", one.share.compute), ("exposed communication", one.share.exposed), ("idle", one.share.idle))
         bar = Share(tuple((name, part / one.share.span if one.share.span else 0.0) for name, part in parts))
         rows.append([*one.cells[:3], bar, *one.cells[3:]])
-    note = "Exposed: communication while the device computes nothing; receiving holds the wait for another stage."
+    note = "Exposed: communication while the device computes nothing; receiving includes the wait for another stage."
     columns = (*COLUMNS[:3], "compute | exposed | idle", *COLUMNS[3:])
     return PageTable("Time by step and device", columns, rows, note)
 

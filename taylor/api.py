@@ -88,7 +88,7 @@ def evaluate(
     """
     if isinstance(what, PipelineProblem):
         if plan is None:
-            raise InputError("a problem holds no plan of its own", field="plan", cure="give the plan to evaluate")
+            raise InputError("a problem has no plan of its own", field="plan", cure="give the plan to evaluate")
         return Planned(Result(what, evaluation.evaluate(what, plan)))
     config = what if isinstance(what, TrainingConfig) else read_config(what)
     whole, config = config, config if plan is None else config.replace(plan=plan)

@@ -212,7 +212,7 @@ class CommandParser(argparse.ArgumentParser):
             elif isinstance(value, bool):
                 words.append(f"{flag}={'y' if value else 'n'}")
             elif "\0" in str(value):
-                raise InputError("holds a NUL character", file=path, field=str(key), value=value)
+                raise InputError("has a NUL character", file=path, field=str(key), value=value)
             elif isinstance(value, (str, int, float)):
                 words.append(f"{flag}={value}")
             elif isinstance(value, list) and all(isinstance(item, (str, int, float)) for item in value):
@@ -528,7 +528,7 @@ def add_planning_options(parser: CommandParser) -> None:
         type=risk_share,
         metavar="P%",
         help="plan so that the real peak is over the limit in at most so many cases, by the known error of the memory "
-        "figures: 5%% or 0.05 (default: the told peak reaches the limit; what is told of it holds for 5%%)",
+        "figures: 5%% or 0.05 (default: the predicted peak reaches the limit; its upper limit is reported for 5%%)",
     )
     group.add_argument(
         "--train_tokens",

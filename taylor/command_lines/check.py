@@ -18,7 +18,7 @@ def build_parser(program: str = "taylor check") -> CommandParser:
     parser = CommandParser(
         program,
         "Price a layer-wise strategy file, your own or that of another planner: its step is played task by task, its "
-        "memory walked stage by stage, on the costs of the profiles. Exits with 3 where the plan does not hold.",
+        "memory checked stage by stage, on the costs of the profiles. Exits with 3 where the plan fails the check.",
         "galvatron_config_llama.json --profiles configs hardware_configs --hidden 4096 --seq 8192 --memory 36",
     )
     parser.add_argument("file", metavar="FILE", help="galvatron_config_*.json or fine_grained_config.json")
@@ -87,7 +87,7 @@ def run(arguments: Sequence[str], program: str = "taylor check") -> None:
             print_table(stage_table(checked.found))
             print_pairs([("costs", request.costs_text()), *check_pairs(checked.found, checked.plan, checked.formula_s)])
     if checked.found.faults:
-        raise InfeasibleError(f"{args.file}: does not hold: {' '.join(checked.found.faults)}")
+        raise InfeasibleError(f"{args.file}: fails the check: {' '.join(checked.found.faults)}")
 
 
 def main() -> int:

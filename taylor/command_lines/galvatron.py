@@ -21,7 +21,7 @@ def build_parser(program: str = "taylor galvatron") -> CommandParser:
     """Every flag of the command; `program` is the name it was called by."""
     parser = CommandParser(
         program,
-        "Read Galvatron's profiles, of Hetu or Paddle: what they hold and lack, and with --world_size what a layer "
+        "Read Galvatron's profiles, of Hetu or Paddle: what they have and lack, and with --world_size what a layer "
         "costs under every strategy. Given a strategy file, show it or write it in the other form.",
         "configs hardware_configs --world_size 8 --layers 32 --hidden 4096 --seq 4096 --gbs 64 --micro_batches 8",
     )
@@ -45,8 +45,8 @@ def build_parser(program: str = "taylor galvatron") -> CommandParser:
     group.add_argument("--kv_hidden", type=int, metavar="N", help="width of keys, where fewer heads have them")
     group.add_argument(
         "--costs", default="taylor", choices=("taylor", "galvatron", "estimate"),
-        help="true rules on the measured tables, Galvatron's own model, or closed forms that need no profiles: --model "
-        "and --device (default: taylor)",
+        help="true rules on the measured tables, Galvatron's own model, or the analytical model, which needs no "
+        "profiles: --model and --device (default: taylor)",
     )  # fmt: skip
     group.add_argument("--device", metavar="NAME", help="of --costs estimate: a registered device, or its file")
     group.add_argument("--time_mode", metavar="MODE", help="of Galvatron's model: static, batch or sequence")

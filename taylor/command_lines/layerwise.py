@@ -89,7 +89,7 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
     )  # fmt: skip
     group = parser.add_argument_group("space")
     group.add_argument("--pp", type=int_list, metavar="N,...", help="numbers of stages (default: all)")
-    group.add_argument("--vpp", type=int_list, default=(1,), metavar="N,...", help="interleaves (default: 1)")
+    group.add_argument("--vpp", type=int_list, default=(1,), metavar="N,...", help="virtual stages (default: 1)")
     group.add_argument("--pipeline_type", choices=("gpipe", "pipedream_flush"), help="(default: pipedream_flush)")
     for name, what in (
         ("dp", "data"), ("tp", "tensor"), ("sp", "Ulysses"), ("cp", "context"), ("pp", "pipeline"),
@@ -124,8 +124,8 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
     group = parser.add_argument_group("costs")
     group.add_argument(
         "--costs", default="taylor", choices=("taylor", "galvatron", "estimate"),
-        help="true rules on the measured tables, Galvatron's own model, or closed forms that need no profiles: --model "
-        "and --device (default: taylor)",
+        help="true rules on the measured tables, Galvatron's own model, or the analytical model, which needs no "
+        "profiles: --model and --device (default: taylor)",
     )  # fmt: skip
     group.add_argument("--device", metavar="NAME", help="of --costs estimate: a registered device, or its file")
     group.add_argument("--time_mode", "--time_profile_mode", metavar="MODE", help="static, batch or sequence")
@@ -164,7 +164,7 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
     group.add_argument("--html", metavar="FILE", help="write a page")
     group.add_argument("--trace", metavar="FILE", help="write a Chrome trace of the step")
     group.add_argument("--mps", metavar="FILE", help="write the MILP of the plan's batch and stages, for any solver")
-    group.add_argument("--png", metavar="FILE", help="draw the step; the suffix tells the form")
+    group.add_argument("--png", metavar="FILE", help="draw the step; the suffix gives the form")
     return parser
 
 

@@ -41,7 +41,7 @@ SUBCOMMANDS = {
     "compare": Subcommand("compare", "two results side by side, and why one is faster"),
     "galvatron": Subcommand("galvatron", "Galvatron's profiles and strategies: read, costed, written"),
     "layerwise": Subcommand("layerwise", "the best strategy of every layer, division and micro-batches"),
-    "check": Subcommand("check", "a layer-wise strategy file, priced and held to its memory"),
+    "check": Subcommand("check", "a layer-wise strategy file, priced and checked against its memory"),
     "profile hardware": Subcommand("profile_hardware", "a cluster's collectives and kernels measured, as tables"),
     "profile model": Subcommand("profile_model", "time and memory of a model's layers measured, as tables"),
     "calibrate": Subcommand("calibrate", "a device fitted to measured runs or profiles of your own"),

@@ -78,12 +78,12 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
         help="data set written into profile files (default: %(default)s)",
     )
     space = parser.add_argument_group("search")
-    space.add_argument("--gbs", type=positive_int, metavar="N", help="global batch size (default: the file's own)")
+    space.add_argument("--gbs", type=positive_int, metavar="N", help="global batch size (default: the file's)")
     space.add_argument(
         "--world_size",
         type=positive_int,
         metavar="N",
-        help="ranks to plan for (default: the file's own DP x TP x PP x CP)",
+        help="ranks to plan for (default: the file's DP x TP x PP x CP)",
     )
     space.add_argument("--seq", type=positive_int, metavar="TOKENS", help="with --model: tokens a sample")
     space.add_argument(
@@ -145,7 +145,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
         "--layerwise",
         action="store_true",
         help="refine the best candidates: every layer a strategy of its own, on estimates under Galvatron; "
-        "--time_limit holds for each (default: 60 s)",
+        "--time_limit applies to each (default: 60 s)",
     )
     add_ranking_options(results)
     add_module_options(results)

@@ -163,7 +163,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         "-vpp",
         type=count_or_auto,
         metavar="N|auto",
-        help="interleaves; auto tries what can run (default: from the file)",
+        help="virtual stages; auto tries what can run (default: from the file)",
     )
     solving.add_argument(
         "-schedule",
@@ -193,7 +193,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         type=yes_no,
         default=False,
         metavar="y/n",
-        help="report the file's own plan, solve nothing (default: n)",
+        help="report the plan in the file, solve nothing (default: n)",
     )
     solving.add_argument(
         "-workers", type=positive_int, default=os.cpu_count() or 1, metavar="N", help="processes (default: cores)"
@@ -202,7 +202,9 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     memory = parser.add_argument_group("memory")
     memory.add_argument("-memory", metavar="FILE", help="memory profile (JSON) instead of a dry-run")
     memory.add_argument(
-        "-dryrun_data_dir", metavar="DIR", help="logs of earlier dry-runs of the file's own plan instead of running any"
+        "-dryrun_data_dir",
+        metavar="DIR",
+        help="logs of earlier dry-runs of the plan in the file instead of running any",
     )
     memory.add_argument("-dryrun", type=yes_no, default=True, metavar="y/n", help="get memory by dry-run (default: y)")
     memory.add_argument("-check", type=yes_no, default=True, metavar="y/n", help="dry-run the result too (default: y)")

@@ -33,7 +33,7 @@ def build_parser(program: str = "timeline_tool.py") -> CommandParser:
         "--unit_ms",
         type=positive_float,
         metavar="MS",
-        help="what one body layer's forward takes in the plan (default: as the result tells)",
+        help="what one body layer's forward takes in the plan (default: as in the result)",
     )
     source.add_argument("--devices", type=device_numbers, metavar="0,1,...", help="devices drawn (default: all)")
     which = source.add_mutually_exclusive_group()

@@ -29,8 +29,8 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     parser = CommandParser(
         program,
         "Cut your own training script down to a few small runs on the cards at hand, start them one after another "
-        "with the profiler on, find the laws of every operator, collective and tensor, and tell the best plans of the "
-        "whole job, each verified by a small run and written as a script: no network has to be known. A killed run "
+        "with the profiler on, find the laws of every operator, collective and tensor, and predict the best plans of "
+        "the whole job, each verified by a small run and written as a script: no network has to be known. A killed run "
         "goes on where it was; your file is not touched.",
         "--shell_path pretrain.sh --nnodes 2 --nproc-per-node 8 --dry",
     )
@@ -46,7 +46,7 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     group.add_argument("--gbs", type=positive_int, metavar="N", help="samples of a step (the script's)")
     group.add_argument("--memory_gib", type=positive_float, metavar="G", help="memory of a card that a plan may take")
     group.add_argument(
-        "--risk", type=risk_share, metavar="P%", help="how often a stage may take more than is told at most (1%%)"
+        "--risk", type=risk_share, metavar="P%", help="how often a stage may take more than its upper limit (1%%)"
     )
     group.add_argument(
         "--switches",
@@ -170,7 +170,7 @@ def _print(done: Tuned) -> None:
     base = done.runs[0].run.setting
     for further in told.deciding:
         change = base.differences(further.setting)
-        print(f"undecided: a run with {change} tells the laws of {len(further.fits)} sizes apart")
+        print(f"undecided: a run with {change} distinguishes the laws of {len(further.fits)} sizes")
     print(f"laws: {done.laws}")
     if done.covered is not None:
         _print_covered(done.covered, base)
@@ -179,7 +179,7 @@ def _print(done: Tuned) -> None:
 def _print_covered(covered: Covered, base: Setting) -> None:
     held = covered.coverage
     print(
-        f"job at its own degrees: {covered.operators} operators foretold, {covered.unsure} not settled; the base holds "
+        f"job at its own degrees: {covered.operators} operators predicted, {covered.unsure} not settled; the base has "
         f"{100 * held.by_count:.0f} % of those that compute, {100 * held.by_time:.0f} % of their time"
     )
     if covered.further is not None:
@@ -201,11 +201,11 @@ def _print_plans(done: Tuned) -> None:
     for sentence in found.assumed:
         print(f"assumed: {sentence}")
     rows = [("", "dp", "tp", "pp", "vpp", "cp", *(("ep",) if sizes.own.experts > 1 else ()), "mbs", "step ms",
-             "interval", "GiB", "at most", "verified: told, measured ms")]  # fmt: skip
+             "interval", "GiB", "at most", "verified: predicted, measured ms")]  # fmt: skip
     for place, one in enumerate(found.best, 1):
         run, told = one.ranked.run, one.verified
         degrees = [run.dp, run.tp, run.pp, run.vpp, run.cp, *([run.ep] if sizes.own.experts > 1 else []), run.mbs]
-        words = "-" if one.before_ms is None else "the base holds its operators"
+        words = "-" if one.before_ms is None else "the base has its operators"
         if told is not None:
             words = f"{told.run}: {told.told_ms:.1f}, {told.measured_ms:.1f}"
         rows.append((str(place), *map(str, degrees), f"{one.ranked.step_ms:,.1f}",
@@ -236,7 +236,7 @@ def _switch(one: Compared) -> str:
     state, flag = "on" if one.on else "off", one.switch.flag
     if math.isinf(one.after_ms):
         return f"{one.switch.name} ({flag}): its small run failed; {state}"
-    room = "" if one.fits else f", no room for {one.memory:.2f} times the tensors"
+    room = "" if one.fits else f", no memory for {one.memory:.2f} times the tensors"
     return (
         f"{one.switch.name} ({flag}): a layer takes {one.before_ms:.1f} ms, switched {one.after_ms:.1f}{room}; {state}"
     )

@@ -122,7 +122,7 @@ def test_profiles_that_a_scheduler_left_of_mindformers_tell_operators_and_no_pla
     command.run(words)
     printed = capsys.readouterr().out
     assert "with exact laws" in printed and "undecided: a run with" in printed
-    assert "no plan searched: the logs of a MindFormers YAML tell no parameters" in printed
+    assert "no plan searched: the logs of a MindFormers YAML list no parameters" in printed
 
 
 def test_torchtitan_says_why_its_files_cannot_be_cut_down(tmp_path):

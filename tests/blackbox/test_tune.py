@@ -130,7 +130,7 @@ def test_the_best_plans_of_a_large_job_are_told_verified_and_written_from_small_
         written = Path(one["script"]).read_text()
         assert f"TP={run.tp}\n" in written and "--my-own-module 3" in written and "--load $LOAD" in written
     # These degrees' operators are those of the small runs.
-    assert "the base holds its operators" in printed and "num-layer-list" not in file.read_text()
+    assert "the base has its operators" in printed and "num-layer-list" not in file.read_text()
     started = Counter((tmp_path / "started.txt").read_text().split())
     tune_here(*words)
     assert Counter((tmp_path / "started.txt").read_text().split()) == started and set(started.values()) == {1}

@@ -360,7 +360,7 @@ def test_a_large_interleaved_job_is_reduced_to_few_cards(model: ModelSpec, vpp: 
     for cards in (64, 16, 8):
         small = reduce_strategy(config, DEVICE, large, cards, 1e9).strategy
         assert small.world_size <= cards and (small.tp, small.vpp, small.mbs) == (2, vpp, large.mbs) and small.pp > 1
-    # On the cards of a single stage there is nothing to interleave.
+    # On the cards of a single stage there is no virtual stages to alternate.
     last = reduce_strategy(config, DEVICE, large, 2, 1e9)
     assert (last.strategy.pp, last.strategy.vpp) == (1, 1) and f"vpp: {vpp} -> 1" in last.changed
 

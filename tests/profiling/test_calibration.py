@@ -136,7 +136,7 @@ def test_a_user_calibrates_a_device_and_plans_with_its_file(
         ("file,step_ms\na.yaml,-3\n", "line 2, step_ms: must be a number > 0"),
         ("file,step_ms\na.yaml,nan\n", "line 2, step_ms: must be a number > 0"),
         ("file,step_ms\n,3\n", "line 2, file: names no configuration"),
-        ("file,step_ms\nmissing.yaml,3\n", "holds no run with a step time that can be predicted"),
+        ("file,step_ms\nmissing.yaml,3\n", "has no run with a step time that can be predicted"),
         ("file,step_ms,device\na.yaml,3,h100-80g\nb.yaml,3,a100-80g\n", "has runs on several devices"),
         ("file,step_ms,device\na.yaml,3,h100-8000g\n", "no device of that name"),
     ],

@@ -292,13 +292,13 @@ JOB = PageFacts(
     batch="1,024",
     sequence="4,096 tokens",
     file="deepseek.yaml",
-    verdict="A step takes 28,898.5 ms, 9.1 % faster than the file's own plan; it fits, 152 MiB free.",
+    verdict="A step takes 28,898.5 ms, 9.1 % faster than the plan in the file; it fits, 152 MiB free.",
     answers=[
         Answer("Which plan?", "DP16 TP4 PP16 EP8, 1f1b", "layers by stage 5, 3, 5×4", ""),
-        Answer("How much faster than the file's own plan?", "9.1 % faster", "28,898.5 ms a step", GOOD),
+        Answer("How much faster than the plan in the file?", "9.1 % faster", "28,898.5 ms a step", GOOD),
         Answer("Does it fit?", "yes, 152 MiB free", "stage 12 is the fullest", GOOD),
     ],
-    assumed=["no device named: the default", "time ratios estimated", "memory estimated by closed forms"],
+    assumed=["no device named: the default", "time ratios estimated", "memory estimated by the analytical model"],
     what_if=["With 2 GiB more a card: step time − 0.9 %."],
 )
 

@@ -90,7 +90,7 @@ def test_a_folder_without_profiles_or_without_the_wanted_rank_is_refused(tmp_pat
     with pytest.raises(InputError, match="holds no profile"):
         load_profiles(tmp_path)
     write_rank(tmp_path, 0, step(0.0, 1, 1))
-    with pytest.raises(InputError, match="holds no profile of these ranks"):
+    with pytest.raises(InputError, match="has no profile of these ranks"):
         load_profiles(tmp_path, ranks=[5])
 
 

@@ -239,7 +239,7 @@ def test_the_end_of_step_tail_is_a_task_of_its_own():
 
 
 def test_a_plan_of_another_shape_is_refused():
-    with pytest.raises(ValueError, match="the plan is for 4 stages x 1 interleaves, the problem for 16 x 1"):
+    with pytest.raises(ValueError, match="the plan is for 4 stages x 1 virtual stages, the problem for 16 x 1"):
         planned_timeline(deepseek(16), even_plan(deepseek(4)))
 
 

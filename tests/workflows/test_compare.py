@@ -61,7 +61,7 @@ def test_a_result_beside_itself_differs_in_nothing(pair) -> None:
 @pytest.mark.parametrize(
     "job, words",
     [
-        ({"model": {"name": "llama"}}, "Apples and oranges: the models differ (deepseek and llama)"),
+        ({"model": {"name": "llama"}}, "Not comparable: the models differ (deepseek and llama)"),
         ({"batch": {"global": 64, "sequence": 4096}}, "The batches differ (32 and 64 samples)"),
         ({"batch": {"global": 32, "sequence": 8192}}, "The sequences differ"),
         ({"device": {"name": "other"}}, "different devices (card and other)"),
@@ -89,7 +89,7 @@ def test_a_result_without_a_real_time_is_compared_in_units(tmp_path) -> None:
     b = saved(tmp_path / "b.json", deepseek(4, 1, 16))
     told = compare_results(a, b)
     assert told.unit.startswith("body-layer forwards") and "equally fast" in told.verdict
-    assert any("Only one of them tells a real time" in warning for warning in told.warnings)
+    assert any("Only one of them has times in ms" in warning for warning in told.warnings)
 
 
 def test_the_command_prints_tables_or_json_and_writes_a_page(pair, tmp_path, capsys) -> None:

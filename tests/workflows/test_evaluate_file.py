@@ -1,4 +1,4 @@
-"""The file's own plan is reported like a solved one, and the file stays as it is."""
+"""The plan in the file is reported like a solved one, and the file stays as it is."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_what_is_left_to_the_tool_is_the_files_own(job):
 
 
 def test_another_number_of_interleaves_than_the_plans_is_refused(job):
-    with pytest.raises(InputError, match="another number of interleaves"):
+    with pytest.raises(InputError, match="another number of virtual stages"):
         evaluate_file(FileJob(**{**vars(job), "vpp": 2}))
 
 

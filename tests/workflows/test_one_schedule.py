@@ -58,14 +58,14 @@ INTERLEAVED = {"mindformers": "interleaved", "megatron": "megatron-interleaved",
 def with_two_interleaves(path: Path, folder: Path) -> tuple[TrainingConfig, Schedule]:
     """The configuration as ``-vpp 2`` means it, its schedule left as the file says, and the order it must run.
 
-    A file of one stage, which has nothing to interleave, is first written anew for four.
+    A file of one stage, which has no virtual stages to alternate, is first written anew for four.
     """
     try:
         config = read_config(path)
     except InputError as error:
         pytest.skip(f"not read: {error}")
     if config.strategy.pp == 1:
-        with pytest.raises(InputError, match="nothing to interleave"):
+        with pytest.raises(InputError, match="no virtual stages to alternate"):
             require_schedule(config.replace(strategy=config.strategy.replace(vpp=2)))
         four = config.strategy.replace(pp=4, vpp=1, micro_batches=8)
         config = read_config(emit_variant(config, four, folder / f"four{path.suffix}", plan=None))
@@ -276,7 +276,7 @@ def test_what_auto_solves_from_a_given_profile_evaluates_to_the_same_memory(
         solved = solve_file(job, outputs=Outputs(folder=tmp_path / "out"))
     assert not solved.problem.schedule.v_shape
     [line] = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
-    assert "left out: zero_bubble_v with 2 interleaves" in line and "-schedule" in line
+    assert "left out: zero_bubble_v with 2 virtual stages" in line and "-schedule" in line
     again = evaluate_file(FileJob(path, memory_file=profile, check=False), Outputs(folder=tmp_path / "out"))
     assert again.solution.peak_memory_mib == pytest.approx(solved.solution.peak_memory_mib)
     assert again.problem == solved.problem

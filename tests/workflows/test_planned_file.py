@@ -1,4 +1,4 @@
-"""A result tells the job, the time, the file's own plan, and what was assumed."""
+"""A result tells the job, the time, the plan in the file, and what was assumed."""
 
 from __future__ import annotations
 

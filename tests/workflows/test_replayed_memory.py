@@ -54,8 +54,6 @@ def test_a_solve_keeps_below_the_limit_by_what_the_logs_tell(tmp_path: Path) -> 
 def test_a_folder_without_a_log_of_this_strategy_is_refused(tmp_path: Path) -> None:
     (tmp_path / "DP1_TP1_PP1_EP1").mkdir()
     (tmp_path / "DP1_TP1_PP1_EP1" / "rank_0.log").write_text(PEAK.format(100), encoding="utf-8")
-    with pytest.raises(
-        InputError, match="holds no peak of this configuration's strategy: no log of DP8_TP2"
-    ) as refused:
+    with pytest.raises(InputError, match="has no peak of this configuration's strategy: no log of DP8_TP2") as refused:
         evaluate_file(FileJob(FILE, dryrun=False, check=False, dryrun_data=tmp_path))
     assert refused.value.field == "-dryrun_data_dir"

@@ -61,11 +61,11 @@ def test_what_does_not_belong_together_is_named(ranked, tmp_path):
     place, rank = ranked
     one, two, three = (place / f"s{number}" for number in (1, 2, 3))
     candidates = place / "dryrun_yaml"
-    with pytest.raises(InputError, match="hold no shard 2 of 3.*--shard 2/3"):
+    with pytest.raises(InputError, match="have no shard 2 of 3.*--shard 2/3"):
         join_shards([one, three], candidates, FLAGS, tmp_path)
     with pytest.raises(InputError, match="--prove: was ranked with all.*the default"):
         join_shards([one, two, three], candidates, {}, tmp_path)
-    with pytest.raises(InputError, match="holds no shard"):
+    with pytest.raises(InputError, match="has no shard"):
         join_shards([candidates], candidates, FLAGS, tmp_path)
     with pytest.raises(InputError, match="nowhere: no such folder"):
         join_shards([tmp_path / "nowhere"], candidates, FLAGS, tmp_path)

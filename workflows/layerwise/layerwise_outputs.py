@@ -178,7 +178,7 @@ def rival_text(searched: SearchedJob) -> str:
         return ""
     step = rival.found.step_s
     if not math.isfinite(step):
-        return f"does not hold: {rival.found.faults[0]}"
+        return f"fails the check: {rival.found.faults[0]}"
     told = f"{step:.6g} s, {rival.plan.global_batch / step:.6g} samples/s, its formula {rival.formula_s:.6g} s"
     if rival.found.faults:
         return f"{told}; it does not fit here: {rival.found.faults[0]}"

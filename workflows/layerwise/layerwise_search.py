@@ -332,7 +332,7 @@ def _estimated(request: SearchRequest) -> _PricedJob:
     job = told.job(request.world, total, provider.kinds)
     barred = barred_shapes(model, rules.replace(seq_length=of.tokens), device, request.world)
     limits = replace(request.space.limits, zeros=request.zeros or (2, 3), by_replicas=True, barred=barred)
-    assumed = (f"costs: closed forms of {model.name} on {device.name}, nothing was measured",)
+    assumed = (f"costs: analytical model of {model.name} on {device.name}, nothing was measured",)
     return _PricedJob(job, provider, limits, HETU, model.name, None, None, assumed)
 
 

@@ -271,7 +271,7 @@ def _from_table(options: CalibrateOptions) -> tuple[DeviceSpec, list[Measured], 
             log.warning("left out: %s", error)
     if not measured:
         why = f"; {refused} could not be read" if refused else ""
-        raise InputError(f"holds no run with a step time that can be predicted{why}", file=options.source)
+        raise InputError(f"has no run with a step time that can be predicted{why}", file=options.source)
     return device, measured, tuple(memory)
 
 
@@ -289,7 +289,7 @@ def _from_profiles(options: CalibrateOptions) -> tuple[DeviceSpec, list[Measured
         files = [path for path in files if path.parent == folder]
     if not files:
         raise InputError(
-            f"holds no {TABLE}, and no configuration of a profile", file=folder,
+            f"has no {TABLE}, and no configuration of a profile", file=folder,
             cure="--configs names the folder of the configurations that were profiled",
         )  # fmt: skip
     found = find_profile_folders(options.source, files)
@@ -308,7 +308,7 @@ def _from_profiles(options: CalibrateOptions) -> tuple[DeviceSpec, list[Measured
         device = device or choose_device(config, options.device, options.register_path).spec
         measured += ratio_measured(file.stem, config, told.ratios, told.missing)
     if not measured or device is None:
-        raise InputError("no profile tells a time", file=options.source, cure="--verbose says what is wrong with each")
+        raise InputError("no profile has a time", file=options.source, cure="--verbose says what is wrong with each")
     return device, measured
 
 

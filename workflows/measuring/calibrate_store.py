@@ -34,7 +34,7 @@ def calibrate_from(source: str, options: CalibrateOptions) -> Calibrated:
         found = Store(source, "SOURCE").write_measured(Path(folder), device=named)
         if not found:
             cure = "taylor history ID --measured MS stores what a plan took"
-            raise InputError("holds no measured run", field="SOURCE", value=shown(source), cure=cure)
+            raise InputError("has no measured run", field="SOURCE", value=shown(source), cure=cure)
         log.info("%d measured runs of %s", found, shown(source))
         stack = options.stack or f"the runs of {shown(source)}"
         return calibrate_device(replace(options, source=Path(folder), stack=stack))

@@ -197,7 +197,7 @@ def _by_command(
         return {run.key: Sample(median(times), spread, 1, f"spread {100 * spread:.0f} %" * (spread > MOST_SPREAD))}
     states, peak = (max(_figures(text, pattern, program.log)) for pattern in patterns[1:])
     if peak < states:
-        raise InputError("tells a peak below what stays", file=program.log, field="--peak_pattern", value=peak)
+        raise InputError("has a peak below what stays", file=program.log, field="--peak_pattern", value=peak)
     found = {STATES: states, ACTIVATION: peak - states, PEAK: peak - states}
     return {f"{run.key} {figure}": Sample(value, 0.0, 1) for figure, value in found.items()}
 

@@ -61,7 +61,7 @@ def config_files(folder: Path) -> list[Path]:
         )
     files = sorted(path for path in folder.iterdir() if path.is_file() and is_training_file(path))
     if not files:
-        raise InputError("holds no configuration file", file=folder, cure="run parallel_tool.py first")
+        raise InputError("has no configuration file", file=folder, cure="run parallel_tool.py first")
     return files
 
 
@@ -300,7 +300,7 @@ def rank_folder(
     if parser_result is None and profile_data is not None:
         profiled = parse_profiles(files, profile_data, device, options.output, register_path, dryruns.env_json)
     elif parser_result is None:
-        log.info("time ratios: estimated by closed forms")
+        log.info("time ratios: estimated by the analytical model")
     with ExitStack() as open_backends:
         by_launcher = {
             launcher: memory_by_dryruns(
@@ -351,7 +351,7 @@ def _require_one_model(folder: Path, configs: Sequence[TrainingConfig]) -> None:
         )
         more = f" and {len(models) - LISTED_JOBS} more" if len(models) > LISTED_JOBS else ""
         raise InputError(
-            f"holds configurations of {len(models)} different models, whose step times do not compare: {named}{more}",
+            f"has configurations of {len(models)} different models, whose step times do not compare: {named}{more}",
             file=folder,
             cure="rank a folder of one model's candidates, such as parallel_tool.py writes for one configuration",
         )
@@ -416,7 +416,7 @@ def memory_by_dryruns(
         return choose_device(config, device, register_path).spec
 
     if backend is None:
-        log.info("memory: estimated by closed forms")
+        log.info("memory: estimated by the analytical model")
         return lambda config: estimate_memory(config, card(config))
     may_estimate = dryruns.backend == "auto"
     return lambda config: obtain_memory(

@@ -67,7 +67,7 @@ def given_entries(own: CandidateFile | Literal[False]) -> list[RankEntry]:
     try:
         problem = problem_of(own)
     except TaylorError as error:
-        log.warning("the file's own plan is not compared: %s", error)
+        log.warning("the plan in the file is not compared: %s", error)
         return []
     solution = own_solution(own, problem)
     if solution is None:

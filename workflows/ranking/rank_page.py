@@ -33,7 +33,7 @@ DRAWN_CANDIDATES = 20
 """Candidates whose pipeline the page draws: the best, as many as a search emits."""
 
 NEXT = "How far ahead of the next one?"
-OWN_WORDS = "the file's own plan"
+OWN_WORDS = "the plan in the file"
 
 Row = Mapping[str, Any]
 """Cells of a candidate."""
@@ -193,7 +193,7 @@ def _assumed(
         guessed = sum(estimated)
         if guessed:
             many = "" if guessed == len(estimated) else f" of {guessed} of {len(estimated)} candidates"
-            sentences.append(f"{what}{many} estimated{' by closed forms' if what == 'memory' else ''}")
+            sentences.append(f"{what}{many} estimated{' by the analytical model' if what == 'memory' else ''}")
     notes = Counter(note for config in configs for note in dict.fromkeys(config.notes))
     return sentences + [note for note, times in notes.items() if times == len(configs)]
 

@@ -55,7 +55,7 @@ def join_shards(folders: Sequence[Path], candidates: Path, flags: Mapping[str, A
         records = sorted(folder.glob("shard_*_of_*.json"))
         if not records:
             raise InputError(
-                "holds no shard", file=folder, cure="name folders of results that taylor rank --shard i/n has finished"
+                "has no shard", file=folder, cure="name folders of results that taylor rank --shard i/n has finished"
             )
         for record in records:
             data = read_kept(record)
@@ -74,7 +74,7 @@ def join_shards(folders: Sequence[Path], candidates: Path, flags: Mapping[str, A
     missing = [number for number in range(1, of + 1) if number not in found]
     if missing:
         raise InputError(
-            f"hold no shard {', '.join(map(str, missing))} of {of}", field="FOLDER", value=" ".join(map(str, folders)),
+            f"have no shard {', '.join(map(str, missing))} of {of}", field="FOLDER", value=" ".join(map(str, folders)),
             cure=f"name its folder too, or run taylor rank with --shard {missing[0]}/{of}",
         )  # fmt: skip
     for folder in folders:

@@ -208,7 +208,7 @@ class _PooledTasks(Generic[Outcome]):
         self.lost: list[int] = []
 
     def run(self, most: Callable[[], int], look_seconds: float | None) -> None:
-        """Run `most()` at once at most; it is asked again when a task ends or some seconds have passed."""
+        """Run at most `most()` at once; the number is asked for whenever a task is done or some seconds have passed."""
         self._fill(most())
         while self.running:
             try:

@@ -140,7 +140,7 @@ def _search(
         allow_illegal=rules_waived(options.space.disabled_rules, config),
     )
     if corrected is None:
-        log.info("memory: estimated by closed forms")
+        log.info("memory: estimated by the analytical model")
         result = search(config, device, options.space, options.rules_path, quick_solve=solves)
     else:
         result = search(
@@ -216,7 +216,7 @@ def _tell(options: StrategySearchOptions, facts: JobFacts) -> None:
     )
     tell_misspelled([config])
     lines = [f"{config.path}: {facts.model_line(options.register_path)}", searched, facts.device_line()]
-    ratios = ["time ratios: estimated by closed forms"] if options.full and options.profile_data is None else []
+    ratios = ["time ratios: estimated by the analytical model"] if options.full and options.profile_data is None else []
     tell_head([*lines, *ratios])
     if (reason := why_illegal(config, facts.device.spec)) is not None:
         log.warning("%s: the strategy in the file cannot start: %s", config.path.name, reason)

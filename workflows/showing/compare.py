@@ -264,16 +264,16 @@ def _warnings(results: Sequence[Result]) -> tuple[str, ...]:
     layers = [problem.layers + sum(k.count for k in problem.kinds if k.pinned_last) for problem in problems]
     if (all(models) and models[0] != models[1]) or layers[0] != layers[1]:
         told = [model or f"{count} layers" for model, count in zip(models, layers, strict=True)]
-        found.append(f"Apples and oranges: the models differ ({told[0]} and {told[1]}).")
+        found.append(f"Not comparable: the models differ ({told[0]} and {told[1]}).")
     samples = [_samples(result) for result in results]
     if samples[0] != samples[1]:
-        found.append(f"The batches differ ({samples[0]:,} and {samples[1]:,} samples): times are told by sample.")
+        found.append(f"The batches differ ({samples[0]:,} and {samples[1]:,} samples): times are given by sample.")
     lengths = [_batch(result).get("sequence") for result in results]
     if all(isinstance(length, int) for length in lengths) and lengths[0] != lengths[1]:
         found.append(f"The sequences differ ({lengths[0]:,} and {lengths[1]:,} tokens): a sample is not the same work.")
     units = [problem.unit_ms for problem in problems]
     if None in units and any(unit is not None for unit in units):
-        found.append("Only one of them tells a real time: both are told in body-layer forwards, which may differ.")
+        found.append("Only one of them has times in ms: both are given in body-layer forwards, which may differ.")
     elif None in units and problems[0].backward_ratio != problems[1].backward_ratio:
         found.append("Their time ratios differ, and with them what a body-layer forward stands for.")
     ranks = [_ranks(result) for result in results]

@@ -40,7 +40,7 @@ def _of_sol(path: Path, text: str) -> list[str]:
         values.setdefault((role, kind), {})[int(interleave), int(stage)] = int(value)
     if not values:
         raise InputError(
-            "holds no layers (x_KIND[stage,interleave] lines)",
+            "has no layers (x_KIND[stage,virtual stage] lines)",
             file=path,
             cure="name a .sol of pipeline_output/sol_output or a result JSON",
         )

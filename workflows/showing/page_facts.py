@@ -90,16 +90,16 @@ def page_tables(planned: PlannedFile) -> list[PageTable]:
     alternatives = [one for one in planned.alternatives if one.name != planned.variant]
     if (own is None or own is planned.solution) and not alternatives:
         return []
-    name = f"this plan: {schedule}" + (f", {vpp} interleaves" if vpp > 1 else "")
+    name = f"this plan: {schedule}" + (f", {vpp} virtual stages" if vpp > 1 else "")
     rows.append([name, *_figures(planned, planned.solution)])
     if own is not None and own is not planned.solution:
-        rows.append(["the file's own plan", *_figures(planned, own)])
+        rows.append(["the plan in the file", *_figures(planned, own)])
     for one in sorted(alternatives, key=lambda one: one.objective or one.bound or float("inf")):
         cells = _times(planned, one.objective)
         if one.objective is None and one.bound is not None:
             cells[0] = f"above {step_text(planned.problem, one.bound)}"
         rows.append([one.name, *cells, "", one.note or one.status])
-    columns = ("plan", "step", "tokens/s", "against the file's own", "fullest stage", "status")
+    columns = ("plan", "step", "tokens/s", "against the plan in the file", "fullest stage", "status")
     return [PageTable("Plans compared", columns, rows, marked=0)]
 
 
@@ -174,7 +174,7 @@ def _listed(grid: Sequence[Sequence[int]]) -> str:
 
 
 def _gain(planned: PlannedFile) -> Answer:
-    question = "How much faster than the file's own plan?"
+    question = "How much faster than the plan in the file?"
     own, mine, problem = planned.own, planned.solution, planned.problem
     step = f"{step_text(problem, mine.objective)} a step"
     rate = "" if planned.speed is None else speed_text(planned.speed, planned.facts.train_tokens)
@@ -183,7 +183,7 @@ def _gain(planned: PlannedFile) -> Answer:
     if own is None or own.objective is None or not mine.objective:
         return Answer(question, "not comparable", f"{gain_line(planned)}; {rate}", WARNING)
     gain = own.objective / mine.objective - 1.0
-    detail = f"the file's own plan takes {step_text(problem, own.objective)}{over_text(own, '; that one is')}"
+    detail = f"the plan in the file takes {step_text(problem, own.objective)}{over_text(own, '; that one is')}"
     return Answer(question, _change(gain), f"{step}; {detail}; {rate}", GOOD if gain > EQUAL_SHARE else "")
 
 

@@ -162,7 +162,7 @@ class PlannedFile:
     @property
     def assumed(self) -> list[str]:
         """Sentence for each value that no input gave."""
-        memory = ["memory estimated by closed forms"] if self.memory.source == MemorySource.ESTIMATE else []
+        memory = ["memory estimated by the analytical model"] if self.memory.source == MemorySource.ESTIMATE else []
         return [*self.facts.assumptions, *memory]
 
     def job_dict(self) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from taylor.workflows.showing.planned_file import EQUAL_SHARE, PlannedFile, over
 from taylor.workflows.statement.stage_devices import order_name
 
 MEMORY_WORDS: dict[str, str] = {
-    MemorySource.ESTIMATE: "memory estimated by closed forms",
+    MemorySource.ESTIMATE: "memory estimated by the analytical model",
     MemorySource.DRY_RUN: "memory fitted to dry-runs",
     MemorySource.SAVED: "memory fitted to an earlier run's dry-runs",
     MemorySource.REPLAY: "memory estimated and moved onto the peaks of earlier dry-runs",
@@ -205,21 +205,21 @@ def gain_line(planned: PlannedFile) -> str:
     if not planned.compared:
         return f"{step} a step"
     if own is solution:
-        return f"{step} a step by the file's own plan; nothing was solved"
+        return f"{step} a step by the plan in the file; nothing was solved"
     if own is None or own.objective is None or not solution.objective:
         reason = (
-            "the file has no plan of its own to compare with"
+            "the file has no plan to compare with"
             if planned.config.plan is None
-            else "the file's own plan cannot be compared: its schedule does not run so, or its memory is not told"
+            else "the plan in the file cannot be compared: its schedule does not run so, or its memory is not known"
         )
         return f"{step} a step; {reason}"
     gain = own.objective / solution.objective - 1.0
     if abs(gain) < EQUAL_SHARE:
-        against = f"{step} a step, as fast as the file's own plan"
+        against = f"{step} a step, as fast as the plan in the file"
     else:
         word = "faster" if gain > 0 else "slower"
         other = step_text(problem, own.objective)
-        against = f"{step} a step, {100 * abs(gain):.1f} % {word} than the file's own plan ({other})"
+        against = f"{step} a step, {100 * abs(gain):.1f} % {word} than the plan in the file ({other})"
     return f"{against}{over_text(own, '; that one is')}"
 
 

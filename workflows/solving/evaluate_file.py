@@ -93,13 +93,13 @@ def evaluate_own(config: TrainingConfig, problem: PipelineProblem) -> Solution:
     plan = own_plan(config.as_it_recomputes())
     if plan is None:
         raise InputError(
-            "the file's own offset and recompute do not make a plan",
+            "the file's offset and recompute do not make a plan",
             file=config.path,
             cure=_why_no_plan(config) or "solve it instead: leave out -evaluate",
         )
     if (plan.interleaves, plan.stages) != (problem.interleaves, problem.stages):
         raise InputError(
-            "the file's plan has another number of interleaves than asked for",
+            "the file's plan has another number of virtual stages than requested",
             field="-vpp",
             value=problem.interleaves,
             cure="evaluate the file without -vpp",

@@ -123,5 +123,5 @@ def obtain_memory(
         log.info("memory: measured by an earlier run, %s", saved)
         limit = config.memory_limit_mib(device, MemorySource.SAVED)
         return replace(read_memory_profile(saved), source=MemorySource.SAVED, device_limit_mib=limit)
-    log.info("memory: estimated by closed forms")
+    log.info("memory: estimated by the analytical model")
     return estimate_memory(config, device)

@@ -57,11 +57,11 @@ def build_problem(
     alone = may_stand_alone(config) and not empty
     if placed < stages * vpp and not (alone or empty):
         raise InputError(
-            f"{placed} layers cannot fill {stages} stages x {vpp} interleaves with one layer each",
+            f"{placed} layers cannot fill {stages} stages x {vpp} virtual stages with one layer each",
             file=config.path,
             field="pipeline_stage",
             value=stages,
-            cure="use fewer stages or interleaves",
+            cure="use fewer stages or virtual stages",
         )
     lags = _boundary_lags(config, ratios)
     schedule = config.schedule_for(vpp)
@@ -168,7 +168,7 @@ def _layer_kinds(
         missing = [mode for mode in modes if mode not in activation]
         if missing:
             raise InputError(
-                "lacks a recompute mode that is searched or that the plan holds",
+                "lacks a recompute mode that is searched or that the plan uses",
                 field=f"activation.{entry}",
                 value=missing[0],
                 cure="add it to the memory profile, or plan without it",

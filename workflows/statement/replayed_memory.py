@@ -44,7 +44,7 @@ def replayed_memory(config: TrainingConfig, device: DeviceSpec, folder: Path) ->
     }
     if not apart:
         raise InputError(
-            f"holds no peak of this configuration's strategy: {result.stages[0].failure}",
+            f"has no peak of this configuration's strategy: {result.stages[0].failure}",
             file=folder,
             field=FIELD,
             cure="name logs as rank_N.log, or as …DPx_TPx_PPx_EPx…/rank_N.log",
@@ -56,7 +56,8 @@ def replayed_memory(config: TrainingConfig, device: DeviceSpec, folder: Path) ->
     if stages == 1:  # `MemoryProfile.static_mib` adds them up
         last = middle = 0.0
     log.info(
-        "memory: estimated by closed forms, and moved by %+.0f to %+.0f MiB onto the peaks of %d of %d stages in %s",
+        "memory: estimated by the analytical model, and moved by %+.0f to %+.0f MiB onto the peaks of %d of %d stages "
+        "in %s",
         min(apart.values()),
         most,
         len(apart),

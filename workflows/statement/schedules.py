@@ -42,11 +42,11 @@ def require_schedule(config: TrainingConfig) -> None:
     strategy = config.strategy
     if strategy.pp == 1 and strategy.vpp > 1:
         raise InputError(
-            "one stage has nothing to interleave",
+            "one stage has no virtual stages to alternate",
             file=config.path,
             field="interleaves",
             value=strategy.vpp,
-            cure="use one interleave, or two stages or more",
+            cure="use one virtual stage, or two stages or more",
         )
     spec = config.schedule_for(strategy.vpp)
     _require_bounded(config, spec)
@@ -64,7 +64,7 @@ def require_schedule(config: TrainingConfig) -> None:
             file=config.path,
             field="schedule",
             value=spec.name,
-            cure="change the global batch, the interleaves or the schedule",
+            cure="change the global batch, the virtual stages or the schedule",
         ) from None
 
 

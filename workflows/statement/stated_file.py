@@ -319,7 +319,7 @@ def _note_idle_switch(job: FileJob, config: TrainingConfig) -> None:
     elif run.traits.low_memory_switch:
         return
     else:
-        why = f"here: {run.name} with {several} interleave{'s' * (several > 1)} has no low-memory order"
+        why = f"here: {run.name} with {several} virtual stage{'s' * (several > 1)} has no low-memory order"
     log.warning("%s: -low_mem %s has no effect %s", config.path.name, "y" if job.low_memory else "n", why)
 
 

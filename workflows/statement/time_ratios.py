@@ -73,12 +73,14 @@ def settle_ratios(asked: RatioChoice | TimeRatios, config: TrainingConfig, devic
 def _with_unit(ratios: TimeRatios, guess: TimeRatios, described: str) -> SettledRatios:
     """Given ratios, with an estimate of the unit that they do not state."""
     free = not (ratios.embedding or ratios.lag or ratios.tail)
-    assumptions = ("embedding, transfers and the end of the step take no time, as no ratio tells it",) if free else ()
+    assumptions = (
+        ("embedding, transfers and the end of the step take no time, as no ratio is given for it",) if free else ()
+    )
     if ratios.unit_ms is not None:
         return SettledRatios(ratios, f"{described}; {_unit(ratios)}", assumptions)
     timed = replace(ratios, unit_ms=guess.unit_ms)
     estimated = f"{_unit(timed)} (estimated)"
-    return SettledRatios(timed, f"{described}; {estimated}", (f"{estimated}: the ratios tell no time", *assumptions))
+    return SettledRatios(timed, f"{described}; {estimated}", (f"{estimated}: the ratios give no time", *assumptions))
 
 
 def _overlaid(base: TimeRatios, asked: RatioChoice) -> TimeRatios:

@@ -202,7 +202,7 @@ def tune(options: TuneOptions) -> Tuned:
         # The first node has the first rank's profile, and alone knows the next runs.
         if nodes is not None:
             nodes.serve(options.node_rank, partial(_begun, launcher, machines, options), options.timeout_s)
-        return Tuned(sizes, machines, tuple(runs), planned.left_out, not_searched="the first node tells the plans")
+        return Tuned(sizes, machines, tuple(runs), planned.left_out, not_searched="the first node searches the plans")
     try:
         return _from_runs(runs, planned, launcher, machines, options, nodes)
     finally:
@@ -267,7 +267,7 @@ def _with_plans(
     own = tuned.sizes.own
     ranks, batch = options.ranks or own.ranks, options.batch or tuned.sizes.batch
     if not launcher.log_tells_parameters:
-        reason = f"the logs of a {launcher.title} tell no parameters by name, whose memory a plan is searched with"
+        reason = f"the logs of a {launcher.title} list no parameters by name, whose memory a plan is searched with"
         return replace(tuned, not_searched=reason)
     if options.limit is None:
         return replace(tuned, not_searched="say --memory_gib, or a registered --device, to have plans searched")

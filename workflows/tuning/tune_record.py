@@ -41,7 +41,7 @@ def read_steps(profile: Path, log: Path, setting: Setting, launcher: Launcher) -
     told = launcher.run_log(read_text(log, limit_bytes=MOST_LOG), setting.dense)
     if not told.parameters:
         cure = "let the run log at level 20, with one parameter a bucket, as its script does"
-        raise InputError("tells no parameters", file=log, cure=cure)
+        raise InputError("lists no parameters", file=log, cure=cure)
     transfers = read_transfers(place / TRANSFERS)
     each = [tuple(by_step[step]) for step in steps] or [()]
     return tuple(RecordedRun(setting, samples, transfers, allocations, told) for samples in each)
