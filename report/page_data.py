@@ -80,7 +80,7 @@ def page_data(
     rows = _as_text(ranking)
     numeric = [str(name) for name in ranking.columns if pd.api.types.is_numeric_dtype(ranking[name])]
     first = FIRST_COLUMNS if any(row.get("cost") for row in rows) else (*FIRST_COLUMNS[:9], "objective", *FIRST_COLUMNS)
-    present = [name for name in dict.fromkeys(first) if name in ranking.columns and _tells(name, rows)]
+    present = [name for name in dict.fromkeys(first) if name in ranking.columns and _has_information(name, rows)]
     return {
         "rows": rows,
         "names": [strategy_text(row) for row in rows],
@@ -129,7 +129,7 @@ def _palette(interleaves: int) -> dict[str, Any]:
     }
 
 
-def _tells(name: str, rows: Sequence[Mapping[str, str]]) -> bool:
+def _has_information(name: str, rows: Sequence[Mapping[str, str]]) -> bool:
     """Return whether a column has information: it is neither empty nor a degree that is 1 everywhere."""
     values = {row[name] for row in rows} - {""}
     return bool(values) and not (name in ("cp", "vpp", "mbs", "ep") and values == {"1"})

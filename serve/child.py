@@ -85,7 +85,7 @@ def _solve(folder: Path, ask: Question, models: Models, store: Store | None) -> 
     except InterruptedSolve:
         return _so_far(folder)
     run = None if store is None else remember_solve(store, "taylor serve", [], planned)
-    return {"run": run} | _told(planned.result().to_dict())
+    return {"run": run} | _shown(planned.result().to_dict())
 
 
 def _plan_file(folder: Path, suffix: str) -> Path:
@@ -93,7 +93,7 @@ def _plan_file(folder: Path, suffix: str) -> Path:
     return folder / next(name for name in FILES.values() if name.endswith(suffix))
 
 
-def _told(result: Mapping[str, Any]) -> dict[str, Any]:
+def _shown(result: Mapping[str, Any]) -> dict[str, Any]:
     """Part of a result for the page."""
     bound, unit = result["bound"], result["unit_ms"] or 1.0
     keep = ("status", "step_ms", "gap", "mfu", "mfu_precision", "tokens_per_second", "offset", "layers", "recompute",
@@ -107,7 +107,7 @@ def _so_far(folder: Path) -> dict[str, Any]:
     result = read_text(config.with_name(f"{config.stem.removesuffix('-so-far')}.json"))
     write_atomic(_plan_file(folder, config.suffix), config.read_bytes())
     write_atomic(folder / FILES["result"], result)
-    return {"run": None, "stopped": True} | _told(json.loads(result))
+    return {"run": None, "stopped": True} | _shown(json.loads(result))
 
 
 def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> dict[str, Any]:

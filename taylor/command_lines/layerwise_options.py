@@ -58,7 +58,7 @@ class Options:
         """Return whether one batch was given."""
         return self.get("gbs") is not None
 
-    def _told(self, name: str) -> tuple[Any, bool]:
+    def _given(self, name: str) -> tuple[Any, bool]:
         """Value, and whether the file stated it; the command line takes precedence."""
         mine = getattr(self.args, name, None)
         in_file = _IN_FILE.get(name, name)
@@ -68,12 +68,12 @@ class Options:
 
     def get(self, name: str, default: Any = None) -> Any:
         """Value; the default where nobody stated it."""
-        value = self._told(name)[0]
+        value = self._given(name)[0]
         return default if value is None else value
 
     def error(self, name: str, problem: str, cure: str) -> InputError:
         """Error about one value, at its place."""
-        value, filed = self._told(name)
+        value, filed = self._given(name)
         if isinstance(value, tuple):
             value = ",".join(map(str, value))
         if filed and self.search_file is not None:

@@ -124,7 +124,7 @@ def _measure(
             left = [run for run in asked if not all(kept.settled(name) for name in _names(run, options.plan))]
             if options.command:
                 for run in left:
-                    _tell(run)
+                    _log_times(run)
                     kept.keep_all(_by_command(run, options, folder, patterns))
             else:
                 for tp in sorted({run.tp for run in left}):
@@ -142,7 +142,7 @@ def _measure(
     ]
 
 
-def _tell(run: ModelRun) -> None:
+def _log_times(run: ModelRun) -> None:
     layers, more = "+".join(map(str, run.layers)), ", recomputed" if run.recomputed else ""
     log.info("measuring %s layers, %d samples of %d tokens, TP %d%s", layers, run.batch, run.length, run.tp, more)
 
@@ -161,7 +161,7 @@ def _built_in(runs: Sequence[ModelRun], options: ModelProfileOptions, kept: Kept
     write_atomic(place / "run.json", json.dumps(asked))
     (place / "answer.json").unlink(missing_ok=True)
     for run in runs:
-        _tell(run)
+        _log_times(run)
     run_ranks(WORKER, [str(place.resolve())], runs[0].tp, place, options.timeout_s)
     kept.read()
     answer: Any = read_kept(place / "answer.json")

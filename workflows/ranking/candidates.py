@@ -33,12 +33,12 @@ from taylor.workflows.ranking.rank import Ranking, RankOptions, rank
 from taylor.workflows.running.far_solve import sharing
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.dryrun_backend import open_backend
-from taylor.workflows.statement.job_facts import JobFacts, tell_head, tell_misspelled, tell_unmodelled
+from taylor.workflows.statement.job_facts import JobFacts, log_head, log_misspelled, log_unmodelled
 from taylor.workflows.statement.legality import require_legal
 from taylor.workflows.statement.memory_source import obtain_memory
 from taylor.workflows.statement.module_choices import assumptions, offered_words, with_host_priced
 from taylor.workflows.statement.options import AskedModules, DryRunOptions
-from taylor.workflows.statement.schedules import tell_interleaving
+from taylor.workflows.statement.schedules import log_interleaving
 
 if TYPE_CHECKING:
     from taylor.workflows.ranking.shard import Shard
@@ -138,13 +138,13 @@ def load_candidates(
     configs = [c.config for c in candidates if c.config is not None]
     _note_offload(candidates)
     note_sources(candidates)
-    tell_unmodelled(
+    log_unmodelled(
         "candidates",
         list(dict.fromkeys(each.sentence for one in configs for each in one.unmodelled if each.meant is None)),
     )
     interleaved = next((each for each in configs if each.schedule.traits.low_memory_switch), None)
     if interleaved is not None:
-        tell_interleaving(interleaved.schedule, interleaved, given=False, env_json=env_json)
+        log_interleaving(interleaved.schedule, interleaved, given=False, env_json=env_json)
     if parser_result is not None and reading.measured:
         _note_ratios(candidates, reading.measured, parser_result)
     return candidates
@@ -294,7 +294,7 @@ def rank_folder(
     for config in readable:
         offered_words(config, choose_device(config, device, register_path).spec, modules)
     _require_one_model(folder, readable)
-    _tell(folder, readable, device, register_path, gbs)
+    _log_jobs(folder, readable, device, register_path, gbs)
     baseline = _baseline(folder, readable, register_path, margin)
     profiled: dict[Path, TimeRatios] = {}
     if parser_result is None and profile_data is not None:
@@ -385,20 +385,20 @@ def _readable(files: Iterable[Path], register_path: Path | None, margin: MemoryM
     return configs
 
 
-def _tell(
+def _log_jobs(
     folder: Path, configs: Iterable[TrainingConfig], device: str | None, register_path: Path | None, gbs: int | None
 ) -> None:
     """Log the facts read and the device planned for, once for all candidates that agree in them."""
     jobs: dict[tuple[object, ...], list[JobFacts]] = {}
     configs = list(configs)
-    tell_misspelled(configs)
+    log_misspelled(configs)
     for config in configs:
         facts = JobFacts(config, choose_device(config, device, register_path))
         batch = f"batch {gbs or config.strategy.global_batch:,}, {facts.tokens_text()}"
         jobs.setdefault((config.launcher, config.model, batch, facts.device_line()), []).append(facts)
     for (_, _, *others), alike in list(jobs.items())[:LISTED_JOBS]:
         many = f"{len(alike)} candidate{'s' if len(alike) > 1 else ''}"
-        tell_head([f"{folder}: {many}: {alike[0].model_line(register_path)}", *map(str, others)])
+        log_head([f"{folder}: {many}: {alike[0].model_line(register_path)}", *map(str, others)])
     if len(jobs) > LISTED_JOBS:
         log.info("%s: candidates of %d further jobs", folder, len(jobs) - LISTED_JOBS)
 

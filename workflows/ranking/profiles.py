@@ -66,7 +66,7 @@ def parse_profiles(
             except TaylorError as error:
                 log.warning("%s: %s; its ratios are estimated", file.name, error)
                 continue
-            _tell(file, found)
+            _log_ratios(file, found)
             if found.ratios is None:
                 continue
             ratios[file] = _completed(found, config, choose_device(config, device, register_path).spec)
@@ -102,7 +102,7 @@ def _completed(found: ExtractedRatios, config: TrainingConfig, device: DeviceSpe
     return ratios
 
 
-def _tell(file: Path, found: ExtractedRatios) -> None:
+def _log_ratios(file: Path, found: ExtractedRatios) -> None:
     for problem in found.problems[:LISTED_PROBLEMS]:
         log.warning("%s: %s", file.name, problem)
     if found.problems:

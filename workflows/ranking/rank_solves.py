@@ -18,7 +18,7 @@ from taylor.workflows.running.far_solve import FarSolve, SharedFolder
 from taylor.workflows.running.kept_solves import SolveStore
 from taylor.workflows.running.process_pool import Failed, FarExecutor, SharedNumbers, run_in_processes
 
-ROOM = 1e-6
+CUTOFF_MARGIN = 1e-6
 """Relative excess over the step time to beat at which a solve is cut off: so a plan that equals it is found."""
 
 
@@ -84,10 +84,10 @@ class RankSolves:
         else:
             # All are proven: the hardest (most stages) first, so that no long solve remains alone at the end.
             waiting.sort(key=lambda number: -self.problems[number].stages * self.problems[number].micro_batches)
-        told = _Told(numbers, jobs)
+        steps = _SharedSteps(numbers, jobs)
         with progress("solving", len(waiting)) as advance:
-            solves = {number: partial(self._solve_task, told, advance, number) for number in waiting}
-            run_in_processes(solves, workers, partial(self._solved, told, advance), executor, numbers)
+            solves = {number: partial(self._solve_task, steps, advance, number) for number in waiting}
+            run_in_processes(solves, workers, partial(self._solved, steps, advance), executor, numbers)
 
     def note_step(self, number: int, objective: float | None) -> None:
         """Record a step time that a candidate is known to reach, in body-layer forwards."""
@@ -105,7 +105,7 @@ class RankSolves:
     def _to_beat_ms(self, job: Hashable) -> float:
         """Step time, ms, with which a candidate is just among the best of its job."""
         best = self._best.get(job, {})
-        return math.inf if self.prove is None or len(best) < self.prove else max(best.values()) * (1.0 + ROOM)
+        return math.inf if self.prove is None or len(best) < self.prove else max(best.values()) * (1.0 + CUTOFF_MARGIN)
 
     def _to_beat(self, number: int) -> float:
         """The same in body-layer forwards of a candidate."""
@@ -160,7 +160,7 @@ class RankSolves:
         self.on_found(number, found.ended_by(Termination.INTERRUPTED) if found.status is CUT_OFF else found)
 
     def _solve_task(
-        self, told: _Told, advance: Callable[[int, str], None], number: int
+        self, steps: _SharedSteps, advance: Callable[[int, str], None], number: int
     ) -> Callable[[], Solution] | None:
         """Solve of a candidate, unless the known result suffices by now."""
         looked = self.reached.get(number)
@@ -168,19 +168,21 @@ class RankSolves:
             self.on_found(number, looked)
             advance(1, self._so_far(number))
             return None
-        told.numbers[told.jobs[self.rivals[number]]] = self._to_beat_ms(self.rivals[number])
+        steps.numbers[steps.jobs[self.rivals[number]]] = self._to_beat_ms(self.rivals[number])
         how, unit = self.how, self.problems[number].unit_ms
         if self.prove is not None and unit is not None:
-            how = how.replace(cutoff=told.numbers.reader(told.jobs[self.rivals[number]], 1.0 / unit))
+            how = how.replace(cutoff=steps.numbers.reader(steps.jobs[self.rivals[number]], 1.0 / unit))
         return self._task(number, how, self._start(number))
 
-    def _solved(self, told: _Told, advance: Callable[[int, str], None], number: int, found: Solution | Failed) -> None:
+    def _solved(
+        self, steps: _SharedSteps, advance: Callable[[int, str], None], number: int, found: Solution | Failed
+    ) -> None:
         if isinstance(found, Failed):
             self.on_found(number, found)
             advance(1, "failed")
             return
         self.note_step(number, found.objective)
-        told.numbers[told.jobs[self.rivals[number]]] = self._to_beat_ms(self.rivals[number])
+        steps.numbers[steps.jobs[self.rivals[number]]] = self._to_beat_ms(self.rivals[number])
         self.store.keep(self.problems[number], self.how, found)
         self.on_found(number, found)
         advance(1, self._so_far(number))
@@ -192,7 +194,7 @@ class RankSolves:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _SharedSteps:
     """Numbers for running solves: the step time to beat, ms, at the index of each job."""
 
     numbers: SharedNumbers

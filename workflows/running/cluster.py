@@ -151,7 +151,7 @@ class ClusterExecutor(FarExecutor):
         self._told[name, index] = value
         if not self._telling:
             self._telling = True
-            asyncio.run_coroutine_threadsafe(self._tell_all(), self._loop)
+            asyncio.run_coroutine_threadsafe(self._send_to_all(), self._loop)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Send a task; its future gets its result or exception.
@@ -240,7 +240,7 @@ class ClusterExecutor(FarExecutor):
         except (OSError, TimeoutError, asyncio.TimeoutError):
             return {}
 
-    async def _tell_all(self) -> None:
+    async def _send_to_all(self) -> None:
         await asyncio.sleep(TELL_SECONDS)
         self._telling = False
         values, self._told = self._told, {}

@@ -22,7 +22,7 @@ from taylor.workflows.showing.dryrun_result import stage_memories
 from taylor.workflows.showing.memory_interval import reserve
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.dryrun_backend import open_backend
-from taylor.workflows.statement.job_facts import JobFacts, tell_head, tell_misspelled, tell_notes
+from taylor.workflows.statement.job_facts import JobFacts, log_head, log_misspelled, log_notes
 from taylor.workflows.statement.schedules import require_schedule
 from taylor.workflows.statement.stated_file import read_for
 
@@ -61,9 +61,9 @@ def explain_strategy(options: StrategySearchOptions, name: str) -> Explanation:
     config = read_for(options.path, options.register_path, options.dryruns.env_json, options.margin)
     chosen = choose_device(config, options.device, options.register_path)
     facts, device = JobFacts(config, chosen), chosen.spec
-    tell_misspelled([config])
-    tell_head([f"{config.path}: {facts.model_line(options.register_path)}", facts.device_line()])
-    tell_notes(config)
+    log_misspelled([config])
+    log_head([f"{config.path}: {facts.model_line(options.register_path)}", facts.device_line()])
+    log_notes(config)
     strategy = _strategy_of(name, config, options.space.gbs)
     strategy = with_ruled_splits(strategy, SearchContext.settle(config, device, options.space), options.space)
     lines = explain(config, device, options.space, strategy, options.rules_path)

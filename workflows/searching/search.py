@@ -29,7 +29,7 @@ from taylor.workflows.searching.search_memory import measured_peaks, replayed_pe
 from taylor.workflows.showing.fit import doubt_of_no
 from taylor.workflows.statement.devices import ChosenDevice, choose_device
 from taylor.workflows.statement.dryrun_backend import open_backend
-from taylor.workflows.statement.job_facts import JobFacts, degrees_text, tell_head, tell_misspelled, tell_notes
+from taylor.workflows.statement.job_facts import JobFacts, degrees_text, log_head, log_misspelled, log_notes
 from taylor.workflows.statement.legality import rules_waived, why_illegal
 from taylor.workflows.statement.module_choices import offered_words
 from taylor.workflows.statement.options import AskedModules, DryRunOptions
@@ -107,7 +107,7 @@ def search_strategies(options: StrategySearchOptions, executor: Executor | None 
     chosen = choose_device(config, options.device, options.register_path)
     device = chosen.spec
     offered_words(config, device, options.modules)  # refused before anything is searched
-    _tell(options, JobFacts(config, chosen))
+    _log_head(options, JobFacts(config, chosen))
     output = options.ranking.output
     with open_backend(options.dryruns, config, output, sharing(executor, output)) as backend:
         try:
@@ -204,7 +204,7 @@ def _search(
     return replace(done, ranking=ranking)
 
 
-def _tell(options: StrategySearchOptions, facts: JobFacts) -> None:
+def _log_head(options: StrategySearchOptions, facts: JobFacts) -> None:
     """Log the facts read and the search space, once for all strategies."""
     config, space = facts.config, options.space
     ranks = config.strategy.world_size if space.world_size is None else space.world_size
@@ -214,13 +214,13 @@ def _tell(options: StrategySearchOptions, facts: JobFacts) -> None:
         f"{config.strategy.world_size:,}); batch {batch:,} (the file: {config.strategy.global_batch:,}), "
         f"{facts.tokens_text()}"
     )
-    tell_misspelled([config])
+    log_misspelled([config])
     lines = [f"{config.path}: {facts.model_line(options.register_path)}", searched, facts.device_line()]
     ratios = ["time ratios: estimated by the analytical model"] if options.full and options.profile_data is None else []
-    tell_head([*lines, *ratios])
+    log_head([*lines, *ratios])
     if (reason := why_illegal(config, facts.device.spec)) is not None:
         log.warning("%s: the strategy in the file cannot start: %s", config.path.name, reason)
-    tell_notes(config)
+    log_notes(config)
 
 
 def _measured(

@@ -138,7 +138,7 @@ def _states(
     return total
 
 
-def tell_intervals(config: TrainingConfig, solution: Solution, intervals: Sequence[Interval] | None) -> None:
+def log_intervals(config: TrainingConfig, solution: Solution, intervals: Sequence[Interval] | None) -> None:
     """Log where the peak may be higher than predicted, and whether the plan still fits then.
 
     Parameters

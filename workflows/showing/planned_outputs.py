@@ -14,7 +14,7 @@ from taylor.base.errors import TaylorError
 from taylor.base.files import refuse_unwritable, write_atomic
 from taylor.pipeline.plan import PipelinePlan
 from taylor.workflows.showing.dryrun_result import stage_memories
-from taylor.workflows.showing.memory_interval import tell_intervals
+from taylor.workflows.showing.memory_interval import log_intervals
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.statement.export import export_what_can_be, store_exports
 from taylor.workflows.statement.options import Outputs
@@ -64,7 +64,7 @@ def store_result(
     budget : TimeBudget
         Limit on further solves for the page.
     """
-    tell_intervals(planned.config, planned.solution, planned.peak_intervals)
+    log_intervals(planned.config, planned.solution, planned.peak_intervals)
     done = store_json(planned, files, outputs)
     views = _write_views(planned, outputs, beside, history, budget)
     exports = export_what_can_be(outputs.exports, planned.problem, planned.plan, planned.mtp_among_layers)

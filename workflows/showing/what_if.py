@@ -52,13 +52,13 @@ def what_if_sentences(
     for sign, words in ((1, "more"), (-1, "less")):
         limits = tuple(max(1.0, one + sign * MIB_MORE) for one in problem.limit_mib)
         found = _solve(problem.replace(limit_mib=limits), budget.at_most(limit))
-        told = _told(found, solution.objective, "step time")
+        told = _change(found, solution.objective, "step time")
         sentences.append(f"With {MIB_MORE / 1024:g} GiB {words} a card: {told}.")
     more = _more_micro_batches(problem)
     if more is not None:
         added = more.micro_batches - problem.micro_batches
         found = _solve(more, budget.at_most(limit))
-        told = _told(found, solution.objective * more.micro_batches / problem.micro_batches, "time a sample")
+        told = _change(found, solution.objective * more.micro_batches / problem.micro_batches, "time a sample")
         counted = "one micro-batch" if added == 1 else f"{added} micro-batches"
         sentences.append(f"With {counted} more a step ({more.micro_batches}): {told}.")
     return sentences
@@ -80,7 +80,7 @@ def _solve(problem: PipelineProblem, limit: float | None) -> Solution:
     return solve(problem, replace(DEFAULT_OPTIONS, time_limit=limit, workers=1))
 
 
-def _told(found: Solution, before: float, what: str) -> str:
+def _change(found: Solution, before: float, what: str) -> str:
     if found.objective is None:
         return "no plan fits" if found.status is INFEASIBLE else "no plan was found in the time given"
     change = found.objective / before - 1.0

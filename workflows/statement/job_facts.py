@@ -139,31 +139,31 @@ class JobFacts:
         }
 
 
-def tell_head(lines: Sequence[str]) -> None:
+def log_head(lines: Sequence[str]) -> None:
     """Log the first lines of a command."""
     for line in lines:
         log.info("%s", line)
 
 
-def tell_misspelled(configs: Sequence[TrainingConfig]) -> None:
+def log_misspelled(configs: Sequence[TrainingConfig]) -> None:
     """Log the names in files that are one letter from a known one: the job does not contain what they request.
 
-    A command logs them before all else; `tell_notes` does not repeat them.
+    A command logs them before all else; `log_notes` does not repeat them.
     """
     found = (f"{one.path.name}: {flag.sentence}" for one in configs for flag in one.unmodelled if flag.meant)
     for line in list(dict.fromkeys(found))[:LISTED_FLAGS]:
         log.warning("%s", line)
 
 
-def tell_notes(config: TrainingConfig) -> None:
+def log_notes(config: TrainingConfig) -> None:
     """Log what a reader assumed or found odd, and the flags that no figure takes into account."""
     name = config.path.name
     for note in config.notes:
         log.warning("%s: %s", name, note)
-    tell_unmodelled(name, [flag.sentence for flag in config.unmodelled if flag.meant is None])
+    log_unmodelled(name, [flag.sentence for flag in config.unmodelled if flag.meant is None])
 
 
-def tell_unmodelled(where: str, sentences: Sequence[str]) -> None:
+def log_unmodelled(where: str, sentences: Sequence[str]) -> None:
     """Log the flags that no figure takes into account, a line each; at most a few for a file of odd flags only.
 
     Parameters

@@ -85,7 +85,7 @@ def _require_bounded(config: TrainingConfig, spec: ScheduleSpec) -> None:
     )
 
 
-def tell_interleaving(
+def log_interleaving(
     schedule: ScheduleSpec, config: TrainingConfig, *, given: bool, env_json: Path | None = None
 ) -> None:
     """Log in one line which of its two interleaved orders a job runs, where its schedule has two, and why.

@@ -29,7 +29,7 @@ from taylor.workflows.statement.devices import ChosenDevice, choose_device
 from taylor.workflows.statement.dryrun_backend import open_backend
 from taylor.workflows.statement.entries import entry_lines
 from taylor.workflows.statement.export import refuse_impossible
-from taylor.workflows.statement.job_facts import JobFacts, tell_head, tell_misspelled, tell_notes
+from taylor.workflows.statement.job_facts import JobFacts, log_head, log_misspelled, log_notes
 from taylor.workflows.statement.legality import require_legal
 from taylor.workflows.statement.memory_source import obtain_memory
 from taylor.workflows.statement.module_choices import (
@@ -43,7 +43,7 @@ from taylor.workflows.statement.module_choices import (
 from taylor.workflows.statement.options import Export, FileJob
 from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
 from taylor.workflows.statement.replayed_memory import replayed_memory
-from taylor.workflows.statement.schedules import require_schedule, tell_interleaving
+from taylor.workflows.statement.schedules import log_interleaving, require_schedule
 from taylor.workflows.statement.stage_devices import OnStages, usual_device
 from taylor.workflows.statement.time_ratios import SettledRatios, settle_ratios
 
@@ -114,14 +114,14 @@ class StatedFile:
             switch that its schedule does not have.
         """
         config = read_for(job.path, job.register_path, job.dryruns.env_json, job.margin, job.world_size)
-        tell_misspelled([config])
+        log_misspelled([config])
         job = with_devices_of(job, config)
         file = cls.of(job, config, choose_device(config, usual_device(job, config), job.register_path))
-        tell_head(file.facts.head(job.register_path))
-        tell_notes(file.config)
+        log_head(file.facts.head(job.register_path))
+        log_notes(file.config)
         _note_idle_switch(job, config)
         given = job.low_memory is not None
-        tell_interleaving(file.running.schedule, config, given=given, env_json=job.dryruns.env_json)
+        log_interleaving(file.running.schedule, config, given=given, env_json=job.dryruns.env_json)
         return file
 
     @classmethod
