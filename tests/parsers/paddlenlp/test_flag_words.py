@@ -210,7 +210,7 @@ def test_other_ranks_are_started_by_more_or_fewer_nodes() -> None:
         assert written(known, Strategy(dp=world, tp=1, pp=1))["--nnodes"] == nodes
     with pytest.raises(InputError, match="starts 8 ranks; 6 are needed.*4 cards a node"):
         written(known, Strategy(dp=6, tp=1, pp=1))
-    with pytest.raises(InputError, match="starts 4 ranks, and 8 are wanted"):
+    with pytest.raises(InputError, match="starts 4 ranks; 8 are needed"):
         written(script("--gpus 0,1,2,3"), Strategy(dp=8, tp=1, pp=1))
 
 
