@@ -30,7 +30,7 @@ def test_what_is_left_of_a_limit_is_the_limit_less_both_parts(mib: float, percen
     if left > 1e-6 * limit:
         assert margin.below(limit) == pytest.approx(left)
     elif left < -1e-6 * limit:
-        with pytest.raises(InputError, match="--margin: leaves nothing"):
+        with pytest.raises(InputError, match="--margin: uses up all"):
             margin.below(limit)
 
 

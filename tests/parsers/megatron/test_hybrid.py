@@ -217,7 +217,7 @@ def test_shares_say_even_stages_alone(tmp_path: Path) -> None:
     assert plan is not None and set(plan.total_layers()[0]) == {6}
     write_plan(config, plan, output=tmp_path / "out.sh")
     layers = deal_kinds(config.model.layer_counts(), [5, 6, 6, 7], 4, False)
-    with pytest.raises(InputError, match="lie evenly over the stages.*--hybrid-layer-pattern"):
+    with pytest.raises(InputError, match="evenly over the stages.*--hybrid-layer-pattern"):
         write_plan(config, PipelinePlan(layers, {}), output=tmp_path / "uneven.sh")
 
 

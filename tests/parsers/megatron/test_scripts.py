@@ -556,7 +556,7 @@ def test_a_wrong_flag_is_refused_with_file_flag_and_value(
         ("A='unclosed\n", "quote opened at line 1"),
         ("A=(1 2\n", "array opened at line 1"),
         ("\nA=${B\n", "bracket opened at line 2"),
-        ("A=xxxxxxxxxx\n" + "A=$A$A\n" * 40, "without measure"),
+        ("A=xxxxxxxxxx\n" + "A=$A$A\n" * 40, "too long a text"),
     ],
 )
 def test_a_script_that_is_no_launch_is_refused(tmp_path: Path, text: str, says: str) -> None:
