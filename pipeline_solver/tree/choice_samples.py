@@ -45,12 +45,9 @@ class Sample(NamedTuple):
 def sample(walk: ChoiceWalk, cutoff: float, seed: int) -> Sample:
     """Sample an enumeration of one part that has not begun."""
     walk.catch_up()
-    rows, order, classes = walk.rows, walk.order, walk.classes
+    rows, order = walk.rows, walk.order
     chosen = np.full(len(order), -1, dtype=np.int64)
-    steps, looked = sample_steps(
-        rows.costs, classes.listed, classes.begin, classes.crowd, classes.least, walk.known, walk.rest, *walk.moves,
-        rows.told.late, rows.told.early, cutoff, walk.rank, walk.partial[0], seed, chosen,
-    )  # fmt: skip
+    steps, looked = sample_steps(walk.tables(), walk.known, cutoff, walk.rank, walk.partial[0], seed, chosen)
     if (chosen < 0).any():
         return Sample(steps, looked, None)
     choice = np.empty(len(order), dtype=np.int64)
@@ -58,15 +55,31 @@ def sample(walk: ChoiceWalk, cutoff: float, seed: int) -> Sample:
     return Sample(steps, looked, choice)
 
 
+class Drawn(NamedTuple):
+    """What is drawn of a level, by group of places.
+
+    Parameters
+    ----------
+    found : float64 [groups]
+        Choices that the drawn one represents, 0 where none is drawn.
+    parent, column, place : int64 [groups]
+        Number of the partial choice before it, its column, and its place.
+    """
+
+    found: NDArray[np.float64]
+    parent: NDArray[np.int64]
+    column: NDArray[np.int64]
+    place: NDArray[np.int64]
+
+
 @compiled
-def sample_steps(  # type: ignore[no-untyped-def]
-    costs, listed, begin, crowd, least, rows, rest, first, of, behind, late, early, cutoff, rank, start, seed, chosen,
-):  # fmt: skip
+def sample_steps(tables, rows, cutoff, rank, start, seed, chosen):  # type: ignore[no-untyped-def]
     """Draw one sample; return the columns that the enumeration would visit, and those visited.
 
     `start` float64 [room] is the constant of each row; the others are those of `walk_choices`. A choice is written to
     `chosen` int64 [S]; where none is found, some entries stay -1.
     """
+    costs, late, early = tables.costs, tables.late, tables.early
     np.random.seed(seed)
     S, K = len(chosen), late.shape[1]
     steps, looked = 0.0, 0
@@ -77,24 +90,24 @@ def sample_steps(  # type: ignore[no-untyped-def]
     from_late, to_early = np.full((1, K), FREE), np.full((1, K), -1)
     columns = np.full((1, S), -1)
     for k in range(S):
-        found = np.zeros(GROUPS)
-        parent, column, there_at = np.empty(GROUPS, np.int64), np.empty(GROUPS, np.int64), np.empty(GROUPS, np.int64)
+        drawn = Drawn(
+            np.zeros(GROUPS), np.empty(GROUPS, np.int64), np.empty(GROUPS, np.int64), np.empty(GROUPS, np.int64)
+        )  # fmt: skip
         for x in range(len(place)):
             seen = draw_behind(
-                costs, listed, begin, crowd, least, rows, rest, first, of, behind, late, early, cutoff, rank, place[x],
-                stands[x], sums[x], from_late[x], to_early[x], x, found, parent, column, there_at,
+                tables, rows, cutoff, rank, place[x], stands[x], sums[x], from_late[x], to_early[x], x, drawn
             )  # fmt: skip
             looked += seen
             steps += seen * stands[x]
-        groups = np.flatnonzero(found)
+        groups = np.flatnonzero(drawn.found)
         n = len(groups)
         if n == 0:
             break
         new_sums, new_columns = np.empty((n, rows)), np.empty((n, S), np.int64)
         new_late, new_early = np.empty((n, K), np.int64), np.empty((n, K), np.int64)
-        place, stands = there_at[groups], found[groups]
+        place, stands = drawn.place[groups], drawn.found[groups]
         for y in range(n):
-            x, i = parent[groups[y]], column[groups[y]]
+            x, i = drawn.parent[groups[y]], drawn.column[groups[y]]
             for p in range(rows):
                 new_sums[y, p] = sums[x, p] + costs[i, p]
             for j in range(K):
@@ -103,29 +116,23 @@ def sample_steps(  # type: ignore[no-untyped-def]
             overwrite(new_columns[y], columns[x], S)
             new_columns[y, k] = i
         sums, columns, from_late, to_early = new_sums, new_columns, new_late, new_early
-    drawn = np.random.random() * stands.sum()
+    until = np.random.random() * stands.sum()
     x = 0
-    while x + 1 < len(stands) and drawn > stands[x]:
-        drawn -= stands[x]
+    while x + 1 < len(stands) and until > stands[x]:
+        until -= stands[x]
         x += 1
     overwrite(chosen, columns[x], S)
-    _complete(
-        costs, rows, rest, listed, begin, first, of, behind, late, early, place[x], sums[x], from_late[x], to_early[x],
-        chosen,
-    )  # fmt: skip
+    _complete(tables, rows, place[x], sums[x], from_late[x], to_early[x], chosen)
     return steps, looked
 
 
 @compiled
 def draw_behind(  # type: ignore[no-untyped-def]
-    costs, listed, begin, crowd, least, rows, rest, first, of, behind, late, early, cutoff, rank, place, stands, sums,
-    from_late, to_early, x, found, parent, column, there_at,
+    tables, rows, cutoff, rank, place, stands, sums, from_late, to_early, x, drawn
 ):  # fmt: skip
-    """Draw columns behind partial choice x of a level, one for each group of places; return the columns visited.
-
-    `found` float64 [groups] are the choices represented by each group's; its partial choice, column and place are
-    written to `parent`, `column` and `there_at` int64 [groups].
-    """
+    """Draw columns behind partial choice x of a level, into `drawn`; return the columns visited."""
+    costs, listed, begin, crowd, least, rest, first, of, behind, late, early = tables
+    found, parent, column, there_at = drawn
     looked = 0
     for move in range(first[place], first[place + 1]):
         c, there = of[move], behind[move]
@@ -147,13 +154,13 @@ def draw_behind(  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _complete(  # type: ignore[no-untyped-def]
-    costs, rows, rest, listed, begin, first, of, behind, late, early, place, sums, from_late, to_early, chosen,
-):  # fmt: skip
+def _complete(tables, rows, place, sums, from_late, to_early, chosen):  # type: ignore[no-untyped-def]
     """Choose the remaining stages, each time the column that minimizes the highest row.
 
     `sums`, `from_late` and `to_early`, of the choice so far, are overwritten.
     """
+    costs, listed, begin, rest = tables.costs, tables.listed, tables.begin, tables.rest
+    first, of, behind, late, early = tables.first, tables.of, tables.behind, tables.late, tables.early
     for k in range(len(chosen)):
         if chosen[k] >= 0:
             continue

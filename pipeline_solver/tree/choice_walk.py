@@ -131,6 +131,59 @@ class Moves(NamedTuple):
     behind: NDArray[np.int32]
 
 
+class Tables(NamedTuple):
+    """What an enumeration reads.
+
+    Parameters
+    ----------
+    costs : float64 [n, room]
+        Of `Rows`.
+    listed, begin, crowd, least
+        Of `ByClass`.
+    rest : float64 [places, room]
+        Least sum of the stages behind each place in each row.
+    first, of, behind
+        Of `Moves`.
+    late, early : int64 [n, kinds - 1]
+        Of `Told`.
+    """
+
+    costs: NDArray[np.float64]
+    listed: NDArray[np.int64]
+    begin: NDArray[np.int64]
+    crowd: NDArray[np.int64]
+    least: NDArray[np.float64]
+    rest: NDArray[np.float64]
+    first: NDArray[np.int64]
+    of: NDArray[np.int32]
+    behind: NDArray[np.int32]
+    late: NDArray[np.int64]
+    early: NDArray[np.int64]
+
+
+class Depths(NamedTuple):
+    """The choice up to each depth of an enumeration.
+
+    Parameters
+    ----------
+    partial : float64 [S + 1, room]
+        Its sums.
+    place, at : int64 [S + 1]
+        Its place, and the next move.
+    inner : int64 [S + 1]
+        The next member of the move's class in `listed`, -1 before the first.
+    from_late, to_early : int64 [S + 1, kinds - 1]
+        Its first late and last early chunk.
+    """
+
+    partial: NDArray[np.float64]
+    place: NDArray[np.int64]
+    at: NDArray[np.int64]
+    inner: NDArray[np.int64]
+    from_late: NDArray[np.int64]
+    to_early: NDArray[np.int64]
+
+
 class ByClass:
     """Columns by class: those of a stage with the same layers between the same borders are one class.
 
@@ -278,6 +331,12 @@ class ChoiceWalk:
         self.rank = np.concatenate([np.arange(len(self.rank), rows.number), self.rank])
         self.known = rows.number
 
+    def tables(self) -> Tables:
+        """The tables of the present part."""
+        rows, classes = self.rows, self.classes
+        of_classes = classes.listed, classes.begin, classes.crowd, classes.least
+        return Tables(rows.costs, *of_classes, self.rest, *self.moves, rows.told.late, rows.told.early)
+
     @property
     def sampled(self) -> bool:
         """Return whether samples can estimate its length: it has one part, with its tables ready."""
@@ -290,17 +349,15 @@ class ChoiceWalk:
 
     def go_on(self, until: int, cutoff: float) -> int:
         """Visit columns until `until` steps are taken, all are visited, or a choice is complete."""
-        told, classes = self.rows.told, self.classes
         while self.part < len(self.parts) and not self.stuck:
             if self.state[0] < 0:
                 self._begin_part()
                 continue
             self.catch_up()
+            depths = Depths(self.partial, self.place, self.at, self.inner, self.from_late, self.to_early)
             most = until - self.other_steps
             end: int = walk_choices(
-                self.rows.costs, classes.listed, classes.begin, classes.crowd, classes.least, self.known, self.rest,
-                *self.moves, told.late, told.early, cutoff, most, self.partial, self.place, self.at, self.inner,
-                self.from_late, self.to_early, self.rank, self.chosen, self.state,
+                self.tables(), self.known, cutoff, most, depths, self.rank, self.chosen, self.state
             )  # fmt: skip
             if end == CHOICE:
                 self.other_steps += self.rows.params.choice_steps
@@ -572,20 +629,14 @@ def in_order(from_late, late, to_early, early):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def walk_choices(  # type: ignore[no-untyped-def]
-    costs, listed, begin, crowd, least, rows, rest, first, of, behind, late, early, cutoff, most_steps, partial, place,
-    at, inner, from_late, to_early, rank, chosen, state,
-):  # fmt: skip
+def walk_choices(tables, rows, cutoff, most_steps, depths, rank, chosen, state):  # type: ignore[no-untyped-def]
     """Resume a depth-first enumeration: 0 at its end, 1 after `most_steps`, 2 with a complete choice in `chosen`.
 
-    `costs` float64 [members, room] are the columns' under each row, of which the first `rows` rows count; `listed`,
-    `begin`, `crowd` and `least` are those of `ByClass`, `rest` as from `tabulate`, `first`, `of` and `behind` those of
-    `Moves`, `late` and `early` int64 the members' as in `Told`. For the choice up to each depth, `partial` float64
-    [S + 1, room] are its sums, `place` int64 [S + 1] its place, `from_late` and `to_early` int64 [S + 1, kinds - 1] its
-    first late and last early chunk; `at` int64 [S + 1] is the next move, `inner` int64 [S + 1] the next of its members
-    in `listed`, -1 before the first. `rank` int64 [rows] is the order in which rows are tested, `state` int64 [2] the
-    depth, -1 at the end, and the classes and members visited.
+    The first `rows` rows of the `Tables` count. `depths` are `Depths`, `rank` int64 [rows] is the order in which rows
+    are tested, `state` int64 [2] the depth, -1 at the end, and the classes and members visited.
     """
+    costs, listed, begin, crowd, least, rest, first, of, behind, late, early = tables
+    partial, place, at, inner, from_late, to_early = depths
     S, K = len(chosen), late.shape[1]
     k, steps = state
     while k >= 0:
