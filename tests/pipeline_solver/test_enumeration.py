@@ -87,7 +87,7 @@ def plans_of(search: Search, mask: NDArray[np.bool_]) -> dict[tuple[int, ...], f
 
 def looked_through(
     search: Search,
-    mask: NDArray[np.bool_],
+    of: NDArray[np.bool_] | Remaining,
     cutoff: float,
     paths: NDArray[np.int64] | None = None,
     look: Callable[[], None] = lambda: None,
@@ -96,7 +96,8 @@ def looked_through(
     """Whether all choices of a node below a step time, or the best plan's, are looked through."""
     plans = search.plans
     paths = np.arange(plans.pool.size) if paths is None else paths
-    return search.enumeration.close(Remaining(mask), paths, lambda: min(cutoff, plans.best_time), look, durations)[0]
+    remaining = of if isinstance(of, Remaining) else Remaining(of)
+    return search.enumeration.close(remaining, paths, lambda: min(cutoff, plans.best_time), look, durations)[0]
 
 
 def afresh(search: Search) -> None:
@@ -168,11 +169,12 @@ def test_an_enumeration_that_is_stopped_leaves_every_better_plan_and_goes_on_wit
         plans = search.plans
         afresh(search)
         for _ in range(500):
-            before = mask.copy()
+            before, remaining = mask, Remaining(mask)
             try:
-                ended = looked_through(search, mask, 1e6, look=look)
+                ended = looked_through(search, remaining, 1e6, look=look)
             except OutOfTime:
                 ended = False
+            mask = remaining.mask
             left = plans_of(search, mask)
             assert min([*left.values(), plans.best_time]) == pytest.approx(best, rel=1e-12)
             assert not (mask & ~before).any()
@@ -443,10 +445,11 @@ def test_a_walk_that_its_first_samples_call_hopeless_is_not_begun(monkeypatch) -
         monkeypatch.setattr(enumeration, "sample", told)
         afresh(search)
         mask, paths = np.ones(len(search.columns), dtype=bool), np.arange(search.plans.pool.size)
-        closed, _ = search.enumeration.close(Remaining(mask), paths, lambda: 1e6, lambda: None)
+        remaining = Remaining(mask)
+        closed, _ = search.enumeration.close(remaining, paths, lambda: 1e6, lambda: None)
         if not hope:
             continue  # a walk of several parts
-        assert mask.all() and closed == any(hope.values()) and len(looked) == closed
+        assert remaining.mask.all() and closed == any(hope.values()) and len(looked) == closed
         assert all(hope[tuple(order)] for order in looked)
         for order, hopeful in hope.items():
             # With few stages two orders are the same.
@@ -459,13 +462,13 @@ def test_a_walk_that_its_first_samples_call_hopeless_is_not_begun(monkeypatch) -
 
 def test_what_would_take_too_much_is_left_as_it_is(monkeypatch) -> None:
     ((_, search),) = searches(1, 3)
-    mask, paths = np.ones(len(search.columns), dtype=bool), np.arange(search.plans.pool.size)
-    assert search.enumeration.close(Remaining(mask), paths, lambda: np.inf, lambda: None) == (False, 0)
+    remaining, paths = Remaining(np.ones(len(search.columns), dtype=bool)), np.arange(search.plans.pool.size)
+    assert search.enumeration.close(remaining, paths, lambda: np.inf, lambda: None) == (False, 0)
     for name in ("tree.most_cells", "tree.most_table"):
         with monkeypatch.context() as patch:
             set_parameter(patch, name, 1)
-            assert search.enumeration.close(Remaining(mask), paths, lambda: 1e6, lambda: None) == (False, 0)
-    assert mask.all()
+            assert search.enumeration.close(remaining, paths, lambda: 1e6, lambda: None) == (False, 0)
+    assert remaining.mask.all()
 
 
 def test_without_room_for_a_path_the_node_stays_open(monkeypatch) -> None:

@@ -138,7 +138,7 @@ def test_layers_move_between_two_chunks_and_those_between_move_up():
 def test_kinds_alternate_where_their_runs_are_many_and_short(runs, alternate):
     kinds = tuple(LayerKind(f"run{k}", n, 1.0 + k % 2, 10.0, {NONE: 1.0, FULL: 0.5}) for k, n in enumerate(runs))
     problem = PipelineProblem(1, 1, 1, kinds, (0.0,), (1e4,))
-    assert plan_walk.alternates(problem) is alternate
+    assert plan_walk.alternates(problem, DEFAULT_PARAMS.heuristics) is alternate
 
 
 def test_two_chunks_swap_their_sizes_and_a_size_moves_along_the_model(monkeypatch):
