@@ -274,8 +274,8 @@ def test_many_stages_of_few_layers_are_closed_too() -> None:
 
 
 def test_configurations_beyond_listing_go_to_the_compact_milp(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("MANY_COLUMNS", "MOST_COLUMNS"):
-        monkeypatch.setattr(f"taylor.pipeline_solver.tree.branch_and_cut.{limit}", 5)
+    for limit in ("tree.few_columns", "tree.most_columns"):
+        set_parameter(monkeypatch, limit, 5)
     solution = branch_and_cut(deepseek(1))
     assert solution.status == OPTIMAL and "branch" not in solution.solver
     assert solution.objective == pytest.approx(1132.662249, abs=1e-6)

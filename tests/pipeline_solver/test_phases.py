@@ -182,8 +182,8 @@ def test_where_no_pattern_tells_configurations_apart_plans_are_walked_for(line, 
     modes = {"none": 2.0, "full": 0.5}
     costs = {"a": LayerKind("a", 1, 1.0, 1.0, modes), "b": LayerKind("b", 1, 2.0, 1.0, modes)}
     problem = stack(problem, line, costs)
-    for name in ("FEW_TUPLES", "MANY_KINDS_TUPLES"):
-        monkeypatch.setattr(tree, name, 0)
+    for name in ("tree.few_tuples", "tree.many_kinds_tuples"):
+        set_parameter(monkeypatch, name, 0)
     monkeypatch.setattr(tree._TreeRun, "_far", lambda *_: True)
     walked = []
     monkeypatch.setattr(tree._TreeRun, "_walk_on", lambda *_: walked.append(1))

@@ -534,7 +534,7 @@ PP = "--pipeline-model-parallel-size"
         ("--bf16", "--recompute-granularity full", "--recompute-method", "None"),
         ("--bf16", "--num-experts 8 --moe-layer-freq 0", "--moe-layer-freq", "0"),
         ("--bf16", "--num-experts 8 --moe-layer-freq ([0]*3+[1]*20)", "--moe-layer-freq", "names 23 layers"),
-        ("--bf16", "--num-experts 8 --moe-layer-freq ([0]*3+1)", "--moe-layer-freq", "no list of 0 and 1"),
+        ("--bf16", "--num-experts 8 --moe-layer-freq ([0]*3+1)", "--moe-layer-freq", "a list of 0 and 1"),
         ("--bf16", "--noop-layers 1,x", "--noop-layers", "'1,x'"),
         ("--bf16", "--pipeline-model-parallel-layout Etq", "--pipeline-model-parallel-layout", "'q'"),
     ],
@@ -737,7 +737,7 @@ def test_a_value_shared_by_two_flags_parts_at_the_flag(tmp_path: Path) -> None:
 def test_text_that_a_shell_would_take_apart_is_refused(tmp_path: Path) -> None:
     config = read_config(script_of(tmp_path, BASE))
     for value in ("a b", "$(reboot)", "x;y", "'q'"):
-        with pytest.raises(InputError, match="take apart"):
+        with pytest.raises(InputError, match="split or expand"):
             emit_variant(config, config.strategy, tmp_path / "v.sh", plan=None, extra={"data-path": value})
     assert not (tmp_path / "v.sh").exists()
 

@@ -243,4 +243,4 @@ def test_endless_runs_are_no_plan(tmp_path: Path) -> None:
     flags = BASE.replace("--num-layers 24", "--num-layers 8192").replace("size 4", "size 4096") + EXPERTS
     flags = flags.replace("--global-batch-size 64", "--global-batch-size 4096")
     config = read_config(script_of(tmp_path, flags + "--moe-layer-freq 2\n", "command"))
-    assert config.plan is None and any("8192 runs of unlike layers" in note for note in config.notes)
+    assert config.plan is None and any("8192 runs of different layers" in note for note in config.notes)
