@@ -47,7 +47,6 @@ MOVED = 0.05
 OFF: dict[str, object] = {
     "tree.phases": False,
     "tree.node_plans": False,
-    "tree.node_annealing": False,
     "tree.price_pool": False,
     "tree.probing": False,
     "tree.probe_annealing": False,

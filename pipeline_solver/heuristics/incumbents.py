@@ -109,7 +109,7 @@ class Incumbents:
             self.try_choice(chosen)
 
     def try_at_reduced_costs(self, mask: NDArray[np.bool_], reduced: NDArray[np.float64], bound: float) -> None:
-        """DP on reduced costs inside the node, then outside with noise; a short cool annealing after each."""
+        """DP on reduced costs inside the node, then outside with noise."""
         open_gap = max(self.best_time - bound, 1e-3 * self.best_time)
         step = 1.0 if self.best is None else open_gap / self.problem.stages
         for noisy in (False, True):
@@ -119,11 +119,8 @@ class Incumbents:
             else:
                 weights = np.where(mask, weights, np.inf)
             chosen = self.programs.best(weights)
-            if chosen is None:
-                continue
-            self.try_choice(chosen)
-            if self.params.tree.node_annealing:
-                self.anneal(chosen, self.anneal_moves() * 3 // 4, 0.003)
+            if chosen is not None:
+                self.try_choice(chosen)
 
     def anneal_among(self, left: NDArray[np.bool_], costs: NDArray[np.float64], more: Callable[[], bool]) -> None:
         """Anneal among the remaining columns: a plan better than the best one has no others.

@@ -49,8 +49,6 @@ class TreeParams:
         Failed LPs in a row, each solved again from nothing, after which the tree is given up.
     node_plans : bool
         Nodes look for plans: the dynamic programme on reduced costs, at every fourth node or so.
-    node_annealing : bool
-        Annealing follows each of these plans.
     price_pool : bool
         Dual values of nodes' LPs join the pool, which bounds later nodes.
     nodes_a_batch : int
@@ -189,7 +187,6 @@ class TreeParams:
     final_ahead: int = 3
     most_failures: int = 8
     node_plans: bool = True
-    node_annealing: bool = True
     price_pool: bool = True
     nodes_a_batch: int = 3
     first_slice: int = 2_000
