@@ -119,7 +119,7 @@ def _shape_faults(job: LayerwiseJob, plan: LayerwisePlan) -> list[str]:
     faults = []
     if sum(plan.division) != len(plan.layers) or len(plan.layers) != job.layers:
         faults.append(
-            f"The chunks hold {sum(plan.division)} layers, the plan names {len(plan.layers)}, and the model has "
+            f"The chunks have {sum(plan.division)} layers, the plan names {len(plan.layers)}, and the model has "
             f"{job.layers}."
         )
     if len(plan.division) % plan.interleaves or min(plan.division) < 1:

@@ -36,7 +36,7 @@ style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'no
 2023 or later can.</p>
 <section id="ranking"{no_ranking}><h2>Ranking</h2><p class="soft">Best first. Click a heading to sort, a row to select;
 a column's filter takes text, a list (8,16) or a comparison (&gt;=4). In lists 14×4, 3 means fourteen fours and a three,
-one entry a stage, | between interleaves.</p><div id="ranking-table"></div></section>
+one entry a stage, | between virtual stages.</p><div id="ranking-table"></div></section>
 <section id="overview" hidden><h2>Memory and step time</h2><div class="columns">
 <div id="trade-off-part"><h3>Every candidate (click a point to select)</h3>
 <div id="trade-off" class="chart"></div></div>

@@ -56,7 +56,7 @@ def from_dryrun(stages: Sequence[StageMemory], count: int) -> MemoryParts | None
 
 def from_problem(problem: PipelineProblem, plan: PipelinePlan, peaks: Sequence[float]) -> MemoryParts:
     """Parts as the solver knows them: static memory, states of the layers by kind, activations (the rest)."""
-    parts: dict[str, list[float]] = {"besides the layers": list(problem.static_mib)}
+    parts: dict[str, list[float]] = {"beside the layers": list(problem.static_mib)}
     for kind in problem.kinds:
         grid = plan.layers.get(kind.name, ())
         states = [kind.layer_mib * sum(row[stage] for row in grid) for stage in range(plan.stages)]

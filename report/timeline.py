@@ -256,7 +256,7 @@ class Timeline:
             name = DIRECTION_NAMES[direction]
             if micro_batch >= 0:
                 name += f" {micro_batch}.{split}" if splits else f" {micro_batch}"
-            names.append(f"{name} (interleave {interleave})" if interleaves and interleave >= 0 else name)
+            names.append(f"{name} (virtual stage {interleave})" if interleaves and interleave >= 0 else name)
         return names
 
 

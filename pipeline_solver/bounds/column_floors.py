@@ -144,7 +144,7 @@ def column_costs(columns: ColumnSet, prices: list[Prices]) -> NDArray[np.float64
             if early[:, j, :, s].any():
                 costs[:, a:b] += early[:, j, :, s] @ (columns.least_kind[a:b] <= j).T
         for p, one in enumerate(prices):
-            assert columns.phases is not None or not len(one.begin), "prices of phases hold for columns with phases"
+            assert columns.phases is not None or not len(one.begin), "prices of phases apply to columns with phases"
             if columns.phases is not None and len(one.begin):
                 begin, end = columns.phases.begin[a:b], columns.phases.end[a:b]
                 for v in range(begin.shape[1]):

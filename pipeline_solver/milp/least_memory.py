@@ -172,8 +172,8 @@ def _counting_fault(problem: PipelineProblem) -> str:
             low = problem.least_layers[at[v, s]]
             if fixed is not None and not low <= fixed <= cap:
                 return (
-                    f"chunk [{v}][{s}] is given {fixed} layers, outside the {low} to {cap} that it may "
-                    "hold; correct the given number or the bounds"
+                    f"chunk [{v}][{s}] is given {fixed} layers, outside the allowed {low} to "
+                    f"{cap}; correct the given number or the bounds"
                 )
             least += low if fixed is None else fixed
             most += cap if fixed is None else fixed

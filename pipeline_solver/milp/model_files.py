@@ -110,7 +110,7 @@ def write_mps(
         f"{problem.stages} stages, {problem.interleaves} virtual stages, {problem.micro_batches} micro-batches, "
         f"{problem.schedule.name}; minimise step_time, in forward times of a body layer",
         f"{solution.status}; objective {solution.objective!r}; proven bound {solution.bound!r}",
-        "x_KIND[stage,interleave]: layers; recompute_KIND, select_KIND: those fully, selectively recomputed",
+        "x_KIND[stage,virtual stage]: layers; recompute_KIND, select_KIND: those fully, selectively recomputed",
     ]
     if problem.choices:
         comments.append(f"choice_NAME_KIND: those under another choice, in this order: {', '.join(problem.choices)}")
@@ -137,7 +137,7 @@ def write_mps(
     if _add_cuts(model, problem, solution, deadline):
         comments.append(f"{CUTS_SUFFICE}; proven_bound only shortens the way")
     else:
-        comments.append("path_cut: not all that there are; proven_bound holds what the search proved beyond them")
+        comments.append("path_cut: not all that there are; proven_bound is what the search proved beyond them")
     return write_mps_file(model.form, path, comments)
 
 

@@ -280,7 +280,9 @@ class PipelineProblem:
             raise ValueError("tail must be empty or have one entry a stage")
         _require(all(tail >= 0 for tail in self.tail), "tail must be >= 0 on every stage", self.tail)
         if self.lags and len(self.lags) != self.stages * self.interleaves - 1:
-            raise ValueError("lags must be empty or have one entry a boundary between chunks, stages x interleaves - 1")
+            raise ValueError(
+                "lags must be empty or have one entry a boundary between chunks, stages x virtual stages - 1"
+            )
         _require(all(0 <= lag < inf for lag in self.lags), "lags must be >= 0 at every boundary", self.lags)
         if self.slowness and len(self.slowness) != self.stages:
             raise ValueError("slowness must be empty or have one entry a stage")
@@ -319,7 +321,7 @@ class PipelineProblem:
         for name, chunks in pinned.items():
             for v, s in chunks:
                 inside = 0 <= v < self.interleaves and 0 <= s < self.stages
-                _require(inside, f"{name} must name chunks (interleave, stage) of the pipeline", (v, s))
+                _require(inside, f"{name} must name chunks (virtual stage, stage) of the pipeline", (v, s))
 
     def _check_kinds(self) -> None:
         if not self.kinds or all(kind.pinned_last for kind in self.kinds):
@@ -560,7 +562,7 @@ class PipelineProblem:
             alone = ", ".join("{} {:.3g}/{:.3g}".format(kind.name, *kind.exposed) for kind in self.kinds)
             lines.append(f"a layer without one beside it takes longer, forward/backward: {alone}")
         if self.uniform_recompute:
-            lines.append(f"one recompute choice of {len(self.uniform_recompute)} holds for all chunks")
+            lines.append(f"one recompute choice of {len(self.uniform_recompute)} applies to all chunks")
         return "\n".join(lines)
 
     def __repr__(self) -> str:

@@ -79,7 +79,7 @@ class Result:
             When there is none.
         """
         if self.solution.plan is None:
-            raise ValueError(f"the solution holds no plan: {self.solution.message or self.solution.status}")
+            raise ValueError(f"the solution has no plan: {self.solution.message or self.solution.status}")
         return self.solution.plan
 
     def to_dict(self) -> dict[str, Any]:
@@ -189,11 +189,11 @@ class Result:
             If there is no plan, or problem and plan do not match.
         """
         if not data.get("layers") or "problem" not in data:
-            raise InputError("holds no solved plan", file=file, cure="name a file that --result_json wrote")
+            raise InputError("has no solved plan", file=file, cure="name a file that --result_json wrote")
         problem = _problem_of(data["problem"], file)
         plan = _plan_of(data, problem, file)
         if (plan.stages, plan.interleaves) != (problem.stages, problem.interleaves):
-            raise InputError("plan and problem differ in stages or interleaves", file=file, field="layers")
+            raise InputError("plan and problem differ in stages or virtual stages", file=file, field="layers")
         mtp_layers = data.get(MTP_AMONG_LAYERS, 0)
         if not isinstance(mtp_layers, int) or not 0 <= mtp_layers <= problem.layers:
             raise InputError("must be a count of layers", file=file, field=MTP_AMONG_LAYERS, value=mtp_layers)

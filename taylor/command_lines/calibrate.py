@@ -29,7 +29,9 @@ def build_parser(program: str = "taylor calibrate") -> CommandParser:
     group.add_argument("--configs", metavar="DIR", help="of profiles: folder of the configurations that were profiled")
     group.add_argument("--set", dest="group", metavar="NAME", help="only the runs whose column `set` says so")
     group.add_argument("--device", metavar="NAME|FILE", help="where the fit starts (default: the table's)")
-    group.add_argument("--register_path", metavar="DIR", help="folder of your own registrations, besides the built-in")
+    group.add_argument(
+        "--register_path", metavar="DIR", help="folder of your own registrations, in addition to the built-in"
+    )
     results = parser.add_argument_group("results")
     results.add_argument("-o", dest="output", metavar="FILE", help="the device file to write (.yaml)")
     results.add_argument("--name", default="", help="what the device is called (default: DEVICE-calibrated)")

@@ -19,7 +19,9 @@ def build_parser(program: str = "taylor devices") -> CommandParser:
     )
     group = parser.add_argument_group("devices")
     group.add_argument("name", nargs="?", metavar="NAME", help="a device, by name or alias (default: all)")
-    group.add_argument("--register_path", metavar="DIR", help="folder of your own registrations, besides the built-in")
+    group.add_argument(
+        "--register_path", metavar="DIR", help="folder of your own registrations, in addition to the built-in"
+    )
     group.add_argument("--json", action="store_true", help="print the full registrations as JSON")
     return parser
 

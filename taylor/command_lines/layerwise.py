@@ -46,7 +46,7 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
         program,
         "Find the strategy of every layer, the division over stages and the micro-batches at once, with a proven gap, "
         "from Galvatron's profiles (Hetu's or Paddle's) or from estimates. Takes the options of both of its search "
-        "programs, and the YAML of Hetu's. Galvatron's own plan is laid beside.",
+        "programs, and the YAML of Hetu's. The plan of Galvatron's own search stands beside it.",
         "configs hardware_configs --world_size 8 --layers 32 --hidden 4096 --seq 8192 --memory 36 --gbs 64",
     )
     told = "folders with profiles, profiles themselves, and the YAML of Hetu's search (search_dist.yaml)"

@@ -20,7 +20,9 @@ def build_parser(program: str = "taylor models") -> CommandParser:
     )
     group = parser.add_argument_group("models")
     group.add_argument("name", nargs="?", metavar="NAME|FILE", help="a model by name, or a config.json (default: all)")
-    group.add_argument("--register_path", metavar="DIR", help="folder of your own registrations, besides the built-in")
+    group.add_argument(
+        "--register_path", metavar="DIR", help="folder of your own registrations, in addition to the built-in"
+    )
     group.add_argument("--json", action="store_true", help="print the full descriptions as JSON")
     return parser
 

@@ -176,7 +176,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         type=stage_devices,
         default=(),
         metavar="NAME:N,...",
-        help="stages on several kinds of devices, so many in a row on each, in this order; kept in the written file "
+        help="stages on several kinds of devices, the number in a row on each, in this order; kept in the written file "
         "(default: as the file says, else all on --device)",
     )
     solving.add_argument(

@@ -31,7 +31,9 @@ def build_parser(program: str = "taylor profile hardware") -> CommandParser:
     ):
         group.add_argument(flag, type=positive_int, metavar="N", default=default, help=f"{text} (default: %(default)s)")
     group.add_argument("--device", metavar="NAME|FILE", help="device whose figures are replaced by measured ones")
-    group.add_argument("--register_path", metavar="DIR", help="folder of your own registrations, besides the built-in")
+    group.add_argument(
+        "--register_path", metavar="DIR", help="folder of your own registrations, in addition to the built-in"
+    )
     what = parser.add_argument_group("measurements")
     what.add_argument("--run", action="store_true", help="measure here, on one node (default: write the script)")
     what.add_argument("--only", metavar="KIND,...", default=",".join(KINDS), help="which of %(default)s (default: all)")

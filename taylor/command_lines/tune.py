@@ -28,7 +28,7 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     """Every flag of the command; `program` is the name it was called by."""
     parser = CommandParser(
         program,
-        "Cut your own training script down to a few small runs on the cards at hand, start them one after another "
+        "Cut your own training script down to a few small runs on the cards available, start them one after another "
         "with the profiler on, find the laws of every operator, collective and tensor, and predict the best plans of "
         "the whole job, each verified by a small run and written as a script: no network has to be known. A killed run "
         "goes on where it was; your file is not touched.",

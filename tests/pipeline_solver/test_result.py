@@ -80,7 +80,7 @@ def test_a_result_without_a_plan_has_a_row_with_the_reason_and_no_plan():
         ({"bubble": {"total": 1.0}}, "not a saved result"),
         ({"layers": {"body": [[4]]}, "recompute": {}}, "differ in stages"),
         ({"layers": {"body": [[-1, 5]]}}, "the plan is not one"),
-        ({"layers": {}}, "holds no solved plan"),
+        ({"layers": {}}, "has no solved plan"),
         ({"mtp_among_layers": 99}, "count of layers"),
         ({"problem": {"stages": 2}}, "problem"),
     ],

@@ -142,7 +142,7 @@ def test_a_file_of_an_older_version_is_read_with_what_it_lacks_left_empty() -> N
     again = Result.from_dict(whole | {"peak_memory_interval": [[None, 2], [1, 3]]})
     assert again.peak_interval_mib == ((None, 2.0), (1.0, 3.0))
     for lacking in ("layers", "problem"):
-        with pytest.raises(InputError, match="holds no solved plan"):
+        with pytest.raises(InputError, match="has no solved plan"):
             Result.from_dict({key: value for key, value in few.items() if key != lacking})
 
 
@@ -174,7 +174,7 @@ def test_a_row_without_text_holds_no_plan_and_full_recompute_is_kept_where_it_is
 
 
 def test_a_file_that_is_no_result_is_refused_with_its_name(tmp_path: Path) -> None:
-    for text, words in (("{", "is not JSON"), ("[1]", "holds no solved plan"), ("[" * 100_000, "is not JSON")):
+    for text, words in (("{", "is not JSON"), ("[1]", "has no solved plan"), ("[" * 100_000, "is not JSON")):
         path = tmp_path / "result.json"
         path.write_text(text)
         with pytest.raises(InputError, match=f"result.json: {words}"):

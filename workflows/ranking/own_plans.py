@@ -56,7 +56,7 @@ def runs_on(config: TrainingConfig, ranks: int | None) -> bool:
     own = config.strategy.world_size
     if ranks in (None, own) or (config.open_ranks is not None and ranks % config.open_ranks.unit == 0):
         return True
-    log.info("%s: its own plan is for %d ranks, so that it is not compared", config.path, own)
+    log.info("%s: the plan in the file is for %d ranks, so that it is not compared", config.path, own)
     return False
 
 

@@ -188,7 +188,7 @@ def tune(options: TuneOptions) -> Tuned:
     ranks = options.ranks or sizes.own.ranks
     if options.full_size and ranks != machines.ranks:
         cure = f"say --world_size {machines.ranks}, or leave --full_size out"
-        raise InputError("has as many ranks as there are cards at hand", field="--full_size", value=ranks, cure=cure)
+        raise InputError("has as many ranks as there are cards available", field="--full_size", value=ranks, cure=cure)
     _refuse_unverified(options)
     planned = plan_small_runs(sizes, machines, options.searched, options.tokens)
     runs = [_written(one, launcher, machines, options) for one in planned.runs]
