@@ -528,7 +528,8 @@ def add_planning_options(parser: CommandParser) -> None:
         type=risk_share,
         metavar="P%",
         help="plan so that the real peak is over the limit in at most this share of cases, by the known error of the "
-        "memory figures: 5%% or 0.05 (default: the predicted peak reaches the limit; its upper limit is reported for 5%%)",
+        "memory figures: 5%% or 0.05 (default: the predicted peak reaches the limit; its upper limit is reported for "
+        "5%%)",
     )
     group.add_argument(
         "--train_tokens",

@@ -77,8 +77,8 @@ def test_a_flag_of_the_json_file_counts_and_a_default_does_not(reference_yaml, t
 @pytest.mark.parametrize(
     "words, reason",
     [
-        (["-low_mem", "y"], "-low_mem y has no effect here: 1f1b with 1 interleave has no low-memory order"),
-        (["-low_mem", "n", "-schedule", "gpipe"], "-low_mem n has no effect here: gpipe with 1 interleave has no"),
+        (["-low_mem", "y"], "-low_mem y has no effect here: 1f1b with 1 virtual stage has no low-memory order"),
+        (["-low_mem", "n", "-schedule", "gpipe"], "-low_mem n has no effect here: gpipe with 1 virtual stage has no"),
         (["-low_mem", "y", "-schedule", "auto"], "-low_mem y has no effect with -schedule auto, which tries the low"),
     ],
 )
