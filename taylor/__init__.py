@@ -31,6 +31,7 @@ __all__ = [
     "Registry",
     "ScheduleSpec",
     "Solution",
+    "SolverParams",
     "Strategy",
     "TaylorError",
     "TimeRatios",

@@ -18,6 +18,7 @@ from taylor.cost_model.strategy import Strategy as Strategy
 from taylor.parsers.training_config import TrainingConfig as TrainingConfig
 from taylor.pipeline.plan import PipelinePlan as PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec as ScheduleSpec
+from taylor.pipeline_solver.model.params import SolverParams as SolverParams
 from taylor.pipeline_solver.model.problem import LayerKind as LayerKind
 from taylor.pipeline_solver.model.problem import PipelineProblem as PipelineProblem
 from taylor.pipeline_solver.model.solution import Solution as Solution
