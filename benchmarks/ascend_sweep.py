@@ -97,7 +97,7 @@ def swept(root: Path, file: Path) -> Row:
             name, launcher_of(config).name, chosen.spec.name, chosen.reason, config.strategy.world_size,
             total_parameters(config.model), peak, config.memory_limit_mib(chosen.spec),
             "" if config.misfit is None else config.misfit.problem,
-            peak if known is None else peak * known.lower(config.margin.told_risk), " ".join(lowers),
+            peak if known is None else peak * known.lower(config.margin.stated_risk), " ".join(lowers),
             size_note(config) or "",
         )  # fmt: skip
     except (TaylorError, ValueError) as error:

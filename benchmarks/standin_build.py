@@ -8,7 +8,7 @@ from dataclasses import replace
 from benchmarks.standin_cluster import Block, Cluster, Stage
 from benchmarks.standin_machine import Shape, Task, hidden_machine
 from benchmarks.standin_network import HiddenSize
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 
 VARIANTS = ("", "mqa", "shared", "module", "dense")
 
@@ -184,7 +184,7 @@ def hidden_cluster(seed: int, variant: str = "") -> Cluster:
                                                  (*one.forward, *one.backward) if not task.group})  # fmt: skip
     ranks = draw.choice((256, 512, 1024))
     dp = ranks // 64
-    job = Setting(8, 1, min(8, experts, dp), 1, draw.choice((8192, 16384)), experts, layers, 8, dp)
+    job = RunSetting(8, 1, min(8, experts, dp), 1, draw.choice((8192, 16384)), experts, layers, 8, dp)
     job = job.replace(dense=1 + seed % 3 if variant == "dense" else 0)
     facts = {"width": width, "heads": heads, "groups": groups, "top_k": top_k, "variant": VARIANTS.index(variant),
              "vocabulary": vocabulary, "inner": inner, "shared": shared}  # fmt: skip

@@ -14,7 +14,7 @@ from benchmarks.standin_script import script_text
 from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.time import layer_time
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.register.device import DeviceSpec
@@ -37,7 +37,7 @@ class ClosedForms:
         self.cluster, self.folder = cluster, folder
         self._configs: dict[int, TrainingConfig] = {}
 
-    def config(self, run: Setting) -> TrainingConfig:
+    def config(self, run: RunSetting) -> TrainingConfig:
         """As read from a script with the run's sequence."""
         if run.seq not in self._configs:
             file = self.folder / f"closed_{run.seq}.sh"
@@ -46,7 +46,7 @@ class ClosedForms:
             self._configs[run.seq] = launcher_for(file).read(file)
         return self._configs[run.seq]
 
-    def peak(self, run: Setting, stage: Stage, at: int) -> float:
+    def peak(self, run: RunSetting, stage: Stage, at: int) -> float:
         """Bytes of the stage at a place."""
         config = self.config(run)
         layers = [again for name, again in stage if name == "layer"]
@@ -54,14 +54,14 @@ class ClosedForms:
         plan = PipelinePlan({config.model.body_kind: (row,)}, {FULL: (again,)})
         return stage_breakdown(config.model, _strategy(run), config.rules, plan)[at].total * 2**20
 
-    def layer_ns(self, run: Setting) -> float:
+    def layer_ns(self, run: RunSetting) -> float:
         """Both passes of a layer that runs again."""
         config = self.config(run)
         times = layer_time(config.model, config.model.body_kind, _strategy(run), config.rules, _device())
         return float(times.forward + times.backward + times.recompute[FULL]) * 1e6
 
 
-def _strategy(run: Setting) -> Strategy:
+def _strategy(run: RunSetting) -> Strategy:
     sharing = run.dp * run.cp
     return Strategy(run.dp, run.tp, run.pp, run.ep, run.cp, sharing, run.tp > 1, 1, run.mbs, 4 * run.pp)
 

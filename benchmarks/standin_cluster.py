@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from benchmarks.standin_machine import Machine, Task, group_of
 from benchmarks.standin_network import HiddenSize
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 
 PAGE = 512
 MOST_GAPS = 0.01
@@ -33,7 +33,7 @@ class Block:
     forward: tuple[Task, ...]
     backward: tuple[Task, ...]
 
-    def elements(self, run: Setting) -> tuple[int, int]:
+    def elements(self, run: RunSetting) -> tuple[int, int]:
         """On a rank: of dense parameters, and of experts'."""
         sizes = [("experts" in name, size.of(run)) for name, size in self.parameters]
         return sum(size for expert, size in sizes if not expert), sum(size for expert, size in sizes if expert)
@@ -52,7 +52,7 @@ class Cluster:
     """
 
     seed: int
-    job: Setting
+    job: RunSetting
     batch: int
     facts: dict[str, int]
     blocks: dict[str, Block]
@@ -65,16 +65,16 @@ class Cluster:
         """The same with other cards."""
         return replace(self, machine=replace(self.machine, limit=limit))
 
-    def tasks(self, block: str, run: Setting, backward: bool) -> list[Task]:
+    def tasks(self, block: str, run: RunSetting, backward: bool) -> list[Task]:
         """Tasks of one pass of a block."""
         one = self.blocks[block]
         return [task for task in (one.backward if backward else one.forward) if task.runs(run)]
 
-    def outputs(self, block: str, run: Setting, backward: bool) -> Outputs:
+    def outputs(self, block: str, run: RunSetting, backward: bool) -> Outputs:
         """The same with the bytes that each allocates."""
         return _outputs(self, block, run, backward)
 
-    def pass_ns(self, block: str, run: Setting, backward: bool, again: bool = False) -> float:
+    def pass_ns(self, block: str, run: RunSetting, backward: bool, again: bool = False) -> float:
         """Time of one pass of a block without noise."""
         return _pass_ns(self, block, run, backward) + (_pass_ns(self, block, run, False) if backward and again else 0)
 
@@ -89,7 +89,9 @@ class Cluster:
 
     # Memory: events are (tensor, bytes); 0 bytes where it is given back ------------------------------------------
 
-    def events(self, run: Setting, stage: Stage, direction: str, ends: tuple[bool, bool]) -> Iterator[tuple[Key, int]]:
+    def events(
+        self, run: RunSetting, stage: Stage, direction: str, ends: tuple[bool, bool]
+    ) -> Iterator[tuple[Key, int]]:
         """One pass of a stage in order; `ends`: whether it is the first and the last stage of its pipeline."""
         places = list(enumerate(stage))
         if direction == "F":
@@ -128,24 +130,24 @@ class Cluster:
         if gradient:
             yield gradient, 0
 
-    def elements(self, run: Setting, stage: Stage) -> tuple[int, int]:
+    def elements(self, run: RunSetting, stage: Stage) -> tuple[int, int]:
         """Of dense parameters and of experts', on a rank of a stage."""
         each = [self.blocks[name].elements(run) for name, _ in stage]
         return sum(dense for dense, _ in each), sum(expert for _, expert in each)
 
-    def start(self, run: Setting, stage: Stage) -> int:
+    def start(self, run: RunSetting, stage: Stage) -> int:
         """Bytes that a rank holds before a step."""
         dense, expert = self.elements(run, stage)
         whole, sharded = self.start_bytes
         shards = dense / group_of("dp", run)[0] + expert / group_of("edp", run)[0]
         return self.rest + round(whole * (dense + expert) + sharded * shards)
 
-    def passes_bytes(self, run: Setting, stage: Stage, ends: tuple[bool, bool]) -> tuple[int, int]:
+    def passes_bytes(self, run: RunSetting, stage: Stage, ends: tuple[bool, bool]) -> tuple[int, int]:
         """(bytes kept between both passes of a micro-batch, most in them) beside those kept before."""
         # What a rank runs does not depend on how many ranks there are beside it.
         return _passes_bytes(self, replace(run, layers=1, pp=1, dp=1, vpp=1), stage, ends)
 
-    def _walked(self, run: Setting, stage: Stage, ends: tuple[bool, bool]) -> tuple[int, int]:
+    def _walked(self, run: RunSetting, stage: Stage, ends: tuple[bool, bool]) -> tuple[int, int]:
         held: dict[Key, int] = {}
         now = most = kept = 0
         for direction in "FB":
@@ -160,12 +162,12 @@ class Cluster:
         assert not held
         return kept, most
 
-    def peak(self, run: Setting, stage: Stage, in_flight: int, ends: tuple[bool, bool] = (True, True)) -> int:
+    def peak(self, run: RunSetting, stage: Stage, in_flight: int, ends: tuple[bool, bool] = (True, True)) -> int:
         """The most bytes that a rank of a stage holds in a step, gaps of the allocator included."""
         kept, most = self.passes_bytes(run, stage, ends)
         return self._with_gaps(run, self.start(run, stage) + (in_flight - 1) * kept + most, f"{len(stage)} {in_flight}")
 
-    def peak_of_chunks(self, run: Setting, chunks: Sequence[Stage], at: int, micro: int) -> int:
+    def peak_of_chunks(self, run: RunSetting, chunks: Sequence[Stage], at: int, micro: int) -> int:
         """The same of the stage at a place, whose chunks hold what their order of tasks keeps alive."""
         start = self.start(run, tuple(block for chunk in chunks for block in chunk))
         each = [
@@ -180,17 +182,17 @@ class Cluster:
             held += kept if what == "F" else 0
         return self._with_gaps(run, start + most, f"chunks {at} {micro}")
 
-    def _with_gaps(self, run: Setting, size: float, what: str) -> int:
+    def _with_gaps(self, run: RunSetting, size: float, what: str) -> int:
         return round(size * (1 + random.Random(f"{self.seed} {run} {what}").uniform(0, MOST_GAPS)))
 
     # Steps ------------------------------------------------------------------------------------------------------
 
-    def stage_ns(self, run: Setting, stage: Stage) -> tuple[float, float]:
+    def stage_ns(self, run: RunSetting, stage: Stage) -> tuple[float, float]:
         """Forward and backward pass of a stage."""
         forward = sum(self.pass_ns(name, run, False) for name, _ in stage)
         return forward, sum(self.pass_ns(name, run, True, again) for name, again in stage)
 
-    def tail_ns(self, run: Setting, stage: Stage) -> float:
+    def tail_ns(self, run: RunSetting, stage: Stage) -> float:
         """Gradients summed, weights updated and gathered."""
         dense, expert = self.elements(run, stage)
         reduce = gather = 0.0
@@ -203,11 +205,11 @@ class Cluster:
         shards = dense / group_of("dp", run)[0] + expert / group_of("edp", run)[0]
         return reduce + gather + 20_000 + self.machine.update * shards
 
-    def hand_over_bytes(self, run: Setting) -> int:
+    def hand_over_bytes(self, run: RunSetting) -> int:
         """Data sent from stage to stage."""
         return 2 * self.facts["width"] * run.seq * run.mbs // (run.cp * run.tp)
 
-    def step_ns(self, run: Setting, stages: Sequence[Sequence[Stage]]) -> float:
+    def step_ns(self, run: RunSetting, stages: Sequence[Sequence[Stage]]) -> float:
         """A step of a plan, task by task, without noise; every stage as its chunks."""
         micro = self.batch // (run.dp * run.mbs)
         times = [[self.stage_ns(run, chunk) for chunk in chunks] for chunks in stages]
@@ -236,12 +238,12 @@ class Cluster:
         return max(clock + self.tail_ns(run, stage) for clock, stage in zip(clocks, own, strict=True))
 
 
-def layer_names(run: Setting) -> list[str]:
+def layer_names(run: RunSetting) -> list[str]:
     """Kind of every layer of a run."""
     return ["dense" if number < run.dense else "layer" for number in range(run.layers)]
 
 
-def stage_order(at: int, run: Setting, micro: int) -> list[tuple[str, int, int]]:
+def stage_order(at: int, run: RunSetting, micro: int) -> list[tuple[str, int, int]]:
     """(direction, chunk, micro-batch) of what a stage runs: 1F1B, over chunks in rounds of a micro-batch a stage."""
 
     def task(what: str, number: int) -> tuple[str, int, int]:
@@ -259,18 +261,18 @@ def stage_order(at: int, run: Setting, micro: int) -> list[tuple[str, int, int]]
 
 
 @lru_cache(maxsize=50_000)
-def _passes_bytes(cluster: Cluster, run: Setting, stage: Stage, ends: tuple[bool, bool]) -> tuple[int, int]:
+def _passes_bytes(cluster: Cluster, run: RunSetting, stage: Stage, ends: tuple[bool, bool]) -> tuple[int, int]:
     return cluster._walked(run, stage, ends)
 
 
 @lru_cache(maxsize=200_000)
-def _pass_ns(cluster: Cluster, block: str, run: Setting, backward: bool) -> float:
+def _pass_ns(cluster: Cluster, block: str, run: RunSetting, backward: bool) -> float:
     run = replace(run, layers=1, vpp=1)
     return sum(cluster.machine.ns(task, run) for task in cluster.tasks(block, run, backward))
 
 
 @lru_cache(maxsize=20_000)
-def _outputs(cluster: Cluster, block: str, run: Setting, backward: bool) -> Outputs:
+def _outputs(cluster: Cluster, block: str, run: RunSetting, backward: bool) -> Outputs:
     return tuple((task, task.output_bytes(run)) for task in cluster.tasks(block, run, backward))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.standin_cluster import PAGE, Cluster, Stage, layer_names
 from benchmarks.standin_machine import Task, group_of, sent_bytes
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 
 KERNEL_COLUMNS = [
     "Step Id", "Model ID", "Task ID", "Stream ID", "Name", "Type", "OP State", "Accelerator Core", "Start Time(us)",
@@ -46,7 +46,7 @@ class Row:
 class Rank:
     """One rank of a small run, step by step."""
 
-    def __init__(self, cluster: Cluster, run: Setting, stage: int, draw: random.Random) -> None:
+    def __init__(self, cluster: Cluster, run: RunSetting, stage: int, draw: random.Random) -> None:
         self.cluster, self.run, self.draw = cluster, run, draw
         self.number = stage
         layers = run.layers // run.pp
@@ -120,7 +120,7 @@ class Rank:
         return Row(None, TYPES[kind], start, took, group, size)
 
 
-def write_run(cluster: Cluster, run: Setting, folder: Path, steps: Iterable[int], seed: int = 0) -> float:
+def write_run(cluster: Cluster, run: RunSetting, folder: Path, steps: Iterable[int], seed: int = 0) -> float:
     """Leave the profiles of a small run's first ranks; returns the time of its last step, ms."""
     wanted = list(steps)
     took = 0.0
@@ -234,7 +234,7 @@ def _write_memory(output: Path, steps: int, rank: Rank) -> None:
         table.writerows(lines)
 
 
-def log_lines(cluster: Cluster, run: Setting, iterations: int, step_ms: float, seed: int = 0) -> str:
+def log_lines(cluster: Cluster, run: RunSetting, iterations: int, step_ms: float, seed: int = 0) -> str:
     """A run's log: buckets of gradients, one a parameter, memory, and the time of each step."""
     lines = []
     draw = random.Random(f"{cluster.seed} {run} {seed} log")

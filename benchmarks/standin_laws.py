@@ -18,12 +18,12 @@ from collections import Counter
 from benchmarks.standin_network import CARDS, JOB, LARGE, HiddenOperator, hidden_network
 from taylor.blackbox.blocks import LawfulOperator, lawful_operators
 from taylor.blackbox.small_runs import plan_small_runs
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 
 LARGE_RUNS = 12
 
 
-def compared(mine: LawfulOperator, hidden: HiddenOperator, run: Setting) -> str:
+def compared(mine: LawfulOperator, hidden: HiddenOperator, run: RunSetting) -> str:
     """Quality of the prediction of one operator of a large run."""
     true = [size for shape in hidden.shapes_of(run) for size in shape]
     units = [size.unit for shape in hidden.shapes for size in shape]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from benchmarks.standin_network import HiddenSize
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 
 PER_NODE = 8
 BYTES = {"DT_BF16": 2, "FLOAT": 4}
@@ -47,15 +47,15 @@ class Task:
     name: str = ""
     frees: str = ""
 
-    def runs(self, run: Setting) -> bool:
+    def runs(self, run: RunSetting) -> bool:
         """Return whether a run has it."""
         return all(getattr(run, name) > 1 for name in (*self.only, *([self.group] if self.group else ())))
 
-    def sizes(self, run: Setting) -> list[tuple[int, ...]]:
+    def sizes(self, run: RunSetting) -> list[tuple[int, ...]]:
         """Shapes in a run."""
         return [tuple(size.of(run) for size in shape) for shape in self.shapes]
 
-    def output_bytes(self, run: Setting) -> int:
+    def output_bytes(self, run: RunSetting) -> int:
         """Of what it allocates."""
         return 0 if self.group else prod(self.sizes(run)[-1]) * BYTES[self.dtype]
 
@@ -74,7 +74,7 @@ class Link:
         return self.start + steps * self.step + (sent + steps * self.half) / self.rate
 
 
-def group_of(name: str, run: Setting) -> tuple[int, int]:
+def group_of(name: str, run: RunSetting) -> tuple[int, int]:
     """(ranks, distance of their numbers) of a group in the order tp, cp, dp, pp."""
     edp = run.dp * run.cp // run.ep
     return {
@@ -113,7 +113,7 @@ class Machine:
     update: float
     limit: float
 
-    def compute_ns(self, task: Task, run: Setting) -> float:
+    def compute_ns(self, task: Task, run: RunSetting) -> float:
         """Time of an operator without noise."""
         shapes = task.sizes(run)
         moved = sum(map(prod, shapes)) * BYTES[task.dtype]
@@ -121,7 +121,7 @@ class Machine:
         by_products = products(task.kind, shapes) / (300_000 * self.peak[task.kind])
         return float(self.launch[task.kind] + (by_memory**4 + by_products**4) ** 0.25)
 
-    def collective_ns(self, kind: str, group: str, buffer: int, run: Setting) -> float:
+    def collective_ns(self, kind: str, group: str, buffer: int, run: RunSetting) -> float:
         """Time of a collective without noise."""
         ranks, stride = group_of(group, run)
         steps, sent = sent_bytes(kind, ranks, buffer)
@@ -134,7 +134,7 @@ class Machine:
             return "in"
         return "between" if stride >= PER_NODE else "mixed"
 
-    def ns(self, task: Task, run: Setting) -> float:
+    def ns(self, task: Task, run: RunSetting) -> float:
         """Time of a task and the gap behind it."""
         if task.group:
             return self.collective_ns(task.kind, task.group, task.sizes(run)[0][0], run) + self.gap

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from benchmarks.standin_network import CARDS, JOB, HiddenSize
 from taylor.blackbox.memory_laws import TURN, BlockTrace, MemoryLaws, RunMemory, memory_laws
 from taylor.blackbox.small_runs import plan_small_runs
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 
 PAGE = 512
 MOST_GAPS = 0.01
@@ -33,7 +33,7 @@ class HiddenTensor:
     size: HiddenSize
     only: str = ""
 
-    def bytes(self, run: Setting) -> int:
+    def bytes(self, run: RunSetting) -> int:
         """On one rank; none where the run lacks it."""
         return self.size.of(run) if not self.only or getattr(run, self.only) > 1 else 0
 
@@ -46,7 +46,7 @@ class HiddenBlock:
     tensors: tuple[HiddenTensor, ...]
     events: tuple[str, ...]
 
-    def trace(self, run: Setting) -> BlockTrace:
+    def trace(self, run: RunSetting) -> BlockTrace:
         """As a profile shows it."""
         sizes = {one.name: one.bytes(run) for one in self.tensors if one.bytes(run)}
         return BlockTrace(sizes, tuple(one for one in self.events if one == TURN or one[1:] in sizes), "input")
@@ -81,7 +81,7 @@ class HiddenMemory:
     rest: int
     step_bytes: int
 
-    def states(self, run: Setting, stage: list[tuple[str, bool]]) -> dict[str, int]:
+    def states(self, run: RunSetting, stage: list[tuple[str, bool]]) -> dict[str, int]:
         """Bytes by role on one rank."""
         found = dict.fromkeys(ROLES, 0)
         for name, _ in stage:
@@ -92,11 +92,11 @@ class HiddenMemory:
                     found[role] += each * -(-one.size.of(run) // shards)
         return found
 
-    def step(self, run: Setting, stage: list[tuple[str, bool]]) -> int:
+    def step(self, run: RunSetting, stage: list[tuple[str, bool]]) -> int:
         """Bytes that the optimizer takes at the end of a step, for what it updates on this rank."""
         return self.states(run, stage)["optimizer"] // ROLES["optimizer"] * self.step_bytes
 
-    def peak(self, run: Setting, stage: list[tuple[str, bool]], in_flight: int) -> int:
+    def peak(self, run: RunSetting, stage: list[tuple[str, bool]], in_flight: int) -> int:
         """The most bytes that one rank of a stage holds in a step of two micro-batches more than are in flight."""
         memory = Allocator()
         memory.take("static", self.rest + sum(self.states(run, stage).values()))
@@ -113,7 +113,7 @@ class HiddenMemory:
         return round(memory.most * (1 + gaps))
 
     def peak_of_chunks(
-        self, run: Setting, chunks: list[list[tuple[str, bool]]], order: list[tuple[str, int, int]]
+        self, run: RunSetting, chunks: list[list[tuple[str, bool]]], order: list[tuple[str, int, int]]
     ) -> int:
         """The same of a stage of several chunks that runs (direction, chunk, micro-batch) in this order."""
         memory = Allocator()
@@ -126,7 +126,7 @@ class HiddenMemory:
         return memory.most
 
     def _pass(
-        self, memory: Allocator, run: Setting, block: tuple[str, bool], key: tuple[int, int], direction: str
+        self, memory: Allocator, run: RunSetting, block: tuple[str, bool], key: tuple[int, int], direction: str
     ) -> None:
         name, again = block
         hidden = self.blocks[name]
@@ -145,7 +145,7 @@ class HiddenMemory:
                 if one != "input":
                     memory.free((key, one))
 
-    def small(self, run: Setting) -> list[RunMemory]:
+    def small(self, run: RunSetting) -> list[RunMemory]:
         """Records of a small run, a stage each; every layer runs again."""
         found = []
         for number in range(run.pp):
@@ -224,7 +224,7 @@ def hidden_memory(seed: int) -> HiddenMemory:
     )
 
 
-def large(draw: random.Random) -> tuple[Setting, list[tuple[str, bool]], int]:
+def large(draw: random.Random) -> tuple[RunSetting, list[tuple[str, bool]], int]:
     """A stage of a job at up to 1,024 ranks, of any number of layers and with any of them recomputed."""
     while True:
         tp, cp, pp, ep = draw.choice((1, 2, 4, 8)), draw.choice((1, 2, 4, 8)), draw.choice((1, 2, 4, 8, 16)), 0
@@ -232,7 +232,7 @@ def large(draw: random.Random) -> tuple[Setting, list[tuple[str, bool]], int]:
         ep = draw.choice((1, 2, 4, 8, 16, 32))
         if dp and dp * cp % ep == 0:
             break
-    run = Setting(tp, cp, ep, draw.choice((1, 2, 4)), draw.choice((8192, 16384, 32768)), 64, 61, pp, dp)
+    run = RunSetting(tp, cp, ep, draw.choice((1, 2, 4)), draw.choice((8192, 16384, 32768)), 64, 61, pp, dp)
     number, layers = draw.randrange(pp), draw.randint(1, 12)
     again = draw.choice((0, layers, draw.randint(0, layers)))
     stage = [("layer", at < again) for at in range(layers)]

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from taylor.parsers.small_run import JobSizes, Machines, Setting
+from taylor.parsers.small_run import JobSizes, Machines, RunSetting
 
 if TYPE_CHECKING:  # the training command, which is started often, goes without numpy
     from taylor.blackbox.blocks import RunOperators
@@ -27,7 +27,7 @@ class HiddenSize:
     over: tuple[str, ...] = ()
     unit: int = 1
 
-    def of(self, run: Setting) -> int:
+    def of(self, run: RunSetting) -> int:
         """Its value in a run."""
         top, bottom = self.number, 1
         for name in self.times:
@@ -45,15 +45,15 @@ class HiddenOperator:
     shapes: tuple[tuple[HiddenSize, ...], ...]
     only: tuple[str, ...] = ()
 
-    def runs(self, run: Setting) -> bool:
+    def runs(self, run: RunSetting) -> bool:
         """Return whether a run has this operator."""
         return all(getattr(run, name) > 1 for name in self.only)
 
-    def shapes_of(self, run: Setting) -> list[tuple[int, ...]]:
+    def shapes_of(self, run: RunSetting) -> list[tuple[int, ...]]:
         """Of the inputs, and last of the output."""
         return [tuple(size.of(run) for size in shape) for shape in self.shapes]
 
-    def of(self, run: Setting) -> Operator:
+    def of(self, run: RunSetting) -> Operator:
         """The operator as a run's trace shows it."""
         from taylor.parsers.profiles.operators import Operator
 
@@ -69,11 +69,11 @@ class HiddenNetwork:
     layer: tuple[HiddenOperator, ...]
     after: tuple[HiddenOperator, ...]
 
-    def order(self, run: Setting) -> list[HiddenOperator]:
+    def order(self, run: RunSetting) -> list[HiddenOperator]:
         """Operators of one step of a run."""
         return [one for one in (*self.before, *self.layer * run.layers, *self.after) if one.runs(run)]
 
-    def step(self, run: Setting) -> RunOperators:
+    def step(self, run: RunSetting) -> RunOperators:
         """The operators of one step of a run."""
         from taylor.blackbox.blocks import RunOperators
 
@@ -125,13 +125,13 @@ def hidden_network(seed: int) -> HiddenNetwork:
 
 
 JOB = JobSizes(
-    Setting(tp=8, ep=16, seq=16384, experts=64, layers=61, pp=16, dp=64), tp_ways=32, top_k=4, nodes=1024, per_node=8
+    RunSetting(tp=8, ep=16, seq=16384, experts=64, layers=61, pp=16, dp=64), tp_ways=32, top_k=4, nodes=1024, per_node=8
 )
 """A large job."""
 CARDS = Machines(2, 8)
 
 LARGE = [
-    Setting(tp=tp, cp=cp, ep=ep, mbs=mbs, seq=16384, experts=64, layers=2, pp=1, dp=64)
+    RunSetting(tp=tp, cp=cp, ep=ep, mbs=mbs, seq=16384, experts=64, layers=2, pp=1, dp=64)
     for tp in (1, 4, 8, 16)
     for cp in (1, 8)
     for ep in (1, 16, 64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.standin_cluster import Cluster
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 
 
 def flags_of(words: list[str]) -> dict[str, str]:
@@ -16,7 +16,7 @@ def flags_of(words: list[str]) -> dict[str, str]:
     return found
 
 
-def setting_of(flags: dict[str, str]) -> Setting:
+def setting_of(flags: dict[str, str]) -> RunSetting:
     """Settings of a run by MindSpeed's flags."""
 
     def number(name: str) -> int:
@@ -24,7 +24,7 @@ def setting_of(flags: dict[str, str]) -> Setting:
 
     tp, cp, pp = (number(f"{name}-parallel-size") for name in ("tensor-model", "context", "pipeline-model"))
     ranks = number("nproc-per-node") * number("nnodes")
-    return Setting(
+    return RunSetting(
         tp, cp, number("expert-model-parallel-size"), number("micro-batch-size"), number("seq-length"),
         number("num-experts"), number("num-layers"), pp, ranks // (tp * cp * pp),
         dense=int(flags.get("first-k-dense-replace", 0)),

@@ -38,12 +38,12 @@ from benchmarks.standin_machine import Task
 from benchmarks.standin_script import script_text
 from taylor.blackbox.degree_search import Job, Ranked, choices, search
 from taylor.blackbox.memory_laws import MemoryLaws, PredictedPeak
-from taylor.blackbox.operator_base import Origin
+from taylor.blackbox.operator_base import OperatorOrigin
 from taylor.blackbox.passes import PassPart
 from taylor.blackbox.small_runs import SEARCHABLE, SmallRun, plan_small_runs
 from taylor.blackbox.stage_problem import Blocks, BlockTimes, even_stages, stage_blocks
 from taylor.blackbox.step_laws import StepLaws
-from taylor.parsers.small_run import Machines, Setting
+from taylor.parsers.small_run import Machines, RunSetting
 from taylor.pipeline.plan import FULL
 from taylor.workflows.tuning.tune import launcher_for
 from taylor.workflows.tuning.tune_search import SearchOptions, ShownRun, TunedLaws, search_plans
@@ -61,9 +61,9 @@ class TrueMemory:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._known: dict[tuple[Setting, tuple[str, bool]], tuple[float, float]] = {}
+        self._known: dict[tuple[RunSetting, tuple[str, bool]], tuple[float, float]] = {}
 
-    def stage(self, run: Setting, blocks: list[tuple[str, bool]], in_flight: int) -> PredictedPeak:
+    def stage(self, run: RunSetting, blocks: list[tuple[str, bool]], in_flight: int) -> PredictedPeak:
         """Static bytes and the peak."""
         stage = tuple(blocks)
         static = self.cluster.start(run, stage)
@@ -74,7 +74,7 @@ class TrueMemory:
         peak = static + (in_flight - 1) * kept + most
         return PredictedPeak(static, peak, peak * (1 + MOST_GAPS))
 
-    def chunks(self, run: Setting, chunks: list[list[tuple[str, bool]]], tasks: Any) -> PredictedPeak:
+    def chunks(self, run: RunSetting, chunks: list[list[tuple[str, bool]]], tasks: Any) -> PredictedPeak:
         """Static bytes and the peak under an order of tasks."""
         each = [
             self.cluster.passes_bytes(run, tuple(one), (one[0][0] == "embedding", one[-1][0] == "head"))
@@ -89,7 +89,7 @@ class TrueMemory:
             held += kept * (1 - backward)
         return PredictedPeak(start, start + most, (start + most) * (1 + MOST_GAPS))
 
-    def micro_batch(self, run: Setting, block: tuple[str, bool]) -> tuple[float, float]:
+    def micro_batch(self, run: RunSetting, block: tuple[str, bool]) -> tuple[float, float]:
         """Kept, and most."""
         key = (replace(run, layers=1, pp=1, dp=1, vpp=1), block)
         if key not in self._known:
@@ -99,7 +99,7 @@ class TrueMemory:
             self._known[key] = (0.0 if block[0] == "head" else float(kept), float(most))
         return self._known[key]
 
-    def step_bytes(self, run: Setting, blocks: list[tuple[str, bool]]) -> float:
+    def step_bytes(self, run: RunSetting, blocks: list[tuple[str, bool]]) -> float:
         """The optimizer takes nothing on top."""
         return 0.0
 
@@ -109,16 +109,16 @@ class TrueSteps:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster, self.memory = cluster, TrueMemory(cluster)
-        self._known: dict[Setting, BlockTimes] = {}
+        self._known: dict[RunSetting, BlockTimes] = {}
 
-    def block_times(self, run: Setting) -> BlockTimes:
+    def block_times(self, run: RunSetting) -> BlockTimes:
         """ms, without noise."""
         run = run.replace(vpp=1)
         if run not in self._known:
             self._known[run] = self._timed(run)
         return self._known[run]
 
-    def _timed(self, run: Setting) -> BlockTimes:
+    def _timed(self, run: RunSetting) -> BlockTimes:
         cluster = self.cluster
         forward, backward = (cluster.pass_ns("layer", run, back) / 1e6 for back in (False, True))
         share = 1 / (1 + backward / forward)
@@ -128,16 +128,16 @@ class TrueSteps:
         dense = [cluster.pass_ns("dense", run, back) / 1e6 if run.dense else 0.0 for back in (False, True)]
         return BlockTimes(ends[0] * share, forward, ends[1] * share, backward, lag, tails, (dense[0], dense[1]))
 
-    def tails_ms(self, run: Setting, stages: Sequence[Blocks]) -> tuple[float, ...]:
+    def tails_ms(self, run: RunSetting, stages: Sequence[Blocks]) -> tuple[float, ...]:
         """Time after the last micro-batch of every stage, ms."""
         return tuple(self.cluster.tail_ns(run, tuple(blocks)) / 1e6 for blocks in stages)
 
-    def relative_error(self, run: Setting) -> float:
+    def relative_error(self, run: RunSetting) -> float:
         """None."""
         return 0.0
 
 
-def _stage(run: Setting, at: int, names: Sequence[str], again: int) -> Stage:
+def _stage(run: RunSetting, at: int, names: Sequence[str], again: int) -> Stage:
     blocks = [(name, place < again) for place, name in enumerate(names)]
     return (*[("embedding", False)] * (at == 0), *blocks, *[("head", False)] * (at == run.pp - 1))
 
@@ -168,7 +168,7 @@ class Network:
         """Of the search."""
         return SearchOptions(
             self.script, self.folder, self.cluster.job.ranks, self.cluster.batch, self.cluster.machine.limit,
-            SEARCHABLE, self.folder / "operators.sqlite", Origin("stand-in"), self.start if verify else None,
+            SEARCHABLE, self.folder / "operators.sqlite", OperatorOrigin("stand-in"), self.start if verify else None,
         )  # fmt: skip
 
     def job(self) -> Job:
@@ -226,7 +226,7 @@ def _true_ms(cluster: Cluster, ranked: Ranked) -> float:
     return cluster.step_ns(ranked.run, stages) / 1e6
 
 
-def _over(cluster: Cluster, run: Setting, stages: Any) -> bool:
+def _over(cluster: Cluster, run: RunSetting, stages: Any) -> bool:
     """Return whether any stage of a plan takes more than there is."""
     micro = cluster.batch // (run.dp * run.mbs)
     return any(
@@ -234,14 +234,14 @@ def _over(cluster: Cluster, run: Setting, stages: Any) -> bool:
     )
 
 
-def _large(cluster: Cluster, draw: random.Random) -> Setting:
+def _large(cluster: Cluster, draw: random.Random) -> RunSetting:
     while True:
         tp, cp, pp = draw.choice((1, 2, 4, 8)), draw.choice((1, 2, 4)), draw.choice((1, 2, 4, 8, 16))
         dp, ep = draw.choice((128, 256, 512, 1024)) // (tp * cp * pp), draw.choice((1, 2, 4, 8, 16, 32))
         if dp and cluster.job.experts % ep == 0 and (ep == 1 or dp * cp % ep == 0):
             sizes = draw.choice((1, 2, 4)), draw.choice((8192, 16384, 32768))
             job = cluster.job
-            return Setting(tp, cp, ep, *sizes, job.experts, job.layers, pp, dp, dense=job.dense)
+            return RunSetting(tp, cp, ep, *sizes, job.experts, job.layers, pp, dp, dense=job.dense)
 
 
 def shapes_and_memory(
@@ -311,7 +311,7 @@ def _layers(network: Network, steps: StepLaws, closed: ClosedForms, seed: int) -
     return {"layer_errors": errors, "closed_layers": of_closed}
 
 
-def _layer_ns(cluster: Cluster, run: Setting) -> float:
+def _layer_ns(cluster: Cluster, run: RunSetting) -> float:
     return cluster.pass_ns("layer", run, False) + cluster.pass_ns("layer", run, True, True)
 
 

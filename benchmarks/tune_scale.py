@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.standin_build import hidden_cluster
 from benchmarks.tune_campaign import CARDS, Network
 from taylor.blackbox.degree_search import search
-from taylor.blackbox.operator_base import Origin
+from taylor.blackbox.operator_base import OperatorOrigin
 from taylor.blackbox.rejection import Cleaned
 from taylor.blackbox.small_runs import SEARCHABLE, plan_small_runs
 from taylor.parsers.profiles.operators import Operator
@@ -67,7 +67,7 @@ def main() -> int:
     laws = TunedLaws(runs, network.launcher, network.sizes, options)
     with timed(f"{args.samples:,} samples taken in"):
         many = operators(args.samples // SAMPLES_EACH, random.Random(args.seed))
-        laws.base.fill(Origin("stand-in"), Cleaned(many, {}), digest="many", when="2026-01-01")
+        laws.base.fill(OperatorOrigin("stand-in"), Cleaned(many, {}), digest="many", when="2026-01-01")
     with timed("base read, lines fitted"):
         laws.refresh()
     steps = laws.steps

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from taylor.base.errors import InputError
 from taylor.blackbox.laws import EXPONENTS, FACTORS, Fitter, SizeFit
 from taylor.parsers.profiles.operators import Operator
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 
 MOST_OPERATORS = 20_000
 """Most operators of one run: two layers of a step have some hundreds."""
@@ -30,7 +30,7 @@ LAYERS = "layers"
 class RunOperators:
     """One run's operators in their order, for one step of one rank."""
 
-    setting: Setting
+    setting: RunSetting
     operators: tuple[Operator, ...]
 
 
@@ -49,7 +49,7 @@ class Condition:
     above: tuple[tuple[str, bool], ...] = ()
     least_layers: int = 1
 
-    def is_met(self, setting: Setting) -> bool:
+    def is_met(self, setting: RunSetting) -> bool:
         """Return whether the operator stands in such a run."""
         least = {LAYERS: self.least_layers}
         return all((getattr(setting, name) > least.get(name, 1)) == wanted for name, wanted in self.above)
@@ -108,7 +108,7 @@ class LawfulOperator:
         """Of all dimensions, inputs first."""
         return tuple(itertools.chain.from_iterable((*self.inputs, *self.outputs)))
 
-    def at(self, setting: Setting) -> Operator | None:
+    def at(self, setting: RunSetting) -> Operator | None:
         """The operator in a run where it stands; None where a dimension has no law, or several that disagree."""
         inputs = [tuple(fit.at(setting) for fit in shape) for shape in self.inputs]
         outputs = [tuple(fit.at(setting) for fit in shape) for shape in self.outputs]
@@ -158,9 +158,9 @@ def align(runs: Sequence[RunOperators]) -> tuple[Column, ...]:
     )
 
 
-def _changes(left: Setting, right: Setting) -> int:
+def _changes(left: RunSetting, right: RunSetting) -> int:
     """Number of settings in which two runs differ; remaining ranks count for nothing."""
-    return sum(getattr(left, one.name) != getattr(right, one.name) for one in fields(Setting) if one.name != "dp")
+    return sum(getattr(left, one.name) != getattr(right, one.name) for one in fields(RunSetting) if one.name != "dp")
 
 
 class _Match:
@@ -243,7 +243,7 @@ def _common(scores: NDArray[np.float64]) -> list[tuple[int, int]]:
     return pairs[::-1]
 
 
-def condition_of(present: Sequence[bool], settings: Sequence[Setting]) -> Condition | None:
+def condition_of(present: Sequence[bool], settings: Sequence[RunSetting]) -> Condition | None:
     """The shortest condition for the runs in which an operator occurs; None where none of two parts does."""
     least = min(setting.layers for setting in settings)
     parts = [(name, wanted) for wanted in (True, False) for name in CONDITIONED]

@@ -18,7 +18,7 @@ from taylor.blackbox.quick_steps import quick_step
 from taylor.blackbox.small_runs import legal
 from taylor.blackbox.stage_problem import schedule_of, stage_blocks, stage_peaks, stage_problem
 from taylor.blackbox.step_laws import StepLaws
-from taylor.parsers.small_run import JobSizes, Setting
+from taylor.parsers.small_run import JobSizes, RunSetting
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
@@ -50,7 +50,7 @@ class Choice:
         Layers that the first chunk has to hold.
     """
 
-    run: Setting
+    run: RunSetting
     micro_batches: int
     problem: PipelineProblem
     quick_ms: float
@@ -71,7 +71,7 @@ class Ranked:
         A stage each, in bytes.
     """
 
-    run: Setting
+    run: RunSetting
     micro_batches: int
     plan: PipelinePlan
     step_ms: float
@@ -80,7 +80,7 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundPlans:
     """The best, in order, and the number of choices examined.
 
     Parameters
@@ -122,7 +122,7 @@ class Job:
     uniform: tuple[tuple[str, int], ...] = ()
 
 
-def choices(job: Job) -> Iterator[tuple[Setting, int]]:
+def choices(job: Job) -> Iterator[tuple[RunSetting, int]]:
     """Every legal choice of degrees, with its micro-batches."""
     own = job.sizes.own
 
@@ -139,14 +139,14 @@ def choices(job: Job) -> Iterator[tuple[Setting, int]]:
         dp, rest = divmod(job.ranks, tp * cp * pp)
         if rest or not dp or job.batch % (dp * mbs) or own.experts % ep:
             continue
-        run = Setting(tp, cp, ep, mbs, own.seq, own.experts, own.layers, pp, dp, dense=own.dense)
+        run = RunSetting(tp, cp, ep, mbs, own.seq, own.experts, own.layers, pp, dp, dense=own.dense)
         # Layers need not split evenly.
         if legal(run.replace(layers=pp), job.sizes) is None:
             micro = job.batch // (dp * mbs)
             yield from ((run.replace(vpp=vpp), micro) for vpp in _chunks(run, micro, job))
 
 
-def _chunks(run: Setting, micro_batches: int, job: Job) -> Iterator[int]:
+def _chunks(run: RunSetting, micro_batches: int, job: Job) -> Iterator[int]:
     """Numbers of chunks a stage: one, and those that even chunks or a power of two give.
 
     Interleaved stages need two of them at least, and whole rounds of micro-batches: `ScheduleSpec.fits_rounds`.
@@ -160,7 +160,7 @@ def _chunks(run: Setting, micro_batches: int, job: Job) -> Iterator[int]:
             yield vpp
 
 
-def search(job: Job, steps: StepLaws, count: int = 3) -> Found:
+def search(job: Job, steps: StepLaws, count: int = 3) -> FoundPlans:
     """The best choices of degrees, each with its exact plan.
 
     Raises
@@ -196,7 +196,7 @@ def search(job: Job, steps: StepLaws, count: int = 3) -> Found:
             "have no plan of this job that surely fits in memory", field="ranks", value=job.ranks, cure=cure
         )
     near = [one for one in ranked[count:] if one.step_ms <= _near(ranked[count - 1])]
-    return Found(tuple(ranked[:count]), tuple(near[:MOST_NEAR]), len(all_choices), len(stated), solved)
+    return FoundPlans(tuple(ranked[:count]), tuple(near[:MOST_NEAR]), len(all_choices), len(stated), solved)
 
 
 class _ProcessorShare:
@@ -261,7 +261,7 @@ def solved_choice(
     return None
 
 
-def _predicted_ms(problem: PipelineProblem, run: Setting, plan: PipelinePlan, steps: StepLaws) -> float:
+def _predicted_ms(problem: PipelineProblem, run: RunSetting, plan: PipelinePlan, steps: StepLaws) -> float:
     """A step with the time after the last micro-batch of the actual stages, not of even ones."""
     stages = [[block for chunk in chunks for block in chunk] for chunks in stage_blocks(plan)]
     unit = problem.unit_ms or 1.0
@@ -281,7 +281,7 @@ def _solved(
     return solution
 
 
-def _least_ms(run: Setting, micro: int, steps: StepLaws) -> float:
+def _least_ms(run: RunSetting, micro: int, steps: StepLaws) -> float:
     """A lower bound of a choice's plans: no recompute, all stages equally long."""
     times = steps.block_times(run)
     work = (run.layers - run.dense) * (times.layer + times.backward) + run.dense * sum(times.dense)
@@ -291,12 +291,14 @@ def _least_ms(run: Setting, micro: int, steps: StepLaws) -> float:
     return work * micro / run.pp + fill
 
 
-def _choice(run: Setting, micro: int, job: Job, steps: StepLaws) -> Choice:
+def _choice(run: RunSetting, micro: int, job: Job, steps: StepLaws) -> Choice:
     problem = _problem(run, micro, job, steps)
     together = run.dense if job.sizes.dense_together else 0
     quick = quick_step(problem)
     return Choice(run, micro, problem, quick.ms, quick.plan, together)
 
 
-def _problem(run: Setting, micro: int, job: Job, steps: StepLaws, all_again: Collection[int] = ()) -> PipelineProblem:
+def _problem(
+    run: RunSetting, micro: int, job: Job, steps: StepLaws, all_again: Collection[int] = ()
+) -> PipelineProblem:
     return stage_problem(steps.memory, run, steps.block_times(run), micro, job.limit, job.uniform, all_again)

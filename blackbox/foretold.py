@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from taylor.blackbox.blocks import LawfulOperator
 from taylor.blackbox.small_runs import fitted, legal
 from taylor.parsers.profiles.operators import Operator
-from taylor.parsers.small_run import JobSizes, Setting
+from taylor.parsers.small_run import JobSizes, RunSetting
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,16 @@ class Foretold:
 class ShowingRun:
     """A small run that shows operators of a job, and the number of wanted ones among them."""
 
-    setting: Setting
+    setting: RunSetting
     shown: int
 
 
-def foretell(operators: Sequence[LawfulOperator], setting: Setting) -> Foretold:
+def foretell(operators: Sequence[LawfulOperator], setting: RunSetting) -> Foretold:
     """The operators of a run, compute and collectives.
 
     Parameters
     ----------
-    setting : Setting
+    setting : RunSetting
         Its layers do not matter.
     """
     found, unsure = list[Operator](), 0
@@ -65,7 +65,7 @@ def foretell(operators: Sequence[LawfulOperator], setting: Setting) -> Foretold:
 def showing_run(
     operators: Sequence[LawfulOperator],
     missing: Collection[Operator],
-    job: Setting,
+    job: RunSetting,
     sizes: JobSizes,
     cards: int,
 ) -> ShowingRun | None:

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from taylor.blackbox.blocks import Condition, LawfulOperator
 from taylor.blackbox.collective_lines import ALL_REDUCE, TRANSFER, Collective
 from taylor.blackbox.laws import Fitter, SizeFit
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 
-Ranks = Callable[[Setting], tuple[int, int]]
+Ranks = Callable[[RunSetting], tuple[int, int]]
 """Number of ranks of a group and the distance of their numbers."""
 GROUPS: Mapping[str, Ranks] = MappingProxyType(
     {
@@ -30,12 +30,12 @@ GROUPS: Mapping[str, Ranks] = MappingProxyType(
 (``RankGenerator``, "tp-cp-ep-dp-pp")."""
 
 
-def data_parallel(run: Setting) -> tuple[int, int]:
+def data_parallel(run: RunSetting) -> tuple[int, int]:
     """The ranks that share gradients of parameters that are no experts'."""
     return run.dp * run.cp, run.tp
 
 
-def expert_data_parallel(run: Setting) -> tuple[int, int]:
+def expert_data_parallel(run: RunSetting) -> tuple[int, int]:
     """The ranks that share gradients of experts."""
     return max(1, run.dp * run.cp // run.ep), run.tp * run.ep
 
@@ -72,7 +72,7 @@ class LawfulCollective:
     buffer: SizeFit
     condition: Condition
 
-    def at(self, run: Setting) -> Collective | None:
+    def at(self, run: RunSetting) -> Collective | None:
         """The collective in a run where it stands; None where its size is not settled."""
         size = self.buffer.at(run)
         ranks, stride = GROUPS[self.group](run)
@@ -80,7 +80,7 @@ class LawfulCollective:
 
 
 def lawful_collective(
-    operator: LawfulOperator, sent: Sequence[int], settings: Sequence[Setting]
+    operator: LawfulOperator, sent: Sequence[int], settings: Sequence[RunSetting]
 ) -> LawfulCollective | None:
     """The group and law of one collective; None where no group gives the buffers a law.
 
@@ -90,7 +90,7 @@ def lawful_collective(
         As aligned; its only dimension is the bytes sent.
     sent : sequence of int
         In the runs of `operator.places`.
-    settings : sequence of Setting
+    settings : sequence of RunSetting
         Of all runs.
     """
     if operator.condition is None:

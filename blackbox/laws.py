@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 
 FACTORS = ("tp", "cp", "ep", "mbs", "seq", "experts")
 """Factors that a size may follow. Experts a rank are experts / EP, a product of two of them."""
@@ -55,7 +55,7 @@ class Law:
     exponents: tuple[int, ...]
     unit: int = 1
 
-    def at(self, setting: Setting) -> int:
+    def at(self, setting: RunSetting) -> int:
         """The size in a run."""
         top, bottom = _product(self.exponents, setting)
         top *= self.coefficient.numerator
@@ -92,7 +92,7 @@ class SizeFit:
         """Return whether there is one law, and it is exact."""
         return len(self.laws) == 1 and self.spread == 0
 
-    def at(self, setting: Setting) -> int | None:
+    def at(self, setting: RunSetting) -> int | None:
         """The size in a run; None where the laws do not agree on it, or there is none."""
         sizes = {law.at(setting) for law in self.laws}
         return sizes.pop() if len(sizes) == 1 else None
@@ -103,11 +103,11 @@ class Fitter:
 
     Parameters
     ----------
-    settings : sequence of Setting
+    settings : sequence of RunSetting
         Settings of each run.
     """
 
-    def __init__(self, settings: Sequence[Setting]) -> None:
+    def __init__(self, settings: Sequence[RunSetting]) -> None:
         if not settings:
             raise ValueError("a law is fitted to one run at least")
         self.settings = tuple(settings)
@@ -176,7 +176,7 @@ class Fitter:
         return law if all(law.at(one) == size for one, size in zip(self.settings, sizes, strict=True)) else None
 
 
-def _product(exponents: tuple[int, ...], setting: Setting) -> tuple[int, int]:
+def _product(exponents: tuple[int, ...], setting: RunSetting) -> tuple[int, int]:
     """The product of the powers in a run, as numerator and denominator."""
     top = bottom = 1
     for name, exponent in zip(FACTORS, exponents, strict=True):
@@ -202,22 +202,22 @@ class Deciding:
 
     Parameters
     ----------
-    setting : Setting
+    setting : RunSetting
         Its settings.
     fits : tuple of int
         Ambiguous sizes that it decides or narrows, by their place.
     """
 
-    setting: Setting
+    setting: RunSetting
     fits: tuple[int, ...]
 
 
-def deciding_runs(fits: Sequence[SizeFit], candidates: Sequence[Setting]) -> tuple[Deciding, ...]:
+def deciding_runs(fits: Sequence[SizeFit], candidates: Sequence[RunSetting]) -> tuple[Deciding, ...]:
     """Runs that distinguish the laws of ambiguous sizes, the one that distinguishes most first.
 
     Parameters
     ----------
-    candidates : sequence of Setting
+    candidates : sequence of RunSetting
         Runs that the available cards allow, the cheapest first.
 
     Returns
@@ -241,7 +241,7 @@ def deciding_runs(fits: Sequence[SizeFit], candidates: Sequence[Setting]) -> tup
     return tuple(chosen)
 
 
-def _largest_group(laws: tuple[Law, ...], setting: Setting) -> tuple[Law, ...]:
+def _largest_group(laws: tuple[Law, ...], setting: RunSetting) -> tuple[Law, ...]:
     """The laws that remain possible after a run, in the worst outcome."""
     groups: dict[int, list[Law]] = {}
     for law in laws:

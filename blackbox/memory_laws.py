@@ -22,7 +22,7 @@ from scipy.special import stdtrit
 from taylor.base.errors import InputError
 from taylor.blackbox.blocks import Condition, condition_of
 from taylor.blackbox.laws import FACTORS, Fitter, SizeFit
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 
 TURN = "turn"
 """The event between a block's forward and backward pass."""
@@ -81,7 +81,7 @@ class RunMemory:
         Peak bytes in use.
     """
 
-    setting: Setting
+    setting: RunSetting
     blocks: tuple[tuple[str, bool], ...]
     in_flight: int
     parameters: Mapping[str, Mapping[str, int]]
@@ -115,7 +115,7 @@ class PredictedPeak:
         return not self.unsure and self.upper <= limit
 
 
-_DENSE: Mapping[str, Callable[[Setting], float]] = MappingProxyType(
+_DENSE: Mapping[str, Callable[[RunSetting], float]] = MappingProxyType(
     {
         "whole": lambda run: 1.0,
         "over DP and CP": lambda run: run.dp * run.cp,
@@ -123,7 +123,7 @@ _DENSE: Mapping[str, Callable[[Setting], float]] = MappingProxyType(
     }
 )
 """Divisor of the optimizer's elements for a rank's shard."""
-_EXPERT: Mapping[str, Callable[[Setting], float]] = MappingProxyType(
+_EXPERT: Mapping[str, Callable[[RunSetting], float]] = MappingProxyType(
     {
         "whole": lambda run: 1.0,
         "over DP and CP by EP": lambda run: max(1.0, run.dp * run.cp / run.ep),
@@ -155,7 +155,7 @@ class MemorySharding:
     dense: str
     expert: str
 
-    def of(self, dense: float, expert: float, run: Setting) -> float:
+    def of(self, dense: float, expert: float, run: RunSetting) -> float:
         """Bytes for these elements on a rank, without other memory."""
         shares = dense / _DENSE[self.dense](run) + expert / _EXPERT[self.expert](run)
         return self.whole * (dense + expert) + self.shared * shares
@@ -169,7 +169,7 @@ class _Tensor:
     fit: SizeFit
     condition: Condition | None
 
-    def is_met(self, run: Setting) -> bool:
+    def is_met(self, run: RunSetting) -> bool:
         # A stage has its blocks whatever the model's layers are.
         return self.condition is not None and self.condition.is_met(run.replace(layers=self.condition.least_layers))
 
@@ -177,7 +177,7 @@ class _Tensor:
     def unsure(self) -> bool:
         return self.condition is None or not self.fit.laws
 
-    def size(self, run: Setting) -> float:
+    def size(self, run: RunSetting) -> float:
         return max((law.at(run) for law in self.fit.laws), default=0) * (1 + self.fit.spread)
 
 
@@ -208,7 +208,7 @@ class _Block:
     def unsure(self) -> list[str]:
         return [one.name for one in (*self.parameters, *self.tensors.values()) if one.unsure]
 
-    def elements(self, run: Setting) -> tuple[float, float]:
+    def elements(self, run: RunSetting) -> tuple[float, float]:
         """Of dense parameters and of experts', on a rank."""
         dense = expert = 0.0
         for one in self.parameters:
@@ -217,7 +217,7 @@ class _Block:
                 dense, expert = dense + (not split) * one.size(run), expert + split * one.size(run)
         return dense, expert
 
-    def life(self, run: Setting) -> _Life:
+    def life(self, run: RunSetting) -> _Life:
         sizes = {name: one.size(run) if one.is_met(run) else 0.0 for name, one in self.tensors.items()}
         alive, kept, peaks = 0.0, 0.0, [0.0, 0.0]
         turned = 0
@@ -249,11 +249,11 @@ class MemoryLaws:
     step: tuple[MemorySharding, ...]
     runs: tuple[RunMemory, ...]
     risk: float = RISK
-    _known: dict[tuple[str, Setting], tuple[_Life, tuple[float, float]]] = field(
+    _known: dict[tuple[str, RunSetting], tuple[_Life, tuple[float, float]]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
-    def stage(self, run: Setting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> PredictedPeak:
+    def stage(self, run: RunSetting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> PredictedPeak:
         """The memory of a stage.
 
         Parameters
@@ -272,7 +272,7 @@ class MemoryLaws:
         return PredictedPeak(peak.static, peak.peak, peak.peak * (1 + self.margin), peak.unsure)
 
     def chunks(
-        self, run: Setting, chunks: Sequence[Sequence[tuple[str, bool]]], tasks: NDArray[np.int32]
+        self, run: RunSetting, chunks: Sequence[Sequence[tuple[str, bool]]], tasks: NDArray[np.int32]
     ) -> PredictedPeak:
         """The memory of a stage of several chunks.
 
@@ -299,18 +299,18 @@ class MemoryLaws:
         peak = alone.static + max(micro, self.step_bytes(run, [block for blocks in chunks for block in blocks]))
         return PredictedPeak(alone.static, peak, peak * (1 + self.margin), alone.unsure)
 
-    def micro_batch(self, run: Setting, block: tuple[str, bool]) -> tuple[float, float]:
+    def micro_batch(self, run: RunSetting, block: tuple[str, bool]) -> tuple[float, float]:
         """Bytes that a block keeps of a micro-batch between its two passes, and the most that it takes in them."""
         name, again = block
         life, _ = self._block(run, name)
         return life.input if again else life.kept, max(life.forward, life.backward)
 
-    def elements(self, run: Setting, blocks: Sequence[tuple[str, bool]]) -> tuple[float, float]:
+    def elements(self, run: RunSetting, blocks: Sequence[tuple[str, bool]]) -> tuple[float, float]:
         """Elements of dense parameters and of experts on a rank that holds these blocks."""
         each = {name: self._block(run, name)[1] for name, _ in set(blocks)}
         return sum(each[name][0] for name, _ in blocks), sum(each[name][1] for name, _ in blocks)
 
-    def _block(self, run: Setting, name: str) -> tuple[_Life, tuple[float, float]]:
+    def _block(self, run: RunSetting, name: str) -> tuple[_Life, tuple[float, float]]:
         """A block's bytes and elements, kept for all runs in which they are the same."""
         block = self.blocks[name]
         key = (name, run.replace(layers=1, vpp=1, **dict.fromkeys(block.indifferent, 1)))
@@ -318,7 +318,7 @@ class MemoryLaws:
             self._known[key] = (block.life(run), block.elements(run))
         return self._known[key]
 
-    def step_bytes(self, run: Setting, blocks: Sequence[tuple[str, bool]]) -> float:
+    def step_bytes(self, run: RunSetting, blocks: Sequence[tuple[str, bool]]) -> float:
         """Bytes that the optimizer's step takes on top of the states of these blocks."""
         return _most(self.step, *self.elements(run, blocks), run)
 
@@ -338,7 +338,7 @@ class MemoryLaws:
         wide = float(above.mean() + student * above.std(ddof=1) * np.sqrt(1 + 1 / count))
         return max(LEAST_MARGIN, wide)
 
-    def _stage(self, run: Setting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> PredictedPeak:
+    def _stage(self, run: RunSetting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> PredictedPeak:
         for name, _ in blocks:
             if name not in self.blocks:
                 cure = "give one of " + ", ".join(self.blocks)
@@ -352,7 +352,7 @@ class MemoryLaws:
         unsure += [] if self.states else ["states"]
         return PredictedPeak(static, peak, peak, tuple(unsure))
 
-    def _passes(self, run: Setting, blocks: Sequence[tuple[str, bool]]) -> tuple[float, float]:
+    def _passes(self, run: RunSetting, blocks: Sequence[tuple[str, bool]]) -> tuple[float, float]:
         """Bytes that a chunk keeps of a micro-batch between its two passes, and the most that it takes in them."""
         lives = {block: self.micro_batch(run, block) for block in set(blocks)}
         # A block that runs again has its forward pass once more before its backward pass.
@@ -364,7 +364,7 @@ class MemoryLaws:
         return before, most
 
 
-def _most(ways: Sequence[MemorySharding], dense: float, expert: float, run: Setting) -> float:
+def _most(ways: Sequence[MemorySharding], dense: float, expert: float, run: RunSetting) -> float:
     return max((way.of(dense, expert, run) for way in ways), default=0.0)
 
 
@@ -396,7 +396,7 @@ def _block(name: str, runs: Sequence[RunMemory]) -> _Block:
     return _Block(tuple(parameters.values()), MappingProxyType(tensors), events, traces[0].kept_input)
 
 
-def _tensors(sizes: Sequence[Mapping[str, int]], settings: Sequence[Setting]) -> dict[str, _Tensor]:
+def _tensors(sizes: Sequence[Mapping[str, int]], settings: Sequence[RunSetting]) -> dict[str, _Tensor]:
     fitters: dict[tuple[int, ...], Fitter] = {}
     found: dict[str, _Tensor] = {}
     for name in dict.fromkeys(name for each in sizes for name in each):
@@ -429,7 +429,7 @@ def _elements(run: RunMemory, blocks: Mapping[str, _Block]) -> tuple[float, floa
 
 
 def _shardings(
-    sizes: Sequence[int], totals: Sequence[tuple[float, float]], settings: Sequence[Setting]
+    sizes: Sequence[int], totals: Sequence[tuple[float, float]], settings: Sequence[RunSetting]
 ) -> tuple[MemorySharding, ...]:
     """The ways of sharding that give all runs' bytes, by least squares without negative parts."""
     found = list[tuple[float, MemorySharding]]()

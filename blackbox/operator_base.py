@@ -34,7 +34,7 @@ _TABLES = (
 
 
 @dataclass(frozen=True, order=True)
-class Origin:
+class OperatorOrigin:
     """Origin of operator times.
 
     Parameters
@@ -103,7 +103,7 @@ class OperatorBase:
     def _open(self) -> AbstractContextManager[Database]:
         return open_database(str(self.path), write=True, field=FIELD)
 
-    def fill(self, origin: Origin, cleaned: Cleaned, *, digest: str, when: str) -> Filled:
+    def fill(self, origin: OperatorOrigin, cleaned: Cleaned, *, digest: str, when: str) -> Filled:
         """Take the samples of one profile in, once.
 
         Parameters
@@ -150,18 +150,20 @@ class OperatorBase:
                 _reject(mine, tuple(row[:4]), int(row[4]))
         return len(profiles)
 
-    def origins(self) -> list[Origin]:
+    def origins(self) -> list[OperatorOrigin]:
         """Origins of all its operators."""
         with self._open() as database:
-            return [Origin(*row) for row in database.do("SELECT DISTINCT device, driver, toolkit FROM operator")]
+            return [
+                OperatorOrigin(*row) for row in database.do("SELECT DISTINCT device, driver, toolkit FROM operator")
+            ]
 
-    def rejected(self, origin: Origin) -> dict[str, int]:
+    def rejected(self, origin: OperatorOrigin) -> dict[str, int]:
         """Number of samples that each rule rejected."""
         statement = "SELECT reason, count FROM rejected WHERE device = ? AND driver = ? AND toolkit = ?"
         with self._open() as database:
             return {str(reason): int(count) for reason, count in database.do(statement, astuple(origin))}
 
-    def times(self, origin: Origin) -> dict[Operator, OperatorTime]:
+    def times(self, origin: OperatorOrigin) -> dict[Operator, OperatorTime]:
         """All operators of one origin, for look-ups by the operator itself."""
         statement = "SELECT * FROM operator WHERE device = ? AND driver = ? AND toolkit = ?"
         with self._open() as database:

@@ -11,7 +11,7 @@ from taylor.blackbox.group_laws import data_parallel, expert_data_parallel
 from taylor.parsers.profiles.allocations import Allocation
 from taylor.parsers.profiles.operators import Operator, OperatorSample
 from taylor.parsers.profiles.transfers import Transfer
-from taylor.parsers.small_run import RunLog, Setting
+from taylor.parsers.small_run import RunLog, RunSetting
 
 ELEMENT_BYTES = (1, 2, 4)
 """Of gradients and weights, as collectives carry them."""
@@ -34,7 +34,7 @@ class RecordedRun:
         One step's, in the order of their starts.
     """
 
-    setting: Setting
+    setting: RunSetting
     samples: tuple[OperatorSample, ...]
     transfers: Mapping[str, Transfer]
     allocations: tuple[Allocation, ...]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from taylor.base.errors import InputError
 from taylor.blackbox.laws import FACTORS
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, Setting
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, RunSetting
 
 LEAST_CARDS = 4
 """Below, no two degrees can vary."""
@@ -50,7 +50,7 @@ class SmallRun:
     """
 
     name: str
-    setting: Setting
+    setting: RunSetting
     why: str
     steps: int = 2
     switched: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ class SmallRuns:
     left_out: tuple[str, ...] = ()
 
 
-def legal(setting: Setting, sizes: JobSizes) -> str | None:
+def legal(setting: RunSetting, sizes: JobSizes) -> str | None:
     """Reason why a run cannot start; None where it can."""
     tests = (
         (sizes.tp_ways % setting.tp == 0, f"TP {setting.tp} does not divide the heads' {sizes.tp_ways}"),
@@ -87,7 +87,7 @@ def legal(setting: Setting, sizes: JobSizes) -> str | None:
     return next((reason for good, reason in tests if not good), None)
 
 
-def fitted(setting: Setting, cards: int) -> Setting | None:
+def fitted(setting: RunSetting, cards: int) -> RunSetting | None:
     """The setting with the DP that takes all cards; None where there is none."""
     per_replica = setting.tp * setting.cp * setting.pp
     return setting.replace(dp=cards // per_replica) if cards % per_replica == 0 else None
@@ -132,7 +132,7 @@ def _tokens(sizes: JobSizes, searched: Collection[str]) -> int:
     return max(sizes.own.seq, LEAST_TOKENS_CP) if "cp" in searched else min(sizes.own.seq, MOST_TOKENS)
 
 
-def _base(sizes: JobSizes, cards: int, tokens: int, searched: Collection[str]) -> Setting:
+def _base(sizes: JobSizes, cards: int, tokens: int, searched: Collection[str]) -> RunSetting:
     """The run that all others change one thing of.
 
     Its degrees are 2 where they can be: each may then rise and fall, and what only runs under a degree is in every
@@ -147,7 +147,7 @@ def _base(sizes: JobSizes, cards: int, tokens: int, searched: Collection[str]) -
     )
     reasons = list[str]()
     for cp, tp, ep, experts in choices:
-        small = Setting(tp=tp, cp=cp, ep=ep, seq=tokens, experts=experts, layers=sizes.least_layers)
+        small = RunSetting(tp=tp, cp=cp, ep=ep, seq=tokens, experts=experts, layers=sizes.least_layers)
         base = fitted(small.replace(dense=sizes.least_dense), cards)
         reason = f"{cards} cards do not split over TP {tp} and CP {cp}" if base is None else legal(base, sizes)
         if base is not None and reason is None:
@@ -164,7 +164,7 @@ def _few_experts(sizes: JobSizes) -> list[int]:
 
 
 def _changes(
-    base: Setting, sizes: JobSizes, per_node: int, searched: Collection[str]
+    base: RunSetting, sizes: JobSizes, per_node: int, searched: Collection[str]
 ) -> list[tuple[str, dict[str, int], str]]:
     """(name, what is changed, why) of each further run."""
     more, half = base.layers + 1, base.seq // 2
@@ -202,11 +202,11 @@ def _changes(
     return changes
 
 
-def candidate_runs(base: Setting, sizes: JobSizes, cards: int) -> list[Setting]:
+def candidate_runs(base: RunSetting, sizes: JobSizes, cards: int) -> list[RunSetting]:
     """Further runs that could distinguish laws: one size doubled or halved, then two, of each the cheapest first."""
     moves = [(name, by) for name in FACTORS for by in (2.0, 0.5, 4.0)]
     pairs = itertools.combinations(moves, 2)
-    found: list[Setting] = []
+    found: list[RunSetting] = []
     for chosen in (*((move,) for move in moves), *pairs):
         change: dict[str, int] = {}
         for name, by in chosen:
@@ -215,7 +215,7 @@ def candidate_runs(base: Setting, sizes: JobSizes, cards: int) -> list[Setting]:
         if setting is not None and setting != base and legal(setting, sizes) is None:
             found.append(setting)
 
-    def cost(setting: Setting) -> tuple[bool, int]:
+    def cost(setting: RunSetting) -> tuple[bool, int]:
         changed = sum(getattr(setting, name) != getattr(base, name) for name in FACTORS)
         return changed > 1, setting.seq * setting.mbs * setting.experts // setting.cp
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
 from taylor.blackbox.memory_laws import MemoryLaws, PredictedPeak
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan
@@ -71,17 +71,17 @@ class BlockTimes:
         return sum(self.dense) / (1 + self.ratio)
 
 
-def layer_counts(run: Setting) -> dict[str, int]:
+def layer_counts(run: RunSetting) -> dict[str, int]:
     """Layers of each kind in the order of the model."""
     return {DENSE: run.dense, LAYER: run.layers - run.dense} if run.dense else {LAYER: run.layers}
 
 
-def layer_names(run: Setting) -> list[str]:
+def layer_names(run: RunSetting) -> list[str]:
     """The kind of every layer in order."""
     return [name for name, count in layer_counts(run).items() for _ in range(count)]
 
 
-def even_stages(run: Setting) -> list[Blocks]:
+def even_stages(run: RunSetting) -> list[Blocks]:
     """The blocks of every stage where layers are dealt evenly, none of them run again."""
     names, stages = layer_names(run), list[Blocks]()
     for stage in range(run.pp):
@@ -93,7 +93,7 @@ def even_stages(run: Setting) -> list[Blocks]:
 
 def stage_problem(
     laws: MemoryLaws,
-    run: Setting,
+    run: RunSetting,
     times: BlockTimes,
     micro_batches: int,
     limit: float,
@@ -210,7 +210,7 @@ def _alive(stages: int, chunks: int, micro_batches: int) -> Sequence[NDArray[np.
     return alive_vectors(_steady(stages, chunks, micro_batches))
 
 
-def stage_peaks(laws: MemoryLaws, run: Setting, plan: PipelinePlan, micro_batches: int) -> tuple[PredictedPeak, ...]:
+def stage_peaks(laws: MemoryLaws, run: RunSetting, plan: PipelinePlan, micro_batches: int) -> tuple[PredictedPeak, ...]:
     """The memory of every stage of a plan, the layers of a chunk that run again first."""
     stages = stage_blocks(plan)
     if plan.interleaves == 1:

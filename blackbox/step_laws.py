@@ -34,7 +34,7 @@ from taylor.blackbox.passes import PassPart, all_parts
 from taylor.blackbox.recorded import RecordedRun
 from taylor.blackbox.stage_problem import DENSE, EMBEDDING, HEAD, LAYER, BlockTimes, even_stages, layer_names
 from taylor.parsers.profiles.operators import Operator, OperatorSample
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 
 NS = 1e-6
 """ms in a ns."""
@@ -112,8 +112,8 @@ class StepLaws:
         self.gradients = runs[0].gradients
         self._least = min(run.setting.layers for run in runs)
         self._update = self._fitted_update(runs)
-        self._known: dict[tuple[PassPart, Setting], Time] = {}
-        self._block_times: dict[Setting, BlockTimes] = {}
+        self._known: dict[tuple[PassPart, RunSetting], Time] = {}
+        self._block_times: dict[RunSetting, BlockTimes] = {}
 
     # What was found ---------------------------------------------------------------------------------------------
 
@@ -176,19 +176,19 @@ class StepLaws:
         found = nnls(work / scale, np.array(took))[0] / scale
         return float(found[0]), float(found[1]), float(found[2])
 
-    def _update_work(self, run: Setting, blocks: Blocks) -> tuple[float, float, float]:
+    def _update_work(self, run: RunSetting, blocks: Blocks) -> tuple[float, float, float]:
         dense, expert = self.memory.elements(run, blocks)
         shares = dense / data_parallel(run)[0] + expert / expert_data_parallel(run)[0]
         return 1.0, shares, dense + expert
 
     # What follows -----------------------------------------------------------------------------------------------
 
-    def operators_of(self, run: Setting) -> list[Operator]:
+    def operators_of(self, run: RunSetting) -> list[Operator]:
         """The computing operators of one micro-batch in one layer, the embedding and the head."""
         found = (self._at(one, run) for part in PassPart if part is not PassPart.STEP for one in self._compute[part])
         return [one for one in found if one is not None]
 
-    def _at(self, one: LawfulOperator, run: Setting) -> Operator | None:
+    def _at(self, one: LawfulOperator, run: RunSetting) -> Operator | None:
         if one.condition is not None and not one.condition.is_met(run.replace(layers=self._least)):
             return None
         operator = one.at(run)
@@ -199,7 +199,7 @@ class StepLaws:
             operator = Operator(one.like.type, one.like.core, one.like.dtypes, inputs, outputs)
         return operator
 
-    def part(self, part: PassPart, run: Setting) -> Time:
+    def part(self, part: PassPart, run: RunSetting) -> Time:
         """One micro-batch's time in a part.
 
         Raises
@@ -212,7 +212,7 @@ class StepLaws:
             self._known[key] = self._timed_part(part, run)
         return self._known[key]
 
-    def _timed_part(self, part: PassPart, run: Setting) -> Time:
+    def _timed_part(self, part: PassPart, run: RunSetting) -> Time:
         total, single = 0.0, 0.0
         alike: dict[Hashable, float] = defaultdict(float)
         for one in self._compute[part]:
@@ -253,7 +253,7 @@ class StepLaws:
             raise InputError("was used by no small run", field="link", value=link, cure=cure)
         return line.at(collective), line.error
 
-    def tail_ns(self, run: Setting, blocks: Blocks, backward: float) -> float:
+    def tail_ns(self, run: RunSetting, blocks: Blocks, backward: float) -> float:
         """Time after a stage's last micro-batch: gradients reduced, weights updated and gathered.
 
         Parameters
@@ -275,14 +275,14 @@ class StepLaws:
             reduce = max(0.0, reduce - backward)
         return reduce + gather + float(np.dot(self._update, self._update_work(run, blocks)))
 
-    def block_times(self, run: Setting) -> BlockTimes:
+    def block_times(self, run: RunSetting) -> BlockTimes:
         """The times that the exact solver divides, ms; layers of the tails are dealt evenly."""
         run = run.replace(vpp=1)
         if run not in self._block_times:
             self._block_times[run] = self._timed_blocks(run)
         return self._block_times[run]
 
-    def _timed_blocks(self, run: Setting) -> BlockTimes:
+    def _timed_blocks(self, run: RunSetting) -> BlockTimes:
         forward, both = self.part(PassPart.FORWARD, run).ns, self.part(PassPart.BACKWARD, run).ns
         backward = both - forward
         share = NS / (1 + backward / forward)
@@ -296,7 +296,7 @@ class StepLaws:
             (alone * NS, (twice - alone) * NS),
         )  # fmt: skip
 
-    def tails_ms(self, run: Setting, stages: Sequence[Blocks]) -> tuple[float, ...]:
+    def tails_ms(self, run: RunSetting, stages: Sequence[Blocks]) -> tuple[float, ...]:
         """Time after the last micro-batch of every stage, ms."""
         once: dict[tuple[str, bool], float] = {}
         for name, first, second in (
@@ -307,12 +307,12 @@ class StepLaws:
             once |= {(name, False): both - alone, (name, True): both}
         return tuple(self.tail_ns(run, blocks, sum(once.get(block, 0.0) for block in blocks)) * NS for blocks in stages)
 
-    def relative_error(self, run: Setting) -> float:
+    def relative_error(self, run: RunSetting) -> float:
         """One standard deviation of a layer's time, as a fraction."""
         both, forward = self.part(PassPart.BACKWARD, run), self.part(PassPart.FORWARD, run)
         return (both.error + forward.error) / (both.ns + forward.ns)
 
-    def passes_ns(self, run: Setting) -> float:
+    def passes_ns(self, run: RunSetting) -> float:
         """Both passes of a small run's only micro-batch, every layer run again."""
         ends = sum(self.part(part, run).ns for part in (PassPart.BEFORE, PassPart.HEAD, PassPart.AFTER))
         dense = self.part(PassPart.DENSE, run).ns + self.part(PassPart.DENSE_BACKWARD, run).ns
@@ -326,7 +326,7 @@ class StepLaws:
         return float(max(one.start_ns + one.duration_ns for one in shown) - shown[0].start_ns)
 
 
-def _small_blocks(run: Setting) -> Blocks:
+def _small_blocks(run: RunSetting) -> Blocks:
     return [(EMBEDDING, False), *((name, True) for name in layer_names(run)), (HEAD, False)]
 
 

@@ -41,7 +41,7 @@ class MemoryMargin:
             raise ValueError(f"a risk must lie between 0 and 1, found {self.risk}")
 
     @property
-    def told_risk(self) -> float:
+    def stated_risk(self) -> float:
         """The risk at which a plan is reported to fit."""
         return DEFAULT_RISK if self.risk is None else self.risk
 

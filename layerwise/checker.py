@@ -18,7 +18,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCost, Layout, Setting, hidden_mib
+from taylor.cost_model.measured.cost_table import CostProvider, CostRow, CostSetting, EndCost, Layout, hidden_mib
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerwisePlan
 from taylor.layerwise.job import LayerwiseJob
 from taylor.pipeline.dependencies import dependencies
@@ -320,8 +320,8 @@ class Played:
         )
 
 
-def _setting(job: LayerwiseJob, plan: LayerwisePlan) -> Setting:
-    return Setting(
+def _setting(job: LayerwiseJob, plan: LayerwisePlan) -> CostSetting:
+    return CostSetting(
         plan.stages, plan.global_batch, plan.micro_batches, job.tokens, job.hidden, job.precision,
         job.sequence_parallel, job.reduce_every_micro_batch, "gpipe" if plan.schedule == "gpipe" else "1f1b",
         job.kv_hidden,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from taylor.cost_model.measured.cost_table import Setting
+from taylor.cost_model.measured.cost_table import CostSetting
 from taylor.cost_model.measured.layer_strategy import EndStrategy
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
 
@@ -27,7 +27,7 @@ class LayerwiseJob:
     kind : str
         The layers' kind, as the source of costs calls it, where all are of one.
     precision, sequence_parallel, reduce_every_micro_batch, kv_hidden
-        As `Setting`.
+        As `CostSetting`.
     global_buffer : bool
         Gathered hidden states keep a buffer beside the layers (Megatron's global memory buffer).
     whole_mib : bool
@@ -69,9 +69,9 @@ class LayerwiseJob:
         """A copy with some fields changed."""
         return replace(self, **changes)
 
-    def setting(self, outer: OuterChoice) -> Setting:
+    def setting(self, outer: OuterChoice) -> CostSetting:
         """Job whose costs are requested."""
-        return Setting(
+        return CostSetting(
             outer.stages,
             outer.global_batch,
             outer.micro_batches,

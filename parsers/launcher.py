@@ -15,7 +15,7 @@ from typing import Callable
 from taylor.base.errors import InputError
 from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunLog, Setting, Switch
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunLog, RunSetting, Switch
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
@@ -144,7 +144,7 @@ class Launcher(ABC):
     """True: a file with one of its suffixes is a training file; off where other files have them too."""
     starts_training: bool = True
     """True: a file, or `program` on it, starts a training; False where it only describes one."""
-    log_tells_parameters: bool = False
+    log_names_parameters: bool = False
     """True: the log of a small run lists every parameter by name, from which its memory in other jobs follows."""
     can_probe: bool = False
     """True: dry-runs may change a file's number of layers and stages to learn more of its memory."""
@@ -333,7 +333,7 @@ class Launcher(ABC):
     def small_run(
         self,
         path: Path,
-        setting: Setting,
+        setting: RunSetting,
         machines: Machines,
         profile: ProfiledSteps,
         switched: Collection[str] = (),
@@ -352,7 +352,7 @@ class Launcher(ABC):
         """
         raise _no_small_run(path)
 
-    def planned_job(self, path: Path, setting: Setting, job: PlannedJob) -> str:
+    def planned_job(self, path: Path, setting: RunSetting, job: PlannedJob) -> str:
         """The text of a file with other degrees, micro-batch and plan, whatever network it trains.
 
         Raises
@@ -362,7 +362,7 @@ class Launcher(ABC):
         """
         raise _no_plan(path)
 
-    def whole_run(self, path: Path, setting: Setting, job: PlannedJob, machines: Machines, iterations: int) -> str:
+    def whole_run(self, path: Path, setting: RunSetting, job: PlannedJob, machines: Machines, iterations: int) -> str:
         """The text of `planned_job` that ends after a few steps, and neither loads nor saves a checkpoint.
 
         Raises

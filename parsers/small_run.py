@@ -11,7 +11,7 @@ from taylor.pipeline.plan import PipelinePlan
 
 
 @dataclass(frozen=True, order=True)
-class Setting:
+class RunSetting:
     """Settings of a run on which sizes may depend.
 
     Parameters
@@ -42,7 +42,7 @@ class Setting:
     vpp: int = 1
     dense: int = 0
 
-    def replace(self, **changes: Any) -> Setting:
+    def replace(self, **changes: Any) -> RunSetting:
         """A copy with some of it changed."""
         return replace(self, **changes)
 
@@ -51,7 +51,7 @@ class Setting:
         """Ranks that run it."""
         return self.tp * self.cp * self.pp * self.dp
 
-    def differences(self, other: Setting) -> str:
+    def differences(self, other: RunSetting) -> str:
         """Changes of another setting, as ``cp 1 -> 2``."""
         names = ("tp", "cp", "ep", "pp", "dp", "mbs", "seq", "experts", "layers", "dense")
         compared = [(name, getattr(self, name), getattr(other, name)) for name in names]
@@ -64,7 +64,7 @@ class JobSizes:
 
     Parameters
     ----------
-    own : Setting
+    own : RunSetting
         As the file states it; `dp` is 1 where the file does not say how many ranks it starts.
     tp_ways : int
         Numbers that TP has to divide: heads, and groups of heads.
@@ -84,7 +84,7 @@ class JobSizes:
         The files can say only plans whose first chunk holds all dense layers.
     """
 
-    own: Setting
+    own: RunSetting
     tp_ways: int
     top_k: int = 1
     expert_groups: int = 1
@@ -133,7 +133,7 @@ class Switch:
     apart: tuple[str, ...] = ()
     stays: bool = False
 
-    def may_be_on(self, run: Setting, others: Collection[str] = ()) -> bool:
+    def may_be_on(self, run: RunSetting, others: Collection[str] = ()) -> bool:
         """Return whether a run starts with it, beside others that are on."""
         return all(getattr(run, name) > 1 for name in self.above) and not set(self.apart) & set(others)
 

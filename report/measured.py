@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from taylor.cost_model.measured.cost_table import CostRow, EndCosts
-from taylor.cost_model.measured.fits import Law
+from taylor.cost_model.measured.fits import MeasuredLaw
 from taylor.cost_model.measured.hardware import HardwareProfile
 from taylor.cost_model.measured.layer_strategy import LayerwisePlan
 from taylor.cost_model.strategy import Strategy
@@ -75,7 +75,7 @@ def _span(values: Sequence[int]) -> str:
     return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
-def laws_table(laws: Iterable[Law]) -> Table:
+def laws_table(laws: Iterable[MeasuredLaw]) -> Table:
     """Laws through a model's times: their data and how well they fit."""
     table = Table(header_style="bold", pad_edge=False, box=None)
     for name in ("law", "through", "points", "largest residual"):

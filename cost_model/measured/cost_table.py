@@ -16,7 +16,7 @@ BYTES_OF = {"fp32": 4, "bf16": 2, "fp16": 2}
 
 
 @dataclass(frozen=True)
-class Setting:
+class CostSetting:
     """The job that costs are asked for.
 
     Parameters
@@ -222,7 +222,7 @@ class CostProvider(Protocol):
     def memory(self) -> MemorySettings:
         """Its memory outside the rows."""
 
-    def layer(self, kind: str, strategy: LayerStrategy, setting: Setting) -> CostRow:
+    def layer(self, kind: str, strategy: LayerStrategy, setting: CostSetting) -> CostRow:
         """The cost of one layer.
 
         Raises
@@ -231,7 +231,7 @@ class CostProvider(Protocol):
             When a measurement that it needs is missing, or the batch cannot be split so.
         """
 
-    def ends(self, strategy: EndStrategy, setting: Setting) -> EndCosts:
+    def ends(self, strategy: EndStrategy, setting: CostSetting) -> EndCosts:
         """The costs of embedding and head.
 
         Raises
@@ -240,7 +240,7 @@ class CostProvider(Protocol):
             As `layer`.
         """
 
-    def layout_change_s(self, before: Layout, after: Layout, setting: Setting) -> float:
+    def layout_change_s(self, before: Layout, after: Layout, setting: CostSetting) -> float:
         """Time to change the layout of a micro-batch's hidden states, and later of their gradients, s.
 
         Raises
@@ -249,7 +249,7 @@ class CostProvider(Protocol):
             As `layer`.
         """
 
-    def handover_s(self, layout: Layout, setting: Setting) -> float:
+    def handover_s(self, layout: Layout, setting: CostSetting) -> float:
         """Time to send a micro-batch's hidden states to the next stage, s; 0 where the rows have it.
 
         Raises
@@ -259,7 +259,7 @@ class CostProvider(Protocol):
         """
 
 
-def samples_of(strategy: EndStrategy, setting: Setting) -> int:
+def samples_of(strategy: EndStrategy, setting: CostSetting) -> int:
     """Samples of a micro-batch on one data parallel rank.
 
     Raises
@@ -278,7 +278,7 @@ def samples_of(strategy: EndStrategy, setting: Setting) -> int:
     return samples
 
 
-def hidden_mib(samples: float, setting: Setting) -> float:
+def hidden_mib(samples: float, setting: CostSetting) -> float:
     """Hidden states of a number of samples, MiB."""
     return samples * setting.tokens * setting.hidden * setting.bytes / MIB
 
@@ -302,7 +302,7 @@ def of_ways(by_ways: Mapping[int, float], ways: int, what: str) -> float:
     return found
 
 
-def layer_activation_mib(memory: LayerMemory, strategy: LayerStrategy, setting: Setting) -> float:
+def layer_activation_mib(memory: LayerMemory, strategy: LayerStrategy, setting: CostSetting) -> float:
     """Memory that a layer keeps of a sample whose context is not split, MiB.
 
     Raises
@@ -324,7 +324,7 @@ def layer_activation_mib(memory: LayerMemory, strategy: LayerStrategy, setting: 
 
 
 def cost_table(
-    provider: CostProvider, kinds: Iterable[str], strategies: Iterable[LayerStrategy], setting: Setting
+    provider: CostProvider, kinds: Iterable[str], strategies: Iterable[LayerStrategy], setting: CostSetting
 ) -> tuple[CostRow, ...]:
     """The cost of every kind under every strategy, kinds outermost.
 

@@ -16,11 +16,11 @@ from taylor.base.errors import InputError
 from taylor.cost_model.measured.cost_table import (
     MIB,
     CostRow,
+    CostSetting,
     EndCost,
     EndCosts,
     Layout,
     MemorySettings,
-    Setting,
     hidden_mib,
     layer_activation_mib,
     of_ways,
@@ -86,7 +86,7 @@ class MeasuredCosts:
         share = {"hetu": 0.2, "paddle": 0.3}[self.laws.rules.name]
         return self.settings.memory or MemorySettings(1024.0, share, 21 * 1024 - 1)
 
-    def layer(self, kind: str, strategy: LayerStrategy, setting: Setting) -> CostRow:
+    def layer(self, kind: str, strategy: LayerStrategy, setting: CostSetting) -> CostRow:
         """See `CostProvider`."""
         if strategy.ep > 1 or strategy.expert_tp > 1:
             raise InputError(
@@ -136,7 +136,7 @@ class MeasuredCosts:
             host_mib=host,
         )
 
-    def ends(self, strategy: EndStrategy, setting: Setting) -> EndCosts:
+    def ends(self, strategy: EndStrategy, setting: CostSetting) -> EndCosts:
         """See `CostProvider`."""
         if setting.stages == 1:
             return EndCosts(self._end("alone", strategy, setting, 1.0, 2))
@@ -145,19 +145,19 @@ class MeasuredCosts:
             self._end("first", strategy, setting, share, 1), self._end("last", strategy, setting, 1 - share, 1)
         )
 
-    def layout_change_s(self, before: Layout, after: Layout, setting: Setting) -> float:
+    def layout_change_s(self, before: Layout, after: Layout, setting: CostSetting) -> float:
         """See `CostProvider`."""
         whole = hidden_mib(setting.micro_batch, setting)
         return (self._moved_ms(before, after, whole) + self._moved_ms(after, before, whole)) / 1e3
 
-    def handover_s(self, layout: Layout, setting: Setting) -> float:
+    def handover_s(self, layout: Layout, setting: CostSetting) -> float:
         """See `CostProvider`."""
         if setting.stages == 1:
             return 0.0
         part = hidden_mib(setting.micro_batch, setting) / layout.batch_ways / layout.sequence_ways
         return part / self.hardware.transfer(setting.stages) / 1e3
 
-    def _end(self, end: str, strategy: EndStrategy, setting: Setting, share: float, gathers: int) -> EndCost:
+    def _end(self, end: str, strategy: EndStrategy, setting: CostSetting, share: float, gathers: int) -> EndCost:
         """Embedding and head on one stage; each gathers its input or scatters its output once a direction."""
         samples = samples_of(strategy, setting)
         memory = self.laws.end_memory(end, setting.tokens)
@@ -177,7 +177,7 @@ class MeasuredCosts:
         )
 
     def _replicated(
-        self, strategy: EndStrategy, setting: Setting, parameters: float, forward: float, backward: float
+        self, strategy: EndStrategy, setting: CostSetting, parameters: float, forward: float, backward: float
     ) -> tuple[float, float, float]:
         """Forward, backward and tail with the collectives among replicas, ms; `parameters` in Mi."""
         replicas = strategy.replicas
@@ -199,7 +199,7 @@ class MeasuredCosts:
             return forward, reducing, back
         return forward, plain, reducing - plain + back
 
-    def _kept(self, strategy: EndStrategy, setting: Setting) -> float:
+    def _kept(self, strategy: EndStrategy, setting: CostSetting) -> float:
         """Bytes of states a parameter."""
         return self.laws.rules.per_parameter.kept(
             strategy.zero,
@@ -208,7 +208,7 @@ class MeasuredCosts:
             every=setting.reduce_every_micro_batch,
         )
 
-    def _tensor_ms(self, strategy: LayerStrategy, samples: int, setting: Setting) -> tuple[float, float, float]:
+    def _tensor_ms(self, strategy: LayerStrategy, samples: int, setting: CostSetting) -> tuple[float, float, float]:
         """Collectives among a layer's ways, ms: of the forward, of the backward, and overlapped in the backward."""
         message = hidden_mib(samples, setting) / strategy.cp
         if strategy.tp > 1:
@@ -222,7 +222,7 @@ class MeasuredCosts:
             return each, each, 0.0
         return 0.0, 0.0, 0.0
 
-    def _ring_ms(self, strategy: LayerStrategy, samples: int, setting: Setting) -> float:
+    def _ring_ms(self, strategy: LayerStrategy, samples: int, setting: CostSetting) -> float:
         """Keys and values once around the ring of context ranks, ms."""
         if strategy.cp == 1:
             return 0.0

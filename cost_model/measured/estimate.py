@@ -14,11 +14,11 @@ from taylor.cost_model.collectives import gather_ms, ring_bandwidth, send_ms
 from taylor.cost_model.measured.cost_table import (
     MIB,
     CostRow,
+    CostSetting,
     EndCost,
     EndCosts,
     Layout,
     MemorySettings,
-    Setting,
     hidden_mib,
     samples_of,
 )
@@ -61,7 +61,7 @@ class EstimatedCosts:
         overhead = self.rules.overhead_mib
         return MemorySettings(self.rules.framework.statics.overhead_mib if overhead is None else overhead)
 
-    def layer(self, kind: str, strategy: LayerStrategy, setting: Setting) -> CostRow:
+    def layer(self, kind: str, strategy: LayerStrategy, setting: CostSetting) -> CostRow:
         """See `CostProvider`."""
         if strategy.offload:
             raise InputError(
@@ -89,7 +89,7 @@ class EstimatedCosts:
             working_mib=float(rebuilt + workspace) / MIB,
         )
 
-    def ends(self, strategy: EndStrategy, setting: Setting) -> EndCosts:
+    def ends(self, strategy: EndStrategy, setting: CostSetting) -> EndCosts:
         """See `CostProvider`."""
         degrees, rules = self._job(strategy, setting)
         head_ms, embedding_ms = (float(each) for each in head_time(self.model, degrees, rules, self.device))
@@ -113,7 +113,7 @@ class EstimatedCosts:
             )
         )
 
-    def layout_change_s(self, before: Layout, after: Layout, setting: Setting) -> float:
+    def layout_change_s(self, before: Layout, after: Layout, setting: CostSetting) -> float:
         """See `CostProvider`."""
         whole = hidden_mib(setting.micro_batch, setting) * MIB
         parts = [each.batch_ways * each.sequence_ways for each in (before, after)]
@@ -125,7 +125,7 @@ class EstimatedCosts:
             moved += lacking / float(ring_bandwidth(max(common // own, 1), 1, self.device) * share * 1e6)
         return moved / 1e3
 
-    def handover_s(self, layout: Layout, setting: Setting) -> float:
+    def handover_s(self, layout: Layout, setting: CostSetting) -> float:
         """See `CostProvider`."""
         if setting.stages == 1:
             return 0.0
@@ -133,7 +133,7 @@ class EstimatedCosts:
         distance = layout.batch_ways * layout.sequence_ways * layout.copies
         return float(send_ms(part, distance, self.device, Speed.of(self.device, self.rules).network)) / 1e3
 
-    def _job(self, strategy: EndStrategy, setting: Setting) -> tuple[Strategy, TrainingRules]:
+    def _job(self, strategy: EndStrategy, setting: CostSetting) -> tuple[Strategy, TrainingRules]:
         """The job in which every layer would be spread as this one."""
         degrees = Strategy(
             dp=strategy.dp,

@@ -29,7 +29,7 @@ PROPORTIONAL, LINE, CURVE = (1,), (1, 0), (2, 1, 0)
 
 
 @dataclass(frozen=True)
-class Law:
+class MeasuredLaw:
     """A law of one cause.
 
     Parameters
@@ -67,7 +67,7 @@ class Law:
         cause: str,
         unit: str,
         source: str,
-    ) -> Law:
+    ) -> MeasuredLaw:
         """The law that is nearest to some points by relative least squares with no coefficient below 0.
 
         Parameters

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from taylor.base.errors import InputError
-from taylor.cost_model.measured.fits import CURVE, LINE, Law
+from taylor.cost_model.measured.fits import CURVE, LINE, MeasuredLaw
 from taylor.cost_model.measured.profiles import (
     ComputationProfile,
     LayerMemory,
@@ -26,15 +26,15 @@ class ForwardTime:
 
     Parameters
     ----------
-    by_length : Law
+    by_length : MeasuredLaw
         ms a sample in batches of `batch`, by tokens.
-    by_batch : Law or None
+    by_batch : MeasuredLaw or None
         ms, by samples, at one length; None where too few batch sizes were measured: every sample takes the same.
     batch : int
     """
 
-    by_length: Law
-    by_batch: Law | None
+    by_length: MeasuredLaw
+    by_batch: MeasuredLaw | None
     batch: int
 
     def ms(self, samples: float, tokens: int) -> float:
@@ -145,8 +145,8 @@ class ModelLaws:
             activation[way] = self._activation(points, end).at(tokens) if any(points.values()) else 0.0
         return OtherMemory(states, activation)
 
-    def _activation(self, points: Mapping[int, float], of: str) -> Law:
-        return Law.through(
+    def _activation(self, points: Mapping[int, float], of: str) -> MeasuredLaw:
+        return MeasuredLaw.through(
             points, LINE, of=f"activations of {of}", cause="tokens", unit="MiB", source=self.memory.source
         )
 
@@ -159,7 +159,7 @@ class ModelLaws:
         return tuple(warning for warning in (law.warning(tokens) for law in laws) if warning is not None)
 
     @property
-    def laws(self) -> tuple[Law, ...]:
+    def laws(self) -> tuple[MeasuredLaw, ...]:
         """The laws of time, kinds first."""
         times = (*self.layer.values(), self.other)
         return tuple(law for time in times for law in (time.by_length, time.by_batch) if law is not None)
@@ -174,10 +174,12 @@ def _forward(times: Mapping[Shape, float], powers: tuple[int, ...], of: str, sou
         raise InputError("has no measurement", file=source, field=of, cure="profile two numbers of layers")
     # The batch with most lengths; the smallest of those.
     batch = max(by_batch, key=lambda each: (len(by_batch[each]), -each))
-    length = Law.through(by_batch[batch], powers, of=of, cause="tokens", unit="ms a sample", source=source)
+    length = MeasuredLaw.through(by_batch[batch], powers, of=of, cause="tokens", unit="ms a sample", source=source)
     tokens = max(sorted(by_batch[batch]), key=lambda each: sum(each in by_tokens for by_tokens in by_batch.values()))
     samples = {each: by_tokens[tokens] * each for each, by_tokens in by_batch.items() if tokens in by_tokens}
     batches = None
     if len(samples) >= FEWEST_BATCHES:
-        batches = Law.through(samples, LINE, of=f"{of}, {tokens} tokens", cause="samples", unit="ms", source=source)
+        batches = MeasuredLaw.through(
+            samples, LINE, of=f"{of}, {tokens} tokens", cause="samples", unit="ms", source=source
+        )
     return ForwardTime(length, batches, batch)

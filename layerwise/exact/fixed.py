@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCost, Layout, Setting
+from taylor.cost_model.measured.cost_table import CostProvider, CostRow, CostSetting, EndCost, Layout
 from taylor.cost_model.measured.galvatron.step import gather_buffer_mib
 from taylor.cost_model.measured.layer_strategy import LayerStrategy
 from taylor.layerwise.job import LayerwiseJob, OuterChoice
@@ -176,7 +176,7 @@ class FixedProblem:
 
 
 def _memory(
-    job: LayerwiseJob, outer: OuterChoice, provider: CostProvider, setting: Setting, schedule: Schedule,
+    job: LayerwiseJob, outer: OuterChoice, provider: CostProvider, setting: CostSetting, schedule: Schedule,
     rows: Sequence[CostRow], held: Sequence[EndCost | None],
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:  # fmt: skip
     """Memory of a layer, and the free memory for layers, at every stage's worst moments."""
@@ -201,7 +201,7 @@ def _memory(
 
 
 def _layouts(
-    rows: Sequence[CostRow], end: Layout, provider: CostProvider, setting: Setting
+    rows: Sequence[CostRow], end: Layout, provider: CostProvider, setting: CostSetting
 ) -> tuple[Array, Array, list[int]]:
     """Changes and transfers by layout; the numbers of the ends' layout and of every row's.
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
-from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCosts, Setting, hidden_mib
+from taylor.cost_model.measured.cost_table import CostProvider, CostRow, CostSetting, EndCosts, hidden_mib
 from taylor.cost_model.measured.galvatron.step import galvatron_step_s, gather_buffer_mib
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, LayerwisePlan, even_division
 from taylor.layerwise.galvatron.dynamic_program import StageProgram
@@ -118,7 +118,7 @@ class _Run:
     def __init__(self, search: GalvatronSearch, task: Task) -> None:
         self.search, self.task = search, task
         job = search.job
-        self.setting: Setting = job.setting(
+        self.setting: CostSetting = job.setting(
             OuterChoice(task.global_batch, task.micro_batches, task.stages, task.ends[0])
         )
         self.division = even_division(job.layers, task.stages)

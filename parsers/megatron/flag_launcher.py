@@ -24,7 +24,7 @@ from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.run_log import read_log
 from taylor.parsers.megatron.swap import SWAP_PARTS
 from taylor.parsers.megatron.switches import switches
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunLog, Setting, Switch
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunLog, RunSetting, Switch
 from taylor.parsers.text.flag_edit import Setting as Flag
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
@@ -53,7 +53,7 @@ class FlagLauncher(Launcher):
         "gbs": "--global-batch-size",
         "seq": "--seq-length",
     }
-    log_tells_parameters = True
+    log_names_parameters = True
 
     @abstractmethod
     def launch(self, path: Path) -> Launch:
@@ -182,7 +182,7 @@ class FlagLauncher(Launcher):
     def small_run(
         self,
         path: Path,
-        setting: Setting,
+        setting: RunSetting,
         machines: Machines,
         profile: ProfiledSteps,
         switched: Collection[str] = (),
@@ -190,11 +190,11 @@ class FlagLauncher(Launcher):
         """See `Launcher.small_run`."""
         return small_run.small_run(self.launch(path), setting, machines, profile, switched).text
 
-    def planned_job(self, path: Path, setting: Setting, job: PlannedJob) -> str:
+    def planned_job(self, path: Path, setting: RunSetting, job: PlannedJob) -> str:
         """See `Launcher.planned_job`."""
         return small_run.planned_job(self.launch(path), setting, job).text
 
-    def whole_run(self, path: Path, setting: Setting, job: PlannedJob, machines: Machines, iterations: int) -> str:
+    def whole_run(self, path: Path, setting: RunSetting, job: PlannedJob, machines: Machines, iterations: int) -> str:
         """See `Launcher.whole_run`."""
         return small_run.whole_run(self.launch(path), setting, job, machines, iterations).text
 

@@ -19,7 +19,7 @@ from taylor.parsers.megatron.own_plan import LAYOUT, PER_CHUNK
 from taylor.parsers.megatron.placing import PLACING, Wanted, interleave_flag, with_noops
 from taylor.parsers.megatron.recompute import IN_ADVANCE, IN_BUBBLE, RECOMPUTE_FLAGS, recompute_flags
 from taylor.parsers.megatron.switches import planned_flags, small_flags
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, Setting
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting
 from taylor.parsers.text.flags import Flags
 from taylor.pipeline.plan import PipelinePlan, values_in_order
 
@@ -68,7 +68,7 @@ def job_sizes(launch: Launch) -> JobSizes:
     heads = flags.integer("num-attention-heads")
     groups = flags.integer("num-query-groups", default=heads) if flags.has("group-query-attention") else heads
     experts = flags.integer("num-experts", default=1)
-    own = Setting(
+    own = RunSetting(
         tp=flags.integer("tensor-model-parallel-size", default=1),
         cp=flags.integer("context-parallel-size", default=1),
         ep=flags.integer("expert-model-parallel-size", default=1),
@@ -116,7 +116,7 @@ def _dense_in_front(flags: Flags) -> int:
 
 
 def small_run(
-    launch: Launch, setting: Setting, machines: Machines, profile: ProfiledSteps, switched: Collection[str] = ()
+    launch: Launch, setting: RunSetting, machines: Machines, profile: ProfiledSteps, switched: Collection[str] = ()
 ) -> Launch:
     """See `Launcher.small_run`.
 
@@ -174,7 +174,7 @@ def small_run(
     return small
 
 
-def _profiled(launch: Launch, setting: Setting, profile: ProfiledSteps) -> Wanted:
+def _profiled(launch: Launch, setting: RunSetting, profile: ProfiledSteps) -> Wanted:
     """The flags that make a run write profiles of its first rank of each stage, with memory and shapes.
 
     Sources: MindSpeed-LLM master mindspeed_llm/features_manager/functional/profiling.py:14-40; Megatron-LM main
@@ -224,7 +224,7 @@ def _chunks(flags: Flags, plan: PipelinePlan, dense: int) -> Wanted:
     return with_noops(slots, PER_CHUNK if plan.interleaves > 1 else None)
 
 
-def planned_job(launch: Launch, setting: Setting, job: PlannedJob) -> Launch:
+def planned_job(launch: Launch, setting: RunSetting, job: PlannedJob) -> Launch:
     """See `Launcher.planned_job`.
 
     Raises
@@ -252,7 +252,7 @@ def planned_job(launch: Launch, setting: Setting, job: PlannedJob) -> Launch:
     return launch.with_flags(wanted | recompute_flags(flags, job.plan) | ranks, _BESIDE)
 
 
-def whole_run(launch: Launch, setting: Setting, job: PlannedJob, machines: Machines, iterations: int) -> Launch:
+def whole_run(launch: Launch, setting: RunSetting, job: PlannedJob, machines: Machines, iterations: int) -> Launch:
     """See `Launcher.whole_run`.
 
     Raises

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from taylor.parsers.megatron.mindspeed import is_mindspeed
 from taylor.parsers.megatron.placing import Wanted
-from taylor.parsers.small_run import Setting, Switch
+from taylor.parsers.small_run import RunSetting, Switch
 from taylor.parsers.text.flags import Flags
 
 MC2, PERMUTE, OVERLAP = "mc2", "token_permute", "alltoall_overlap"
@@ -54,18 +54,18 @@ def _shown(name: str) -> str:
     return f"--{_FLAGS[name][0]}"
 
 
-def small_flags(flags: Flags, run: Setting, switched: Collection[str]) -> Wanted:
+def small_flags(flags: Flags, run: RunSetting, switched: Collection[str]) -> Wanted:
     """Switches of a small run: as the file states them, but for those switched, and none that cannot start."""
     on = {name: name != MC2 and flags.has(*names) for name, names in _FLAGS.items()}
     return _wanted(flags, run, {name: state != (name in switched) for name, state in on.items()})
 
 
-def planned_flags(flags: Flags, run: Setting, switched: Mapping[str, bool]) -> Wanted:
+def planned_flags(flags: Flags, run: RunSetting, switched: Mapping[str, bool]) -> Wanted:
     """Switches of a plan: as the file states them, but for those given, and none that cannot start."""
     return _wanted(flags, run, {name: flags.has(*names) for name, names in _FLAGS.items()} | dict(switched))
 
 
-def _wanted(flags: Flags, run: Setting, on: Mapping[str, bool]) -> Wanted:
+def _wanted(flags: Flags, run: RunSetting, on: Mapping[str, bool]) -> Wanted:
     wanted: Wanted = {}
     for name, state in on.items():
         state = state and all(getattr(run, degree) > 1 for degree in _ABOVE[name])

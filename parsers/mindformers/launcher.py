@@ -18,7 +18,7 @@ from taylor.parsers.mindformers.model_section import model_section
 from taylor.parsers.mindformers.modules import module_words, modules_of
 from taylor.parsers.mindformers.read import NAME, config_from_source
 from taylor.parsers.mindformers.swap import SWAP_PARTS
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunSetting
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
@@ -103,7 +103,7 @@ class MindFormers(Launcher):
     def small_run(
         self,
         path: Path,
-        setting: Setting,
+        setting: RunSetting,
         machines: Machines,
         profile: ProfiledSteps,
         switched: Collection[str] = (),

@@ -19,7 +19,7 @@ from taylor.cost_model.strategy import Strategy
 from taylor.parsers.mindformers import write
 from taylor.parsers.mindformers.model import EXPERTS
 from taylor.parsers.mindformers.read import config_from_source
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunSetting
 from taylor.parsers.text.yaml_edit import lookup
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
@@ -48,7 +48,7 @@ def job_sizes(source: YamlSource) -> JobSizes:
         cure = "put the dense layers first (first_k_dense_replace)"
         raise InputError("names kinds of layers that small runs cannot keep", file=source.file, cure=cure)
     moe = model.moe
-    own = Setting(
+    own = RunSetting(
         tp=strategy.tp,
         cp=strategy.cp,
         ep=strategy.ep,
@@ -70,7 +70,7 @@ def job_sizes(source: YamlSource) -> JobSizes:
     )
 
 
-def small_run(source: YamlSource, setting: Setting, machines: Machines, profile: ProfiledSteps) -> YamlSource:
+def small_run(source: YamlSource, setting: RunSetting, machines: Machines, profile: ProfiledSteps) -> YamlSource:
     """See `Launcher.small_run`.
 
     Every layer runs again in the backward pass and the optimizer is split over all replicas, as in small runs of
@@ -100,7 +100,7 @@ def small_run(source: YamlSource, setting: Setting, machines: Machines, profile:
     return write.with_strategy(source, config, strategy, small.even_plan(strategy, FULL), extra)
 
 
-def _cut(config: TrainingConfig, setting: Setting) -> ModelSpec:
+def _cut(config: TrainingConfig, setting: RunSetting) -> ModelSpec:
     moe = config.model.moe
     return config.model.replace(
         n_layers=setting.layers,
@@ -108,7 +108,7 @@ def _cut(config: TrainingConfig, setting: Setting) -> ModelSpec:
     )
 
 
-def _sizes(source: YamlSource, config: TrainingConfig, setting: Setting) -> dict[str, object]:
+def _sizes(source: YamlSource, config: TrainingConfig, setting: RunSetting) -> dict[str, object]:
     """Sequence and experts, wherever the file says them."""
     wanted: dict[str, object] = {}
     lengths = [path for path in _LENGTHS if lookup(source.data, path) is not None]
@@ -127,7 +127,7 @@ def _sizes(source: YamlSource, config: TrainingConfig, setting: Setting) -> dict
     return wanted
 
 
-def _run(source: YamlSource, setting: Setting, strategy: Strategy, profile: ProfiledSteps) -> dict[str, object]:
+def _run(source: YamlSource, setting: RunSetting, strategy: Strategy, profile: ProfiledSteps) -> dict[str, object]:
     """Number of steps, and those that are profiled."""
     stage = setting.ranks // setting.pp
     wanted: dict[str, object] = {

@@ -22,11 +22,11 @@ from taylor.profiling.measuring.plan import (
     HardwarePlan,
     hardware_jobs,
 )
-from taylor.profiling.measuring.samples import Sample
+from taylor.profiling.measuring.samples import TimedSample
 from taylor.register.device import DeviceSpec
 
 
-def hardware_tables(plan: HardwarePlan, measured: Mapping[str, Sample]) -> dict[str, dict[str, float]]:
+def hardware_tables(plan: HardwarePlan, measured: Mapping[str, TimedSample]) -> dict[str, dict[str, float]]:
     """Entries by file name: bus bandwidths in GB/s, times in ms, the slow-down of overlap."""
     tables: dict[str, dict[str, float]] = {
         f"allreduce_bandwidth_{plan.name}.json": {},
@@ -57,7 +57,9 @@ def write_tables(tables: Mapping[str, Mapping[str, float]], folder: Path) -> lis
     return [write_atomic(folder / name, json.dumps(table, indent=4) + "\n") for name, table in tables.items()]
 
 
-def measured_device(device: DeviceSpec, plan: HardwarePlan, measured: Mapping[str, Sample], stack: str) -> DeviceSpec:
+def measured_device(
+    device: DeviceSpec, plan: HardwarePlan, measured: Mapping[str, TimedSample], stack: str
+) -> DeviceSpec:
     """A device with the speeds that were measured in the place of the registered ones.
 
     Links state what collectives reach, so that all of it counts; efficiencies are the fractions of the peaks that

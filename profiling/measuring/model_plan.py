@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from taylor.profiling.measuring.samples import Sample
+from taylor.profiling.measuring.samples import TimedSample
 
 COMPUTATION, MEMORY = "computation", "memory"
 STATIC, BATCH, SEQUENCE = "static", "batch", "sequence"
@@ -80,7 +80,7 @@ def model_runs(plan: ModelPlan) -> Iterator[ModelRun]:
                         yield ModelRun(counts, batch, length, tp, recomputed=True)
 
 
-def model_tables(plan: ModelPlan, measured: Mapping[str, Sample]) -> dict[str, dict[str, object]]:
+def model_tables(plan: ModelPlan, measured: Mapping[str, TimedSample]) -> dict[str, dict[str, object]]:
     """Galvatron's raw profile, by file name; of computation with the tables made of it."""
     table: dict[str, object] = {}
     if plan.kind == COMPUTATION:
@@ -122,7 +122,7 @@ def _layers(plan: ModelPlan, times: Mapping[ModelRun, float]) -> dict[str, float
     return found
 
 
-def _measured_runs(plan: ModelPlan, measured: Mapping[str, Sample], figure: str = "") -> list[ModelRun]:
+def _measured_runs(plan: ModelPlan, measured: Mapping[str, TimedSample], figure: str = "") -> list[ModelRun]:
     """Runs that were measured: those of the plan, and shorter ones that took their place."""
     lengths = {*plan.lengths}
     for length in plan.lengths:

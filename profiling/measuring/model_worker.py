@@ -16,7 +16,7 @@ from typing import Any
 
 from taylor.base.kept import write_kept
 from taylor.profiling.measuring.model_plan import ACTIVATION, COMPUTATION, PEAK, STATES, ModelPlan, ModelRun
-from taylor.profiling.measuring.samples import Kept, Sample, settle
+from taylor.profiling.measuring.samples import Kept, TimedSample, settle
 from taylor.profiling.measuring.torch_device import TorchDevice
 
 RUN, ANSWER = "run.json", "answer.json"
@@ -101,7 +101,7 @@ def build(plan: ModelPlan, run: ModelRun, on: TorchDevice) -> Any:
     return Model().to(on.device)
 
 
-def measure(plan: ModelPlan, run: ModelRun, on: TorchDevice) -> dict[str, Sample]:
+def measure(plan: ModelPlan, run: ModelRun, on: TorchDevice) -> dict[str, TimedSample]:
     """Forward of a computation profile, ms; memory of a memory profile, MiB."""
     torch = on.torch
     model = build(plan, run, on)
@@ -124,7 +124,7 @@ def measure(plan: ModelPlan, run: ModelRun, on: TorchDevice) -> dict[str, Sample
 
         return {run.key: settle(once, plan.repeats, plan.attempts, on.memory_free())}
     found = _memory(model, forward, on)
-    return {f"{run.key} {name}": Sample(value, 0.0, 1) for name, value in found.items()}
+    return {f"{run.key} {name}": TimedSample(value, 0.0, 1) for name, value in found.items()}
 
 
 def _memory(model: Any, forward: Callable[[], Any], on: TorchDevice) -> dict[str, float]:

@@ -17,7 +17,7 @@ WHOLE_MEMORY = 0.9
 
 
 @dataclass(frozen=True)
-class Sample:
+class TimedSample:
     """One measurement's result.
 
     Parameters
@@ -46,7 +46,9 @@ def spread_of(samples: list[float]) -> float:
     return (high - low) / middle
 
 
-def settle(once: Callable[[], float], repeats: int, attempts: int, memory_free: float = 1.0, warm: int = 2) -> Sample:
+def settle(
+    once: Callable[[], float], repeats: int, attempts: int, memory_free: float = 1.0, warm: int = 2
+) -> TimedSample:
     """Measure until the samples agree, else keep the attempt that agrees best, marked.
 
     Parameters
@@ -71,7 +73,7 @@ def settle(once: Callable[[], float], repeats: int, attempts: int, memory_free: 
     reasons = [f"spread {100 * best[0]:.0f} %"] if best[0] > MOST_SPREAD else []
     if memory_free < WHOLE_MEMORY:
         reasons.append(f"{100 * (1 - memory_free):.0f} % of the memory was taken before")
-    return Sample(best[1], best[0], tried, "; ".join(reasons))
+    return TimedSample(best[1], best[0], tried, "; ".join(reasons))
 
 
 class Kept:
@@ -85,7 +87,7 @@ class Kept:
 
     def __init__(self, file: Path, facts: Mapping[str, Any]) -> None:
         self.file, self.facts = file, dict(facts)
-        self.samples: dict[str, Sample] = {}
+        self.samples: dict[str, TimedSample] = {}
         self.read()
 
     def read(self) -> None:
@@ -98,11 +100,11 @@ class Kept:
         """Return whether a measurement exists and was not disturbed."""
         return key in self.samples and not self.samples[key].disturbed
 
-    def keep(self, key: str, sample: Sample) -> None:
+    def keep(self, key: str, sample: TimedSample) -> None:
         """Add a measurement, or put a better one in its place."""
         self.keep_all({key: sample})
 
-    def keep_all(self, found: Mapping[str, Sample]) -> None:
+    def keep_all(self, found: Mapping[str, TimedSample]) -> None:
         """Add measurements that are kept together or not at all."""
         for key, sample in found.items():
             old = self.samples.get(key)
@@ -111,11 +113,11 @@ class Kept:
         write_kept(self.file, {"facts": self.facts, "samples": {k: asdict(one) for k, one in self.samples.items()}})
 
 
-def read_samples(file: Path) -> dict[str, Sample]:
+def read_samples(file: Path) -> dict[str, TimedSample]:
     """The measurements of a file, by name; none where it is missing or was changed."""
     stored = read_kept(file)
     return _samples(stored["samples"]) if isinstance(stored, dict) and "samples" in stored else {}
 
 
-def _samples(data: Mapping[str, Any]) -> dict[str, Sample]:
-    return {str(key): Sample(**one) for key, one in data.items()}
+def _samples(data: Mapping[str, Any]) -> dict[str, TimedSample]:
+    return {str(key): TimedSample(**one) for key, one in data.items()}

@@ -134,7 +134,7 @@ def _estimate(args: argparse.Namespace) -> None:
 
 def _request(args: argparse.Namespace, provider: str) -> CostRequest:
     """Job of the requested costs, checked."""
-    from taylor.cost_model.measured.cost_table import Setting
+    from taylor.cost_model.measured.cost_table import CostSetting
     from taylor.workflows.layerwise.measured_costs import CostRequest
 
     for name in ("layers", "hidden", "seq", "gbs"):
@@ -146,7 +146,7 @@ def _request(args: argparse.Namespace, provider: str) -> CostRequest:
             raise InputError("must be 1 or more", field=f"--{name}", value=value, cure="correct it")
     if args.gbs % args.micro_batches:
         raise InputError("does not divide --gbs", field="--micro_batches", value=args.micro_batches, cure="correct one")
-    setting = Setting(
+    setting = CostSetting(
         args.stages, args.gbs, args.micro_batches, args.seq, args.hidden, kv_hidden=args.kv_hidden,
         reduce_every_micro_batch=args.reduce_every_micro_batch,
     )  # fmt: skip

@@ -35,7 +35,7 @@ def run(arguments: Sequence[str], program: str = "taylor operators") -> None:
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from taylor.base.errors import InputError
-    from taylor.blackbox.operator_base import OperatorBase, Origin
+    from taylor.blackbox.operator_base import OperatorBase, OperatorOrigin
     from taylor.workflows.measuring.operators import fill_base, summaries
 
     path = Path(args.base)
@@ -46,7 +46,7 @@ def run(arguments: Sequence[str], program: str = "taylor operators") -> None:
     if not args.fill and not args.merge and not path.is_file():
         raise InputError("no such file", file=path, cure="fill it from profiles: --fill DIR --device NAME")
     base = OperatorBase(path)
-    origin = Origin(args.device, args.driver, args.toolkit)
+    origin = OperatorOrigin(args.device, args.driver, args.toolkit)
     for one in fill_base(base, [Path(folder) for folder in args.fill], origin):
         if one.left_out:
             log.warning("left out: %s", one.left_out)

@@ -18,7 +18,7 @@ from taylor.command_lines.arguments import (
 )
 
 if TYPE_CHECKING:
-    from taylor.parsers.small_run import Setting
+    from taylor.parsers.small_run import RunSetting
     from taylor.workflows.tuning.tune import Covered, Tuned, Written
     from taylor.workflows.tuning.tune_search import FullSize
     from taylor.workflows.tuning.tune_switches import Compared
@@ -85,7 +85,7 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from taylor.base.errors import InputError
     from taylor.blackbox.memory_laws import RISK
-    from taylor.blackbox.operator_base import Origin
+    from taylor.blackbox.operator_base import OperatorOrigin
     from taylor.blackbox.small_runs import SEARCHABLE
     from taylor.workflows.tuning.tune import TuneOptions, memory_of, tune
 
@@ -98,7 +98,7 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
         raise InputError("must be at least 0", field="--node_rank", value=args.node_rank)
     if args.base is not None and not args.device:
         raise InputError("is missing", field="--device", cure="name the card that the small runs are measured on")
-    origin = Origin(args.device or "this cluster", args.driver, args.toolkit)
+    origin = OperatorOrigin(args.device or "this cluster", args.driver, args.toolkit)
     limit = args.memory_gib * 2**30 if args.memory_gib else memory_of(args.device)
     done = tune(
         TuneOptions(
@@ -159,16 +159,16 @@ def _print(done: Tuned) -> None:
     for reason in done.left_out:
         print(f"  left out: {reason}")
     print(f"files: {done.runs[0].folder.parent}")
-    if done.told is None:
+    if done.law_summary is None:
         return
-    told = done.told
+    laws = done.law_summary
     print(
-        f"operators: {told.operators}; {told.settled} with exact laws, {told.ambiguous} with several, "
-        f"{told.scattered} that scatter, {told.lawless} without"
+        f"operators: {laws.operators}; {laws.settled} with exact laws, {laws.ambiguous} with several, "
+        f"{laws.scattered} that scatter, {laws.lawless} without"
     )
-    print("they run: " + ", ".join(f"{text} ({count})" for text, count in told.conditions))
+    print("they run: " + ", ".join(f"{text} ({count})" for text, count in laws.conditions))
     base = done.runs[0].run.setting
-    for further in told.deciding:
+    for further in laws.deciding:
         change = base.differences(further.setting)
         print(f"undecided: a run with {change} distinguishes the laws of {len(further.fits)} sizes")
     print(f"laws: {done.laws}")
@@ -176,7 +176,7 @@ def _print(done: Tuned) -> None:
         _print_covered(done.covered, base)
 
 
-def _print_covered(covered: Covered, base: Setting) -> None:
+def _print_covered(covered: Covered, base: RunSetting) -> None:
     held = covered.coverage
     print(
         f"job at its own degrees: {covered.operators} operators predicted, {covered.unsure} not settled; the base has "

@@ -14,12 +14,12 @@ from taylor.blackbox.foretold import foretell, showing_run
 from taylor.blackbox.laws import Fitter, SizeFit, deciding_runs
 from taylor.blackbox.small_runs import candidate_runs, legal, plan_small_runs
 from taylor.parsers.profiles.operators import Operator
-from taylor.parsers.small_run import JobSizes, Setting
+from taylor.parsers.small_run import JobSizes, RunSetting
 
 RUNS = [run.setting for run in plan_small_runs(JOB, CARDS).runs]
 
 
-def fit(size: HiddenSize, runs: list[Setting]) -> SizeFit:
+def fit(size: HiddenSize, runs: list[RunSetting]) -> SizeFit:
     return Fitter(runs).fit([size.of(run) for run in runs])
 
 
@@ -65,20 +65,20 @@ def test_runs_that_tell_nothing_more_are_not_named():
 
 def test_key_and_value_heads_stay_one_where_tp_is_above_their_number():
     heads = HiddenSize(2, (), ("tp",))
-    runs = [Setting(tp=tp) for tp in (1, 2, 4)]
-    assert [fit(heads, runs).at(Setting(tp=tp)) for tp in (8, 64)] == [1, 1]
+    runs = [RunSetting(tp=tp) for tp in (1, 2, 4)]
+    assert [fit(heads, runs).at(RunSetting(tp=tp)) for tp in (8, 64)] == [1, 1]
 
 
 def test_tokens_of_an_expert_that_scatter_leave_their_law_by_what_is_said():
-    runs = [Setting(seq=length, experts=experts) for length in (4096, 8192) for experts in (4, 8, 16)]
+    runs = [RunSetting(seq=length, experts=experts) for length in (4096, 8192) for experts in (4, 8, 16)]
     sizes = [round(run.seq / run.experts * (1 + 0.03 * (-1) ** at)) for at, run in enumerate(runs)]
     found = Fitter(runs).fit(sizes)
     assert not found.settled and 0 < found.spread < 0.1
-    assert found.laws[0].at(Setting(seq=32768, experts=64)) == pytest.approx(512, rel=0.05)
+    assert found.laws[0].at(RunSetting(seq=32768, experts=64)) == pytest.approx(512, rel=0.05)
 
 
 def test_sizes_without_any_law_have_none():
-    runs = [Setting(tp=tp) for tp in (1, 2, 4, 8)]
+    runs = [RunSetting(tp=tp) for tp in (1, 2, 4, 8)]
     assert Fitter(runs).fit([7, 1000, 3, 5]).laws == ()
 
 
@@ -112,14 +112,14 @@ def test_small_runs_take_all_cards_and_vary_one_thing_at_a_time():
 
 
 def test_runs_that_cannot_start_are_left_out_with_the_reason():
-    narrow = JobSizes(Setting(seq=4096, layers=8), tp_ways=1)
+    narrow = JobSizes(RunSetting(seq=4096, layers=8), tp_ways=1)
     planned = plan_small_runs(narrow, CARDS)
     assert {run.setting.tp for run in planned.runs} == {1}
     assert any("heads" in reason for reason in planned.left_out)
 
 
 def test_a_run_whose_degrees_and_sizes_shrink_together_shows_the_operators_of_the_job():
-    job = Setting(tp=8, cp=8, ep=16, mbs=1, seq=131072, experts=64, layers=61, pp=16, dp=8)
+    job = RunSetting(tp=8, cp=8, ep=16, mbs=1, seq=131072, experts=64, layers=61, pp=16, dp=8)
     network = hidden_network(4)
     found = lawful_operators([network.step(run) for run in RUNS])
     foretold = foretell(found, job)
@@ -135,7 +135,7 @@ def test_a_run_whose_degrees_and_sizes_shrink_together_shows_the_operators_of_th
 
 def test_a_run_without_what_is_missing_is_not_proposed():
     found = lawful_operators([hidden_network(4).step(run) for run in RUNS])
-    assert showing_run(found, [], Setting(tp=8, seq=16384, dp=2), JOB, CARDS.ranks) is None
+    assert showing_run(found, [], RunSetting(tp=8, seq=16384, dp=2), JOB, CARDS.ranks) is None
 
 
 def test_a_run_is_laid_beside_the_one_that_is_most_like_it():
@@ -146,9 +146,9 @@ def test_a_run_is_laid_beside_the_one_that_is_most_like_it():
     def run(tp: int, layers: int) -> RunOperators:
         norm = Operator("Norm", "AI_CORE", ("DT_BF16",), ((4096, 4096),), ((4096, 4096),))
         return RunOperators(
-            Setting(tp=tp, layers=layers), (*(norm, product(8192 // tp)) * layers, norm, product(16384 // tp))
+            RunSetting(tp=tp, layers=layers), (*(norm, product(8192 // tp)) * layers, norm, product(16384 // tp))
         )
 
     operators = lawful_operators([run(2, 1), run(1, 1), run(4, 1), run(2, 2)])
     own = [one for one in operators if not one.further]
-    assert [one.at(Setting(tp=8)).outputs[0][1] for one in own if one.like.type == "MatMul"] == [1024, 2048]
+    assert [one.at(RunSetting(tp=8)).outputs[0][1] for one in own if one.like.type == "MatMul"] == [1024, 2048]

@@ -12,9 +12,9 @@ from benchmarks.standin_network import CARDS, JOB, HiddenSize
 from taylor.base.errors import InputError
 from taylor.blackbox.memory_laws import LEAST_MARGIN, TURN, BlockTrace, RunMemory, memory_laws
 from taylor.blackbox.small_runs import plan_small_runs
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 
-LARGE = Setting(8, 4, 16, 1, 32768, 64, 61, 16, 2)
+LARGE = RunSetting(8, 4, 16, 1, 32768, 64, 61, 16, 2)
 
 
 def test_the_peaks_of_large_stages_are_near_and_none_is_falsely_said_to_fit():
@@ -69,14 +69,14 @@ def test_a_block_that_no_run_had_is_refused():
 def test_optimizer_of_experts_that_tp_does_not_split_is_found_sharded_over_tp_too():
     trace = {"layer": BlockTrace({"input": 512}, ("+input", TURN, "-input"), "input")}
 
-    def shown(run: Setting) -> RunMemory:
+    def shown(run: RunSetting) -> RunMemory:
         dense, expert = 30_000_000 // run.tp, 5_000_000 * (run.experts // run.ep)
         shards = dense // (run.dp * run.cp) + expert * run.ep // (run.tp * run.dp * run.cp)
         elements = {"layer": {"attention": dense, "experts": expert}}
         return RunMemory(run, (("layer", True),), 1, elements, 0, 12 * shards, trace, 0)
 
     runs = [shown(one.setting) for one in plan_small_runs(JOB, CARDS).runs if one.setting.pp == 1]
-    large = Setting(tp=8, cp=4, ep=64, seq=16384, experts=64, dp=32)
+    large = RunSetting(tp=8, cp=4, ep=64, seq=16384, experts=64, dp=32)
     peak = memory_laws(runs).stage(large, [("layer", True)], 1)
     assert peak.unsure == ()
     assert peak.static == pytest.approx(shown(large).start, rel=1e-5)  # Shards are whole numbers.

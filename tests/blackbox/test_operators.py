@@ -14,13 +14,13 @@ from statistics import median
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.blackbox.operator_base import OperatorBase, Origin
+from taylor.blackbox.operator_base import OperatorBase, OperatorOrigin
 from taylor.blackbox.operator_speed import OperatorSpeeds
 from taylor.blackbox.rejection import FIRST_LAUNCH, NO_TIME, STRAGGLER, WARM_UP, Cleaned, clean
 from taylor.parsers.profiles.operators import Operator, OperatorSample, parse_shapes, read_operators
 from tests.conftest import ROOT, SHARED
 
-CARD = Origin("ascend-910b", "24.1", "8.0")
+CARD = OperatorOrigin("ascend-910b", "24.1", "8.0")
 PROFILES = SHARED / "data" / "ascend_profiles"
 real = pytest.mark.skipif(not PROFILES.is_dir(), reason="real profiles are not here")
 
@@ -33,7 +33,9 @@ def samples(operator: Operator, durations: list[int], step: int = 5) -> list[Ope
     return [OperatorSample(operator, at, each, step) for at, each in enumerate(durations)]
 
 
-def filled(path: Path, operators: dict[Operator, list[int]], origin: Origin = CARD, digest: str = "a") -> OperatorBase:
+def filled(
+    path: Path, operators: dict[Operator, list[int]], origin: OperatorOrigin = CARD, digest: str = "a"
+) -> OperatorBase:
     base = OperatorBase(path)
     kept = {operator: tuple(durations) for operator, durations in operators.items()}
     base.fill(origin, Cleaned(kept, {}), digest=digest, when="2026-01-01")
@@ -54,7 +56,7 @@ def test_a_slow_first_step_of_several_is_warm_up():
 
 
 def test_versions_of_the_software_never_mix(tmp_path):
-    newer = Origin("ascend-910b", "24.1", "8.1")
+    newer = OperatorOrigin("ascend-910b", "24.1", "8.1")
     base = filled(tmp_path / "base.sqlite", {product(8, 8, 8): [100, 110, 120]})
     base.fill(newer, Cleaned({product(8, 8, 8): (50,)}, {}), digest="b", when="2026-02-01")
     assert base.times(CARD)[product(8, 8, 8)].centre_ns == 110 and base.times(newer)[product(8, 8, 8)].centre_ns == 50
@@ -185,7 +187,7 @@ def test_real_profiles_fill_a_base_and_its_stated_error_is_that_of_a_half_held_b
     with open(tmp_path / "base.csv", newline="") as stream:
         assert len(list(csv.DictReader(stream))) > 250
     table = read_operators(PROFILES / "llm_kernel_details" / "kernel_details.csv")
-    times = OperatorBase(tmp_path / "base.sqlite").times(Origin("ascend-910b"))
+    times = OperatorBase(tmp_path / "base.sqlite").times(OperatorOrigin("ascend-910b"))
     mine = sorted({sample.operator for sample in table.samples if sample.operator in times})
     speeds = OperatorSpeeds({operator: times[operator] for operator in mine[::2]})
     held = [(speeds.estimate(operator), times[operator].centre_ns) for operator in mine[1::2]]

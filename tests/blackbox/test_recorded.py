@@ -14,7 +14,7 @@ from taylor.parsers.profiles.allocations import read_allocations
 from taylor.parsers.profiles.ascend import KERNELS
 from taylor.parsers.profiles.operators import read_operators
 from taylor.parsers.profiles.transfers import read_transfers
-from taylor.parsers.small_run import JobSizes, Machines, Setting
+from taylor.parsers.small_run import JobSizes, Machines, RunSetting
 from tests.conftest import SHARED
 
 REAL = SHARED / "data" / "ascend_profiles" / "torch_npu_level1" / "rank0_ascend_pt" / "ASCEND_PROFILER_OUTPUT"
@@ -75,7 +75,7 @@ def test_damaged_tables_are_refused_by_name(tmp_path):
 
 
 def test_a_tensor_of_scores_grows_with_the_square_of_the_sequence():
-    job = JobSizes(Setting(tp=8, seq=8192, layers=32, pp=8, dp=4), tp_ways=32, nodes=32, per_node=8)
+    job = JobSizes(RunSetting(tp=8, seq=8192, layers=32, pp=8, dp=4), tp_ways=32, nodes=32, per_node=8)
     runs = [one.setting for one in plan_small_runs(job, Machines(2, 8)).runs]
     fit = Fitter(runs).fit([2 * 32 * run.mbs * run.seq**2 // (run.tp * run.cp) for run in runs])
-    assert fit.settled and fit.at(Setting(tp=8, cp=4, mbs=2, seq=32768)) == 2 * 32 * 2 * 32768**2 // 32
+    assert fit.settled and fit.at(RunSetting(tp=8, cp=4, mbs=2, seq=32768)) == 2 * 32 * 2 * 32768**2 // 32

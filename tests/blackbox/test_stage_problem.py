@@ -12,7 +12,7 @@ from taylor.base.errors import InputError
 from taylor.blackbox.degree_search import AHEAD
 from taylor.blackbox.quick_steps import quick_step
 from taylor.blackbox.stage_problem import BlockTimes, schedule_of, stage_blocks, stage_peaks, stage_problem
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.check.checker import check
@@ -20,7 +20,7 @@ from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.solving.solve import solve
 
-RUN = Setting(tp=8, cp=1, ep=8, mbs=1, seq=8192, experts=64, layers=22, pp=4, dp=16)
+RUN = RunSetting(tp=8, cp=1, ep=8, mbs=1, seq=8192, experts=64, layers=22, pp=4, dp=16)
 TIMES = BlockTimes(embedding=0.5, layer=10.0, head=14.0, backward=20.0, transfer=0.2, update=(30.0,) * 4)
 
 
@@ -68,7 +68,7 @@ def test_interleaved_plans_fit_on_the_hidden_cluster(seed):
 def test_stages_run_in_the_order_that_the_stand_in_says_for_itself(stages, chunks, micro_batches):
     order = build_schedule(schedule_of(chunks), stages, chunks, micro_batches).order
     for stage in range(stages):
-        said = stage_order(stage, Setting(pp=stages, vpp=chunks), micro_batches)
+        said = stage_order(stage, RunSetting(pp=stages, vpp=chunks), micro_batches)
         assert [("FB"[what], chunk, batch) for what, chunk, batch in order[stage, :, :3].tolist()] == said
 
 

@@ -6,21 +6,23 @@ import threading
 import time
 
 from taylor.blackbox.small_runs import SmallRun
-from taylor.parsers.small_run import PlannedJob, Setting
+from taylor.parsers.small_run import PlannedJob, RunSetting
 from taylor.pipeline.plan import PipelinePlan
 from taylor.workflows.tuning.tune_nodes import Nodes
 
-RUNS = [SmallRun(f"verify{number}", Setting(tp=number, layers=2), "shows operators", 16, ("mc2",)) for number in (1, 2)]
+RUNS = [
+    SmallRun(f"verify{number}", RunSetting(tp=number, layers=2), "shows operators", 16, ("mc2",)) for number in (1, 2)
+]
 PLAN = PipelinePlan({"layer": ((3, 1),)}, {"full": ((1, 0),)})
 RUNS.append(
-    SmallRun("verify_whole", Setting(pp=2, layers=4), "runs the job", 10, (), PlannedJob(PLAN, (("mc2", True),), 64))
+    SmallRun("verify_whole", RunSetting(pp=2, layers=4), "runs the job", 10, (), PlannedJob(PLAN, (("mc2", True),), 64))
 )
 
 
 def test_every_other_node_starts_what_the_first_one_orders_once_and_then_leaves(tmp_path):
     started: dict[int, list[SmallRun]] = {1: [], 2: []}
     first = Nodes(tmp_path, 3, poll_s=0.01)
-    first.order(SmallRun("verify9", Setting(), "of an earlier start"))
+    first.order(SmallRun("verify9", RunSetting(), "of an earlier start"))
     first.close()
     first.open()
     others = [

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, Setting, Switch
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting, Switch
 from taylor.pipeline.plan import PipelinePlan
 
 DEGREES = ("tp", "cp", "ep", "pp", "dp", "mbs", "seq", "experts", "layers", "dense")
 
 
 def test_a_setting_that_says_nothing_splits_nothing_and_has_no_dense_layer_ahead() -> None:
-    single = Setting()
+    single = RunSetting()
     assert {name: getattr(single, name) for name in (*DEGREES, "vpp")} == {
         **dict.fromkeys(DEGREES, 1), "vpp": 1, "dense": 0,
     }  # fmt: skip
@@ -21,12 +21,12 @@ def test_a_setting_that_says_nothing_splits_nothing_and_has_no_dense_layer_ahead
 
 def test_ranks_are_those_of_every_split_that_has_ranks_of_its_own() -> None:
     for tp, cp, pp, dp in itertools.product((1, 2, 3), repeat=4):
-        run = Setting(tp=tp, cp=cp, pp=pp, dp=dp, ep=4, mbs=5, vpp=2)
+        run = RunSetting(tp=tp, cp=cp, pp=pp, dp=dp, ep=4, mbs=5, vpp=2)
         assert run.ranks == len(list(itertools.product(range(tp), range(cp), range(pp), range(dp))))
 
 
 def test_differences_name_each_size_that_differs_with_both_values() -> None:
-    one = Setting(*range(2, 13))
+    one = RunSetting(*range(2, 13))
     assert one.differences(one) == ""
     for changed in itertools.combinations(DEGREES, 2):
         other = one.replace(**{name: getattr(one, name) + 10 for name in changed})
@@ -35,7 +35,7 @@ def test_differences_name_each_size_that_differs_with_both_values() -> None:
 
 
 def test_sizes_that_a_file_does_not_restrict_leave_every_small_run_open() -> None:
-    sizes = JobSizes(Setting(), 8)
+    sizes = JobSizes(RunSetting(), 8)
     assert (sizes.top_k, sizes.expert_groups, sizes.cp_ways) == (1, 1, 0)
     assert (sizes.nodes, sizes.per_node, sizes.batch) == (None, None, None)
     assert sizes.hidden_reduction is False and sizes.dense_together is False
@@ -43,7 +43,7 @@ def test_sizes_that_a_file_does_not_restrict_leave_every_small_run_open() -> Non
 
 def test_the_smallest_model_has_a_layer_of_each_kind() -> None:
     for dense, layers in itertools.product(range(4), (4, 61)):
-        sizes = JobSizes(Setting(layers=layers, dense=dense), 8)
+        sizes = JobSizes(RunSetting(layers=layers, dense=dense), 8)
         kinds = {"dense"[: at < dense] for at in range(layers)}
         assert sizes.least_layers == len(kinds) and sizes.least_dense == len(kinds) - 1
 
@@ -51,12 +51,12 @@ def test_the_smallest_model_has_a_layer_of_each_kind() -> None:
 def test_a_switch_is_on_where_its_degrees_are_split_and_none_is_on_that_excludes_it() -> None:
     plain = Switch("a", "--a")
     assert (plain.on, plain.stays, plain.above, plain.apart) == (False, False, (), ())
-    assert plain.may_be_on(Setting()) and plain.may_be_on(Setting(), ("b", "c"))
+    assert plain.may_be_on(RunSetting()) and plain.may_be_on(RunSetting(), ("b", "c"))
     switch = Switch("a", "--a", above=("tp", "cp"), apart=("b", "c"))
     for tp, cp in itertools.product((1, 2, 3), repeat=2):
         for others in ((), ("b",), ("d",), ("d", "c"), ("a",)):
             split = tp != 1 and cp != 1
-            assert switch.may_be_on(Setting(tp=tp, cp=cp), others) == (split and others not in (("b",), ("d", "c")))
+            assert switch.may_be_on(RunSetting(tp=tp, cp=cp), others) == (split and others not in (("b",), ("d", "c")))
 
 
 def test_a_planned_job_changes_nothing_that_it_does_not_name() -> None:

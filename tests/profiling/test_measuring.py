@@ -23,7 +23,7 @@ from taylor.parsers.galvatron.memory import read_memory
 from taylor.profiling.measuring.hardware_tables import hardware_tables, measured_device
 from taylor.profiling.measuring.model_plan import MEMORY, STATES, ModelPlan, ModelRun, model_runs
 from taylor.profiling.measuring.plan import ALL_REDUCE, TRANSFER, HardwareJob, HardwarePlan, group_of, hardware_jobs
-from taylor.profiling.measuring.samples import MOST_SPREAD, Kept, Sample, read_samples, settle
+from taylor.profiling.measuring.samples import MOST_SPREAD, Kept, TimedSample, read_samples, settle
 from taylor.register.registry import Registry
 from tests.conftest import ROOT
 
@@ -75,14 +75,14 @@ def test_a_device_that_others_use_is_marked() -> None:
 
 
 def test_measurements_of_another_machine_are_not_taken_over(tmp_path: Path) -> None:
-    Kept(tmp_path / "m.json", {"device": "a"}).keep("x", Sample(1.0, 0.0, 1))
+    Kept(tmp_path / "m.json", {"device": "a"}).keep("x", TimedSample(1.0, 0.0, 1))
     assert Kept(tmp_path / "m.json", {"device": "a"}).settled("x")
     assert not Kept(tmp_path / "m.json", {"device": "b"}).settled("x")
 
 
 def test_bandwidths_and_times_are_in_galvatron_s_units_and_read_back(tmp_path: Path) -> None:
     plan = HardwarePlan(1, 2, end_mib=128, bandwidth_mib=100)
-    measured = {job.key: Sample(0.01, 0.0, 1) for job in hardware_jobs(plan)}
+    measured = {job.key: TimedSample(0.01, 0.0, 1) for job in hardware_jobs(plan)}
     tables = hardware_tables(plan, measured)
     for name, table in tables.items():
         (tmp_path / name).write_text(json.dumps({**table, **({"overlap_coe": 1.1} if "overlap" in name else {})}))
@@ -101,7 +101,7 @@ def test_a_measured_device_is_a_valid_registration(tmp_path: Path) -> None:
     from taylor.register.device_file import device_text
 
     plan = HardwarePlan(2, 4)
-    measured = {job.key: Sample(1e13 if job.kind == "products" else 0.01, 0.0, 1) for job in hardware_jobs(plan)}
+    measured = {job.key: TimedSample(1e13 if job.kind == "products" else 0.01, 0.0, 1) for job in hardware_jobs(plan)}
     for name in ("h100-80g", "gb300-nvl72", "ascend-910b"):
         card = measured_device(Registry.load().device(name), plan, measured, "measured")
         path = tmp_path / f"{card.name}.yaml"
@@ -110,7 +110,7 @@ def test_a_measured_device_is_a_valid_registration(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def killed_then_resumed(tmp_path: Path) -> tuple[dict[str, Sample], dict[str, Sample], str, Path]:
+def killed_then_resumed(tmp_path: Path) -> tuple[dict[str, TimedSample], dict[str, TimedSample], str, Path]:
     """Measurements at the kill and at the end, what the second run said, and the folder."""
     kept = tmp_path / "measuring" / "hardware" / "measured.json"
     words = [sys.executable, "-m", "taylor", "profile", "hardware", *FAST, "--run", "--output_path", str(tmp_path)]

@@ -33,7 +33,7 @@ from taylor.profiling.measuring.plan import (
     HardwarePlan,
     hardware_jobs,
 )
-from taylor.profiling.measuring.samples import Kept, Sample, settle, spread_of
+from taylor.profiling.measuring.samples import Kept, TimedSample, settle, spread_of
 from taylor.profiling.measuring.torch_device import TorchDevice
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
@@ -283,12 +283,12 @@ def test_a_better_measurement_takes_the_place_of_a_worse_one(tmp_path: Path) -> 
     """A disturbed one takes it where it scatters no more; one that nothing disturbed takes it in any case."""
     kept = Kept(tmp_path / "m.json", {})
     rows = [
-        (Sample(1.0, 0.30, 3, "spread"), 1.0),
-        (Sample(2.0, 0.31, 3, "spread"), 1.0),
-        (Sample(3.0, 0.30, 3, "spread"), 3.0),
-        (Sample(4.0, 0.20, 3, "spread"), 4.0),
-        (Sample(5.0, 0.40, 1), 5.0),
-        (Sample(6.0, 0.50, 1), 6.0),
+        (TimedSample(1.0, 0.30, 3, "spread"), 1.0),
+        (TimedSample(2.0, 0.31, 3, "spread"), 1.0),
+        (TimedSample(3.0, 0.30, 3, "spread"), 3.0),
+        (TimedSample(4.0, 0.20, 3, "spread"), 4.0),
+        (TimedSample(5.0, 0.40, 1), 5.0),
+        (TimedSample(6.0, 0.50, 1), 6.0),
     ]
     for sample, value in rows:
         kept.keep("x", sample)
@@ -355,9 +355,9 @@ def test_a_cluster_that_nobody_describes_is_one_node_of_eight() -> None:
 def test_every_measurement_has_its_place_in_galvatron_s_tables(tmp_path: Path) -> None:
     """2 MiB in 1 ms are 2.097152 GB/s; an all-reduce of four puts three quarters twice on the bus."""
     plan = HardwarePlan(1, 4, max_tp=4, max_pp=4, start_mib=1, end_mib=1, bandwidth_mib=2)
-    measured = {job.key: Sample(1e-3, 0.0, 1) for job in hardware_jobs(plan)}
-    measured |= {job.key: Sample(2e-3, 0.0, 1) for job in hardware_jobs(plan) if job.kind == ALL_TO_ALL}
-    measured["overlap"] = Sample(1.23456789, 0.0, 1)
+    measured = {job.key: TimedSample(1e-3, 0.0, 1) for job in hardware_jobs(plan)}
+    measured |= {job.key: TimedSample(2e-3, 0.0, 1) for job in hardware_jobs(plan) if job.kind == ALL_TO_ALL}
+    measured["overlap"] = TimedSample(1.23456789, 0.0, 1)
     tables = hardware_tables(plan, measured)
     assert tables == {
         "allreduce_bandwidth_1nodes_4gpus_per_node.json": {
@@ -372,7 +372,7 @@ def test_every_measurement_has_its_place_in_galvatron_s_tables(tmp_path: Path) -
         "overlap_coefficient.json": {"overlap_coe": 1.234568},
     }  # fmt: skip
     # What was not measured has no entry, and a table without entries no file.
-    assert hardware_tables(plan, {"p2p 4 2 MiB": Sample(3e-3, 0.0, 1)}) == {
+    assert hardware_tables(plan, {"p2p 4 2 MiB": TimedSample(3e-3, 0.0, 1)}) == {
         "p2p_bandwidth_1nodes_4gpus_per_node.json": {"pp_size_4": 0.699051}
     }
     assert [path.name for path in write_tables(tables, tmp_path)] == list(tables)
@@ -383,7 +383,7 @@ def card(name: str, plan: HardwarePlan, **measured: float) -> DeviceSpec:
     return measured_device(
         REGISTRY.device(name),
         plan,
-        {key.replace("_", " "): Sample(each, 0.0, 1) for key, each in measured.items()},
+        {key.replace("_", " "): TimedSample(each, 0.0, 1) for key, each in measured.items()},
         "s",
     )
 
@@ -401,7 +401,7 @@ def test_kernels_reach_a_share_of_the_peaks_and_no_more_than_all() -> None:
 
 def test_the_host_s_link_is_told_in_gigabytes() -> None:
     plan = HardwarePlan()
-    found = measured_device(REGISTRY.device("h100-80g"), plan, {HOST_LINK: Sample(5.5e10, 0.0, 1)}, "s")
+    found = measured_device(REGISTRY.device("h100-80g"), plan, {HOST_LINK: TimedSample(5.5e10, 0.0, 1)}, "s")
     assert found.host_link_gb_s == 55.0
     assert found.sources["host_link_gb_s"] == "measured by `taylor profile hardware`"
 
@@ -451,9 +451,9 @@ def test_a_measurement_is_told_with_what_disturbed_it(
     (tmp_path / hardware_worker.PLAN).write_text(json.dumps(asdict(plan)), encoding="utf-8")
     asked: list[tuple[Any, ...]] = []
 
-    def settled(once: Callable[[], float], *how: Any, **more: Any) -> Sample:
+    def settled(once: Callable[[], float], *how: Any, **more: Any) -> TimedSample:
         asked.append((*how, more))
-        return Sample(1234567.0, 0.0625, 3, disturbed)
+        return TimedSample(1234567.0, 0.0625, 3, disturbed)
 
     monkeypatch.setattr(hardware_worker, "settle", settled)
     for _ in range(2):

@@ -15,7 +15,7 @@ from taylor.profiling.measuring.model_plan import BATCH, MEMORY, ModelPlan, Mode
 from taylor.profiling.measuring.plan import (
     MIB,
 )
-from taylor.profiling.measuring.samples import Sample
+from taylor.profiling.measuring.samples import TimedSample
 from taylor.profiling.measuring.torch_device import TorchDevice
 from taylor.register.registry import Registry
 
@@ -32,11 +32,11 @@ def test_a_layer_takes_what_more_layers_take_longer() -> None:
         4: (7.0, 13.0, 17.0),  # A rest of -1 is none.
     }
     measured = {
-        ModelRun(layers, batch, 64).key: Sample(time, 0.0, 1)
+        ModelRun(layers, batch, 64).key: TimedSample(time, 0.0, 1)
         for batch, row in times.items()
         for layers, time in zip([(1, 1), (3, 1), (1, 3)], row, strict=True)
     }
-    measured[ModelRun((1, 1), 8, 64).key] = Sample(5.0, 0.0, 1)
+    measured[ModelRun((1, 1), 8, 64).key] = TimedSample(5.0, 0.0, 1)
     (table,) = model_tables(plan, measured).values()
     assert {name: value for name, value in table.items() if "type" in name} == {
         "layertype_0_bsz1_seq64": 3.0, "layertype_1_bsz1_seq64": 5.0, "layertype_other_bsz1_seq64": 2.0,
@@ -47,7 +47,7 @@ def test_a_layer_takes_what_more_layers_take_longer() -> None:
 
 def test_a_rest_is_what_all_the_least_layers_leave() -> None:
     plan = ModelPlan(lengths=(8,), layers_min=2, layers_max=6)
-    measured = {ModelRun((layers,), 1, 8).key: Sample(time, 0.0, 1) for layers, time in ((2, 11.0), (6, 21.0))}
+    measured = {ModelRun((layers,), 1, 8).key: TimedSample(time, 0.0, 1) for layers, time in ((2, 11.0), (6, 21.0))}
     (table,) = model_tables(plan, measured).values()
     assert (table["layertype_0_bsz1_seq8"], table["layertype_other_bsz1_seq8"]) == (2.5, 6.0)
     assert model_tables(plan, {}) == {} == model_tables(replace(plan, kind=MEMORY), {})
@@ -55,7 +55,7 @@ def test_a_rest_is_what_all_the_least_layers_leave() -> None:
 
 def test_a_shorter_run_that_took_a_run_s_place_is_told() -> None:
     plan = ModelPlan(lengths=(12,))
-    measured = {ModelRun((layers,), 1, 3).key: Sample(float(layers), 0.0, 1) for layers in (1, 2)}
+    measured = {ModelRun((layers,), 1, 3).key: TimedSample(float(layers), 0.0, 1) for layers in (1, 2)}
     (table,) = model_tables(plan, measured).values()
     assert set(table) == {f"layernum[{layers}]_bsz1_seq3" for layers in (1, 2)} | {
         "layertype_0_bsz1_seq3", "layertype_other_bsz1_seq3",
@@ -69,7 +69,7 @@ def test_a_memory_profile_fills_the_ranks_that_tp_leaves_with_samples() -> None:
         (tp, layers, again) for tp in (1, 2, 4) for layers in ((1,), (2,)) for again in (False, True)
     ]
     measured = {
-        f"{run.key} {what}": Sample(float(number), 0.0, 1)
+        f"{run.key} {what}": TimedSample(float(number), 0.0, 1)
         for run in runs
         for number, what in enumerate(("ms", "act", "act_peak"))
     }
@@ -164,7 +164,7 @@ def test_a_forward_is_timed_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(model_worker, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     run = ModelRun((1,), 1, 2)
     found = model_worker.measure(SMALL, run, replace(TorchDevice.here(0), module=None))
-    assert found == {run.key: Sample(250.0, 0.0, 1)}
+    assert found == {run.key: TimedSample(250.0, 0.0, 1)}
 
 
 @needs_torch

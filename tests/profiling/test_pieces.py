@@ -33,7 +33,7 @@ from taylor.profiling.measuring.plan import (
     group_of,
     hardware_jobs,
 )
-from taylor.profiling.measuring.samples import Sample, read_samples, spread_of
+from taylor.profiling.measuring.samples import TimedSample, read_samples, spread_of
 from taylor.profiling.measuring.torch_device import TorchDevice
 from taylor.profiling.memory import read_profiled_memory
 from taylor.profiling.pattern import StagePattern, charged_kinds, stage_pattern
@@ -194,7 +194,7 @@ def test_a_device_is_off_by_nothing_from_what_it_made_itself() -> None:
 
 def test_a_node_of_two_is_a_domain_of_two_and_times_are_told_to_a_nanosecond() -> None:
     plan = HardwarePlan(1, 2, end_mib=1)
-    measured = {job.key: Sample(1.23456789e-3, 0.0, 1) for job in hardware_jobs(plan)}
+    measured = {job.key: TimedSample(1.23456789e-3, 0.0, 1) for job in hardware_jobs(plan)}
     assert measured_device(H100, plan, measured, "measured").devices_per_node == 2
     times = hardware_tables(plan, measured)["sp_time_1nodes_2gpus_per_node.json"]
     assert set(times.values()) == {1.234568}

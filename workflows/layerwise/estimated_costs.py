@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.cost_model.measured.cost_table import Setting
+from taylor.cost_model.measured.cost_table import CostSetting
 from taylor.cost_model.measured.estimate import EstimatedCosts
 from taylor.cost_model.strategy import TrainingRules
 from taylor.parsers.read import read_config
@@ -40,7 +40,7 @@ def estimate_costs(model: ModelSpec, device: str, request: CostRequest) -> CostA
     InputError
         When the device is unknown, or none of the strategies can be costed.
     """
-    setting: Setting = request.setting
+    setting: CostSetting = request.setting
     if setting.hidden != model.hidden:
         raise InputError(
             f"is not the width of {model.name}, {model.hidden}", field="--hidden", value=setting.hidden,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.cost_model.measured.cost_table import CostProvider, MemorySettings, Setting
+from taylor.cost_model.measured.cost_table import CostProvider, CostSetting, MemorySettings
 from taylor.cost_model.measured.galvatron.step import galvatron_step_s
 from taylor.cost_model.measured.layer_strategy import LayerwisePlan
 from taylor.layerwise.checker import LayerwiseCheck, check_plan
@@ -35,7 +35,7 @@ class LayerwiseRequest:
     model, time_mode, memory_mode, by_bandwidth
         As `CostRequest`.
     kv_hidden, reduce_every_micro_batch, sequence_parallel
-        As `Setting`.
+        As `CostSetting`.
     global_buffer, whole_mib, precision
         As `LayerwiseJob`.
     by_kind : tuple of int
@@ -106,7 +106,7 @@ class LayerwiseRequest:
         InputError
             When a profile is missing.
         """
-        setting = Setting(1, 1, 1, self.tokens, self.hidden, sequence_parallel=self.sequence_parallel)
+        setting = CostSetting(1, 1, 1, self.tokens, self.hidden, sequence_parallel=self.sequence_parallel)
         request = CostRequest(
             world, setting, layers, self.model, self.costs, self.time_mode, self.memory_mode, self.by_bandwidth
         )
@@ -187,7 +187,7 @@ def plan_formula_s(job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvide
     """Step of a plan by Galvatron's formula, s; None with several virtual stages, which it does not know."""
     if plan.interleaves > 1:
         return None
-    setting = Setting(
+    setting = CostSetting(
         plan.stages, plan.global_batch, plan.micro_batches, job.tokens, job.hidden, job.precision,
         job.sequence_parallel, job.reduce_every_micro_batch, plan.schedule, job.kv_hidden,
     )  # fmt: skip

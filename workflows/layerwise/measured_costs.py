@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.cost_model.measured.cost_table import CostProvider, CostRow, EndCosts, Setting, cost_table
+from taylor.cost_model.measured.cost_table import CostProvider, CostRow, CostSetting, EndCosts, cost_table
 from taylor.cost_model.measured.costs import MeasuredCosts
-from taylor.cost_model.measured.fits import Law
+from taylor.cost_model.measured.fits import MeasuredLaw
 from taylor.cost_model.measured.galvatron.hetu import HetuCosts
 from taylor.cost_model.measured.galvatron.inputs import MEMORY_MODES, TIME_MODES, galvatron_inputs
 from taylor.cost_model.measured.galvatron.paddle import PaddleCosts
@@ -30,7 +30,7 @@ class CostRequest:
     ----------
     world : int
         Ranks.
-    setting : Setting
+    setting : CostSetting
     layers : int
         Layers of the model.
     model : str or None
@@ -44,7 +44,7 @@ class CostRequest:
     """
 
     world: int
-    setting: Setting
+    setting: CostSetting
     layers: int
     model: str | None = None
     provider: str = "taylor"
@@ -107,7 +107,7 @@ def model_laws(model: MeasuredModel) -> ModelLaws:
     return ModelLaws.of(computation, memory, model.rules, sequence_parallel=split)
 
 
-def known_laws(model: MeasuredModel) -> tuple[Law, ...]:
+def known_laws(model: MeasuredModel) -> tuple[MeasuredLaw, ...]:
     """Laws of a model's times; none where a profile is missing or raw runs do not determine a layer."""
     try:
         return model_laws(model).laws

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.blackbox.operator_base import OperatorBase, Origin
+from taylor.blackbox.operator_base import OperatorBase, OperatorOrigin
 from taylor.blackbox.operator_speed import OperatorSpeeds, SpeedLine
 from taylor.blackbox.rejection import clean
 from taylor.parsers.profiles.ascend import KERNELS
@@ -41,14 +41,14 @@ class OriginSummary:
         By ("type" or "core", name).
     """
 
-    origin: Origin
+    origin: OperatorOrigin
     operators: int
     samples: int
     rejected: dict[str, int]
     lines: dict[tuple[str, str], SpeedLine]
 
 
-def fill_base(base: OperatorBase, folders: Sequence[Path], origin: Origin) -> list[FilledProfile]:
+def fill_base(base: OperatorBase, folders: Sequence[Path], origin: OperatorOrigin) -> list[FilledProfile]:
     """Add the profiles below folders; those without shapes are rejected, with the reason.
 
     Raises
@@ -59,7 +59,7 @@ def fill_base(base: OperatorBase, folders: Sequence[Path], origin: Origin) -> li
     return [_fill(base, source.path, origin) for folder in folders for source in rank_sources(folder)]
 
 
-def _fill(base: OperatorBase, place: Path, origin: Origin) -> FilledProfile:
+def _fill(base: OperatorBase, place: Path, origin: OperatorOrigin) -> FilledProfile:
     file = place / KERNELS
     try:
         table = read_operators(file)

@@ -18,7 +18,7 @@ from taylor.dryrun.logs import last_lines
 from taylor.dryrun.processes import Outcome, ProgramRun, run_programs
 from taylor.profiling.measuring.hardware_tables import hardware_tables, measured_device, write_tables
 from taylor.profiling.measuring.plan import HOST_LINK, HardwarePlan, hardware_jobs
-from taylor.profiling.measuring.samples import Sample, read_samples
+from taylor.profiling.measuring.samples import TimedSample, read_samples
 from taylor.register.device_file import device_text
 from taylor.register.registry import Registry
 
@@ -52,7 +52,7 @@ class HardwareProfileOptions:
 class HardwareProfiled:
     """Results, missing measurements, and the files."""
 
-    samples: dict[str, Sample]
+    samples: dict[str, TimedSample]
     missing: tuple[str, ...]
     files: list[Path] = field(default_factory=list)
 

@@ -27,7 +27,7 @@ from taylor.profiling.measuring.model_plan import (
     model_runs,
     model_tables,
 )
-from taylor.profiling.measuring.samples import MOST_SPREAD, Kept, Sample, spread_of
+from taylor.profiling.measuring.samples import MOST_SPREAD, Kept, TimedSample, spread_of
 from taylor.workflows.measuring.profile_hardware import require_torch, run_ranks
 
 WORKER = "taylor.profiling.measuring.model_worker"
@@ -68,7 +68,7 @@ class ModelProfileOptions:
 class ModelProfiled:
     """Results, notes on them, and the files."""
 
-    samples: Mapping[str, Sample]
+    samples: Mapping[str, TimedSample]
     notes: tuple[str, ...]
     files: list[Path] = field(default_factory=list)
 
@@ -173,7 +173,7 @@ def _built_in(runs: Sequence[ModelRun], options: ModelProfileOptions, kept: Kept
 
 def _by_command(
     run: ModelRun, options: ModelProfileOptions, folder: Path, patterns: Sequence[re.Pattern[str]]
-) -> dict[str, Sample]:
+) -> dict[str, TimedSample]:
     said = {
         "layers": ",".join(map(str, run.layers)), "batch": str(run.batch), "length": str(run.length),
         "tp": str(run.tp), "recompute": str(int(run.recomputed)),
@@ -194,12 +194,12 @@ def _by_command(
         times = _figures(text, patterns[0], program.log)
         times = times[WARM:] if len(times) > WARM else times
         spread = spread_of(times)
-        return {run.key: Sample(median(times), spread, 1, f"spread {100 * spread:.0f} %" * (spread > MOST_SPREAD))}
+        return {run.key: TimedSample(median(times), spread, 1, f"spread {100 * spread:.0f} %" * (spread > MOST_SPREAD))}
     states, peak = (max(_figures(text, pattern, program.log)) for pattern in patterns[1:])
     if peak < states:
         raise InputError("has a peak below what stays", file=program.log, field="--peak_pattern", value=peak)
     found = {STATES: states, ACTIVATION: peak - states, PEAK: peak - states}
-    return {f"{run.key} {figure}": Sample(value, 0.0, 1) for figure, value in found.items()}
+    return {f"{run.key} {figure}": TimedSample(value, 0.0, 1) for figure, value in found.items()}
 
 
 def _filled(word: str, said: Mapping[str, str]) -> str:

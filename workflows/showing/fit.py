@@ -148,7 +148,7 @@ def fit_verdict(
             figure = f"{_predicted(peaks, limits, worst)}, {reason}"
             unknown = f"{figure}; {named_flags(lower)} may lower the peak and {is_or_are(lower)} not modelled"
             return FitVerdict(Fit.UNKNOWN, False, short, risk, unknown, _measure(lower))
-        likely = known is not None and not confirmed and peaks[worst] * known.lower(margin.told_risk) <= whole[worst]
+        likely = known is not None and not confirmed and peaks[worst] * known.lower(margin.stated_risk) <= whole[worst]
         return FitVerdict(Fit.DOES_NOT_FIT, likely, short, risk, reason, cure)
     higher = [] if confirmed else [flag for flag in flags if flag.may_raise_memory]
     if higher and most_mib is not None:
@@ -158,12 +158,12 @@ def fit_verdict(
             may = f"{named_flags(higher)} may raise the peak above the limit"
             unknown = f"{figure}; {may} and {is_or_are(higher)} not modelled"
             return FitVerdict(Fit.UNKNOWN, False, short, risk, unknown, _measure(higher))
-    most = peaks[tightest] * (1.0 if known is None or confirmed else known.upper(margin.told_risk))
+    most = peaks[tightest] * (1.0 if known is None or confirmed else known.upper(margin.stated_risk))
     likely = most > whole[tightest] + MEMORY_TOLERANCE_MIB
     if not likely:
         return FitVerdict(Fit.FITS, False, short, risk)
     free = f"{whole[tightest] - peaks[tightest]:,.0f} MiB free on stage {tightest}"
-    return FitVerdict(Fit.FITS, True, short, risk, free, f"--risk {100 * margin.told_risk:g}% plans with more free")
+    return FitVerdict(Fit.FITS, True, short, risk, free, f"--risk {100 * margin.stated_risk:g}% plans with more free")
 
 
 def _predicted(peaks: Sequence[float], limits: Sequence[float], stage: int) -> str:

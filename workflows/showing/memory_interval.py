@@ -44,7 +44,7 @@ def peak_intervals(
     higher = [flag for flag in config.unmodelled if flag.may_raise_memory]
     if memory.every_flag:
         lower, higher = [], []
-    known, risk = config.memory_error(memory.source), config.margin.told_risk
+    known, risk = config.memory_error(memory.source), config.margin.stated_risk
     if solution.plan is None or (known is None and not (lower or higher)):
         return None
     least, most = (1.0, 1.0) if known is None else (known.lower(risk), known.upper(risk))

@@ -135,7 +135,7 @@ class PlannedFile:
         step, ratios = self._milliseconds(self.solution), self.facts.ratios
         if step is None or ratios is None or ratios.ratios.source != RatioSource.ESTIMATE:
             return None
-        known, risk = self.config.step_error(self.facts.device.spec), self.config.margin.told_risk
+        known, risk = self.config.step_error(self.facts.device.spec), self.config.margin.stated_risk
         return step * known.lower(risk), step * known.upper(risk)
 
     def own_plan(self) -> dict[str, PipelinePlan]:
@@ -173,7 +173,7 @@ class PlannedFile:
             **dict.fromkeys(one.name for one in fields(Throughput)),
             **({} if speed is None else asdict(speed)),
             "step_interval_ms": self.step_interval_ms,
-            "risk": self.config.margin.told_risk,
+            "risk": self.config.margin.stated_risk,
             "verdict": self.fit.to_dict(),
             "own_plan": None if own is None else self._own_dict(own),
             **({} if self.even is None else {"even_split": self._own_dict(self.even)}),

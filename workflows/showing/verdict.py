@@ -257,7 +257,7 @@ def sure_text(known: KnownError | None, margin: MemoryMargin, peak_mib: float, l
     if known is None:
         enough = whole - peak_mib >= UNKNOWN_ERROR * whole
         return "" if enough else f"; {TIGHT}: --margin {100 * UNKNOWN_ERROR:.0f}% keeps more memory free"
-    risk, most = margin.told_risk, peak_mib * known.upper(margin.told_risk)
+    risk, most = margin.stated_risk, peak_mib * known.upper(margin.stated_risk)
     # The upper end is compared with the limit before the margin was taken off.
     of_whole = f" of {whole:,.0f}" if margin else ""
     upper = f"up to {most:,.0f}{of_whole} MiB with {100 * risk:g} % risk"

@@ -18,11 +18,11 @@ from taylor.base.files import read_text, write_atomic
 from taylor.base.kept import read_kept, write_kept
 from taylor.blackbox.blocks import LawfulOperator, RunOperators, lawful_operators
 from taylor.blackbox.foretold import ShowingRun, foretell, showing_run
+from taylor.blackbox.law_summary import LawSummary, law_summary, laws_as_data
 from taylor.blackbox.memory_laws import RISK
-from taylor.blackbox.operator_base import OperatorBase, Origin
+from taylor.blackbox.operator_base import OperatorBase, OperatorOrigin
 from taylor.blackbox.operator_speed import Coverage, OperatorSpeeds
 from taylor.blackbox.small_runs import MOST_RUNS, SEARCHABLE, SmallRun, SmallRuns, candidate_runs, plan_small_runs
-from taylor.blackbox.told import Told, laws_as_data, told
 from taylor.dryrun.logs import last_lines
 from taylor.dryrun.processes import ProgramRun, run_program
 from taylor.parsers.launcher import Launcher, Tools
@@ -64,7 +64,7 @@ class TuneOptions:
     base : Path or None
         Operator base that the runs fill, and in which the job's operators are looked up; a new one in the work folder
         where it is None.
-    origin : Origin
+    origin : OperatorOrigin
         Hardware and software that the runs are measured on.
     ranks, batch : int or None
         Of the job that is searched; the file's where they are None.
@@ -94,7 +94,7 @@ class TuneOptions:
     dry: bool = False
     retry: bool = False
     base: Path | None = None
-    origin: Origin = Origin("this cluster")
+    origin: OperatorOrigin = OperatorOrigin("this cluster")
     ranks: int | None = None
     batch: int | None = None
     limit: float | None = None
@@ -159,7 +159,7 @@ class Tuned:
     machines: Machines
     runs: tuple[Written, ...]
     left_out: tuple[str, ...]
-    told: Told | None = None
+    law_summary: LawSummary | None = None
     laws: Path | None = None
     covered: Covered | None = None
     searched: Searched | None = None
@@ -231,7 +231,7 @@ def _from_runs(
     if len(shown) >= LEAST_ALIGNED:
         operators = _laws(shown)
         file = write_atomic(options.work_dir / LAWS, json.dumps(laws_as_data(operators), indent=1) + "\n")
-        found = _told(operators, planned, sizes, machines)
+        found = _law_summary(operators, planned, sizes, machines)
         covered = _covered(operators, done, sizes, machines, options)
     tuned = Tuned(sizes, machines, tuple(runs), planned.left_out, found, file, covered)
     return tuned if found is None else _with_plans(tuned, done, launcher, options, nodes)
@@ -266,7 +266,7 @@ def _with_plans(
     """Tuning with the best plans of the whole job, or with the reason why there are none."""
     own = tuned.sizes.own
     ranks, batch = options.ranks or own.ranks, options.batch or tuned.sizes.batch
-    if not launcher.log_tells_parameters:
+    if not launcher.log_names_parameters:
         reason = f"the logs of a {launcher.title} list no parameters by name, whose memory a plan is searched with"
         return replace(tuned, not_searched=reason)
     if options.limit is None:
@@ -422,10 +422,12 @@ def _one_step(one: Written) -> tuple[Operator, ...]:
     return tuple(sample.operator for sample in computing if sample.step == last)
 
 
-def _told(operators: Sequence[LawfulOperator], planned: SmallRuns, sizes: JobSizes, machines: Machines) -> Told:
+def _law_summary(
+    operators: Sequence[LawfulOperator], planned: SmallRuns, sizes: JobSizes, machines: Machines
+) -> LawSummary:
     base = planned.runs[0].setting
     candidates = candidate_runs(base, sizes, machines.ranks)
-    return told(operators, candidates, MOST_RUNS - len(planned.runs))
+    return law_summary(operators, candidates, MOST_RUNS - len(planned.runs))
 
 
 def _covered(

@@ -16,7 +16,7 @@ from typing import Any
 from taylor.base.console import log
 from taylor.base.kept import read_kept, write_kept
 from taylor.blackbox.small_runs import SmallRun
-from taylor.parsers.small_run import PlannedJob, Setting
+from taylor.parsers.small_run import PlannedJob, RunSetting
 from taylor.pipeline.plan import PipelinePlan, as_grid
 
 FOLDER, END, ORDERS = "nodes", "end.json", "verify*.json"
@@ -102,4 +102,4 @@ def _run(name: str, found: Mapping[str, Any]) -> SmallRun:
         grids = [{kind: as_grid(grid) for kind, grid in data[part].items()} for part in ("layers", "recompute")]
         states = tuple((str(one), bool(on)) for one, on in data["switches"])
         whole = PlannedJob(PipelinePlan(*grids), states, None if data["batch"] is None else int(data["batch"]))
-    return SmallRun(name, Setting(**found["setting"]), str(found["why"]), int(found["steps"]), switched, whole)
+    return SmallRun(name, RunSetting(**found["setting"]), str(found["why"]), int(found["steps"]), switched, whole)

@@ -13,17 +13,17 @@ from taylor.parsers.profiles.ascend import KERNELS
 from taylor.parsers.profiles.folder import rank_sources
 from taylor.parsers.profiles.operators import OperatorSample, read_operators
 from taylor.parsers.profiles.transfers import TRANSFERS, read_transfers
-from taylor.parsers.small_run import RunLog, Setting
+from taylor.parsers.small_run import RunLog, RunSetting
 
 MOST_LOG = 1 << 28
 
 
-def read_run(profile: Path, log: Path, setting: Setting, launcher: Launcher) -> RecordedRun:
+def read_run(profile: Path, log: Path, setting: RunSetting, launcher: Launcher) -> RecordedRun:
     """Last profiled step of a run's first rank; see `read_steps`."""
     return read_steps(profile, log, setting, launcher)[-1]
 
 
-def read_steps(profile: Path, log: Path, setting: Setting, launcher: Launcher) -> tuple[RecordedRun, ...]:
+def read_steps(profile: Path, log: Path, setting: RunSetting, launcher: Launcher) -> tuple[RecordedRun, ...]:
     """Each profiled step of a run's first rank; all with the tensors of the last one.
 
     Raises
@@ -47,7 +47,7 @@ def read_steps(profile: Path, log: Path, setting: Setting, launcher: Launcher) -
     return tuple(RecordedRun(setting, samples, transfers, allocations, told) for samples in each)
 
 
-def read_neighbour(profile: Path, setting: Setting) -> RecordedRun:
+def read_neighbour(profile: Path, setting: RunSetting) -> RecordedRun:
     """First stage of a run of several, of which only the transfers are of use.
 
     Raises

@@ -13,10 +13,10 @@ from typing import Any
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import read_text, write_atomic
-from taylor.blackbox.degree_search import HALF_WIDTH, Found, Job, Ranked, again, search
+from taylor.blackbox.degree_search import HALF_WIDTH, FoundPlans, Job, Ranked, again, search
 from taylor.blackbox.foretold import showing_run
 from taylor.blackbox.memory_laws import RISK, MemoryLaws, memory_laws
-from taylor.blackbox.operator_base import OperatorBase, Origin
+from taylor.blackbox.operator_base import OperatorBase, OperatorOrigin
 from taylor.blackbox.operator_speed import OperatorSpeeds
 from taylor.blackbox.recorded import RecordedRun
 from taylor.blackbox.small_runs import MOST_RUNS, SmallRun
@@ -24,7 +24,7 @@ from taylor.blackbox.step_laws import StepLaws
 from taylor.blackbox.tensor_traces import recorded_memory
 from taylor.parsers.launcher import Launcher
 from taylor.parsers.profiles.operators import Operator
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, RunLog, Setting
+from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, RunLog, RunSetting
 from taylor.pipeline.plan import FULL
 from taylor.workflows.measuring.operators import fill_base
 from taylor.workflows.tuning.tune_record import MOST_LOG, read_neighbour, read_run
@@ -45,7 +45,7 @@ class ShownRun:
     """A small run that ended well: its folder has `profile` and `run.log`."""
 
     name: str
-    setting: Setting
+    setting: RunSetting
     folder: Path
 
 
@@ -121,7 +121,7 @@ class Searched:
     """
 
     best: tuple[BestPlan, ...]
-    found: Found
+    found: FoundPlans
     own_error: float
     own_worst: float
     assumed: tuple[str, ...]
@@ -137,7 +137,7 @@ class SearchOptions:
     ranks, batch : int
     limit : float
         Bytes of a device.
-    origin : Origin
+    origin : OperatorOrigin
         Hardware and software that the runs were measured on.
     verify : callable or None
         Starts a small run, and returns its folder, or None where it failed; None to verify nothing.
@@ -156,7 +156,7 @@ class SearchOptions:
     limit: float
     searched: Collection[str]
     base: Path
-    origin: Origin
+    origin: OperatorOrigin
     verify: Callable[[SmallRun], Path | None] | None = None
     risk: float = RISK
     switches: Collection[str] = ()
@@ -222,7 +222,7 @@ def search_plans(
     job = Job(sizes, options.ranks, options.batch, options.limit, options.searched, uniform)
     log.info("searching degrees of %d ranks", options.ranks)
     found = search(job, laws.steps)
-    verified: dict[Setting, Verified] = {}
+    verified: dict[RunSetting, Verified] = {}
     best = found.best
     if options.verify is not None:
         pool, left = list[Ranked](), max(len(found.best), MOST_RUNS - len(runs))
@@ -288,7 +288,7 @@ def _verified(
     return Verified(name, told / 1e6, steps.measured_passes_ns(recorded) / 1e6)
 
 
-def _name(run: Setting) -> str:
+def _name(run: RunSetting) -> str:
     """Same name for the same run, whatever place its plan has: an earlier start may have found another order."""
     experts = f"_ep{run.ep}_of{run.experts}" if run.experts > 1 else ""
     return f"verify_tp{run.tp}_cp{run.cp}{experts}_mbs{run.mbs}_seq{run.seq}"

@@ -21,7 +21,7 @@ from taylor.blackbox.small_runs import SmallRun
 from taylor.blackbox.step_laws import StepLaws
 from taylor.parsers.launcher import Launcher
 from taylor.parsers.profiles.allocations import Allocation
-from taylor.parsers.small_run import JobSizes, Machines, Setting, Switch
+from taylor.parsers.small_run import JobSizes, Machines, RunSetting, Switch
 from taylor.workflows.tuning.tune_record import read_steps
 
 SURE = 2.0
@@ -91,12 +91,12 @@ class Comparison:
         sizes: JobSizes,
         machines: Machines,
         start: Callable[[SmallRun], Path | None],
-        name: Callable[[Setting], str],
+        name: Callable[[RunSetting], str],
         limit: float,
     ) -> None:
         self.switches, self.launcher, self.sizes, self.machines = switches, launcher, sizes, machines
         self.start, self.name, self.limit = start, name, limit
-        self._known: dict[tuple[Setting, tuple[str, ...]], _Shown | None] = {}
+        self._known: dict[tuple[RunSetting, tuple[str, ...]], _Shown | None] = {}
 
     def switched(self, ranked: Ranked, steps: StepLaws, profiled: int) -> SwitchedPlan:
         """Plan with the switches that pay, compared one after the other.
@@ -131,7 +131,7 @@ class Comparison:
             compared.append(Compared(one, on[one.name], before.ns / 1e6, after.ns / 1e6, memory, fits))
         return SwitchedPlan(ranked, tuple(compared))
 
-    def _shown(self, setting: Setting, switched: tuple[str, ...], steps: StepLaws, profiled: int) -> _Shown | None:
+    def _shown(self, setting: RunSetting, switched: tuple[str, ...], steps: StepLaws, profiled: int) -> _Shown | None:
         key = (setting, switched)
         if key not in self._known:
             few = self._read(setting, switched, steps, profiled)
@@ -146,7 +146,7 @@ class Comparison:
             self._known[key] = layer
         return self._known[key]
 
-    def _read(self, setting: Setting, switched: tuple[str, ...], steps: StepLaws, profiled: int) -> _Shown | None:
+    def _read(self, setting: RunSetting, switched: tuple[str, ...], steps: StepLaws, profiled: int) -> _Shown | None:
         """All passes of a run."""
         one_more = setting.layers > self.sizes.least_layers
         name = "_".join((self.name(setting), *switched, *[f"layers{setting.layers}"] * one_more))

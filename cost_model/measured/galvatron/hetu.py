@@ -13,11 +13,11 @@ from functools import cached_property
 
 from taylor.cost_model.measured.cost_table import (
     CostRow,
+    CostSetting,
     EndCost,
     EndCosts,
     Layout,
     MemorySettings,
-    Setting,
     hidden_mib,
     layer_activation_mib,
     of_ways,
@@ -64,7 +64,7 @@ class HetuCosts:
         """See `CostProvider`."""
         return tuple(self.inputs.layer)
 
-    def layer(self, kind: str, strategy: LayerStrategy, setting: Setting) -> CostRow:
+    def layer(self, kind: str, strategy: LayerStrategy, setting: CostSetting) -> CostRow:
         """See `CostProvider`; `CostRow.tail_s` is what the reduction of gradients adds to one backward."""
         samples = samples_of(strategy, setting)
         memory = self.inputs.memory[kind]
@@ -87,7 +87,7 @@ class HetuCosts:
             layout=Layout.of(strategy, setting.sequence_parallel),
         )
 
-    def ends(self, strategy: EndStrategy, setting: Setting) -> EndCosts:
+    def ends(self, strategy: EndStrategy, setting: CostSetting) -> EndCosts:
         """See `CostProvider`."""
         inputs = self.inputs
         if setting.stages == 1:
@@ -98,15 +98,17 @@ class HetuCosts:
             self._end(strategy, setting, inputs.end("last"), 0.5, 1),
         )
 
-    def layout_change_s(self, before: Layout, after: Layout, setting: Setting) -> float:
+    def layout_change_s(self, before: Layout, after: Layout, setting: CostSetting) -> float:
         """See `CostProvider`: its step time leaves them out."""
         return 0.0
 
-    def handover_s(self, layout: Layout, setting: Setting) -> float:
+    def handover_s(self, layout: Layout, setting: CostSetting) -> float:
         """See `CostProvider`: the layers have it."""
         return 0.0
 
-    def _end(self, strategy: EndStrategy, setting: Setting, memory: OtherMemory, share: float, gathers: int) -> EndCost:
+    def _end(
+        self, strategy: EndStrategy, setting: CostSetting, memory: OtherMemory, share: float, gathers: int
+    ) -> EndCost:
         samples = samples_of(strategy, setting)
         compute = share * self.inputs.other.ms(samples / strategy.ways / strategy.cp)
         replicas = strategy.replicas
@@ -127,7 +129,7 @@ class HetuCosts:
             activation_mib=of_ways(memory.activation_mib, strategy.ways, "activation") * samples,
         )
 
-    def _tensor_ms(self, strategy: LayerStrategy, samples: int, setting: Setting) -> tuple[float, float]:
+    def _tensor_ms(self, strategy: LayerStrategy, samples: int, setting: CostSetting) -> tuple[float, float]:
         """Collectives of the forward and of the backward, ms: 4 and 2 all-gathers, or 2 and 2 all-to-alls."""
         if strategy.ways == 1:
             return 0.0, 0.0
@@ -147,7 +149,7 @@ class HetuCosts:
         """ms a MiB of an all-reduce's bus volume; ranks of one layer's TP lie between its replicas."""
         return 0.0 if replicas == 1 else 1.0 / self.hardware.bandwidth(replicas, tp == 1)
 
-    def _gradients(self, strategy: LayerStrategy, memory: LayerMemory, setting: Setting) -> tuple[float, float]:
+    def _gradients(self, strategy: LayerStrategy, memory: LayerMemory, setting: CostSetting) -> tuple[float, float]:
         """Bus volume of a layer's gradients, MiB, and its cost, ms a MiB."""
         replicas = strategy.replicas
         whole = memory.parameter_mib / strategy.tp * (0.5 if setting.half else 1.0)
@@ -168,7 +170,7 @@ class HetuCosts:
             return communication_ms + (compute_ms * slow - communication_ms) / slow
         return communication_ms
 
-    def _transfer_ms(self, samples: int, setting: Setting) -> float:
+    def _transfer_ms(self, samples: int, setting: CostSetting) -> float:
         """Transfers between stages, forth and back, which it spreads over the layers, ms."""
         if setting.stages == 1:
             return 0.0
@@ -176,7 +178,7 @@ class HetuCosts:
         return message / self.hardware.transfer(setting.stages)
 
 
-def state_share(strategy: EndStrategy, setting: Setting) -> float:
+def state_share(strategy: EndStrategy, setting: CostSetting) -> float:
     """Fraction of the states that a rank keeps under its ZeRO stage (layer_cost.py:281-293)."""
     shard = 1 / strategy.replicas + SHARD_ROOM
     if strategy.zero == 0 or strategy.replicas == 1:  # Its strategies have no ZeRO then (strategy_utils.py:46).

@@ -15,11 +15,11 @@ from functools import cached_property
 
 from taylor.cost_model.measured.cost_table import (
     CostRow,
+    CostSetting,
     EndCost,
     EndCosts,
     Layout,
     MemorySettings,
-    Setting,
     hidden_mib,
     layer_activation_mib,
     of_ways,
@@ -66,7 +66,7 @@ class PaddleCosts:
         """See `CostProvider`."""
         return tuple(self.inputs.layer)
 
-    def layer(self, kind: str, strategy: LayerStrategy, setting: Setting) -> CostRow:
+    def layer(self, kind: str, strategy: LayerStrategy, setting: CostSetting) -> CostRow:
         """See `CostProvider`; `CostRow.tail_s` is what the reduction of gradients adds to one backward."""
         samples = samples_of(strategy, setting)
         memory = self.inputs.memory[kind]
@@ -90,7 +90,7 @@ class PaddleCosts:
             layout=Layout.of(strategy, setting.sequence_parallel),
         )
 
-    def ends(self, strategy: EndStrategy, setting: Setting) -> EndCosts:
+    def ends(self, strategy: EndStrategy, setting: CostSetting) -> EndCosts:
         """See `CostProvider`."""
         inputs = self.inputs
         if setting.stages == 1:
@@ -102,16 +102,22 @@ class PaddleCosts:
             self._end(strategy, setting, inputs.end("last"), 0.5, 1, 2.0),
         )
 
-    def layout_change_s(self, before: Layout, after: Layout, setting: Setting) -> float:
+    def layout_change_s(self, before: Layout, after: Layout, setting: CostSetting) -> float:
         """See `CostProvider`: its step time leaves them out."""
         return 0.0
 
-    def handover_s(self, layout: Layout, setting: Setting) -> float:
+    def handover_s(self, layout: Layout, setting: CostSetting) -> float:
         """See `CostProvider`: the layers have it."""
         return 0.0
 
     def _end(
-        self, strategy: EndStrategy, setting: Setting, memory: OtherMemory, share: float, gathers: int, double: float
+        self,
+        strategy: EndStrategy,
+        setting: CostSetting,
+        memory: OtherMemory,
+        share: float,
+        gathers: int,
+        double: float,
     ) -> EndCost:
         samples = samples_of(strategy, setting)
         compute = share * self.inputs.other.ms(samples / strategy.ways)
@@ -136,7 +142,7 @@ class PaddleCosts:
             activation_mib=of_ways(memory.activation_mib, strategy.ways, "activation") * samples,
         )
 
-    def _end_tensor_ms(self, strategy: EndStrategy, samples: int, setting: Setting) -> float:
+    def _end_tensor_ms(self, strategy: EndStrategy, samples: int, setting: CostSetting) -> float:
         """An all-gather at one end, ms; by the line alone, for its look-up asks for bytes among degrees."""
         if strategy.tp == 1:
             return 0.0
@@ -146,7 +152,7 @@ class PaddleCosts:
         slope, start = self._messages.line(ALL_REDUCE, strategy.tp)
         return (slope * message + start) / 2
 
-    def _tensor_ms(self, strategy: LayerStrategy, samples: int, setting: Setting) -> float:
+    def _tensor_ms(self, strategy: LayerStrategy, samples: int, setting: CostSetting) -> float:
         """Collectives of forward and backward, ms."""
         ways = strategy.ways
         if ways == 1:
@@ -176,12 +182,12 @@ class PaddleCosts:
     def _price(self, replicas: int) -> float:
         return 0.0 if replicas == 1 else 1.0 / self.hardware.bandwidth(replicas, True)
 
-    def _transfer_ms(self, samples: int, setting: Setting) -> float:
+    def _transfer_ms(self, samples: int, setting: CostSetting) -> float:
         if setting.stages == 1:
             return 0.0
         return setting.stages * 2 * hidden_mib(samples, setting) / self.hardware.transfer(setting.stages)
 
-    def _states(self, memory: LayerMemory, strategy: LayerStrategy, setting: Setting) -> float:
+    def _states(self, memory: LayerMemory, strategy: LayerStrategy, setting: CostSetting) -> float:
         once = setting.micro_batches == 1
         whole = memory.parameter_mib / strategy.tp * (7 if once else 9)
         return whole * _share(strategy, once)

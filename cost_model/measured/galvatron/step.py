@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from taylor.cost_model.measured.cost_table import CostRow, EndCosts, Setting, hidden_mib
+from taylor.cost_model.measured.cost_table import CostRow, CostSetting, EndCosts, hidden_mib
 
 
 def galvatron_step_s(rows: Sequence[Sequence[CostRow]], ends: EndCosts, micro_batches: int) -> float:
@@ -35,7 +35,7 @@ def galvatron_step_s(rows: Sequence[Sequence[CostRow]], ends: EndCosts, micro_ba
     return max(by_last, by_first) + max(left, 0.0)
 
 
-def gather_buffer_mib(setting: Setting, ranks: int, most_tp: int) -> float:
+def gather_buffer_mib(setting: CostSetting, ranks: int, most_tp: int) -> float:
     """Memory of gathered hidden states of a stage beside its layers, where activations are split over TP, MiB.
 
     galvatron/core/search_engine/dynamic_programming.py:232-238: at the largest TP of the stage's `ranks`, where a rank

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import TaylorError
-from taylor.cost_model.measured.cost_table import CostProvider, Layout, Setting
+from taylor.cost_model.measured.cost_table import CostProvider, CostSetting, Layout
 from taylor.cost_model.measured.costs import MeasuredCosts
 from taylor.cost_model.measured.estimate import EstimatedCosts
 from taylor.cost_model.measured.galvatron.inputs import galvatron_inputs
@@ -78,7 +78,7 @@ def figures(name: str, provider: CostProvider, world: int, hidden: int) -> list[
     for _ in range(36):
         stages = draw.choice((1, 2, 4))
         strategy = drawn(draw, world // stages)
-        setting = Setting(
+        setting = CostSetting(
             stages, draw.choice((64, 128)), draw.choice((1, 4, 8)), draw.choice((2048, 4096, 8192, 32768)), hidden,
             reduce_every_micro_batch=draw.random() < 0.3, schedule=draw.choice(("1f1b", "gpipe")),
             sequence_parallel=draw.random() < 0.8, kv_hidden=draw.choice((None, hidden // 4)),
@@ -87,7 +87,9 @@ def figures(name: str, provider: CostProvider, world: int, hidden: int) -> list[
     return found
 
 
-def answers(provider: CostProvider, strategy: LayerStrategy, other: LayerStrategy, setting: Setting) -> Iterator[Any]:
+def answers(
+    provider: CostProvider, strategy: LayerStrategy, other: LayerStrategy, setting: CostSetting
+) -> Iterator[Any]:
     """What a provider tells of a strategy, and of the change to another one."""
     layouts = [Layout.of(each.end, setting.sequence_parallel) for each in (strategy, other)]
     last = setting.stages - 1
@@ -110,7 +112,7 @@ def steps(name: str, provider: CostProvider, world: int, hidden: int) -> list[An
     draw, found = random.Random(f"steps of {name}"), []
     for _ in range(6):
         stages, micro_batches = draw.choice((1, 2, 4)), draw.choice((1, 3, 8))
-        setting = Setting(stages, 64 * micro_batches, micro_batches, 8192, hidden)
+        setting = CostSetting(stages, 64 * micro_batches, micro_batches, 8192, hidden)
         rows = []
         for tp in draw.choices((1, 2, 4) if stages < 4 else (1, 2), k=stages):
             each = LayerStrategy(

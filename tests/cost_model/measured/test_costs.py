@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
-from taylor.cost_model.measured.cost_table import Layout, MemorySettings, Setting
+from taylor.cost_model.measured.cost_table import CostSetting, Layout, MemorySettings
 from taylor.cost_model.measured.costs import MeasuredCosts, MeasuredSettings
 from taylor.cost_model.measured.estimate import EstimatedCosts
 from taylor.cost_model.measured.hardware import HardwareProfile, overlapped_ms
@@ -39,7 +39,7 @@ def estimated():
 
 
 def setting(**changes):
-    return Setting(
+    return CostSetting(
         **{"stages": 1, "global_batch": 32, "micro_batches": 4, "tokens": TOKENS, "hidden": HIDDEN} | changes
     )
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
-from taylor.cost_model.measured.fits import CURVE, LINE, PROPORTIONAL, Law
+from taylor.cost_model.measured.fits import CURVE, LINE, PROPORTIONAL, MeasuredLaw
 from taylor.parsers.galvatron.computation import read_computation
 from tests.conftest import SHARED
 
@@ -20,7 +20,7 @@ LENGTHS = (4096, 8192, 12288, 16384)
 
 
 def law(points, powers=CURVE):
-    return Law.through(points, powers, of="a layer", cause="tokens", unit="ms", source="profile.json")
+    return MeasuredLaw.through(points, powers, of="a layer", cause="tokens", unit="ms", source="profile.json")
 
 
 positive = st.floats(1e-3, 1e3)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.measured.cost_table import EndCost, EndCosts, Setting, cost_table, layer_activation_mib
+from taylor.cost_model.measured.cost_table import CostSetting, EndCost, EndCosts, cost_table, layer_activation_mib
 from taylor.cost_model.measured.galvatron.hetu import HetuCosts, state_share
 from taylor.cost_model.measured.galvatron.inputs import MessageLines, galvatron_inputs
 from taylor.cost_model.measured.galvatron.paddle import PaddleCosts
@@ -68,7 +68,9 @@ def test_hetus_costs_of_every_known_row(known, profiles):
             strategy = LayerStrategy(
                 tp=row["tp"], sp=row["sp"], dp=row["dp"], zero=ZERO[row["dp_type"]], recompute=row["ckpt"]
             )
-            setting = Setting(row["pp"], batch, micro_batches, 8192, 4096, reduce_every_micro_batch=not asynchronous)
+            setting = CostSetting(
+                row["pp"], batch, micro_batches, 8192, 4096, reduce_every_micro_batch=not asynchronous
+            )
             layer, ends = provider.layer("body", strategy, setting), provider.ends(strategy.end, setting)
             division = even_division(28, row["pp"])
             stages = range(row["pp"])
@@ -111,7 +113,9 @@ def test_what_hetus_search_says_of_the_strategies_that_it_found(known, profiles,
         path = tmp_path / "galvatron_config.json"
         path.write_text(json.dumps(case["output_config"]))
         plan = read_strategy(path).plan
-        setting = Setting(plan.stages, plan.global_batch, plan.micro_batches, 8192, 4096, reduce_every_micro_batch=True)
+        setting = CostSetting(
+            plan.stages, plan.global_batch, plan.micro_batches, 8192, 4096, reduce_every_micro_batch=True
+        )
         rows = [[provider.layer("body", layer, setting) for layer in plan.on_stage(0)]]
         ends = provider.ends(plan.ends, setting)
         told = re.fullmatch(
@@ -169,7 +173,7 @@ def test_hetus_memory_of_every_way_to_shard(known, profiles):
         zero = ZERO[re.search(r"DPType\.(\w+)", row["strategy"])[1].lower()]
         stages = degrees.pop("pp")
         strategy = LayerStrategy(**degrees, zero=zero, recompute="checkpoint=True" in row["strategy"])
-        setting = Setting(
+        setting = CostSetting(
             stages, row["gbsz"], row["chunks"], 4096, 4096, sequence_parallel=row["sequence_parallel"],
             reduce_every_micro_batch=not row["async_grad_reduce"],
             schedule="gpipe" if row["pipeline_type"] == "gpipe" else "1f1b",
@@ -209,12 +213,12 @@ def toy(tmp_path):
 )
 def test_paddles_states_are_counted_in_bytes_a_parameter(toy, zero, micro_batches, states):
     """Weights take 2 bytes, gradients that are accumulated 4 and stay whole, the optimizer 12."""
-    row = toy.layer("body", LayerStrategy(tp=2, dp=4, zero=zero), Setting(1, 32, micro_batches, 4096, 1024))
+    row = toy.layer("body", LayerStrategy(tp=2, dp=4, zero=zero), CostSetting(1, 32, micro_batches, 4096, 1024))
     assert row.states_mib == pytest.approx(cases.PARAMETER_MIB / 2 / 2 * states)
 
 
 def test_paddles_layer_is_its_statement_position_by_position(toy):
-    setting = Setting(2, 32, 4, 4096, 1024)
+    setting = CostSetting(2, 32, 4, 4096, 1024)
     row = toy.layer("body", LayerStrategy(tp=2, dp=2, zero=3, recompute=True), setting)
     forward = cases.layer_ms(4096) * 4 / 2
     message = 4 * 4096 * 1024 * 2 / 2**20
@@ -237,7 +241,7 @@ def test_paddle_by_bandwidth_counts_four_ring_all_reduces_a_layer(toy, tp):
     for the gather at an end.
     """
     by_bandwidth = replace(toy, by_bandwidth=True)
-    setting = Setting(1, 32, 4, 4096, 1024)
+    setting = CostSetting(1, 32, 4, 4096, 1024)
     message = 3 * 4096 * 1024 * 2 / 2**20
     took = by_bandwidth._tensor_ms(LayerStrategy(tp=tp, dp=8 // tp), 3, setting)
     assert took == pytest.approx(4 * 2 * (tp - 1) / tp * message / toy.hardware.bandwidth(tp, True))
@@ -252,7 +256,7 @@ def test_paddle_by_bandwidth_counts_four_ring_all_reduces_a_layer(toy, tp):
 
 
 def test_a_table_has_a_row_for_every_kind_and_strategy(toy):
-    setting = Setting(1, 32, 4, 4096, 1024)
+    setting = CostSetting(1, 32, 4, 4096, 1024)
     strategies = [LayerStrategy(dp=8, zero=zero) for zero in (0, 2, 3)]
     rows = cost_table(toy, toy.kinds, strategies, setting)
     assert [(row.kind, row.strategy) for row in rows] == [("body", each) for each in strategies]
@@ -260,7 +264,7 @@ def test_a_table_has_a_row_for_every_kind_and_strategy(toy):
 
 def test_a_batch_that_leaves_a_rank_nothing_is_refused(toy):
     with pytest.raises(InputError, match="take fewer micro-batches"):
-        toy.ends(EndStrategy(dp=8), Setting(1, 32, 8, 4096, 1024))
+        toy.ends(EndStrategy(dp=8), CostSetting(1, 32, 8, 4096, 1024))
 
 
 @pytest.mark.parametrize(
@@ -275,7 +279,7 @@ def test_galvatrons_step_ends_with_the_reduction_that_outlasts_the_others(toy, t
     their reductions (`stage_costs_reduce`), less one micro-batch of every stage up to and including itself; the
     largest, if above 0, is added to the step.
     """
-    row = toy.layer("body", LayerStrategy(dp=2), Setting(2, 32, 16, 4096, 1024))
+    row = toy.layer("body", LayerStrategy(dp=2), CostSetting(2, 32, 16, 4096, 1024))
     rows = [
         [replace(row, forward_s=each / 3, backward_s=each * 2 / 3, tail_s=tail)]
         for each, tail in zip((2.0, 3.0), tails, strict=True)
@@ -288,7 +292,7 @@ def test_galvatrons_step_ends_with_the_reduction_that_outlasts_the_others(toy, t
 
 def test_a_middle_stage_that_is_slowest_is_overlooked_by_galvatrons_step(toy):
     """Known of its formula: only the first and the last stage can be its bottleneck."""
-    setting = Setting(4, 32, 16, 4096, 1024)
+    setting = CostSetting(4, 32, 16, 4096, 1024)
     row = toy.layer("body", LayerStrategy(dp=2), setting)
     ends = toy.ends(EndStrategy(dp=2), setting)
     told = galvatron_step_s([[row], [row] * 9, [row], [row]], ends, 16)

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.measured.fits import CURVE, LINE, NOISE, PROPORTIONAL, UNKNOWN_ERROR, Law
+from taylor.cost_model.measured.fits import CURVE, LINE, NOISE, PROPORTIONAL, UNKNOWN_ERROR, MeasuredLaw
 from taylor.cost_model.measured.laws import ForwardTime, ModelLaws, _forward
 from taylor.cost_model.measured.profiles import (
     HETU,
@@ -127,7 +127,7 @@ def test_kinds_are_named_by_how_many_there_are():
 
 
 def fitted(points, powers=CURVE):
-    return Law.through(points, powers, of="x", cause="tokens", unit="ms", source="p.json")
+    return MeasuredLaw.through(points, powers, of="x", cause="tokens", unit="ms", source="p.json")
 
 
 def test_the_noise_of_points_on_a_law_falls_with_how_many_tell_it_beyond_its_coefficients():

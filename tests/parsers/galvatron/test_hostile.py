@@ -9,7 +9,7 @@ import random
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.measured.cost_table import Setting
+from taylor.cost_model.measured.cost_table import CostSetting
 from taylor.parsers.galvatron.folder import read_folders
 from taylor.workflows.layerwise.measured_costs import PROVIDERS, CostRequest, answer_costs
 from tests import galvatron_cases as cases
@@ -84,7 +84,7 @@ def test_mutants_are_named_or_mean_something(tmp_path, seed):
         try:
             found = read_folders([folder])
             for provider in PROVIDERS:
-                setting = Setting(2, 64, 4, 4096, 1024)
+                setting = CostSetting(2, 64, 4, 4096, 1024)
                 world = max((cluster.ranks for cluster in found.hardware), default=8)
                 answer_costs(found, CostRequest(world, setting, 12, None, provider))
         except InputError as error:

@@ -19,7 +19,7 @@ from taylor.parsers.megatron.run_log import read_log
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.megatron.small_run import job_sizes, planned_job, small_run, whole_run
 from taylor.parsers.megatron.switches import MC2, OVERLAP, PERMUTE, planned_flags, small_flags, switches
-from taylor.parsers.small_run import Machines, PlannedJob, ProfiledSteps, RunLog, Setting
+from taylor.parsers.small_run import Machines, PlannedJob, ProfiledSteps, RunLog, RunSetting
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.pipeline.plan import FULL, PipelinePlan
 
@@ -60,7 +60,7 @@ def started(launch: Any) -> dict[str, str]:
 
 def test_a_script_without_parallel_flags_splits_nothing_and_asks_for_nothing() -> None:
     sizes = job_sizes(script(PLAIN, "python"))
-    assert sizes.own == Setting(seq=4096, layers=8)
+    assert sizes.own == RunSetting(seq=4096, layers=8)
     assert (sizes.tp_ways, sizes.top_k, sizes.expert_groups, sizes.cp_ways) == (16, 1, 1, 0)
     assert (sizes.nodes, sizes.per_node, sizes.batch) == (None, None, None)
     assert not sizes.hidden_reduction and not sizes.dense_together
@@ -81,7 +81,7 @@ def test_sizes_are_those_of_the_flags() -> None:
             flags |= {"group-query-attention": True, "num-query-groups": groups}
         sizes = job_sizes(script(flags))
         routed = experts == 64
-        assert sizes.own == Setting(
+        assert sizes.own == RunSetting(
             tp=tp, cp=cp, ep=2, mbs=3, seq=4096, experts=experts or 1, layers=8, pp=pp,
             dp=max(1, 16 // (tp * cp * pp)), dense=0,
         )  # fmt: skip
@@ -144,7 +144,7 @@ def test_dense_layers_stand_in_front_or_are_refused() -> None:
     assert job_sizes(script({**PLAIN, "moe-layer-freq": 2})).own.dense == 0
 
 
-def wanted_small(flags: dict[str, Any], run: Setting, mindspeed: bool) -> dict[str, str | bool | tuple[str, ...]]:
+def wanted_small(flags: dict[str, Any], run: RunSetting, mindspeed: bool) -> dict[str, str | bool | tuple[str, ...]]:
     """Every flag that a small run of 16 cards is to have beside those that it keeps."""
     stage = 16 // run.pp
     wanted: dict[str, Any] = {
@@ -189,7 +189,7 @@ def test_a_small_run_has_the_flags_of_its_sizes_and_of_the_profile_and_keeps_the
         flags |= {"num-layer-list": "1,3", "auto-settings": True} if mindspeed else {}
     launch, dropped = script(flags), (*DROPPED, "num-layer-list", "auto-settings")
     for tp, pp, experts in itertools.product((1, 2), (1, 2, 4), (1, 8)):
-        run = Setting(tp=tp, pp=pp, dp=16 // (tp * pp), ep=min(2, experts), experts=experts, mbs=3, seq=512,
+        run = RunSetting(tp=tp, pp=pp, dp=16 // (tp * pp), ep=min(2, experts), experts=experts, mbs=3, seq=512,
                       layers=2 * pp)  # fmt: skip
         small = small_run(launch, run, Machines(2, 8), ProfiledSteps(Path("/logs"), 4, 9))
         kept = {name: value if value is True else str(value) for name, value in flags.items() if name not in dropped}
@@ -197,7 +197,7 @@ def test_a_small_run_has_the_flags_of_its_sizes_and_of_the_profile_and_keeps_the
 
 
 def test_a_small_run_takes_all_cards_and_starts_them_where_the_script_says_how_many() -> None:
-    run = Setting(dp=4, seq=64, layers=1)
+    run = RunSetting(dp=4, seq=64, layers=1)
     with pytest.raises(ValueError, match="all the cards"):
         small_run(script(PLAIN), run, Machines(2, 8), ProfiledSteps(Path("x")))
     for nodes, cards in ((1, 4), (2, 2), (4, 1)):
@@ -213,7 +213,7 @@ def test_a_small_run_takes_all_cards_and_starts_them_where_the_script_says_how_m
 
 def test_positions_warm_up_and_dense_layers_follow_the_sizes() -> None:
     def small(flags: dict[str, Any], **sizes: int) -> dict[str, Any]:
-        run = Setting(**{"dp": 16, "seq": 512, "layers": 2, **sizes})
+        run = RunSetting(**{"dp": 16, "seq": 512, "layers": 2, **sizes})
         return told(small_run(script(flags), run, Machines(2, 8), ProfiledSteps(Path("x"))))
 
     for positions, seq in itertools.product((511, 512, 513), (512,)):
@@ -239,7 +239,7 @@ def plan_of(rows: list[list[int]], again: int = 0) -> PipelinePlan:
 
 
 def test_a_planned_job_says_every_chunk_in_the_words_that_its_launcher_has() -> None:
-    run = Setting(tp=2, pp=2, dp=4, mbs=2)
+    run = RunSetting(tp=2, pp=2, dp=4, mbs=2)
 
     def planned(flags: dict[str, Any], rows: list[list[int]], batch: int | None = None) -> dict[str, Any]:
         return told(planned_job(script(flags), run, PlannedJob(plan_of(rows), batch=batch)))
@@ -269,9 +269,9 @@ def test_a_planned_job_says_every_chunk_in_the_words_that_its_launcher_has() -> 
 
 def test_a_planned_job_of_one_tensor_rank_is_not_split_by_sequence() -> None:
     job = PlannedJob(plan_of([[4, 4]]))
-    found = told(planned_job(script(PLAIN), Setting(pp=2, dp=8), job))
+    found = told(planned_job(script(PLAIN), RunSetting(pp=2, dp=8), job))
     assert "sequence-parallel" not in found and "tensor-model-parallel-size" not in found
-    again = told(planned_job(script({**PLAIN, "tensor-model-parallel-size": 4}), Setting(pp=2, dp=8), job))
+    again = told(planned_job(script({**PLAIN, "tensor-model-parallel-size": 4}), RunSetting(pp=2, dp=8), job))
     assert again["tensor-model-parallel-size"] == "1"
 
 
@@ -290,7 +290,7 @@ def test_dense_layers_that_fill_the_first_chunk_are_refused_where_mindspeed_refu
     dense: int, held: list[int], says: bool
 ) -> None:
     flags = {**MINDSPEED, "num-experts": 8, "first-k-dense-replace": dense}
-    run, job = Setting(pp=2, dp=8, dense=dense, experts=8), PlannedJob(plan_of([held]))
+    run, job = RunSetting(pp=2, dp=8, dense=dense, experts=8), PlannedJob(plan_of([held]))
     if not says:
         with pytest.raises(InputError, match="dense layers fill the first chunk"):
             planned_job(script(flags), run, job)
@@ -301,7 +301,7 @@ def test_dense_layers_that_fill_the_first_chunk_are_refused_where_mindspeed_refu
 
 def test_a_whole_run_is_the_planned_job_logged_at_every_step() -> None:
     flags = {**PLAIN, "load": "/old", "save": "/new", "profile": True, "lr-warmup-fraction": 0.1, "lr-warmup-iters": 9}
-    run, job = Setting(pp=2, dp=8), PlannedJob(plan_of([[4, 4]]))
+    run, job = RunSetting(pp=2, dp=8), PlannedJob(plan_of([[4, 4]]))
     start = "torchrun --nnodes 2 --nproc_per_node 8 --node_rank 0"
     planned = told(planned_job(script(flags, start), run, job))
     whole = whole_run(script(flags, start), run, job, Machines(2, 8, node_rank=1), 30)
@@ -374,7 +374,7 @@ def test_a_run_has_a_switch_where_its_state_says_so_and_its_degree_is_split() ->
         flags = flags_of({**MINDSPEED, **extra})
         in_file = {name: any(word in extra for word in words) for name, words in SWITCHED.items()}
         for tp, ep, experts in itertools.product((1, 2), (1, 2), (1, 8)):
-            run = Setting(tp=tp, ep=ep, experts=experts)
+            run = RunSetting(tp=tp, ep=ep, experts=experts)
             split = {MC2: tp > 1, OVERLAP: ep > 1, PERMUTE: experts > 1}
             for switched in ((), (MC2,), (PERMUTE, OVERLAP)):
                 small = {name: (in_file[name] and name != MC2) != (name in switched) for name in SWITCHED}

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.reliability.outside import NotHere, loaded, source, without_imports
 from taylor.parsers.megatron.switches import MC2, OVERLAP, PERMUTE, switches
 from taylor.parsers.registry import launchers_for
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 from taylor.parsers.text.flags import Flags
 
 RELEASE = "028de58c"
@@ -48,7 +48,7 @@ def features() -> dict[str, Any]:
         pytest.skip(str(here))
 
 
-def drawn(rng: np.random.Generator) -> tuple[dict[str, Any], Setting]:
+def drawn(rng: np.random.Generator) -> tuple[dict[str, Any], RunSetting]:
     """Arguments of a MindSpeed launch as its checks see them, and the degrees of a run."""
     experts = int(rng.choice([1, 8]))
     arguments: dict[str, Any] = {name: bool(rng.random() < (0.2 if name in BARRING else 0.6)) for name in SWITCHES}
@@ -56,7 +56,7 @@ def drawn(rng: np.random.Generator) -> tuple[dict[str, Any], Setting]:
     arguments["moe_expert_capacity_factor"] = float(rng.choice([0.0, 1.5])) or None
     arguments["moe_token_dispatcher_type"] = str(rng.choice(["allgather", "alltoall", "alltoall_seq"]))
     arguments["num_experts"] = experts
-    run = Setting(
+    run = RunSetting(
         tp=int(rng.choice([1, 2])), ep=int(rng.choice([1, 4])) if experts > 1 else 1, experts=experts, layers=2
     )
     return arguments, run
@@ -77,7 +77,7 @@ def flags_of(arguments: dict[str, Any], folder: Path) -> Flags:
     return flags
 
 
-def starts(features: dict[str, Any], arguments: dict[str, Any], run: Setting, on: str) -> bool:
+def starts(features: dict[str, Any], arguments: dict[str, Any], run: RunSetting, on: str) -> bool:
     """Whether MindSpeed lets a launch start with one of them on."""
     args = SimpleNamespace(
         **arguments, **{word: name == on for name, (_, _, word) in FEATURES.items()},

@@ -17,7 +17,7 @@ from taylor.cost_model.strategy import Strategy
 from taylor.parsers.mindformers.read import config_from_source
 from taylor.parsers.mindformers.small_run import job_sizes, small_run
 from taylor.parsers.mindformers.write import _fits, with_plan, with_strategy
-from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Setting
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunSetting
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.register.model import DENSE, MOE
@@ -265,10 +265,10 @@ JOB = file_of(
 
 
 def test_a_job_says_what_small_runs_of_it_keep_to() -> None:
-    own = Setting(tp=2, cp=2, ep=2, mbs=3, seq=256, experts=16, layers=8, pp=2, dp=2, dense=2)
+    own = RunSetting(tp=2, cp=2, ep=2, mbs=3, seq=256, experts=16, layers=8, pp=2, dp=2, dense=2)
     assert job_sizes(JOB) == JobSizes(own, 4, top_k=3, expert_groups=1, batch=2 * 3 * 4)
     plain = job_sizes(file_of({**MODEL, "num_key_value_heads": 8, "seq_length": 64}))
-    assert plain == JobSizes(Setting(seq=64, layers=8), 8, batch=1)
+    assert plain == JobSizes(RunSetting(seq=64, layers=8), 8, batch=1)
     ulysses = job_sizes(file_of(degrees={"context_parallel": 2, "context_parallel_algo": "ulysses_cp"}))
     assert ulysses.cp_ways == 8
 
@@ -297,8 +297,8 @@ def test_a_ring_splits_no_heads_ulysses_all_and_both_together_as_many_as_is_said
     assert config_from_source(inside).rules.ulysses_degree == degree
 
 
-SETTING = Setting(tp=1, cp=2, ep=4, mbs=2, seq=512, experts=8, layers=3, pp=2, dp=4, dense=1)
-SMALL = Setting(seq=256, layers=2)
+SETTING = RunSetting(tp=1, cp=2, ep=4, mbs=2, seq=512, experts=8, layers=3, pp=2, dp=4, dense=1)
+SMALL = RunSetting(seq=256, layers=2)
 STEPS = ProfiledSteps(Path("/data/profile"), count=3, first=5)
 
 
@@ -330,13 +330,13 @@ def test_a_small_run_leaves_out_what_the_file_does_not_say() -> None:
     assert data["runner_config"] == {"epochs": 1} and data["profile_rank_ids"] == [0]
     assert data["model"]["model_config"]["num_hidden_layers"] == 2
     longer = {**{name: value for name, value in MODEL.items() if name != "seq_length"}, "max_position_embeddings": 256}
-    data = yaml.safe_load(small_run(file_of(longer), Setting(seq=512, layers=8), Machines(1, 1), STEPS).text)
+    data = yaml.safe_load(small_run(file_of(longer), RunSetting(seq=512, layers=8), Machines(1, 1), STEPS).text)
     model = data["model"]["model_config"]
     assert (model["seq_length"], model["max_position_embeddings"]) == (512, 512)
-    data = yaml.safe_load(small_run(file_of(longer), Setting(seq=128, layers=8), Machines(1, 1), STEPS).text)
+    data = yaml.safe_load(small_run(file_of(longer), RunSetting(seq=128, layers=8), Machines(1, 1), STEPS).text)
     model = data["model"]["model_config"]
     assert (model["seq_length"], model["max_position_embeddings"]) == (128, 256)
-    data = yaml.safe_load(small_run(file_of(longer), Setting(seq=256, layers=8), Machines(1, 1), STEPS).text)
+    data = yaml.safe_load(small_run(file_of(longer), RunSetting(seq=256, layers=8), Machines(1, 1), STEPS).text)
     assert data["model"]["model_config"] == longer | {"offset": data["model"]["model_config"]["offset"]}
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from taylor.blackbox.blocks import LawfulOperator
 from taylor.blackbox.laws import FACTORS, Deciding, SizeFit, deciding_runs
-from taylor.parsers.small_run import Setting
+from taylor.parsers.small_run import RunSetting
 
 
 @dataclass(frozen=True)
-class Told:
+class LawSummary:
     """Counts of settled and unsettled laws.
 
     Parameters
@@ -38,12 +38,12 @@ class Told:
     deciding: tuple[Deciding, ...]
 
 
-def told(operators: Sequence[LawfulOperator], candidates: Sequence[Setting], most: int) -> Told:
+def law_summary(operators: Sequence[LawfulOperator], candidates: Sequence[RunSetting], most: int) -> LawSummary:
     """Sum up the operators of runs.
 
     Parameters
     ----------
-    candidates : sequence of Setting
+    candidates : sequence of RunSetting
         Further runs that could be started.
     most : int
         Most of them.
@@ -54,7 +54,7 @@ def told(operators: Sequence[LawfulOperator], candidates: Sequence[Setting], mos
     # Sizes that are ambiguous alike are decided alike.
     fits = list(dict.fromkeys(fit for one in own for fit in one.fits if len(fit.laws) > 1))
     deciding = deciding_runs(fits, candidates)[:most]
-    return Told(
+    return LawSummary(
         len(own),
         kinds["settled"],
         kinds["ambiguous"],
