@@ -359,6 +359,8 @@ def _stage_choices(
                 )
             ]
         )
+    if not all(options):
+        return []
     device, host = (_peaks(problem, schedule, s, options, modes, side) for side in (0, 1))
     fits = device <= problem.limit_mib[s] + 1e-6
     if problem.host_limit_mib:

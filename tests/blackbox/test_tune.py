@@ -78,7 +78,7 @@ def test_what_a_scheduler_started_is_read_by_the_next_dry_call(tmp_path, tune_he
         subprocess.run(["bash", f"small/{name}/pretrain.sh"], cwd=tmp_path, check=True, capture_output=True)
     printed, _ = tune_here(*words, "--base", "base.sqlite", "--device", "ascend-910b")
     assert "with exact laws" in printed and "undecided: a run with" in printed
-    assert "the base holds" in printed and (tmp_path / "base.sqlite").is_file()
+    assert "the base has" in printed and (tmp_path / "base.sqlite").is_file()
 
 
 def test_runs_are_started_once_and_tell_the_hidden_laws_though_one_fails_and_one_hangs(tmp_path, tune_here):

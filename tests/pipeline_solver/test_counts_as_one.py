@@ -13,9 +13,9 @@ from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.columns.work_limits import least_step_time
 from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.params import DEFAULT_PARAMS
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import INFEASIBLE, MILP_ROUNDS, OPTIMAL, RANGED_ROUNDS, Termination
-from taylor.pipeline_solver.solving import recompute_cases as rule
 from taylor.pipeline_solver.solving.recompute_cases import at_least
 from taylor.pipeline_solver.solving.solve import solve
 from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_BOUND, solve_uniform
@@ -127,7 +127,7 @@ def test_a_count_is_hopeless_only_where_it_cannot_win_not_where_it_is_near() -> 
     cutoffs: dict[Any, set[float]] = {}
     for key, cutoff in zip(run.asked, run.cutoffs, strict=True):
         cutoffs.setdefault(key, set()).add(round(cutoff / run.cutoffs[1], 6))
-    assert cutoffs[(FULL, 8)] >= {1.0 - rule.NEAR}  # once it is near, what is open is asked for
+    assert cutoffs[(FULL, 8)] >= {1.0 - DEFAULT_PARAMS.solving.near}  # once it is near, what is open is asked for
     assert cutoffs[("roomy", (FULL, 8))] == {1.0}
 
 

@@ -70,10 +70,10 @@ def test_what_passes_behind_the_kind_takes_as_many_times_as_long_more_as_it_says
 @pytest.mark.parametrize(
     ("layers", "says"),
     [
-        ({"body": [[2, 1, 1]], "mtp": [[1, 0, 0]]}, "holds body layers after mtp layers have begun"),
+        ({"body": [[2, 1, 1]], "mtp": [[1, 0, 0]]}, "has body layers after mtp layers have begun"),
         ({"body": [[2, 2, 0]], "mtp": [[0, 1, 0]]}, ""),
         ({"body": [[0, 4, 0]], "mtp": [[0, 0, 1]]}, ""),
-        ({"body": [[4, 0, 0]], "mtp": [[0, 0, 1]]}, "at least 1 are asked for"),
+        ({"body": [[4, 0, 0]], "mtp": [[0, 0, 1]]}, "at least 1 are required"),
     ],
 )
 def test_the_checker_holds_the_order_of_kinds_and_lets_entries_alone_have_chunks(layers: dict, says: str) -> None:
@@ -89,7 +89,7 @@ def test_the_checker_tells_a_kind_in_another_place_or_in_pieces() -> None:
     apart = plan_of({"body": [[2, 2, 0]], "mtp": [[0, 1, 1]]})
     assert "1 of 2 mtp layers, which must share a chunk" in " ".join(check(two, apart))
     bare = plan_of({"body": [[2, 2, 0]], "mtp": [[0, 1, 0]]})
-    assert "at least 1 are asked for" in check(problem.replace(entries_alone=False), bare)[0]
+    assert "at least 1 are required" in check(problem.replace(entries_alone=False), bare)[0]
 
 
 def test_places_that_no_plan_can_keep_are_refused() -> None:

@@ -87,7 +87,7 @@ def test_kernels_without_any_attention_are_neither_forward_nor_backward(tmp_path
 
 
 def test_a_folder_without_profiles_or_without_the_wanted_rank_is_refused(tmp_path):
-    with pytest.raises(InputError, match="holds no profile"):
+    with pytest.raises(InputError, match="contains no profile"):
         load_profiles(tmp_path)
     write_rank(tmp_path, 0, step(0.0, 1, 1))
     with pytest.raises(InputError, match="has no profile of these ranks"):

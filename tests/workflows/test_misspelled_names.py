@@ -46,7 +46,7 @@ def test_the_first_line_names_the_key_that_is_meant(tmp_path, run_tool, flag, na
     words = ("-evaluate", "y", "-write", "n", "-dryrun", "n", "-check", "n")
     done = run_tool("pipeline_parallel.py", flag, tmp_path / name, *words)
     first, *others = done.stderr.splitlines()
-    assert first.startswith("WARNING") and wrong in first and f"one letter from {right}:" in first
+    assert first.startswith("WARNING") and wrong in first and f"Is {right} meant?" in first
     assert not any("is not known" in line for line in others)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.cost_model.activations import activation_bytes, routed_slots
-from taylor.cost_model.backward_room import workspace_bytes
+from taylor.cost_model.backward_workspace import workspace_bytes
 from taylor.cost_model.parameters import layer_parameters, total_parameters
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.time import layer_time
