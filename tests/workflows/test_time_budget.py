@@ -22,6 +22,7 @@ from taylor.pipeline_solver.solving import solve as solve_module
 from taylor.pipeline_solver.solving.solve import solve
 from taylor.workflows.running.kept_solves import SolveStore
 from taylor.workflows.solving import solve_file as module
+from taylor.workflows.solving import solve_variants
 from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.statement.options import FileJob, Outputs
 from tests.solver_cases import reference_problem
@@ -137,7 +138,7 @@ def test_choices_of_schedule_share_the_limit(tmp_path: Path, monkeypatch: pytest
         given.append(how.time_limit)
         return solve(problem, how)
 
-    monkeypatch.setattr(module, "solve_or_find", recorded)
+    monkeypatch.setattr(solve_variants, "solve_or_find", recorded)
     path = tmp_path / "small.yaml"
     from tests.conftest import ROOT
 

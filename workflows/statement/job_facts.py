@@ -193,7 +193,7 @@ def degrees_text(strategy: Strategy) -> str:
     parts += [
         f"{name.upper()}{getattr(strategy, name)}" for name in ("ep", "cp", "vpp", "mbs") if getattr(strategy, name) > 1
     ]
-    split = f", distributed optimizer over {strategy.op} ranks" if strategy.op > 1 else ""
+    split = f", distributed optimizer OP{strategy.op}" if strategy.op > 1 else ""
     return " ".join(parts) + (", sequence parallel" if strategy.sp and strategy.tp > 1 else "") + split
 
 

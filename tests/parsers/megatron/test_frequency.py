@@ -65,7 +65,7 @@ def test_what_repeats_is_written_once() -> None:
     ],
 )
 def test_what_is_no_list_or_has_no_bound_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match=r"--moe-layer-freq: is no list of 0 and 1"):
+    with pytest.raises(InputError, match=r"--moe-layer-freq: must be a list of 0 and 1"):
         read_list(flags_with(text.replace("'", "")), NAME, 4)
 
 
