@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree pythons imports demo pictures test profilers reliability mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree pythons imports demo pictures test test-slow profilers reliability mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -42,7 +42,11 @@ pictures: $(CORE)
 	$(BIN)/python -m benchmarks.pictures
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
+
+# Tests of four seconds and more each: kills and restarts, fresh clones, real torch stages, brute force.
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m slow
 
 # All modules and the README's commands on the oldest and the newest supported Python that are here, each installed anew.
 pythons: $(STAMP)

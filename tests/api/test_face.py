@@ -24,6 +24,7 @@ def problem(**changes: object) -> taylor.PipelineProblem:
     return taylor.PipelineProblem(2, 1, 4, (kind,), (50.0, 50.0), (1000.0, 1000.0)).replace(**changes)
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_give_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -31,6 +32,7 @@ def test_the_examples_of_the_page_give_what_it_says(tmp_path: Path, monkeypatch:
     assert (result.failed, result.attempted > 20) == (0, True)
 
 
+@pytest.mark.slow
 def test_the_script_of_the_page_has_ten_lines_and_runs(tmp_path: Path) -> None:
     [script] = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert len([line for line in script.splitlines() if line]) <= 10

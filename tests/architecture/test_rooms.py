@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT
 
 PICTURE = ROOT / "docs" / "architecture.md"
@@ -69,6 +71,7 @@ def test_arrows_lead_down_never_back() -> None:
         assert room not in reachable(drawn, room), f"the arrows lead from {room} back to it"
 
 
+@pytest.mark.slow
 def test_every_import_between_rooms_follows_the_arrows() -> None:
     drawn = arrows()
     strays = [
@@ -80,6 +83,7 @@ def test_every_import_between_rooms_follows_the_arrows() -> None:
     assert strays == []
 
 
+@pytest.mark.slow
 def test_every_arrow_is_walked_by_an_import() -> None:
     walked = {(name, target) for name, room in rooms().items() for _, target in imports(room)}
     assert arrows() - walked == set()

@@ -11,6 +11,7 @@ def found(reader, text: str) -> list[str]:
     return [hit.word for hit in words.hits("page.md", reader(text))]
 
 
+@pytest.mark.slow
 def test_readme_and_documentation_use_none_of_the_words() -> None:
     assert [str(hit) for hit in words.check()] == []
 

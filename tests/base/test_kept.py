@@ -18,6 +18,7 @@ PLAIN = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(data=PLAIN)
 def test_plain_data_come_back_as_they_were(tmp_path_factory, data):
     path = write_kept(tmp_path_factory.mktemp("kept") / "a.json", data)

@@ -45,6 +45,7 @@ def test_both_kinds_of_layers_are_told_for_large_jobs(network, laws):
         assert laws.steps.part(part, run).ns == pytest.approx(true, rel=0.05)
 
 
+@pytest.mark.slow
 def test_the_best_plan_holds_all_dense_layers_in_its_first_chunk_where_the_flags_ask_for_it(network, laws):
     job = network.job()
     found = search(Job(job.sizes, job.ranks, job.batch, job.limit, {"pp"}, job.uniform), laws.steps, count=1)

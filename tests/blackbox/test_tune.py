@@ -81,6 +81,7 @@ def test_what_a_scheduler_started_is_read_by_the_next_dry_call(tmp_path, tune_he
     assert "the base has" in printed and (tmp_path / "base.sqlite").is_file()
 
 
+@pytest.mark.slow
 def test_runs_are_started_once_and_tell_the_hidden_laws_though_one_fails_and_one_hangs(tmp_path, tune_here):
     script(tmp_path, failing="tp1", hanging="tp4")
     words = (*TWO_NODES, "--search", "tp", "--timeout", "3")
@@ -104,6 +105,7 @@ def test_runs_are_started_once_and_tell_the_hidden_laws_though_one_fails_and_one
     assert "no plan searched: say --memory_gib" in printed
 
 
+@pytest.mark.slow
 def test_the_best_plans_of_a_large_job_are_told_verified_and_written_from_small_runs_alone(tmp_path, tune_here):
     file = script(tmp_path)
     words = (*TWO_NODES, "--search", "tp,vpp", "--memory_gib", "8", "--switches", "mc2")
@@ -137,6 +139,7 @@ def test_the_best_plans_of_a_large_job_are_told_verified_and_written_from_small_
     assert len([name for name in started if "mc2" not in name and "layers" not in name]) <= 16
 
 
+@pytest.mark.slow
 def test_the_best_plans_are_run_themselves_where_the_job_has_no_more_ranks_than_cards(tmp_path, tune_here):
     script(tmp_path)
     words = (*TWO_NODES, "--search", "tp", "--memory_gib", "200", "--full_size")

@@ -34,6 +34,7 @@ def solve_reference(run_tool, path, *words):
     )
 
 
+@pytest.mark.slow
 def test_the_reference_case_is_solved_to_its_known_optimum_and_written_back(run_tool, reference_yaml, tmp_path):
     done = solve_reference(run_tool, reference_yaml)
     assert done.returncode == 0, done.stderr
@@ -53,6 +54,7 @@ def test_the_reference_case_is_solved_to_its_known_optimum_and_written_back(run_
     assert all(0 <= again <= layers for again, layers in zip(recompute, held, strict=True))
 
 
+@pytest.mark.slow
 def test_two_other_readers_of_the_model_file_find_the_same_optimum(run_tool, reference_yaml, tmp_path):
     done = solve_reference(run_tool, reference_yaml)
     assert done.returncode == 0, done.stderr
@@ -72,6 +74,7 @@ def test_two_other_readers_of_the_model_file_find_the_same_optimum(run_tool, ref
     assert pulp.value(model.objective) == pytest.approx(KNOWN_OPTIMUM, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_second_solve_finds_the_file_already_as_it_should_be(run_tool, reference_yaml):
     before = reference_yaml.read_bytes()
     assert solve_reference(run_tool, reference_yaml).returncode == 0
@@ -91,6 +94,7 @@ def test_the_files_own_plan_is_evaluated_without_changing_anything(run_tool, ref
     assert "offset" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_last_command_of_the_older_manual_runs(run_tool, reference_yaml):
     done = run_tool(
         "pipeline_parallel.py",
@@ -128,6 +132,7 @@ BAD_CONFIGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD_CONFIGS)
 def test_a_bad_configuration_ends_with_code_2_and_says_where(run_tool, reference_yaml, tmp_path, name):
     change, words = BAD_CONFIGS[name]
@@ -162,6 +167,7 @@ def test_a_missing_input_ends_with_code_2_and_leaves_no_output(run_tool, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_batch_that_no_strategy_divides_is_refused_with_one_near_that_works(run_tool, reference_yaml, tmp_path):
     done = run_tool("parallel_tool.py", "--yaml_path", reference_yaml, "--gbs", "1021")
     assert done.returncode == 2, done.stderr
@@ -169,6 +175,7 @@ def test_a_batch_that_no_strategy_divides_is_refused_with_one_near_that_works(ru
     assert not (tmp_path / "output").exists()
 
 
+@pytest.mark.slow
 def test_a_limit_below_any_plan_is_proven_infeasible_with_the_stage_and_the_least_memory(
     run_tool, reference_yaml, tmp_path
 ):
@@ -183,6 +190,7 @@ def test_a_limit_below_any_plan_is_proven_infeasible_with_the_stage_and_the_leas
     assert verdict["fit"] == "does not fit" and "MiB" in verdict["reason"]
 
 
+@pytest.mark.slow
 def test_the_search_its_emitted_files_and_a_ranking_of_them_go_hand_in_hand(run_tool, tmp_path):
     done = run_tool(
         "parallel_tool.py",

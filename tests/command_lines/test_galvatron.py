@@ -40,6 +40,7 @@ JOB = (
 )
 
 
+@pytest.mark.slow
 def test_a_folder_tells_what_it_holds_and_what_is_missing(galvatron, tmp_path):
     done = galvatron("profiles")
     assert done.returncode == 0
@@ -73,6 +74,7 @@ def test_an_answer_beyond_the_profiles_is_warned_of_with_its_bounds(galvatron):
     assert "65536" in done.stderr and "between" in done.stderr and "profile nearer" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_strategy_goes_to_the_other_form_and_back(galvatron, tmp_path):
     assert galvatron("strategy.json", "--to", "paddle", "-o", "fine_grained_config.json").returncode == 0
     back = galvatron("fine_grained_config.json", "--to", "hetu")
@@ -109,6 +111,7 @@ def test_a_device_is_noted_beside_measured_costs(galvatron):
     assert done.returncode == 0 and "--device: has no effect on measured costs" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_script_is_made_to_train_a_strategy(galvatron, tmp_path):
     (tmp_path / "train.sh").write_text(SCRIPT)
     galvatron("strategy.json", "--to", "paddle", "-o", "fine_grained_config.json")
@@ -121,6 +124,7 @@ def test_a_script_is_made_to_train_a_strategy(galvatron, tmp_path):
     assert refused.returncode == 2 and "--to paddle" in refused.stderr
 
 
+@pytest.mark.slow
 def test_the_made_script_is_planned_by_the_other_tools(galvatron, run_tool, tmp_path):
     (tmp_path / "train.sh").write_text(SCRIPT)
     galvatron("strategy.json", "--to", "paddle", "-o", "fine_grained_config.json")

@@ -27,6 +27,7 @@ def run(folder, *words, encoding):
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, encoding",
     [

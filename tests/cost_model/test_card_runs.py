@@ -23,6 +23,7 @@ def test_the_runs_are_of_every_kind_of_job() -> None:
     assert len(SHARDED) >= 25 and {run.stage for run in SHARDED} > {0, 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("run", SHARDED, ids=lambda run: run.name)
 def test_a_sharded_job_has_the_peak_that_is_told(run: CardRun, tmp_path: Path) -> None:
     pytest.importorskip("torch")

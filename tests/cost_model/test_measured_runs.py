@@ -12,6 +12,7 @@ from taylor.workflows.statement.planned_step import planned_step_ms
 needs_runs = pytest.mark.skipif(not MEASURED.is_dir(), reason="the measured runs lie outside the repository")
 
 
+@pytest.mark.slow
 @needs_runs
 def test_runs_that_ran_are_told_to_fit_and_large_ones_are_met_within_four_percent() -> None:
     runs, refused = measured_runs(MEASURED)

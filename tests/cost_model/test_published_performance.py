@@ -24,6 +24,7 @@ def test_plans_of_a_system_stand_in_the_order_in_which_they_were_measured(system
     assert order_of_plans(mine) >= 0.8
 
 
+@pytest.mark.slow
 def test_the_start_of_an_operation_is_the_one_that_suits_the_systems_it_is_fitted_on() -> None:
     assert len(FIT_SYSTEMS) < len(DEVICES) / 2, "more systems than not have no part in it"
     device = Registry.load().device("h100-80g")

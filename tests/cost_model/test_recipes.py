@@ -15,6 +15,7 @@ def error(rows: list[Recipe]) -> float:
     return median(abs(row.ratio - 1) for row in rows)
 
 
+@pytest.mark.slow
 def test_step_times_in_fp8_are_met_and_those_told_for_bf16_are_not() -> None:
     narrow, wide = recipes(RECIPES), recipes(RECIPES, narrow=False)
     assert len(narrow) == len(wide) == 65
@@ -25,6 +26,7 @@ def test_step_times_in_fp8_are_met_and_those_told_for_bf16_are_not() -> None:
     assert dense and all(told.told_ms <= other.told_ms for told, other in dense)
 
 
+@pytest.mark.slow
 def test_more_recipes_fit_in_their_own_precision_than_in_bf16() -> None:
     over = [{row.script for row in recipes(RECIPES, narrow=narrow) if row.over} for narrow in (True, False)]
     assert len(over[0]) < len(over[1])

@@ -44,6 +44,7 @@ def test_workspaces_are_within_what_is_kept_for_the_runtime(device: str) -> None
     assert workspaces_mib(EXPERTS, RULES, REGISTRY.device(device)) < RULES.framework.statics.overhead_mib
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not MEASURED.is_dir(), reason="the measured runs lie outside the repository")
 def test_measured_peaks_are_nearer_with_workspaces_than_without(monkeypatch: pytest.MonkeyPatch) -> None:
     def off() -> float:

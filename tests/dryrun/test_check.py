@@ -100,6 +100,7 @@ def true_optimum(name, tmp_path):
     return solve(build_problem(config, memory, TIMES[name])).objective
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_without_noise_every_coefficient_and_the_true_optimum_are_found(road, tmp_path, name):
     result, log, profile, standin = road(name)
@@ -137,6 +138,7 @@ def test_with_noise_of_2_percent_the_plan_holds_within_4_rounds(road, tmp_path, 
             assert profile.activation_mib[kind][mode] == pytest.approx(kept, rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drift", [{"layer": 1.1}, {"none": 1.1}])
 def test_a_coefficient_that_is_10_percent_higher_in_the_check_still_ends_within_the_limit(road, drift):
     result, log, _, _ = road("deepseek", drift=drift)
@@ -145,6 +147,7 @@ def test_a_coefficient_that_is_10_percent_higher_in_the_check_still_ends_within_
     assert max(true_peaks("deepseek", result, drift)) <= LIMIT["deepseek"] + 0.5
 
 
+@pytest.mark.slow
 def test_a_second_run_starts_nothing_and_dryrun_n_takes_the_kept_profile(road, run_tool, tmp_path):
     result, _, _, standin = road("llama")
     before = len(standin.starts())
@@ -168,6 +171,7 @@ def test_a_second_run_starts_nothing_and_dryrun_n_takes_the_kept_profile(road, r
     assert len(standin.starts()) == before
 
 
+@pytest.mark.slow
 def test_where_every_dry_run_fails_auto_estimates_and_mindspore_ends_with_code_5(road):
     result, log, _, _ = road("llama", "-write", "n", fail={"*": "crash"})
     assert result["memory_source"] == "estimate" and "invalid" in log and "every dry-run failed" in log
@@ -175,6 +179,7 @@ def test_where_every_dry_run_fails_auto_estimates_and_mindspore_ends_with_code_5
     assert "crashed with exit code 1" in log and "Traceback (most" not in log.split("crashed")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("-evaluate", "y")])
 def test_a_check_whose_every_dry_run_crashed_passes_nothing_and_ends_with_code_5(road, tmp_path, words):
     _, log, _, _ = road("llama", "-dryrun", "n", "--dryrun_retries", "0", *words, fail={"*": "crash"}, expect=5)
@@ -183,6 +188,7 @@ def test_a_check_whose_every_dry_run_crashed_passes_nothing_and_ends_with_code_5
     assert not (tmp_path / "model.yaml.orig").exists() and not (tmp_path / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_a_device_that_runs_out_of_memory_is_an_answer_too(road):
     result, log, _, _ = road("deepseek", device_memory=LIMIT["deepseek"], drift={"layer": 1.06})
     assert rounds(log) <= 6
@@ -196,6 +202,7 @@ def test_mindspore_without_a_program_is_refused_with_the_flag_named(run_tool, tm
     assert done.returncode == 2 and "run_mindformer.py" in done.stderr and "nowhere" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_default_file_with_an_mtp_layer_is_checked_and_its_layers_stay(tmp_path, run_tool):
     """The stand-in refuses, as MindFormers does, an offset that does not fit num_layers + mtp_depth."""
     config = tmp_path / "model.yaml"

@@ -12,6 +12,7 @@ from tests.cost_model.test_figures import differences  # noqa: E402
 from tests.dryrun.figures import GROUPS, KEPT, figures  # noqa: E402
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_no_peak_of_the_stage_model_has_moved(group: int) -> None:
     kept = json.loads(KEPT.read_text(encoding="utf-8"))

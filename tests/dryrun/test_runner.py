@@ -60,6 +60,7 @@ def test_a_run_gives_the_peak_of_every_stage_with_its_log(tmp_path):
         assert peak.log.is_file() and peak.source == "mindspore"
 
 
+@pytest.mark.slow
 def test_of_60_dry_runs_10_fail_in_every_way_and_are_told_while_50_are_used(tmp_path):
     runs = [run_of(strategy) for strategy in strategies(60)]
     kinds = [FAILURES[i % len(FAILURES)] for i in range(10)]
@@ -173,6 +174,7 @@ def wait_until(what, seconds=60.0):
     return what()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 @pytest.mark.parametrize("number, starts", [(signal.SIGKILL, 5), (signal.SIGINT, 7), (signal.SIGTERM, 9)])
 def test_killed_at_some_moment_it_leaves_no_child_and_goes_on_where_it_was(tmp_path, number, starts):

@@ -77,6 +77,7 @@ def test_two_measured_ep_values_give_every_other_of_the_family():
         assert corrected[row] / base[row] == pytest.approx(true_peak(ep) / estimate, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_replayed_peaks_decide_what_fits(run_tool, tmp_path):
     write_log(tmp_path / "logs", "DP8_TP8_PP16_EP8/rank_64.log", 40_111)
     write_log(tmp_path / "logs", "DP4_TP8_PP32_EP8/deep/a.log", 99_000)
@@ -94,6 +95,7 @@ def test_replayed_peaks_decide_what_fits(run_tool, tmp_path):
     assert runs["failure"].dropna().tolist() == ["out of memory"]
 
 
+@pytest.mark.slow
 def test_the_search_runs_at_most_100_dry_runs_and_writes_which_and_why(run_tool, tmp_path):
     standin = StandIn(tmp_path, DEEPSEEK_TRUTH, fail={"DP8_TP8_PP16_EP8": "crash"})
     words = (

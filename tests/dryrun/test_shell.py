@@ -148,6 +148,7 @@ def test_the_same_script_elsewhere_is_another_run(place):
     assert not result.stages[0].cached and result.stages[0].peak_mib == 4000
 
 
+@pytest.mark.slow
 def test_pipeline_parallel_measures_and_checks_a_script(place, run_tool):
     file = place / "home" / "pretrain.sh"
     file.write_text(WITH_DATA)

@@ -35,6 +35,7 @@ def run_of(*stages, **degrees):
     return DryRun(CONFIG, CONFIG.strategy.replace(**degrees), None, stages or None)
 
 
+@pytest.mark.slow
 def test_every_stage_has_its_peak_what_it_consists_of_and_how_it_came_about(tmp_path, monkeypatch):
     StandIn(tmp_path, monkeypatch)
     run = settle(DryRun(CONFIG, CONFIG.strategy, CONFIG.plan))
@@ -55,6 +56,7 @@ def test_the_run_that_a_child_reads_is_the_run_that_was_asked(path):
     assert TASK.validate_json(TASK.dump_json(task)) == task
 
 
+@pytest.mark.slow
 def test_a_stage_that_fails_is_told_with_its_reason_and_the_others_go_on(tmp_path, monkeypatch):
     failing = {f"stage {stage}": kind for stage, kind in enumerate(FAILURES)}
     standin = StandIn(tmp_path, monkeypatch, fail=failing)
@@ -72,6 +74,7 @@ def test_a_stage_that_fails_is_told_with_its_reason_and_the_others_go_on(tmp_pat
     assert standin.alive() == []
 
 
+@pytest.mark.slow
 def test_one_reason_that_many_stages_fail_for_is_told_once(tmp_path, monkeypatch, caplog):
     run = run_of(pp=8, dp=1, vpp=1)
     StandIn(tmp_path, monkeypatch, fail={run.strategy.name: "error"})
@@ -167,6 +170,7 @@ print([(r.run.strategy.name, r.stages[0].peak_mib, r.stages[0].failure) for r in
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_killed_it_leaves_no_child_and_the_next_call_runs_only_what_is_missing(tmp_path, number):

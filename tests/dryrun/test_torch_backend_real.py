@@ -43,6 +43,7 @@ def small_card_command(job):
     return (*command, "--register_path", job.parent, "--device", "small-card")
 
 
+@pytest.mark.slow
 def test_a_child_process_gives_what_the_stage_model_gives_here(job, tmp_path):
     from taylor.dryrun.torch_stage.run import run_stage
 
@@ -56,6 +57,7 @@ def test_a_child_process_gives_what_the_stage_model_gives_here(job, tmp_path):
         assert peak.peak_mib == here.peak_mib == pytest.approx(sum(here.categories.values()), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_check_finds_a_plan_within_a_tight_limit_that_the_stage_model_confirms(job, tmp_path, run_tool):
     done = run_tool(
         *small_card_command(job),
@@ -86,6 +88,7 @@ def test_the_check_finds_a_plan_within_a_tight_limit_that_the_stage_model_confir
     assert "dry-run" in done.stdout and "forms" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_files_own_plan_that_is_too_large_is_told_with_the_stages_that_are(job, tmp_path, run_tool):
     done = run_tool(
         *small_card_command(job),

@@ -66,6 +66,7 @@ def solve(path, device="h100-80g", **outputs):
     return solve_file(job_on(path, device=device), outputs=Outputs(write=False, **outputs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factors", [{}, {"activations": 1.2, "workspace": 0.4}, {"weights": 0.8, "logits": 1.5}])
 def test_the_check_ends_with_a_plan_that_holds_in_few_dry_runs(tmp_path, standin, factors):
     standin.tell(factors=factors)
@@ -83,6 +84,7 @@ def test_the_check_ends_with_a_plan_that_holds_in_few_dry_runs(tmp_path, standin
     assert len(standin.starts()) <= 9 + 3 * 4
 
 
+@pytest.mark.slow
 def test_the_result_shows_the_dry_run_by_category_beside_the_closed_forms(tmp_path, standin):
     standin.tell(factors={"activations": 1.25})
     solve(script(tmp_path), result_json=tmp_path / "result.json")
@@ -96,6 +98,7 @@ def test_the_result_shows_the_dry_run_by_category_beside_the_closed_forms(tmp_pa
         assert entry["categories"]["weights"] == entry["estimate"]["weights"]
 
 
+@pytest.mark.slow
 def test_trace_and_page_show_the_dry_run_task_by_task_beside_the_planned_memory(tmp_path, standin):
     solved = solve(script(tmp_path), trace=tmp_path / "trace.json", html=tmp_path / "page.html")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
@@ -123,6 +126,7 @@ def test_evaluating_the_files_own_plan_dry_runs_that_plan(tmp_path, standin):
     assert solved.dryrun.run.plan.layers == read_config(script(tmp_path)).plan.layers
 
 
+@pytest.mark.slow
 def test_a_second_call_finds_everything(tmp_path, standin):
     first = solve(script(tmp_path))
     before = len(standin.starts())
@@ -131,6 +135,7 @@ def test_a_second_call_finds_everything(tmp_path, standin):
     assert again.solution.plan == first.solution.plan
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sh", "toml", "yaml"])
 def test_every_kind_of_file_gets_its_memory_from_the_stage_model(tmp_path, standin, kind):
     if kind == "yaml":
@@ -144,6 +149,7 @@ def test_every_kind_of_file_gets_its_memory_from_the_stage_model(tmp_path, stand
     assert all(peak.source == "torch" and peak.peak_mib for peak in solved.dryrun.stages)
 
 
+@pytest.mark.slow
 def test_a_search_runs_two_expert_degrees_a_family_and_says_torch_decided(tmp_path, standin):
     standin.tell(factors={"weights": 1.1, "gradients": 1.1, "optimizer": 1.1})
     options = StrategySearchOptions(

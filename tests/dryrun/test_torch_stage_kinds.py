@@ -171,6 +171,7 @@ def test_a_layer_of_any_kind_keeps_what_its_closed_form_says(framework: str, deg
         assert kept == pytest.approx(expected, rel=0.02), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degrees", ["alone", "tp4 sp"])
 def test_the_backward_of_a_rebuilt_layer_needs_the_room_of_its_closed_form(degrees: str) -> None:
     rules, strategy = RULES["megatron"], STRATEGIES[degrees]

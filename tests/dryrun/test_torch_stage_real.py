@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WHOLE_EXPERTS = cases.MEGATRON.replace(expert_tensor_parallel=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "rules", "strategy", "stage", "mode"),
     [

@@ -96,6 +96,7 @@ def test_one_forward_one_backward_needs_the_micro_batches_in_flight_and_one_more
         assert len(moments) <= (4 - stage) + 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", [ScheduleSpec(), ScheduleSpec("zbv")], ids=["1f1b", "zero bubble"])
 def test_when_the_step_is_over_only_states_and_buffers_are_left(spec: ScheduleSpec) -> None:
     vpp = 2 if spec.name == "zbv" else 1
@@ -228,6 +229,7 @@ def test_a_layer_of_narrow_products_keeps_what_its_closed_form_says(name: str, p
         assert layer_memory(model, kind, mode, strategy, rules).kept == pytest.approx(closed, rel=0.005), mode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "strategy", "sequence"), JOBS.values(), ids=JOBS)
 def test_a_stage_of_narrow_products_has_room_for_its_backward(model, strategy, sequence) -> None:  # type: ignore[no-untyped-def]
     rules = MEGATRON.replace(seq_length=sequence, narrow=MXFP8)
@@ -236,6 +238,7 @@ def test_a_stage_of_narrow_products_has_room_for_its_backward(model, strategy, s
         assert run_stage(run, stage).peak_mib == pytest.approx(closed.total, rel=0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [NONE, SELECT, FULL])
 @pytest.mark.parametrize(("model", "strategy", "sequence"), JOBS.values(), ids=JOBS)
 def test_a_stage_agrees_with_the_closed_forms_in_every_category(model, strategy, sequence, mode) -> None:  # type: ignore[no-untyped-def]
@@ -278,6 +281,7 @@ def test_states_that_a_job_chooses_are_the_closed_form_s(changes) -> None:  # ty
             assert found[name] == pytest.approx(closed.categories()[name], abs=0.03), (stage, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "strategy", "sequence"), JOBS.values(), ids=JOBS)
 def test_a_weight_s_gradient_made_by_itself_needs_its_room(model, strategy, sequence) -> None:  # type: ignore[no-untyped-def]
     rules = MEGATRON.replace(seq_length=sequence // 2, fused_accumulation=False)
@@ -288,6 +292,7 @@ def test_a_weight_s_gradient_made_by_itself_needs_its_room(model, strategy, sequ
         assert closed.total > fused[stage].total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "name"), [(LLAMA7, "llama2-7b"), (DEEPSEEK, "deepseek-v3")])
 def test_a_stage_of_the_whole_model_stays_below_1_5_gib(model, name) -> None:  # type: ignore[no-untyped-def]
     _, strategy, sequence = JOBS[name]

@@ -80,6 +80,7 @@ STACKS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [NONE, FULL])
 @pytest.mark.parametrize("model", STACKS.values(), ids=STACKS)
 def test_a_stage_of_a_stack_needs_what_its_closed_form_says(model: ModelSpec, mode: str) -> None:

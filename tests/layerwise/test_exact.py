@@ -27,6 +27,7 @@ FEW = [seed for seed in range(90) if random_case(seed).job.layers <= 4][:14]
 LOST_BY_HIGHS_1_16_0 = 514
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*FEW, LOST_BY_HIGHS_1_16_0])
 def test_no_plan_of_a_small_job_is_better(seed):
     assert compare(seed)[0] == ""

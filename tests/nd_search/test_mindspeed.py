@@ -54,6 +54,7 @@ def broken(folder: Path, program: str, words: list[str]) -> set[str]:
     return {rule.name for rule in broken_rules(config, DEVICE)} - CHECKED_LATER
 
 
+@pytest.mark.slow
 def test_every_start_rule_is_broken_once_and_refused_by_name_and_obeyed_once_and_accepted(tmp_path: Path) -> None:
     cases = by_rule()
     assert {case.rule for case in cases} >= NAMES

@@ -51,6 +51,7 @@ def run(folder: Path, *command: str | Path, code: int = 0) -> subprocess.Complet
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form, name", [*(("script", name) for name in COMMANDS), ("taylor", "evaluate")])
 def test_a_command_of_the_readme_imports_nothing_from_its_folder(folder, form, name):
     script, *words = (word.format(config=ROOT / "config", root=ROOT) for word in COMMANDS[name])
@@ -123,6 +124,7 @@ def program(folder: Path, text: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_job_of_the_page_imports_nothing_from_the_folder_of_the_server(folder):
     pytest.importorskip("starlette")
     assert program(folder, PAGE).split() == ["optimal", "None"]
@@ -156,6 +158,7 @@ def test_a_process_that_multiprocessing_starts_anew_imports_nothing_from_the_fol
     assert program(folder, POOLS).split() == ["[4]", "[4]"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_by_torch_imports_nothing_from_the_folder(folder):
     pytest.importorskip("torch")
     words = ("-shell", ROOT / "config" / "pretrain_llama3_70b.sh", "--device", "h100-80g", "--dryrun_backend", "torch")

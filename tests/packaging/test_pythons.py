@@ -41,12 +41,14 @@ def test_the_readme_names_the_oldest_and_the_newest(page):
     assert SUPPORTED[0] in text and SUPPORTED[-1] in text
 
 
+@pytest.mark.slow
 def test_every_source_is_of_the_oldest_syntax():
     oldest = tuple(map(int, SUPPORTED[0].split(".")))
     for file in sources():
         ast.parse(file.read_text(encoding="utf-8"), filename=str(file), feature_version=oldest)
 
 
+@pytest.mark.slow
 def test_no_class_of_logging_is_subscripted_where_the_oldest_has_it_plain():
     """`logging.StreamHandler[Any]` exists from 3.11 on; a module with it cannot be imported before."""
     for file in sources():

@@ -70,6 +70,7 @@ def sources(folder: Path) -> dict[str, str]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["legacy.yaml", "mcore.yaml", "string.sh", "array.sh", "syntax.sh", "flagscale.yaml"])
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
@@ -79,6 +80,7 @@ def test_a_damaged_file_is_read_or_refused_and_what_is_read_can_be_written(
     damage_and_write(name, data, tmp_path)
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_damaged_toml_is_read_or_refused_and_what_is_read_can_be_written(data: st.DataObject, tmp_path: Path) -> None:

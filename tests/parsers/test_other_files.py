@@ -123,6 +123,7 @@ def test_what_bears_no_sign_keeps_its_own_refusal(text: str, suffix: str, tmp_pa
     assert "which is not read" not in refusal(path)
 
 
+@pytest.mark.slow
 def test_no_sample_that_is_read_bears_the_signs_of_another_tool() -> None:
     folders = (ROOT / "config", SHARED / "data" / "mindformers_yaml")
     paths = [path for folder in folders for path in sorted(folder.glob("*.yaml"))]

@@ -247,6 +247,7 @@ def test_the_optimum_of_a_small_problem_is_that_of_brute_force(seed: int) -> Non
     assert solution.bound <= expected * (1 + 1e-9) and solution.gap <= 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1000 + RANDOM_CASES // 2))
 def test_pricing_and_narrowing_change_no_optimum(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The road for many columns, taken by small problems: few columns in the LP, listed under a first plan."""
@@ -264,6 +265,7 @@ def test_pricing_and_narrowing_change_no_optimum(seed: int, monkeypatch: pytest.
         assert solution.objective == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_many_stages_of_few_layers_are_closed_too() -> None:
     """Stage splits alone leave 0.2 % open here; the optimum is that of the compact MILP."""
     kinds = (LayerKind("dense", 126, 1.0, 3000.0, {NONE: 600.0, FULL: 50.0}),)

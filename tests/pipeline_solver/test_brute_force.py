@@ -60,6 +60,7 @@ def test_the_optimum_of_many_kinds_equals_that_over_every_plan():
             assert faults(problem, truth, "HIGHS") == [], problem
 
 
+@pytest.mark.slow
 def test_the_optimum_and_the_model_file_agree_under_cbc():
     rng = np.random.default_rng(200)
     for _ in range(8):

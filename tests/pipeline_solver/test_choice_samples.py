@@ -48,6 +48,7 @@ def looked_at(rows: Rows, order: NDArray[np.int64], cutoff: float) -> int:
     return int(walk.state[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kinds", "groups"), [(0, 64), (0, 2), (2, 64)])
 def test_samples_expect_what_the_walk_looks_at(kinds: int, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without bias, however few groups of places there are."""

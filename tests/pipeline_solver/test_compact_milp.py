@@ -66,6 +66,7 @@ def test_every_path_cut_is_valid_at_every_plan():
             assert np.dot(cut[:-1], durations) + cut[-1] <= longest + 1e-9
 
 
+@pytest.mark.slow
 def test_selective_recompute_is_taken_where_it_is_the_cheaper_way_to_fit():
     kinds = reference_problem().kinds
     selectable = tuple(
@@ -115,6 +116,7 @@ def test_a_warm_start_is_used_and_a_broken_one_passed_over():
     assert other.objective == pytest.approx(REFERENCE_OBJECTIVE, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_a_time_limit_gives_a_plan_with_a_true_gap_or_says_there_is_none():
     """The optimum of this case is 1068.763749; the compact MILP cannot prove it in seconds."""
     problem = reference_problem(interleaves=2)

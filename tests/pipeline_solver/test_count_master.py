@@ -79,6 +79,7 @@ def test_at_a_plans_counts_the_times_are_the_plans():
     assert compared > 10
 
 
+@pytest.mark.slow
 def test_the_bound_holds_for_every_plan_that_is_allowed_and_the_prices_give_it_again():
     compared = exact = 0
     for rng, problem, truth in problems(30, 6):
@@ -124,6 +125,7 @@ def test_a_split_leaves_every_column_on_one_side_and_takes_the_lps_counts_from_b
             assert len(split.above) and len(split.below)
 
 
+@pytest.mark.slow
 def test_a_chunk_whose_recompute_the_lp_understates_is_split_where_it_is_told_exactly():
     offered = 0
     for _, problem, truth in problems(80, 9):

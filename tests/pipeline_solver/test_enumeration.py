@@ -111,6 +111,7 @@ def closed(search: Search, mask: NDArray[np.bool_], cutoff: float) -> bool:
     return looked_through(search, mask, cutoff)
 
 
+@pytest.mark.slow
 def test_after_a_first_look_it_goes_on_only_as_far_as_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     set_parameter(monkeypatch, "tree.first_steps", 6)
     set_parameter(monkeypatch, "tree.choice_steps", 1)
@@ -128,6 +129,7 @@ def test_after_a_first_look_it_goes_on_only_as_far_as_it_may(monkeypatch: pytest
     assert stopped > 5
 
 
+@pytest.mark.slow
 def test_it_meets_the_best_plan_below_a_step_time_and_says_where_there_is_none() -> None:
     met = none = 0
     for rng, search in searches(60, 1):
@@ -149,6 +151,7 @@ def test_it_meets_the_best_plan_below_a_step_time_and_says_where_there_is_none()
     assert met > 40 and none > 3
 
 
+@pytest.mark.slow
 def test_an_enumeration_that_is_stopped_leaves_every_better_plan_and_goes_on_with_what_is_left(monkeypatch) -> None:
     set_parameter(monkeypatch, "tree.samples", 1)  # more of them leave little to walk through
     set_parameter(monkeypatch, "tree.first_steps", 3)
@@ -214,6 +217,7 @@ def dealt(search: Search, mask: NDArray[np.bool_], cutoff: float, portions: int)
     return search.enumeration.close(Remaining(mask), paths, below, lambda: None, None, np.inf, deal)[0], deals
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("portions", [2, 3])
 def test_portions_of_an_enumeration_are_all_of_it_and_meet_the_best_plan(portions: int, monkeypatch) -> None:
     """Those who go on have each some of one stage's columns, and all of the others'."""
@@ -238,6 +242,7 @@ def test_portions_of_an_enumeration_are_all_of_it_and_meet_the_best_plan(portion
     assert shared > 10 and ended > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("above", [0.0, 0.02, 0.1, np.inf])
 def test_what_is_soon_looked_through_is_not_dealt_out(above: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tables that others would make first take longer."""
@@ -279,6 +284,7 @@ def test_shares_make_their_lps_when_these_are_first_asked_for() -> None:
         assert [share._lp() for share in pool.own] == first == [share.search.lp() for share in pool.own]
 
 
+@pytest.mark.slow
 def test_shares_leave_every_better_plan_or_meet_it_and_are_heard_where_their_time_ends(monkeypatch) -> None:
     """Two shares in one process, each stopped sooner or later: what they looked through is gone, their best plan is
     known, and they are asked again with what is left."""
@@ -338,6 +344,7 @@ def test_shares_go_on_as_long_as_what_both_have_come_to_promises_an_end(most: fl
     assert (asked, found) == (rounds, (rounds == 10, 200 * rounds))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problem", [light_layers(4, 2, 12, 18), light_layers(3, 3, 9, 17), deepseek(8, 2, 16, 30)])
 def test_trees_that_deal_enumerations_out_are_the_same_whoever_works_on_them(
     problem: PipelineProblem, monkeypatch: pytest.MonkeyPatch
@@ -363,6 +370,7 @@ def test_trees_that_deal_enumerations_out_are_the_same_whoever_works_on_them(
     assert alone.plan == together.plan and alone.statistics == together.statistics
 
 
+@pytest.mark.slow
 def test_choices_of_many_borders_are_dealt_by_where_they_begin(monkeypatch) -> None:
     """A portion then holds all columns of a stage that come in at a border, or none; where borders are few, columns."""
     set_parameter(monkeypatch, "tree.first_steps", 3)
@@ -690,6 +698,7 @@ def phased_search(problem: PipelineProblem, above: float) -> Search | None:
     return search
 
 
+@pytest.mark.slow
 def test_columns_with_phases_are_enumerated_to_the_best_of_all_plans() -> None:
     """Against the enumeration of every plan, below its optimum and above, where the period is exact and where not."""
     ended = 0

@@ -30,6 +30,7 @@ def problems_and_solutions():
     return [(problem, solve(problem)) for problem in problems]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("workers", "share"), [(1, 0.1), (1, 0.7), (1, 1.0), (2, 0.3), (2, 1.0)])
 def test_failing_lps_never_prove_a_wrong_optimum(monkeypatch, share, workers):
     chance, failed = np.random.default_rng(2), []

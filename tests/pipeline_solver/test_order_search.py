@@ -45,6 +45,7 @@ def step_of(tasks: OrderProblem, orders: tuple[tuple[tuple[int, int], ...], ...]
     return max(clock + tasks.tail) if done else np.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_no_order_of_labelled_micro_batches_takes_less(seed: int) -> None:
     """Micro-batches may run in any turn here: the search, which runs them in one, must miss nothing."""
@@ -70,6 +71,7 @@ def test_the_order_takes_as_long_as_the_best_of_a_milp_over_all_orders(seed: int
     assert least_step(tasks, round(found.step))[0] == pytest.approx(found.step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [SEARCHED, SEARCHED_V])
 def test_branching_alone_finds_what_the_local_search_finds_and_proves_it(name: str) -> None:
     V = 2 if name == SEARCHED_V else 1

@@ -124,6 +124,7 @@ def test_tasks_of_combined_passes_have_classes_of_their_own_and_nothing_exposed_
     assert (~alone & forwards).sum() == (partners(graph.schedule) >= 0).sum() // 2
 
 
+@pytest.mark.slow
 def test_the_solver_keeps_the_plan_whose_layers_are_paired() -> None:
     problem = deepseek(max_layers={(v, s): 4 for v, s in np.ndindex(2, 8)})
     found = solve(problem, warm_start=EVEN)

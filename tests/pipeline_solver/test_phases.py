@@ -86,6 +86,7 @@ def test_the_period_is_that_of_most_layers(line, period):
     assert period_of(stack(whole, line, kinds)) == period
 
 
+@pytest.mark.slow
 def test_columns_of_a_plan_keep_their_phases_and_those_of_the_best_one_are_left():
     """Each chunk begins in the phase before which the one before it ended; another phase on one stage breaks a row."""
     broken = told = 0
@@ -137,6 +138,7 @@ def test_columns_of_a_plan_keep_their_phases_and_those_of_the_best_one_are_left(
     assert told > 5 and broken > 3
 
 
+@pytest.mark.slow
 def test_plans_of_patterns_are_proven_by_phases_alone(monkeypatch):
     """What is proven is the optimum of all plans, and the tree finds it without the MILP."""
     set_parameter(monkeypatch, "tree.few_tuples", 0)
@@ -158,6 +160,7 @@ def test_plans_of_patterns_are_proven_by_phases_alone(monkeypatch):
     assert solved > 8 and alone == solved
 
 
+@pytest.mark.slow
 def test_columns_that_stand_for_no_plan_have_none():
     """The layers that come to lie in a chunk cost something else than its column says."""
     for (problem, truth), _ in zip(periodic_problems(7), range(3), strict=False):

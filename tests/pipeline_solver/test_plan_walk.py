@@ -163,6 +163,7 @@ def test_two_chunks_swap_their_sizes_and_a_size_moves_along_the_model(monkeypatc
         assert borders[0] == 0 and borders[-1] == 10
 
 
+@pytest.mark.slow
 def test_what_a_walk_finds_keeps_every_rule_and_is_never_better_than_the_optimum():
     met = 0
     rng = np.random.default_rng(2)
@@ -178,6 +179,7 @@ def test_what_a_walk_finds_keeps_every_rule_and_is_never_better_than_the_optimum
     assert met > 3
 
 
+@pytest.mark.slow
 def test_walks_that_start_again_count_as_settled_when_some_of_them_meet_the_best_plan():
     settled = met = 0
     rng = np.random.default_rng(2)

@@ -213,6 +213,7 @@ def test_an_lp_started_from_an_earlier_basis_has_the_optimum_of_one_started_afre
     assert started > 5
 
 
+@pytest.mark.slow
 def test_a_tree_that_is_probed_at_once_finds_the_optimum(monkeypatch):
     set_parameter(monkeypatch, "tree.first_slice", 0)
     set_parameter(monkeypatch, "tree.few_tuples", 0)
@@ -324,6 +325,7 @@ def test_what_probing_could_not_rule_out_below_a_lower_step_time_is_not_probed(m
         assert len(asked) == (fruitless > 0.0)
 
 
+@pytest.mark.slow
 def test_a_solve_that_is_stopped_again_and_again_goes_on_where_it_was(monkeypatch):
     set_parameter(monkeypatch, "heuristics.long_searches", 0)
     set_parameter(monkeypatch, "tree.first_slice", 1)
@@ -352,6 +354,7 @@ def test_a_solve_that_is_stopped_again_and_again_goes_on_where_it_was(monkeypatc
     assert resumed > 6
 
 
+@pytest.mark.slow
 def test_trees_that_keep_the_order_of_kinds_and_those_that_leave_it_open_hold_prices_apart(monkeypatch):
     problem = alternating_problem(np.random.default_rng([5, 44]))
     truth = enumerate_optimum(problem, 100_000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 from benchmarks import random_instances
 from benchmarks.brute_force import BruteForce
@@ -13,6 +14,7 @@ from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.solving.solve import solve
 
 
+@pytest.mark.slow
 def test_the_optima_of_a_sample_are_those_over_every_plan():
     found = portion(seed=0, first=100, count=11)
     assert found["faults"] == [] and found["checked"] > 30
@@ -42,6 +44,7 @@ def test_a_number_is_the_same_instance_in_every_run():
     assert instance(0, 7) == instance(0, 7) != instance(0, 8)
 
 
+@pytest.mark.slow
 def test_kinds_alternate_interleaves_are_many_and_chunks_may_stay_empty():
     problems = [instance(3, number)[0] for number in range(30)]
     assert max(problem.interleaves for problem in problems) >= 4
@@ -60,6 +63,7 @@ def test_a_solution_that_misses_the_optimum_is_told():
     assert len(wrong) == 2 and "CBC" in wrong[1]
 
 
+@pytest.mark.slow
 def test_a_campaign_that_was_cut_off_runs_what_is_missing_alone(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(random_instances, "OF_A_PORTION", 2)
     arguments = ["--instances", "4", "--processes", "1", "--folder", str(tmp_path)]

@@ -189,6 +189,7 @@ def test_what_prices_prove_does_not_depend_on_the_configurations_that_the_lp_beg
     assert compared > 8
 
 
+@pytest.mark.slow
 def test_a_plan_barely_below_the_step_time_stays_and_few_others_do():
     """The last LP is solved to rounding: what it leaves out must not be the plan that just reaches its bound."""
     tight = kept = every = 0

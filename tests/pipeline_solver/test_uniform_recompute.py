@@ -64,6 +64,7 @@ def test_the_optimum_equals_that_over_every_uniform_plan(solver):
         assert faults(problem, truth, solver) == [], problem
 
 
+@pytest.mark.slow
 def test_so_does_that_over_choices_beside_recompute():
     for problem, truth in uniform_problems(700, 12, further=True):
         assert faults(problem, truth, "HIGHS") == [], problem

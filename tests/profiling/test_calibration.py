@@ -52,6 +52,7 @@ def test_one_run_alone_moves_the_device_towards_it() -> None:
     assert any("little more than" in note for note in fit.notes)
 
 
+@pytest.mark.slow
 @settings(max_examples=3, deadline=None)
 @given(st.floats(0.75, 1.3))
 def test_a_machine_that_is_slower_or_faster_as_a_whole_is_found(scale: float) -> None:
@@ -113,6 +114,7 @@ def table(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_a_user_calibrates_a_device_and_plans_with_its_file(
     table: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +176,7 @@ def judged_halves(name: str) -> list[calibrated_halves.Half]:
     return [calibrated_halves.judge(one, first) for first in (0, 1)]
 
 
+@pytest.mark.slow
 @needs_runs
 @pytest.mark.parametrize("name", ["papers-zero", "papers-megatron-lm", "nemo-moe"])
 def test_a_half_of_measured_runs_tells_the_other_within_5_percent(name: str) -> None:
@@ -198,6 +201,7 @@ def test_a_half_of_measured_runs_tells_the_other_better_than_the_register(name: 
         assert half.median_after < max(half.median_before, 0.02)
 
 
+@pytest.mark.slow
 @needs_runs
 @known("the run of 6.2B tells the others 6.5 % off, the registered A100 4.2 %")
 def test_any_one_run_of_the_zero_bubble_paper_is_better_than_none() -> None:

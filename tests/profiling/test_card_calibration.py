@@ -15,6 +15,7 @@ from taylor.workflows.statement.planned_step import planned_step_ms
 RUNS = [run for run in read_runs()[1] if run.group == ONE_CARD]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flavour", ["0.6B", "1.7B", "4B"])
 def test_two_models_tell_the_steps_of_a_third(flavour: str, tmp_path: Path) -> None:
     rows, left = ["file,step_ms"], []

@@ -144,6 +144,7 @@ def test_a_hardware_profile_that_was_killed_goes_on_where_it_was(killed_then_res
     assert Registry.load().device(str(folder / "h100-80g-measured.yaml")).devices_per_node == RANKS
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_computation_profile_of_built_in_layers_reads_as_galvatron_s(tmp_path: Path) -> None:
     command.run(
@@ -156,6 +157,7 @@ def test_a_computation_profile_of_built_in_layers_reads_as_galvatron_s(tmp_path:
     assert all(time > 0 for time in profile.runs_ms.values())
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_memory_profile_tells_the_states_of_a_layer(tmp_path: Path) -> None:
     words = ["profile", "model", *TINY, "--profile_type", "memory", "--max_tp_deg", str(MAX_TP),
@@ -181,6 +183,7 @@ def test_a_memory_profile_tells_the_states_of_a_layer(tmp_path: Path) -> None:
     assert read_memory([file])
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_model_profile_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     kept = tmp_path / "measuring" / "memory" / "measured.json"

@@ -42,6 +42,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(stream))
 
 
+@pytest.mark.slow
 def test_profiles_lead_to_a_ranking_and_a_table_that_leads_to_it_again(run_tool, searched: Path) -> None:
     files = sorted((searched / "output" / "dryrun_yaml").glob("*.yaml"))
     broken = searched / "profile_data" / files[-1].stem
@@ -65,6 +66,7 @@ def test_profiles_lead_to_a_ranking_and_a_table_that_leads_to_it_again(run_tool,
     assert ratios.backward == pytest.approx(float(by_source["parsed"]["bfratio"]), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_the_search_goes_on_to_parsing_and_solving(run_tool, searched: Path) -> None:
     done = run_tool(
         "parallel_tool.py",
@@ -102,6 +104,7 @@ def test_the_table_of_a_profile_run_gives_the_ratios_of_the_profiles(searched: P
         assert other.ratios.recompute[FULL] == pytest.approx(one.ratios.recompute[FULL], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_folder_of_profiles_that_is_not_there_is_named(run_tool, searched: Path) -> None:
     (searched / "bare").mkdir()
     for tool in ("pipeline_tool.py", "parallel_tool.py"):

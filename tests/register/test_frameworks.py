@@ -360,6 +360,7 @@ def mentions(tree: ast.Module) -> Iterator[tuple[int, str]]:
                     yield node.lineno, ast.unparse(node)
 
 
+@pytest.mark.slow
 def test_no_code_but_the_records_and_the_launchers_names_a_framework() -> None:
     found = [
         f"{path}:{line}: {what}"

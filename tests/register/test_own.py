@@ -48,6 +48,7 @@ def test_the_examples_are_read_as_the_page_tells_them(own: Path) -> None:
     assert [rule.name for rule in load_user_rules(own)] == ["whole-nodes", "tp-within-node"]
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_run_as_they_are_printed(own: Path) -> None:
     [commands] = blocks("sh")
     for line in commands.splitlines():

@@ -6,6 +6,8 @@ import json
 import signal
 import time
 
+import pytest
+
 from benchmarks.reliability import campaign, load
 from benchmarks.reliability.__main__ import table
 from benchmarks.reliability.campaign import Figure, Part, Portion, kept_figures, run_part, split
@@ -25,6 +27,7 @@ def part_of(folder, names="ab") -> Part:
     return Part("touch", lambda share: [Portion(n, touch, {"folder": str(folder), "name": n}) for n in names], figures)
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_kept_and_what_is_missing_is_measured(tmp_path):
     runs, kept = tmp_path / "runs", tmp_path / "kept"
     runs.mkdir()
@@ -37,6 +40,7 @@ def test_what_was_measured_is_kept_and_what_is_missing_is_measured(tmp_path):
     assert (runs / "a").read_text() == "xx"
 
 
+@pytest.mark.slow
 def test_results_of_other_code_are_measured_anew(tmp_path):
     runs, kept = tmp_path / "runs", tmp_path / "kept"
     runs.mkdir()
@@ -69,11 +73,13 @@ def test_counts_are_split_evenly():
     assert len(campaign.code_digest()) == 16
 
 
+@pytest.mark.slow
 def test_many_candidates_are_ranked_in_one_call_with_progress():
     result = load.large(6)
     assert result["faults"] == [] and result["solved"] >= 3 and 50 < result["peak_mib"] < 2048
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_is_done_and_the_rest_follows(tmp_path):
     load.write_candidates(tmp_path, 8)
     solved = tmp_path / "pipeline_output" / "solved"

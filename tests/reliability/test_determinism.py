@@ -17,11 +17,13 @@ from taylor.pipeline_solver.solving.solve import solve
 from tests.solver_params import set_parameter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["search", "ranking"])
 def test_a_job_writes_the_same_bytes_with_one_worker_and_with_two(name):
     assert same_bytes(name, (1, 2))["faults"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("enumerated", [True, False])
 def test_the_tree_is_the_same_however_many_processes_share_it(enumerated, monkeypatch, tmp_path):
     """Slices of a few simplex iterations make every instance a matter of several rounds, unless it is enumerated."""
@@ -42,11 +44,13 @@ def test_the_tree_is_the_same_however_many_processes_share_it(enumerated, monkey
     assert rounds > 9 or enumerated
 
 
+@pytest.mark.slow
 def test_a_small_job_killed_and_started_again_ends_as_if_undisturbed():
     result = killed("search", 3, 0)
     assert result["faults"] == [] and result["before_the_end"]
 
 
+@pytest.mark.slow
 def test_rows_kept_by_a_killed_ranking_are_not_solved_again():
     result = killed("ranking", 2, 1)
     assert result["faults"] == []
@@ -59,6 +63,7 @@ def test_times_are_left_out_of_the_comparison_and_nothing_else():
     assert differences({"a": b""}, {}) == ["a is missing in one"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_outlives_its_killed_tool_is_found_out(monkeypatch):
     monkeypatch.setattr("taylor.workflows.running.process_pool.end_with_parent", lambda parent: None)
     monkeypatch.setattr("benchmarks.reliability.sandbox.ORPHAN_SECONDS", 0.5)

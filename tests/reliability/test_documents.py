@@ -88,6 +88,7 @@ def test_a_page_has_the_same_blocks_in_both_languages(page: str):
     assert fenced(english) == fenced(chinese)
 
 
+@pytest.mark.slow
 def test_the_quick_commands_of_the_pages_run_in_a_fresh_clone_as_they_are_printed():
     result = commands.typed(quick=True)
     assert result["faults"] == [] and result["commands"] >= 12

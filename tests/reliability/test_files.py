@@ -11,6 +11,7 @@ from benchmarks.reliability.writers import WRITERS
 from taylor.base.errors import WriteError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["text", "plan-into-yaml", "plan-into-shell", "memory"])
 def test_a_disturbed_writer_leaves_the_old_file_or_the_new_one(name):
     result = disturbed(name)

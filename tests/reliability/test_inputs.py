@@ -26,6 +26,7 @@ def specimens(tmp_path_factory) -> list[Specimen]:
     return make_specimens(tmp_path_factory.mktemp("specimens"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MUTATIONS)
 def test_a_damaged_file_of_every_form_ends_as_the_contract_says(kind, specimens):
     for form in forms(specimens):
@@ -36,6 +37,7 @@ def test_a_damaged_file_of_every_form_ends_as_the_contract_says(kind, specimens)
         assert wrong == [], f"{specimen.name}: {outcome.errors}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", SCRIPTS)
 def test_odd_flags_end_as_the_contract_says(tool):
     result = flags(tool, 0.01)

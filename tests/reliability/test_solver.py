@@ -21,6 +21,7 @@ def test_random_instances_equal_brute_force():
     assert solver.enumerated(3, 1000)["faults"] == []
 
 
+@pytest.mark.slow
 def test_no_setting_changes_the_optimum():
     result = solver.settings(4, 1000)
     assert result["faults"] == [] and result["solves"] >= 4 * 19
@@ -60,6 +61,7 @@ def test_a_bound_above_the_optimum_and_an_objective_below_it_are_found_out():
     assert any("below the optimum" in t for t in solver.stopped_faults(problem, truth, truth.replace(objective=99.0)))
 
 
+@pytest.mark.slow
 def test_middling_instances_need_a_tree_where_nothing_is_enumerated(monkeypatch):
     set_parameter(monkeypatch, "tree.most_cells", 0)
     rng = np.random.default_rng(4)

@@ -228,6 +228,7 @@ def test_a_file_of_a_job_is_had_by_its_name_alone(client, tmp_path):
         assert client.get(f"/api/job/{path}").status_code in (400, 404)
 
 
+@pytest.mark.slow
 def test_a_stopped_job_says_so_and_a_stopped_solve_keeps_its_best_plan(client):
     """One runs at a time; the solve is far from its proof when it is stopped."""
     hard = ASK | {"model": "llama3-405b", "ranks": 512, "pp": 16, "vpp": 7, "seq": 8192, "seconds": 600.0}

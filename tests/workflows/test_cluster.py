@@ -114,6 +114,7 @@ def outcomes(tasks, executor, shared=None):
     return told
 
 
+@pytest.mark.slow
 def test_a_task_that_raises_or_kills_three_workers_fails_alone_and_says_so(cluster):
     tasks = {number: Task(square, number, f"square-{number}") for number in range(20)}
     told = outcomes({**tasks, 20: Task(stumble, 0), 21: Task(refuse, 21), 22: Task(die, 0)}, cluster)
@@ -130,6 +131,7 @@ def wait_for_less(reader):
     return reader()
 
 
+@pytest.mark.slow
 def test_a_running_task_on_another_machine_hears_of_a_number_that_has_changed(cluster):
     numbers = SharedNumbers(2)
     numbers[1] = 7.0
@@ -146,6 +148,7 @@ def test_a_running_task_on_another_machine_hears_of_a_number_that_has_changed(cl
     assert told == {1: 0.5, 2: 4}
 
 
+@pytest.mark.slow
 def test_the_table_is_that_of_one_process_though_workers_are_killed_and_nothing_is_solved_twice(
     cluster, tmp_path: Path
 ):
@@ -194,6 +197,7 @@ def test_workers_with_other_versions_are_sent_no_work(cluster, monkeypatch):
         cluster.submit(square, 3).result(timeout=60)
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_again_while_it_starts_is_replaced():
     pytest.importorskip("distributed")
     import dask

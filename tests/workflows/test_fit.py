@@ -89,6 +89,7 @@ def test_only_a_flag_that_may_take_states_away_turns_states_beyond_the_limit(tmp
     assert kept.fit is Fit.DOES_NOT_FIT and turned.fit is Fit.UNKNOWN and "--odd" in turned.reason
 
 
+@pytest.mark.slow
 def test_every_place_that_answers_says_unknown_where_the_record_does(run_tool: Any, tmp_path: Path) -> None:
     text = (ROOT / "config" / "pretrain_llama3_70b.sh").read_text().rstrip()
     file, result = tmp_path / "job.sh", tmp_path / "result.json"

@@ -17,6 +17,7 @@ from tests.conftest import ROOT
 CONFIG = ROOT / "config" / "pretrain_llama2_7b.yaml"
 
 
+@pytest.mark.slow
 def test_a_plan_is_found_again_measured_compared_and_fitted_to(run_tool, tmp_path: Path):
     """What a user does: solve, run the job, store how long its steps took, fit the device to that."""
     solved = run_tool("pipeline_parallel.py", "-yaml", CONFIG, "-o", "planned.yaml", "--result_json", "planned.json")

@@ -145,6 +145,7 @@ def test_a_real_ctrl_c_leaves_the_file_and_what_is_kept_can_be_read(tmp_path, be
         assert read_config(kept.with_name("job-so-far.sh")).plan.total_layers() == result.plan.total_layers()
 
 
+@pytest.mark.slow
 def test_a_real_ctrl_c_while_strategies_are_solved_keeps_those_that_are_done(tmp_path):
     def one_row(log):
         return any((log.parent / "pipeline_output" / "jobs").glob("*/solved/*.json"))

@@ -209,6 +209,7 @@ def test_sequence_parallelism_without_tensor_parallelism_is_no_fault(tmp_path):
     assert find_illegality(config, DEVICE) is None
 
 
+@pytest.mark.slow
 def test_the_nearest_values_make_the_job_legal():
     """Each proposed change is applied by hand and judged again."""
     draw = random.Random("nearest")

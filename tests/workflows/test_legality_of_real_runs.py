@@ -22,6 +22,7 @@ OLDER_CHECKS = {"llama31__pretrain_llama31_8b_128k_ptd.sh"}
 """Run by MindSpeed-LLM 1.0.RC3, which did not check ``--sparse-mode``; from 2.2.0 on it refuses 4."""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.is_dir(), reason="the shared data are not here")
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_run_that_was_measured_is_refused(folder: str) -> None:

@@ -51,6 +51,7 @@ def accepts(path: Path) -> None:
         assert yaml.safe_load(path.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model, framework, device, ranks, fix", CASES)
 def test_the_file_that_is_written_is_read_with_the_same_step_memory_and_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, framework: str, device: str, ranks: int, fix: dict

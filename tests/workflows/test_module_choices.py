@@ -46,6 +46,7 @@ def solved(folder, **changes):
     return solve_file(job(**changes), SolveOptions(time_limit=60), outputs)
 
 
+@pytest.mark.slow
 def test_offload_beats_recompute_alone_and_stands_in_the_script(tmp_path):
     """With a margin that recompute pays for: the modules that are moved are flags of the script, which reads back."""
     alone = solved(tmp_path, margin=MARGIN)

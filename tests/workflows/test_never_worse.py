@@ -14,6 +14,7 @@ from taylor.workflows.statement.options import FileJob, Outputs
 CONFIG = Path("config").resolve()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["HIGHS", "HIGHS-MILP"])
 def test_with_no_time_at_all_the_files_own_plan_is_kept(tmp_path, solver):
     good, again = tmp_path / "good.sh", tmp_path / "again.sh"

@@ -165,6 +165,7 @@ def test_every_launcher_s_own_example_runs_with_two_interleaves(tmp_path: Path) 
         assert_one_job(config, schedule, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_megatron_script_is_solved_in_megatron_s_order_and_written_back_as_flags(run_tool, tmp_path: Path) -> None:
     original = ROOT / "config" / "pretrain_llama3_70b.sh"
     script = tmp_path / "job.sh"
@@ -223,6 +224,7 @@ def megatron_peaks(plan: PipelinePlan, memory: MemoryProfile, micro_batches: int
     return found
 
 
+@pytest.mark.slow
 def test_auto_states_the_memory_of_a_folded_schedule_as_asking_for_it_does(run_tool, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_bytes((ROOT / "config" / "pretrain_llama2_7b.yaml").read_bytes())

@@ -59,6 +59,7 @@ def test_a_launch_pairs_layers_where_its_passes_are_combined(
     assert exposed.pop("moe") is (pairing is not None) and not any(exposed.values())
 
 
+@pytest.mark.slow
 def test_what_is_written_for_a_launch_takes_no_longer_position_by_position(tmp_path: Path) -> None:
     path = tmp_path / "pretrain.sh"
     again = "--recompute-granularity full --recompute-method block --recompute-num-layers 3"

@@ -74,6 +74,7 @@ def test_the_file_of_a_plan_for_another_batch_holds_that_batch(tmp_path: Path, n
     assert read_config(Path(written)).strategy == candidate.config.strategy
 
 
+@pytest.mark.slow
 def test_a_schedule_that_does_not_exist_for_the_batch_is_refused_and_keeps_its_row(run_tool, tmp_path):
     text = (ROOT / "config" / "pretrain_llama3_70b.sh").read_text(encoding="utf-8")
     odd = text.replace("--global-batch-size 32", "--global-batch-size 6 --num-layers-per-virtual-pipeline-stage 10")
@@ -142,6 +143,7 @@ def _ranked(loaded: list[CandidateFile], output: Path, **options: Any) -> pd.Dat
     return module.rank(loaded, module.RankOptions(**chosen)).table
 
 
+@pytest.mark.slow
 def test_the_best_are_proven_and_no_other_could_have_been_among_them(loaded: list[CandidateFile], tmp_path: Path):
     proven = _ranked(loaded, tmp_path / "all", prove=None)
     proven = proven[proven["own"] == 0].reset_index(drop=True)
@@ -191,6 +193,7 @@ def test_a_kept_bound_serves_as_long_as_it_is_past_what_is_to_be_beaten(
     assert set(again(1)[every["own"] == 0]["status"]) <= {"optimal"} and len(solved) == cut
 
 
+@pytest.mark.slow
 def test_the_files_own_plan_is_a_row_and_every_gain_is_over_it(run_tool, tmp_path: Path) -> None:
     config = ROOT / "config" / "pretrain_deepseek3_128p.yaml"
     words = ("--yaml_path", config, "--full", "--profile_num", 4, "--prove", 2, "--workers", 1)

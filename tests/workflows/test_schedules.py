@@ -54,6 +54,7 @@ def test_the_same_schedule_is_solved_where_nothing_is_written(tmp_path: Path) ->
     assert solved.problem.schedule.name == "gpipe" and solved.solution.status == "optimal"
 
 
+@pytest.mark.slow
 def test_a_script_is_given_the_interleaved_order_of_its_own_launcher(tmp_path: Path) -> None:
     asked = job(tmp_path, "pretrain_llama3_70b.sh", 2, "1f1b")
     solve_file(asked, outputs=Outputs(folder=tmp_path / "out"))

@@ -33,6 +33,7 @@ def loaded_by_torch(table: Path, stages: int, interleaves: int, micro_batches: i
     return runtime
 
 
+@pytest.mark.slow
 def test_a_user_gets_an_order_no_worse_than_the_known_ones_and_a_table_that_torch_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

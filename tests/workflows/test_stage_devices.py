@@ -140,6 +140,7 @@ def test_a_ratio_that_is_given_holds_on_every_card(tmp_path: Path) -> None:
     assert problem.backward_ratios == (2.5,) * 4 and problem.slowness[-1] > 1.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [GROUPS, ANY])
 def test_whichever_card_is_listed_first_the_best_order_is_the_same(tmp_path: Path, how: str) -> None:
     found = []

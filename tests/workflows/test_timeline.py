@@ -55,6 +55,7 @@ def test_no_source_or_a_missing_one_is_named(words):
         timeline_tool.run(words)
 
 
+@pytest.mark.slow
 def test_a_saved_result_is_drawn_as_it_was_planned(run_tool, reference_yaml, tmp_path):
     done = run_tool(
         "pipeline_parallel.py",

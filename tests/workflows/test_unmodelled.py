@@ -139,6 +139,7 @@ def test_an_explained_strategy_tells_which_flags_may_raise_its_memory(run_tool: 
     assert "memory: the peak may be higher, with --odd" in " ".join((done.stdout + done.stderr).split())
 
 
+@pytest.mark.slow
 def test_a_search_names_them(run_tool, script):
     done = run_tool("parallel_tool.py", "--shell_path", script, "--dryrun_backend", "estimate")
     assert done.returncode == 0, done.stderr
@@ -154,6 +155,7 @@ def test_a_ranking_names_each_once_for_all_its_candidates(run_tool, script):
         assert " ".join((done.stdout + done.stderr).split()).count(sentence) == 1
 
 
+@pytest.mark.slow
 def test_a_file_of_nothing_but_odd_flags_is_told_in_few_lines(run_tool, script, tmp_path):
     odd = " ".join(f"--odd{number}" for number in range(5000))
     script.write_text(script.read_text().rstrip() + f" {odd}\n")

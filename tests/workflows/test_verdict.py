@@ -149,6 +149,7 @@ def test_what_the_figures_rest_on_names_what_was_assumed(solved: PlannedFile) ->
     assert basis_line(given).endswith("time ratios estimated for ascend-910b")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path(MEASURED).is_dir(), reason="the measured runs are not here")
 def test_the_stated_errors_are_those_of_the_measured_runs_and_nine_of_ten_lie_within() -> None:
     runs, _ = measured_runs(MEASURED)

@@ -46,6 +46,7 @@ def true_values(memory, truth):
 SEEDS = int(os.environ.get("TAYLOR_DRYRUN_SEEDS", "1"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("name", CASES)
 def test_with_noise_of_2_percent_every_coefficient_is_found_within_3_percent(tmp_path, name, seed):
@@ -65,6 +66,7 @@ def test_without_noise_nothing_but_the_jobs_own_stages_is_run(tmp_path):
     assert measured.fit.values == pytest.approx(true_values(memory, DEEPSEEK_TRUTH), rel=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, strategy",
     [
@@ -155,6 +157,7 @@ class Stubborn(InProcess):
         return peak if is_own(config) else StagePeak(stage, None, "x", failure="crashed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "backend, said", [(Strange, "need another memory"), (Stubborn, "40 of 40 dry-runs of other jobs failed")]
 )

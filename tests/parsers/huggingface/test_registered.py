@@ -71,6 +71,7 @@ def test_a_name_of_the_users_own_register_becomes_a_file_inside_the_output(tmp_p
     assert read_config(path, tmp_path / "own").model.hidden == 1024
 
 
+@pytest.mark.slow
 def test_a_model_and_a_cluster_are_all_that_a_plan_needs_and_the_plan_can_be_given_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -319,6 +319,7 @@ def _changed_or_named(row: FlagRow, flags: dict[str, Setting], setting: Setting,
     return after != before or any(each.name == f"--{row.name}" for each in named)
 
 
+@pytest.mark.slow
 def test_a_flag_that_costs_changes_the_figures_or_is_named() -> None:
     silent = [row.name for row in ROWS if row.status == COSTS and not _changed_or_named(row, _base_for(row), _on(row))]
     assert silent == []
@@ -415,6 +416,7 @@ READ_BESIDE: dict[str, dict[str, Setting]] = {
 """What stands beside a flag, or is missing beside it, where its effect shows."""
 
 
+@pytest.mark.slow
 def test_a_flag_that_is_read_changes_the_figures_or_is_refused_by_name() -> None:
     def heeded(row: FlagRow) -> bool:
         values = READ_VALUES if row.takes_value else (True,)
@@ -429,6 +431,7 @@ def test_a_flag_that_is_read_changes_the_figures_or_is_refused_by_name() -> None
     assert [row.name for row in ROWS if row.status == READ and not heeded(row)] == []
 
 
+@pytest.mark.slow
 def test_a_neutral_or_read_flag_is_silent() -> None:
     loud = []
     for row in ROWS:
@@ -442,6 +445,7 @@ def test_a_neutral_or_read_flag_is_silent() -> None:
     assert loud == []
 
 
+@pytest.mark.slow
 def test_a_neutral_flag_changes_no_figure() -> None:
     # A flag that MindSpeed alone has makes a script MindSpeed's, which turns queries apart unless it is told not to.
     base = MOE_BASE | {"use-fused-rotary-pos-emb": True}

@@ -755,6 +755,7 @@ def test_a_layout_string_spells_out_its_stages(text: str, stages: list[str]) -> 
     assert expand_layout(text) == stages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["", "tttL", "Ettt", "EtLt|L", "Emt|L", "Et*99999999|L", "E" + "(t*9999|)*9999" * 9 + "L", "Ex|L"]
 )

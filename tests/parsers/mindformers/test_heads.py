@@ -57,6 +57,7 @@ def test_groups_below_the_heads_count_and_have_to_divide_them(tmp_path):
         read_config(written(tmp_path, "qwen3", 16, "num_key_value_heads: 5"))
 
 
+@pytest.mark.slow
 def test_mcore_exchanges_fewer_groups_than_ranks_under_ulysses(tmp_path, run_tool):
     """attention.py:176 refuses only groups that TP alone does not divide; the heads have to fill all ranks."""
     words = ("-evaluate", "y", "-write", "n", "-dryrun", "n", "-check", "n")

@@ -238,6 +238,7 @@ BLANKS = b'{"traceEvents": [' + b" " * (196 * 2**20) + b"]}"
 EMPTY_EVENTS = b'{"traceEvents": [' + b"{}," * (64 * 2**20) + b"{}]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [BLANKS, EMPTY_EVENTS], ids=["blanks", "empty events"])
 def test_a_small_file_that_unpacks_to_a_great_deal_is_refused_soon(text: bytes, tmp_path: Path) -> None:
     path = tmp_path / "trace.json.gz"
