@@ -224,7 +224,7 @@ def _legend(figure: Any, timeline: Timeline, used: set[tuple[int, int]]) -> None
     for kind, interleave in sorted(used, key=lambda one: (one[0] == RECOMPUTE, one)):
         name = "recompute (in the backward)" if kind == RECOMPUTE else DIRECTION_NAMES[kind]
         if interleaves > 1 and kind in (FORWARD, BACKWARD, WEIGHT_GRADIENT):
-            name += f", virtual stage {interleave}"
+            name += f", chunk {interleave}"
         colour = shade(kind, interleave, interleaves)
         handles.append(
             Patch(facecolor=colour, edgecolor=_edge(colour, kind), hatch=HATCHES.get(kind), label=name, linewidth=0.5)

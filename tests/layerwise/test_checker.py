@@ -69,7 +69,7 @@ def test_layers_in_whole_mib_never_need_less(costs):
     [
         ({"limit_mib": 30.0}, {}, "Stage 0 needs 43.5 MiB"),
         ({}, {"division": (3, 0)}, "without layers"),
-        ({}, {"division": (2, 2)}, "hold 4 layers"),
+        ({}, {"division": (2, 2)}, "have 4 layers"),
         ({"layers": 4}, {}, "the model has 4"),
         ({"world": 16}, {}, "fills 4 of 8 ranks"),
     ],

@@ -74,7 +74,7 @@ def test_stages_with_limits_of_their_own_are_raised_together():
         ({"stages": 5, "static_mib": (0.0,) * 5, "limit_mib": (99.0,) * 5}, "4 layers cannot fill 5 stages"),
         ({"fixed_layers": {(0, 0): 1, (0, 1): 1}}, "allow 2 to 2 layers in all, the model has 4"),
         ({"max_layers": {(0, 0): 1, (0, 1): 2}}, "allow 2 to 3 layers in all, the model has 4"),
-        ({"fixed_layers": {(0, 0): 9}}, "given 9 layers, outside the 1 to 4"),
+        ({"fixed_layers": {(0, 0): 9}}, "given 9 layers, outside the allowed 1 to 4"),
         ({"fixed_layers": {(0, 0): 2}, "fixed_recompute": {(FULL, 0, 0): 3}}, "contradict each other"),
     ],
 )

@@ -150,7 +150,7 @@ def test_a_file_of_an_older_version_is_read_with_what_it_lacks_left_empty() -> N
 def test_a_plan_of_another_pipeline_is_refused(layers: list[list[int]]) -> None:
     data = Result(with_mtp(), found()).to_dict()
     nobody = [[0] * len(row) for row in layers]
-    with pytest.raises(InputError, match="differ in stages or interleaves"):
+    with pytest.raises(InputError, match="differ in stages or virtual stages"):
         Result.from_dict(data | {"layers": {"body": layers, "mtp": nobody}, "recompute": {}})
 
 
@@ -182,6 +182,6 @@ def test_a_file_that_is_no_result_is_refused_with_its_name(tmp_path: Path) -> No
 
 
 def test_a_result_without_a_plan_names_its_status_where_it_has_no_message() -> None:
-    with pytest.raises(ValueError, match="holds no plan: no_solution"):
+    with pytest.raises(ValueError, match="has no plan: no_solution"):
         _ = Result(with_mtp(), Solution(NO_SOLUTION)).plan
     assert Result(with_mtp(), found()).plan == PLAN
