@@ -23,12 +23,12 @@ SOONEST, BLOCK = 24, 64
 CLOSED, SPENT, CHOICE = range(3)
 
 
-class Told(NamedTuple):
+class Matching(NamedTuple):
     """Properties by which columns must fit together.
 
     Parameters
     ----------
-    held : int64 [n]
+    layers : int64 [n]
         Their layers encoded as a number.
     goal : int
         Sum of these in a plan.
@@ -39,17 +39,17 @@ class Told(NamedTuple):
         it: in a plan no chunk comes before one of an earlier kind.
     """
 
-    held: NDArray[np.int64]
+    layers: NDArray[np.int64]
     goal: int
     borders: Borders
     late: NDArray[np.int64]
     early: NDArray[np.int64]
 
-    def take(self, members: NDArray[np.int64]) -> Told:
+    def take(self, members: NDArray[np.int64]) -> Matching:
         """Of some columns."""
         low, high = self.borders.low[members], self.borders.high[members]
         borders = self.borders._replace(low=low, high=high)
-        return Told(self.held[members], self.goal, borders, self.late[members], self.early[members])
+        return Matching(self.layers[members], self.goal, borders, self.late[members], self.early[members])
 
 
 class Rows:
@@ -61,7 +61,7 @@ class Rows:
         The columns, stage after stage.
     first : int64 [S + 1]
         First column of each stage among them.
-    told : Told
+    matching : Matching
         Properties by which a choice's columns must fit together, of all columns.
     values : float64 [rows]
         Constant of each row.
@@ -81,12 +81,12 @@ class Rows:
         self,
         members: NDArray[np.int64],
         first: NDArray[np.int64],
-        told: Told,
+        matching: Matching,
         values: NDArray[np.float64],
         params: TreeParams = DEFAULT_PARAMS.tree,
     ) -> None:
         self.params = params
-        self.members, self.first, self.told = members, first, told.take(members)
+        self.members, self.first, self.matching = members, first, matching.take(members)
         self.stage = np.repeat(np.arange(len(first) - 1), np.diff(first))
         self.number = len(values)
         self.most = self.number + params.most_new_rows
@@ -145,7 +145,7 @@ class Tables(NamedTuple):
     first, of, behind
         Of `Moves`.
     late, early : int64 [n, kinds - 1]
-        Of `Told`.
+        Of `Matching`.
     """
 
     costs: NDArray[np.float64]
@@ -213,7 +213,7 @@ class ByClass:
 
     def __init__(self, rows: Rows, back: bool) -> None:
         self.rows, self.back = rows, back
-        held, borders = rows.told.held, rows.told.borders
+        held, borders = rows.matching.layers, rows.matching.borders
         enter, leave = (borders.high, borders.low) if back else (borders.low, borders.high)
         coming = rows.stage * borders.number + enter
         sizes = [int(of.max()) + 1 for of in (coming, held, leave)]
@@ -255,8 +255,8 @@ class ChoiceWalk:
 
     def __init__(self, rows: Rows, order: NDArray[np.int64]) -> None:
         self.rows, self.order = rows, order
-        told, borders = rows.told, rows.told.borders
-        S, K = len(order), told.late.shape[1]
+        matching, borders = rows.matching, rows.matching.borders
+        S, K = len(order), matching.late.shape[1]
         self.borders = borders.number
         back = goes_back(borders, order)
         self.classes = rows.classes(back)
@@ -291,12 +291,12 @@ class ChoiceWalk:
         if self.part == len(self.parts):
             return
         start, goals = self.parts[self.part]
-        S, told, classes = len(self.order), self.rows.told, self.classes
+        S, matching, classes = len(self.order), self.rows.matching, self.classes
         self.state[0], self.at[0], self.inner[0] = -1, 0, -1
-        self.stuck = (S + 1) * (told.goal + 1) * self.borders > self.rows.params.most_cells
+        self.stuck = (S + 1) * (matching.goal + 1) * self.borders > self.rows.params.most_cells
         if self.stuck:
             return
-        self.where = np.empty((S + 1, told.goal + 1, self.borders), dtype=np.int32)
+        self.where = np.empty((S + 1, matching.goal + 1, self.borders), dtype=np.int32)
         steps = classes.coming, classes.held, classes.leave, self.order
         places, moves = number_places(*steps, start, goals, self.where)
         rows = self.rows.number
@@ -335,7 +335,7 @@ class ChoiceWalk:
         """The tables of the present part."""
         rows, classes = self.rows, self.classes
         of_classes = classes.listed, classes.begin, classes.crowd, classes.least
-        return Tables(rows.costs, *of_classes, self.rest, *self.moves, rows.told.late, rows.told.early)
+        return Tables(rows.costs, *of_classes, self.rest, *self.moves, rows.matching.late, rows.matching.early)
 
     @property
     def sampled(self) -> bool:

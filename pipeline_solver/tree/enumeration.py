@@ -29,8 +29,8 @@ from taylor.pipeline_solver.tree.choice_walk import (
     CHOICE,
     CLOSED,
     ChoiceWalk,
+    Matching,
     Rows,
-    Told,
     fill_costs,
     goes_back,
     path_costs,
@@ -69,7 +69,7 @@ class PathRows(Rows):
     Parameters
     ----------
     columns : ColumnSet
-    members, first, told
+    members, first, matching
         As of `Rows`.
     prices : float64 [prices, n]
         Term of each member in the former.
@@ -85,13 +85,13 @@ class PathRows(Rows):
         columns: ColumnSet,
         members: NDArray[np.int64],
         first: NDArray[np.int64],
-        told: Told,
+        matching: Matching,
         prices: NDArray[np.float64],
         counts: NDArray[np.float64],
         values: NDArray[np.float64],
         params: TreeParams,
     ) -> None:
-        super().__init__(members, first, told, values, params)
+        super().__init__(members, first, matching, values, params)
         self.durations = columns.durations[members]
         by_stage = np.ascontiguousarray(counts.reshape(len(counts), -1, len(first) - 1).T)
         fill_costs(prices, self.durations, first, by_stage, self.costs)
@@ -119,9 +119,9 @@ class Enumeration:
         schedule = schedule_of(problem)
         self.counts = np.array([kind.count for kind in problem.placed_kinds])
         period = 1 if columns.phases is None else columns.phases.period
-        self.told: Told | None = None
+        self.matching: Matching | None = None
         if (columns.ordered or period > 1) and period**problem.interleaves <= self.params.most_borders:
-            self.told = _told(columns, schedule, self.params.most_states)
+            self.matching = _matching(columns, schedule, self.params.most_states)
 
     def close(
         self,
@@ -231,17 +231,17 @@ class Enumeration:
         The second half of the samples gives the estimate, with the paths that the first half found; the first samples
         give it where they show a hopeless enumeration.
         """
-        rows, told, looked = walk.rows, [], 0
+        rows, steps, looked = walk.rows, [], 0
         check()
         for seed in range(self.params.samples):
             found = sample(walk, cutoff(), seed)
-            told.append(found.steps)
+            steps.append(found.steps)
             looked += found.looked + self.params.sample_steps
             if found.choice is not None and not self._judged(rows, found.choice, cutoff):
                 break
-            if len(told) == self.params.first_samples and _expected(told) > hopeless:
+            if len(steps) == self.params.first_samples and _expected(steps) > hopeless:
                 break
-        return _expected(told), looked
+        return _expected(steps), looked
 
     def walk_of(
         self,
@@ -265,8 +265,8 @@ class Enumeration:
 
         It is the first stage of the order that has many columns: every portion visits those before it.
         """
-        assert self.told is not None, "close comes first"
-        borders = self.told.borders
+        assert self.matching is not None, "close comes first"
+        borders = self.matching.borders
         enter = borders.high if goes_back(borders, order) else borders.low
         start = self.columns.start
         left = [start[s] + np.nonzero(mask[start[s] : start[s + 1]])[0] for s in order]
@@ -318,7 +318,7 @@ class Enumeration:
         """Orders of the stages; which one is by far the quickest differs: from both ends, from the last one back, and
         by rising number of columns; where chunks have phases, from the first one on and from the last one back."""
         S = len(rows.first) - 1
-        every, free = np.arange(S), rows.told.borders.number == 1
+        every, free = np.arange(S), rows.matching.borders.number == 1
         yield np.stack([every, every[::-1]], axis=1).reshape(-1)[:S] if free else every
         yield every[::-1].copy()
         if free:
@@ -334,7 +334,7 @@ class Enumeration:
         """Pruning rows of the remaining columns; None where they would be too large or the columns leave the order
         open."""
         own = self.params
-        if self.told is None or not own.enumeration:
+        if self.matching is None or not own.enumeration:
             return None
         members = np.nonzero(mask)[0]
         if self.columns.ordered and len(members) > own.most_ordered:
@@ -347,13 +347,13 @@ class Enumeration:
         near = self._near(durations, room)
         pool, paths = self.plans.pool, paths[len(paths) - min(len(paths), room - near.size) :]
         # Columns with the same layers between the same borders are adjacent: an enumeration visits them as a whole.
-        borders = self.told.borders
-        keys = borders.high, borders.low, self.told.held, self.columns.stage
+        borders = self.matching.borders
+        keys = borders.high, borders.low, self.matching.layers, self.columns.stage
         members = members[np.lexsort([key[members] for key in keys])]
         counts = np.vstack([near.counts[: near.size], pool.counts[paths]])
         values = [self.floors.values[: len(prices)], near.constant[: near.size], pool.constant[paths]]
         return PathRows(
-            self.columns, members, first, self.told, prices[:, members], counts, np.concatenate(values), own
+            self.columns, members, first, self.matching, prices[:, members], counts, np.concatenate(values), own
         )
 
     def _near(self, durations: NDArray[np.float64] | None, most: int) -> CutPool:
@@ -385,12 +385,12 @@ class Enumeration:
         return True
 
 
-def _expected(told: Sequence[float]) -> float:
+def _expected(steps: Sequence[float]) -> float:
     """The mean of the second half."""
-    return float(np.mean(told[len(told) // 2 :]))
+    return float(np.mean(steps[len(steps) // 2 :]))
 
 
-def _told(columns: ColumnSet, schedule: Schedule, most_states: int) -> Told:
+def _matching(columns: ColumnSet, schedule: Schedule, most_states: int) -> Matching:
     """Properties by which columns must fit together: layers, and phases where they have them, else the order of the
     kinds.
 
@@ -410,4 +410,4 @@ def _told(columns: ColumnSet, schedule: Schedule, most_states: int) -> Told:
         early.append(np.where(columns.least_kind <= j, place, -1).max(axis=1))
     none = np.zeros((0, len(columns)), dtype=np.int64)
     borders = borders_of(columns.phases, len(columns), schedule, sum(counts))
-    return Told(held, goal, borders, *(np.ascontiguousarray(np.array(of or none).T) for of in (late, early)))
+    return Matching(held, goal, borders, *(np.ascontiguousarray(np.array(of or none).T) for of in (late, early)))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from taylor.pipeline_solver.columns.phases import Borders
 from taylor.pipeline_solver.tree import choice_samples
 from taylor.pipeline_solver.tree.choice_samples import sample
-from taylor.pipeline_solver.tree.choice_walk import CLOSED, ChoiceWalk, Rows, Told
+from taylor.pipeline_solver.tree.choice_walk import CLOSED, ChoiceWalk, Matching, Rows
 from tests.pipeline_solver.test_enumeration import fits
 
 STAGES = 5
@@ -22,9 +22,9 @@ def random_rows(rng: np.random.Generator, kinds: int) -> Rows:
     none = np.zeros(n, dtype=np.int64)
     late, early = rng.integers(0, 8, (n, kinds)), rng.integers(-1, 4, (n, kinds))
     borders = Borders(1, none, none, np.zeros((1, 2), dtype=np.int64))
-    told = Told(rng.integers(0, 4, n), 7, borders, late, early)
+    matching = Matching(rng.integers(0, 4, n), 7, borders, late, early)
     costs = rng.uniform(0, 10, (6, n)).T
-    rows = Rows(np.arange(n), first, told, np.zeros(6))
+    rows = Rows(np.arange(n), first, matching, np.zeros(6))
     rows.costs[:, :6] = costs
     return rows
 
@@ -59,9 +59,9 @@ def test_samples_expect_what_the_walk_looks_at(kinds: int, groups: int, monkeypa
     shares = []
     for rows, order, cutoff in walks(rng, 60, kinds):
         walk = ChoiceWalk(rows, order)
-        told = [sample(walk, cutoff, seed).steps for seed in range(120)]
-        shares.append(np.mean(told) / looked_at(rows, order, cutoff))
-        assert np.mean(told) == pytest.approx(looked_at(rows, order, cutoff), rel=0.5)
+        steps = [sample(walk, cutoff, seed).steps for seed in range(120)]
+        shares.append(np.mean(steps) / looked_at(rows, order, cutoff))
+        assert np.mean(steps) == pytest.approx(looked_at(rows, order, cutoff), rel=0.5)
     assert np.mean(shares) == pytest.approx(1.0, abs=0.02)
 
 
@@ -87,7 +87,7 @@ def test_the_choice_of_a_sample_goes_together_and_is_the_same_for_a_seed(kinds: 
             whole += 1
             assert one.choice.tolist() == again.choice.tolist()
             assert (rows.stage[one.choice] == np.arange(STAGES)).all()
-            assert fits(rows.told, tuple(one.choice.tolist()))
+            assert fits(rows.matching, tuple(one.choice.tolist()))
     assert whole > 40
 
 

@@ -31,7 +31,7 @@ from taylor.pipeline_solver.timing.event_graph import EventGraph
 from taylor.pipeline_solver.tree import enumeration
 from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
 from taylor.pipeline_solver.tree.choice_samples import Sample
-from taylor.pipeline_solver.tree.choice_walk import CHOICE, CLOSED, ChoiceWalk, Rows, Told
+from taylor.pipeline_solver.tree.choice_walk import CHOICE, CLOSED, ChoiceWalk, Matching, Rows
 from taylor.pipeline_solver.tree.enumeration import Enumeration, Remaining
 from taylor.pipeline_solver.tree.root import bound_root, start_search
 from taylor.pipeline_solver.tree.share_messages import Best, Cuts, EnumerationAnswer
@@ -388,10 +388,10 @@ def test_choices_of_many_borders_are_dealt_by_where_they_begin(monkeypatch) -> N
             if closed:
                 assert search.plans.best_time == pytest.approx(truth.objective, rel=1e-9)
             for _, order, parts in deals:
-                told = search.enumeration.told
-                assert told is not None
+                matching = search.enumeration.matching
+                assert matching is not None
                 first = search.columns.stage == order[0]
-                enters = told.borders.high if order[0] > order[-1] else told.borders.low
+                enters = matching.borders.high if order[0] > order[-1] else matching.borders.low
                 mine, others = (set(enters[part & first]) for part in parts)
                 if borders == 1 and len(mine | others) > 1:
                     assert not mine & others
@@ -412,12 +412,12 @@ def test_of_the_orders_the_one_that_samples_tell_to_be_the_shortest_is_walked(mo
     for rng, search in searches(60, 6):
         expected: dict[tuple[int, ...], float] = {}
 
-        def told(walk: ChoiceWalk, cutoff: float, seed: int, rng=rng, expected=expected) -> Sample:
+        def sampled(walk: ChoiceWalk, cutoff: float, seed: int, rng=rng, expected=expected) -> Sample:
             # The second half of an order's samples counts.
             whole = expected.setdefault(tuple(walk.order.tolist()), float(rng.integers(10, 1000)))
             return Sample(whole if seed >= DEFAULT_PARAMS.tree.samples // 2 else 1.0, 1, None)
 
-        monkeypatch.setattr(enumeration, "sample", told)
+        monkeypatch.setattr(enumeration, "sample", sampled)
         afresh(search)
         mask, paths = np.ones(len(search.columns), dtype=bool), np.arange(search.plans.pool.size)
         walked.clear()
@@ -445,12 +445,12 @@ def test_a_walk_that_its_first_samples_call_hopeless_is_not_begun(monkeypatch) -
         asked.clear()
         looked.clear()
 
-        def told(walk: ChoiceWalk, cutoff: float, seed: int, rng=rng, hope=hope) -> Sample:
+        def sampled(walk: ChoiceWalk, cutoff: float, seed: int, rng=rng, hope=hope) -> Sample:
             order = tuple(walk.order.tolist())
             asked[order] = asked.get(order, 0) + 1
             return Sample(limit / 2 if hope.setdefault(order, rng.random() < 0.3) else 2.0 * limit, 1, None)
 
-        monkeypatch.setattr(enumeration, "sample", told)
+        monkeypatch.setattr(enumeration, "sample", sampled)
         afresh(search)
         mask, paths = np.ones(len(search.columns), dtype=bool), np.arange(search.plans.pool.size)
         remaining = Remaining(mask)
@@ -502,20 +502,20 @@ def random_rows(rng: np.random.Generator, borders: int, kinds: int) -> Rows:
     ends = np.array([(a, b) for a in range(borders) for b in range(borders) if borders == 1 or rng.random() < 0.6])
     low, high = (rng.integers(0, borders, n) for _ in range(2))
     late, early = rng.integers(0, 8, (n, kinds)), rng.integers(-1, 4, (n, kinds))
-    told = Told(rng.integers(0, 4, n), 5, Borders(borders, low, high, ends.reshape(-1, 2)), late, early)
+    matching = Matching(rng.integers(0, 4, n), 5, Borders(borders, low, high, ends.reshape(-1, 2)), late, early)
     costs = rng.uniform(0, 10, (4, n)).T
-    rows = Rows(np.arange(n), first, told, rng.uniform(0, 3, 4))
+    rows = Rows(np.arange(n), first, matching, rng.uniform(0, 3, 4))
     rows.costs[:, :4] = costs
     return rows
 
 
-def fits(told: Told, some: tuple[int, ...]) -> bool:
+def fits(matching: Matching, some: tuple[int, ...]) -> bool:
     """Whether columns, one of each stage in the stages' order, go together."""
     a, *_, b = of = list(some)
-    linked = all(told.borders.high[i] == told.borders.low[j] for i, j in zip(of[:-1], of[1:], strict=True))
-    ends = (told.borders.low[a], told.borders.high[b]) in {tuple(end) for end in told.borders.ends.tolist()}
-    held = told.held[of].sum() == told.goal
-    return bool(linked and ends and held and (told.late[of].min(axis=0) >= told.early[of].max(axis=0)).all())
+    linked = all(matching.borders.high[i] == matching.borders.low[j] for i, j in zip(of[:-1], of[1:], strict=True))
+    ends = (matching.borders.low[a], matching.borders.high[b]) in {tuple(end) for end in matching.borders.ends.tolist()}
+    held = matching.layers[of].sum() == matching.goal
+    return bool(linked and ends and held and (matching.late[of].min(axis=0) >= matching.early[of].max(axis=0)).all())
 
 
 @pytest.mark.parametrize(("borders", "kinds"), [(1, 0), (1, 2), (2, 0)])
@@ -528,7 +528,7 @@ def test_a_walk_meets_the_choices_that_no_row_rules_out(borders: int, kinds: int
         stages = [range(a, b) for a, b in zip(rows.first[:-1], rows.first[1:], strict=True)]
         sums = {some: rows.costs[list(some), :4].sum(axis=0) + rows.values[:4] for some in product(*stages)}
         cutoff = float(np.quantile([one.max() for one in sums.values()], 0.9))
-        left = {some for some, one in sums.items() if fits(rows.told, some) and one.max() < cutoff}
+        left = {some for some, one in sums.items() if fits(rows.matching, some) and one.max() < cutoff}
         orders = [[0, 1, 2], [2, 1, 0]] + ([[1, 2, 0]] if borders == 1 else [])
         walk = ChoiceWalk(rows, np.array(orders[turn % len(orders)]))
         extra = rng.uniform(0, 10, len(rows.members))
@@ -592,11 +592,11 @@ def test_a_path_that_joins_costs_what_its_counts_and_the_durations_say() -> None
         assert rows.costs[:, : len(prices)].tolist() == prices[:, rows.members].T.tolist()
         classes = np.arange(len(counts)).reshape(-1, search.columns.problem.stages)
         for p, passes in enumerate([*search.plans.pool.counts[search.plans.paths.seeds()], counts], len(prices)):
-            told = [
+            matching = [
                 search.columns.durations[column] @ passes[classes[:, search.columns.stage[column]]]
                 for column in rows.members
             ]
-            assert rows.costs[:, p] == pytest.approx(np.array(told))
+            assert rows.costs[:, p] == pytest.approx(np.array(matching))
         assert p == rows.number - 1
     assert met
 
@@ -605,13 +605,13 @@ def linked_sums(
     rows: Rows, stages: list[range], begin: int, ends: set[int], held: int, back: bool
 ) -> list[NDArray[np.float64]]:
     """What choices of some stages in a row add, that lead from one border to one of some and hold so many layers."""
-    borders = rows.told.borders
+    borders = rows.matching.borders
     enter, leave = (borders.high, borders.low) if back else (borders.low, borders.high)
     found = []
     for some in product(*stages):
         of = list(some)
         linked = all(leave[i] == enter[j] for i, j in zip(of[:-1], of[1:], strict=True))
-        if linked and enter[of[0]] == begin and leave[of[-1]] in ends and rows.told.held[of].sum() == held:
+        if linked and enter[of[0]] == begin and leave[of[-1]] in ends and rows.matching.layers[of].sum() == held:
             found.append(rows.costs[of, :4].sum(axis=0))
     return found
 
@@ -629,13 +629,13 @@ def test_what_stages_behind_a_place_add_is_the_least_of_all_their_choices(border
         stages = [range(rows.first[s], rows.first[s + 1]) for s in order]
         start, goals = walk.parts[0]
         for k in range(3):
-            for left in range(rows.told.goal + 1):
+            for left in range(rows.matching.goal + 1):
                 for border in range(borders):
                     place = walk.where[k, left, border]
                     behind = linked_sums(rows, stages[k:], border, set(goals.tolist()), left, back)
-                    before = k == 0 and (left, border) == (rows.told.goal, start)
+                    before = k == 0 and (left, border) == (rows.matching.goal, start)
                     before |= k > 0 and bool(
-                        linked_sums(rows, stages[:k], start, {border}, rows.told.goal - left, back)
+                        linked_sums(rows, stages[:k], start, {border}, rows.matching.goal - left, back)
                     )
                     assert (place >= 0) == (before and bool(behind))
                     if place >= 0:
@@ -686,7 +686,7 @@ def test_borders_are_where_neighbour_stages_meet() -> None:
 
 
 def phased_search(problem: PipelineProblem, above: float) -> Search | None:
-    """A tree of the columns below a step time, told apart by phases."""
+    """A tree of the columns below a step time, matching apart by phases."""
     paths = PathCuts(problem, EventGraph.from_schedule(schedule_of(problem), problem.boundary_lags))
     generation = Generation(
         problem, above, WorkLimits(problem, paths.graph), paths, Stopper(None), ordered=False, period=period_of(problem)
