@@ -233,7 +233,7 @@ def fit_line(planned: PlannedFile) -> str:
     by_stage = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
     free, stage = min((limit - peak, stage) for stage, (peak, limit) in enumerate(by_stage))
     limit, margin = solution.memory_limit_mib[stage], planned.config.margin
-    beside = f" beyond the margin of {margin}" if margin else ""
+    beside = f", apart from the margin of {margin}" if margin else ""
     share = f"{100 * free / limit:.1f} %"
     answer = "likely fits" if told.likely else "fits"
     line = f"{answer}, {free:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest{beside}"
