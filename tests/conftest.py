@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from taylor.base.console import log
+from taylor.pipeline_solver.solving.kernel_wait import kernels_by
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
@@ -33,6 +35,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 # A shell starts background jobs with Ctrl-C ignored, which children inherit; tests that press it need it back.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the solver's kernels before the workers of a whole run begin, so that no test's time limit counts it."""
+    if getattr(session.config.option, "numprocesses", None):
+        kernels_by(math.inf)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.base.compiled import compiled
+from taylor.base.compiled import compiled, kernel_part
 from taylor.pipeline_solver.bounds.path_lp import Prices
 from taylor.pipeline_solver.bounds.price_pool import PricePool
 from taylor.pipeline_solver.columns.columns import ColumnSet
@@ -109,7 +109,7 @@ def rule_out(values, costs, start, mask, cutoff):  # type: ignore[no-untyped-def
             return bound, left
 
 
-@compiled
+@kernel_part
 def list_members(start, left, members, first):  # type: ignore[no-untyped-def]
     """List the remaining columns stage by stage; return whether every stage has one.
 

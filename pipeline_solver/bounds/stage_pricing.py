@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.base.compiled import compiled, overwrite
+from taylor.base.compiled import compiled, kernel_part, overwrite
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.bounds.path_lp import Prices
@@ -500,7 +500,7 @@ def _search(  # type: ignore[no-untyped-def]
     return found, price, count, complete
 
 
-@compiled
+@kernel_part
 def least_behind(start, cost, need, size, buckets):  # type: ignore[no-untyped-def]
     """Least need of the chunks from v on of every resource, and their least cost by the remaining resource.
 
@@ -531,7 +531,7 @@ def least_behind(start, cost, need, size, buckets):  # type: ignore[no-untyped-d
     return rest, table
 
 
-@compiled
+@kernel_part
 def leaves_enough(v, need, total, room, size, used, rest, table, below):  # type: ignore[no-untyped-def]
     """Add the needs of chunk v to `used`; return whether the chunks behind it may fit, at a cost less than `below`."""
     last, buckets = table.shape[1] - 2, table.shape[2] - 1
@@ -546,7 +546,7 @@ def leaves_enough(v, need, total, room, size, used, rest, table, below):  # type
     return True
 
 
-@compiled
+@kernel_part
 def takes_quicker(at, used, beyond, room):  # type: ignore[no-untyped-def]
     """Return whether some chunk may take a quicker choice and the stage still fits: then the column is dominated."""
     for w in range(len(at) - 2, -1, -1):  # the last chunk is the likeliest to decide
@@ -574,7 +574,7 @@ def grown(found, price, longer):  # type: ignore[no-untyped-def]
     return more, more_price
 
 
-@compiled
+@kernel_part
 def kept_below(column, at, price, below, full):  # type: ignore[no-untyped-def]
     """Write a column; return the cost that further ones must be below, lower once `full`."""
     for w in range(len(column)):

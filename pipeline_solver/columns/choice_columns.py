@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.base.compiled import compiled, overwrite
+from taylor.base.compiled import compiled, kernel_part, overwrite
 from taylor.pipeline_solver.columns.stage_tuples import StageTuples
 from taylor.pipeline_solver.model.problem import PipelineProblem
 
@@ -93,7 +93,7 @@ def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # 
     return owner, option, True
 
 
-@compiled
+@kernel_part
 def need_ranges(kinds, need, sizes, least, greatest):  # type: ignore[no-untyped-def]
     """Fill `least` and `greatest` float64 [V + 1, R]."""
     for r in range(need.shape[3]):
@@ -107,7 +107,7 @@ def need_ranges(kinds, need, sizes, least, greatest):  # type: ignore[no-untyped
             greatest[v, r] = greatest[v + 1, r] + lavish
 
 
-@compiled
+@kernel_part
 def fits_resources(v, need, used, least, room, tolerance):  # type: ignore[no-untyped-def]
     """Add the needs of chunk v to `used`; return whether the chunks behind it can fit."""
     fits = True
@@ -118,7 +118,7 @@ def fits_resources(v, need, used, least, room, tolerance):  # type: ignore[no-un
     return fits
 
 
-@compiled
+@kernel_part
 def takes_quicker(kinds, at, v, need, extra, sizes, used, greatest, room, tolerance):  # type: ignore[no-untyped-def]
     """Return whether one of the chunks 0..v could take a quicker choice, whatever those behind v take."""
     for w in range(v + 1):
@@ -138,7 +138,7 @@ def takes_quicker(kinds, at, v, need, extra, sizes, used, greatest, room, tolera
     return False
 
 
-@compiled
+@kernel_part
 def no_slower(extra, v, kind, one, other):  # type: ignore[no-untyped-def]
     """Return whether a choice takes no longer than another one in any direction."""
     return (

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.base.compiled import compiled, overwrite
+from taylor.base.compiled import compiled, kernel_part, overwrite
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline_solver.columns.choice_columns import resource_needs, undominated_choices
@@ -313,7 +313,7 @@ def minimal_choices(  # type: ignore[no-untyped-def]
     return owner, option, True
 
 
-@compiled
+@kernel_part
 def next_of(at, v):  # type: ignore[no-untyped-def]
     """Go on to the next option of chunk v, where there is such a chunk; return v."""
     if v >= 0:
@@ -321,7 +321,7 @@ def next_of(at, v):  # type: ignore[no-untyped-def]
     return v
 
 
-@compiled
+@kernel_part
 def memory_ranges(kinds, alive, activation, sizes, least, greatest):  # type: ignore[no-untyped-def]
     """Fill `least` and `greatest` float64 [V + 1, P]; options have falling memory."""
     for v in range(len(kinds) - 1, -1, -1):
@@ -331,7 +331,7 @@ def memory_ranges(kinds, alive, activation, sizes, least, greatest):  # type: ig
             greatest[v, p] = greatest[v + 1, p] + alive[p, v] * activation[v, kind, 0]
 
 
-@compiled
+@kernel_part
 def fits_memory(v, alive, kept, used, least, room, tolerance):  # type: ignore[no-untyped-def]
     """Add what chunk v keeps to `used`; return whether the chunks behind it can fit."""
     fits = True
@@ -342,7 +342,7 @@ def fits_memory(v, alive, kept, used, least, room, tolerance):  # type: ignore[n
     return fits
 
 
-@compiled
+@kernel_part
 def may_loosen(kinds, at, v, alive, activation, used, greatest, room, tolerance):  # type: ignore[no-untyped-def]
     """Return whether one of the chunks 0..v could take its next cheaper option, whatever those behind v take."""
     if at[v] == 0:  # without recompute here, the chunks before have the same free memory

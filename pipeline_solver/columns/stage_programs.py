@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.base.compiled import compiled
+from taylor.base.compiled import compiled, kernel_part
 from taylor.pipeline_solver.columns.columns import ColumnSet
 from taylor.pipeline_solver.columns.stage_tuples import FEW_KINDS
 from taylor.pipeline_solver.timing.durations import schedule_of
@@ -180,7 +180,7 @@ def cheapest_members(members, label, classes, weights):  # type: ignore[no-untyp
     return cost, winner
 
 
-@compiled
+@kernel_part
 def layers_with(code, layers, counts, stride):  # type: ignore[no-untyped-def]
     """Code of the layers used with those of one more column; -1 where they are more than the model has."""
     goal = code
@@ -189,6 +189,16 @@ def layers_with(code, layers, counts, stride):  # type: ignore[no-untyped-def]
             return -1
         goal += stride[j] * layers[j]
     return goal
+
+
+@kernel_part
+def strides(counts):  # type: ignore[no-untyped-def]
+    """Number of codes of layers used, and the step of each kind's count in such a code."""
+    size, stride = 1, np.empty(len(counts), dtype=np.int64)
+    for k in range(len(counts)):
+        stride[k] = size
+        size *= counts[k] + 1
+    return size, stride
 
 
 @compiled
@@ -202,8 +212,7 @@ def stage_program(start, totals, needs, passes, cost, counts):  # type: ignore[n
     """
     S, K = len(start) - 1, len(counts)
     flags = 2 ** (K - 1)
-    size = np.prod(counts + 1)
-    stride = np.cumprod(np.append(1, counts[:-1] + 1))
+    size, stride = strides(counts)
     total_states = size * flags
     value = np.full(total_states, np.inf)
     value[0] = 0.0

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.base.compiled import compiled, overwrite
+from taylor.base.compiled import compiled, kernel_part, overwrite
 from taylor.pipeline_solver.bounds.cut_pool import CutPool
 from taylor.pipeline_solver.columns.columns import ColumnSet
 from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, HeuristicsParams
@@ -173,7 +173,7 @@ def _neighbours(shapes: NDArray[np.int16], stage: NDArray[np.int64]) -> tuple[ND
     return more, less
 
 
-@compiled
+@kernel_part
 def consistent(chosen, moves):  # type: ignore[no-untyped-def]
     """Return whether kinds are in order along the model."""
     reached = 0
@@ -187,7 +187,7 @@ def consistent(chosen, moves):  # type: ignore[no-untyped-def]
     return True
 
 
-@compiled
+@kernel_part
 def draw_move(moves, now, new, moved, gap):  # type: ignore[no-untyped-def]
     """Propose other columns for up to three stages; return the number of stages `moved`, 0 after a failed draw.
 
@@ -204,14 +204,14 @@ def draw_move(moves, now, new, moved, gap):  # type: ignore[no-untyped-def]
     return redraw(moves, now, new, moved, gap, min(S, 1 if draw > 0.97 else (2 if draw < 0.85 else 3)))
 
 
-@compiled
+@kernel_part
 def member_of(moves, group):  # type: ignore[no-untyped-def]
     """A random column of a group."""
     start = moves.group_start[group]
     return start + np.random.randint(moves.group_start[group + 1] - start)
 
 
-@compiled
+@kernel_part
 def draw_choice(moves, now, new, moved, s):  # type: ignore[no-untyped-def]
     """The same layers, another recompute choice; see `draw_move`."""
     g = moves.group[now[s]]
@@ -222,7 +222,7 @@ def draw_choice(moves, now, new, moved, s):  # type: ignore[no-untyped-def]
     return 1
 
 
-@compiled
+@kernel_part
 def draw_layer(moves, now, new, moved, s, t, inside):  # type: ignore[no-untyped-def]
     """One layer from a chunk of stage s to one of stage t, `inside` a stage or between two; see `draw_move`."""
     V, K = moves.more.shape[1], moves.more.shape[2]
@@ -245,7 +245,7 @@ def draw_layer(moves, now, new, moved, s, t, inside):  # type: ignore[no-untyped
     return 1 if inside else 2
 
 
-@compiled
+@kernel_part
 def redraw(moves, now, new, moved, gap, n):  # type: ignore[no-untyped-def]
     """Other columns of n stages, the last one so that the layer totals are met; see `draw_move`."""
     K = moves.more.shape[2]
@@ -273,7 +273,7 @@ def redraw(moves, now, new, moved, gap, n):  # type: ignore[no-untyped-def]
     return n
 
 
-@compiled
+@kernel_part
 def column_with(moves, s, totals, gap):  # type: ignore[no-untyped-def]
     """A random column of stage s whose layers by kind are `totals` less `gap`; -1 where there is none."""
     for u in range(moves.stage_label[s], moves.stage_label[s + 1]):
@@ -288,7 +288,7 @@ def column_with(moves, s, totals, gap):  # type: ignore[no-untyped-def]
     return -1
 
 
-@compiled
+@kernel_part
 def trace_path(tasks, ends, counts):  # type: ignore[no-untyped-def]
     """Class counts of a critical path, float64 [classes], from the ends of all tasks; its constant (lags, tail)."""
     counts[:] = 0.0
@@ -336,7 +336,7 @@ def anneal(tasks, moves, cooling, chosen, cuts, constant, known):  # type: ignor
     capacity = cuts.shape[1]
     ends = np.zeros(tasks.before.shape[0] + 1)
     durations = np.zeros(classes + S)
-    durations[classes:] = tasks.tails
+    overwrite(durations[classes:], tasks.tails, S)
     now = chosen.copy()
     every = np.arange(S)
     take_durations(durations, table, now, every, S)
@@ -385,14 +385,14 @@ def anneal(tasks, moves, cooling, chosen, cuts, constant, known):  # type: ignor
     return best_time, best, known
 
 
-@compiled
+@kernel_part
 def take_columns(columns, others, stages, n):  # type: ignore[no-untyped-def]
     """Overwrite the columns of the first n of `stages`."""
     for i in range(n):
         columns[stages[i]] = others[stages[i]]
 
 
-@compiled
+@kernel_part
 def take_durations(durations, table, columns, stages, n):  # type: ignore[no-untyped-def]
     """Overwrite the durations of the first n of `stages` by those of their columns."""
     S, blocks = len(columns), table.shape[1]
@@ -401,7 +401,7 @@ def take_durations(durations, table, columns, stages, n):  # type: ignore[no-unt
             durations[b * S + stages[i]] = table[columns[stages[i]], b]
 
 
-@compiled
+@kernel_part
 def cut_lengths(cuts, constant, known, durations, classes):  # type: ignore[no-untyped-def]
     """Lengths of the known paths, float64 [capacity]."""
     values = np.zeros(cuts.shape[1])
@@ -412,7 +412,7 @@ def cut_lengths(cuts, constant, known, durations, classes):  # type: ignore[no-u
     return values
 
 
-@compiled
+@kernel_part
 def change_lengths(lengths, cuts, known, table, now, new, moved, n):  # type: ignore[no-untyped-def]
     """Add to the known paths' lengths what the moved stages change; return the longest."""
     S, blocks = len(now), table.shape[1]
@@ -429,7 +429,7 @@ def change_lengths(lengths, cuts, known, table, now, new, moved, n):  # type: ig
     return longest
 
 
-@compiled
+@kernel_part
 def path_length(counts, constant, durations):  # type: ignore[no-untyped-def]
     """Length of a path at durations."""
     length = constant
@@ -438,7 +438,7 @@ def path_length(counts, constant, durations):  # type: ignore[no-untyped-def]
     return length
 
 
-@compiled
+@kernel_part
 def chosen_length(counts, constant, table, columns):  # type: ignore[no-untyped-def]
     """Length of a path at the durations of chosen columns, summed stage by stage."""
     S, length = len(columns), constant

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from taylor.base.compiled import compiled, overwrite
+from taylor.base.compiled import compiled, kernel_part, overwrite
 from taylor.pipeline_solver.heuristics.annealing import cut_lengths, trace_path
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB
 from taylor.pipeline_solver.timing.event_kernels import longest_path
@@ -34,7 +34,7 @@ def kept_mib(stack, begin, taken, k):  # type: ignore[no-untyped-def]
     return total + stack.kept[0, end] - stack.kept[0, at]
 
 
-@compiled
+@kernel_part
 def recompute_time(stack, line, begin, taken, k):  # type: ignore[no-untyped-def]
     """Recompute time of chunk k."""
     at, card = begin[k], line.card[line.stage[k]]
@@ -46,7 +46,7 @@ def recompute_time(stack, line, begin, taken, k):  # type: ignore[no-untyped-def
     return total
 
 
-@compiled
+@kernel_part
 def stage_over(stack, line, begin, taken, s, row):  # type: ignore[no-untyped-def]
     """MiB of stage s over its limit at the worst of its alive vectors, whose number is written to `row` [1]."""
     V = line.place.shape[0]
@@ -69,7 +69,7 @@ def stage_over(stack, line, begin, taken, s, row):  # type: ignore[no-untyped-de
     return worst
 
 
-@compiled
+@kernel_part
 def set_given(line, begin, taken, k):  # type: ignore[no-untyped-def]
     """Set chunk k's given recompute, at most its layers; return whether that is possible."""
     size = begin[k + 1] - begin[k]
@@ -87,7 +87,7 @@ def set_given(line, begin, taken, k):  # type: ignore[no-untyped-def]
     return left >= 0
 
 
-@compiled
+@kernel_part
 def step_of(line, begin, taken, k, option, sign):  # type: ignore[no-untyped-def]
     """Recompute one more layer (sign 1) or one less (-1) in chunk k; return whether that is possible.
 
@@ -115,7 +115,7 @@ def step_of(line, begin, taken, k, option, sign):  # type: ignore[no-untyped-def
     return True
 
 
-@compiled
+@kernel_part
 def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-def]
     """Adjust the recompute of stage s to the least that its memory needs; return the MiB still over.
 
@@ -145,7 +145,7 @@ def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-
         step_of(line, begin, taken, k, option, -1)
 
 
-@compiled
+@kernel_part
 def cheapest_step(stack, line, begin, taken, s, locked, options, p):  # type: ignore[no-untyped-def]
     """Chunk and option of one more recomputed layer of stage s that frees memory for the least time a MiB.
 
@@ -170,7 +170,7 @@ def cheapest_step(stack, line, begin, taken, s, locked, options, p):  # type: ig
     return best_k, best_option
 
 
-@compiled
+@kernel_part
 def best_saving(stack, line, begin, taken, s, locked, options, row):  # type: ignore[no-untyped-def]
     """Chunk and option of one recomputed layer less of stage s that saves most time and fits; as in `cheapest_step`."""
     best, best_k, best_option = 0.0, line.place[0, s], options
@@ -198,14 +198,14 @@ def fit_all(stack, line, begin, taken):  # type: ignore[no-untyped-def]
     return total
 
 
-@compiled
+@kernel_part
 def block_count(line):  # type: ignore[no-untyped-def]
     """Directions of the duration classes, those of combined passes included."""
     directions = 3 if line.shares[0, 2] > 0.0 else 2
     return directions + 2 * line.beside.shape[1]
 
 
-@compiled
+@kernel_part
 def chunk_blocks(stack, line, begin, taken, k, blocks, values):  # type: ignore[no-untyped-def]
     """Durations of chunk k's tasks by direction, into `values` [blocks]."""
     stage, v, low, high = line.stage[k], line.interleave[k], begin[k], begin[k + 1]
@@ -251,7 +251,7 @@ def task_durations(stack, line, tails, begin, taken):  # type: ignore[no-untyped
     return durations
 
 
-@compiled
+@kernel_part
 def move_layers(line, begin, source, target, count):  # type: ignore[no-untyped-def]
     """Move `count` layers of one chunk to another, shifting those between; return whether both stay within bounds."""
     if source == target:
@@ -269,7 +269,7 @@ def move_layers(line, begin, source, target, count):  # type: ignore[no-untyped-
     return True
 
 
-@compiled
+@kernel_part
 def swap_sizes(line, begin, one, other):  # type: ignore[no-untyped-def]
     """Swap the sizes of two chunks, shifting those between; return whether they differ and stay within bounds."""
     low, high = min(one, other), max(one, other)
@@ -278,7 +278,7 @@ def swap_sizes(line, begin, one, other):  # type: ignore[no-untyped-def]
     return more != 0 and move_layers(line, begin, source, target, abs(more))
 
 
-@compiled
+@kernel_part
 def move_size(line, begin, source, target):  # type: ignore[no-untyped-def]
     """Move the size of `source` to `target`, each between taking its neighbour's; return whether all stay in bounds."""
     size = begin[source + 1] - begin[source]
@@ -292,7 +292,7 @@ def move_size(line, begin, source, target):  # type: ignore[no-untyped-def]
     return source != target
 
 
-@compiled
+@kernel_part
 def propose(line, begin, taken, locked):  # type: ignore[no-untyped-def]
     """Change `begin` and `taken` at random; return whether that succeeded.
 
@@ -346,7 +346,7 @@ def propose(line, begin, taken, locked):  # type: ignore[no-untyped-def]
     return move_layers(line, begin, source, target, 1) or moved
 
 
-@compiled
+@kernel_part
 def assign(begin, taken, new_begin, new_taken):  # type: ignore[no-untyped-def]
     """Overwrite a state."""
     overwrite(begin, new_begin, len(begin))
@@ -430,7 +430,7 @@ def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: 
     return best_over, best_time
 
 
-@compiled
+@kernel_part
 def mark_touched(line, now, begin, taken, touched):  # type: ignore[no-untyped-def]
     """Mark the stages with a chunk that has other layers, or other recomputed ones, than in state `now`."""
     for s in range(len(touched)):
@@ -443,7 +443,7 @@ def mark_touched(line, now, begin, taken, touched):  # type: ignore[no-untyped-d
         touched[line.stage[k]] |= moved
 
 
-@compiled
+@kernel_part
 def fit_touched(stack, line, begin, taken, touched, locked, over, may_exceed):  # type: ignore[no-untyped-def]
     """`fit_stage` on the marked stages, until one is over its limit and must not be; return whether none was."""
     for s in range(len(touched)):
@@ -454,7 +454,7 @@ def fit_touched(stack, line, begin, taken, touched, locked, over, may_exceed):  
     return True
 
 
-@compiled
+@kernel_part
 def change_durations(stack, line, begin, taken, touched, piece, durations, changed, before):  # type: ignore[no-untyped-def]
     """Overwrite the durations of the marked stages; return how many differ.
 
@@ -474,7 +474,7 @@ def change_durations(stack, line, begin, taken, touched, piece, durations, chang
     return n
 
 
-@compiled
+@kernel_part
 def longest_changed(lengths, counts, known, durations, changed, before, n):  # type: ignore[no-untyped-def]
     """Add to the known paths' lengths what n durations change; return the longest and its path, -1 for none."""
     for i in range(n):
@@ -488,7 +488,7 @@ def longest_changed(lengths, counts, known, durations, changed, before, n):  # t
     return longest, strictest
 
 
-@compiled
+@kernel_part
 def place_of_cut(cuts):  # type: ignore[no-untyped-def]
     """Place for a new path: a free one, or that of the path which rejected no move for longest."""
     g = cuts.known[0]

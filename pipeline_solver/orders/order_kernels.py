@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.base.compiled import compiled
+from taylor.base.compiled import compiled, kernel_part, overwrite
 from taylor.pipeline_solver.orders.order_moves import begin_of
 
 FULL, BOUND, STOPPED = 0, 1, 2
@@ -92,7 +92,7 @@ class Seen(NamedTuple):
     now: NDArray[np.float64]
 
 
-@compiled
+@kernel_part
 def work_between(s, k, n, counts, before, dur, gap):  # type: ignore[no-untyped-def]
     """Work of stage s that must come before task n of block k, of the tasks not counted yet."""
     work = (n - counts[k, s]) * dur[k, s]
@@ -108,7 +108,7 @@ def work_between(s, k, n, counts, before, dur, gap):  # type: ignore[no-untyped-
     return work
 
 
-@compiled
+@kernel_part
 def tails_of(tasks, order):  # type: ignore[no-untyped-def]
     """Least time from the end of every task to the end of the step, float64 [blocks, m, S]."""
     K, S = tasks.durations.shape
@@ -122,7 +122,7 @@ def tails_of(tasks, order):  # type: ignore[no-untyped-def]
     return tails
 
 
-@compiled
+@kernel_part
 def tail_along_inputs(tasks, order, tails, k, n, s):  # type: ignore[no-untyped-def]
     """Least time behind a task by the tasks that directly wait for it."""
     dur, gap, m = tasks.durations, order.gap, tasks.micro_batches
@@ -138,7 +138,7 @@ def tail_along_inputs(tasks, order, tails, k, n, s):  # type: ignore[no-untyped-
     return best
 
 
-@compiled
+@kernel_part
 def tail_by_work(tasks, order, tails, k, n, s):  # type: ignore[no-untyped-def]
     """Least time behind a task by its stage's work: all tasks after it, or those of them before a block's last."""
     dur, before, gap, m = tasks.durations, order.before, order.gap, tasks.micro_batches
@@ -163,7 +163,7 @@ def tail_by_work(tasks, order, tails, k, n, s):  # type: ignore[no-untyped-def]
     return best
 
 
-@compiled
+@kernel_part
 def bound_of(tasks, order, tails, partial):  # type: ignore[no-untyped-def]
     """Lower bound on the step time of every order that begins with the partial one."""
     dur, m, counts, clock = tasks.durations, tasks.micro_batches, partial.counts, partial.clock
@@ -187,7 +187,7 @@ def bound_of(tasks, order, tails, partial):  # type: ignore[no-untyped-def]
     return bound
 
 
-@compiled
+@kernel_part
 def bound_of_heads(tasks, order, tails, partial, first):  # type: ignore[no-untyped-def]
     """Bound by the head of each task, the least time from the start of the step to its begin, and its tail.
 
@@ -218,7 +218,7 @@ def bound_of_heads(tasks, order, tails, partial, first):  # type: ignore[no-unty
     return bound
 
 
-@compiled
+@kernel_part
 def frontier(tasks, partial, out):  # type: ignore[no-untyped-def]
     """Write the state that matters to the rest, the times when stages are free and inputs ready; return its length."""
     counts, ends, clock = partial.counts, partial.ends, partial.clock
@@ -239,7 +239,7 @@ def frontier(tasks, partial, out):  # type: ignore[no-untyped-def]
     return size
 
 
-@compiled
+@kernel_part
 def is_dominated(tasks, partial, salts, seen, slack):  # type: ignore[no-untyped-def]
     """Return whether another partial order of these tasks was ready as early everywhere; if not, keep this one."""
     K, S = partial.counts.shape
@@ -262,11 +262,11 @@ def is_dominated(tasks, partial, salts, seen, slack):  # type: ignore[no-untyped
             return True
     seen.key[slot] = key
     seen.size[slot] = size
-    seen.state[slot, :size] = now[:size]
+    overwrite(seen.state[slot], now, size)
     return False
 
 
-@compiled
+@kernel_part
 def ready_at(tasks, partial, s, k):  # type: ignore[no-untyped-def]
     """Time from which the next task of block k can begin on stage s; infinite where it cannot be next."""
     if (
@@ -279,7 +279,7 @@ def ready_at(tasks, partial, s, k):  # type: ignore[no-untyped-def]
     return begin_of(s, k, partial.counts, partial.ends, partial.clock, stage, block, tasks.lag)
 
 
-@compiled
+@kernel_part
 def bound_with(tasks, order, tails, partial, s, k, begin):  # type: ignore[no-untyped-def]
     """`bound_of` with one more task of block k on stage s."""
     was = partial.clock[s]
@@ -292,7 +292,7 @@ def bound_with(tasks, order, tails, partial, s, k, begin):  # type: ignore[no-un
     return bound
 
 
-@compiled
+@kernel_part
 def list_branches(tasks, order, tails, partial, branches, depth, best, root, slack):  # type: ignore[no-untyped-def]
     """List the branches of a partial order by rising bound, those that are no better than `best` left out."""
     K, S = tasks.durations.shape
@@ -326,7 +326,7 @@ def list_branches(tasks, order, tails, partial, branches, depth, best, root, sla
     branches.number[depth] = count
 
 
-@compiled
+@kernel_part
 def next_branch(branches, depth, below):  # type: ignore[no-untyped-def]
     """Number of the next branch with a bound below `below`, -1 where there is none."""
     while branches.next[depth] < branches.number[depth]:
@@ -337,7 +337,7 @@ def next_branch(branches, depth, below):  # type: ignore[no-untyped-def]
     return -1
 
 
-@compiled
+@kernel_part
 def take_branch(tasks, partial, branches, depth, k):  # type: ignore[no-untyped-def]
     """Take a branch; return the number of tasks that begin, 0 for «not yet»."""
     s = branches.stage[depth]
@@ -359,7 +359,7 @@ def take_branch(tasks, partial, branches, depth, k):  # type: ignore[no-untyped-
     return 1
 
 
-@compiled
+@kernel_part
 def undo_branch(tasks, partial, branches, depth):  # type: ignore[no-untyped-def]
     """Undo the branch taken at a depth; return the number of its tasks."""
     s, k = branches.stage[depth], branches.taken[depth]
@@ -431,7 +431,7 @@ def branch_and_bound(tasks, order, salts, to_beat, most_nodes, slots):  # type: 
                 finish = (partial.clock + tasks.tail).max()
                 if finish < best - slack:
                     best = finish
-                    best_word[:] = partial.word
+                    overwrite(best_word, partial.word, total)
                     if best <= root + slack:
                         return best, best_word, BOUND, nodes, root
             elif not is_dominated(tasks, partial, salts, seen, slack):

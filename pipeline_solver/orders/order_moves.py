@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from taylor.base.compiled import compiled
+from taylor.base.compiled import compiled, kernel_part, overwrite
 
 SMALL = 1e-4
 """Weight of the stages' mean end relative to the step time: of equally long orders, the tighter one is kept."""
 
 
-@compiled
+@kernel_part
 def begin_of(s, k, counts, ends, clock, feeder_stage, feeder_block, lag):  # type: ignore[no-untyped-def]
     """Time from which the next task of block k can begin on stage s; infinite before its input is complete."""
     n, u = counts[k, s], feeder_stage[s, k]
@@ -112,7 +112,7 @@ def dispatch(tasks, most_ahead, patience):  # type: ignore[no-untyped-def]
     return words, (clock + tasks.tail).max()
 
 
-@compiled
+@kernel_part
 def first_to_begin(tasks, most_ahead, patience, counts, ends, clock, load, alive):  # type: ignore[no-untyped-def]
     """Stage and block of the next task by the rules of `dispatch`; -1 where none can begin."""
     stage, block, lag, durations = tasks.feeder_stage, tasks.feeder_block, tasks.lag, tasks.durations
@@ -165,7 +165,7 @@ def improve(words, tasks, rounds, heat, target, seed):  # type: ignore[no-untype
         j = i + reach if np.random.random() < 0.5 else i - reach
         if j < 0 or j >= length:
             continue
-        old[:] = own[s]
+        overwrite(old, own[s], length)
         k = own[s, i]
         step = 1 if j > i else -1
         t = i
@@ -184,5 +184,5 @@ def improve(words, tasks, rounds, heat, target, seed):  # type: ignore[no-untype
                 best = new
                 best_words[:] = own
         else:
-            own[s] = old
+            overwrite(own[s], old, length)
     return best_words, best

@@ -1,7 +1,7 @@
-"""Compiled kernels within a time limit: a separate process compiles what no earlier run has cached on disk.
+"""Compiled kernels within a time limit: two separate processes compile what no earlier run has cached on disk.
 
-A compilation cannot be interrupted, and all of them take about a minute. So a solve with a limit waits for that
-process, and plans without kernels where the limit comes first. What was compiled until then is kept.
+A compilation cannot be interrupted, and all of them take half a minute on two cores. So a solve with a limit waits for
+those processes, and plans without kernels where the limit comes first. What was compiled until then is kept.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import threading
 import time
+from collections.abc import Callable
 
 from taylor.base.console import log
 from taylor.pipeline.plan import FULL
@@ -36,16 +37,19 @@ def kernels_by(deadline: float | None) -> bool:
 
     if are_kept(KERNELS_OF_LIMITED) is not False:
         return True
-    log.warning("compiling the solver's kernels: once, about a minute, which the time limit counts")
-    child = multiprocessing.get_context("fork").Process(target=_compile, daemon=True)
-    child.start()
+    log.warning("compiling the solver's kernels: once, about half a minute, which the time limit counts")
+    fork = multiprocessing.get_context("fork")
+    children = [fork.Process(target=_compile, args=(part,), daemon=True) for part in (_search_plans, _search_tree)]
+    for child in children:
+        child.start()
     try:
-        while child.is_alive() and time.monotonic() < deadline:
-            child.join(POLL_SECONDS)
-        return not child.is_alive()
+        while any(child.is_alive() for child in children) and time.monotonic() < deadline:
+            time.sleep(POLL_SECONDS)
+        return not any(child.is_alive() for child in children)
     finally:
-        child.kill()
-        child.join()
+        for child in children:
+            child.kill()
+            child.join()
 
 
 def _may_fork() -> bool:
@@ -53,19 +57,29 @@ def _may_fork() -> bool:
     return hasattr(os, "fork") and threading.active_count() == 1 and not multiprocessing.current_process().daemon
 
 
-def _compile() -> None:
-    """Solve small problems, which calls every kernel of a solve with its argument types."""
-    from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
-    from taylor.pipeline_solver.model.stopping import Stopper
-    from taylor.pipeline_solver.solving.uniform_recompute import solve_uniform
-    from taylor.pipeline_solver.timing.durations import graph_of
-    from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
-
+def _compile(part: Callable[[], None]) -> None:
+    """Call the kernels of one part of a solve, in a process of its own."""
     os.setsid()  # Ctrl-C is the parent's
     log.setLevel(logging.ERROR)
+    part()
+
+
+def _search_plans() -> None:
+    """Search a small problem's first plans, which calls every kernel of the local search: half of all compilation."""
+    from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
+    from taylor.pipeline_solver.model.stopping import Stopper
+    from taylor.pipeline_solver.timing.durations import graph_of
+
     problem = small_problem(2)
-    graph = graph_of(problem)
-    FirstPlans(problem, graph, 0, Stopper(None)).begin(None)
+    FirstPlans(problem, graph_of(problem), 0, Stopper(None)).begin(None)
+
+
+def _search_tree() -> None:
+    """Solve small problems, which calls every other kernel of a solve with its argument types."""
+    from taylor.pipeline_solver.solving.uniform_recompute import solve_uniform
+    from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
+
+    problem = small_problem(2)
     branch_and_cut(small_problem(1))
     branch_and_cut(problem)
     uniform = problem.replace(uniform_recompute=((FULL, 0), (FULL, 1), (FULL, 2)))

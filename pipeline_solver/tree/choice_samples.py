@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.base.compiled import compiled, overwrite
+from taylor.base.compiled import compiled, kernel_part, overwrite
 from taylor.pipeline_solver.tree.choice_walk import ChoiceWalk, in_order, prunes
 
 GROUPS = 64
@@ -126,7 +126,7 @@ def sample_steps(tables, rows, cutoff, rank, start, seed, chosen):  # type: igno
     return steps, looked
 
 
-@compiled
+@kernel_part
 def draw_behind(  # type: ignore[no-untyped-def]
     tables, rows, cutoff, rank, place, stands, sums, from_late, to_early, x, drawn
 ):  # fmt: skip

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.base.compiled import compiled
+from taylor.base.compiled import compiled, kernel_part
 from taylor.pipeline_solver.columns.phases import Borders
 from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, TreeParams
 
@@ -444,7 +444,7 @@ def number_places(coming, held, leave, order, start, goals, where):  # type: ign
     return places, moves
 
 
-@compiled
+@kernel_part
 def mark_behind(coming, held, leave, stage, where, behind):  # type: ignore[no-untyped-def]
     """Mark the places that a column of a stage leads to, in `behind` int32 [goal + 1, borders], with 0."""
     borders = where.shape[1]
@@ -458,7 +458,7 @@ def mark_behind(coming, held, leave, stage, where, behind):  # type: ignore[no-u
                 c += 1
 
 
-@compiled
+@kernel_part
 def mark_ending(coming, held, leave, stage, where, ends, behind):  # type: ignore[no-untyped-def]
     """Mark in `ends` bool [goal + 1, borders] the places with a move to one of `behind`; return the number of moves."""
     borders, moves = where.shape[1], 0
@@ -588,7 +588,7 @@ def tabulate(  # type: ignore[no-untyped-def]
                 rest[here, p] = min(rest[here, p], own[p] + rest[there, p])
 
 
-@compiled
+@kernel_part
 def prunes(partial, costs, rest, rows, cutoff, rank):  # type: ignore[no-untyped-def]
     """Return whether a row of three sums, float64 [room] each, reaches `cutoff`; the first `rows` rows count.
 

@@ -85,7 +85,7 @@ def pip(python: str | Path, *words: str | Path) -> None:
 
 
 def take_kernels(package: Path) -> None:
-    """Lay the checkout's compiled kernels, where it has some, beside the same sources: compiling takes about a minute.
+    """Lay the checkout's compiled kernels, where it has some, beside the same sources: compiling takes half a minute.
 
     numba takes them for sources of the same name, size and time.
     """

@@ -109,7 +109,7 @@ def test_kernels_that_are_kept_are_not_waited_for(monkeypatch: pytest.MonkeyPatc
 
 def test_kernels_that_take_longer_than_the_limit_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("taylor.base.compiled.are_kept", lambda kernels: False)
-    monkeypatch.setattr(kernel_wait, "_compile", lambda: time.sleep(600.0))
+    monkeypatch.setattr(kernel_wait, "_compile", lambda part: time.sleep(600.0))
     monkeypatch.setattr(kernel_wait, "_may_fork", lambda: True)
     assert not kernel_wait.kernels_by(time.monotonic() + 0.2)
 
