@@ -35,7 +35,7 @@ demo:
 	@echo
 	@echo "Next, the commands of README.md, as they are printed there, after:"
 	@echo "    source $(BIN)/activate"
-	@echo "For one: python pipeline_parallel.py --model llama3-70b --device h100-80g --world_size 64"
+	@echo "For one: taylor solve --model llama3-70b --device h100-80g --world_size 64 -o run.sh"
 
 # The pictures at the top of README.md, from the commands that it prints.
 pictures: $(CORE)

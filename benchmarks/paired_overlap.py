@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 from benchmarks.brute_force import _passes
+from taylor.base.errors import TaylorError
 from taylor.cost_model.memory import memory_profile
 from taylor.cost_model.time import estimate_ratios
 from taylor.parsers.megatron.kinds import empty_positions, layer_positions
@@ -123,7 +124,10 @@ def main(arguments: list[str] | None = None) -> int:
     steps = []
     for path in (chosen.file, chosen.written):
         if path is not None:
-            step, graph, paired, of = evaluated(path, chosen.device)
+            try:
+                step, graph, paired, of = evaluated(path, chosen.device)
+            except TaylorError as error:
+                parser.error(str(error))
             steps.append(step)
             print(f"{path.name}: {step:.6g} by positions, {graph:.6g} by the event graph; {paired} of {of} paired")
     return int(steps[-1] > steps[0] * (1 + 1e-9))
