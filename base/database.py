@@ -110,8 +110,10 @@ def open_database(url: str, *, write: bool, field: str = "--store") -> Iterator[
 
 
 def _refused(url: str, field: str, problem: Exception) -> InputError:
-    told = InputError(f"cannot be opened: {_words(problem)}", field=field, value=shown(url), cure="check the address")
-    return told
+    refused = InputError(
+        f"cannot be opened: {_words(problem)}", field=field, value=shown(url), cure="check the address"
+    )
+    return refused
 
 
 def _words(problem: Exception) -> str:

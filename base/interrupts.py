@@ -32,7 +32,7 @@ def presses() -> int:
 
 
 @contextmanager
-def hold_interrupts() -> Iterator[None]:
+def delay_interrupts() -> Iterator[None]:
     """Defer Ctrl-C until the block has ended, for code that writes finished work.
 
     Raises

@@ -74,7 +74,7 @@ def least_step(tasks: OrderProblem, horizon: int, seconds: float = 120.0) -> tup
                 model.addConstr(sum(busy) <= 1)
             kept = sum(float(tasks.kept_mib[v, s]) * begun(v, s, t) for v in range(V))
             freed = sum(float(tasks.kept_mib[v, s]) * begun(2 * V + v, s, t - times[2 * V + v, s]) for v in range(V))
-            model.addConstr(kept - freed <= float(tasks.room_mib[s]))
+            model.addConstr(kept - freed <= float(tasks.free_mib[s]))
         for k in range(K):
             u, j = stage[s, k], block[s, k]
             for t, one in enumerate(begins[k, s]):

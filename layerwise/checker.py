@@ -178,9 +178,9 @@ class Played:
                 if before != after:
                     change = Fraction(self.provider.layout_change_s(before, after, self.setting)) / 2
                     forward, backward = forward + change, backward + change
-            held = self.ends[k]
-            if held is not None:
-                forward, backward = forward + Fraction(held.forward_s), backward + Fraction(held.backward_s)
+            ends = self.ends[k]
+            if ends is not None:
+                forward, backward = forward + Fraction(ends.forward_s), backward + Fraction(ends.backward_s)
             layout = rows[-1].layout
             times.append((forward, backward))
             lags.append(Fraction(self.provider.handover_s(layout, self.setting)))
@@ -245,24 +245,24 @@ class Played:
 
     def parts(self, stage: int) -> dict[str, float]:
         """Memory of a stage at its worst moment, MiB by category."""
-        counts = max(self._moments(stage), key=lambda each: self._held(stage, each))
+        counts = max(self._moments(stage), key=lambda each: self._used(stage, each))
         parts = {"context": float(self.provider.memory.context_mib), "layers": 0.0, "embedding and head": 0.0,
                  "activations": 0.0}  # fmt: skip
         for k, count in zip(self._of(stage), counts, strict=True):
             for row in self.chunks[k]:
                 parts["layers"] += row.states_mib
                 parts["activations"] += count * row.activation_mib
-            held = self.ends[k]
-            if held is not None:
-                parts["embedding and head"] += held.states_mib
-                parts["activations"] += count * held.activation_mib
+            end = self.ends[k]
+            if end is not None:
+                parts["embedding and head"] += end.states_mib
+                parts["activations"] += count * end.activation_mib
         working, buffer = float(self._working(stage)), float(self._buffer(stage))
         rounded = float(self.peak_mib(stage)) - sum(parts.values()) - working - buffer
         return parts | {"while a layer runs": working, "gathered hidden states": buffer, "rounding": rounded}
 
     def peak_mib(self, stage: int) -> Fraction:
         """Memory of a stage at its worst moment."""
-        most = max(self._held(stage, counts) for counts in self._moments(stage))
+        most = max(self._used(stage, counts) for counts in self._moments(stage))
         return most + self._working(stage) + self._buffer(stage)
 
     def _moments(self, stage: int) -> list[tuple[int, ...]]:
@@ -281,11 +281,11 @@ class Played:
     def alive_mib(self, stage: int, direction: int, v: int) -> float:
         """Memory that the start of a forward adds to a stage, and the end of a backward frees, MiB."""
         k = self.schedule.position(v, stage)
-        held = self.ends[k]
-        kept = sum(row.activation_mib for row in self.chunks[k]) + (held.activation_mib if held is not None else 0.0)
+        end = self.ends[k]
+        kept = sum(row.activation_mib for row in self.chunks[k]) + (end.activation_mib if end is not None else 0.0)
         return kept if direction == FORWARD else -kept
 
-    def _held(self, stage: int, counts: Sequence[int]) -> Fraction:
+    def _used(self, stage: int, counts: Sequence[int]) -> Fraction:
         """States, and activations of `counts` micro-batches in the stage's chunks."""
         whole = math.ceil if self.job.whole_mib else Fraction
         ends = Fraction(self.provider.memory.context_mib)
@@ -293,9 +293,9 @@ class Played:
         for k, count in zip(self._of(stage), counts, strict=True):
             for row in self.chunks[k]:
                 total += whole(Fraction(row.states_mib) + count * Fraction(row.activation_mib))
-            held = self.ends[k]
-            if held is not None:
-                ends += Fraction(held.states_mib) + count * Fraction(held.activation_mib)
+            end = self.ends[k]
+            if end is not None:
+                ends += Fraction(end.states_mib) + count * Fraction(end.activation_mib)
         return total + whole(ends)
 
     def _buffer(self, stage: int) -> Fraction:

@@ -28,7 +28,7 @@ from taylor.layerwise.space import SpaceLimits, divisors
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
 from taylor.pipeline_solver.model.stopping import OutOfTime
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 Moved = Callable[[int, str], None]
 
 FEW_ROUNDS = 10
@@ -178,7 +178,7 @@ def search(
     *,
     gap: float = 1e-4,
     time_limit: float | None = None,
-    tell: Tell | None = None,
+    report: Report | None = None,
     moved: Moved | None = None,
     executor: Executor | None = None,
 ) -> SearchResult:
@@ -192,14 +192,14 @@ def search(
         Relative gap to which it is proven.
     time_limit : float, optional
         Seconds; the best plan so far is returned then, with what is proven.
-    tell : callable, optional
+    report : callable, optional
         Called with every better plan.
     moved : callable, optional
         Called with the steps done, of two for each outer choice, and the next one.
     executor : concurrent.futures.Executor, optional
         Processes that bound outer choices in advance; the result is the same without them.
     """
-    run = _Search(job, provider, space, gap, time_limit, tell or _silent, moved or _silent, executor)
+    run = _Search(job, provider, space, gap, time_limit, report or _silent, moved or _silent, executor)
     try:
         run.begin()
         run.bound()
@@ -291,9 +291,16 @@ class _Search:
 
     def __init__(
         self, job: LayerwiseJob, provider: CostProvider, space: OuterSpace, gap: float, time_limit: float | None,
-        tell: Tell, moved: Moved, executor: Executor | None,
+        report: Report, moved: Moved, executor: Executor | None,
     ) -> None:  # fmt: skip
-        self.job, self.provider, self.space, self.gap, self.tell, self.moved = job, provider, space, gap, tell, moved
+        self.job, self.provider, self.space, self.gap, self.report, self.moved = (
+            job,
+            provider,
+            space,
+            gap,
+            report,
+            moved,
+        )
         self.began = time.monotonic()
         self.deadline = None if time_limit is None else self.began + time_limit
         self.ahead = _Ahead(executor, self.deadline)
@@ -393,7 +400,7 @@ class _Search:
             self.best, self.slowest, self.best_problem = found, found.step_s / batch, problem
 
     def _report_plan(self, step_s: float, batch: int) -> None:
-        self.tell(f"{step_s:.6g} s, {batch / step_s:.6g} samples/s")
+        self.report(f"{step_s:.6g} s, {batch / step_s:.6g} samples/s")
 
     def _settle(self, each: _Open) -> None:
         """Bound a choice well, and put it where it then belongs."""

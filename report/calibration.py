@@ -38,10 +38,10 @@ def figures_table(fit: Calibration) -> Table:
     for heading in ("register", "fitted", "95 % between"):
         table.add_column(heading, justify="right", no_wrap=True)
     for one in fit.figures:
-        if one.told:
+        if one.from_runs:
             table.add_row(one.name, f"{one.before:.4g}", f"{one.value:.4g}", f"{one.least:.4g} and {one.largest:.4g}")
-    untold = ", ".join(one.name for one in fit.figures if not one.told)
-    table.caption, table.caption_justify = (f"not given by these runs: {untold}" if untold else ""), "left"
+    open_figures = ", ".join(one.name for one in fit.figures if not one.from_runs)
+    table.caption, table.caption_justify = (f"not given by these runs: {open_figures}" if open_figures else ""), "left"
     return table
 
 

@@ -207,11 +207,11 @@ def _table(table: PageTable) -> str:
 def _cell(cell: str | Share) -> str:
     if isinstance(cell, str):
         return f"<td>{html.escape(cell)}</td>"
-    told = ", ".join(f"{name} {share:.1%}" for name, share in cell.parts)
+    shares = ", ".join(f"{name} {share:.1%}" for name, share in cell.parts)
     bars = "".join(
         f'<span class="part-{at}" style="width:{100 * share:.2f}%"></span>' for at, (_, share) in enumerate(cell.parts)
     )
-    label = html.escape(told)
+    label = html.escape(shares)
     return f'<td><span class="share" role="img" aria-label="{label}" title="{label}">{bars}</span></td>'
 
 

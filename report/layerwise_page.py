@@ -45,20 +45,20 @@ def layerwise_parts(job: LayerwiseJob, plan: LayerwisePlan, provider: CostProvid
     """Parts of every stage's memory at its worst moment."""
     played = Played(job, plan, provider)
     stages = [played.parts(s) for s in range(plan.stages)]
-    told = {name: [stage[name] for stage in stages] for name in stages[0]}
-    return MemoryParts("as planned", {name: mib for name, mib in told.items() if max(map(abs, mib)) >= 0.5})
+    parts = {name: [stage[name] for stage in stages] for name in stages[0]}
+    return MemoryParts("as planned", {name: mib for name, mib in parts.items() if max(map(abs, mib)) >= 0.5})
 
 
 def _memory(played: Played, stage: int, start: np.ndarray, end: np.ndarray, limit_mib: float) -> MemorySteps:
     """Activations are kept from their forward's start to their backward's end; the rest all along."""
     parts = played.parts(stage)
-    held = sum(mib for name, mib in parts.items() if name != "activations")
+    states = sum(mib for name, mib in parts.items() if name != "activations")
     order = played.schedule.order[stage]
     counts = (order[:, 0] == FORWARD) | (order[:, 0] == BACKWARD)
     moment = np.where(order[:, 0] == FORWARD, start, end)[counts]
     change = np.array([played.alive_mib(stage, d, v) for d, v in order[counts, :2].tolist()])
-    mib = held + np.cumsum(change)
-    return without_dips(np.concatenate([[0.0], moment]), np.concatenate([[held], mib]), limit_mib)
+    mib = states + np.cumsum(change)
+    return without_dips(np.concatenate([[0.0], moment]), np.concatenate([[states], mib]), limit_mib)
 
 
 def _counts(plan: LayerwisePlan) -> PipelinePlan:

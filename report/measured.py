@@ -18,14 +18,14 @@ from taylor.parsers.paddlenlp.auto_tuner import TrainerArguments, TunedRun, Tune
 
 def folder_pairs(folder: ProfileFolder) -> list[tuple[str, str]]:
     """Contents and gaps of folders, a name and a sentence each."""
-    told = []
+    pairs = []
     for cluster, profile in folder.hardware.items():
-        told.append(("cluster", f"{cluster}: {_hardware(profile)}"))
-        told += [("missing", f"{cluster}: {each}") for each in profile.missing()]
+        pairs.append(("cluster", f"{cluster}: {_hardware(profile)}"))
+        pairs += [("missing", f"{cluster}: {each}") for each in profile.missing()]
     for model in folder.models.values():
-        told.append(("model", f"{model.name}: {_model(model)}"))
-    told += [("strategy", f"{path.name}: {plan_text(found.plan)}") for path, found in folder.strategies.items()]
-    return told
+        pairs.append(("model", f"{model.name}: {_model(model)}"))
+    pairs += [("strategy", f"{path.name}: {plan_text(found.plan)}") for path, found in folder.strategies.items()]
+    return pairs
 
 
 def _hardware(profile: HardwareProfile) -> str:
@@ -173,5 +173,5 @@ def tuned_table(runs: Sequence[TunedRun]) -> Table:
 
 
 def _degrees(strategy: Strategy) -> str:
-    told = f"dp{strategy.dp} tp{strategy.tp} pp{strategy.pp}"
-    return f"{told}, {strategy.micro_batches} micro-batches of {strategy.mbs}"
+    text = f"dp{strategy.dp} tp{strategy.tp} pp{strategy.pp}"
+    return f"{text}, {strategy.micro_batches} micro-batches of {strategy.mbs}"

@@ -41,8 +41,8 @@ def from_breakdown(stages: Sequence[StageBreakdown], peaks: Sequence[float]) -> 
     """Parts by the analytical model; None where they do not sum up to the planned peaks, which rest on other
     figures.
     """
-    told = _by_name([stage.categories() for stage in stages])
-    parts = MemoryParts("estimated by the analytical model", told)
+    by_name = _by_name([stage.categories() for stage in stages])
+    parts = MemoryParts("estimated by the analytical model", by_name)
     return parts if np.allclose(parts.totals, peaks, rtol=0, atol=AGREE_MIB) else None
 
 
@@ -62,8 +62,8 @@ def from_problem(problem: PipelineProblem, plan: PipelinePlan, peaks: Sequence[f
         states = [kind.layer_mib * sum(row[stage] for row in grid) for stage in range(plan.stages)]
         name = f"{kind_of(kind.name)} layers"
         parts[name] = [a + b for a, b in zip(parts.get(name, [0.0] * plan.stages), states, strict=True)]
-    held = [sum(stage) for stage in zip(*parts.values(), strict=True)]
-    parts["activations"] = [max(0.0, peak - others) for peak, others in zip(peaks, held, strict=True)]
+    summed = [sum(stage) for stage in zip(*parts.values(), strict=True)]
+    parts["activations"] = [max(0.0, peak - others) for peak, others in zip(peaks, summed, strict=True)]
     return MemoryParts("as planned", _without_zeros(parts))
 
 

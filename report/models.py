@@ -31,7 +31,7 @@ class Part:
     count : int
     parameters : int
         Of one of them.
-    told : str
+    note : str
         Meaning for a reader.
     counted : bool
         Whether it belongs to the model's total.
@@ -40,7 +40,7 @@ class Part:
     name: str
     count: int
     parameters: int
-    told: str = ""
+    note: str = ""
     counted: bool = True
 
 
@@ -75,7 +75,7 @@ def model_page(model: ModelSpec) -> Table:
     table.add_column("what it is", overflow="fold")
     for part in model_parts(model):
         together = f"{part.count * part.parameters:,}" if part.counted else f"({part.count * part.parameters:,})"
-        table.add_row(Text(part.name), str(part.count), f"{part.parameters:,}", together, Text(part.told))
+        table.add_row(Text(part.name), str(part.count), f"{part.parameters:,}", together, Text(part.note))
     table.add_section()
     table.add_row("all", "", "", f"{total_parameters(model):,}", _published(model))
     table.add_row("a token passes", "", "", f"{active_parameters(model):,}", "")
@@ -94,8 +94,8 @@ def model_parts(model: ModelSpec) -> Iterator[Part]:
     for kind, count in model.body_counts.items():
         yield Part(kind, count, layer_parameters(model, kind), "; then ".join(map(layer_text, model.layers_of(kind))))
     yield Part("last norm", 1, norm_parameters(model))
-    told = "the embedding's own" if model.tied_embedding else ""
-    yield Part("head", 1, 0 if model.tied_embedding else head_parameters(model), told)
+    note = "the embedding's own" if model.tied_embedding else ""
+    yield Part("head", 1, 0 if model.tied_embedding else head_parameters(model), note)
     if model.mtp_layers:
         module = " + ".join(layer.name for layer in model.mtp_module())
         yield Part(MTP, model.mtp_layers, layer_parameters(model, MTP), f"{module}; not in the total", counted=False)

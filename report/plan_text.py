@@ -61,9 +61,9 @@ def _forms(plan: PipelinePlan) -> Iterable[Columns]:
     def summed(*grids: Sequence[Sequence[int]]) -> Callable[[int], str]:
         return lambda stage: str(sum(row[stage] for grid in grids for row in grid))
 
-    told = [(names[mode], listed(grid)) for mode, grid in redone.items()]
+    forms = [(names[mode], listed(grid)) for mode, grid in redone.items()]
     sums = [(names[mode], summed(grid)) for mode, grid in redone.items()]
-    yield [*((kind, listed(grid)) for kind, grid in kinds.items()), *told]
+    yield [*((kind, listed(grid)) for kind, grid in kinds.items()), *forms]
     yield [*((kind, summed(grid)) for kind, grid in kinds.items()), *sums]
     yield [("layers", summed(*kinds.values())), *sums]
 

@@ -156,14 +156,14 @@ def _memory(
     end: NDArray[np.float64],
 ) -> MemorySteps:
     """Memory of one stage over time: activations are kept from their forward's start to their backward's end."""
-    held = problem.static_mib[stage] + sum(
+    constant = problem.static_mib[stage] + sum(
         kind.layer_mib * sum(plan.layers[kind.name][v][stage] for v in range(problem.interleaves))
         for kind in problem.kinds
         if kind.name in plan.layers
     )
-    held += summed_choices(problem, plan, "states_mib")[:, stage].sum()
+    constant += summed_choices(problem, plan, "states_mib")[:, stage].sum()
     kept = _kept_mib(problem, plan)[:, stage]
-    return _over_time(schedule, stage, (held, kept), start, end, problem.limit_mib[stage])
+    return _over_time(schedule, stage, (constant, kept), start, end, problem.limit_mib[stage])
 
 
 def _host_memory(
@@ -175,10 +175,10 @@ def _host_memory(
     end: NDArray[np.float64],
 ) -> MemorySteps:
     """Memory over time that one device of a stage keeps on its host."""
-    held = float(summed_choices(problem, plan, "host_states_mib")[:, stage].sum())
+    states = float(summed_choices(problem, plan, "host_states_mib")[:, stage].sum())
     kept = summed_choices(problem, plan, "host_mib")[:, stage] / problem.schedule.seq_splits
     limit = problem.host_limit_mib[stage] if problem.host_limit_mib else None
-    return _over_time(schedule, stage, (held, kept), start, end, limit)
+    return _over_time(schedule, stage, (states, kept), start, end, limit)
 
 
 def _over_time(
@@ -190,15 +190,15 @@ def _over_time(
     limit_mib: float | None,
 ) -> MemorySteps:
     """Constant memory, and the memory of each live micro-batch by virtual stage [V], over a stage's tasks."""
-    held, kept = parts
+    constant, kept = parts
     direction, interleave = schedule.order[stage, :, 0], schedule.order[stage, :, 1]
     # Activations stay for the weight gradient where the schedule splits the backward.
     frees = WEIGHT_GRADIENT if (direction == WEIGHT_GRADIENT).any() else BACKWARD
     counts = (direction == FORWARD) | (direction == frees)
     moment = np.where(direction == FORWARD, start, end)[counts]
     change = (np.where(direction == FORWARD, 1.0, -1.0) * kept[interleave])[counts]
-    mib = held + np.cumsum(change)
-    return without_dips(np.concatenate([[0.0], moment]), np.concatenate([[held], mib]), limit_mib)
+    mib = constant + np.cumsum(change)
+    return without_dips(np.concatenate([[0.0], moment]), np.concatenate([[constant], mib]), limit_mib)
 
 
 def without_dips(time: FloatArray, mib: FloatArray, limit_mib: float | None) -> MemorySteps:

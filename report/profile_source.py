@@ -123,13 +123,13 @@ def directions(profile: RankProfile) -> IntArray:
 
 def _blocks(profile: RankProfile, origin_ns: int) -> tuple[IntArray, FloatArray, FloatArray, IntArray, list[str]]:
     """Direction, start, end (ms), lane and label of every block of one rank."""
-    told = directions(profile)
+    passes = directions(profile)
     gap = (int(profile.end_ns.max()) - int(profile.start_ns.min())) / BLOCKS_A_ROW
     kinds = [
         (
             direction,
             DIRECTION_NAMES[direction] if direction != OTHER else "compute",
-            (profile.role == COMPUTE) & (told == direction),
+            (profile.role == COMPUTE) & (passes == direction),
         )
         for direction in (FORWARD, BACKWARD, OTHER)
     ]

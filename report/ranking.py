@@ -147,18 +147,18 @@ def verdict_lines(rows: Rows) -> list[str]:
 
 def _best_line(best: Mapping[str, Any], own: Mapping[str, Any] | None) -> str:
     speed, gain = number(best.get("tokens_per_second")), number(best.get("gain"))
-    told = f"{_strategy(best, WIDE)}, {step_text(best)} ms a step"
-    told += "" if speed is None else f", {speed:,.0f} tokens/s"
+    line = f"{_strategy(best, WIDE)}, {step_text(best)} ms a step"
+    line += "" if speed is None else f", {speed:,.0f} tokens/s"
     days = number(best.get("train_days"))
-    told += "" if days is None else f", {days:,.1f} days of training"
+    line += "" if days is None else f", {days:,.1f} days of training"
     if own is None or gain is None:
-        return f"{told}; the file has no plan to compare with"
+        return f"{line}; the file has no plan to compare with"
     against = f"the plan in the file ({_strategy(own, WIDE)}, {step_text(own)} ms)"
-    told += f"; {abs(gain):.1f} % {'faster' if gain >= 0 else 'slower'} than {against}"
-    room = _fullest(own)
-    if own.get("status") == OVER_LIMIT.value and room is not None:
-        return f"{told}, which is {-room[0]:,.0f} MiB over its limit on stage {room[1]}"
-    return told
+    line += f"; {abs(gain):.1f} % {'faster' if gain >= 0 else 'slower'} than {against}"
+    fullest = _fullest(own)
+    if own.get("status") == OVER_LIMIT.value and fullest is not None:
+        return f"{line}, which is {-fullest[0]:,.0f} MiB over its limit on stage {fullest[1]}"
+    return line
 
 
 def _fit_line(best: Mapping[str, Any]) -> str:
@@ -168,10 +168,10 @@ def _fit_line(best: Mapping[str, Any]) -> str:
     free, stage, limit = found
     share = f"{free / limit:.1%}".replace("%", " %")
     certainty = best.get("certainty")
-    room = f"{free:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest"
+    free_text = f"{free:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest"
     if isinstance(certainty, str) and certainty.startswith(NOT_CERTAIN):
-        return f"{certainty}; predicted: {room}"
-    line = f"fits, {room}"
+        return f"{certainty}; predicted: {free_text}"
+    line = f"fits, {free_text}"
     return f"{line}; {certainty}" if isinstance(certainty, str) and certainty else line
 
 
@@ -233,8 +233,8 @@ def _fullest(row: Mapping[str, Any]) -> tuple[float, int, float] | None:
     peaks, limits = parse_json(row.get("peak_memory")), parse_json(row.get("memory_limit"))
     if not isinstance(peaks, (list, tuple)) or not isinstance(limits, (list, tuple)) or not peaks:
         return None
-    told = enumerate(zip(peaks, limits, strict=False))
-    return min((float(limit) - float(peak), stage, float(limit)) for stage, (peak, limit) in told)
+    stages = enumerate(zip(peaks, limits, strict=False))
+    return min((float(limit) - float(peak), stage, float(limit)) for stage, (peak, limit) in stages)
 
 
 def _peak(row: Mapping[str, Any]) -> Text:

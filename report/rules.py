@@ -22,7 +22,7 @@ class DescribedRule:
         ``legality`` (the framework refuses otherwise), ``experience`` (it would run, badly) or ``user``.
     frameworks : tuple of str
         Those that have it; empty where all do.
-    must_hold : str
+    condition : str
         Condition on a strategy; the rule forbids those that do not satisfy it.
     sources : tuple of str
         Checks that it represents: repository, release, file and line, and in brackets the releases that have it.
@@ -33,7 +33,7 @@ class DescribedRule:
     name: str
     kind: str
     frameworks: tuple[str, ...]
-    must_hold: str
+    condition: str
     sources: tuple[str, ...]
     cure: str
 
@@ -66,7 +66,7 @@ def rules_table(rules: Sequence[DescribedRule]) -> Table:
     table.add_column("framework", overflow="fold")
     table.add_column("what is required", overflow="fold")
     for rule in rules:
-        table.add_row(Text(rule.name), rule.kind, Text(", ".join(rule.frameworks) or "all"), Text(rule.must_hold))
+        table.add_row(Text(rule.name), rule.kind, Text(", ".join(rule.frameworks) or "all"), Text(rule.condition))
     return table
 
 
@@ -75,7 +75,7 @@ def rule_page(rule: DescribedRule) -> Table:
     table = Table(title=Text(rule.name), title_justify="left", show_header=False, pad_edge=False, box=None)
     table.add_column("what", no_wrap=True, style="bold")
     table.add_column("told", overflow="fold")
-    table.add_row("required", Text(rule.must_hold))
+    table.add_row("required", Text(rule.condition))
     table.add_row("kind", KINDS.get(rule.kind, rule.kind))
     table.add_row("frameworks", Text(", ".join(rule.frameworks) or "all"))
     for number, check in enumerate(rule.sources):

@@ -32,8 +32,8 @@ class DeviceShare:
         """Columns `COLUMNS`: times as fractions of the step."""
         one = self.share
         parts = (one.compute, one.exposed, one.receiving, one.hidden, one.idle)
-        told = (f"{part / one.span:.1%}".replace("%", " %") if one.span else "-" for part in parts)
-        return (self.device, one.step, f"{one.span:,.3f}", *told)
+        shares = (f"{part / one.span:.1%}".replace("%", " %") if one.span else "-" for part in parts)
+        return (self.device, one.step, f"{one.span:,.3f}", *shares)
 
 
 def device_shares(timeline: Timeline) -> list[DeviceShare]:

@@ -20,8 +20,8 @@ def summary_lines(problem: PipelineProblem, solution: Solution) -> list[str]:
     if solution.objective is not None:
         lines.append(f"step {solution.objective:,.2f} body-layer forwards{unit}")
     if solution.bound is not None:
-        told = "no bound yet" if solution.gap is None else f"bound {solution.bound:,.2f}, gap {gap_text(solution.gap)}"
-        lines.append(told)
+        proof = "no bound yet" if solution.gap is None else f"bound {solution.bound:,.2f}, gap {gap_text(solution.gap)}"
+        lines.append(proof)
     if solution.bubble is not None:
         b = solution.bubble
         lines.append(

@@ -54,8 +54,8 @@ def pipeline_text(timeline: Timeline, width: int = 80) -> Text:
     views = drawing_windows(timeline, per_row=14)
     rows = np.unique(np.linspace(0, timeline.rows - 1, min(timeline.rows, MOST_ROWS)).round().astype(int))
     label = max(len(timeline.row_names[row]) for row in rows) + 1
-    room = max(len(views) * 4, width - label - 2 * (len(views) - 1))
-    cells = np.maximum(4, np.floor(room * np.array(window_shares(views))).astype(int))
+    columns = max(len(views) * 4, width - label - 2 * (len(views) - 1))
+    cells = np.maximum(4, np.floor(columns * np.array(window_shares(views))).astype(int))
     text = Text()
     if len(views) > 1:
         heads = "  ".join(view.name[:n].ljust(n) for view, n in zip(views, cells.tolist(), strict=True))

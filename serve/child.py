@@ -77,8 +77,10 @@ def _solve(folder: Path, ask: Question, models: Models, store: Store | None) -> 
 
     def watch(progress: Progress) -> None:
         unit = progress.unit_ms or 1.0
-        told = [None if value is None else value * unit for value in (progress.objective, progress.bound)]
-        write_atomic(folder / PROGRESS, json.dumps({"seconds": progress.seconds, "step": told[0], "bound": told[1]}))
+        figures = [None if value is None else value * unit for value in (progress.objective, progress.bound)]
+        write_atomic(
+            folder / PROGRESS, json.dumps({"seconds": progress.seconds, "step": figures[0], "bound": figures[1]})
+        )
 
     try:
         planned = solve_file(job, SolveOptions(time_limit=ask.seconds), outputs, watch)
@@ -130,16 +132,16 @@ def main() -> int:
     os.nice(5)  # the page answers first
     folder = Path(sys.argv[1])
     try:
-        told: dict[str, Any] = work(folder)
+        answer: dict[str, Any] = work(folder)
     except TaylorError as error:
-        told = {"error": str(error)}
+        answer = {"error": str(error)}
     except MemoryError:
-        told = {"error": f"needs more than {MOST_BYTES >> 30} GiB of memory"}
+        answer = {"error": f"needs more than {MOST_BYTES >> 30} GiB of memory"}
     except KeyboardInterrupt:
-        told = {"error": STOPPED}
+        answer = {"error": STOPPED}
     except Exception as error:  # a fault of ours must not leave the page waiting
-        told = {"error": f"{type(error).__name__}: {error}"}
-    write_atomic(folder / DONE, json.dumps(told, default=lambda value: asdict(value)))
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    write_atomic(folder / DONE, json.dumps(answer, default=lambda value: asdict(value)))
     return 0
 
 

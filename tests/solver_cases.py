@@ -54,3 +54,8 @@ def plan_of(layers: dict[str, list[list[int]]], recompute: dict[str, list[list[i
         return {name: tuple(map(tuple, rows)) for name, rows in grids.items()}
 
     return PipelinePlan(freeze(layers), freeze(recompute or {}))
+
+
+def python_of(kernel: Any) -> Any:
+    """The Python function of a kernel, or of a part of one."""
+    return getattr(kernel, "py_func", kernel)

@@ -39,7 +39,7 @@ class Contents:
         Forward, then backward of each chunk, then the stage's tail, s; embedding and head included.
     slack : float64 [n]
         Least rise of the bound by the content, s.
-    held : int64 [n, V, K]
+    by_chunk : int64 [n, V, K]
         Layers by chunk and kind.
     """
 
@@ -48,7 +48,7 @@ class Contents:
     departure: NDArray[np.int16]
     times: Array
     slack: Array
-    held: NDArray[np.int64]
+    by_chunk: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.slack)
@@ -56,20 +56,20 @@ class Contents:
     @property
     def by_kind(self) -> NDArray[np.int64]:
         """Layers of the stage by kind, int64 [n, K]."""
-        total: NDArray[np.int64] = self.held.sum(axis=1)
+        total: NDArray[np.int64] = self.by_chunk.sum(axis=1)
         return total
 
     @property
     def layers(self) -> NDArray[np.int64]:
         """Layers of the stage, int64 [n]."""
-        total: NDArray[np.int64] = self.held.sum(axis=(1, 2))
+        total: NDArray[np.int64] = self.by_chunk.sum(axis=(1, 2))
         return total
 
     def take(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> Contents:
         """Some of them."""
         return Contents(
             self.counts[which], self.arrival[which], self.departure[which], self.times[which], self.slack[which],
-            self.held[which],
+            self.by_chunk[which],
         )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ def undominated(keys, figures, order, starts):  # type: ignore[no-untyped-def]
     return keep
 
 
-def coarsened(contents: Contents, share: float, room_s: float) -> Contents:
+def coarsened(contents: Contents, share: float, slack_s: float) -> Contents:
     """Some of a stage's contents, such that each has one with as many layers and equal layouts that is hardly slower.
 
     Kinds count as layers do, and which of them each chunk has.
@@ -113,26 +113,26 @@ def coarsened(contents: Contents, share: float, room_s: float) -> Contents:
     ----------
     share : float
         Relative excess of its forwards and backwards; the step may get longer by as much.
-    room_s : float
+    slack_s : float
         Excess of its tail, s; likewise.
     """
     if share <= 0 or len(contents) < 2:
         return contents
-    keys = _grouped(contents.held)
+    keys = _grouped(contents.by_chunk)
     for column in (*contents.arrival.astype(np.int64).T, *contents.departure.astype(np.int64).T):
         keys = keys * (int(column.max()) + 1) + column
     order = np.lexsort((contents.slack, keys))
     starts = np.concatenate([[0], np.nonzero(np.diff(keys[order]))[0] + 1, [len(keys)]])
     limits = contents.times * (1 + share)
-    limits[:, -1] = contents.times[:, -1] + room_s
+    limits[:, -1] = contents.times[:, -1] + slack_s
     return contents.take(_hardly_slower(contents.times, limits, order, starts))
 
 
-def _grouped(held: NDArray[np.int64]) -> NDArray[np.int64]:
+def _grouped(layers: NDArray[np.int64]) -> NDArray[np.int64]:
     """One number for equal layers of each kind, and equal kinds in each chunk, int64 [n]."""
-    count, V, K = held.shape
-    keys = (held > 0).reshape(count, -1) @ (1 << np.arange(V * K))
-    for column in held.sum(axis=1).T:
+    count, V, K = layers.shape
+    keys = (layers > 0).reshape(count, -1) @ (1 << np.arange(V * K))
+    for column in layers.sum(axis=1).T:
         keys = keys * (int(column.max()) + 1) + column
     return keys
 
@@ -205,7 +205,7 @@ class StageListing:
         self.problem, self.graph, self.stage, self.prices, self.most = problem, graph, stage, prices, most
         self.deadline = deadline
         self.V, self.C = problem.interleaves, len(problem.strategies)
-        self.memory, self.room = problem.memory[stage], problem.room[stage]
+        self.memory, self.free = problem.memory[stage], problem.free[stage]
         self.most_layers = problem.layers - self.V * (problem.stages - 1)
         self.layouts = len(problem.handover)
         self.cut_short = False
@@ -248,7 +248,7 @@ class StageListing:
         problem = self.problem
         ends = sum(problem.end_forward[k] + problem.end_backward[k] for k in self.places)
         self.most_busy = (ceiling - problem.end_tail[self.stage]) / problem.schedule.micro_batches - ends
-        labels = self._within(self.room, budget)
+        labels = self._within(self.free, budget)
         if labels is None:
             return Contents(
                 np.zeros((0, self.V, self.C), np.int16), np.zeros((0, self.V), np.int16),
@@ -263,8 +263,8 @@ class StageListing:
             times[:, v] += problem.end_forward[place]
             times[:, self.V + v] += problem.end_backward[place]
         times[:, -1] += problem.end_tail[self.stage]
-        held = problem.held(labels.counts)
-        return Contents(labels.counts, labels.ends[:, :, 0], labels.ends[:, :, 1], times, labels.slack, held)
+        layers = problem.layers_by_kind(labels.counts)
+        return Contents(labels.counts, labels.ends[:, :, 0], labels.ends[:, :, 1], times, labels.slack, layers)
 
     def _within(self, room: Array, budget: float) -> _Labels | None:
         """Contents within some memory, all chunks."""
@@ -285,7 +285,7 @@ class StageListing:
                 return None
         if self.prices is not None:
             least = float(self.problem.working.min())
-            free = self.room - least - labels.memory
+            free = self.free - least - labels.memory
             slack = labels.slack + np.maximum(free, 0.0) @ self.prices.memory[self.stage]
             labels = self._kept(replace(labels, slack=slack), slack <= budget)
         return labels if len(labels.slack) else None
@@ -383,7 +383,7 @@ class StageListing:
             return labels
         # The last chunk's departure is nobody's concern: its change to the head's layout is paid.
         ends = labels.ends.astype(np.int64).reshape(count, -1)
-        keys = _grouped(self.problem.held(labels.counts))
+        keys = _grouped(self.problem.layers_by_kind(labels.counts))
         for column in (labels.used, *ends.T):
             keys = keys * (int(column.max()) + 1) + column
         figures = np.hstack([labels.times, labels.memory, labels.working[:, None]])

@@ -39,7 +39,7 @@ class FixedProblem:
         Number of each choice's layout.
     memory : tuple of float64 [P, V, C], one a stage
         Memory of a layer in a chunk at each of the stage's worst moments, MiB.
-    room : tuple of float64 [P], one a stage
+    free : tuple of float64 [P], one a stage
         Memory for layers, their working memory included, at these moments, MiB.
     end_forward, end_backward : float64 [V · S]
         Of embedding and head in every chunk, in model order, s.
@@ -62,7 +62,7 @@ class FixedProblem:
     working: Array
     layout: NDArray[np.int64]
     memory: tuple[Array, ...]
-    room: tuple[Array, ...]
+    free: tuple[Array, ...]
     end_forward: Array
     end_backward: Array
     end_tail: Array
@@ -75,7 +75,7 @@ class FixedProblem:
         """Layers of all kinds."""
         return sum(self.by_kind)
 
-    def held(self, counts: NDArray[np.int16]) -> NDArray[np.int64]:
+    def layers_by_kind(self, counts: NDArray[np.int16]) -> NDArray[np.int64]:
         """Layers by chunk and kind, int64 [n, V, K], of counts [n, V, C]."""
         parts = [counts[:, :, self.kind == k].sum(axis=2, dtype=np.int64) for k in range(len(self.by_kind))]
         return np.stack(parts, axis=2)
@@ -83,8 +83,8 @@ class FixedProblem:
     def fits(self, stage: int, counts: NDArray[np.int16]) -> bool:
         """Return whether a stage's layers, counts [V, C], fit at every worst moment."""
         working = float(self.working[counts.any(axis=0)].max())
-        held = np.tensordot(self.memory[stage], counts, axes=([1, 2], [0, 1]))
-        return bool((held + working <= self.room[stage]).all())
+        used = np.tensordot(self.memory[stage], counts, axes=([1, 2], [0, 1]))
+        return bool((used + working <= self.free[stage]).all())
 
     def segments(self, choices: Iterable[int]) -> tuple[list[int], ...]:
         """The layouts of some choices by kind, in model order; kinds that have none are left out."""
@@ -144,15 +144,15 @@ class FixedProblem:
         ]
         rows = [provider.layer(names[k], each, setting) for k, each in chosen]
         ends = provider.ends(outer.ends, setting)
-        held: list[EndCost | None] = [None] * schedule.chunks
-        held[0] = ends.first
+        end_costs: list[EndCost | None] = [None] * schedule.chunks
+        end_costs[0] = ends.first
         if ends.last is not None:
-            held[-1] = ends.last
+            end_costs[-1] = ends.last
         tails = np.zeros(outer.stages)
-        for position, each in enumerate(held):
+        for position, each in enumerate(end_costs):
             if each is not None:
                 tails[schedule.chunk_at(position)[1]] += each.tail_s
-        memory, room = _memory(job, outer, provider, setting, schedule, rows, held)
+        memory, room = _memory(job, outer, provider, setting, schedule, rows, end_costs)
         change, handover, numbers = _layouts(rows, Layout.of(outer.ends, job.sequence_parallel), provider, setting)
         return cls(
             schedule,
@@ -166,8 +166,8 @@ class FixedProblem:
             np.array(numbers[1:], dtype=np.int64),
             memory,
             room,
-            np.array([0.0 if each is None else each.forward_s for each in held]),
-            np.array([0.0 if each is None else each.backward_s for each in held]),
+            np.array([0.0 if each is None else each.forward_s for each in end_costs]),
+            np.array([0.0 if each is None else each.backward_s for each in end_costs]),
             tails,
             change,
             handover,
@@ -177,7 +177,7 @@ class FixedProblem:
 
 def _memory(
     job: LayerwiseJob, outer: OuterChoice, provider: CostProvider, setting: CostSetting, schedule: Schedule,
-    rows: Sequence[CostRow], held: Sequence[EndCost | None],
+    rows: Sequence[CostRow], end_costs: Sequence[EndCost | None],
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:  # fmt: skip
     """Memory of a layer, and the free memory for layers, at every stage's worst moments."""
     whole = np.ceil if job.whole_mib else np.asarray
@@ -193,7 +193,7 @@ def _memory(
         memory.append(whole(states + alive[:, :, None] * activation))
         ends = np.full(len(alive), provider.memory.context_mib)
         for v in range(outer.interleaves):
-            end = held[schedule.position(v, stage)]
+            end = end_costs[schedule.position(v, stage)]
             if end is not None:
                 ends += end.states_mib + alive[:, v] * end.activation_mib
         room.append(usable - whole(ends) - buffer + TOLERANCE_MIB)

@@ -78,14 +78,14 @@ class LargeSearch:
         """Layers by chunk [S, V]: one each, then always to the stage that is done first."""
         problem = self.problem
         S, V = problem.stages, problem.interleaves
-        held = np.full(S, V, dtype=np.int64)
+        even = np.full(S, V, dtype=np.int64)
         after = np.array([self._work(s, V + 1) for s in range(S)])
         for _ in range(problem.layers - V * S):
             least = int(np.argmin(after))
-            held[least] += 1
-            after[least] = self._work(least, int(held[least]) + 1)
+            even[least] += 1
+            after[least] = self._work(least, int(even[least]) + 1)
         layers = np.empty((S, V), dtype=np.int64)
-        for s, total in enumerate(held.tolist()):
+        for s, total in enumerate(even.tolist()):
             each, more = divmod(total, V)
             layers[s] = [each + (v < more) for v in range(V)]
         return layers
@@ -105,9 +105,9 @@ class LargeSearch:
         places = [problem.schedule.position(v, stage) for v in range(problem.interleaves)]
         ends = sum(float(problem.end_forward[k] + problem.end_backward[k]) for k in places)
         times = problem.forward + problem.backward
-        room = problem.room[stage] - float(problem.working.min())
-        tightest = int(np.argmin(room / problem.memory[stage].mean(axis=1).min(axis=1)))
-        memory, most = problem.memory[stage][tightest].mean(axis=0), float(room[tightest]) / layers
+        free = problem.free[stage] - float(problem.working.min())
+        tightest = int(np.argmin(free / problem.memory[stage].mean(axis=1).min(axis=1)))
+        memory, most = problem.memory[stage][tightest].mean(axis=0), float(free[tightest]) / layers
         fits = memory <= most
         mean = float(times[fits].min()) if fits.any() else np.inf
         if fits.any() and not fits.all():
@@ -246,9 +246,9 @@ class LargeSearch:
                 rows.append(Row(f"layers_{v}_{j}", mine, (1.0,) * len(mine), count, count))
         # What one layer holds while it runs: at least that of every choice that is taken at all.
         work = cells
-        for p, room in enumerate(problem.room[stage].tolist()):
+        for p, free in enumerate(problem.free[stage].tolist()):
             weight = problem.memory[stage][p].reshape(-1).tolist()
-            rows.append(Row(f"memory_{p}", (*range(cells), work), (*weight, 1.0), upper=room - least))
+            rows.append(Row(f"memory_{p}", (*range(cells), work), (*weight, 1.0), upper=free - least))
         most = int(wanted.sum())
         if len(levels) > 1:
             for c in range(C):

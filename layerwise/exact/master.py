@@ -138,7 +138,7 @@ class Master:
         rows = []
         for v in range(problem.interleaves if K > 1 else 0):
             k = problem.schedule.position(v, stage)
-            has = part.held[:, v] > 0
+            has = part.by_chunk[:, v] > 0
             for j in range(K - 1):
                 mark = begun + k * (K - 1) + j
                 later = [columns[i] for i in np.nonzero(has[:, j + 1 :].any(axis=1))[0]]
@@ -156,7 +156,7 @@ class Master:
         marks = []
         for k in range(problem.chunks):
             v, s = problem.schedule.chunk_at(k)
-            has = self.contents[s].held[chosen[s], v] > 0
+            has = self.contents[s].by_chunk[chosen[s], v] > 0
             marks += [float(has[j + 1 :].any()) for j in range(K - 1)]
         return layers + marks
 

@@ -179,8 +179,8 @@ def _memory(form: _Form, problem: FixedProblem, placed: Sequence[_Placed]) -> No
         if problem.working[c]:
             name = form.names[column].removeprefix("x")
             form.row(f"works{name}", [(working[s], 1.0), (column, -float(problem.working[c]))], lower=0.0)
-    for s, (memory, room) in enumerate(zip(problem.memory, problem.room, strict=True)):
-        for moment, most in enumerate(room.tolist()):
+    for s, (memory, free) in enumerate(zip(problem.memory, problem.free, strict=True)):
+        for moment, most in enumerate(free.tolist()):
             terms = [(working[s], 1.0), *((column, float(memory[moment, v, c])) for column, v, c in columns[s])]
             form.row(f"memory[{s},{moment}]", terms, upper=most)
 

@@ -108,9 +108,9 @@ def relaxed_form(problem: FixedProblem, graph: LaggedGraph, layers: NDArray[np.i
     working = float(problem.working.min())
     for s in range(S):
         columns = sum(cells[s], ())
-        for p, room in enumerate(problem.room[s]):
+        for p, free in enumerate(problem.free[s]):
             weights = tuple(problem.memory[s][p].reshape(-1).tolist())
-            rows.append(Row(f"memory_{s}_{p}", columns, weights, upper=float(room) - working))
+            rows.append(Row(f"memory_{s}_{p}", columns, weights, upper=float(free) - working))
     time_rows = len(rows)
     rows += _time_rows(problem, graph, cells)
     return RelaxedForm(rows, first_cell, first_cell + numbers.size, chunk_rows, memory_rows, time_rows)
@@ -189,8 +189,8 @@ def relax(
     memory: list[Array] = []
     at = form.memory_rows
     for s in range(S):
-        memory.append(np.maximum(-duals[at : at + len(problem.room[s])], 0.0))
-        at += len(problem.room[s])
+        memory.append(np.maximum(-duals[at : at + len(problem.free[s])], 0.0))
+        at += len(problem.free[s])
     more = np.maximum(duals[form.chunk_rows : form.memory_rows], 0.0).reshape(S, V)
     prices = Prices(
         np.maximum(reduced[form.first_cell :], 0.0).reshape(S, V, C),

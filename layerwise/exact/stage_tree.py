@@ -122,7 +122,9 @@ class StageTree:
         for s, part in enumerate(parts):
             forward, backward = part.times[:, :V], part.times[:, V : 2 * V]
             pairs = (forward[:, :, None] + backward[:, None, :]).reshape(len(part), V * V)
-            figures = np.column_stack([part.layers, part.held.sum(axis=2), part.times[:, : 2 * V].sum(axis=1), pairs])
+            figures = np.column_stack(
+                [part.layers, part.by_chunk.sum(axis=2), part.times[:, : 2 * V].sum(axis=1), pairs]
+            )
             seen: set[bytes] = set()
             for figure in np.round(figures, 6).T:
                 for value in np.unique(figure)[:-1]:
@@ -207,11 +209,11 @@ class StageTree:
         nodes = []
         for value, s in sorted(above, reverse=True):
             here = self.stage == s
-            held = mask & (~here | over)
+            kept = mask & (~here | over)
             mask = mask & ~(here & over)
-            value, _ = self._bounded(held, value, NODE_ROUNDS)
+            value, _ = self._bounded(kept, value, NODE_ROUNDS)
             if value < self.ceiling:
-                nodes.append((value, s, held))
+                nodes.append((value, s, kept))
         mask = mask & (self.layers == self.caps[self.stage])
         value, _ = self._bounded(mask, 0.0, NODE_ROUNDS)
         if value < self.ceiling:
@@ -302,8 +304,8 @@ class StageTree:
             there = self.stage != self.split_stage[j]
             sides = []
             for side in (self.low[j], self.high[j]):
-                held = mask & (side | there)
-                sides.append((self._bounded(held, value, 1)[0], held))
+                kept = mask & (side | there)
+                sides.append((self._bounded(kept, value, 1)[0], kept))
             gain = self._gain(value, (sides[0][0], sides[1][0]))
             if best is None or gain > best[0]:
                 best = gain, sides

@@ -22,7 +22,7 @@ def uniform_plan(problem: FixedProblem, outer: OuterChoice) -> FixedSolution | N
     began = time.monotonic()
     for choice in _by_time(problem):
         counts = _even_counts(problem, choice)
-        if all(problem.fits(s, held) for s, held in enumerate(counts)):
+        if all(problem.fits(s, layers) for s, layers in enumerate(counts)):
             found = LargeSearch(problem, LaggedGraph.of(problem.schedule), np.inf).assembled(counts)
             plan = assembled_plan(problem, outer, found)
             return FixedSolution(found.step, 0.0, plan, 0, time.monotonic() - began)

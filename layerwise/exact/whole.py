@@ -54,7 +54,7 @@ class WholeLayers:
             columns += S + S * C
             at = form.memory_rows
             for s in range(S):
-                for row in rows[at : at + len(problem.room[s])]:
+                for row in rows[at : at + len(problem.free[s])]:
                     rows[at] = Row(row.name, (*row.columns, work + s), (*row.coefficients, 1.0), row.lower, row.upper)
                     at += 1
                 for c in range(C):

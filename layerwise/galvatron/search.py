@@ -150,8 +150,8 @@ class _Run:
         for _, ends in self.ends:
             rows: list[list[CostRow]] = []
             for stage, count in enumerate(self.division):
-                room = self._room(stage, ends)
-                mean = _hull(self.memory[stage], times, room / count)
+                free = self._free(stage, ends)
+                mean = _hull(self.memory[stage], times, free / count)
                 if not math.isfinite(mean):
                     break
                 rows.append([replace(self.rows[pick], forward_s=mean, backward_s=0.0, tail_s=-mean)] * count)
@@ -159,13 +159,13 @@ class _Run:
                 least = min(least, galvatron_step_s(rows, ends, self.task.micro_batches))
         return least
 
-    def _room(self, stage: int, ends: EndCosts) -> int:
+    def _free(self, stage: int, ends: EndCosts) -> int:
         """Whole MiB that the layers of a stage may take."""
-        held = ends.on_stage(stage, self.task.stages)
+        end = ends.on_stage(stage, self.task.stages)
         alive = self.setting.alive(stage)
         if self.search.paddle:
             alive = self.task.stages if stage == 0 else 1
-        kept = 0.0 if held is None else held.states_mib + alive * held.activation_mib
+        kept = 0.0 if end is None else end.states_mib + alive * end.activation_mib
         buffer = 0
         if self.task.buffer_tp is not None and self.search.job.global_buffer:
             ranks = self.search.job.world // self.task.stages
@@ -198,10 +198,10 @@ class _Run:
         for strategy, costs in self.ends:
             layers: list[int] = []
             for stage, count in enumerate(self.division):
-                room = self._room(stage, costs)
-                most = max(self._room(stage, their) for _, their in self.ends)
+                free = self._free(stage, costs)
+                most = max(self._free(stage, their) for _, their in self.ends)
                 memory = self.memory[stage]
-                if room < count * int(memory.min()):
+                if free < count * int(memory.min()):
                     break
                 key = (stage == 0, count, tuple(self.strategies), inside.tobytes(), memory.tobytes())
                 program = programs.get(key)
@@ -209,7 +209,7 @@ class _Run:
                     programs.clear()  # Tasks come by their bounds: what is asked for again is asked for soon.
                     program = StageProgram(memory, inside, between, count, most, stage == 0)
                     programs[key] = program
-                chosen = program.choices(room)
+                chosen = program.choices(free)
                 if chosen is None:
                     break
                 layers += chosen
@@ -221,7 +221,7 @@ class _Run:
         for number, each in enumerate(self.strategies):
             costs = self.search.provider.ends(each.end, self.setting)
             if all(
-                count * int(self.memory[stage][number]) <= self._room(stage, costs)
+                count * int(self.memory[stage][number]) <= self._free(stage, costs)
                 for stage, count in enumerate(self.division)
             ):
                 yield [number] * self.search.job.layers, each.end, costs
@@ -260,13 +260,13 @@ def _bias(former: LayerStrategy, latter: LayerStrategy) -> float:
     return 1e-9 if former.recompute == latter.recompute and latter.zero == 3 else 0.0
 
 
-def _hull(memory: NDArray[np.int64], times: NDArray[np.float64], room: float) -> float:
+def _hull(memory: NDArray[np.int64], times: NDArray[np.float64], free: float) -> float:
     """Least mean time of layers whose mean memory is at most so much, strategies mixed in any shares."""
-    fitting = memory <= room
+    fitting = memory <= free
     least = float(times[fitting].min()) if fitting.any() else math.inf
     for below in np.nonzero(fitting)[0]:
         for above in np.nonzero(~fitting)[0]:
-            share = (room - memory[below]) / (memory[above] - memory[below])
+            share = (free - memory[below]) / (memory[above] - memory[below])
             least = min(least, float(times[below] + share * (times[above] - times[below])))
     return least
 

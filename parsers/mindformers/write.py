@@ -236,16 +236,16 @@ def _want_plan(wanted: Wanted, source: YamlSource, current: TrainingConfig, plan
     top = Fields(source.data, source.file)
     counted = current.mtp_counted
     order = chunk_order(plan.stages, plan.interleaves, v_shape)
-    held = plan.total_layers(None if counted else [kind for kind in plan.layers if kind != MTP])
+    layers = plan.total_layers(None if counted else [kind for kind in plan.layers if kind != MTP])
     named = [mode for mode in plan.recompute if mode not in RECOMPUTE_MODES]
     full, select = plan.recomputed(FULL), plan.recomputed(SELECT)
-    if any(sum(grid[v][s] for grid in plan.recompute.values()) > held[v][s] for v, s in order):
+    if any(sum(grid[v][s] for grid in plan.recompute.values()) > layers[v][s] for v, s in order):
         raise ValueError("the plan recomputes MTP layers, which the file cannot express")
     path = offset_section(top)
     wanted[path] = written_offset(plan, counted, lookup(source.data, path))
     indices = order if swap_is_on(top) else None
     old_full, old_select = recompute_entries(top)
-    wanted["recompute_config", "recompute"] = written_recompute(full, old_full, indices, held)
+    wanted["recompute_config", "recompute"] = written_recompute(full, old_full, indices, layers)
     # The entry counts from the chunk's first layer, and full recompute beats it where both hold.
     until = as_grid(
         [
@@ -254,10 +254,10 @@ def _want_plan(wanted: Wanted, source: YamlSource, current: TrainingConfig, plan
         ]
     )
     if named:
-        _want_modules(wanted, source, plan, named, old_select, indices, held)
+        _want_modules(wanted, source, plan, named, old_select, indices, layers)
     else:
-        _want_select(wanted, source, until, old_select, indices, held)
-    _want_comm(wanted, source, plan, until, old_select, indices, held)
+        _want_select(wanted, source, until, old_select, indices, layers)
+    _want_comm(wanted, source, plan, until, old_select, indices, layers)
 
 
 def _want_layers(wanted: Wanted, source: YamlSource, current: TrainingConfig, plan: PipelinePlan) -> None:
@@ -286,19 +286,19 @@ def _is_on(entry: Any) -> bool:
 
 
 def _want_select(
-    wanted: Wanted, source: YamlSource, until: Grid, old: Any, indices: list[tuple[int, int]] | None, held: Grid
+    wanted: Wanted, source: YamlSource, until: Grid, old: Any, indices: list[tuple[int, int]] | None, layers: Grid
 ) -> None:
     """Selective recompute in the user's own form: bool or list, a list of patterns, or patterns with counts."""
     used = any(map(any, until))
     if isinstance(old, Mapping):
         for pattern, entry in old.items():
-            if _is_on(entry) or used or (isinstance(entry, list) and not _fits(entry, len(held[0]), len(held))):
-                wanted[_SELECT + (pattern,)] = written_recompute(until, entry, indices, held)
+            if _is_on(entry) or used or (isinstance(entry, list) and not _fits(entry, len(layers[0]), len(layers))):
+                wanted[_SELECT + (pattern,)] = written_recompute(until, entry, indices, layers)
     elif isinstance(old, list) and old and all(isinstance(item, str) for item in old):
-        if until != held:
-            wanted[_SELECT] = {pattern: written_recompute(until, None, indices, held) for pattern in old}
+        if until != layers:
+            wanted[_SELECT] = {pattern: written_recompute(until, None, indices, layers) for pattern in old}
     elif used:
-        wanted[_SELECT] = written_recompute(until, old, indices, held)
+        wanted[_SELECT] = written_recompute(until, old, indices, layers)
     elif _is_on(old):
         wanted[_SELECT] = False
 
@@ -310,7 +310,7 @@ def _want_modules(
     named: list[str],
     old: Any,
     indices: list[tuple[int, int]] | None,
-    held: Grid,
+    layers: Grid,
 ) -> None:
     """The modules that run again in the plan, whatever the file named before: patterns with counts, or False."""
     if plan.uses(SELECT):
@@ -319,7 +319,7 @@ def _want_modules(
     modules = modules_of(section, mcore=mcore)
     grids = module_grids(plan, named, {name: words_of(name)[0] for name in named})
     patterns = {
-        pattern: written_recompute(grid, None, indices, held)
+        pattern: written_recompute(grid, None, indices, layers)
         for word, grid in grids.items()
         if any(map(any, grid))
         for pattern in modules[word].patterns
@@ -329,7 +329,7 @@ def _want_modules(
     elif not patterns and _is_on(list(old.values()) if isinstance(old, Mapping) else old):
         wanted[_SELECT] = False
     if indices is not None:
-        _want_swap(wanted, source, plan, named, indices, held, modules)
+        _want_swap(wanted, source, plan, named, indices, layers, modules)
 
 
 def _want_swap(
@@ -338,7 +338,7 @@ def _want_swap(
     plan: PipelinePlan,
     named: list[str],
     order: list[tuple[int, int]],
-    held: Grid,
+    layers: Grid,
     modules: Mapping[str, Module],
 ) -> None:
     """The layers of what the plan moves to the host, of words that are among its choices, where they differ."""
@@ -348,7 +348,7 @@ def _want_swap(
     for v, s in order:
         full = plan.recomputed(FULL)[v][s]
         runs = [(full, (), (LAYER, CORE)), *((plan.recompute[n][v][s], words_of(n)[1], words_of(n)[0]) for n in named)]
-        runs.append((held[v][s] - sum(count for count, _, _ in runs), (), ()))
+        runs.append((layers[v][s] - sum(count for count, _, _ in runs), (), ()))
         words += [frozenset(moved) for count, moved, _ in runs for _ in range(count)]
         idle += [frozenset(again) for count, _, again in runs for _ in range(count)]
     old = read_swap(source.data, len(words), modules)
@@ -371,7 +371,7 @@ def _want_comm(
     until: Grid,
     old_select: Any,
     indices: list[tuple[int, int]] | None,
-    held: Grid,
+    layers: Grid,
 ) -> None:
     """Communication recompute is no part of a plan: kept, unless its lists no longer fit the stages.
 

@@ -71,14 +71,14 @@ def cut_loop(
         if params.half_way_cuts and (root or master.half_way) and not converged:
             found += centre.half_way(paths, durations)
         centre.move(durations, length)
-        missing = [] if converged else [g for g in found if not master.holds(g)]
+        missing = [] if converged else [g for g in found if not master.keeps(g)]
         for g in missing:
-            master.hold(g)
+            master.keep(g)
         master.add_columns(result.entering)
         stuck = not converged and not missing and not len(result.entering)
         if stuck or _stalled(history, cutoff, stall, stall_share):
             return bound, result, length
-        if root and turn > 40 and len(master.held) > 3 * params.most_cuts:
+        if root and turn > 40 and len(master.kept) > 3 * params.most_cuts:
             master.purge()
     return bound, result, length
 
@@ -88,7 +88,7 @@ def _violated(
 ) -> list[int]:  # fmt: skip
     """Known paths longer than the LP's value at its durations, `known` of them at most."""
     longest = paths.pool.longest(durations, 2 * known, master.params.recent_cuts)
-    return [g for length, g in longest if length > value * (1 + 1e-7) and not master.holds(g)][:known]
+    return [g for length, g in longest if length > value * (1 + 1e-7) and not master.keeps(g)][:known]
 
 
 class _Centre:

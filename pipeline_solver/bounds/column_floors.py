@@ -27,11 +27,11 @@ class ColumnFloors:
 
     def __init__(self, columns: ColumnSet, pool: PricePool, params: BoundsParams = DEFAULT_PARAMS.bounds) -> None:
         self.columns, self.pool = columns, pool
-        self.room = int(np.clip(params.most_costs // max(1, len(columns)), 4, params.most_prices))
+        self.capacity = int(np.clip(params.most_costs // max(1, len(columns)), 4, params.most_prices))
         self.read = 0
         self.known = 0
-        self.values = np.zeros(self.room)
-        self.costs = np.empty((self.room, len(columns)))
+        self.values = np.zeros(self.capacity)
+        self.costs = np.empty((self.capacity, len(columns)))
 
     def tighten(self, mask: NDArray[np.bool_], cutoff: float) -> tuple[float, NDArray[np.bool_]]:
         """Rule out the columns that are in no plan below a step time.
@@ -60,14 +60,14 @@ class ColumnFloors:
 
     def _catch_up(self) -> None:
         """Price the columns with the pool's new entries; the newest replace the oldest."""
-        new = range(max(self.read, len(self.pool) - self.room), len(self.pool))
+        new = range(max(self.read, len(self.pool) - self.capacity), len(self.pool))
         self.read = len(self.pool)
         if not new:
             return
-        places = np.array(new) % self.room
+        places = np.array(new) % self.capacity
         self.values[places] = [self.pool.values[k] for k in new]
         self.costs[places] = column_costs(self.columns, [self.pool.prices[k] for k in new])
-        self.known = min(self.room, len(self.pool))
+        self.known = min(self.capacity, len(self.pool))
 
 
 @compiled

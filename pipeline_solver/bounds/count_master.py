@@ -81,7 +81,7 @@ class CountMaster(PathLp):
         """Rebuild the LP with the cuts that it had."""
         problem, cells = self.columns.problem, self.cells
         self.start()
-        lp, held = self.lp, self.held
+        lp, kept = self.lp, self.kept
         count = cells * (2 if self.most else 1)
         lp.addVars(count, np.zeros(count), np.full(count, INFINITY))
         self.rows = 0
@@ -90,15 +90,15 @@ class CountMaster(PathLp):
         self._row(total, total, every, np.ones(cells))
         for s in range(self.S):
             self._row(0.0, INFINITY, self._chunks(s), np.ones(self.V))
-        for s, weights, again, room in _memory(problem, self.mode):
+        for s, weights, again, free in _memory(problem, self.mode):
             columns = np.concatenate([self._chunks(s), cells + self._chunks(s)]) if self.most else self._chunks(s)
-            self._row(-INFINITY, room, columns, np.concatenate([weights, again]) if self.most else weights)
+            self._row(-INFINITY, free, columns, np.concatenate([weights, again]) if self.most else weights)
         self.first_chord = self.rows
         if self.most:
             for k in range(cells):
                 self._row(-INFINITY, 0.0, np.array([1 + cells + k, 1 + k]), np.array([1.0, -1.0]))
                 self._row(-INFINITY, 0.0, np.array([1 + cells + k, 1 + k]), np.array([-1.0, 1.0]))
-        self.hold_again(held)
+        self.keep_again(kept)
         self.low, self.high = (np.full((self.S, self.V + 1), -1) for _ in range(2))
         self.allow(np.ones(len(self.columns), dtype=bool))
 
@@ -124,7 +124,7 @@ class CountMaster(PathLp):
     def allow(self, mask: NDArray[np.bool_]) -> None:
         """Allow only some columns: their least and most layers bound chunks and stages."""
         self.allowed = mask.copy()
-        low, high = held_ranges(self.held_layers, self.columns.start, mask)
+        low, high = present_ranges(self.held_layers, self.columns.start, mask)
         self.empty = low[:, -1] > high[:, -1]
         changed = ((low != self.low) | (high != self.high)) & ~self.empty[:, None]
         for s, v in np.argwhere(changed).tolist():
@@ -170,7 +170,7 @@ class CountMaster(PathLp):
             return LpResult(-np.inf, -np.inf)
         share /= share.sum()
         used = np.nonzero(share)[0]
-        cuts = np.array(self.held, dtype=np.int64)[used]
+        cuts = np.array(self.kept, dtype=np.int64)[used]
         duration = share[used] @ self.pool.counts[cuts]
         layer = -duals[:1]
         columns, S = self.columns, self.S
@@ -240,37 +240,38 @@ class CountMaster(PathLp):
 
 
 @compiled
-def held_ranges(held, start, left):  # type: ignore[no-untyped-def]
+def present_ranges(layers, start, left):  # type: ignore[no-untyped-def]
     """Fewest and most layers of every chunk, and of the stage, among the remaining columns, int64 [S, V + 1] each.
 
-    `held` int16 [n, V + 1] are the layers of every column by chunk, and last their sum, `start` int64 [S + 1] the first
+    `layers` int16 [n, V + 1] are those of every column by chunk, and last their sum, `start` int64 [S + 1] the first
     column of each stage, `left` bool [n]. A stage without columns has a minimum above its maximum.
     """
-    S, width = len(start) - 1, held.shape[1]
+    S, width = len(start) - 1, layers.shape[1]
     low, high = np.full((S, width), 32767), np.full((S, width), -1)
     for s in range(S):
         for i in range(start[s], start[s + 1]):
             if left[i]:
                 for v in range(width):
-                    low[s, v] = min(low[s, v], held[i, v])
-                    high[s, v] = max(high[s, v], held[i, v])
+                    low[s, v] = min(low[s, v], layers[i, v])
+                    high[s, v] = max(high[s, v], layers[i, v])
     return low, high
 
 
 @compiled
-def column_prices(held, start, left, by_level, every):  # type: ignore[no-untyped-def]
+def column_prices(has, start, left, by_level, every):  # type: ignore[no-untyped-def]
     """Costs of the columns float64 [n], and the least of each stage's remaining ones, float64 [S].
 
-    `held`, `start` and `left` as for `held_ranges`; `by_level` float64 [V, S, levels] is the cost of each number of
-    layers in each chunk. Without `every` only the remaining columns are priced: the others cost nothing.
+    `has` are the `layers` of `present_ranges`, `start` and `left` are its own; `by_level` float64 [V, S, levels] is the
+    cost of each number of layers in each chunk. Without `every` only the remaining columns are priced: the others cost
+    nothing.
     """
-    S, V = len(start) - 1, held.shape[1] - 1
-    costs, least = np.zeros(len(held)), np.full(S, np.inf)
+    S, V = len(start) - 1, has.shape[1] - 1
+    costs, least = np.zeros(len(has)), np.full(S, np.inf)
     for s in range(S):
         for i in range(start[s], start[s + 1]):
             if every or left[i]:
                 for v in range(V):
-                    costs[i] += by_level[v, s, held[i, v]]
+                    costs[i] += by_level[v, s, has[i, v]]
                 if left[i] and costs[i] < least[s]:
                     least[s] = costs[i]
     return costs, least
@@ -309,7 +310,7 @@ def _memory(
     saved = 0.0 if mode is None else kind.activation_mib[mode] - kept
     rows = []
     for s in range(problem.stages):
-        room, _ = fixed_parts(problem, schedule, s, alive[s])
-        for vector, left in zip(alive[s], room, strict=True):
+        free, _ = fixed_parts(problem, schedule, s, alive[s])
+        for vector, left in zip(alive[s], free, strict=True):
             rows.append((s, kind.layer_mib + vector * kept, vector * saved, float(left) + MEMORY_TOLERANCE_MIB))
     return rows

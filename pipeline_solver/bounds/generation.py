@@ -42,13 +42,13 @@ class Generated(NamedTuple):
     columns : ColumnSet
     first : int64
         Columns that an LP should start with.
-    held : list of int
+    kept : list of int
         Path cuts that bound them.
     """
 
     columns: ColumnSet
     first: NDArray[np.int64]
-    held: list[int]
+    kept: list[int]
 
 
 class _Priced(NamedTuple):
@@ -80,7 +80,7 @@ class Generation:
         give no plan.
     period : int
         Of the phases that distinguish such columns (`phases`), 1 for none.
-    held : sequence of int
+    kept : sequence of int
         Path cuts of the first LP.
     workers : int
         Stages priced in parallel.
@@ -96,7 +96,7 @@ class Generation:
         stopper: Stopper,
         ordered: bool = True,
         period: int = 1,
-        held: Sequence[int] = (),
+        kept: Sequence[int] = (),
         workers: int = 1,
         params: BoundsParams = DEFAULT_PARAMS.bounds,
     ) -> None:
@@ -108,7 +108,7 @@ class Generation:
         none = np.zeros((0, problem.interleaves), dtype=np.int64)
         self.chosen: list[NDArray[np.int64]] = [none for _ in self.options]
         self.known: list[set[bytes]] = [set() for _ in self.options]
-        self.held: list[int] = list(held)
+        self.kept: list[int] = list(kept)
         self.last: _Priced | None = None
 
     def bound(self, step_time: float) -> float:
@@ -131,15 +131,15 @@ class Generation:
                 return np.inf
             master = Master(columns, np.zeros(0, dtype=np.int64), self.paths.pool, self.params)
             master.rebuild(np.arange(len(columns)), partial=True)
-            for cut in dict.fromkeys([*self.paths.seeds(), *self.held]):
-                master.hold(cut)
+            for cut in dict.fromkeys([*self.paths.seeds(), *self.kept]):
+                master.keep(cut)
             _, result, _ = cut_loop(master, self.paths, self.stopper, np.inf, self.params.pricing_lps)
             if result is not None:
                 master.purge()
                 result = master.solve()
             if result is None or result.point is None:
                 raise LpTrouble("an LP under prices failed numerically")
-            self.held = list(master.held)
+            self.kept = list(master.kept)
             added = self._price(master, result.value, limits)
             assert self.last is not None
             best = max(best, self.last.bound)
@@ -169,7 +169,7 @@ class Generation:
             a + np.argsort(reduced[a:b], kind="stable")[: 5 * self.params.priced]
             for a, b in zip(columns.start[:-1], columns.start[1:], strict=True)
         ]
-        return Generated(columns, np.concatenate(first), self.held)
+        return Generated(columns, np.concatenate(first), self.kept)
 
     def few_under(self, step_time: float, most: int) -> bool:
         """Return whether each stage has some of these columns, and all together at most `most`."""

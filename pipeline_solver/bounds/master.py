@@ -60,10 +60,10 @@ class Master(PathLp):
         lower, upper = [1.0] * S, [1.0] * S
         count = S
         for j, kind in enumerate(kinds):
-            held = np.nonzero(columns.totals[:, j])[0]
-            row.append(np.full(len(held), count))
-            col.append(held)
-            val.append(columns.totals[held, j].astype(float))
+            present = np.nonzero(columns.totals[:, j])[0]
+            row.append(np.full(len(present), count))
+            col.append(present)
+            val.append(columns.totals[present, j].astype(float))
             lower.append(float(kind.count))
             upper.append(float(kind.count))
             count += 1
@@ -204,12 +204,12 @@ class Master(PathLp):
                     lp.addCol(self.penalty, 0.0, INFINITY, 1, np.array([r], dtype=np.int32), np.array([sign]))
                     first += 1
         self.first_column = first
-        held = self.held
+        kept = self.kept
         self.active = np.zeros(0, dtype=np.int64)
         self.is_active = np.zeros(len(self.columns), dtype=bool)
         self.allowed = np.ones(len(self.columns), dtype=bool)
         self.add_columns(active)
-        self.hold_again(held)
+        self.keep_again(kept)
 
     def add_columns(self, new: NDArray[np.int64]) -> None:
         """Let columns take part in the LP."""

@@ -92,8 +92,8 @@ class PathLp(ABC):
         self.rows = 0
         self.iterations = 0
         self.solves = 0
-        self.held: list[int] = []
-        self._held_set: set[int] = set()
+        self.kept: list[int] = []
+        self._kept_set: set[int] = set()
 
     def start(self) -> None:
         """Start a new LP with the step time alone."""
@@ -109,18 +109,18 @@ class PathLp(ABC):
         lp.addVar(0.0, INFINITY)
         lp.changeColCost(0, 1.0)
 
-    def hold_again(self, cuts: Iterable[int]) -> None:
+    def keep_again(self, cuts: Iterable[int]) -> None:
         """Add cuts of the pool to a new LP."""
-        self.held, self._held_set = [], set()
+        self.kept, self._kept_set = [], set()
         for cut in cuts:
-            self.hold(cut)
+            self.keep(cut)
 
-    def hold(self, cut: int) -> None:
+    def keep(self, cut: int) -> None:
         """Add a cut of the pool to the LP."""
-        if cut < 0 or cut in self._held_set:
+        if cut < 0 or cut in self._kept_set:
             return
-        self._held_set.add(cut)
-        self.held.append(cut)
+        self._kept_set.add(cut)
+        self.kept.append(cut)
         columns, coefficients, constant = self.cut_terms(self.pool.counts[cut])
         self.lp.addRow(
             -INFINITY,
@@ -134,9 +134,9 @@ class PathLp(ABC):
     def cut_terms(self, counts: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
         """Variables and coefficients of a path's length, and its constant."""
 
-    def holds(self, cut: int) -> bool:
+    def keeps(self, cut: int) -> bool:
         """Return whether the LP has the cut."""
-        return cut in self._held_set
+        return cut in self._kept_set
 
     def run(self, iteration_limit: int | None) -> highspy.HighsModelStatus:
         """Solve the LP, afresh where it failed; kIterationLimit when interrupted."""
@@ -201,10 +201,10 @@ class PathLp(ABC):
             return
         basic = highspy.HighsBasisStatus.kBasic
         status = self.lp.getBasis().row_status
-        drop = [i for i in range(len(self.held)) if status[self.rows + i] == basic]
+        drop = [i for i in range(len(self.kept)) if status[self.rows + i] == basic]
         if len(drop) < 10:
             return
         self.lp.deleteRows(len(drop), np.array([self.rows + i for i in drop], dtype=np.int32))
         gone = set(drop)
-        self.held = [cut for i, cut in enumerate(self.held) if i not in gone]
-        self._held_set = set(self.held)
+        self.kept = [cut for i, cut in enumerate(self.kept) if i not in gone]
+        self._kept_set = set(self.kept)

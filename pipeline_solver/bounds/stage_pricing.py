@@ -41,7 +41,7 @@ class StageOptions(NamedTuple):
         First option of each chunk.
     type, choice : int64 [n]
         Number in ``types[v]``, and of its recompute choice.
-    held : int64 [n, K]
+    layers : int64 [n, K]
         Layers by kind.
     forward : float64 [n]
         Forward time with the chunk's work other than layers, and without the work of its choice.
@@ -57,7 +57,7 @@ class StageOptions(NamedTuple):
         Least and greatest position of the first layer, and the number of layers.
     between : int64 [V, 2]
         Least and greatest number of layers between the stage's previous chunk and this one.
-    room : float64 [R]
+    free : float64 [R]
         MiB available for layers.
     period : int
         Of the phases that distinguish options, 1 where there are none.
@@ -69,7 +69,7 @@ class StageOptions(NamedTuple):
     start: NDArray[np.int64]
     type: NDArray[np.int64]
     choice: NDArray[np.int64]
-    held: NDArray[np.int64]
+    layers: NDArray[np.int64]
     forward: NDArray[np.float64]
     extra: NDArray[np.float64]
     work: NDArray[np.float64]
@@ -77,7 +77,7 @@ class StageOptions(NamedTuple):
     beyond: NDArray[np.float64]
     window: NDArray[np.int64]
     between: NDArray[np.int64]
-    room: NDArray[np.float64]
+    free: NDArray[np.float64]
     period: int
     phase: NDArray[np.int8]
 
@@ -125,8 +125,8 @@ def stage_options(
     lightest = np.array([min(kind.forward for kind in one.placed_kinds) * (1.0 + one.backward_ratio) for one in of])
     if (lightest > 0).all():
         least = lower.sum(axis=0) - lower
-        room = (work_limits * (1 + 1e-9) / (lightest * np.array(problem.pace))).astype(np.int64)
-        upper = np.minimum(upper, np.maximum(room - least, 0))
+        work_left = (work_limits * (1 + 1e-9) / (lightest * np.array(problem.pace))).astype(np.int64)
+        upper = np.minimum(upper, np.maximum(work_left - least, 0))
     known = RecomputeOptions()
     return [
         _options_of(problem, schedule, s, lower, upper, float(work_limits[s]), known, merged, period)
@@ -149,7 +149,7 @@ def _options_of(
     low = np.concatenate([[0], np.cumsum([lower[c] for c in chunks])])
     high = np.concatenate([[0], np.cumsum([upper[c] for c in chunks])])
     alive = alive_vectors(schedule)[s]
-    room, besides = fixed_parts(problem, schedule, s, alive)
+    free, besides = fixed_parts(problem, schedule, s, alive)
     here = (problem if merged is None else merged).on_stage(s)
     placed = here.placed_kinds
     K, V = len(placed), problem.interleaves
@@ -180,9 +180,9 @@ def _options_of(
     need = np.vstack(needs) if needs else np.zeros((0, R))
     more = np.concatenate(rivals) if rivals else np.zeros((0, 1, R))
     of = np.array(chunk, dtype=np.int64)
-    held = table[:, 4 : 4 + K].astype(np.int64)
+    layers = table[:, 4 : 4 + K].astype(np.int64)
     choice, extra = table[:, 4 + K], np.ascontiguousarray(table[:, 5 + K :].T)
-    forward = held @ np.array([kind.forward for kind in placed]) + besides[of]
+    forward = layers @ np.array([kind.forward for kind in placed]) + besides[of]
     work = ((1.0 + here.backward_ratio) * forward + extra.sum(axis=0)) * problem.pace[s]
     least = np.array([work[of == v].min() if (of == v).any() else 0.0 for v in range(V)])
     within = work - least[of] + least.sum() <= work_limit * (1 + 1e-9)
@@ -191,7 +191,7 @@ def _options_of(
         np.concatenate([[0], np.cumsum(np.bincount(of[within], minlength=V))]).astype(np.int64),
         table[within, 0].astype(np.int64),
         choice[within].astype(np.int64),
-        held[within],
+        layers[within],
         forward[within],
         extra[:, within],
         work[within],
@@ -199,7 +199,7 @@ def _options_of(
         more[within],
         table[within, 1:4].astype(np.int64),
         np.array(between, dtype=np.int64),
-        np.append(room, [problem.host_limit_mib[s]] * host) if host else room,
+        np.append(free, [problem.host_limit_mib[s]] * host) if host else free,
         period,
         (table[within, 1] % period).astype(np.int8),
     )
@@ -253,12 +253,12 @@ def reduced_costs(problem: PipelineProblem, stage: StageOptions, s: int, prices:
     A lower bound under a pairing: a chunk does not determine which of its layers are paired, and all are here.
     """
     chunk = stage.chunk
-    cost = stage.held @ prices.layer
+    cost = stage.layers @ prices.layer
     exposed = None
     if problem.pairing is not None:
         rows = 2 + len(prices.duration) - schedule_of(problem).directions
         exposed = pinned_exposed(problem, s, rows)[:, chunk]
-        exposed[:2] += (stage.held @ np.array([kind.exposed for kind in problem.placed_kinds])).T
+        exposed[:2] += (stage.layers @ np.array([kind.exposed for kind in problem.placed_kinds])).T
     blocks = duration_blocks(problem, stage.forward, stage.extra, s, exposed)
     for block, price in zip(blocks, prices.duration, strict=True):
         cost = cost + price[chunk, s] * block
@@ -266,10 +266,10 @@ def reduced_costs(problem: PipelineProblem, stage: StageOptions, s: int, prices:
         cost = cost + prices.begin[stage.phase, chunk, s] + prices.end[stage.end_phase, chunk, s]
     if not (prices.late.any() or prices.early.any()):
         return cost
-    K = stage.held.shape[1]
-    holds = stage.held > 0
-    least = np.where(holds.any(axis=1), holds.argmax(axis=1), K)
-    greatest = np.where(holds.any(axis=1), K - 1 - holds[:, ::-1].argmax(axis=1), -1)
+    K = stage.layers.shape[1]
+    present = stage.layers > 0
+    least = np.where(present.any(axis=1), present.argmax(axis=1), K)
+    greatest = np.where(present.any(axis=1), K - 1 - present[:, ::-1].argmax(axis=1), -1)
     for j in range(K - 1):
         cost = cost + prices.late[j, chunk, s] * (greatest > j) + prices.early[j, chunk, s] * (least <= j)
     return cost
@@ -305,7 +305,7 @@ def columns_of(
             recompute[:, v] = np.concatenate([np.zeros((0, M), dtype=np.int64), *choices])[at]
         parts.append(
             (
-                stage.held[rows].astype(np.int16),
+                stage.layers[rows].astype(np.int16),
                 recompute,
                 stage.forward[rows],
                 stage.extra[:, rows],
@@ -402,14 +402,14 @@ def _found(
     if (np.diff(start) == 0).any():
         return nothing
     need = np.column_stack([stage.need[order], stage.work[order]])
-    room = np.append(stage.room + MEMORY_TOLERANCE_MIB, work_limit)
-    if (room < 0).any():
+    free = np.append(stage.free + MEMORY_TOLERANCE_MIB, work_limit)
+    if (free < 0).any():
         return nothing
     found, price, count, complete = _search(
         start,
         cost[order],
         np.ascontiguousarray(need),
-        room,
+        free,
         np.ascontiguousarray(stage.beyond[order]),
         stage.window[order],
         stage.between,

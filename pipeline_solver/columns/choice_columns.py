@@ -29,11 +29,11 @@ def resource_needs(
             if host:
                 need[v, t, : len(kind.choices), len(alive) :] = kind.choices.host_need(alive[:, v]).T
     limit = np.full((len(tuples.members), host), problem.host_limit_mib[s] if host else 0.0)
-    return need, np.ascontiguousarray(np.hstack([tuples.room_mib, limit]))
+    return need, np.ascontiguousarray(np.hstack([tuples.free_mib, limit]))
 
 
 @compiled
-def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # type: ignore[no-untyped-def]
+def undominated_choices(members, free, need, extra, sizes, tolerance, most):  # type: ignore[no-untyped-def]
     """Choices of every tuple that fit its memory and where no chunk can take a quicker one: `minimal_choices` for
     choices without order.
 
@@ -41,7 +41,7 @@ def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # 
 
     Parameters
     ----------
-    room : float64 [n, R]
+    free : float64 [n, R]
     need : float64 [V, types, choices, R]
     extra : float64 [3, V, types, choices]
 
@@ -50,7 +50,7 @@ def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # 
     owner int64 [n], option int64 [n, V], whether all were listed (no more than `most`)
     """
     tuples, V = members.shape
-    R = room.shape[1]
+    R = free.shape[1]
     owner = np.zeros(0, dtype=np.int64)
     option = np.zeros((0, V), dtype=np.int64)
     at = np.zeros(V, dtype=np.int64)
@@ -71,8 +71,8 @@ def undominated_choices(members, room, need, extra, sizes, tolerance, most):  # 
                     if v >= 0:
                         at[v] += 1
                     continue
-                if not fits_resources(v, need[v, kind, at[v]], used, least, room[t], tolerance) or takes_quicker(
-                    kinds, at, v, need, extra, sizes, used, greatest, room[t], tolerance
+                if not fits_resources(v, need[v, kind, at[v]], used, least, free[t], tolerance) or takes_quicker(
+                    kinds, at, v, need, extra, sizes, used, greatest, free[t], tolerance
                 ):
                     at[v] += 1
                     continue
@@ -108,18 +108,18 @@ def need_ranges(kinds, need, sizes, least, greatest):  # type: ignore[no-untyped
 
 
 @kernel_part
-def fits_resources(v, need, used, least, room, tolerance):  # type: ignore[no-untyped-def]
+def fits_resources(v, need, used, least, free, tolerance):  # type: ignore[no-untyped-def]
     """Add the needs of chunk v to `used`; return whether the chunks behind it can fit."""
     fits = True
     for r in range(len(need)):
         used[v + 1, r] = used[v, r] + need[r]
-        if used[v + 1, r] + least[v + 1, r] > room[r] + tolerance:
+        if used[v + 1, r] + least[v + 1, r] > free[r] + tolerance:
             fits = False
     return fits
 
 
 @kernel_part
-def takes_quicker(kinds, at, v, need, extra, sizes, used, greatest, room, tolerance):  # type: ignore[no-untyped-def]
+def takes_quicker(kinds, at, v, need, extra, sizes, used, greatest, free, tolerance):  # type: ignore[no-untyped-def]
     """Return whether one of the chunks 0..v could take a quicker choice, whatever those behind v take."""
     for w in range(v + 1):
         kind, i = kinds[w], at[w]
@@ -127,9 +127,9 @@ def takes_quicker(kinds, at, v, need, extra, sizes, used, greatest, room, tolera
             if j == i or not no_slower(extra, w, kind, j, i):
                 continue
             over = False
-            for r in range(len(room)):
+            for r in range(len(free)):
                 more = need[w, kind, j, r] - need[w, kind, i, r]
-                if used[v + 1, r] + greatest[v + 1, r] + more > room[r] + tolerance:
+                if used[v + 1, r] + greatest[v + 1, r] + more > free[r] + tolerance:
                     over = True
                     break
             # Of two that fit and take the same time, keep the first.

@@ -158,29 +158,29 @@ def chunk_types(
         begin = max(int(low[place]), layers - count - after_high)
         until = min(int(high[place]), layers - count - after_low)
         for start in _distinct_starts(count, begin, until, borders):
-            window = found.setdefault(_held(start, start + count, borders), [start, start])
+            window = found.setdefault(_layers_between(start, start + count, borders), [start, start])
             window[1] = start
     result = []
-    for held, (first, last) in found.items():
+    for counts, (first, last) in found.items():
         card = problem.first_alike[s]
-        key = (card, held, fixed)
+        key = (card, counts, fixed)
         if key not in options.found:
             grown = options.grown.setdefault(card, {})
-            options.found[key] = _recompute_options(problem.on_stage(s), held, fixed, grown)
+            options.found[key] = _recompute_options(problem.on_stage(s), counts, fixed, grown)
         if len(options.found[key]):
-            result.append(ChunkType(held, first, last, options.found[key]))
+            result.append(ChunkType(counts, first, last, options.found[key]))
     return result
 
 
-def _held(start: int, end: int, borders: list[int]) -> tuple[int, ...]:
+def _layers_between(start: int, end: int, borders: list[int]) -> tuple[int, ...]:
     """Layers by kind of the model's layers `start` ... `end` − 1."""
-    held = [0] * (len(borders) - 1)
+    layers = [0] * (len(borders) - 1)
     kind = bisect.bisect_right(borders, start) - 1
     while start < end:
         border = min(end, borders[kind + 1])
-        held[kind] = border - start
+        layers[kind] = border - start
         start, kind = border, kind + 1
-    return tuple(held)
+    return tuple(layers)
 
 
 def _distinct_starts(count: int, begin: int, until: int, bounds: list[int]) -> list[int]:
@@ -254,14 +254,14 @@ def _costs(problem: PipelineProblem, kinds: list[tuple[LayerKind, int]], taken: 
 
 
 def _recompute_options(
-    problem: PipelineProblem, held: tuple[int, ...], fixed: tuple[int, ...], grown: dict[tuple[int, ...], Starts]
+    problem: PipelineProblem, layers: tuple[int, ...], fixed: tuple[int, ...], grown: dict[tuple[int, ...], Starts]
 ) -> ChunkChoices:
     """The undominated choices of a chunk, by rising recompute time."""
-    kinds = [(kind, count) for kind, count in zip(problem.placed_kinds, held, strict=True) if count]
+    kinds = [(kind, count) for kind, count in zip(problem.placed_kinds, layers, strict=True) if count]
     modes = problem.searched_modes
-    total = sum(held)
+    total = sum(layers)
     if problem.choices and not problem.uniform_recompute and max(fixed) < 0:
-        return _undominated(problem, _costs(problem, kinds, _grown(problem, held, grown)))
+        return _undominated(problem, _costs(problem, kinds, _grown(problem, layers, grown)))
     choices: list[list[int]] = [[]]
     if problem.uniform_recompute:
         ((mode, most),) = problem.uniform_recompute  # the choices are solved one by one
@@ -284,7 +284,9 @@ def _recompute_options(
     return found.take(np.array(kept, dtype=np.int64))
 
 
-def _grown(problem: PipelineProblem, held: tuple[int, ...], known: dict[tuple[int, ...], Starts]) -> NDArray[np.int64]:
+def _grown(
+    problem: PipelineProblem, layers: tuple[int, ...], known: dict[tuple[int, ...], Starts]
+) -> NDArray[np.int64]:
     """Counts by mode, int64 [n, modes], that include every undominated choice of a chunk: grown layer by layer.
 
     The state is the cost of the layers so far and the mode of the last one, because modes come in order: a start is
@@ -293,11 +295,11 @@ def _grown(problem: PipelineProblem, held: tuple[int, ...], known: dict[tuple[in
     """
     modes = problem.searched_modes
     M = len(modes)
-    order = [kind for kind, count in enumerate(held) for _ in range(count)]
+    order = [kind for kind, count in enumerate(layers) for _ in range(count)]
     starts: Starts = [(np.zeros((1, 7)), np.zeros((1, M), dtype=np.int64))] + [
         (np.zeros((0, 7)), np.zeros((0, M), dtype=np.int64)) for _ in modes
     ]
-    begun = [0] * len(held)
+    begun = [0] * len(layers)
     for kind in order:
         begun[kind] += 1
         key = tuple(begun)

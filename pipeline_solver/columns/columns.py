@@ -96,16 +96,16 @@ class ColumnSet:
     @cached_property
     def least_kind(self) -> NDArray[np.int64]:
         """First kind of each chunk, int64 [n, V]; K where it is empty."""
-        held = self.layers > 0
-        first: NDArray[np.int64] = np.where(held.any(axis=2), held.argmax(axis=2), self.layers.shape[2])
+        present = self.layers > 0
+        first: NDArray[np.int64] = np.where(present.any(axis=2), present.argmax(axis=2), self.layers.shape[2])
         return first.astype(np.int64)
 
     @cached_property
     def greatest_kind(self) -> NDArray[np.int64]:
         """Last kind of each chunk, int64 [n, V]; -1 where it is empty."""
-        held = self.layers[:, :, ::-1] > 0
-        last = self.layers.shape[2] - 1 - held.argmax(axis=2)
-        return np.where(held.any(axis=2), last, -1).astype(np.int64)
+        present = self.layers[:, :, ::-1] > 0
+        last = self.layers.shape[2] - 1 - present.argmax(axis=2)
+        return np.where(present.any(axis=2), last, -1).astype(np.int64)
 
     def part(self, mask: NDArray[np.bool_]) -> tuple[ColumnSet, NDArray[np.int64]]:
         """Some of the columns as a separate set, and the number of each in this one, int64 [n]."""
@@ -233,15 +233,15 @@ def _stage_columns(
         for t, kind in enumerate(row):
             n = sizes[v, t] = len(kind.choices)
             extra[:, v, t, :n], activation[v, t, :n] = kind.choices.extra, kind.choices.activation
-    room = np.ascontiguousarray(tuples.room_mib)
+    free = np.ascontiguousarray(tuples.free_mib)
     if problem.choices:
-        need, room = resource_needs(problem, tuples, alive, s, (types, widest))
+        need, free = resource_needs(problem, tuples, alive, s, (types, widest))
         owner, option, complete = undominated_choices(
-            tuples.members, room, need, extra, sizes, MEMORY_TOLERANCE_MIB, most
+            tuples.members, free, need, extra, sizes, MEMORY_TOLERANCE_MIB, most
         )
     else:
         owner, option, complete = minimal_choices(
-            tuples.members, room, alive, extra[1], activation, sizes, MEMORY_TOLERANCE_MIB, most
+            tuples.members, free, alive, extra[1], activation, sizes, MEMORY_TOLERANCE_MIB, most
         )
     if not complete:
         raise TooManyColumns(f"a stage has more than {most} configurations")
@@ -261,7 +261,7 @@ def _stage_columns(
 
 @compiled
 def minimal_choices(  # type: ignore[no-untyped-def]
-    members, room, alive, extra, activation, sizes, tolerance, most
+    members, free, alive, extra, activation, sizes, tolerance, most
 ):
     """Minimal recompute choices of every tuple that fit its memory.
 
@@ -291,8 +291,8 @@ def minimal_choices(  # type: ignore[no-untyped-def]
                 if at[v] >= sizes[v, kind]:
                     v = next_of(at, v - 1)
                     continue
-                if not fits_memory(v, alive, activation[v, kind, at[v]], used, least, room[t], tolerance) or may_loosen(
-                    members[t], at, v, alive, activation, used, greatest, room[t], tolerance
+                if not fits_memory(v, alive, activation[v, kind, at[v]], used, least, free[t], tolerance) or may_loosen(
+                    members[t], at, v, alive, activation, used, greatest, free[t], tolerance
                 ):
                     at[v] += 1
                     continue
@@ -332,18 +332,18 @@ def memory_ranges(kinds, alive, activation, sizes, least, greatest):  # type: ig
 
 
 @kernel_part
-def fits_memory(v, alive, kept, used, least, room, tolerance):  # type: ignore[no-untyped-def]
+def fits_memory(v, alive, kept, used, least, free, tolerance):  # type: ignore[no-untyped-def]
     """Add what chunk v keeps to `used`; return whether the chunks behind it can fit."""
     fits = True
     for p in range(alive.shape[0]):
         used[v + 1, p] = used[v, p] + alive[p, v] * kept
-        if used[v + 1, p] + least[v + 1, p] > room[p] + tolerance:
+        if used[v + 1, p] + least[v + 1, p] > free[p] + tolerance:
             fits = False
     return fits
 
 
 @kernel_part
-def may_loosen(kinds, at, v, alive, activation, used, greatest, room, tolerance):  # type: ignore[no-untyped-def]
+def may_loosen(kinds, at, v, alive, activation, used, greatest, free, tolerance):  # type: ignore[no-untyped-def]
     """Return whether one of the chunks 0..v could take its next cheaper option, whatever those behind v take."""
     if at[v] == 0:  # without recompute here, the chunks before have the same free memory
         return False
@@ -353,7 +353,7 @@ def may_loosen(kinds, at, v, alive, activation, used, greatest, room, tolerance)
         looser = activation[w, kinds[w], at[w] - 1] - activation[w, kinds[w], at[w]]
         over = False
         for p in range(alive.shape[0]):
-            if used[v + 1, p] + greatest[v + 1, p] + alive[p, w] * looser > room[p] + tolerance:
+            if used[v + 1, p] + greatest[v + 1, p] + alive[p, w] * looser > free[p] + tolerance:
                 over = True
                 break
         if not over:

@@ -38,7 +38,7 @@ class StageTuples:
         Layers by kind on the stage.
     forward : float64 [n, V]
         Forward time of each chunk, head, embedding and pinned kinds included.
-    room_mib : float64 [n]
+    free_mib : float64 [n]
         Memory available for activations.
     """
 
@@ -46,11 +46,11 @@ class StageTuples:
     members: NDArray[np.int64]
     totals: NDArray[np.int64]
     forward: NDArray[np.float64]
-    room_mib: NDArray[np.float64]
+    free_mib: NDArray[np.float64]
 
     def select(self, rows: NDArray[np.int64]) -> StageTuples:
         """Some of the tuples."""
-        return StageTuples(self.types, self.members[rows], self.totals[rows], self.forward[rows], self.room_mib[rows])
+        return StageTuples(self.types, self.members[rows], self.totals[rows], self.forward[rows], self.free_mib[rows])
 
 
 def stage_tuples(problem: PipelineProblem, most: int) -> list[StageTuples]:
@@ -101,7 +101,7 @@ def _tuples_of_stage(
     low = np.concatenate([[0], np.cumsum([lower[c] for c in chunks])])
     high = np.concatenate([[0], np.cumsum([upper[c] for c in chunks])])
     layer_mib = np.array([kind.layer_mib for kind in problem.placed_kinds])
-    room, pinned_forward = fixed_parts(problem, schedule, s, alive)
+    free, pinned_forward = fixed_parts(problem, schedule, s, alive)
     types: list[list[ChunkType]] = []
     members = np.zeros((1, 0), dtype=np.int64)
     totals = np.zeros((1, K), dtype=np.int64)
@@ -118,13 +118,13 @@ def _tuples_of_stage(
         if not found or not len(members):
             members = np.zeros((0, V), dtype=np.int64)
             break
-        held = np.array([kind.layers for kind in found])
-        count = held.sum(axis=1)
+        layers = np.array([kind.layers for kind in found])
+        count = layers.sum(axis=1)
         first = np.array([kind.first for kind in found])
         last = np.array([kind.last for kind in found])
         # Layers of the chunks between this stage's previous chunk and this one.
         gap_low, gap_high = low[place] - low[last_place + 1], high[place] - high[last_place + 1]
-        new_weights, new_forward = held @ layer_mib, held @ phi + pinned_forward[v]
+        new_weights, new_forward = layers @ layer_mib, layers @ phi + pinned_forward[v]
         least = np.array([kind.choices.need(alive[:, v]).min(axis=1) for kind in found])
         kept: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         # In blocks: all pairs of tuples and chunk types together may not fit into memory.
@@ -133,8 +133,8 @@ def _tuples_of_stage(
             begin = np.maximum(ends[part, :1] + gap_low, first)
             until = np.minimum(ends[part, 1:] + gap_high, last)
             need = frugal[part, None, :] + least[None]
-            held_mib = weights[part, None] + new_weights
-            fits = (held_mib[:, :, None] + need <= room + MEMORY_TOLERANCE_MIB).all(axis=2)
+            weights_mib = weights[part, None] + new_weights
+            fits = (weights_mib[:, :, None] + need <= free + MEMORY_TOLERANCE_MIB).all(axis=2)
             rows, columns = np.nonzero((begin <= until) & fits)
             kept.append((rows + start, columns))
             if sum(len(pair[0]) for pair in kept) > most:
@@ -142,7 +142,7 @@ def _tuples_of_stage(
         old, new = (np.concatenate([pair[side] for pair in kept]) for side in (0, 1))
         members = np.hstack([members[old], new[:, None]])
         forward = np.hstack([forward[old], new_forward[new][:, None]])
-        totals = totals[old] + held[new]
+        totals = totals[old] + layers[new]
         weights = weights[old] + new_weights[new]
         frugal = frugal[old] + least[new]
         begin = np.maximum(ends[old, 0] + gap_low, first[new])
@@ -157,14 +157,14 @@ def _tuples_of_stage(
             np.zeros((0, V)),
             np.zeros((0, len(alive))),
         )
-    return StageTuples(types, members, totals, forward, room - weights[:, None])
+    return StageTuples(types, members, totals, forward, free - weights[:, None])
 
 
 def fixed_parts(
     problem: PipelineProblem, schedule: Schedule, s: int, alive: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Memory available for the placed layers at each alive vector, and forward time of each chunk without them."""
-    room = np.full(len(alive), problem.limit_mib[s] - problem.static_mib[s])
+    free = np.full(len(alive), problem.limit_mib[s] - problem.static_mib[s])
     forward = np.zeros(problem.interleaves)
     here = problem.on_stage(s)
     for v in range(problem.interleaves):
@@ -172,5 +172,5 @@ def fixed_parts(
         forward[v] += problem.embedding_forward * (place == 0) + problem.head_forward * (place == schedule.chunks - 1)
         for kind in here.pinned_at(place):
             forward[v] += kind.count * kind.forward
-            room = room - kind.count * (kind.layer_mib + alive[:, v] * kind.activation_mib[NONE])
-    return room, forward
+            free = free - kind.count * (kind.layer_mib + alive[:, v] * kind.activation_mib[NONE])
+    return free, forward

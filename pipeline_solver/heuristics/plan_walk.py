@@ -68,7 +68,7 @@ class Line(NamedTuple):
         Forward time apart from the layers.
     alive : float64 [S, P, V]
         Alive micro-batches by virtual stage; padded with rows of zeros.
-    room : float64 [S, P]
+    free : float64 [S, P]
         MiB available for layers.
     card : int64 [S]
         Card of each stage, where cards differ in time ratios.
@@ -98,7 +98,7 @@ class Line(NamedTuple):
     uniform: NDArray[np.int64]
     besides: NDArray[np.float64]
     alive: NDArray[np.float64]
-    room: NDArray[np.float64]
+    free: NDArray[np.float64]
     card: NDArray[np.int64]
     shares: NDArray[np.float64]
     splits: float
@@ -153,8 +153,8 @@ class PlanWalk:
         """A plan as numbers."""
         problem, line = self.problem, self.line
         placed = problem.placed_kinds
-        held = sum((np.array(plan.layers[kind.name]) for kind in placed), start=np.zeros(line.place.shape, dtype=int))
-        sizes = held[line.interleave, line.stage]
+        layers = sum((np.array(plan.layers[kind.name]) for kind in placed), start=np.zeros(line.place.shape, dtype=int))
+        sizes = layers[line.interleave, line.stage]
         taken = [
             np.array(plan.recompute[mode])[line.interleave, line.stage] if mode in plan.recompute else 0 * sizes
             for mode in problem.searched_modes
@@ -253,12 +253,12 @@ def _line(problem: PipelineProblem, params: HeuristicsParams) -> Line:
     lower, upper = (bound[interleave, stage] for bound in chunk_bounds(problem, schedule))
     vectors = alive_vectors(schedule)
     most = max(map(len, vectors))
-    alive, room = np.zeros((S, most, V)), np.full((S, most), np.inf)
+    alive, free = np.zeros((S, most, V)), np.full((S, most), np.inf)
     besides = np.zeros(len(chunks))
     for s in range(S):
-        own_room, forward = fixed_parts(problem, schedule, s, vectors[s])
+        own_free, forward = fixed_parts(problem, schedule, s, vectors[s])
         alive[s, : len(vectors[s])] = vectors[s]
-        room[s, : len(vectors[s])] = own_room
+        free[s, : len(vectors[s])] = own_free
         besides[place[:, s]] = forward
     fixed = np.full((len(modes), len(chunks)), -1, dtype=np.int64)
     for (mode, v, s), count in problem.fixed_recompute.items():
@@ -285,7 +285,7 @@ def _line(problem: PipelineProblem, params: HeuristicsParams) -> Line:
         np.array(uniform, dtype=np.int64),
         besides,
         alive,
-        room,
+        free,
         np.array([cards.index(first) for first in problem.first_alike], dtype=np.int64),
         shares,
         float(splits),

@@ -33,7 +33,7 @@ def nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Soluti
     from taylor.pipeline_solver.check.checker import check
     from taylor.pipeline_solver.timing.evaluate import evaluate, peak_memory_mib
 
-    held = free.total_layers([kind.name for kind in problem.free_kinds if kind.name in free.layers])
+    layers = free.total_layers([kind.name for kind in problem.free_kinds if kind.name in free.layers])
     best: Solution | None = None
     fitting: set[str] = set()
     for mode, most in distinct_choices(problem):
@@ -42,7 +42,7 @@ def nearest(problem: PipelineProblem, free: PipelinePlan, solver: str) -> Soluti
         plan = PipelinePlan(
             free.layers,
             {
-                of: tuple(tuple(min(most, count) if of == mode else 0 for count in row) for row in held)
+                of: tuple(tuple(min(most, count) if of == mode else 0 for count in row) for row in layers)
                 for of in (*problem.recompute_ratio, *problem.choices)
             },
         )

@@ -57,8 +57,8 @@ def stage_over(stack, line, begin, taken, s, row):  # type: ignore[no-untyped-de
         states += stack.states[begin[k + 1]] - stack.states[begin[k]]
         kept[v] = kept_mib(stack, begin, taken, k)
     worst = -np.inf
-    for p in range(line.room.shape[1]):
-        need = states - line.room[s, p]
+    for p in range(line.free.shape[1]):
+        need = states - line.free[s, p]
         if need == -np.inf:
             continue
         for v in range(V):

@@ -48,7 +48,7 @@ class LayerRange:
         The column that is 1 where all the chunk's layers are recomputed, where the model has one.
     """
 
-    held: tuple[int, ...]
+    layers: tuple[int, ...]
     taken: tuple[int, ...]
     switch: int | None
     least: int
@@ -56,21 +56,21 @@ class LayerRange:
 
     def rows(self, count: int) -> list[Row]:
         """The bounds, and the least recomputed layers between them, which are min(count, layers)."""
-        ones = (1.0,) * len(self.held)
-        rows = [Row(RANGE, self.held, ones, float(self.least), float(self.most))]
+        ones = (1.0,) * len(self.layers)
+        rows = [Row(RANGE, self.layers, ones, float(self.least), float(self.most))]
         low, high = min(count, self.least), min(count, self.most)
         if not self.taken:
             return rows
         all_of_them = tuple(1.0 for _ in self.taken)
         if self.switch is None or low == high or self.most <= count:
             slope = (high - low) / (self.most - self.least) if self.most > self.least else 0.0
-            chord = (*self.taken, *self.held), (*all_of_them, *(-slope for _ in ones))
+            chord = (*self.taken, *self.layers), (*all_of_them, *(-slope for _ in ones))
             return [*rows, Row(CHORD, *chord, low - slope * self.least)]
         # Where the switch is on, there are at most `count` layers and all are recomputed: two rows whose sum over the
         # switch is the chord, and which are tighter once it is set.
         beyond = float(self.most - count)
         some = (*self.taken, self.switch), (*all_of_them, float(count - low))
-        every = (*self.taken, *self.held, self.switch), (*all_of_them, *(-1.0 for _ in ones), -beyond)
+        every = (*self.taken, *self.layers, self.switch), (*all_of_them, *(-1.0 for _ in ones), -beyond)
         return [*rows, Row(CHORD, *some, float(count)), Row(CHORD, *every, -beyond)]
 
 
@@ -147,10 +147,10 @@ def rule_out_short(
     tried = []
     for number, one in enumerate(ranges):
         if one.taken and one.least < count <= one.most:
-            tried.append((_length(model, _held_short(ranges, number, count), until), number))
+            tried.append((_length(model, _short(ranges, number, count), until), number))
     for _, number in sorted(tried, reverse=True):
         known = len(model.cuts)
-        closer = narrow_ranges(model, _held_short(ranges, number, count), below, until, 1)
+        closer = narrow_ranges(model, _short(ranges, number, count), below, until, 1)
         model.forget(known)
         if closer.status is not MilpStatus.INFEASIBLE:
             break
@@ -166,7 +166,7 @@ def _length(model: CompactModel, ranges: list[LayerRange], deadline: float | Non
     return outcome.bound
 
 
-def _held_short(ranges: list[LayerRange], number: int, count: int) -> list[LayerRange]:
+def _short(ranges: list[LayerRange], number: int, count: int) -> list[LayerRange]:
     """The ranges with one chunk restricted to fewer layers than `count`."""
     return [replace(one, most=count - 1) if at == number else replace(one) for at, one in enumerate(ranges)]
 
@@ -186,20 +186,20 @@ def layer_ranges(model: CompactModel) -> list[LayerRange]:
     chunks: dict[tuple[int, int], LayerRange] = {}
     for place, least in enumerate(problem.least_layers):
         v, s = plans.schedule.chunk_at(place)
-        able = [name for name, held in plans.layers.items() if (s, v) in held]
-        held = tuple(form.column(plans.layers[name][s, v]) for name in able)
+        able = [name for name, by_chunk in plans.layers.items() if (s, v) in by_chunk]
+        by_chunk = tuple(form.column(plans.layers[name][s, v]) for name in able)
         taken = tuple(form.column(plans.recompute[mode, name][s, v]) for name in able)
-        most = min(problem.layers, sum(int(form.upper[column]) for column in held))
+        most = min(problem.layers, sum(int(form.upper[column]) for column in by_chunk))
         switches = plans.whole.get(mode, {})
         switch = form.column(switches[s, v]) if (s, v) in switches else None
-        chunks[s, v] = LayerRange(held, taken, switch, min(least, most), most)
+        chunks[s, v] = LayerRange(by_chunk, taken, switch, min(least, most), most)
     stages = []
     for s in range(problem.stages):
         own = [chunks[s, v] for v in range(problem.interleaves)]
-        every = tuple(column for one in own for column in one.held)
+        every = tuple(column for one in own for column in one.layers)
         most = min(problem.layers, sum(one.most for one in own))
         stages.append(LayerRange(every, (), None, sum(one.least for one in own), most))
-    return [one for one in (*chunks.values(), *stages) if one.held]
+    return [one for one in (*chunks.values(), *stages) if one.layers]
 
 
 def _narrowed(
@@ -212,7 +212,7 @@ def _narrowed(
     places = [place for place, row in enumerate(model.form.rows) if row.name == RANGE]
     for place, one in zip(places, ranges, strict=True):
         for sign in (1.0, -1.0):
-            relaxation.set_costs(one.held, sign)
+            relaxation.set_costs(one.layers, sign)
             before = known = one.least if sign > 0 else -one.most
             for _ in range(cut_rounds):
                 left = None if deadline is None else deadline - time.monotonic()
@@ -232,7 +232,7 @@ def _narrowed(
                 one.least = max(one.least, known)
             else:
                 one.most = min(one.most, -known)
-            relaxation.set_costs(one.held, 0.0)
+            relaxation.set_costs(one.layers, 0.0)
             if one.least > one.most:
                 return False
             relaxation.set_row_bounds(place, float(one.least), float(one.most))

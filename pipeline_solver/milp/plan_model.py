@@ -105,8 +105,8 @@ class PlanModel:
                 entry.set_value(plan.layers[name][v][s], skip_validation=True)
         for (mode, name), variable in self.recompute.items():
             for (s, v), entry in variable.items():
-                held = by_kind[name][mode][v][s] if mode in by_kind[name] else 0
-                entry.set_value(held, skip_validation=True)
+                count = by_kind[name][mode][v][s] if mode in by_kind[name] else 0
+                entry.set_value(count, skip_validation=True)
         for index, variable in self.begun.items():
             late, seen = list(self.layers)[index:], False
             for (s, v), entry in variable.items():  # in model order
@@ -121,11 +121,11 @@ class PlanModel:
                 entry.set_value(int(taken), skip_validation=True)
         if self.uniform is not None and (chosen := uniform_choice(self.problem, plan)) is not None:
             self.uniform[chosen].set_value(1, skip_validation=True)
-            held = plan.total_layers(list(self.layers))
+            count = plan.total_layers(list(self.layers))
             for mode, variable in self.whole.items():
                 for (s, v), entry in variable.items():
                     again = plan.recompute[mode][v][s] if mode in plan.recompute else 0
-                    entry.set_value(int(again == held[v][s]), skip_validation=True)
+                    entry.set_value(int(again == count[v][s]), skip_validation=True)
 
 
 def plan_model(problem: PipelineProblem, schedule: Schedule | None = None, stopper: Stopper | None = None) -> PlanModel:
@@ -144,13 +144,13 @@ def plan_model(problem: PipelineProblem, schedule: Schedule | None = None, stopp
     layers: dict[str, Any] = {}
     recompute: dict[tuple[str, str], Any] = {}
     for kind in kinds:
-        held = [chunk for chunk in chunks if most[kind.name, chunk] > 0]
+        possible = [chunk for chunk in chunks if most[kind.name, chunk] > 0]
         name = safe_name(kind.name)
-        variable = pyo.Var(held, domain=pyo.NonNegativeIntegers, bounds=_bounds(most, kind.name))
+        variable = pyo.Var(possible, domain=pyo.NonNegativeIntegers, bounds=_bounds(most, kind.name))
         model.add_component(f"x_{name}", variable)
         layers[kind.name] = variable
         for mode in problem.searched_modes:
-            counted = pyo.Var(held, domain=pyo.NonNegativeIntegers, bounds=_bounds(most, kind.name))
+            counted = pyo.Var(possible, domain=pyo.NonNegativeIntegers, bounds=_bounds(most, kind.name))
             model.add_component(f"{mode_prefix(mode)}_{name}", counted)
             recompute[mode, kind.name] = counted
     add_layer_rows(model, problem, kinds, chunks, layers)

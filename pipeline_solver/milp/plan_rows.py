@@ -41,7 +41,7 @@ def layer_bounds(problem: PipelineProblem, kinds: list[LayerKind], chunks: list[
         before, up_to = up_to, up_to + kind.count
         for place, (s, v) in enumerate(chunks):
             # The chunks before have their least layers of this kind or earlier ones, those after of this or later.
-            room = min(
+            free = min(
                 kind.count,
                 up_to - sum(least[:place]),
                 total - before - sum(least[place + 1 :]),
@@ -50,7 +50,7 @@ def layer_bounds(problem: PipelineProblem, kinds: list[LayerKind], chunks: list[
                 problem.fixed_layers.get((v, s), total),
                 problem.max_layers.get((v, s), total),
             )
-            most[kind.name, (s, v)] = max(0, room)
+            most[kind.name, (s, v)] = max(0, free)
     return most
 
 
@@ -75,13 +75,13 @@ def add_layer_rows(
     model.given_layers = pyo.Constraint(pyo.Any)
     model.most_layers = pyo.Constraint(pyo.Any)
     for (s, v), least in zip(chunks, problem.least_layers, strict=True):
-        held = _total(model, (layers[kind.name][s, v] for kind in kinds if (s, v) in layers[kind.name]))
+        total = _total(model, (layers[kind.name][s, v] for kind in kinds if (s, v) in layers[kind.name]))
         if (v, s) in problem.fixed_layers:
-            model.given_layers[s, v] = held == problem.fixed_layers[v, s]
+            model.given_layers[s, v] = total == problem.fixed_layers[v, s]
         if least > 0:
-            model.least_layers[s, v] = held >= least
+            model.least_layers[s, v] = total >= least
         if (v, s) in problem.max_layers:
-            model.most_layers[s, v] = held <= problem.max_layers[v, s]
+            model.most_layers[s, v] = total <= problem.max_layers[v, s]
 
 
 def add_order_rows(
@@ -146,9 +146,9 @@ def add_recompute_rows(
     model.first_layers = pyo.Constraint(pyo.Any)
     model.given_recompute = pyo.Constraint(pyo.Any)
     for kind in kinds if modes else ():
-        for chunk, held in layers[kind.name].items():
+        for chunk, count in layers[kind.name].items():
             model.recomputed[safe_name(kind.name), chunk[0], chunk[1]] = (
-                pyo.quicksum(recompute[mode, kind.name][chunk] for mode in modes) <= held
+                pyo.quicksum(recompute[mode, kind.name][chunk] for mode in modes) <= count
             )
     for index in range(1, len(kinds)):
         early, late = kinds[index - 1], kinds[index]
@@ -204,8 +204,8 @@ def add_memory_rows(
                 if (s, v) in layers[kind.name]
                 for term in _memory_terms(problem, kind, (s, v), alive[v], layers, recompute)
             ]
-            room = problem.limit_mib[s] - problem.static_mib[s] - pinned_mib(problem, schedule, s, alive)
-            model.memory[s if len(vectors) == 1 else (s, moment)] = _total(model, terms) <= room
+            free = problem.limit_mib[s] - problem.static_mib[s] - pinned_mib(problem, schedule, s, alive)
+            model.memory[s if len(vectors) == 1 else (s, moment)] = _total(model, terms) <= free
     if not problem.bounds_host:
         return
     model.host_memory = pyo.Constraint(pyo.Any)
@@ -273,16 +273,16 @@ def add_durations(
             slow, here = problem.pace[s] / splits, problem.on_stage(s)
             factor = (1.0, here.backward_ratio * (1 - share), here.backward_ratio * share)[direction]
             on_card = [one for one in here.kinds if any(one.name == kind.name for kind in kinds)]
-            held = [kind for kind in on_card if (s, v) in layers[kind.name]]
-            terms = [factor * slow * kind.forward * layers[kind.name][s, v] for kind in held]
-            for kind in held:
+            present = [kind for kind in on_card if (s, v) in layers[kind.name]]
+            terms = [factor * slow * kind.forward * layers[kind.name][s, v] for kind in present]
+            for kind in present:
                 for mode in problem.searched_modes:
                     if added := _added(here, kind, mode, direction, weight_tasks):
                         terms.append(added * slow * recompute[mode, kind.name][s, v])
             extra = factor * slow * _extra_forward(here, schedule.position(v, s), schedule.chunks)
             if problem.pairing is not None and direction != WEIGHT_GRADIENT:
                 hidden[direction, s, v] = pyo.quicksum(terms) + extra
-                terms += [slow * _exposed(kind, direction) * layers[kind.name][s, v] for kind in held]
+                terms += [slow * _exposed(kind, direction) * layers[kind.name][s, v] for kind in present]
                 extra += slow * _pinned_exposed(problem, schedule.position(v, s), direction)
             model.duration[DIRECTION_NAMES[direction], s, v] = variable[s, v] - pyo.quicksum(terms) == extra
             durations[(direction * problem.interleaves + v) * problem.stages + s] = variable[s, v]

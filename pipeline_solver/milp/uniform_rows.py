@@ -40,25 +40,25 @@ def add_uniform_rows(
     model.uniform_recompute = pyo.Constraint(pyo.Any)
     whole: dict[str, Any] = {}
     able = {chunk: [kind for kind in kinds if chunk in layers[kind.name]] for chunk in chunks}
-    room = {chunk: min(problem.layers, sum(most[kind.name, chunk] for kind in able[chunk])) for chunk in chunks}
+    most_layers = {chunk: min(problem.layers, sum(most[kind.name, chunk] for kind in able[chunk])) for chunk in chunks}
     for mode, prefix in prefixes.items():
         counts = {index: count for index, (of, count) in enumerate(choices) if of == mode and count}
-        largest = min(max(counts.values(), default=0), max(room.values()))
+        largest = min(max(counts.values(), default=0), max(most_layers.values()))
         given = pyo.quicksum(min(count, largest) * model.uniform[index] for index, count in counts.items())
-        partial = [chunk for chunk in chunks if any(count < room[chunk] for count in counts.values())]
+        partial = [chunk for chunk in chunks if any(count < most_layers[chunk] for count in counts.values())]
         whole[mode] = pyo.Var(partial, domain=pyo.Binary)
         model.add_component(f"whole_{prefix}", whole[mode])
         for s, v in (chunk for chunk in chunks if able[chunk]):
-            held = pyo.quicksum(layers[kind.name][s, v] for kind in able[s, v])
+            total = pyo.quicksum(layers[kind.name][s, v] for kind in able[s, v])
             taken = pyo.quicksum(recompute[mode, kind.name][s, v] for kind in able[s, v])
-            span = room[s, v]
+            span = most_layers[s, v]
             every = [model.uniform[index] for index, count in counts.items() if count >= span]
             # The rows of recompute bound recomputed layers by the chunk's layers.
             model.uniform_recompute[prefix, "most", s, v] = taken - given <= 0
             if every:
-                model.uniform_recompute[prefix, "all", s, v] = taken - held - span * pyo.quicksum(every) >= -span
+                model.uniform_recompute[prefix, "all", s, v] = taken - total - span * pyo.quicksum(every) >= -span
             if (s, v) in whole[mode]:
                 switch = whole[mode][s, v]
-                model.uniform_recompute[prefix, "held", s, v] = taken - held - span * switch >= -span
+                model.uniform_recompute[prefix, "held", s, v] = taken - total - span * switch >= -span
                 model.uniform_recompute[prefix, "count", s, v] = taken - given + largest * switch >= 0
     return model.uniform, whole

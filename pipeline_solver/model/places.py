@@ -41,7 +41,7 @@ def settled(problem: PipelineProblem, plan: PipelinePlan) -> PipelineProblem:
     v_shape, stages = problem.schedule.v_shape, problem.stages
     for kind in problem.pinned_kinds:
         grid = plan.layers.get(kind.name, ())
-        held = [position_of(v, s, stages, v_shape) for v, row in enumerate(grid) for s, n in enumerate(row) if n]
-        if len(held) == 1 and (held[0],) != problem.places_of(kind):
-            places[kind.name] = held[0]
+        positions = [position_of(v, s, stages, v_shape) for v, row in enumerate(grid) for s, n in enumerate(row) if n]
+        if len(positions) == 1 and (positions[0],) != problem.places_of(kind):
+            places[kind.name] = positions[0]
     return placed(problem, places) if places else problem

@@ -574,8 +574,8 @@ def card_rows(cards: Sequence[str]) -> str:
     return ",".join(f"{name}:{len(list(row))}" for name, row in itertools.groupby(cards))
 
 
-def _require(holds: bool, rule: str, found: object) -> None:
-    if not holds:
+def _require(obeyed: bool, rule: str, found: object) -> None:
+    if not obeyed:
         raise ValueError(f"{rule}, found {found!r}")
 
 

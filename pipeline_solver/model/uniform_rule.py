@@ -16,12 +16,12 @@ def counts_suffice(problem: PipelineProblem) -> bool:
 
 def uniform_choice(problem: PipelineProblem, plan: PipelinePlan) -> int | None:
     """Index of the choice that a plan follows in every chunk; None when it follows none."""
-    held = plan.total_layers([kind.name for kind in problem.free_kinds if kind.name in plan.layers])
+    layers = plan.total_layers([kind.name for kind in problem.free_kinds if kind.name in plan.layers])
     cells = [(v, s) for v in range(plan.interleaves) for s in range(plan.stages)]
     for index, (mode, most) in enumerate(problem.uniform_recompute):
         modes = {mode, *plan.recompute}
         if all(
-            (plan.recompute[of][v][s] if of in plan.recompute else 0) == (min(most, held[v][s]) if of == mode else 0)
+            (plan.recompute[of][v][s] if of in plan.recompute else 0) == (min(most, layers[v][s]) if of == mode else 0)
             for v, s in cells
             for of in modes
         ):

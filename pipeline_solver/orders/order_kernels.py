@@ -272,7 +272,7 @@ def ready_at(tasks, partial, s, k):  # type: ignore[no-untyped-def]
     if (
         partial.counts[k, s] == tasks.micro_batches
         or partial.waiting[k, s]
-        or partial.load[s] + tasks.change[k, s] > tasks.room[s]
+        or partial.load[s] + tasks.change[k, s] > tasks.free[s]
     ):
         return np.inf
     stage, block = tasks.feeder_stage, tasks.feeder_block

@@ -57,12 +57,12 @@ def play(words, tasks, ends, at, counts, clock):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def fits(word, change, room, s):  # type: ignore[no-untyped-def]
+def fits(word, change, free, s):  # type: ignore[no-untyped-def]
     """Return whether a stage's order fits its memory at all times."""
     load = 0.0
     for k in word:
         load += change[k, s]
-        if load > room:
+        if load > free:
             return False
     return True
 
@@ -72,7 +72,7 @@ def finish_of(words, tasks):  # type: ignore[no-untyped-def]
     """Step time of the orders; infinite where they do not fit a stage's memory or they deadlock."""
     K, S = tasks.durations.shape
     for s in range(S):
-        if not fits(words[s], tasks.change, tasks.room[s], s):
+        if not fits(words[s], tasks.change, tasks.free[s], s):
             return np.inf
     ends = np.zeros((K, tasks.micro_batches, S))
     at, counts, clock = np.zeros(S, dtype=np.int64), np.zeros((K, S), dtype=np.int64), np.zeros(S)
@@ -116,7 +116,7 @@ def dispatch(tasks, most_ahead, patience):  # type: ignore[no-untyped-def]
 def first_to_begin(tasks, most_ahead, patience, counts, ends, clock, load, alive):  # type: ignore[no-untyped-def]
     """Stage and block of the next task by the rules of `dispatch`; -1 where none can begin."""
     stage, block, lag, durations = tasks.feeder_stage, tasks.feeder_block, tasks.lag, tasks.durations
-    m, change, room = tasks.micro_batches, tasks.change, tasks.room
+    m, change, free = tasks.micro_batches, tasks.change, tasks.free
     K, S = durations.shape
     V = K // 3
     best, at, which = np.inf, -1, -1
@@ -125,7 +125,7 @@ def first_to_begin(tasks, most_ahead, patience, counts, ends, clock, load, alive
             # Backwards of later chunks first, then forwards of later chunks, then weight gradients.
             k = (2 * V - 1 - c) if c < 2 * V else c
             n, u = counts[k, s], stage[s, k]
-            if n == m or load[s] + change[k, s] > room[s] or (k < V and alive[s] >= most_ahead[s]):
+            if n == m or load[s] + change[k, s] > free[s] or (k < V and alive[s] >= most_ahead[s]):
                 continue
             begin = clock[s]
             if u >= 0:
@@ -174,7 +174,7 @@ def improve(words, tasks, rounds, heat, target, seed):  # type: ignore[no-untype
             t += step
         own[s, j] = k
         new = np.inf
-        if fits(own[s], tasks.change, tasks.room[s], s):
+        if fits(own[s], tasks.change, tasks.free[s], s):
             new = play(own, tasks, ends, at, counts, clock)
         worth = new + SMALL * clock.mean()
         warm = heat * time * (1.0 - turn / rounds)

@@ -30,7 +30,7 @@ class TaskArrays(NamedTuple):
         `pipeline.dependencies.feeders`.
     change : float64 [K, S]
         Memory that a task takes (forward) or gives back (the last of its micro-batch's tasks: negative), MiB.
-    room : float64 [S]
+    free : float64 [S]
         Memory for that, MiB.
     """
 
@@ -41,7 +41,7 @@ class TaskArrays(NamedTuple):
     feeder_stage: NDArray[np.int64]
     feeder_block: NDArray[np.int64]
     change: NDArray[np.float64]
-    room: NDArray[np.float64]
+    free: NDArray[np.float64]
 
 
 class Precedence(NamedTuple):
@@ -68,7 +68,7 @@ class OrderProblem:
         Time after a stage's last task.
     kept_mib : float64 [V, S]
         Memory of a micro-batch in a chunk from its forward to its weight gradient.
-    room_mib : float64 [S]
+    free_mib : float64 [S]
         Memory of a stage for that.
     """
 
@@ -77,7 +77,7 @@ class OrderProblem:
     lag: NDArray[np.float64]
     tail: NDArray[np.float64]
     kept_mib: NDArray[np.float64]
-    room_mib: NDArray[np.float64]
+    free_mib: NDArray[np.float64]
 
     @classmethod
     def of(cls, problem: PipelineProblem, plan: PipelinePlan) -> OrderProblem:
@@ -106,9 +106,9 @@ class OrderProblem:
                     kept += kind.activation_mib[mode] * layers
                     if mode in problem.choices:
                         states += kind.choices[mode].states_mib * layers.sum(axis=0)
-        room = np.array(problem.limit_mib) + MEMORY_TOLERANCE_MIB - states
+        free = np.array(problem.limit_mib) + MEMORY_TOLERANCE_MIB - states
         lag = np.ascontiguousarray(edge_lags(schedule, settled(problem, plan).boundary_lags).T)
-        return cls(schedule, times[: 3 * V * S].reshape(3 * V, S), lag, times[3 * V * S :], kept, room)
+        return cls(schedule, times[: 3 * V * S].reshape(3 * V, S), lag, times[3 * V * S :], kept, free)
 
     @cached_property
     def waits(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -125,7 +125,7 @@ class OrderProblem:
             self.tail,
             *self.waits,
             self.change,
-            self.room_mib,
+            self.free_mib,
         )
 
     @cached_property
@@ -162,11 +162,11 @@ class OrderProblem:
     @cached_property
     def gap(self) -> NDArray[np.int64]:
         """Micro-batches that a stage can keep without virtual stages, int64 [S]; 0 with them."""
-        S, m = self.room_mib.shape[0], self.schedule.micro_batches
+        S, m = self.free_mib.shape[0], self.schedule.micro_batches
         if self.schedule.interleaves > 1:
             return np.zeros(S, dtype=np.int64)
         with np.errstate(divide="ignore", invalid="ignore"):
-            fits = np.where(self.kept_mib[0] > 0, np.floor(self.room_mib / self.kept_mib[0]), m)
+            fits = np.where(self.kept_mib[0] > 0, np.floor(self.free_mib / self.kept_mib[0]), m)
         if (fits < 1).any():
             raise ValueError("a stage's memory does not suffice for a micro-batch")
         return np.clip(fits, 1, m).astype(np.int64)

@@ -58,11 +58,11 @@ def least_recompute(problem: PipelineProblem, free: PipelinePlan) -> PipelinePla
     mode = next(iter(problem.searched_modes), None)
     if mode is None:
         return free
-    held = free.total_layers([kind.name for kind in problem.free_kinds if kind.name in free.layers])
-    most = max(max(row) for row in held)
+    layers = free.total_layers([kind.name for kind in problem.free_kinds if kind.name in free.layers])
+    most = max(max(row) for row in layers)
 
     def plan_with(counts: list[int]) -> PipelinePlan:
-        rows = tuple(tuple(min(most, count) for most, count in zip(row, counts, strict=True)) for row in held)
+        rows = tuple(tuple(min(most, count) for most, count in zip(row, counts, strict=True)) for row in layers)
         return PipelinePlan(free.layers, {**free.recompute, mode: rows})
 
     counts = [0] * problem.stages

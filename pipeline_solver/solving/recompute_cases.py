@@ -180,12 +180,12 @@ class Choices:
     def _try_untried(self) -> None:
         """Give every untried subproblem its first time slice; the parts of a split one count as untried."""
         while self.untried and self.floor < self.to_beat() and not self._over():
-            case, room = self.untried[0], self._room()
-            seconds = self.turns.first(self._untried(room), resumable=True)
+            case, most = self.untried[0], self._most_layers()
+            seconds = self.turns.first(self._untried(most), resumable=True)
             self.untried.remove(case)
             if case.mode in self.problem.choices and self._hopeless(case):
                 self.proven[case] = self.to_beat()
-            elif case.mode in self.closed or self._tried_as_well(case, room):
+            elif case.mode in self.closed or self._tried_as_well(case, most):
                 self.proven.pop(case, None)
             elif case.beyond:
                 self._try_beyond(case, seconds)
@@ -196,9 +196,9 @@ class Choices:
                 if found.status == CUT_OFF and case.most and alone and self._hopeless(case):
                     self.closed.add(case.mode)
 
-    def _tried_as_well(self, case: Case, room: int) -> bool:
+    def _tried_as_well(self, case: Case, most: int) -> bool:
         """Return whether a count that no chunk of a better plan exceeds was tried: greater ones are the same."""
-        return any(of.mode == case.mode and room <= of.most <= case.most for of in self.done)
+        return any(of.mode == case.mode and most <= of.most <= case.most for of in self.done)
 
     def _cases(self) -> list[Case]:
         """The distinct choices; the great counts of a recompute mode, where they are many, as one."""
@@ -311,15 +311,15 @@ class Choices:
         self.proven |= {part: reached for part in parts}
         self.untried[:0] = parts
 
-    def _room(self) -> int:
+    def _most_layers(self) -> int:
         """Layers of a chunk that no better plan exceeds: counts from there on are the same choice."""
         return self.problem.layers if self.best is None else _layers_within(self.problem, self.to_beat())
 
-    def _untried(self, room: int) -> int:
+    def _untried(self, most: int) -> int:
         """Number of distinct untried choices; those of one recompute mode count as one, because counts rise and the
         first that cannot win ends them."""
         if self.problem.choices:
-            return len({(case.mode, min(case.most, room)) for case in self.untried})
+            return len({(case.mode, min(case.most, most)) for case in self.untried})
         return len({case.mode for case in self.untried})
 
     def _relax(self) -> None:
@@ -402,10 +402,10 @@ def _layers_within(problem: PipelineProblem, step_time: float) -> int:
     left = step_time * (1.0 + 1e-9) / (problem.micro_batches * (1.0 + problem.backward_ratio) * min(problem.least_pace))
     most = 0
     for kind in sorted(problem.free_kinds, key=lambda kind: kind.forward):
-        held = kind.count if left >= kind.count * kind.forward else int(left / kind.forward)
-        most += held
-        left -= held * kind.forward
-        if held < kind.count:
+        layers = kind.count if left >= kind.count * kind.forward else int(left / kind.forward)
+        most += layers
+        left -= layers * kind.forward
+        if layers < kind.count:
             break
     return most
 

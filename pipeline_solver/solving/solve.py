@@ -120,10 +120,9 @@ def _bounded(problem: PipelineProblem, solution: Solution, floor: float, limited
         return solution
     if limited and not solution.bound:
         floor = floor or least_step_time(problem)
-        return solution.replace(bound=floor if solution.objective is None else min(floor, solution.objective))
-    if floor and None in (solution.plan, solution.bound):
-        return solution.replace(bound=max(floor, solution.bound or 0.0))
-    return solution
+    if not floor or (solution.bound or 0.0) >= floor:
+        return solution
+    return solution.replace(bound=floor if solution.objective is None else min(floor, solution.objective))
 
 
 def _first_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePlan | None:

@@ -60,9 +60,9 @@ def chunk_durations(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.
     extra = np.zeros((3, V, S))
     for name, modes in plan.recompute_by_kind().items():
         for mode in filter(plan.uses, plan.modes):
-            held = np.array(modes[mode], dtype=np.float64)
+            counts = np.array(modes[mode], dtype=np.float64)
             added = [times_of(problem.on_stage(s).choice_of(kinds[name], mode)) for s, kinds in enumerate(here)]
-            extra += np.array(added).T[:, None] * held
+            extra += np.array(added).T[:, None] * counts
     exposed = None
     if problem.pairing is not None:
         grids = [np.array(plan.layers.get(kind.name, np.zeros((V, S))), dtype=np.int64) for kind in problem.free_kinds]
@@ -83,8 +83,8 @@ def times_of(choice: LayerChoice) -> NDArray[np.float64]:
 
 def _times(ratio: Array, forward: Array) -> Array:
     """A multiple of times that keeps infinite ones infinite, also for a factor of 0."""
-    held = np.isfinite(forward)
-    return np.multiply(ratio, forward, where=held, out=np.where(held, 0.0, np.inf))
+    finite = np.isfinite(forward)
+    return np.multiply(ratio, forward, where=finite, out=np.where(finite, 0.0, np.inf))
 
 
 def duration_blocks(

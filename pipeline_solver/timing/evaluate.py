@@ -112,8 +112,8 @@ def host_link_shares(problem: PipelineProblem, plan: PipelinePlan) -> tuple[floa
     by_kind = plan.recompute_by_kind()
     for kind in problem.kinds:
         for name in problem.choices if kind.name in plan.layers else ():
-            held = np.array(by_kind[kind.name].get(name, ((0,) * problem.stages,)))
-            busy += problem.micro_batches * kind.choices[name].link_time * held.sum(axis=0)
+            layers = np.array(by_kind[kind.name].get(name, ((0,) * problem.stages,)))
+            busy += problem.micro_batches * kind.choices[name].link_time * layers.sum(axis=0)
     return tuple((busy / step).tolist()) if step > 0 else (0.0,) * problem.stages
 
 

@@ -272,7 +272,7 @@ class _TreeRun:
         if not (self.ordered or walked or few) and self._far(self.aim()):
             self._walk_on(first, generation)
         if few and self._distinguish_phases():
-            generation = self._generation(self.aim(), generation.held)
+            generation = self._generation(self.aim(), generation.kept)
         self._raise_targets(Targets(self.memory, self.aim(), self.bound, self.params.tree), generation)
 
     def _far(self, step_time: float) -> bool:
@@ -391,7 +391,7 @@ class _TreeRun:
             self.best_plan.search = tree = self._tree_of(found.columns, self.aim() if whole else target)
             plan = self.best_plan.plan()
             chosen = found.columns.find(plan) if whole and plan is not None and self.ordered else None
-            start_search(tree, chosen, found.first, found.held)
+            start_search(tree, chosen, found.first, found.kept)
             end = self._searched(tree, targets.patient)
             if self.outcome.hand_over:
                 return
@@ -401,7 +401,7 @@ class _TreeRun:
                 return
         self.outcome.finished = self.bound < self.stopper.cutoff()
 
-    def _generation(self, step_time: float, held: Sequence[int] = ()) -> Generation:
+    def _generation(self, step_time: float, kept: Sequence[int] = ()) -> Generation:
         return Generation(
             self.problem,
             step_time,
@@ -410,7 +410,7 @@ class _TreeRun:
             self.stopper,
             self.ordered,
             self.memory.period,
-            held,
+            kept,
             self.workers,
             self.params.bounds,
         )
@@ -523,7 +523,7 @@ class _TreeRun:
         if not pool.size:
             return ()
         search = self.best_plan.search
-        of_lp = search.master.held if search is not None and search.master is not None else []
+        of_lp = search.master.kept if search is not None and search.master is not None else []
         durations = chunk_durations(self.problem, plan)[: self.paths.classes]
         own = [self.paths.path(durations, prefer)[1] for prefer in (0, 1)]
         numbers = dict.fromkeys([*own, *of_lp, *range(max(0, pool.size - REPORTED_CUTS), pool.size)])

@@ -90,8 +90,8 @@ class Rows:
         self.stage = np.repeat(np.arange(len(first) - 1), np.diff(first))
         self.number = len(values)
         self.most = self.number + params.most_new_rows
-        room = self.number + min(params.most_new_rows, params.spare_rows)
-        self.costs, self.values = np.zeros((len(members), room)), np.zeros(room)
+        capacity = self.number + min(params.most_new_rows, params.spare_rows)
+        self.costs, self.values = np.zeros((len(members), capacity)), np.zeros(capacity)
         self.values[: self.number] = values
         self.newest = np.zeros(0)
         self.by_class: ByClass | None = None
@@ -100,10 +100,10 @@ class Rows:
         """Add a row, float64 [n]; False where there is no space for it."""
         p = self.number
         if p == len(self.values):
-            room = min(2 * p, self.most)
-            if room == p or room * len(self.members) > self.params.most_cells:
+            capacity = min(2 * p, self.most)
+            if capacity == p or capacity * len(self.members) > self.params.most_cells:
                 return False
-            self.costs, self.values = _wider(self.costs, room), _wider(self.values, room)
+            self.costs, self.values = _wider(self.costs, capacity), _wider(self.values, capacity)
         self.costs[:, p], self.values[p], self.newest = costs, value, costs
         self.number += 1
         return True
@@ -199,7 +199,7 @@ class ByClass:
     ----------
     coming : int64 [S * borders + 1]
         First class of each stage and entry border.
-    held, leave : int64 [classes]
+    layers, leave : int64 [classes]
         Layers encoded as a number, in order for each of these, and the exit border of a choice.
     listed : int64 [n]
         The columns ordered by class.
@@ -213,12 +213,12 @@ class ByClass:
 
     def __init__(self, rows: Rows, back: bool) -> None:
         self.rows, self.back = rows, back
-        held, borders = rows.matching.layers, rows.matching.borders
+        layers, borders = rows.matching.layers, rows.matching.borders
         enter, leave = (borders.high, borders.low) if back else (borders.low, borders.high)
         coming = rows.stage * borders.number + enter
-        sizes = [int(of.max()) + 1 for of in (coming, held, leave)]
-        keys, of = np.unique(np.ravel_multi_index((coming, held, leave), sizes), return_inverse=True)
-        came, self.held, self.leave = np.unravel_index(keys, sizes)
+        sizes = [int(of.max()) + 1 for of in (coming, layers, leave)]
+        keys, of = np.unique(np.ravel_multi_index((coming, layers, leave), sizes), return_inverse=True)
+        came, self.layers, self.leave = np.unravel_index(keys, sizes)
         self.coming = np.searchsorted(came, np.arange((len(rows.first) - 1) * borders.number + 1))
         of = of.reshape(-1)
         self.listed = np.argsort(of, kind="stable")
@@ -297,7 +297,7 @@ class ChoiceWalk:
         if self.stuck:
             return
         self.where = np.empty((S + 1, matching.goal + 1, self.borders), dtype=np.int32)
-        steps = classes.coming, classes.held, classes.leave, self.order
+        steps = classes.coming, classes.layers, classes.leave, self.order
         places, moves = number_places(*steps, start, goals, self.where)
         rows = self.rows.number
         self.stuck = (
@@ -318,8 +318,8 @@ class ChoiceWalk:
         rows, classes, known = self.rows, self.classes, self.known
         if known == rows.number:
             return
-        room = len(rows.values)
-        self.rest, self.partial = _wider(self.rest, room), _wider(self.partial, room)
+        capacity = len(rows.values)
+        self.rest, self.partial = _wider(self.rest, capacity), _wider(self.partial, capacity)
         classes.catch_up()
         new = slice(known, rows.number)
         of_classes = classes.listed, classes.begin, classes.crowd, classes.least
@@ -406,21 +406,21 @@ def goes_back(borders: Borders, order: NDArray[np.int64]) -> bool:
     return borders.number > 1 and bool(order[0] > order[-1])
 
 
-def _wider(table: NDArray[np.float64], room: int) -> NDArray[np.float64]:
+def _wider(table: NDArray[np.float64], capacity: int) -> NDArray[np.float64]:
     """A table with `room` entries in its last dimension, new ones uninitialized; itself where it has them."""
     here = table.shape[-1]
-    if here >= room:
+    if here >= capacity:
         return table
-    wide = np.empty((*table.shape[:-1], room))
+    wide = np.empty((*table.shape[:-1], capacity))
     wide[..., :here] = table
     return wide
 
 
 @compiled
-def number_places(coming, held, leave, order, start, goals, where):  # type: ignore[no-untyped-def]
+def number_places(coming, layers, leave, order, start, goals, where):  # type: ignore[no-untyped-def]
     """Number the places that choices from border `start` to one of `goals` can pass; return how many, and their moves.
 
-    `coming` int64 [S * borders + 1], `held` and `leave` int64 [classes] are those of `ByClass`, `order` int64 [S];
+    `coming` int64 [S * borders + 1], `layers` and `leave` int64 [classes] are those of `ByClass`, `order` int64 [S];
     written to `where` int32 [S + 1, goal + 1, borders], by the stages chosen, the remaining layers and the border: -1
     for no place.
     """
@@ -428,13 +428,13 @@ def number_places(coming, held, leave, order, start, goals, where):  # type: ign
     where[:] = -1
     where[0, goal, start] = 0
     for k in range(S):
-        mark_behind(coming, held, leave, order[k], where[k], where[k + 1])
+        mark_behind(coming, layers, leave, order[k], where[k], where[k + 1])
     ends = np.zeros(where.shape, dtype=np.bool_)
     for g in goals:
         ends[S, 0, g] = where[S, 0, g] >= 0
     moves = 0
     for k in range(S - 1, -1, -1):
-        moves += mark_ending(coming, held, leave, order[k], where[k], ends[k], ends[k + 1])
+        moves += mark_ending(coming, layers, leave, order[k], where[k], ends[k], ends[k + 1])
     places = 0
     for k in range(S + 1):
         for left in range(goal + 1):
@@ -445,7 +445,7 @@ def number_places(coming, held, leave, order, start, goals, where):  # type: ign
 
 
 @kernel_part
-def mark_behind(coming, held, leave, stage, where, behind):  # type: ignore[no-untyped-def]
+def mark_behind(coming, layers, leave, stage, where, behind):  # type: ignore[no-untyped-def]
     """Mark the places that a column of a stage leads to, in `behind` int32 [goal + 1, borders], with 0."""
     borders = where.shape[1]
     for left in range(where.shape[0]):
@@ -453,13 +453,13 @@ def mark_behind(coming, held, leave, stage, where, behind):  # type: ignore[no-u
             if where[left, border] < 0:
                 continue
             c, end = coming[stage * borders + border], coming[stage * borders + border + 1]
-            while c < end and held[c] <= left:  # they are sorted by their layers
-                behind[left - held[c], leave[c]] = 0
+            while c < end and layers[c] <= left:  # they are sorted by their layers
+                behind[left - layers[c], leave[c]] = 0
                 c += 1
 
 
 @kernel_part
-def mark_ending(coming, held, leave, stage, where, ends, behind):  # type: ignore[no-untyped-def]
+def mark_ending(coming, layers, leave, stage, where, ends, behind):  # type: ignore[no-untyped-def]
     """Mark in `ends` bool [goal + 1, borders] the places with a move to one of `behind`; return the number of moves."""
     borders, moves = where.shape[1], 0
     for left in range(where.shape[0]):
@@ -467,8 +467,8 @@ def mark_ending(coming, held, leave, stage, where, ends, behind):  # type: ignor
             if where[left, border] < 0:
                 continue
             c, end = coming[stage * borders + border], coming[stage * borders + border + 1]
-            while c < end and held[c] <= left:
-                if behind[left - held[c], leave[c]]:
+            while c < end and layers[c] <= left:
+                if behind[left - layers[c], leave[c]]:
                     ends[left, border] = True
                     moves += 1
                 c += 1
@@ -476,7 +476,7 @@ def mark_ending(coming, held, leave, stage, where, ends, behind):  # type: ignor
 
 
 @compiled
-def list_moves(coming, held, leave, order, where, begin, of, behind):  # type: ignore[no-untyped-def]
+def list_moves(coming, layers, leave, order, where, begin, of, behind):  # type: ignore[no-untyped-def]
     """List the moves between the places that `number_places` has numbered, by place and then by class.
 
     Written to `begin`, `of` and `behind`, those of `Moves`.
@@ -490,8 +490,8 @@ def list_moves(coming, held, leave, order, where, begin, of, behind):  # type: i
                 begin[passed] = listed
                 passed += 1
                 c, end = coming[order[k] * borders + border], coming[order[k] * borders + border + 1]
-                while c < end and held[c] <= left:
-                    there = where[k + 1, left - held[c], leave[c]]
+                while c < end and layers[c] <= left:
+                    there = where[k + 1, left - layers[c], leave[c]]
                     if there >= 0:
                         of[listed], behind[listed] = c, there
                         listed += 1

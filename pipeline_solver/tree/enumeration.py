@@ -341,11 +341,11 @@ class Enumeration:
             return None
         first = np.searchsorted(members, self.columns.start)
         prices = self.floors.under_prices()
-        room = own.most_cells // max(1, len(members)) - own.spare_rows - len(prices)
-        if not np.isfinite(cutoff) or room < own.least_paths or (np.diff(first) == 0).any():
+        spare = own.most_cells // max(1, len(members)) - own.spare_rows - len(prices)
+        if not np.isfinite(cutoff) or spare < own.least_paths or (np.diff(first) == 0).any():
             return None
-        near = self._near(durations, room)
-        pool, paths = self.plans.pool, paths[len(paths) - min(len(paths), room - near.size) :]
+        near = self._near(durations, spare)
+        pool, paths = self.plans.pool, paths[len(paths) - min(len(paths), spare - near.size) :]
         # Columns with the same layers between the same borders are adjacent: an enumeration visits them as a whole.
         borders = self.matching.borders
         keys = borders.high, borders.low, self.matching.layers, self.columns.stage
@@ -398,10 +398,10 @@ def _matching(columns: ColumnSet, schedule: Schedule, most_states: int) -> Match
     """
     problem = columns.problem
     counts = [kind.count for kind in problem.placed_kinds]
-    held, goal = columns.totals.sum(axis=1), sum(counts)
+    layers, goal = columns.totals.sum(axis=1), sum(counts)
     if columns.ordered and np.prod([count + 1.0 for count in counts]) <= most_states:
         weights = np.cumprod([1, *(count + 1 for count in counts[::-1])])[:-1][::-1]
-        held, goal = columns.totals @ weights, int(np.dot(weights, counts))
+        layers, goal = columns.totals @ weights, int(np.dot(weights, counts))
     every = range(problem.interleaves)
     place = np.array([[schedule.position(v, s) for v in every] for s in range(problem.stages)])[columns.stage]
     late, early = [], []
@@ -410,4 +410,4 @@ def _matching(columns: ColumnSet, schedule: Schedule, most_states: int) -> Match
         early.append(np.where(columns.least_kind <= j, place, -1).max(axis=1))
     none = np.zeros((0, len(columns)), dtype=np.int64)
     borders = borders_of(columns.phases, len(columns), schedule, sum(counts))
-    return Matching(held, goal, borders, *(np.ascontiguousarray(np.array(of or none).T) for of in (late, early)))
+    return Matching(layers, goal, borders, *(np.ascontiguousarray(np.array(of or none).T) for of in (late, early)))

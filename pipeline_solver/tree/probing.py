@@ -44,9 +44,9 @@ def probe(search: Search, stages: Sequence[int]) -> None:
             mask = search.alive.copy()
             mask[search.columns.start[s] : search.columns.start[s + 1]] = False
             mask[members] = search.alive[members]
-            if _holds_nothing(search, mask, base):
+            if _is_empty(search, mask, base):
                 search.alive[members] = False
-            if len(master.held) > search.params.tree.probe_most_cuts:
+            if len(master.kept) > search.params.tree.probe_most_cuts:
                 base = _base_of(search, base.basis)
                 if base is None:
                     return
@@ -79,7 +79,7 @@ def _base_of(search: Search, start: highspy.HighsBasis | None = None) -> _Base |
     if result is None or result.point is None:
         return None
     search.keep_prices(result)
-    if len(master.held) > search.params.tree.probe_most_cuts:
+    if len(master.kept) > search.params.tree.probe_most_cuts:
         master.purge()
     return _Base(bound, result.point, master.lp.getBasis())
 
@@ -102,7 +102,7 @@ def _classes(search: Search, s: int, weights: NDArray[np.float64]) -> Iterator[N
                     yield found
 
 
-def _holds_nothing(search: Search, mask: NDArray[np.bool_], base: _Base) -> bool:
+def _is_empty(search: Search, mask: NDArray[np.bool_], base: _Base) -> bool:
     """Return whether the columns have no plan below the cutoff."""
     bound, mask = search.floors.tighten(mask, search.cutoff)
     if bound >= search.cutoff:

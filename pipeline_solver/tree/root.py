@@ -16,7 +16,7 @@ def start_search(
     search: Search,
     warm: NDArray[np.int64] | None,
     first_columns: NDArray[np.int64] | None = None,
-    held: Sequence[int] = (),
+    kept: Sequence[int] = (),
 ) -> None:
     """Seed cuts, first columns and first plans.
 
@@ -26,7 +26,7 @@ def start_search(
         A plan to begin with.
     first_columns : int64, optional
         Columns that an LP with column generation starts with, by default drawn at random.
-    held : sequence of int
+    kept : sequence of int
         Further cuts of the pool that the LP starts with.
     """
     plans, price_above = search.plans, search.params.bounds.price_above
@@ -55,8 +55,8 @@ def start_search(
         plans.anneal(plans.best, plans.anneal_moves() // 2, 0.01)
         active = np.union1d(active, plans.best)
     search.master = master_of(plans.columns, active, plans.pool, search.params.bounds)
-    for cut in dict.fromkeys([*cuts, *held]):
-        search.master.hold(cut)
+    for cut in dict.fromkeys([*cuts, *kept]):
+        search.master.keep(cut)
     _, search.alive = search.floors.tighten(search.alive, search.cutoff)
     search.master.allow(search.alive)
 

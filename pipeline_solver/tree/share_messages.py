@@ -107,7 +107,7 @@ class RootState:
 
     Parameters
     ----------
-    held : list of int
+    kept : list of int
         Cuts of the LP.
     alive : bool [columns]
     root_floor : float64 [columns]
@@ -119,7 +119,7 @@ class RootState:
     cuts: Cuts
     best: Best
     prices: Priced
-    held: list[int]
+    kept: list[int]
     alive: NDArray[np.bool_]
     root_floor: NDArray[np.float64]
     active: NDArray[np.int64]

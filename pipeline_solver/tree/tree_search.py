@@ -68,7 +68,7 @@ class Search:
         self.root_bound = 0.0
         self._serial = 0
         self.master: Master | CountMaster | None = None
-        self.to_hold: list[int] = []  # cuts of an LP that is not made yet
+        self.to_keep: list[int] = []  # cuts of an LP that is not made yet
         self.root_floor = np.full(len(columns), -np.inf)
         self.splits = StageSplits(columns, problem.interleaves)
         self.enumeration = Enumeration(columns, self.floors, self.plans)
@@ -180,7 +180,7 @@ class Search:
         self.keep_prices(result)
         floor = result.reduced + result.bound - result.least[self.columns.stage]
         mask = mask & (floor <= self.cutoff + 1e-9 * abs(self.cutoff))
-        if len(master.held) > self.params.bounds.most_cuts:
+        if len(master.kept) > self.params.bounds.most_cuts:
             master.purge()
         if self.params.tree.node_plans and self.nodes % master.improve_every == 1:
             self.plans.try_at_reduced_costs(mask, result.reduced, self.lower_bound())
@@ -230,8 +230,8 @@ class Search:
     def pruning_paths(self) -> NDArray[np.int64]:
         """The cuts of the pool that prune an enumeration: those of the LP, and the newest ones."""
         size = self.plans.pool.size
-        held = self.to_hold if self.master is None else self.master.held
-        return np.array(sorted({*held, *range(max(0, size - self.params.tree.paths), size)}), dtype=np.int64)
+        kept = self.to_keep if self.master is None else self.master.kept
+        return np.array(sorted({*kept, *range(max(0, size - self.params.tree.paths), size)}), dtype=np.int64)
 
     def _rebuild_after_failure(self) -> None:
         """Rebuild the LP: the simplex failed because of a basis, not because of the problem."""

@@ -68,7 +68,7 @@ class WorkerPool:
             cuts=Cuts.of(plans.pool, 0),
             best=Best.of(plans),
             prices=Priced.of(search.prices, 0),
-            held=list(master.held),
+            kept=list(master.kept),
             alive=search.alive,
             root_floor=search.root_floor,
             active=master.active,
@@ -261,7 +261,7 @@ class _Share:
         state.cuts.add_to(search.plans.pool)
         search.plans.take(state.best.chosen, state.best.step_time)
         search.alive, search.root_floor = state.alive.copy(), state.root_floor
-        search.to_hold = state.held
+        search.to_keep = state.kept
 
     def _lp(self) -> Master | CountMaster:
         """The batch's LP, built at first use: enumerations need none."""
@@ -270,8 +270,8 @@ class _Share:
             search.master = master = master_of(search.columns, state.active, search.plans.pool, search.params.bounds)
             if master.partial != state.partial:
                 master.rebuild(state.active, partial=state.partial)
-            for cut in state.held:
-                master.hold(cut)
+            for cut in state.kept:
+                master.keep(cut)
         return search.master
 
     def answer(self, task: ShareTask | ProbeTask | EnumerationTask) -> ShareAnswer | ProbeAnswer | EnumerationAnswer:

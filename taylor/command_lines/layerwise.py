@@ -187,7 +187,7 @@ def run(arguments: Sequence[str], program: str = "taylor layerwise") -> int | No
     )  # fmt: skip
     wanted.refuse_unwritable()
     with progress("layer-wise search", None) as moved:
-        searched = search_job(request, tell=lambda text: log.info("%s", text), moved=moved, budget=budget)
+        searched = search_job(request, report=lambda text: log.info("%s", text), moved=moved, budget=budget)
     files, notes = write_outputs(searched, wanted)
     for note in notes:
         log.warning("%s", note)

@@ -207,7 +207,7 @@ def _print_plans(done: Tuned) -> None:
         degrees = [run.dp, run.tp, run.pp, run.vpp, run.cp, *([run.ep] if sizes.own.experts > 1 else []), run.mbs]
         words = "-" if one.before_ms is None else "the base has its operators"
         if told is not None:
-            words = f"{told.run}: {told.told_ms:.1f}, {told.measured_ms:.1f}"
+            words = f"{told.run}: {told.predicted_ms:.1f}, {told.measured_ms:.1f}"
         rows.append((str(place), *map(str, degrees), f"{one.ranked.step_ms:,.1f}",
                      f"{one.low_ms:,.0f}-{one.high_ms:,.0f}", f"{one.peak / 2**30:.1f}", f"{one.upper / 2**30:.1f}",
                      words))  # fmt: skip

@@ -15,13 +15,13 @@ import pytest
 
 from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import EXIT_INTERRUPTED
-from taylor.base.interrupts import hold_interrupts
+from taylor.base.interrupts import delay_interrupts
 from tests.conftest import ROOT
 
 
 def test_ctrl_c_inside_is_raised_when_the_block_has_ended():
     done = []
-    with pytest.raises(KeyboardInterrupt), hold_interrupts():
+    with pytest.raises(KeyboardInterrupt), delay_interrupts():
         signal.raise_signal(signal.SIGINT)
         done.append("written")
     assert done == ["written"]
@@ -30,7 +30,7 @@ def test_ctrl_c_inside_is_raised_when_the_block_has_ended():
 
 
 def test_an_error_inside_goes_before_ctrl_c():
-    with pytest.raises(ValueError, match="disk"), hold_interrupts():
+    with pytest.raises(ValueError, match="disk"), delay_interrupts():
         signal.raise_signal(signal.SIGINT)
         raise ValueError("disk")
 
@@ -39,7 +39,7 @@ def test_outside_the_main_thread_it_changes_nothing():
     done = []
 
     def work():
-        with hold_interrupts():
+        with delay_interrupts():
             done.append("written")
 
     thread = threading.Thread(target=work)

@@ -172,5 +172,5 @@ def test_many_chunks_have_a_plan_before_their_bounds(monkeypatch):
     space = OuterSpace((case.outer.global_batch,), limits=SpaceLimits(zeros=(0, 2, 3)))
     told = []
     monkeypatch.setattr(module._Search, "_settle", lambda self, each: self.open.clear())
-    found = search(case.job, case.costs, space, tell=told.append)
+    found = search(case.job, case.costs, space, report=told.append)
     assert found.plan is not None and len(told) == 1

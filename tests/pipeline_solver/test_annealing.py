@@ -13,7 +13,7 @@ from taylor.pipeline_solver.heuristics import annealing
 from taylor.pipeline_solver.heuristics.annealing import Annealer, Cooling
 from taylor.pipeline_solver.timing.durations import schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
-from tests.solver_cases import reference_problem
+from tests.solver_cases import python_of, reference_problem
 
 KERNELS = [
     "anneal", "change_lengths", "chosen_length", "column_with", "consistent", "cut_lengths", "draw_choice",
@@ -54,7 +54,7 @@ def test_the_compiled_walk_is_that_of_its_python_twin(monkeypatch, interleaves):
     annealer, graph, chosen = case(interleaves)
     compiled = annealer.run(chosen, CutPool(graph.classes - 4), COOLING)
     for name in KERNELS:
-        monkeypatch.setattr(annealing, name, getattr(annealing, name).py_func)
+        monkeypatch.setattr(annealing, name, python_of(getattr(annealing, name)))
     plain = annealer.run(chosen, CutPool(graph.classes - 4), COOLING)
     assert compiled[0] == pytest.approx(plain[0], rel=1e-12)
     assert compiled[1].tolist() == plain[1].tolist()

@@ -46,4 +46,4 @@ def test_an_lp_takes_the_longest_known_paths_so_many_a_round_and_those_found_for
     longest = [cut for _, cut in paths.pool.longest(durations, 2 * known, DEFAULT_PARAMS.bounds.recent_cuts)][:known]
     fresh = Master(columns, every, paths.pool)
     cut_loop(fresh, paths, Stopper(None), np.inf, 1, known=known)
-    assert set(fresh.held) == {*longest, paths.path(durations)[1], paths.path(durations, 1)[1]}
+    assert set(fresh.kept) == {*longest, paths.path(durations)[1], paths.path(durations, 1)[1]}

@@ -11,6 +11,7 @@ from taylor.pipeline_solver.tree import choice_samples
 from taylor.pipeline_solver.tree.choice_samples import sample
 from taylor.pipeline_solver.tree.choice_walk import CLOSED, ChoiceWalk, Matching, Rows
 from tests.pipeline_solver.test_enumeration import fits
+from tests.solver_cases import python_of
 
 STAGES = 5
 
@@ -69,7 +70,7 @@ def fresh(kernel):
     """A kernel compiled anew, with what its module holds now."""
     import numba
 
-    return numba.njit(kernel.py_func)
+    return numba.njit(python_of(kernel))
 
 
 @pytest.mark.parametrize("kinds", [0, 2])

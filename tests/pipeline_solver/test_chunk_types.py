@@ -14,7 +14,7 @@ from benchmarks.brute_force import random_problem, with_choices
 from taylor.pipeline_solver.columns.chunk_types import (
     _costs,
     _distinct_starts,
-    _held,
+    _layers_between,
     _recompute_options,
     prefix_cost,
     undominated,
@@ -79,7 +79,7 @@ def test_the_distinct_starts_have_every_content_of_a_window_at_its_first_and_las
         def windows(starts, count=count, bounds=bounds):
             found: dict[tuple[int, ...], list[int]] = {}
             for start in starts:
-                found.setdefault(_held(start, start + count, bounds), [start, start])[1] = start
+                found.setdefault(_layers_between(start, start + count, bounds), [start, start])[1] = start
             return found
 
         assert windows(_distinct_starts(count, begin, until, bounds)) == windows(range(begin, until + 1))

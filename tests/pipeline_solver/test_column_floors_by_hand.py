@@ -16,11 +16,12 @@ from taylor.pipeline_solver.columns.columns import build_columns
 from taylor.pipeline_solver.columns.phases import Phases
 from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
 from tests.pipeline_solver.column_cases import priced, three_kinds
+from tests.solver_cases import python_of
 from tests.solver_params import set_parameter
 
 INFINITE = float("inf")
 
-plain_rule_out = getattr(rule_out, "py_func", rule_out)
+plain_rule_out = python_of(rule_out)
 
 
 def ruled(
@@ -91,13 +92,13 @@ def test_floors_hold_the_newest_prices_and_read_what_is_new(monkeypatch: pytest.
     problem, rng = three_kinds(), np.random.default_rng(6)
     columns = build_columns(problem, stage_tuples(problem, 10_000), 10_000)
     n = len(columns)
-    assert ColumnFloors(columns, PricePool()).room == min(400, 4_000_000 // n)
+    assert ColumnFloors(columns, PricePool()).capacity == min(400, 4_000_000 // n)
     set_parameter(monkeypatch, "bounds.most_costs", 6 * n + n - 1)
-    assert ColumnFloors(columns, PricePool()).room == 6
+    assert ColumnFloors(columns, PricePool()).capacity == 6
     set_parameter(monkeypatch, "bounds.most_costs", 1)
     pool = PricePool()
     floors = ColumnFloors(columns, pool)
-    assert floors.room == 4
+    assert floors.capacity == 4
     every = np.ones(n, dtype=bool)
     bound, left = floors.tighten(every, 1.0)
     assert bound == -np.inf and left.all() and left is not every

@@ -95,9 +95,9 @@ def test_the_bound_holds_for_every_plan_that_is_allowed_and_the_prices_give_it_a
             for _ in range(30):
                 result = master.solve()
                 length, cut = search.plans.paths.path(master.durations(result.point))
-                if master.holds(cut):
+                if master.keeps(cut):
                     break
-                master.hold(cut)
+                master.keep(cut)
             assert result.value <= truth.objective * (1 + 1e-7)
             assert result.bound <= truth.objective * (1 + 1e-7)
             costs = column_costs(columns, [master.prices()])[0]

@@ -71,7 +71,7 @@ def with_cuts(problem: PipelineProblem) -> tuple[CountMaster, CutPool]:
     paths.seeds()
     master = CountMaster(columns_of(problem), paths.pool)
     for cut in range(paths.pool.size):
-        master.hold(cut)
+        master.keep(cut)
     return master, paths.pool
 
 

@@ -275,12 +275,12 @@ def test_shares_make_their_lps_when_these_are_first_asked_for() -> None:
     """As one made at once would be: with the cuts that the tree's held, and no others."""
     for _, search in searches(10, 13):
         pool = WorkerPool(1, search, 0)
-        mask, held = np.ones(len(search.columns), dtype=bool), list(search.lp().held)
+        mask, held = np.ones(len(search.columns), dtype=bool), list(search.lp().kept)
         pool.enumerate(search, Remaining(mask), np.arange(search.problem.stages), None, np.inf)
         assert [share.search.master for share in pool.own] == [None] * len(pool.own)
         assert all(share.search.pruning_paths()[: len(held)].tolist() == sorted(held) for share in pool.own)
         first = [share._lp() for share in pool.own]
-        assert [lp.held for lp in first] == [held] * len(pool.own)
+        assert [lp.kept for lp in first] == [held] * len(pool.own)
         assert [share._lp() for share in pool.own] == first == [share.search.lp() for share in pool.own]
 
 

@@ -83,7 +83,7 @@ def by_another_model(columns: ColumnSet, pool: CutPool, allowed: NDArray[np.bool
 
 def held_by(master: Master, paths: PathCuts) -> Master:
     for cut in range(paths.pool.size):
-        master.hold(cut)
+        master.keep(cut)
     return master
 
 
@@ -147,11 +147,11 @@ def test_columns_that_come_in_by_their_price_lead_to_the_same_optimum(problem: P
         rounds += 1
     assert rounds >= 1
     assert (result.value, result.bound) == (pytest.approx(truth, rel=1e-7), pytest.approx(truth, rel=1e-7))
-    held = list(master.held)
+    held = list(master.kept)
     master.add_columns(master.active)
     assert len(set(master.active.tolist())) == len(master.active)
     master.rebuild(np.arange(len(columns)))
-    assert (master.held, master.partial, master.candidates) == (held, False, 32)
+    assert (master.kept, master.partial, master.candidates) == (held, False, 32)
     assert master.solve().value == pytest.approx(truth, rel=1e-7)
 
 

@@ -27,7 +27,7 @@ def step_of(tasks: OrderProblem, orders: tuple[tuple[tuple[int, int], ...], ...]
     ends: dict[tuple[int, int, int], float] = {}
     clock, at, moved = [0.0] * len(orders), [0] * len(orders), True
     for s, order in enumerate(orders):
-        if max(itertools.accumulate(tasks.change[k, s] for k, _ in order)) > tasks.room_mib[s]:
+        if max(itertools.accumulate(tasks.change[k, s] for k, _ in order)) > tasks.free_mib[s]:
             return np.inf
     while moved:
         moved = False
@@ -51,7 +51,7 @@ def test_no_order_of_labelled_micro_batches_takes_less(seed: int) -> None:
     """Micro-batches may run in any turn here: the search, which runs them in one, must miss nothing."""
     tasks = random_case(np.random.default_rng(seed), 1, 1, stages=2)
     schedule = build_schedule(ScheduleSpec(SEARCHED), 2, 1, 2)
-    tasks = OrderProblem(schedule, tasks.durations, tasks.lag, tasks.tail, tasks.kept_mib, tasks.room_mib)
+    tasks = OrderProblem(schedule, tasks.durations, tasks.lag, tasks.tail, tasks.kept_mib, tasks.free_mib)
     labelled = [(k, i) for k in range(3) for i in range(2)]
     words = [
         order

@@ -190,7 +190,7 @@ class Rows:
         self.switched = np.zeros((2 ** len(free), len(form.names)))
         self.switched[:, free] = list(itertools.product((0, 1), repeat=len(free)))
 
-    def hold(self, found: Assignment, times: np.ndarray) -> bool:
+    def keep(self, found: Assignment, times: np.ndarray) -> bool:
         """Whether all rows hold with some switches; a count that has no variable is 0."""
         form = self.model.form
         point = np.zeros(len(form.names))

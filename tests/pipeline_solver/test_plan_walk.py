@@ -27,7 +27,7 @@ from taylor.pipeline_solver.timing.event_graph import EventGraph
 from taylor.pipeline_solver.tree import branch_and_cut as tree
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory
 from taylor.pipeline_solver.tree.tree_run import TreeEnd
-from tests.solver_cases import reference_problem
+from tests.solver_cases import python_of, reference_problem
 from tests.solver_params import set_parameter
 
 KERNELS = [
@@ -67,7 +67,7 @@ def test_the_compiled_walk_is_that_of_its_python_twin(monkeypatch, drawn, seed):
     over, _, state = walk.fitted(start)
     compiled = walk.run(state, 300, 5, 2.0, 0.1)
     for name in KERNELS:
-        plain_kernel = getattr(walk_kernels, name).py_func
+        plain_kernel = python_of(getattr(walk_kernels, name))
         for module in (walk_kernels, plan_walk):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, plain_kernel)
@@ -127,7 +127,7 @@ def test_layers_move_between_two_chunks_and_those_between_move_up():
         (1, 1, None),  # no move at all
     ):
         borders = np.array([0, 3, 5, 7])
-        moved = walk_kernels.move_layers.py_func(line, borders, source, target, 1)
+        moved = walk_kernels.move_layers(line, borders, source, target, 1)
         assert (borders.tolist() if moved else None) == begin
         assert moved or borders.tolist() == [0, 3, 5, 7]
 
@@ -142,8 +142,7 @@ def test_kinds_alternate_where_their_runs_are_many_and_short(runs, alternate):
 
 
 def test_two_chunks_swap_their_sizes_and_a_size_moves_along_the_model(monkeypatch):
-    monkeypatch.setattr(walk_kernels, "move_layers", walk_kernels.move_layers.py_func)
-    swap, move = walk_kernels.swap_sizes.py_func, walk_kernels.move_size.py_func
+    swap, move = walk_kernels.swap_sizes, walk_kernels.move_size
     roomy = SimpleNamespace(lower=np.zeros(4, dtype=int), upper=np.full(4, 9))
     tight = SimpleNamespace(lower=np.array([0, 0, 2, 0]), upper=np.array([3, 9, 9, 9]))
     for line, change, one, other, sizes in (

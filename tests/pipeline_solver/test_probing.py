@@ -178,7 +178,7 @@ def test_a_class_is_let_be_where_its_first_lp_rises_little(values, bounds, lps, 
     monkeypatch.setattr(search, "keep_prices", lambda result: None)
     monkeypatch.setattr(search.floors, "tighten", lambda mask, cutoff: (-np.inf, mask))
     base = probing._Base(10.0, point, search.lp().lp.getBasis())
-    assert probing._holds_nothing(search, search.alive.copy(), base) is nothing
+    assert probing._is_empty(search, search.alive.copy(), base) is nothing
     assert asked == [DEFAULT_PARAMS.tree.probe_cuts] * lps
 
 
@@ -194,7 +194,7 @@ def test_an_lp_started_from_an_earlier_basis_has_the_optimum_of_one_started_afre
             result = master.solve()
             if result.point is None:
                 break
-            master.hold(paths.path(master.durations(result.point))[1])
+            master.keep(paths.path(master.durations(result.point))[1])
             master.add_columns(result.entering)
         master.start_from(basis)
         again = master.solve()

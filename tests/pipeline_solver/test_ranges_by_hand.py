@@ -102,7 +102,7 @@ def ranges_of(problem: PipelineProblem) -> list[tuple[set[str], set[str], str | 
     names = model.form.names
     return [
         (
-            {names[c] for c in one.held},
+            {names[c] for c in one.layers},
             {names[c] for c in one.taken},
             None if one.switch is None else names[one.switch],
             one.least,

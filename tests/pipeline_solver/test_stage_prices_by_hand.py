@@ -48,7 +48,7 @@ def test_options_tell_the_time_and_the_memory_of_their_layers(problem: PipelineP
     for s, stage in enumerate(stage_options(problem, np.full(2, 1e6))):
         alive = alive_vectors(schedule)[s]
         room, besides = fixed_parts(problem, schedule, s, alive)
-        assert stage.room.tolist() == room.tolist()
+        assert stage.free.tolist() == room.tolist()
         assert stage.start.tolist() == [0, *np.cumsum([int((stage.chunk == v).sum()) for v in range(2)])]
         before: tuple[int, int] | None = None
         for i, v in enumerate(stage.chunk.tolist()):
@@ -62,7 +62,7 @@ def test_options_tell_the_time_and_the_memory_of_their_layers(problem: PipelineP
                 problem.recompute_ratio.get(mode, 0.0) * each.forward for each, mode in zip(layers, again, strict=True)
             )
             kept = sum(each.activation_mib[mode] for each, mode in zip(layers, again, strict=True))
-            assert stage.held[i].tolist() == list(of.layers)
+            assert stage.layers[i].tolist() == list(of.layers)
             assert stage.forward[i] == pytest.approx(forward)
             assert stage.extra[:, i].tolist() == pytest.approx([0.0, extra, 0.0])
             assert stage.work[i] == pytest.approx((3.0 * forward + extra) * problem.pace[s])
@@ -85,7 +85,7 @@ def test_a_work_limit_leaves_the_layers_that_it_has_time_for() -> None:
 
     def held(*limits: float, **changes: Any) -> list[list[int]]:
         problem = small_problem(limit_mib=(500.0, 500.0), recompute_ratio={}, **changes)
-        return [sorted(stage.held[:, 0].tolist()) for stage in stage_options(problem, np.array(limits))]
+        return [sorted(stage.layers[:, 0].tolist()) for stage in stage_options(problem, np.array(limits))]
 
     assert held(100.0, 100.0) == [[1, 2, 3], [1, 2, 3]]
     assert held(6.0, 100.0) == [[1, 2], [2, 3]]
@@ -106,14 +106,14 @@ def test_the_chunks_of_a_stage_leave_each_other_time() -> None:
         kinds=(kind("a", 8),), slowness=(), head_forward=0.0, embedding_forward=0.0, limit_mib=(900.0,) * 2
     )
     one, two = stage_options(problem.replace(recompute_ratio={}), np.array([9.0, 100.0]))
-    assert sorted(one.held[:, 0].tolist()) == [1, 1, 2, 2]
-    assert sorted(set(two.held[:, 0].tolist())) == [1, 2, 3, 4, 5]
+    assert sorted(one.layers[:, 0].tolist()) == [1, 1, 2, 2]
+    assert sorted(set(two.layers[:, 0].tolist())) == [1, 2, 3, 4, 5]
     # Two kinds: that of the least time tells how many may fit; the options tell the rest. Here one a (1.5) or one b.
     mixed = two_kinds(slowness=(), head_forward=0.0, embedding_forward=0.0, limit_mib=(900.0,) * 2, recompute_ratio={})
     one, _ = stage_options(mixed, np.array([6.0, 100.0]))
-    first = one.held[one.chunk == 0].tolist()
+    first = one.layers[one.chunk == 0].tolist()
     assert sorted(first) == [[1, 0], [2, 0], [3, 0]]
-    assert [0, 1] in one.held[one.chunk == 1].tolist() and [0, 2] not in one.held[one.chunk == 1].tolist()
+    assert [0, 1] in one.layers[one.chunk == 1].tolist() and [0, 2] not in one.layers[one.chunk == 1].tolist()
 
 
 def test_of_choices_in_no_order_the_quicker_ones_that_take_the_least_more_are_rivals() -> None:
@@ -153,10 +153,10 @@ def test_host_memory_is_a_resource_of_its_own() -> None:
     )
     for s, stage in enumerate(stage_options(problem, np.full(2, 1e6))):
         alive = 2.0 - s
-        assert stage.room.tolist() == [95.0 - 2 * s, 40.0 + 10 * s]
+        assert stage.free.tolist() == [95.0 - 2 * s, 40.0 + 10 * s]
         for i in range(len(stage.work)):
             n, off_count = (
-                int(stage.held[i, 0]),
+                int(stage.layers[i, 0]),
                 int(stage.types[0][stage.type[i]].choices.recompute[stage.choice[i], 0]),
             )
             device = 10.0 * n - off_count + alive * (4.0 * (n - off_count) + 1.5 * off_count)
@@ -185,17 +185,17 @@ def test_options_of_merged_kinds_are_those_of_the_kinds_with_their_layers_added(
     )
     merged = alike(problem)
     first, last = stage_options(problem, np.full(2, 1e6), merged)
-    assert [(row.tolist(), window.tolist()) for row, window in zip(first.held, first.window, strict=True)] == [
+    assert [(row.tolist(), window.tolist()) for row, window in zip(first.layers, first.window, strict=True)] == [
         ([1, 0], [0, 0, 1]), ([1, 1], [0, 0, 2]), ([1, 2], [0, 0, 3]),
     ]  # fmt: skip
-    assert sorted(last.held.tolist()) == [[1, 0], [1, 1], [1, 2]]
-    assert last.forward.tolist() == [float(a + 0.5 * b) for a, b in last.held.tolist()]
+    assert sorted(last.layers.tolist()) == [[1, 0], [1, 1], [1, 2]]
+    assert last.forward.tolist() == [float(a + 0.5 * b) for a, b in last.layers.tolist()]
     three = problem.replace(stages=3, static_mib=(0.0,) * 3, limit_mib=(500.0,) * 3, min_layers=0)
     middle = stage_options(three, np.full(3, 1e6), alike(three))[1]
     found = {
-        tuple(row): tuple(window) for row, window in zip(middle.held.tolist(), middle.window.tolist(), strict=True)
+        tuple(row): tuple(window) for row, window in zip(middle.layers.tolist(), middle.window.tolist(), strict=True)
     }
-    assert len(found) == len(middle.held)
+    assert len(found) == len(middle.layers)
     assert (
         found[1, 1] == (0, 2, 2) and found[1, 0] == (0, 3, 1) and found[0, 1] == (1, 2, 1) and found[2, 2] == (0, 0, 4)
     )
@@ -236,7 +236,7 @@ def by_enumeration(stage: StageOptions, cost: NDArray[np.float64], work_limit: f
         rows = list(chosen)
         used = stage.need[rows].sum(axis=0)
         total = float(cost[rows].sum())
-        if not (used <= stage.room).all() or stage.work[rows].sum() > work_limit or total >= below:
+        if not (used <= stage.free).all() or stage.work[rows].sum() > work_limit or total >= below:
             continue
         begin = until = 0
         for v, i in enumerate(rows):
@@ -248,7 +248,7 @@ def by_enumeration(stage: StageOptions, cost: NDArray[np.float64], work_limit: f
             begin, until = begin + count, until + count
         else:
             rivals = [rival for i in rows for rival in stage.beyond[i] if np.isfinite(rival).all()]
-            if not any((used + rival <= stage.room).all() for rival in rivals):
+            if not any((used + rival <= stage.free).all() for rival in rivals):
                 found.append(Found(chosen, total))
     return found
 
@@ -312,7 +312,7 @@ def two_options(**changes: Any) -> StageOptions:
 def test_options_fit_up_to_a_byte_and_cost_less_than_asked(
     room: float, limit: float, below: float, number: int
 ) -> None:
-    stage = two_options(room=np.array([room]))
+    stage = two_options(free=np.array([room]))
     assert len(all_below(stage, np.array([1.0, 2.0]), limit, below, 9)[0]) == number
     empty = stage._replace(start=np.array([0, 2, 2]))
     assert all_below(empty, np.array([1.0, 2.0]), limit, below, 9)[0].shape == (0, 2)
@@ -384,7 +384,7 @@ def test_costs_of_options_and_of_columns_are_those_of_their_chunks(only: str | N
             pace = problem.pace[s]
             for i, v in enumerate(stage.chunk.tolist()):
                 times = [pace * stage.forward[i], pace * (2.0 * stage.forward[i] + stage.extra[1, i])]
-                assert costs[i] == pytest.approx(cost_of(prices, s, v, stage.held[i].tolist(), times), abs=1e-9)
+                assert costs[i] == pytest.approx(cost_of(prices, s, v, stage.layers[i].tolist(), times), abs=1e-9)
         for c in range(0, len(columns), 7):
             s = int(columns.stage[c])
             expected = -float(prices.stage[s])
@@ -410,7 +410,7 @@ def test_columns_of_chosen_options_say_which_they_are() -> None:
         s = int(columns.stage[c])
         assert k // 50 == s
         stage, row = options[s], chosen[s][k % 50]
-        assert columns.layers[c].tolist() == stage.held[row].tolist()
+        assert columns.layers[c].tolist() == stage.layers[row].tolist()
         recompute = [
             stage.types[v][stage.type[i]].choices.recompute[stage.choice[i]].tolist() for v, i in enumerate(row)
         ]

@@ -23,6 +23,7 @@ from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.timing.durations import schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 from taylor.pipeline_solver.tree import branch_and_cut as tree
+from tests.solver_cases import python_of
 from tests.solver_params import set_parameter
 
 NO_LIMIT = 1e6
@@ -83,7 +84,7 @@ def test_what_options_cost_adds_up_to_the_reduced_costs_of_the_lp():
         master = Master(columns, np.arange(len(columns)), paths.pool)
         master.rebuild(np.arange(len(columns)), partial=True)
         for cut in paths.seeds():
-            master.hold(cut)
+            master.keep(cut)
         result = master.solve()
         prices = master.prices()
         costs = [
@@ -118,7 +119,7 @@ def test_the_compiled_search_finds_what_the_plain_one_finds(monkeypatch):
         cost = rng.normal(size=len(part.work))
         compiled = cheapest(part, cost, NO_LIMIT, 0.5, 20)
         with monkeypatch.context() as patched:
-            patched.setattr(stage_pricing, "_search", getattr(stage_pricing._search, "py_func", stage_pricing._search))
+            patched.setattr(stage_pricing, "_search", python_of(stage_pricing._search))
             plain = cheapest(part, cost, NO_LIMIT, 0.5, 20)
         assert compiled[0].tolist() == plain[0].tolist() and compiled[1].tolist() == plain[1].tolist()
 

@@ -97,7 +97,7 @@ def test_tuples_are_those_of_some_division_of_the_layers(
             totals = np.array(held).sum(axis=0)
             assert part.totals[row].tolist() == totals.tolist()
             weight = sum(n * each.layer_mib for n, each in zip(totals.tolist(), problem.placed_kinds, strict=True))
-            assert part.room_mib[row].tolist() == pytest.approx((room - weight).tolist())
+            assert part.free_mib[row].tolist() == pytest.approx((room - weight).tolist())
             phi = [each.forward for each in problem.placed_kinds]
             assert part.forward[row].tolist() == pytest.approx((np.array(held) @ phi + besides).tolist())
         assert len(found) == len(set(found)) and set(found) == expected[s] and found

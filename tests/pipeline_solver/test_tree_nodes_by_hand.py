@@ -40,7 +40,7 @@ class Lp:
 
     def __init__(self) -> None:
         self.iterations, self.solves, self.params = 100, 7, DEFAULT_PARAMS.bounds
-        self.held: list[int] = []
+        self.kept: list[int] = []
         self.improve_every, self.candidates, self.finalists = 4, 32, 8
         self.lp = SimpleNamespace(getBasis=lambda: "basis", setBasis=self.set_basis)
         self.allowed = np.ones(COLUMNS, dtype=bool)
@@ -291,7 +291,7 @@ def test_an_lp_that_fails_is_built_afresh_eight_times_in_a_row(lacking: str, mon
 def test_the_cuts_are_purged_where_the_lp_holds_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     for more, purged in ((0, 0), (1, 1)):
         search, master = search_below()
-        master.held = list(range(DEFAULT_PARAMS.bounds.most_cuts + more))
+        master.kept = list(range(DEFAULT_PARAMS.bounds.most_cuts + more))
         branched(search, Cuts(), monkeypatch)
         assert master.purged == purged
 
@@ -466,7 +466,7 @@ def test_what_was_enumerated_before_the_time_ended_stays_out_of_the_node() -> No
     search.enumeration.close = close
     master.solve = lambda *_: told
     master.durations = lambda point: np.zeros(search.plans.paths.classes)
-    master.hold, master.holds, master.add_columns = (lambda cut: None), (lambda cut: True), (lambda new: None)
+    master.keep, master.keeps, master.add_columns = (lambda cut: None), (lambda cut: True), (lambda new: None)
     search.push(10.0, mask_of(3))
     with pytest.raises(OutOfTime):
         search.process(1000)

@@ -304,9 +304,9 @@ def test_a_plan_that_beats_the_best_leaves_no_room_for_more_layers_than_its_step
     """Four micro-batches, a forward of 1 and a backward of 2: a step of 25 holds two layers on a stage, not three."""
     problem = small_problem()
     known = SimpleNamespace(problem=problem, best=object(), to_beat=lambda: 25.0)
-    assert Choices._room(known) == 2
+    assert Choices._most_layers(known) == 2
     known.best = None
-    assert Choices._room(known) == problem.layers
+    assert Choices._most_layers(known) == problem.layers
 
 
 def test_a_choice_that_is_proven_as_far_as_was_asked_is_not_tried_again():

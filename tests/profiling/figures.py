@@ -107,7 +107,7 @@ def calibrations() -> list[Any]:
                 flags = tuple(draw.sample(("--one", "--two", "--three"), draw.choice((0, 0, 1))))
                 measured.append(Measured(f"run {number}.{again}", ms, predict, number, flags))
         made = calibrate(measured, H100)
-        figures = [(one.name, one.told, one.value, one.least, one.largest) for one in made.figures]
+        figures = [(one.name, one.from_runs, one.value, one.least, one.largest) for one in made.figures]
         # What the solver of another machine ends at is the same to four digits.
         found.append(
             [

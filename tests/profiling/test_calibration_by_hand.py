@@ -187,12 +187,12 @@ def test_a_figure_is_told_where_the_runs_make_it_a_tenth_surer(moved: str) -> No
     if moved != ALL:
         rows[:, 1:] = 0.0
     spread = np.linalg.inv(rows.T @ np.diag(fit._weights(errors)) @ rows + np.eye(len(point)))
-    for at, figure in enumerate(fit.told(point, moved), 1):
+    for at, figure in enumerate(fit.learned(point, moved), 1):
         value, least, largest, learned = fit.figures.interval(point, spread, at)
         assert (figure.value, figure.least, figure.largest) == pytest.approx((value, least, largest))
         assert figure.before == ASSUMED[figure.keys[0]]
-        assert figure.told == (learned > 0.1 and moved != REGISTER)
-    told = [figure.name for figure in fit.told(point, moved) if figure.told]
+        assert figure.from_runs == (learned > 0.1 and moved != REGISTER)
+    told = [figure.name for figure in fit.learned(point, moved) if figure.from_runs]
     assert ("GEMMs" in told) == (moved != REGISTER)
 
 

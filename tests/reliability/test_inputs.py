@@ -163,7 +163,7 @@ def test_layer_tuples_listed_in_blocks_are_the_same_ones(monkeypatch):
             monkeypatch.setattr(stage_tuples, "BLOCK", block)
             parts = stage_tuples.stage_tuples(problem, 500_000)
             listed.append(
-                [(p.members.tolist(), p.totals.tolist(), p.forward.tolist(), p.room_mib.tolist()) for p in parts]
+                [(p.members.tolist(), p.totals.tolist(), p.forward.tolist(), p.free_mib.tolist()) for p in parts]
             )
         several += max(len(members) for members, *_ in listed[0]) > 3
         assert listed[0] == listed[1] == listed[2]

@@ -19,7 +19,7 @@ from taylor.report.facts import BAD, GOOD, WARNING
 from taylor.workflows.ranking.candidates import load_candidates
 from taylor.workflows.ranking.rank import RankOptions, rank
 from taylor.workflows.ranking.rank_page import ranking_facts
-from taylor.workflows.showing.page_facts import gap_words, memory_parts, page_facts, page_tables, room_answer
+from taylor.workflows.showing.page_facts import gap_words, memory_answer, memory_parts, page_facts, page_tables
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.showing.verdict import step_text
 from taylor.workflows.showing.what_if import MIB_MORE, what_if_of, what_if_sentences
@@ -91,7 +91,7 @@ def test_an_evaluated_plan_is_not_compared_with_itself(tmp_path: Path) -> None:
 
 def test_too_little_room_is_bad_and_a_little_is_a_warning() -> None:
     answers = [
-        room_answer([700.0, peak], [1000.0, 1000.0], "estimate", memory_error("estimate"))
+        memory_answer([700.0, peak], [1000.0, 1000.0], "estimate", memory_error("estimate"))
         for peak in (1000.5, 990.0, 800.0)
     ]
     assert [one.tone for one in answers] == [BAD, WARNING, GOOD]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.base.files import refuse_unwritable, write_atomic
-from taylor.base.interrupts import hold_interrupts
+from taylor.base.interrupts import delay_interrupts
 from taylor.layerwise.exact.milp import write_milp
 from taylor.parsers.galvatron.strategy_file import write_strategy
 from taylor.report.chrome_trace import write_chrome_trace
@@ -82,7 +82,7 @@ def write_outputs(searched: SearchedJob, wanted: Wanted) -> tuple[dict[str, str]
     files: dict[str, str] = {}
     notes: list[str] = []
     plan = searched.result.plan
-    with hold_interrupts():
+    with delay_interrupts():
         if plan is not None:
             form = wanted.form or searched.launcher
             place = strategy_place(searched, wanted, form)
@@ -94,8 +94,8 @@ def write_outputs(searched: SearchedJob, wanted: Wanted) -> tuple[dict[str, str]
                 wanted = replace(wanted, result=result)
             _write_views(searched, wanted, files)
             if wanted.model is not None and searched.result.problem is not None:
-                told = [f"the plan's step: {searched.result.step_s!r}"]
-                files["model"] = str(write_milp(searched.result.problem, wanted.model, told))
+                lines = [f"the plan's step: {searched.result.step_s!r}"]
+                files["model"] = str(write_milp(searched.result.problem, wanted.model, lines))
         if wanted.result is not None:
             files["result"] = str(wanted.result)
             text = json.dumps({**searched.to_dict(), "files": files}, indent=1, ensure_ascii=False) + "\n"
@@ -179,13 +179,13 @@ def rival_text(searched: SearchedJob) -> str:
     step = rival.found.step_s
     if not math.isfinite(step):
         return f"fails the check: {rival.found.faults[0]}"
-    told = f"{step:.6g} s, {rival.plan.global_batch / step:.6g} samples/s, its formula {rival.formula_s:.6g} s"
+    text = f"{step:.6g} s, {rival.plan.global_batch / step:.6g} samples/s, its formula {rival.formula_s:.6g} s"
     if rival.found.faults:
-        return f"{told}; it does not fit here: {rival.found.faults[0]}"
+        return f"{text}; it does not fit here: {rival.found.faults[0]}"
     if result.plan is None:
-        return told
+        return text
     gain = result.samples_a_s / (rival.plan.global_batch / step) - 1
-    return f"{told}; this plan is {gain:.2%} faster"
+    return f"{text}; this plan is {gain:.2%} faster"
 
 
 def _gain(searched: SearchedJob) -> tuple[str, str, str]:
@@ -219,8 +219,8 @@ def found_pairs(searched: SearchedJob) -> list[tuple[str, str]]:
         pairs.append(("proven", proof_text(result)))
         if searched.formula_s is not None:
             off = searched.formula_s / result.step_s - 1
-            told = f"{searched.formula_s:.6g} s, {abs(off):.2%} {'above' if off > 0 else 'below'}"
-            pairs.append(("Galvatron's formula", told))
+            text = f"{searched.formula_s:.6g} s, {abs(off):.2%} {'above' if off > 0 else 'below'}"
+            pairs.append(("Galvatron's formula", text))
     if searched.rival is not None:
         pairs.append(("Galvatron's plan", rival_text(searched)))
     pairs.append(("tried", f"{tried_text(result)}; {result.seconds:.1f} s"))

@@ -209,7 +209,7 @@ def _rival_record(rival: Rival) -> dict[str, Any]:
 def search_job(
     request: SearchRequest,
     *,
-    tell: Callable[[str], None] | None = None,
+    report: Callable[[str], None] | None = None,
     moved: Callable[[int, str], None] | None = None,
     budget: TimeBudget | None = None,
 ) -> SearchedJob:
@@ -217,7 +217,7 @@ def search_job(
 
     Parameters
     ----------
-    tell, moved : callable, optional
+    report, moved : callable, optional
         As in `search`.
     budget : TimeBudget, optional
         Time of the whole command; where it is omitted, the request's time limit counts from here.
@@ -233,7 +233,7 @@ def search_job(
     space = replace(request.space, limits=priced.limits)
     with open_pool(request.workers) if request.workers > 1 else nullcontext() as pool:
         result = search(
-            job, provider, space, gap=request.gap, time_limit=budget.left, tell=tell, moved=moved, executor=pool
+            job, provider, space, gap=request.gap, time_limit=budget.left, report=report, moved=moved, executor=pool
         )
     found = formula = None
     if result.plan is not None:
@@ -243,12 +243,12 @@ def search_job(
     rival = None
     if request.rival and priced.folder is not None and len(job.stack) == 1 and not result.interrupted:
         try:
-            if tell is not None:
-                tell("Galvatron's own search, to compare with")
+            if report is not None:
+                report("Galvatron's own search, to compare with")
             rival = _rival(request, priced, space, Stopper(budget.deadline))
         except OutOfTime:
-            if tell is not None:
-                tell("Galvatron's own search: left out, the time is up")
+            if report is not None:
+                report("Galvatron's own search: left out, the time is up")
     return SearchedJob(
         job, provider, priced.launcher, priced.model, priced.cluster, result, found, formula, rival, priced.assumed
     )
@@ -328,8 +328,8 @@ def _estimated(request: SearchRequest) -> _PricedJob:
             cure="plan it with taylor solve",
         )  # fmt: skip
     limit_gb = of.limit_gb or device.usable_memory_mib / 1024
-    told = replace(of, hidden=model.hidden, limit_gb=limit_gb, by_kind=tuple(counts.values()))
-    job = told.job(request.world, total, provider.kinds)
+    estimated = replace(of, hidden=model.hidden, limit_gb=limit_gb, by_kind=tuple(counts.values()))
+    job = estimated.job(request.world, total, provider.kinds)
     barred = barred_shapes(model, rules.replace(seq_length=of.tokens), device, request.world)
     limits = replace(request.space.limits, zeros=request.zeros or (2, 3), by_replicas=True, barred=barred)
     assumed = (f"costs: analytical model of {model.name} on {device.name}, nothing was measured",)

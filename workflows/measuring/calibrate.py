@@ -212,11 +212,11 @@ def ratio_measured(name: str, config: TrainingConfig, ratios: TimeRatios, missin
         return []
     model, strategy, rules = config.model, config.strategy, config.rules
     parts: dict[str, tuple[float, Callable[[TimeRatios], float]]] = {
-        "forward of a layer": (1.0, lambda told: 1.0),
-        "backward of a layer": (ratios.backward, lambda told: told.backward),
-        "recompute of a layer": (ratios.recompute[FULL], lambda told: told.recompute[FULL]),
-        "head": (ratios.head, lambda told: told.head),
-        "forward of a dense layer": (ratios.dense_forward, lambda told: told.dense_forward),
+        "forward of a layer": (1.0, lambda ratio: 1.0),
+        "backward of a layer": (ratios.backward, lambda ratio: ratio.backward),
+        "recompute of a layer": (ratios.recompute[FULL], lambda ratio: ratio.recompute[FULL]),
+        "head": (ratios.head, lambda ratio: ratio.head),
+        "forward of a dense layer": (ratios.dense_forward, lambda ratio: ratio.dense_forward),
     }
     absent = {"bfratio": "backward of a layer", "re_grow_ration": "recompute of a layer", "hratio": "head",
               "dmratio": "forward of a dense layer"}  # fmt: skip
@@ -227,9 +227,9 @@ def ratio_measured(name: str, config: TrainingConfig, ratios: TimeRatios, missin
 
     def predictor(part: Callable[[TimeRatios], float]) -> Callable[[DeviceSpec], float]:
         def predict(device: DeviceSpec) -> float:
-            told = estimate_ratios(model, strategy, rules, device)
-            assert told.unit_ms is not None
-            return part(told) * told.unit_ms
+            estimated = estimate_ratios(model, strategy, rules, device)
+            assert estimated.unit_ms is not None
+            return part(estimated) * estimated.unit_ms
 
         return predict
 
@@ -298,15 +298,15 @@ def _from_profiles(options: CalibrateOptions) -> tuple[DeviceSpec, list[Measured
     for file, profile in found.found.items():
         try:
             config = read_config(file, options.register_path)
-            told = extract_ratios(read_config(found.profiled[file], options.register_path), profile)
+            extracted = extract_ratios(read_config(found.profiled[file], options.register_path), profile)
         except TaylorError as error:
             log.warning("left out: %s", error)
             continue
-        if told.ratios is None:
-            log.warning("left out: %s: %s", file.name, "; ".join(told.problems[:1]))
+        if extracted.ratios is None:
+            log.warning("left out: %s: %s", file.name, "; ".join(extracted.problems[:1]))
             continue
         device = device or choose_device(config, options.device, options.register_path).spec
-        measured += ratio_measured(file.stem, config, told.ratios, told.missing)
+        measured += ratio_measured(file.stem, config, extracted.ratios, extracted.missing)
     if not measured or device is None:
         raise InputError("no profile has a time", file=options.source, cure="--verbose says what is wrong with each")
     return device, measured
@@ -335,7 +335,7 @@ def _comments(fit: Calibration, before: DeviceSpec) -> list[str]:
         lines.append(f"Median error of runs left out of the fit: {100 * error:.1f} %.")
     if fit.moved != REGISTER:
         for one in fit.figures:
-            if one.told:
+            if one.from_runs:
                 keys = ", ".join(one.keys)
                 lines.append(f"  {keys}: {one.value:.4g}, 95 % between {one.least:.4g} and {one.largest:.4g}")
     return lines

@@ -187,11 +187,11 @@ class Store:
             When there is none, or it is a row of a ranking, which has no problem.
         """
         text, _ = self._cells(name, number, "result")
-        told = json.loads(text)
-        if "problem" not in told:
+        stored = json.loads(text)
+        if "problem" not in stored:
             cure = f"solve its configuration: taylor history {name} --plan {number} -o FILE writes it"
             raise InputError("is of a ranking, which keeps no problems", field="ID", value=name, cure=cure)
-        return Result.from_dict(told, Path(f"{name}"))
+        return Result.from_dict(stored, Path(f"{name}"))
 
     def configuration(self, name: str, number: int = 1) -> tuple[str, str]:
         """Name and text of a plan's configuration.
@@ -282,7 +282,7 @@ SUFFIXES = (".yaml", ".yml", ".sh", ".toml", ".json")
 
 def remember_solve(store: Store, command: str, arguments: Sequence[str], planned: PlannedFile) -> str | None:
     """Store the run of a command that solved or evaluated one file; None, and a warning, where that fails."""
-    told = planned.result().to_dict()
+    result = planned.result().to_dict()
     own = _text(planned.config.path)
     run = {
         "command": command,
@@ -294,15 +294,15 @@ def remember_solve(store: Store, command: str, arguments: Sequence[str], planned
     }
     peaks = planned.solution.peak_memory_mib
     plan = {
-        "strategy": json.dumps(told["strategy"]),
+        "strategy": json.dumps(result["strategy"]),
         "status": str(planned.solution.status),
-        "step_ms": told["step_ms"],
+        "step_ms": result["step_ms"],
         "gap": planned.solution.gap,
-        "mfu": told["mfu"],
+        "mfu": result["mfu"],
         "peak_mib": max(peaks, default=None),
         "name": planned.config.path.name,
         "config": _with_plan(planned),
-        "result": json.dumps(told),
+        "result": json.dumps(result),
     }
     return _unless_it_fails(store, run, [plan])
 
@@ -359,7 +359,7 @@ _PLAN = ("number", "strategy", "status", "step_ms", "gap", "mfu", "peak_mib", "n
 def _run(database: Database, name: str, plans: int) -> Run:
     [row] = database.do(f"SELECT {', '.join(_RUN)} FROM taylor_runs WHERE id = ?", (name,))
     [(count,)] = database.do("SELECT count(*) FROM taylor_plans WHERE run = ?", (name,))
-    told = database.do(
+    rows = database.do(
         f"SELECT {', '.join(_PLAN)} FROM taylor_plans WHERE run = ? ORDER BY number LIMIT ?", (name, plans)
     )
     measured = {
@@ -368,7 +368,7 @@ def _run(database: Database, name: str, plans: int) -> Run:
             "SELECT number, step_ms, peak_mib FROM taylor_measured WHERE run = ? ORDER BY at", (name,)
         )
     }
-    found = [dict(zip(_PLAN, cells, strict=True)) | measured.get(cells[0], {}) for cells in told]
+    found = [dict(zip(_PLAN, cells, strict=True)) | measured.get(cells[0], {}) for cells in rows]
     return Run(**dict(zip(_RUN, row, strict=True)), count=count, plans=tuple(Plan(**each) for each in found))
 
 

@@ -132,8 +132,8 @@ def run_ranks(module: str, arguments: Sequence[str], world: int, folder: Path, t
     def done(index: int, outcome: Outcome) -> bool:
         if outcome.failure:
             path = programs[index].log
-            told = " | ".join(last_lines(path))
-            raise OutsideProgramError(f"rank {index} {outcome.failure}: {told} ({path})")
+            last = " | ".join(last_lines(path))
+            raise OutsideProgramError(f"rank {index} {outcome.failure}: {last} ({path})")
         return False
 
     run_programs(programs, world, done)

@@ -14,7 +14,7 @@ import pandas as pd
 
 from taylor.base.errors import TaylorError
 from taylor.base.files import printable, write_atomic
-from taylor.base.interrupts import hold_interrupts
+from taylor.base.interrupts import delay_interrupts
 from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import FEASIBLE, Solution
@@ -156,7 +156,7 @@ def rank(
     try:
         solves.run(options.workers, executor)
     finally:
-        with hold_interrupts():
+        with delay_interrupts():
             solved = [RankEntry(one, rows.get(number, NOT_SOLVED)) for number, one in enumerate(candidates)]
             table = ranked_table([*solved, *compared], run / SOLVED, options.train_tokens)
             text = table.to_csv(index=False, lineterminator="\n")

@@ -24,7 +24,7 @@ from taylor.report.planned import planned_timeline
 from taylor.report.ranking import NOT_CERTAIN
 from taylor.report.timeline import Timeline
 from taylor.workflows.ranking.candidate_file import CandidateFile
-from taylor.workflows.showing.page_facts import EQUAL_GAIN, NOT_KNOWN, gap_words, room_answer, room_words
+from taylor.workflows.showing.page_facts import EQUAL_GAIN, NOT_KNOWN, gap_words, memory_answer, memory_text
 from taylor.workflows.showing.verdict import TIGHT
 from taylor.workflows.statement.devices import ChosenDevice
 from taylor.workflows.statement.job_facts import parameters_text
@@ -98,13 +98,13 @@ def ranking_facts(table: pd.DataFrame, candidates: Sequence[CandidateFile]) -> P
         return replace(facts, verdict="No candidate has a plan: the table says why.")
     answers = _answers([{str(name): cell for name, cell in row.items()} for row in solved.head(2).to_dict("records")])
     step = answers[0].detail.partition(";")[0]
-    gain, room = answers[1], answers[2]
+    gain, fit = answers[1], answers[2]
     against = ""
     if gain.answer.endswith(("faster", "slower")):
         against = f", {gain.answer} than {'the next one' if gain.question == NEXT else OWN_WORDS}"
     return replace(
         facts,
-        verdict=f"The fastest is {answers[0].answer}: {step}{against}; {room_words(room)}.",
+        verdict=f"The fastest is {answers[0].answer}: {step}{against}; {memory_text(fit)}.",
         answers=answers,
         assumed=_assumed(candidates, configs, device),
         unmodelled=list(dict.fromkeys(flag.sentence for config in configs for flag in config.unmodelled)),
@@ -164,11 +164,13 @@ def _fit(best: Row) -> Answer:
     if not isinstance(peaks, list) or not isinstance(limits, list) or len(peaks) != len(limits) or not peaks:
         return Answer("Does it fit?", "not known", tone=WARNING)
     source = str(best.get("memory_source") or "")
-    answer = room_answer(peaks, limits, source, None)
+    answer = memory_answer(peaks, limits, source, None)
     if answer.tone == GOOD and str(best.get("certainty")).startswith(NOT_CERTAIN):
-        stage, room = best.get("fullest_stage"), answer.answer.partition(", ")[2]
+        stage, free_text = best.get("fullest_stage"), answer.answer.partition(", ")[2]
         detail = f"{best.get('certainty')}; {answer.detail}"
-        return replace(answer, answer=f"{NOT_KNOWN}, {room} predicted on stage {stage}", detail=detail, tone=WARNING)
+        return replace(
+            answer, answer=f"{NOT_KNOWN}, {free_text} predicted on stage {stage}", detail=detail, tone=WARNING
+        )
     if answer.tone != GOOD or not str(best.get("certainty")).startswith(TIGHT):
         return answer
     return replace(answer, answer=f"{answer.answer} (tight)", tone=WARNING)

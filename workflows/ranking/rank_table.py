@@ -115,8 +115,8 @@ def solved_row(problem: PipelineProblem, solution: Solution) -> dict[str, Any]:
         if solution.status == CUT_OFF:
             row["reason"] = f"not among the best: no plan takes less than {row['bound_ms']:,.1f} ms"
     if solution.peak_memory_mib:
-        told = enumerate(zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True))
-        free, stage = min((limit - peak, stage) for stage, (peak, limit) in told)
+        stages = enumerate(zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True))
+        free, stage = min((limit - peak, stage) for stage, (peak, limit) in stages)
         row |= {"free_mib": round(free, 1), "fullest_stage": stage}
         if solution.status == OVER_LIMIT:
             row["reason"] = _over_limit(solution, stage)
@@ -124,8 +124,8 @@ def solved_row(problem: PipelineProblem, solution: Solution) -> dict[str, Any]:
 
 
 def _over_limit(solution: Solution, worst: int) -> str:
-    told = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
-    over = sum(peak > limit + MEMORY_TOLERANCE_MIB for peak, limit in told)
+    stages = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
+    over = sum(peak > limit + MEMORY_TOLERANCE_MIB for peak, limit in stages)
     peak, limit = solution.peak_memory_mib[worst], solution.memory_limit_mib[worst]
     others = f"; {over - 1} more are over" if over > 1 else ""
     return f"{DOES_NOT_FIT}: stage {worst} needs {peak:,.0f} MiB, {peak - limit:,.0f} over its {limit:,.0f}{others}"

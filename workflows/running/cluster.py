@@ -21,7 +21,7 @@ from taylor.base.console import log
 from taylor.base.errors import InputError, OutsideProgramError, TaylorError
 from taylor.base.interrupts import imported
 from taylor.base.isolated import command_without_folder, isolate_processes
-from taylor.workflows.running.cluster_jobs import OtherVersions, Told, differences, run_task, versions
+from taylor.workflows.running.cluster_jobs import OtherVersions, Outcome, differences, run_task, versions
 from taylor.workflows.running.process_pool import LOOK_SECONDS, FarExecutor, WorkersDied, hear
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ USUAL_JOB = {"cores": 1, "processes": 1, "memory": "4GB"}
 STRIKES = 3
 """Lost workers after which a job among others is deferred; one alone is abandoned after the same number."""
 
-TELL_SECONDS = 0.5
+REPORT_SECONDS = 0.5
 """Interval in which changes of a number are sent together: each one is a message to every worker."""
 
 COUNT_SECONDS = 2.0
@@ -120,7 +120,7 @@ class ClusterExecutor(FarExecutor):
     def __init__(self, client: Client) -> None:
         self._client: Any = client
         self._versions = versions()
-        self._told: dict[tuple[str, int], float] = {}
+        self._reported: dict[tuple[str, int], float] = {}
         self._telling = False
         self._counted = (-COUNT_SECONDS, 1)
         self._refused: set[str] = set()
@@ -148,7 +148,7 @@ class ClusterExecutor(FarExecutor):
 
     def tell(self, name: str, index: int, value: float) -> None:
         """Send a number to every worker, with others of the same half second."""
-        self._told[name, index] = value
+        self._reported[name, index] = value
         if not self._telling:
             self._telling = True
             asyncio.run_coroutine_threadsafe(self._send_to_all(), self._loop)
@@ -181,7 +181,7 @@ class ClusterExecutor(FarExecutor):
             name = None if key is None else f"{key}{f'-{attempt}' if attempt else ''}"
             future = self._client.submit(run_task, dict(self._versions), task, arguments, key=name, pure=False)
             try:
-                told = await future
+                outcome = await future
             except KilledWorker as error:
                 self._convicted.add(key)
                 # A killed worker also loses its waiting tasks: this one may not be at fault.
@@ -199,16 +199,16 @@ class ClusterExecutor(FarExecutor):
                 continue
             finally:
                 future.release()
-            if isinstance(told, OtherVersions):
-                await self._refuse(told)
+            if isinstance(outcome, OtherVersions):
+                await self._refuse(outcome)
                 continue
-            assert isinstance(told, Told)
-            if told.error is not None:
-                raise told.error
-            return told.value
+            assert isinstance(outcome, Outcome)
+            if outcome.error is not None:
+                raise outcome.error
+            return outcome.value
         raise TaylorError(f"{STRIKES} workers could not run it: {reason}")
 
-    async def _refuse(self, told: OtherVersions) -> None:
+    async def _refuse(self, outcome: OtherVersions) -> None:
         """Retire the worker that reported other versions: each such worker costs its tasks one round trip.
 
         Raises
@@ -216,11 +216,11 @@ class ClusterExecutor(FarExecutor):
         OutsideProgramError
             When no other is left.
         """
-        words = differences(self._versions, told.found)
-        if told.worker not in self._refused:
-            self._refused.add(told.worker)
-            log.warning("worker %s is sent away: %s", told.worker, words)
-            await self._client.retire_workers([told.worker])
+        words = differences(self._versions, outcome.found)
+        if outcome.worker not in self._refused:
+            self._refused.add(outcome.worker)
+            log.warning("worker %s is sent away: %s", outcome.worker, words)
+            await self._client.retire_workers([outcome.worker])
         if self._refused.issuperset(await self._client.scheduler.ncores()):
             raise OutsideProgramError(f"no worker of the cluster runs what this machine runs ({words})")
 
@@ -241,9 +241,9 @@ class ClusterExecutor(FarExecutor):
             return {}
 
     async def _send_to_all(self) -> None:
-        await asyncio.sleep(TELL_SECONDS)
+        await asyncio.sleep(REPORT_SECONDS)
         self._telling = False
-        values, self._told = self._told, {}
+        values, self._reported = self._reported, {}
         with suppress(OSError, TimeoutError, asyncio.CancelledError):  # a worker that misses it continues as before
             await self._client.run(hear, values, on_error="ignore")
 
@@ -320,8 +320,8 @@ def _require_alike(executor: ClusterExecutor, client: Client, address: ClusterAd
     for worker, words in unlike.items():
         log.warning("worker %s is sent away: %s", worker, words)
     threads = client.nthreads()
-    told = ", ".join(f"{name} {here[name]}" for name in here if name != "code")
-    log.info("cluster: %s, %d workers (%s)", address, len(threads), told)
+    text = ", ".join(f"{name} {here[name]}" for name in here if name != "code")
+    log.info("cluster: %s, %d workers (%s)", address, len(threads), text)
     if any(count > 1 for count in threads.values()):
         log.warning("cluster: some workers have several threads, which share one interpreter: --nthreads 1 is faster")
 
@@ -391,9 +391,9 @@ def _managed(address: ClusterAddress) -> Any:
     settings = {name: dask.config.get(f"jobqueue.{address.kind}.{name}", None) for name in (*USUAL_JOB, "walltime")}
     usual = {"processes": settings["cores"] or USUAL_JOB["processes"]}
     job: dict[str, Any] = {name: usual.get(name, value) for name, value in USUAL_JOB.items() if settings[name] is None}
-    told = ", ".join(f"{name} {value}" for name, value in {**settings, **job}.items())
+    text = ", ".join(f"{name} {value}" for name, value in {**settings, **job}.items())
     log.info("cluster: each of %d jobs of %s has %s; ~/.config/dask/jobqueue.yaml changes it", address.workers,
-             address.kind, told)  # fmt: skip
+             address.kind, text)  # fmt: skip
     if dask.config.get(f"jobqueue.{address.kind}.python", None) is None:
         job["python"] = command_without_folder(sys.executable)
     cluster = {"slurm": dask_jobqueue.SLURMCluster, "pbs": dask_jobqueue.PBSCluster}[address.kind](**job)

@@ -14,7 +14,7 @@ from taylor.workflows.running.kept_solves import DECIDING, code_hash
 
 
 @dataclass(frozen=True)
-class Told:
+class Outcome:
     """Outcome of a task on a worker: its result, or the exception that it raised."""
 
     value: Any = None
@@ -56,13 +56,13 @@ def differences(here: Mapping[str, str], there: Mapping[str, str]) -> str:
 
 def run_task(
     sent_from: Mapping[str, str], task: Callable[..., Any], arguments: tuple[Any, ...]
-) -> Told | OtherVersions:
+) -> Outcome | OtherVersions:
     """Run a task; its exceptions are part of its outcome, so that only a worker's failure is one of Dask's."""
     if dict(versions()) != dict(sent_from):
         from distributed import get_worker
 
         return OtherVersions(versions(), get_worker().address)
     try:
-        return Told(task(*arguments))
+        return Outcome(task(*arguments))
     except Exception as error:
-        return Told(error=error)
+        return Outcome(error=error)

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from taylor.base.console import log
 from taylor.base.errors import WriteError
-from taylor.base.interrupts import hold_interrupts
+from taylor.base.interrupts import delay_interrupts
 from taylor.base.kept import read_kept, write_kept
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.check.checker import check
@@ -174,7 +174,7 @@ def solve_or_find(
     solution = solve(problem, how, warm_start=known, on_progress=on_progress)
     if solution.plan is not None or solution.status is CUT_OFF:  # an error is not saved
         try:
-            with hold_interrupts():
+            with delay_interrupts():
                 store.keep(problem, how, solution)
         except KeyboardInterrupt:
             return solution.replace(termination=Termination.INTERRUPTED)

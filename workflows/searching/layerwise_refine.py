@@ -11,7 +11,7 @@ from typing import Any
 from taylor.base.console import log, progress
 from taylor.base.errors import InputError, TaylorError
 from taylor.base.files import write_atomic
-from taylor.base.interrupts import hold_interrupts
+from taylor.base.interrupts import delay_interrupts
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, LayerwisePlan
 from taylor.layerwise.checker import check_plan
 from taylor.layerwise.search import OuterSpace
@@ -137,7 +137,7 @@ def refine_best(done: StrategySearch, time_limit: float | None = None) -> Refine
         every.append(one)
     refined = tuple(one for one in every if not one.reason)
     if every:
-        with hold_interrupts():
+        with delay_interrupts():
             text = json.dumps([one.to_dict() for one in every], indent=1, ensure_ascii=False) + "\n"
             files.append(("layer-wise", str(write_atomic(folder / "layerwise.json", text))))
     else:
@@ -173,7 +173,7 @@ def _refined(done: StrategySearch, row: Mapping[str, Any], time_limit: float) ->
         device=done.device, time_limit=time_limit, rival=False, model=config.model,
     )  # fmt: skip
     with progress(f"layer by layer: {name}", None) as moved:
-        searched = search_job(request, tell=lambda text: log.info("%s: %s", name, text), moved=moved)
+        searched = search_job(request, report=lambda text: log.info("%s: %s", name, text), moved=moved)
     ranked_ms, result = float(row["cost"]), searched.result
     if result.plan is None:
         ended = "Ctrl-C" if result.interrupted else f"the time limit of {time_limit:g} s"

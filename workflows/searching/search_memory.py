@@ -130,8 +130,8 @@ def replayed_peaks(
     failed = sum(1 for each in replay.logs if each.failure)
     if failed:
         first = next(each for each in replay.logs if each.failure)
-        told = f"{first.path}: {first.failure}"
-        log.warning("%d of %d logs give no peak; the first: %s", failed, len(replay.logs), told)
+        cause = f"{first.path}: {first.failure}"
+        log.warning("%d of %d logs give no peak; the first: %s", failed, len(replay.logs), cause)
     if not measurements:
         log.warning("%s: no log is of a strategy that is searched, so memory is estimated", folder)
     else:

@@ -18,7 +18,7 @@ from taylor.report.facts import Answer, PageFacts, PageTable
 from taylor.report.html import write_html_report
 from taylor.report.memory_parts import from_problem
 from taylor.report.planned import planned_timeline
-from taylor.workflows.showing.page_facts import EQUAL_GAIN, gap_words, room_answer
+from taylor.workflows.showing.page_facts import EQUAL_GAIN, gap_words, memory_answer
 
 DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "micro_batches")
 
@@ -140,12 +140,12 @@ def compare(names: tuple[str, str], results: tuple[Result, Result]) -> Compariso
         (result.problem.unit_ms or 1.0 if timed else 1.0) / (count if each else 1)
         for result, count in zip(results, samples, strict=True)
     ]
-    told = [_parts(result, scale) for result, scale in zip(results, scales, strict=True)]
-    parts = tuple(Part(what, told[0][what], told[1][what]) for what in told[0])
+    found = [_parts(result, scale) for result, scale in zip(results, scales, strict=True)]
+    parts = tuple(Part(what, found[0][what], found[1][what]) for what in found[0])
     warnings = _warnings(results)
     exceeds = _exceeds_error(results, parts)
-    told_apart = _verdict(names, parts, unit, tie=exceeds is False)
-    return Comparison(names, told_apart, warnings, _differences(results), parts, unit, exceeds)
+    verdict = _verdict(names, parts, unit, tie=exceeds is False)
+    return Comparison(names, verdict, warnings, _differences(results), parts, unit, exceeds)
 
 
 def write_comparison_page(path: Path, first: Path, second: Path) -> None:
@@ -157,12 +157,12 @@ def write_comparison_page(path: Path, first: Path, second: Path) -> None:
         When one of them is no result with a plan, or the page cannot be written.
     """
     names, results = _names(first, second), (read_result(first), read_result(second))
-    told = compare(names, results)
+    compared = compare(names, results)
     timelines = {
         name: planned_timeline(result.problem, result.plan, name) for name, result in zip(names, results, strict=True)
     }
     fits = [
-        room_answer(*_memory(result), result.memory_source or "", memory_error(result.memory_source or ""))
+        memory_answer(*_memory(result), result.memory_source or "", memory_error(result.memory_source or ""))
         for result in results
     ]
     answers = [
@@ -174,7 +174,7 @@ def write_comparison_page(path: Path, first: Path, second: Path) -> None:
         PageFacts(
             title=f"{names[0]} beside {names[1]}",
             model=" and ".join(models),
-            verdict=" ".join([told.verdict, *told.warnings]),
+            verdict=" ".join([compared.verdict, *compared.warnings]),
             answers=answers,
             assumed=list(dict.fromkeys(one for result in results for one in _assumed(result))),
         ),
@@ -183,7 +183,7 @@ def write_comparison_page(path: Path, first: Path, second: Path) -> None:
             name: from_problem(result.problem, result.plan, _memory(result)[0])
             for name, result in zip(names, results, strict=True)
         },
-        tables=[told.parts_table, told.changed_table],
+        tables=[compared.parts_table, compared.changed_table],
         beside=names[1],
     )
 
@@ -263,8 +263,8 @@ def _warnings(results: Sequence[Result]) -> tuple[str, ...]:
     models = [_named(result, "model") for result in results]
     layers = [problem.layers + sum(k.count for k in problem.kinds if k.pinned_last) for problem in problems]
     if (all(models) and models[0] != models[1]) or layers[0] != layers[1]:
-        told = [model or f"{count} layers" for model, count in zip(models, layers, strict=True)]
-        found.append(f"Not comparable: the models differ ({told[0]} and {told[1]}).")
+        described = [model or f"{count} layers" for model, count in zip(models, layers, strict=True)]
+        found.append(f"Not comparable: the models differ ({described[0]} and {described[1]}).")
     samples = [_samples(result) for result in results]
     if samples[0] != samples[1]:
         found.append(f"The batches differ ({samples[0]:,} and {samples[1]:,} samples): times are given by sample.")
@@ -289,9 +289,9 @@ def _warnings(results: Sequence[Result]) -> tuple[str, ...]:
 
 
 def _differences(results: Sequence[Result]) -> tuple[Difference, ...]:
-    told = [_facts(result) for result in results]
-    names = dict.fromkeys(name for one in told for name in one)
-    return tuple(Difference(name, told[0].get(name, ""), told[1].get(name, "")) for name in names)
+    facts = [_facts(result) for result in results]
+    names = dict.fromkeys(name for one in facts for name in one)
+    return tuple(Difference(name, facts[0].get(name, ""), facts[1].get(name, "")) for name in names)
 
 
 def _facts(result: Result) -> dict[str, str]:
@@ -345,8 +345,10 @@ def _listed(grid: Sequence[Sequence[int]]) -> str:
 
 def _memory(result: Result) -> tuple[Sequence[float], Sequence[float]]:
     """Peak and limit of every stage, MiB; evaluated where the file lacks them."""
-    told = result.solution
-    known = told if told.peak_memory_mib and told.memory_limit_mib else evaluate(result.problem, result.plan)
+    solution = result.solution
+    known = (
+        solution if solution.peak_memory_mib and solution.memory_limit_mib else evaluate(result.problem, result.plan)
+    )
     return known.peak_memory_mib, known.memory_limit_mib
 
 
@@ -356,25 +358,25 @@ def _batch(result: Result) -> Mapping[str, Any]:
 
 
 def _assumed(result: Result) -> list[str]:
-    told = result.job.get("assumed")
-    return [str(one) for one in told] if isinstance(told, list) else []
+    assumed = result.job.get("assumed")
+    return [str(one) for one in assumed] if isinstance(assumed, list) else []
 
 
 def _samples(result: Result) -> int:
     """Samples of a step; micro-batches where the file does not state them."""
-    told = _batch(result).get("global")
-    return told if isinstance(told, int) and told > 0 else result.problem.micro_batches
+    batch = _batch(result).get("global")
+    return batch if isinstance(batch, int) and batch > 0 else result.problem.micro_batches
 
 
 def _ranks(result: Result) -> int | None:
     """Devices of the job; None where the file does not state its degrees."""
     strategy = result.job.get("strategy")
-    told = [strategy.get(name) for name in ("dp", "tp", "pp", "cp")] if isinstance(strategy, Mapping) else []
-    degrees = [degree for degree in told if isinstance(degree, int)]
+    values = [strategy.get(name) for name in ("dp", "tp", "pp", "cp")] if isinstance(strategy, Mapping) else []
+    degrees = [degree for degree in values if isinstance(degree, int)]
     return prod(degrees) if len(degrees) == 4 else None
 
 
 def _named(result: Result, what: str) -> str:
-    told = result.job.get(what)
-    name = told.get("name") if isinstance(told, Mapping) else None
+    fact = result.job.get(what)
+    name = fact.get("name") if isinstance(fact, Mapping) else None
     return name if isinstance(name, str) else ""

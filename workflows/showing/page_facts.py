@@ -148,13 +148,13 @@ def _fullest(solution: Solution) -> str:
 
 
 def _heaviest(solution: Solution) -> tuple[float, float, int]:
-    return _least_room(solution.peak_memory_mib, solution.memory_limit_mib)
+    return _least_free(solution.peak_memory_mib, solution.memory_limit_mib)
 
 
-def _least_room(peaks: Sequence[float], limits: Sequence[float]) -> tuple[float, float, int]:
+def _least_free(peaks: Sequence[float], limits: Sequence[float]) -> tuple[float, float, int]:
     """Peak and limit of the stage with the least free memory, and its number."""
-    told = enumerate(zip(peaks, limits, strict=True))
-    return min(((peak, limit, stage) for stage, (peak, limit) in told), key=lambda one: one[1] - one[0])
+    stages = enumerate(zip(peaks, limits, strict=True))
+    return min(((peak, limit, stage) for stage, (peak, limit) in stages), key=lambda one: one[1] - one[0])
 
 
 def _plan(planned: PlannedFile) -> Answer:
@@ -189,23 +189,23 @@ def _gain(planned: PlannedFile) -> Answer:
 
 def _fit(planned: PlannedFile) -> Answer:
     solution = planned.solution
-    held = planned.dryrun is not None
+    dry_run = planned.dryrun is not None
     source, margin = planned.memory.source, planned.config.margin
     known = planned.config.memory_error(source)
-    answer = room_answer(solution.peak_memory_mib, solution.memory_limit_mib, source, known, margin, held=held)
+    answer = memory_answer(solution.peak_memory_mib, solution.memory_limit_mib, source, known, margin, dry_run=dry_run)
     if planned.fit.fit is Fit.UNKNOWN:
         answer = replace(answer, answer=f"{NOT_KNOWN}, {_fullest(solution)} predicted", tone=WARNING)
     return replace(answer, detail=fit_line(planned))
 
 
-def room_answer(
+def memory_answer(
     peaks: Sequence[float],
     limits: Sequence[float],
     source: str,
     known: KnownError | None,
     margin: MemoryMargin = MemoryMargin(),  # noqa: B008 - frozen
     *,
-    held: bool = False,
+    dry_run: bool = False,
 ) -> Answer:
     """Answer whether a plan fits, from the peak and the limit of every stage, MiB, and their sources.
 
@@ -215,28 +215,32 @@ def room_answer(
         Of the peaks; None where nothing is known.
     margin : MemoryMargin
         Memory that the limits leave free in addition.
-    held : bool
+    dry_run : bool
         Whether a dry-run of this very plan had these peaks.
     """
     question = "Does it fit?"
-    peak, limit, stage = _least_room(peaks, limits)
-    told = MEMORY_WORDS.get(source, f"memory: {source}" if source else "")
-    words = [f"stage {stage} is the fullest: {peak:,.0f} of {limit:,.0f} MiB", told, known.sentence if known else ""]
-    detail, room = "; ".join(filter(None, words)), limit - peak
-    if room < -MEMORY_TOLERANCE_MIB:
-        return Answer(question, f"no, {-room:,.0f} MiB too much", detail, BAD)
-    if held or TIGHT not in sure_text(known, margin, peak, limit):
-        return Answer(question, f"yes, {room:,.0f} MiB free", detail, GOOD)
-    return Answer(question, f"yes, {room:,.0f} MiB free (tight)", detail, WARNING)
+    peak, limit, stage = _least_free(peaks, limits)
+    memory_words = MEMORY_WORDS.get(source, f"memory: {source}" if source else "")
+    words = [
+        f"stage {stage} is the fullest: {peak:,.0f} of {limit:,.0f} MiB",
+        memory_words,
+        known.sentence if known else "",
+    ]
+    detail, free = "; ".join(filter(None, words)), limit - peak
+    if free < -MEMORY_TOLERANCE_MIB:
+        return Answer(question, f"no, {-free:,.0f} MiB too much", detail, BAD)
+    if dry_run or TIGHT not in sure_text(known, margin, peak, limit):
+        return Answer(question, f"yes, {free:,.0f} MiB free", detail, GOOD)
+    return Answer(question, f"yes, {free:,.0f} MiB free (tight)", detail, WARNING)
 
 
-def room_words(answer: Answer) -> str:
-    """Answer of `room_answer` as part of a sentence."""
-    word, _, room = answer.answer.partition(", ")
+def memory_text(answer: Answer) -> str:
+    """Answer of `memory_answer` as part of a sentence."""
+    word, _, rest = answer.answer.partition(", ")
     if word == NOT_KNOWN:
-        return f"{UNKNOWN_FIT} ({room})" if room else UNKNOWN_FIT
-    return f"it fits with {room} on the fullest stage" if answer.tone != BAD else f"it does not fit: {room}"
+        return f"{UNKNOWN_FIT} ({rest})" if rest else UNKNOWN_FIT
+    return f"it fits with {rest} on the fullest stage" if answer.tone != BAD else f"it does not fit: {rest}"
 
 
 def _sentence(planned: PlannedFile, answers: Sequence[Answer]) -> str:
-    return f"{gain_line(planned)}; {room_words(answers[2])}."
+    return f"{gain_line(planned)}; {memory_text(answers[2])}."

@@ -209,5 +209,5 @@ class PlannedFile:
 
 def over_limit(solution: Solution) -> list[int]:
     """Stages whose peak memory is above their limit."""
-    told = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
-    return [stage for stage, (peak, limit) in enumerate(told) if peak > limit + MEMORY_TOLERANCE_MIB]
+    stages = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
+    return [stage for stage, (peak, limit) in enumerate(stages) if peak > limit + MEMORY_TOLERANCE_MIB]

@@ -192,9 +192,9 @@ def _against_plan(shown: Mapping[str, Timeline]) -> list[str]:
         shares = [one.share for one in device_shares(timeline)]
         steps = {share.step: share.span for share in shares}
         mean = sum(steps.values()) / len(steps)
-        told = f"mean of {len(steps)} steps" if len(steps) > 1 else "one step"
+        counted = f"mean of {len(steps)} steps" if len(steps) > 1 else "one step"
         lines.append(
-            f"planned {plan.span_ms:,.3f} ms a step, {name} {mean:,.3f} ms ({told}): "
+            f"planned {plan.span_ms:,.3f} ms a step, {name} {mean:,.3f} ms ({counted}): "
             f"{abs(mean / plan.span_ms - 1):.1%} {'longer' if mean >= plan.span_ms else 'shorter'} than planned"
         )
     return lines
@@ -228,6 +228,6 @@ def _verdict(shares: Sequence[Sequence[DeviceShare]]) -> str:
             for name, field in (("computes", "compute"), ("only communicates", "exposed"), ("idles", "idle"))
         )
         name = source[0].device.partition(": ")[0] + ": " if len(shares) > 1 else ""
-        told = ", ".join(f"{what} {share:.1%}".replace("%", " %") for what, share in parts)
-        sentences.append(f"{name}an average device {told} of the time.")
+        listed = ", ".join(f"{what} {share:.1%}".replace("%", " %") for what, share in parts)
+        sentences.append(f"{name}an average device {listed} of the time.")
     return " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)

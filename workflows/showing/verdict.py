@@ -51,8 +51,8 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
         pairs.append(("speed", speed_text(speed, planned.facts.train_tokens)))
     if (bubble := solution.bubble) is not None:
         parts = f"ideal {bubble.ideal:.1%}, imbalance {bubble.imbalance:.1%}, recompute {bubble.recompute:.1%}"
-        told = f"{bubble.total:.1%} of the step: {parts}, communication {bubble.communication:.1%}"
-        pairs.append(("bubble", told.replace("%", " %")))
+        shares = f"{bubble.total:.1%} of the step: {parts}, communication {bubble.communication:.1%}"
+        pairs.append(("bubble", shares.replace("%", " %")))
     if solution.plan is not None:
         uncounted = [kind.name for kind in problem.kinds if kind.pinned_last]
         pairs.append(("offset", _spaced(compress(solution.plan.offset(uncounted)))))
@@ -68,13 +68,13 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
 
 def _host_text(problem: PipelineProblem, plan: PipelinePlan) -> str:
     """Largest amount on the host, and the time that its link is busy."""
-    held, busy = host_memory_mib(problem, plan), host_link_shares(problem, plan)
-    fullest, busiest = held.index(max(held)), busy.index(max(busy))
+    used, busy = host_memory_mib(problem, plan), host_link_shares(problem, plan)
+    fullest, busiest = used.index(max(used)), busy.index(max(busy))
     limit = f" of {problem.host_limit_mib[fullest]:,.0f}" if problem.host_limit_mib else ""
-    told = f"at most {held[fullest]:,.0f}{limit} MiB a device, on stage {fullest}; "
+    text = f"at most {used[fullest]:,.0f}{limit} MiB a device, on stage {fullest}; "
     if not busy[busiest]:
-        return told + "the time of its transfers is not counted"
-    return f"{told}the link to it busy {100 * busy[busiest]:.1f} % of the step in each direction, on stage {busiest}"
+        return text + "the time of its transfers is not counted"
+    return f"{text}the link to it busy {100 * busy[busiest]:.1f} % of the step in each direction, on stage {busiest}"
 
 
 def units_line(planned: PlannedFile) -> str:
@@ -151,13 +151,13 @@ def alternative_lines(planned: PlannedFile) -> list[tuple[str, str]]:
     lines = []
     for one in planned.alternatives:
         if one.objective is not None:
-            told = step_text(planned.problem, one.objective)
-            told += "" if one.status == OPTIMAL else f", {one.status}"
+            text = step_text(planned.problem, one.objective)
+            text += "" if one.status == OPTIMAL else f", {one.status}"
         elif one.status == CUT_OFF:
-            told = f"stopped: no plan takes less than {step_text(planned.problem, one.bound)}"
+            text = f"stopped: no plan takes less than {step_text(planned.problem, one.bound)}"
         else:
-            told = f"{one.status}: {one.note}" if one.note else one.status
-        lines.append(("tried", f"{one.name}: {told}"))
+            text = f"{one.status}: {one.note}" if one.note else one.status
+        lines.append(("tried", f"{one.name}: {text}"))
     return lines
 
 
@@ -169,8 +169,8 @@ def split_lines(planned: PlannedFile) -> list[tuple[str, str]]:
     if even.objective is None:
         return [("even split", f"no plan: {even.message or even.status}")]
     slower = 100 * (even.objective / solution.objective - 1.0)
-    told = f"{slower:.1f} % slower" if slower >= 0.05 else "as fast"
-    return [("even split", f"{step_text(planned.problem, even.objective)}, {told}")]
+    text = f"{slower:.1f} % slower" if slower >= 0.05 else "as fast"
+    return [("even split", f"{step_text(planned.problem, even.objective)}, {text}")]
 
 
 def order_lines(planned: PlannedFile) -> list[tuple[str, str]]:
@@ -225,22 +225,22 @@ def gain_line(planned: PlannedFile) -> str:
 
 def fit_line(planned: PlannedFile) -> str:
     """Fit of the plan, with the free memory of the fullest stage, and the certainty."""
-    solution, told = planned.solution, planned.fit
+    solution, fit = planned.solution, planned.fit
     if not solution.peak_memory_mib:
         return "its memory is not known"
-    if told.fit is not Fit.FITS:
-        return told.sentence
+    if fit.fit is not Fit.FITS:
+        return fit.sentence
     by_stage = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
     free, stage = min((limit - peak, stage) for stage, (peak, limit) in enumerate(by_stage))
     limit, margin = solution.memory_limit_mib[stage], planned.config.margin
     beside = f", apart from the margin of {margin}" if margin else ""
     share = f"{100 * free / limit:.1f} %"
-    answer = "likely fits" if told.likely else "fits"
+    answer = "likely fits" if fit.likely else "fits"
     line = f"{answer}, {free:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest{beside}"
     if planned.dryrun is not None:
         return f"{line}; a dry-run of this very plan passed"
-    if told.likely and told.risk is not None:
-        line += f"; {100 * told.risk:.0f} % risk to run out of memory"
+    if fit.likely and fit.risk is not None:
+        line += f"; {100 * fit.risk:.0f} % risk to run out of memory"
     known = planned.config.memory_error(planned.memory.source)
     return line + sure_text(known, margin, limit - free, limit)
 

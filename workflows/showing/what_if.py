@@ -52,15 +52,15 @@ def what_if_sentences(
     for sign, words in ((1, "more"), (-1, "less")):
         limits = tuple(max(1.0, one + sign * MIB_MORE) for one in problem.limit_mib)
         found = _solve(problem.replace(limit_mib=limits), budget.at_most(limit))
-        told = _change(found, solution.objective, "step time")
-        sentences.append(f"With {MIB_MORE / 1024:g} GiB {words} a card: {told}.")
+        change = _change(found, solution.objective, "step time")
+        sentences.append(f"With {MIB_MORE / 1024:g} GiB {words} a card: {change}.")
     more = _more_micro_batches(problem)
     if more is not None:
         added = more.micro_batches - problem.micro_batches
         found = _solve(more, budget.at_most(limit))
-        told = _change(found, solution.objective * more.micro_batches / problem.micro_batches, "time a sample")
+        change = _change(found, solution.objective * more.micro_batches / problem.micro_batches, "time a sample")
         counted = "one micro-batch" if added == 1 else f"{added} micro-batches"
-        sentences.append(f"With {counted} more a step ({more.micro_batches}): {told}.")
+        sentences.append(f"With {counted} more a step ({more.micro_batches}): {change}.")
     return sentences
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from taylor.base.console import log
 from taylor.base.errors import InputError, InterruptedSolve, OutsideProgramError, TaylorError
 from taylor.base.files import write_atomic
-from taylor.base.interrupts import hold_interrupts
+from taylor.base.interrupts import delay_interrupts
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline_solver.milp.model_files import write_sol
 from taylor.workflows.showing.planned_file import PlannedFile
@@ -52,7 +52,7 @@ def _keep(planned: PlannedFile, outputs: Outputs) -> str:
     """
     config, folder = planned.config, outputs.folder / FOLDER
     kept = folder / f"{planned.name}.json"
-    with hold_interrupts():
+    with delay_interrupts():
         write_atomic(kept, planned.result().to_json())
         write_sol(planned.problem, planned.solution, kept.with_suffix(".sol"))
         files = f"{kept} and .sol"

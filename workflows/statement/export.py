@@ -55,7 +55,7 @@ def export_texts(
     """
     v_shape = problem.schedule.v_shape
     pinned = any(kind.pinned_last for kind in problem.kinds)
-    told = with_mtp(plan, mtp_layers, v_shape)
+    written = with_mtp(plan, mtp_layers, v_shape)
     texts = []
     forms = export_forms()
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
@@ -63,7 +63,7 @@ def export_texts(
         if (order := export_order(schedule, one.form)) is not None:
             texts.append((one, order))
             continue
-        text = export_plan(told, one.form, mtp_counted=not pinned, v_shape=v_shape)
+        text = export_plan(written, one.form, mtp_counted=not pinned, v_shape=v_shape)
         texts.append((one, with_cards(text, problem.cards)))
         if forms[one.form].places_only and any(any(map(any, grid)) for grid in plan.recompute.values()):
             log.warning("export %s: says where layers stand, not which are recomputed; json says both", one.form)

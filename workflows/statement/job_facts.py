@@ -65,12 +65,12 @@ class JobFacts:
     def model_line(self, register_path: Path | None = None) -> str:
         """Kind of file, model, parameters beside the published count, layers by kind."""
         model = self.config.model
-        told = parameters_text(model)
+        size = parameters_text(model)
         published = Registry.load(register_path).published_like(model)
         if published is not None and published.published_parameters is not None:
-            told += f" (published for {published.name}: {_billions(published.published_parameters)})"
+            size += f" (published for {published.name}: {_billions(published.published_parameters)})"
         layers = " + ".join(f"{count} {KIND_WORDS.get(kind, kind)}" for kind, count in model.kind_counts.items())
-        return f"{launcher_of(self.config).title}, {model.name}, {told}, {layers} layers"
+        return f"{launcher_of(self.config).title}, {model.name}, {size}, {layers} layers"
 
     def strategy_line(self) -> str:
         """Degrees, schedule, batch, sequence, precision."""

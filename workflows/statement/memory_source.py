@@ -94,8 +94,10 @@ def obtain_memory(
         folded = f", its static memory that of {config.schedule.name}'s stages, whose first has the head"
         profile = read_memory_profile(memory_file)
         limit = config.margin.below(profile.device_limit_mib)
-        told = f", limit {limit:,.0f} MiB" + (f" less a margin of {config.margin} included" if config.margin else "")
-        log.info("memory: profile %s%s%s", memory_file, told, folded if config.schedule.v_shape else "")
+        limit_text = f", limit {limit:,.0f} MiB" + (
+            f" less a margin of {config.margin} included" if config.margin else ""
+        )
+        log.info("memory: profile %s%s%s", memory_file, limit_text, folded if config.schedule.v_shape else "")
         return replace(profile, device_limit_mib=limit)
     saved = memory_info_path(config, output)
     if dryrun and backend is not None:

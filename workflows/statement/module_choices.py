@@ -203,7 +203,7 @@ def _most_on_host(problem: PipelineProblem) -> list[float]:
     lightest = max(1e-9, min(kind.least_mib for kind in problem.free_kinds))
     most = max(one.host_mib for kind in problem.free_kinds for one in kind.choices.values())
     free = (limit - static for limit, static in zip(problem.limit_mib, problem.static_mib, strict=True))
-    held = [min(problem.layers, max(0.0, room) // lightest) for room in free]
+    held = [min(problem.layers, max(0.0, left) // lightest) for left in free]
     alive = [float(vectors.sum(axis=1).max()) for vectors in alive_vectors(schedule_of(problem))]
     return [layers * n * most for layers, n in zip(held, alive, strict=True)]
 
@@ -249,14 +249,14 @@ def _with_choices(kind: LayerKind, found: list[ModuleChoice], config: TrainingCo
         # A kind without costs of its own costs as much as the body layer.
         cost = one.costs.get(name) or one.costs[config.model.body_kind]
         plain = name if name in one.costs else config.model.body_kind
-        told = float(activation_bytes(config.model, plain, NONE, config.strategy, config.rules)) / MIB
-        activation[one.name], choices[one.name] = _priced(kind, cost, told, per_stage)
+        plain_mib = float(activation_bytes(config.model, plain, NONE, config.strategy, config.rules)) / MIB
+        activation[one.name], choices[one.name] = _priced(kind, cost, plain_mib, per_stage)
     return replace(kind, activation_mib=activation, choices=choices)
 
 
-def _priced(kind: LayerKind, cost: ModuleCost, told_mib: float, per_stage: float) -> tuple[float, LayerChoice]:
+def _priced(kind: LayerKind, cost: ModuleCost, plain_mib: float, per_stage: float) -> tuple[float, LayerChoice]:
     """Kept memory and other costs of a choice, with the profile's memory in place of the analytical model's."""
-    scale = kind.activation_mib[NONE] / told_mib if told_mib else 1.0
+    scale = kind.activation_mib[NONE] / plain_mib if plain_mib else 1.0
     return scale * cost.kept_mib, LayerChoice(
         forward=cost.forward * kind.forward,
         backward=cost.backward * kind.forward,

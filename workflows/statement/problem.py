@@ -46,8 +46,8 @@ def build_problem(
         When there are fewer layers than chunks, or the profile lacks a mode that is searched.
     """
     stages, vpp = config.strategy.pp, config.strategy.vpp
-    told = all(SELECT in memory.activation_mib[memory.kind_for(kind)] for kind in config.model.layer_counts())
-    own = config.plan is not None and config.plan.uses(SELECT) and told
+    select_known = all(SELECT in memory.activation_mib[memory.kind_for(kind)] for kind in config.model.layer_counts())
+    own = config.plan is not None and config.plan.uses(SELECT) and select_known
     searched = own if search_select is None else search_select
     modes = (FULL, SELECT) if searched else (FULL,)
     unsearched = (SELECT,) if own and not searched else ()
@@ -128,12 +128,12 @@ def _leaves_empty(config: TrainingConfig, kinds: tuple[LayerKind, ...]) -> bool:
         return False
     pinned = {kind.name for kind in kinds if kind.pinned_last}
     if may_stand_alone(config):
-        held = values_in_order(plan.total_layers(), config.schedule.v_shape)[1:-1]
+        layers = values_in_order(plan.total_layers(), config.schedule.v_shape)[1:-1]
     else:
-        held = [
+        layers = [
             count for row in plan.total_layers([kind for kind in plan.layers if kind not in pinned]) for count in row
         ]
-    return 0 in held
+    return 0 in layers
 
 
 def plan_in_terms_of(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePlan:

@@ -56,15 +56,15 @@ def settle_ratios(asked: RatioChoice | TimeRatios, config: TrainingConfig, devic
         "recompute": asked.recompute,
         "selective recompute": asked.select,
     }
-    told = [f"{name} {value:g}" for name, value in given.items() if value is not None]
+    stated = [f"{name} {value:g}" for name, value in given.items() if value is not None]
     needed = [asked.backward, asked.head, asked.recompute, *([asked.dense_forward] if _has_two_kinds(config) else [])]
     complete = None not in needed
     if asked.fixed or complete:
         ratios = replace(_overlaid(FIXED, asked), source=RatioSource.GIVEN if complete else RatioSource.FIXED)
         rest = "" if complete else " (-ratios fixed)"
         return _with_unit(ratios, guess, f"{ratios.source}{rest}: {_values(ratios, config)}")
-    ratios = replace(_overlaid(guess, asked), source=RatioSource.PARTLY_GIVEN if told else guess.source)
-    how = f"given: {', '.join(told)}; the others estimated" if told else "estimated"
+    ratios = replace(_overlaid(guess, asked), source=RatioSource.PARTLY_GIVEN if stated else guess.source)
+    how = f"given: {', '.join(stated)}; the others estimated" if stated else "estimated"
     sentence = f"time ratios {how} for this job on {device.name}"
     described = f"{how} for this job on {device.name}: {_values(ratios, config)}; {_unit(ratios)}"
     return SettledRatios(ratios, described, (sentence,))

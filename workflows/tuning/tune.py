@@ -41,7 +41,7 @@ LEAST_ALIGNED = 2
 """Runs whose laws are fitted."""
 ANSWER_S = 60.0
 """Seconds after the last small run within which the other nodes look for runs to verify."""
-ENOUGH_HELD = 0.7
+ENOUGH_COVERED = 0.7
 """Fraction of the job's time that a base must cover; below, a further small run is proposed."""
 
 
@@ -446,6 +446,6 @@ def _covered(
     computing = [one for one in foretold.operators if one.is_compute]
     coverage = OperatorSpeeds(base.times(options.origin)).coverage(computing)
     further = None
-    if coverage.by_time < ENOUGH_HELD:
+    if coverage.by_time < ENOUGH_COVERED:
         further = showing_run(operators, coverage.unknown, sizes.own, sizes, machines.ranks)
     return Covered(len(foretold.operators), foretold.unsure, coverage, further)

@@ -38,13 +38,13 @@ def read_steps(profile: Path, log: Path, setting: RunSetting, launcher: Launcher
         by_step.setdefault(one.step, []).append(one)
     steps = sorted(by_step)
     allocations = _last_step(read_allocations(place / ALLOCATIONS), max(1, len(steps)), place / ALLOCATIONS)
-    told = launcher.run_log(read_text(log, limit_bytes=MOST_LOG), setting.dense)
-    if not told.parameters:
+    run_log = launcher.run_log(read_text(log, limit_bytes=MOST_LOG), setting.dense)
+    if not run_log.parameters:
         cure = "let the run log at level 20, with one parameter a bucket, as its script does"
         raise InputError("lists no parameters", file=log, cure=cure)
     transfers = read_transfers(place / TRANSFERS)
     each = [tuple(by_step[step]) for step in steps] or [()]
-    return tuple(RecordedRun(setting, samples, transfers, allocations, told) for samples in each)
+    return tuple(RecordedRun(setting, samples, transfers, allocations, run_log) for samples in each)
 
 
 def read_neighbour(profile: Path, setting: RunSetting) -> RecordedRun:

@@ -54,7 +54,7 @@ class Verified:
     """Small run of a plan's operators: both passes of its micro-batch as predicted before and as measured, ms."""
 
     run: str
-    told_ms: float
+    predicted_ms: float
     measured_ms: float
 
 
@@ -244,8 +244,8 @@ def search_plans(
         ranked = switched.ranked
         width = HALF_WIDTH * (ranked.error**2 + median(errors) ** 2) ** 0.5
         plan = BestPlan(ranked, ranked.step_ms * (1 - width), ranked.step_ms * (1 + width), None)
-        told = before.get(ranked.run) if options.verify is not None else None
-        plan = replace(plan, before_ms=told, verified=verified.get(ranked.run))
+        before_ms = before.get(ranked.run) if options.verify is not None else None
+        plan = replace(plan, before_ms=before_ms, verified=verified.get(ranked.run))
         plans.append(replace(plan, switches=switched.compared))
     if options.whole is not None:
         plans = _by_full_size([replace(one, full_size=_full_size(one, laws, options)) for one in plans])
@@ -279,13 +279,13 @@ def _verified(
     shown = showing_run(steps.operators, missing, ranked.run, laws.sizes, machines.ranks)
     if shown is None:
         return None
-    told, name = steps.passes_ns(shown.setting), _name(shown.setting)
+    predicted, name = steps.passes_ns(shown.setting), _name(shown.setting)
     why = f"shows {shown.shown} operators of plan {number}"
     folder = verify(SmallRun(name, shown.setting, why, VERIFYING_STEPS))
     if folder is None:
         return None
     recorded = laws.add(ShownRun(name, shown.setting, folder))
-    return Verified(name, told / 1e6, steps.measured_passes_ns(recorded) / 1e6)
+    return Verified(name, predicted / 1e6, steps.measured_passes_ns(recorded) / 1e6)
 
 
 def _name(run: RunSetting) -> str:
@@ -315,8 +315,8 @@ def _full_size(one: BestPlan, laws: TunedLaws, options: SearchOptions) -> FullSi
     except InputError as error:
         log.warning("a plan is not run: %s", error)
         return None
-    told = RunLog({}, None, None) if file is None else laws.launcher.run_log(read_text(file, limit_bytes=MOST_LOG))
-    return FullSize(name, told.step_ms, told.peak)
+    run_log = RunLog({}, None, None) if file is None else laws.launcher.run_log(read_text(file, limit_bytes=MOST_LOG))
+    return FullSize(name, run_log.step_ms, run_log.peak)
 
 
 def _job(one: BestPlan, options: SearchOptions) -> PlannedJob:
@@ -386,10 +386,14 @@ def _plan_data(one: BestPlan) -> dict[str, Any]:
         "interval_ms": [one.low_ms, one.high_ms],
         "peak_memory": [stage.peak for stage in one.ranked.peaks],
         "peak_upper": one.upper,
-        "told_before_verification_ms": one.before_ms,
+        "predicted_before_verification_ms": one.before_ms,
         "verified": None
         if one.verified is None
-        else {"run": one.verified.run, "told_ms": one.verified.told_ms, "measured_ms": one.verified.measured_ms},
+        else {
+            "run": one.verified.run,
+            "predicted_ms": one.verified.predicted_ms,
+            "measured_ms": one.verified.measured_ms,
+        },
         "switches": [_compared_data(each) for each in one.switches],
         "full_size": None if one.full_size is None else asdict(one.full_size),
         "script": None if one.script is None else str(one.script),
@@ -398,5 +402,5 @@ def _plan_data(one: BestPlan) -> dict[str, Any]:
 
 def _compared_data(one: Compared) -> dict[str, Any]:
     after = one.after_ms if math.isfinite(one.after_ms) else None
-    told = {"switch": one.switch.name, "flag": one.switch.flag, "on": one.on, "before_ms": one.before_ms}
-    return told | {"switched_ms": after, "switched_memory": one.memory, "fits": one.fits}
+    row = {"switch": one.switch.name, "flag": one.switch.flag, "on": one.on, "before_ms": one.before_ms}
+    return row | {"switched_ms": after, "switched_memory": one.memory, "fits": one.fits}

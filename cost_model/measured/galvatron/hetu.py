@@ -30,7 +30,7 @@ from taylor.cost_model.measured.profiles import LayerMemory, OtherMemory
 
 BACKWARD = 2.0
 """A backward over its forward (`bct_fct_coe`, search_engine.py:475)."""
-SHARD_ROOM = 0.003
+SHARD_MARGIN = 0.003
 """Assumed size of ZeRO's buffers as a fraction of the states."""
 FEWEST_SIZES = 8
 """Message sizes that a line asks for (galvatron/utils/config_utils.py:155)."""
@@ -180,7 +180,7 @@ class HetuCosts:
 
 def state_share(strategy: EndStrategy, setting: CostSetting) -> float:
     """Fraction of the states that a rank keeps under its ZeRO stage (layer_cost.py:281-293)."""
-    shard = 1 / strategy.replicas + SHARD_ROOM
+    shard = 1 / strategy.replicas + SHARD_MARGIN
     if strategy.zero == 0 or strategy.replicas == 1:  # Its strategies have no ZeRO then (strategy_utils.py:46).
         return 1.0
     copy = 1 / 8 if setting.half else 1 / 4  # Parameters in half or full precision, over all states.

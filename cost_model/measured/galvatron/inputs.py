@@ -25,7 +25,7 @@ MEMORY_MODES = (STATIC, SEQUENCE)
 FEWEST_BATCHES = 8
 """Batch sizes that its line over the batch asks for."""
 
-Held = TypeVar("Held")
+Kept = TypeVar("Kept")
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def galvatron_inputs(
     return GalvatronInputs(layer, other, kinds, ends)
 
 
-def _at(lengths: Mapping[int, Held], tokens: int, memory: MeasuredMemory, what: str) -> Held:
+def _at(lengths: Mapping[int, Kept], tokens: int, memory: MeasuredMemory, what: str) -> Kept:
     if tokens in lengths:
         return lengths[tokens]
     raise InputError(
