@@ -69,6 +69,7 @@ def test_a_plan_of_ones_own_is_evaluated_in_place_of_the_files() -> None:
     assert other.step_ms is not None and own.step_ms is not None and other.step_ms > own.step_ms
 
 
+@pytest.mark.slow
 def test_interleaves_and_schedules_may_be_left_to_the_tool() -> None:
     done = taylor.solve(CONFIG, vpp="auto", time_limit=3)
     assert len(done.result.alternatives) >= 2

@@ -13,7 +13,10 @@ from taylor.cost_model.parameters import total_parameters
 from taylor.register.registry import Registry
 from tests.conftest import ROOT
 
-pytestmark = pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published tables are not here")
+pytestmark = [
+    pytest.mark.slow,  # the fit takes half a minute
+    pytest.mark.skipif(not PUBLISHED.is_dir(), reason="the published tables are not here"),
+]
 
 
 def test_korthikanti_s_activation_memory_is_met_within_two_percent() -> None:

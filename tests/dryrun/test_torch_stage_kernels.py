@@ -151,6 +151,7 @@ def ordinary_layer(layer, names, x):  # type: ignore[no-untyped-def]
     return x + (ordinary_mlp if layer.mlp is not None else ordinary_experts)(block, names, y)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [NONE, SELECT, FULL])
 @pytest.mark.parametrize("framework", ["megatron", "mindformers", "torchtitan"])
 @pytest.mark.parametrize(

@@ -75,6 +75,7 @@ def test_the_cut_step_has_the_peak_of_the_whole_one(
             assert len(cut.moments) < len(whole.moments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "kept"), [(FULL, 4), (NONE, 1)])
 def test_layers_that_run_again_keep_every_mask_in_flight_on_the_first_stage_alone(mode: str, kept: int) -> None:
     strategy, rules = Strategy(1, 1, 4, micro_batches=8), cases.MEGATRON
@@ -374,6 +375,7 @@ def test_nothing_outside_the_package_needs_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [1, 2, 3, 8])
 def test_layers_that_run_again_at_once_live_together(group: int) -> None:
     rules = MEGATRON.replace(recompute_group=group)

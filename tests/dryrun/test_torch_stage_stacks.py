@@ -97,6 +97,7 @@ def test_a_stage_of_a_stack_needs_what_its_closed_form_says(model: ModelSpec, mo
         assert taken >= (told - expected["buffers"] / 2) * 0.98 - (expected["workspace"] if mode == NONE else 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rules", "spec", "mode"),
     [

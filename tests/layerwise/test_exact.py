@@ -33,6 +33,7 @@ def test_no_plan_of_a_small_job_is_better(seed):
     assert compare(seed)[0] == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [665, 1885])
 def test_a_plan_far_above_the_bound_is_found(seed):
     case = random_case(seed)

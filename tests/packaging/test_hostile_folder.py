@@ -138,6 +138,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_a_worker_of_a_local_cluster_imports_nothing_from_the_folder(folder):
     pytest.importorskip("distributed")
     assert program(folder, CLUSTER).split() == ["4"]

@@ -58,6 +58,7 @@ def test_no_class_of_logging_is_subscripted_where_the_oldest_has_it_plain():
                 assert not (isinstance(base, ast.Subscript) and ast.unparse(base).startswith("logging.")), file
 
 
+@pytest.mark.slow
 def test_no_source_names_what_only_newer_pythons_have():
     for file in sources():
         text = file.read_text(encoding="utf-8")

@@ -19,6 +19,8 @@ import pytest
 import taylor
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow  # its fixtures take ten seconds and more
+
 STAY_HERE = {"taylor", "tests", "benchmarks"}
 FOLDERS = sorted({file.parent.name for file in ROOT.glob("*/__init__.py")} - STAY_HERE)
 COMMANDS = ("taylor", "parallel-tool", "pipeline-tool", "pipeline-parallel", "timeline-tool")

@@ -152,6 +152,7 @@ def test_the_checker_imports_no_solver_module(module, known):
     assert "taylor.pipeline.alive" not in modules
 
 
+@pytest.mark.slow
 def test_the_bounds_of_a_large_schedule_hold_the_step_time_that_the_exact_play_gives(monkeypatch):
     """Every schedule, with lags and tails: and the claim is judged by them as by the play."""
     rng = np.random.default_rng(31)

@@ -75,6 +75,7 @@ def test_shares_sum_to_the_total_and_are_not_negative_on_random_plans():
         assert 0 <= shares.total < 1
 
 
+@pytest.mark.slow
 def test_memory_and_time_agree_with_the_checker_on_random_plans():
     """Two separate roads: alive vectors and the event graph here, a walk and a played step there."""
     rng = np.random.default_rng(4)

@@ -37,6 +37,7 @@ def reports(problem: PipelineProblem, **options: object) -> list[Progress]:
     return heard
 
 
+@pytest.mark.slow
 def test_a_first_plan_is_met_where_there_is_one_keeps_the_rule_and_is_never_better_than_the_optimum() -> None:
     met = 0
     for problem, truth in uniform_problems(900, 25):

@@ -18,6 +18,7 @@ def raised(problem, by_mib):
     return problem.replace(limit_mib=tuple(limit + by_mib for limit in problem.limit_mib))
 
 
+@pytest.mark.slow
 def test_it_is_exact_on_random_infeasible_problems():
     """With the raise a plan exists, by the enumeration of every plan; with a hundredth of a MiB less none does."""
     rng = np.random.default_rng(8)

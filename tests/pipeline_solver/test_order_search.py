@@ -63,6 +63,7 @@ def test_no_order_of_labelled_micro_batches_takes_less(seed: int) -> None:
     assert found.proven and found.step == pytest.approx(least)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "interleaves", "most"), [(1, 1, 8), (2, 1, 8), (5, 1, 8), (3, 2, 3)])
 def test_the_order_takes_as_long_as_the_best_of_a_milp_over_all_orders(seed: int, interleaves: int, most: int) -> None:
     tasks = random_case(np.random.default_rng(seed), interleaves, most)

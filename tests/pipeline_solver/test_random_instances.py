@@ -27,6 +27,7 @@ def test_the_optima_with_choices_and_limits_of_the_host_are_those_over_every_pla
     assert found["faults"] == [] and found["checked"] > 15 and found["files"] >= 1
 
 
+@pytest.mark.slow
 def test_the_optima_with_combined_passes_are_those_over_every_plan():
     found = portion(seed=0, first=105, count=4, drawn="pairs")
     assert found["faults"] == [] and found["checked"] > 4

@@ -171,6 +171,7 @@ def test_stages_priced_together_prove_and_leave_the_same(monkeypatch):
     assert compared > 8 and refused > 16
 
 
+@pytest.mark.slow
 def test_what_prices_prove_does_not_depend_on_the_configurations_that_the_lp_begins_with(monkeypatch):
     """A poor beginning leaves the LP to its prices: what they pass over would count as proven."""
     compared = 0

@@ -58,6 +58,7 @@ def uniform_problems(seed: int, count: int, further: bool = False):
             yield problem, truth
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("solver", ["HIGHS", "HIGHS-MILP"])
 def test_the_optimum_equals_that_over_every_uniform_plan(solver):
     for problem, truth in uniform_problems(500, 25):

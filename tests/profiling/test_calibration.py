@@ -185,6 +185,7 @@ def test_a_half_of_measured_runs_tells_the_other_within_5_percent(name: str) -> 
         assert half.median_after <= 0.05
 
 
+@pytest.mark.slow
 @needs_runs
 @pytest.mark.parametrize(
     "name",

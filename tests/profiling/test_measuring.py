@@ -129,6 +129,7 @@ def killed_then_resumed(tmp_path: Path) -> tuple[dict[str, TimedSample], dict[st
     return before, read_samples(kept), log.read_text(encoding="utf-8"), tmp_path
 
 
+@pytest.mark.slow
 @needs_torch
 def test_a_hardware_profile_that_was_killed_goes_on_where_it_was(killed_then_resumed) -> None:
     before, after, said, folder = killed_then_resumed

@@ -188,6 +188,7 @@ def test_a_device_of_its_own_is_measured_and_kept(tmp_path: Path) -> None:
     assert set(read_samples(tmp_path / hardware_worker.MEASURED)) == {PRODUCTS}
 
 
+@pytest.mark.slow
 def test_a_device_is_off_by_nothing_from_what_it_made_itself() -> None:
     assert [run.before for run in calibrate(made_by(H100)[:1], H100).runs] == pytest.approx([0.0], abs=1e-9)
 

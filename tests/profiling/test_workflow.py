@@ -90,6 +90,7 @@ def test_the_search_goes_on_to_parsing_and_solving(run_tool, searched: Path) -> 
     assert {row["ratio_source"] for row in rows(ranking) if row["own"] == "0"} == {"parsed"}
 
 
+@pytest.mark.slow
 def test_the_table_of_a_profile_run_gives_the_ratios_of_the_profiles(searched: Path) -> None:
     files = sorted((searched / "output" / "dryrun_yaml").glob("*.yaml"))
     device = Registry.load(None).device("ascend-910b")
@@ -116,6 +117,7 @@ def test_a_folder_of_profiles_that_is_not_there_is_named(run_tool, searched: Pat
     assert "elsewhere" in done.stderr and "no such folder" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_what_was_profiled_is_the_stand_in_and_its_ratios_are_found(searched: Path) -> None:
     files = sorted((searched / "output" / "dryrun_yaml").glob("*.yaml"))
     folders = find_profile_folders(searched / "profile_data", files)

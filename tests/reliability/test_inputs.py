@@ -44,6 +44,7 @@ def test_odd_flags_end_as_the_contract_says(tool):
     assert result["faults"] == [] and result["tried"]
 
 
+@pytest.mark.slow
 def test_every_undamaged_specimen_is_read(specimens, tmp_path):
     quick = {"train.sol", "result.json", "log/workerlog.1"}
     for specimen in specimens:

@@ -461,6 +461,7 @@ def test_charts_that_say_nothing_are_left_out(chromium, tmp_path):
         assert chromium.run(shown) == expected
 
 
+@pytest.mark.slow
 def test_a_ranking_with_twenty_big_pipelines_is_a_page_of_two_megabytes_at_most(tmp_path):
     table = ranking(20)
     plans = {}

@@ -71,6 +71,7 @@ def test_a_cost_that_one_measured_row_lacks_is_left_out_of_all_and_a_line_says_s
     assert caplog.text.count("1 of 2 candidates have estimated times, the others measured ones") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_folder_of_any_launcher_is_ranked_and_what_cannot_be_read_keeps_its_row(run_tool, tmp_path, kind):
     folder = tmp_path / "candidates"

@@ -191,6 +191,7 @@ def test_a_folder_that_only_looks_the_same_is_not_taken_for_the_shared_one(tmp_p
     assert not place.seen_here()
 
 
+@pytest.mark.slow
 def test_workers_with_other_versions_are_sent_no_work(cluster, monkeypatch):
     monkeypatch.setattr(cluster, "_versions", {**cluster._versions, "highspy": "0.1"})
     with pytest.raises(OutsideProgramError, match="highspy .* instead of 0.1"):

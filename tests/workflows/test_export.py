@@ -16,6 +16,8 @@ from taylor.workflows.statement.export import with_mtp
 from tests.conftest import ROOT
 from tests.solver_cases import plan_of
 
+pytestmark = pytest.mark.slow  # its fixtures take ten seconds and more
+
 
 @pytest.fixture
 def solved(run_tool, reference_yaml, tmp_path):

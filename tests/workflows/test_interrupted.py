@@ -120,6 +120,7 @@ def one_kept(log):
     return any((log.parent / "pipeline_output" / "solved").glob("*.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "begun, words",
     [

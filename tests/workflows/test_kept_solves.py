@@ -34,6 +34,7 @@ def never(problem: PipelineProblem, *_: object, **__: object) -> Solution:
     pytest.fail(f"solved again: {problem}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("choices", [{}, {"vpp": AUTO, "schedule": AUTO}])
 def test_the_same_command_again_gives_the_same_files_and_solves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, choices: dict[str, str]

@@ -33,6 +33,7 @@ def refined_file(done, folder):
     return json.loads((folder / done.ranking.folder / "layerwise" / "layerwise.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_best_candidates_keep_their_outer_choice_and_are_no_slower_layer_by_layer(ranked):
     done, folder = ranked
     rows = done.ranking.table[done.ranking.table["own"] == 0].to_dict("records")
@@ -82,6 +83,7 @@ def test_what_layerwise_costs_cannot_say_is_left_out_by_name(ranked, tmp_path, c
     assert json.loads((tmp_path / "layerwise" / "layerwise.json").read_text())[0]["reason"] == one.reason
 
 
+@pytest.mark.slow
 def test_without_full_the_flag_is_noted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     parallel_tool.run([*JOB, "--fix", "tp=2", "--output_path", "out/nd", "--layerwise"])

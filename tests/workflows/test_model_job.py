@@ -27,6 +27,7 @@ def chosen(path: Path, output: Path, **job: object) -> Path:
     return choose_strategy(ModelJob(path, 8, gbs=16, **job), SolveOptions(workers=1), 1, output)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_the_strategy_written_is_the_best_of_those_solved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_job, "SOLVED_STRATEGIES", 3)
     path = written(tmp_path, None, **WIDE, num_hidden_layers=16, vocab_size=32000)

@@ -155,6 +155,7 @@ def test_files_that_cannot_say_modules_are_refused_with_the_flag_named():
         StatedFile.read(job(device="ascend-910b", modules=AskedModules(offload=True)))
 
 
+@pytest.mark.slow
 def test_a_ranking_chooses_by_module_too_and_prices_what_files_move_by_themselves(tmp_path):
     files = tmp_path / "files"
     files.mkdir()

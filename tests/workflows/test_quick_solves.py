@@ -29,6 +29,7 @@ JOBS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, options", JOBS.values(), ids=JOBS)
 def test_a_quick_solve_states_the_problem_of_the_file_that_is_written(
     tmp_path: Path, name: str, options: dict[str, object]
@@ -70,6 +71,7 @@ def test_a_strategy_with_which_the_file_does_not_start_has_no_plan(tmp_path: Pat
     assert step.ms is None and "does not go with 4 pipeline stages" in step.refused
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, ranks",
     [("pretrain_deepseek3_128p.yaml", 128), ("pretrain_qwen3_30b_a3b.yaml", 32), ("pretrain_llama3_70b.sh", 32)],

@@ -44,6 +44,7 @@ def _faulty(problem, how, start):
 UNLUCKY = 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("misfortune, words", [(_unlucky, "its solver process died"), (_faulty, "ZeroDivisionError")])
 def test_the_others_are_solved_and_the_row_says_why(tmp_path, monkeypatch, misfortune, words):
     write_candidates(tmp_path, 12)
@@ -175,6 +176,7 @@ class Here:
         return future
 
 
+@pytest.mark.slow
 def test_a_kept_bound_serves_as_long_as_it_is_past_what_is_to_be_beaten(
     loaded: list[CandidateFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

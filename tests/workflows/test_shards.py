@@ -16,6 +16,8 @@ from taylor.workflows.ranking.shard import Shard
 from taylor.workflows.ranking.shards import join_shards
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.slow  # its fixtures take ten seconds and more
+
 FLAGS = {"prove": "all"}
 
 

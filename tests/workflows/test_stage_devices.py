@@ -152,6 +152,7 @@ def test_whichever_card_is_listed_first_the_best_order_is_the_same(tmp_path: Pat
     assert found[0][1] == found[1][1] and found[0][0] == pytest.approx(found[1][0], rel=ONE_AFTER_ANOTHER.gap)
 
 
+@pytest.mark.slow
 def test_the_listed_order_is_the_one_that_is_answered(tmp_path: Path) -> None:
     for devices in (MIXED, MIXED[::-1]):
         file = stated(stage_devices=devices)

@@ -50,6 +50,7 @@ def not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "kernels_by", lambda deadline: deadline is None)
 
 
+@pytest.mark.slow
 def test_a_large_job_has_its_plan_bound_and_result_where_the_limit_leaves_no_time_for_the_model_file(
     large: FileJob, not_compiled: None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_large_job_has_its_plan_bound_and_result_where_the_limit_leaves_no_tim
     assert "no model file" in caplog.text
 
 
+@pytest.mark.slow
 def test_the_result_is_stored_before_the_model_file_is_begun(
     large: FileJob, not_compiled: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

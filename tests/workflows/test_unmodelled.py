@@ -55,6 +55,7 @@ def test_an_evaluated_script_names_them_in_the_log_and_in_the_result(run_tool, s
     assert read_result(tmp_path / "r.json").unmodelled == SENTENCES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("more", "low", "high", "says"),
     [
@@ -134,6 +135,7 @@ def test_figures_of_the_framework_s_own_runs_hold_all_flags_and_are_kept_so(ever
         assert memory.every_flag == every_flag
 
 
+@pytest.mark.slow
 def test_an_explained_strategy_tells_which_flags_may_raise_its_memory(run_tool: Any, script: Path) -> None:
     done = run_tool("parallel_tool.py", "--shell_path", script, "--explain", "DP4_TP8_PP4_EP1")
     assert "memory: the peak may be higher, with --odd" in " ".join((done.stdout + done.stderr).split())
@@ -147,6 +149,7 @@ def test_a_search_names_them(run_tool, script):
         assert sentence in " ".join((done.stdout + done.stderr).split())
 
 
+@pytest.mark.slow
 def test_a_ranking_names_each_once_for_all_its_candidates(run_tool, script):
     (script.parent / "second.sh").write_text(script.read_text())
     done = run_tool("pipeline_tool.py", "--yaml_path", script.parent, "--time_limit", "2", "--workers", "1")

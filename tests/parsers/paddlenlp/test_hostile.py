@@ -27,6 +27,7 @@ def worded(text, draw):
     return " ".join(words)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_mutants_are_named_or_mean_something(tmp_path, seed):
     draw = random.Random(seed)
