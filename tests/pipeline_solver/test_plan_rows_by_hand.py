@@ -190,7 +190,7 @@ class Rows:
         self.switched = np.zeros((2 ** len(free), len(form.names)))
         self.switched[:, free] = list(itertools.product((0, 1), repeat=len(free)))
 
-    def keep(self, found: Assignment, times: np.ndarray) -> bool:
+    def satisfied_by(self, found: Assignment, times: np.ndarray) -> bool:
         """Whether all rows hold with some switches; a count that has no variable is 0."""
         form = self.model.form
         point = np.zeros(len(form.names))
@@ -230,11 +230,11 @@ def test_the_rows_hold_for_every_plan_that_the_checker_passes_and_for_no_other(p
             wrong.append(found)
         else:
             right += 1
-            assert rows.hold(found, rows.times_of(plan)), (found, "is a plan, and a row forbids it")
+            assert rows.satisfied_by(found, rows.times_of(plan)), (found, "is a plan, and a row forbids it")
             assert rows.model.durations_of(rows.model.point_of(plan)) == pytest.approx(rows.times_of(plan), abs=1e-9)
     rows.lower[timeless], rows.upper[timeless] = -np.inf, np.inf
     for found in wrong:
-        assert not rows.hold(found, np.zeros(rows.model.graph.classes)), (found, "is no plan, and all rows hold")
+        assert not rows.satisfied_by(found, np.zeros(rows.model.graph.classes)), (found, "is no plan, and all rows hold")
     assert right >= 2 and len(wrong) >= 2, (right, len(wrong))
 
 
