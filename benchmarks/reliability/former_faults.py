@@ -209,7 +209,7 @@ FORMER = (
     ),
     Former(
         "--explain leaves layers of a chunk without a stage", "cost_model/best_case.py",
-        "while room.sum() < search.layers:", "while room.sum() < 0:", ("tests/cost_model/test_best_case.py",),
+        "while capacity.sum() < search.layers:", "while capacity.sum() < 0:", ("tests/cost_model/test_best_case.py",),
     ),
     Former(
         "data_parallel_shard_degree -1 on unknown ranks turns FSDP off", "parsers/torchtitan/read.py",
@@ -238,9 +238,9 @@ FORMER = (
     ),
     Former(
         "torchtitan's every N-th layer is counted through the whole model", "parsers/torchtitan/read.py",
-        "ends = [list(accumulate(column)) for column in zip(*held, strict=True)]",
-        "ends = [[sum(map(sum, held[:v])) + sum(held[v][: s + 1]) for v in range(len(held))] "
-        "for s in range(len(held[0]))]",
+        "ends = [list(accumulate(column)) for column in zip(*chunk_sizes, strict=True)]",
+        "ends = [[sum(map(sum, chunk_sizes[:v])) + sum(chunk_sizes[v][: s + 1]) for v in range(len(chunk_sizes))] "
+        "for s in range(len(chunk_sizes[0]))]",
         ("tests/parsers/torchtitan/test_files.py",),
     ),
     Former(
