@@ -234,7 +234,10 @@ def test_the_rows_hold_for_every_plan_that_the_checker_passes_and_for_no_other(p
             assert rows.model.durations_of(rows.model.point_of(plan)) == pytest.approx(rows.times_of(plan), abs=1e-9)
     rows.lower[timeless], rows.upper[timeless] = -np.inf, np.inf
     for found in wrong:
-        assert not rows.satisfied_by(found, np.zeros(rows.model.graph.classes)), (found, "is no plan, and all rows hold")
+        assert not rows.satisfied_by(found, np.zeros(rows.model.graph.classes)), (
+            found,
+            "is no plan, and all rows hold",
+        )
     assert right >= 2 and len(wrong) >= 2, (right, len(wrong))
 
 
