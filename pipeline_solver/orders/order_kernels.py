@@ -431,7 +431,8 @@ def branch_and_bound(tasks, order, salts, to_beat, most_nodes, slots):  # type: 
                 finish = (partial.clock + tasks.tail).max()
                 if finish < best - slack:
                     best = finish
-                    overwrite(best_word, partial.word, total)
+                    for s in range(S):
+                        overwrite(best_word[s], partial.word[s], K * m)
                     if best <= root + slack:
                         return best, best_word, BOUND, nodes, root
             elif not is_dominated(tasks, partial, salts, seen, slack):
