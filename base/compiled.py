@@ -54,11 +54,11 @@ def announce_compilation(kernels: Sequence[Any]) -> None:
     folders = [kernel.stats.cache_path for kernel in kernels]
     if None in folders:
         log.warning(
-            "compiling the solver's kernels: half a minute in every process, as there is no folder to keep them "
+            "compiling the solver's kernels: about a minute in every process, as there is no folder to keep them "
             "in; NUMBA_CACHE_DIR names one"
         )
     elif not all(_is_kept(kernel, Path(folder)) for kernel, folder in zip(kernels, folders, strict=True)):
-        log.warning("compiling the solver's kernels: once, about half a minute; later runs find them on the disk")
+        log.warning("compiling the solver's kernels: once, about a minute; later runs find them on the disk")
 
 
 def are_kept(kernels: Sequence[Any]) -> bool | None:
