@@ -149,7 +149,7 @@ def _options_of(
     low = np.concatenate([[0], np.cumsum([lower[c] for c in chunks])])
     high = np.concatenate([[0], np.cumsum([upper[c] for c in chunks])])
     alive = alive_vectors(schedule)[s]
-    free, besides = fixed_parts(problem, schedule, s, alive)
+    free, fixed_forward = fixed_parts(problem, schedule, s, alive)
     here = (problem if merged is None else merged).on_stage(s)
     placed = here.placed_kinds
     K, V = len(placed), problem.interleaves
@@ -182,7 +182,7 @@ def _options_of(
     of = np.array(chunk, dtype=np.int64)
     layers = table[:, 4 : 4 + K].astype(np.int64)
     choice, extra = table[:, 4 + K], np.ascontiguousarray(table[:, 5 + K :].T)
-    forward = layers @ np.array([kind.forward for kind in placed]) + besides[of]
+    forward = layers @ np.array([kind.forward for kind in placed]) + fixed_forward[of]
     work = ((1.0 + here.backward_ratio) * forward + extra.sum(axis=0)) * problem.pace[s]
     least = np.array([work[of == v].min() if (of == v).any() else 0.0 for v in range(V)])
     within = work - least[of] + least.sum() <= work_limit * (1 + 1e-9)
@@ -564,7 +564,7 @@ def takes_quicker(at, used, beyond, room):  # type: ignore[no-untyped-def]
     return False
 
 
-@compiled
+@kernel_part
 def grown(found, price, longer):  # type: ignore[no-untyped-def]
     """Copies of the columns found and of their costs, with space for `longer`."""
     more, more_price = np.zeros((longer, found.shape[1]), dtype=np.int64), np.zeros(longer)

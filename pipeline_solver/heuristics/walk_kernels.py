@@ -22,7 +22,7 @@ RECOMPUTE, NEAR, FAR, STAGE, RANGE, SWAP, SIZE = range(7)
 """Kinds of moves, in the order of `Line.until`; the remaining moves are of two layers."""
 
 
-@compiled
+@kernel_part
 def kept_mib(stack, begin, taken, k):  # type: ignore[no-untyped-def]
     """Activations of a micro-batch in chunk k, MiB: its first layers take the modes in order."""
     at, end = begin[k], begin[k + 1]
@@ -500,7 +500,7 @@ def place_of_cut(cuts):  # type: ignore[no-untyped-def]
     return g
 
 
-@compiled
+@kernel_part
 def add_path(counts, g, path, constant, durations, changed, before, n):  # type: ignore[no-untyped-def]
     """Write a path to place g; return its length at the durations before the change of n of them."""
     length = constant
@@ -512,7 +512,7 @@ def add_path(counts, g, path, constant, durations, changed, before, n):  # type:
     return length
 
 
-@compiled
+@kernel_part
 def restore(durations, changed, before, n):  # type: ignore[no-untyped-def]
     """Undo the change of n durations."""
     for i in range(n):

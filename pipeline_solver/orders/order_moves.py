@@ -22,7 +22,7 @@ def begin_of(s, k, counts, ends, clock, feeder_stage, feeder_block, lag):  # typ
     return max(clock[s], ends[j, n, u] + lag[k, s])
 
 
-@compiled
+@kernel_part
 def play(words, tasks, ends, at, counts, clock):  # type: ignore[no-untyped-def]
     """Step time of the orders; infinite where they deadlock. Fills the end of each task of a block, [K, m, S]."""
     S, length = words.shape
@@ -56,7 +56,7 @@ def play(words, tasks, ends, at, counts, clock):  # type: ignore[no-untyped-def]
     return finish
 
 
-@compiled
+@kernel_part
 def fits(word, change, free, s):  # type: ignore[no-untyped-def]
     """Return whether a stage's order fits its memory at all times."""
     load = 0.0

@@ -153,7 +153,7 @@ def draw_behind(  # type: ignore[no-untyped-def]
     return looked
 
 
-@compiled
+@kernel_part
 def _complete(tables, rows, place, sums, from_late, to_early, chosen):  # type: ignore[no-untyped-def]
     """Choose the remaining stages, each time the column that minimizes the highest row.
 

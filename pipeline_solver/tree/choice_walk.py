@@ -618,7 +618,7 @@ def prunes(partial, costs, rest, rows, cutoff, rank):  # type: ignore[no-untyped
     return False
 
 
-@compiled
+@kernel_part
 def in_order(from_late, late, to_early, early):  # type: ignore[no-untyped-def]
     """Return whether a column keeps the kinds in order after those chosen; all int64 [kinds - 1], as in
     `walk_choices`."""
