@@ -115,7 +115,7 @@ def _runner(problem: PipelineProblem, entry: SolverEntry) -> Any:
 
 
 def _bounded(problem: PipelineProblem, solution: Solution, floor: float, limited: bool) -> Solution:
-    """The solution with a bound that no solve needs, where it has none or a lower one."""
+    """Raise a lower bound to `floor`, both in forward times of a body layer; under a time limit, a missing one too."""
     if solution.status is INFEASIBLE:
         return solution
     if limited and not solution.bound:

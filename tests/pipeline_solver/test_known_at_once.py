@@ -13,10 +13,11 @@ from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.places import placements
 from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.model.progress import Progress
-from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, OPTIMAL
+from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, OPTIMAL, Solution
 from taylor.pipeline_solver.model.solver import Solver
 from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.model.uniform_rule import uniform_choice
+from taylor.pipeline_solver.solving import solve as solve_module
 from taylor.pipeline_solver.solving.solve import solve
 from taylor.pipeline_solver.timing.evaluate import step_time
 from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
@@ -77,6 +78,24 @@ def test_with_no_time_there_is_a_plan_and_a_bound(solver: str) -> None:
     found = solve(tight(), SolveOptions(solver=solver, time_limit=1e-3))
     assert found.status in (FEASIBLE, OPTIMAL) and found.plan is not None
     assert found.bound is not None and found.bound >= least_step_time(tight())
+
+
+@pytest.mark.parametrize(
+    ("bound", "objective", "floor", "limited", "expected"),
+    [
+        (24.0, 30.0, 25.5, False, 25.5),
+        (26.0, 30.0, 25.5, False, 26.0),
+        (None, 25.0, 25.5, False, 25.0),
+        (24.0, None, 25.5, True, 25.5),
+        (None, None, 0.0, False, None),
+        (None, 30.0, 0.0, True, least_step_time(tight())),
+    ],
+)
+def test_the_least_step_time_raises_a_lower_bound(
+    bound: float | None, objective: float | None, floor: float, limited: bool, expected: float | None
+) -> None:
+    found = solve_module._bounded(tight(), Solution(FEASIBLE, objective=objective, bound=bound), floor, limited)
+    assert found.bound == pytest.approx(expected)
 
 
 def test_no_plan_is_told_of_where_none_fits_and_the_proof_stands() -> None:
