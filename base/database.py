@@ -110,10 +110,7 @@ def open_database(url: str, *, write: bool, field: str = "--store") -> Iterator[
 
 
 def _refused(url: str, field: str, problem: Exception) -> InputError:
-    refused = InputError(
-        f"cannot be opened: {_words(problem)}", field=field, value=shown(url), cure="check the address"
-    )
-    return refused
+    return InputError(f"cannot be opened: {_words(problem)}", field=field, value=shown(url), cure="check the address")
 
 
 def _words(problem: Exception) -> str:

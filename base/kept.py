@@ -30,8 +30,8 @@ def read_kept(path: str | Path, *, limit_bytes: int = MAX_TEXT_BYTES) -> Any:
     version or a person is no error: the work is done again.
     """
     try:
-        kept = json.loads(read_text(path, limit_bytes=limit_bytes))
-        return kept["kept"] if kept["sha256"] == _digest(_canonical(kept["kept"])) else None
+        record = json.loads(read_text(path, limit_bytes=limit_bytes))
+        return record["kept"] if record["sha256"] == _digest(_canonical(record["kept"])) else None
     except (InputError, ValueError, KeyError, TypeError, RecursionError):
         return None
 

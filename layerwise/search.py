@@ -293,14 +293,8 @@ class _Search:
         self, job: LayerwiseJob, provider: CostProvider, space: OuterSpace, gap: float, time_limit: float | None,
         report: Report, moved: Moved, executor: Executor | None,
     ) -> None:  # fmt: skip
-        self.job, self.provider, self.space, self.gap, self.report, self.moved = (
-            job,
-            provider,
-            space,
-            gap,
-            report,
-            moved,
-        )
+        self.job, self.provider, self.space, self.gap = job, provider, space, gap
+        self.report, self.moved = report, moved
         self.began = time.monotonic()
         self.deadline = None if time_limit is None else self.began + time_limit
         self.ahead = _Ahead(executor, self.deadline)

@@ -57,10 +57,10 @@ def device_figures(device: DeviceSpec) -> Iterator[tuple[str, str, str]]:
 
     yield "memory", f"{device.memory_mib:,} MiB", source("memory_mib")
     yield "usable memory", f"{device.usable_memory_mib:,} MiB", source("usable_memory_mib")
-    peak_source = source("peak_tflops")
+    basis = source("peak_tflops")
     for precision in sorted(device.peak_tflops, key=PRECISIONS.index):
-        yield f"peak {precision}", f"{_number(device.peak_tflops[precision])} TFLOP/s", peak_source
-        peak_source = "as above"
+        yield f"peak {precision}", f"{_number(device.peak_tflops[precision])} TFLOP/s", basis
+        basis = "as above"
     yield "memory bandwidth", f"{_number(device.memory_gb_s)} GB/s", source("memory_gb_s")
     for tier in device.links:
         yield f"{tier.name} link", _tier_text(tier), source(tier.name)
@@ -71,10 +71,10 @@ def device_figures(device: DeviceSpec) -> Iterator[tuple[str, str, str]]:
     if device.host_memory_mib is not None:
         yield "host memory a card", f"{device.host_memory_mib:,} MiB", source("host_memory_mib")
     yield "link latency", f"{_number(device.link_latency_us)} us", source("latency_us")
-    peak_source = f"fitted on {device.stack}" if device.stack else EFFICIENCY_SOURCE
+    basis = f"fitted on {device.stack}" if device.stack else EFFICIENCY_SOURCE
     for group, share in device.efficiency.items():
-        yield f"efficiency {group}", f"{share:g}", peak_source
-        peak_source = "as above"
+        yield f"efficiency {group}", f"{share:g}", basis
+        basis = "as above"
 
 
 def device_record(device: DeviceSpec) -> dict[str, Any]:

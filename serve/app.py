@@ -65,7 +65,7 @@ def application(page: Page) -> Starlette:
     """Application for a server that is bound to this machine."""
 
     def route(path: str, answer: Answer, method: str) -> Route:
-        async def answered(request: Request) -> Response:
+        async def checked(request: Request) -> Response:
             given = request.headers.get("x-token") or request.query_params.get("token") or ""
             if not hmac.compare_digest(given.encode(), page.token.encode()):
                 return _refusal("the token is missing or wrong: open the link that taylor serve printed", 403)
@@ -77,7 +77,7 @@ def application(page: Page) -> Starlette:
                 return _refusal(str(error), 422)
             return found if isinstance(found, Response) else JSONResponse(found)
 
-        return Route(path, answered, methods=[method])
+        return Route(path, checked, methods=[method])
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -180,7 +180,7 @@ async def _compare(page: Page, request: Request) -> Any:
     first, second = request.path_params["first"], request.path_params["second"]
     store = page.store
 
-    def answered() -> dict[str, Any]:
+    def answer() -> dict[str, Any]:
         return compare((first, second), (store.result(first), store.result(second))).to_dict()
 
-    return await run_in_threadpool(answered)
+    return await run_in_threadpool(answer)

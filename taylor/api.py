@@ -382,13 +382,13 @@ def write(what: Planned | Found, path: str | Path | None = None) -> list[Path]:
 
         title = target.stem if what.config is None else what.config.path.stem
         page, picture = (target, None) if suffix == ".html" else (None, target)
-        told: dict[str, Any] = {}
+        contents: dict[str, Any] = {}
         if what.planned is not None and page is not None:
             from taylor.workflows.showing.page_facts import memory_parts, page_facts, page_tables
 
             plan = what.planned
-            told = {"facts": page_facts(plan), "parts": memory_parts(plan), "tables": page_tables(plan)}
-        write_views(what.problem, what.solution, title=title, html=page, picture=picture, **told)
+            contents = {"facts": page_facts(plan), "parts": memory_parts(plan), "tables": page_tables(plan)}
+        write_views(what.problem, what.solution, title=title, html=page, picture=picture, **contents)
         return [target]
     known = ", ".join((*own, ".json", ".html", ".png", ".svg", ".mps", ".sol"))
     raise InputError("is no kind of file that a plan is written to", file=target, value=suffix, cure=f"use {known}")

@@ -152,7 +152,7 @@ class FixedProblem:
         for position, each in enumerate(end_costs):
             if each is not None:
                 tails[schedule.chunk_at(position)[1]] += each.tail_s
-        memory, room = _memory(job, outer, provider, setting, schedule, rows, end_costs)
+        memory, free = _memory(job, outer, provider, setting, schedule, rows, end_costs)
         change, handover, numbers = _layouts(rows, Layout.of(outer.ends, job.sequence_parallel), provider, setting)
         return cls(
             schedule,
@@ -165,7 +165,7 @@ class FixedProblem:
             np.array([row.working_mib for row in rows]),
             np.array(numbers[1:], dtype=np.int64),
             memory,
-            room,
+            free,
             np.array([0.0 if each is None else each.forward_s for each in end_costs]),
             np.array([0.0 if each is None else each.backward_s for each in end_costs]),
             tails,
@@ -188,7 +188,7 @@ def _memory(
     states = np.array([row.states_mib for row in rows])
     activation = np.array([row.activation_mib for row in rows])
     usable = provider.memory.usable_mib(job.limit_mib)
-    memory, room = [], []
+    memory, free = [], []
     for stage, alive in enumerate(alive_vectors(schedule)):
         memory.append(whole(states + alive[:, :, None] * activation))
         ends = np.full(len(alive), provider.memory.context_mib)
@@ -196,8 +196,8 @@ def _memory(
             end = end_costs[schedule.position(v, stage)]
             if end is not None:
                 ends += end.states_mib + alive[:, v] * end.activation_mib
-        room.append(usable - whole(ends) - buffer + TOLERANCE_MIB)
-    return tuple(memory), tuple(room)
+        free.append(usable - whole(ends) - buffer + TOLERANCE_MIB)
+    return tuple(memory), tuple(free)
 
 
 def _layouts(

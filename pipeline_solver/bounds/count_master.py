@@ -258,20 +258,19 @@ def present_ranges(layers, start, left):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def column_prices(has, start, left, by_level, every):  # type: ignore[no-untyped-def]
+def column_prices(layers, start, left, by_level, every):  # type: ignore[no-untyped-def]
     """Costs of the columns float64 [n], and the least of each stage's remaining ones, float64 [S].
 
-    `has` are the `layers` of `present_ranges`, `start` and `left` are its own; `by_level` float64 [V, S, levels] is the
-    cost of each number of layers in each chunk. Without `every` only the remaining columns are priced: the others cost
-    nothing.
+    `layers`, `start` and `left` as for `present_ranges`; `by_level` float64 [V, S, levels] is the cost of each number
+    of layers in each chunk. Without `every` only the remaining columns are priced: the others cost nothing.
     """
-    S, V = len(start) - 1, has.shape[1] - 1
-    costs, least = np.zeros(len(has)), np.full(S, np.inf)
+    S, V = len(start) - 1, layers.shape[1] - 1
+    costs, least = np.zeros(len(layers)), np.full(S, np.inf)
     for s in range(S):
         for i in range(start[s], start[s + 1]):
             if every or left[i]:
                 for v in range(V):
-                    costs[i] += by_level[v, s, has[i, v]]
+                    costs[i] += by_level[v, s, layers[i, v]]
                 if left[i] and costs[i] < least[s]:
                     least[s] = costs[i]
     return costs, least

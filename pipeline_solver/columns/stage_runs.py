@@ -110,22 +110,22 @@ def stage_runs(problem: PipelineProblem) -> StageRuns | None:
         of_stage = part.types[0] if part.types else []
         choice = np.full(len(of_stage), -1, dtype=np.int64)
         for row, member in enumerate(part.members[:, 0].tolist()):
-            members = of_stage[member]
-            need = members.choices.need(alive[s][:, 0])
+            chunk_type = of_stage[member]
+            need = chunk_type.choices.need(alive[s][:, 0])
             fits = (need <= part.free_mib[row][:, None] + MEMORY_TOLERANCE_MIB).all(axis=0)
             if problem.bounds_host:
-                host = members.choices.host_need(alive[s][:, 0])
+                host = chunk_type.choices.host_need(alive[s][:, 0])
                 fits &= (host <= problem.host_limit_mib[s] + MEMORY_TOLERANCE_MIB).all(axis=0)
             if not fits.any():
                 continue
-            times = members.choices.extra[:, fits]
+            times = chunk_type.choices.extra[:, fits]
             quickest = int((times.sum(axis=0)).argmin())
             if problem.choices and (times[:, quickest] > times.min(axis=1)).any():
                 return None
             choice[member] = first = int(np.flatnonzero(fits)[quickest])
-            c, places = int(np.searchsorted(counts, sums[s][row])), slice(members.first, members.last + 1)
+            c, places = int(np.searchsorted(counts, sums[s][row])), slice(chunk_type.first, chunk_type.last + 1)
             forward[s, c, places], kind[s, c, places] = part.forward[row, 0], member
-            extra[:, s, c, places] = members.choices.extra[:, first, None]
+            extra[:, s, c, places] = chunk_type.choices.extra[:, first, None]
         types.append(of_stage)
         choices.append(choice)
     return StageRuns(problem, counts, forward, extra, kind, types, choices)

@@ -256,9 +256,9 @@ def _line(problem: PipelineProblem, params: HeuristicsParams) -> Line:
     alive, free = np.zeros((S, most, V)), np.full((S, most), np.inf)
     besides = np.zeros(len(chunks))
     for s in range(S):
-        own_free, forward = fixed_parts(problem, schedule, s, vectors[s])
+        stage_free, forward = fixed_parts(problem, schedule, s, vectors[s])
         alive[s, : len(vectors[s])] = vectors[s]
-        free[s, : len(vectors[s])] = own_free
+        free[s, : len(vectors[s])] = stage_free
         besides[place[:, s]] = forward
     fixed = np.full((len(modes), len(chunks)), -1, dtype=np.int64)
     for (mode, v, s), count in problem.fixed_recompute.items():

@@ -41,7 +41,7 @@ def layer_bounds(problem: PipelineProblem, kinds: list[LayerKind], chunks: list[
         before, up_to = up_to, up_to + kind.count
         for place, (s, v) in enumerate(chunks):
             # The chunks before have their least layers of this kind or earlier ones, those after of this or later.
-            free = min(
+            possible = min(
                 kind.count,
                 up_to - sum(least[:place]),
                 total - before - sum(least[place + 1 :]),
@@ -50,7 +50,7 @@ def layer_bounds(problem: PipelineProblem, kinds: list[LayerKind], chunks: list[
                 problem.fixed_layers.get((v, s), total),
                 problem.max_layers.get((v, s), total),
             )
-            most[kind.name, (s, v)] = max(0, free)
+            most[kind.name, (s, v)] = max(0, possible)
     return most
 
 

@@ -144,7 +144,7 @@ def calibrate(measured: Sequence[Measured], device: DeviceSpec) -> Calibration:
         for i, run in enumerate(measured)
     )  # fmt: skip
     card = device if moved == REGISTER else fit.figures.at(point)
-    return Calibration(card, moved, fit.learned(point, moved), runs, tuple(fit.notes(runs)))
+    return Calibration(card, moved, fit.fitted_figures(point, moved), runs, tuple(fit.notes(runs)))
 
 
 def _simplest(errors: Mapping[str, float]) -> str:
@@ -234,7 +234,7 @@ class _Fit:
             result[mine] = predicted[0] / self.ms[mine] - 1
         return result
 
-    def learned(self, point: NDArray[np.float64], moved: str) -> tuple[Fitted, ...]:
+    def fitted_figures(self, point: NDArray[np.float64], moved: str) -> tuple[Fitted, ...]:
         """Every figure with its interval."""
         rows, errors = self.slopes(point), np.log(self.ratios(point))
         if moved != ALL:
@@ -245,8 +245,8 @@ class _Fit:
         for at, figure in enumerate(FIGURES, 1):
             value, least, largest, learned = self.figures.interval(point, spread, at)
             before = self.figures.known[figure.keys[0]]
-            learned_enough = moved != REGISTER and learned > LEARNED
-            result.append(Fitted(figure.name, figure.keys, before, value, least, largest, learned_enough))
+            from_runs = moved != REGISTER and learned > LEARNED
+            result.append(Fitted(figure.name, figure.keys, before, value, least, largest, from_runs))
         return tuple(result)
 
     def seen_noise(self, errors: NDArray[np.float64]) -> float:

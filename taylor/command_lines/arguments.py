@@ -104,8 +104,8 @@ class CommandParser(argparse.ArgumentParser):
             for word in typed:
                 if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions:
                     self._refuse(word)
-        told = shortened(message.removeprefix("argument "), 600)
-        raise InputError(f"{told}{' ' if told.endswith('?') else '; '}{self.prog} --help lists the flags")
+        words = shortened(message.removeprefix("argument "), 600)
+        raise InputError(f"{words}{' ' if words.endswith('?') else '; '}{self.prog} --help lists the flags")
 
     def _refuse(self, word: str) -> NoReturn:
         flag = word.partition("=")[0]

@@ -31,8 +31,8 @@ def build_parser(program: str = "taylor check") -> CommandParser:
 def add_job_options(parser: argparse.ArgumentParser) -> None:
     """Layer-wise job, and the source of its costs."""
     group = parser.add_argument_group("job")
-    told = "folders with Galvatron's profiles"
-    group.add_argument("--profiles", nargs="+", required=True, metavar="FOLDER", help=told)
+    explained = "folders with Galvatron's profiles"
+    group.add_argument("--profiles", nargs="+", required=True, metavar="FOLDER", help=explained)
     group.add_argument("--model", metavar="NAME", help="the model, where a folder has several: bf16_llama2-7b")
     group.add_argument("--hidden", type=positive_int, required=True, metavar="N", help="width of the hidden states")
     group.add_argument("--seq", type=positive_int, required=True, metavar="N", help="tokens a sample")

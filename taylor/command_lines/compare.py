@@ -48,19 +48,19 @@ def run(arguments: Sequence[str], program: str = "taylor compare") -> None:
         refuse_unwritable(page, "--html")
     with tempfile.TemporaryDirectory(prefix="taylor-") as folder:
         first, second = (_result_file(args, text, Path(folder)) for text in (args.first, args.second))
-        told = compare_results(first, second)
+        compared = compare_results(first, second)
         if page is not None:
             write_comparison_page(page, first, second)
     if args.json:
-        print(json.dumps(told.to_dict(), indent=1, ensure_ascii=False))
+        print(json.dumps(compared.to_dict(), indent=1, ensure_ascii=False))
         return
-    for warning in told.warnings:
+    for warning in compared.warnings:
         log.warning("%s", warning)
-    print_table(terminal_table(told.changed_table))
-    print_table(terminal_table(told.parts_table))
+    print_table(terminal_table(compared.changed_table))
+    print_table(terminal_table(compared.parts_table))
     if page is not None:
         print(f"html: {page}")
-    print(told.verdict)
+    print(compared.verdict)
 
 
 def _result_file(args: argparse.Namespace, text: str, folder: Path) -> Path:

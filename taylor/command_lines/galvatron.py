@@ -26,9 +26,11 @@ def build_parser(program: str = "taylor galvatron") -> CommandParser:
         "configs hardware_configs --world_size 8 --layers 32 --hidden 4096 --seq 4096 --gbs 64 --micro_batches 8",
     )
     group = parser.add_argument_group("files")
-    told = "folders with profiles, or one file: a strategy (galvatron_config_*.json, fine_grained_config.json), or a "
-    told += "job, arguments or history of Paddle's auto tuner"
-    group.add_argument("paths", nargs="*", metavar="PATH", help=told)
+    explained = (
+        "folders with profiles, or one file: a strategy (galvatron_config_*.json, fine_grained_config.json), or a "
+    )
+    explained += "job, arguments or history of Paddle's auto tuner"
+    group.add_argument("paths", nargs="*", metavar="PATH", help=explained)
     model = (
         "the model, where a folder has several: bf16_llama2-7b; of --costs estimate a registered one or a config.json"
     )
@@ -181,8 +183,8 @@ def _tuner(args: argparse.Namespace, path: Path) -> bool:
     if found is None:
         return False
     if args.json:
-        told = [asdict(run) for run in found] if isinstance(found, tuple) else asdict(found)
-        print(json.dumps(told, indent=1, ensure_ascii=False))
+        rows = [asdict(run) for run in found] if isinstance(found, tuple) else asdict(found)
+        print(json.dumps(rows, indent=1, ensure_ascii=False))
     elif isinstance(found, tuple):
         print_table(tuned_table(found))
     else:

@@ -49,8 +49,8 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
         "programs, and the YAML of Hetu's. The plan of Galvatron's own search stands beside it.",
         "configs hardware_configs --world_size 8 --layers 32 --hidden 4096 --seq 8192 --memory 36 --gbs 64",
     )
-    told = "folders with profiles, profiles themselves, and the YAML of Hetu's search (search_dist.yaml)"
-    parser.add_argument("paths", nargs="*", metavar="PATH", help=told)
+    explained = "folders with profiles, profiles themselves, and the YAML of Hetu's search (search_dist.yaml)"
+    parser.add_argument("paths", nargs="*", metavar="PATH", help=explained)
     group = parser.add_argument_group("job")
     group.add_argument("--model", "--model_size", metavar="NAME", help="the model, where a folder has several")
     group.add_argument("--world_size", type=positive_int, metavar="N", help="ranks")

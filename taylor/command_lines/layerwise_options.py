@@ -48,10 +48,10 @@ class Options:
     @property
     def notes(self) -> tuple[str, ...]:
         """Options without effect."""
-        told = list(() if self.search_file is None else self.search_file.notes)
+        notes = list(() if self.search_file is None else self.search_file.notes)
         if self.args.log_dir is not None:
-            told.append("--log_dir has no effect: see --result_json")
-        return tuple(told)
+            notes.append("--log_dir has no effect: see --result_json")
+        return tuple(notes)
 
     @property
     def batch_settled(self) -> bool:
@@ -174,8 +174,8 @@ def _world(options: Options) -> int:
             raise InputError("is missing", field="--world_size", cure="give the ranks")
         world = (nodes or 1) * (cards or 8)
     elif "world_size" not in options.args.given or "num_nodes" in options.args.given:
-        told = (nodes or 1) * (cards or world // (nodes or 1))
-        if told != world:
+        stated = (nodes or 1) * (cards or world // (nodes or 1))
+        if stated != world:
             raise options.error("world_size", f"contradicts {nodes or 1} nodes with {cards} cards", "correct one")
     profiled = options.get("profile_gpu_num")
     if profiled is not None and profiled != world:

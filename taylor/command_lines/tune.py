@@ -177,14 +177,14 @@ def _print(done: Tuned) -> None:
 
 
 def _print_covered(covered: Covered, base: RunSetting) -> None:
-    held = covered.coverage
+    coverage = covered.coverage
     print(
         f"job at its own degrees: {covered.operators} operators predicted, {covered.unsure} not settled; the base has "
-        f"{100 * held.by_count:.0f} % of those that compute, {100 * held.by_time:.0f} % of their time"
+        f"{100 * coverage.by_count:.0f} % of those that compute, {100 * coverage.by_time:.0f} % of their time"
     )
     if covered.further is not None:
         change = base.differences(covered.further.setting)
-        shown, missing = covered.further.shown, len(held.unknown)
+        shown, missing = covered.further.shown, len(coverage.unknown)
         print(f"further run: with {change} it shows {shown} of the {missing} that are missing")
 
 
@@ -203,11 +203,11 @@ def _print_plans(done: Tuned) -> None:
     rows = [("", "dp", "tp", "pp", "vpp", "cp", *(("ep",) if sizes.own.experts > 1 else ()), "mbs", "step ms",
              "interval", "GiB", "at most", "verified: predicted, measured ms")]  # fmt: skip
     for place, one in enumerate(found.best, 1):
-        run, told = one.ranked.run, one.verified
+        run, verified = one.ranked.run, one.verified
         degrees = [run.dp, run.tp, run.pp, run.vpp, run.cp, *([run.ep] if sizes.own.experts > 1 else []), run.mbs]
         words = "-" if one.before_ms is None else "the base has its operators"
-        if told is not None:
-            words = f"{told.run}: {told.predicted_ms:.1f}, {told.measured_ms:.1f}"
+        if verified is not None:
+            words = f"{verified.run}: {verified.predicted_ms:.1f}, {verified.measured_ms:.1f}"
         rows.append((str(place), *map(str, degrees), f"{one.ranked.step_ms:,.1f}",
                      f"{one.low_ms:,.0f}-{one.high_ms:,.0f}", f"{one.peak / 2**30:.1f}", f"{one.upper / 2**30:.1f}",
                      words))  # fmt: skip
@@ -236,9 +236,9 @@ def _switch(one: Compared) -> str:
     state, flag = "on" if one.on else "off", one.switch.flag
     if math.isinf(one.after_ms):
         return f"{one.switch.name} ({flag}): its small run failed; {state}"
-    room = "" if one.fits else f", no memory for {one.memory:.2f} times the tensors"
+    lacks = "" if one.fits else f", no memory for {one.memory:.2f} times the tensors"
     return (
-        f"{one.switch.name} ({flag}): a layer takes {one.before_ms:.1f} ms, switched {one.after_ms:.1f}{room}; {state}"
+        f"{one.switch.name} ({flag}): a layer takes {one.before_ms:.1f} ms, switched {one.after_ms:.1f}{lacks}; {state}"
     )
 
 

@@ -171,7 +171,7 @@ def test_many_chunks_have_a_plan_before_their_bounds(monkeypatch):
     monkeypatch.setattr(module, "MANY_CHUNKS", 2)
     monkeypatch.setattr(OuterSpace, "choices", lambda self, job: iter([case.outer]))
     space = OuterSpace((case.outer.global_batch,), limits=SpaceLimits(zeros=(0, 2, 3)))
-    told = []
+    reported = []
     monkeypatch.setattr(module._Search, "_settle", lambda self, each: self.open.clear())
-    found = search(case.job, case.costs, space, report=told.append)
-    assert found.plan is not None and len(told) == 1
+    found = search(case.job, case.costs, space, report=reported.append)
+    assert found.plan is not None and len(reported) == 1

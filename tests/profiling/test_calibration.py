@@ -62,9 +62,9 @@ def test_a_machine_that_is_slower_or_faster_as_a_whole_is_found(scale: float) ->
 
 def test_what_the_runs_do_not_tell_stays_and_is_said() -> None:
     fit = calibrate(made_by(H100, 1.1), H100)
-    told = {one.name: one.from_runs for one in fit.figures}
-    assert told["GEMMs"]
-    assert not told["overhead of a step, ms"]
+    from_runs = {one.name: one.from_runs for one in fit.figures}
+    assert from_runs["GEMMs"]
+    assert not from_runs["overhead of a step, ms"]
 
 
 def test_a_run_that_contradicts_the_others_is_named() -> None:

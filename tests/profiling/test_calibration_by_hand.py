@@ -187,13 +187,13 @@ def test_a_figure_is_told_where_the_runs_make_it_a_tenth_surer(moved: str) -> No
     if moved != ALL:
         rows[:, 1:] = 0.0
     spread = np.linalg.inv(rows.T @ np.diag(fit._weights(errors)) @ rows + np.eye(len(point)))
-    for at, figure in enumerate(fit.learned(point, moved), 1):
+    for at, figure in enumerate(fit.fitted_figures(point, moved), 1):
         value, least, largest, learned = fit.figures.interval(point, spread, at)
         assert (figure.value, figure.least, figure.largest) == pytest.approx((value, least, largest))
         assert figure.before == ASSUMED[figure.keys[0]]
         assert figure.from_runs == (learned > 0.1 and moved != REGISTER)
-    told = [figure.name for figure in fit.learned(point, moved) if figure.from_runs]
-    assert ("GEMMs" in told) == (moved != REGISTER)
+    names = [figure.name for figure in fit.fitted_figures(point, moved) if figure.from_runs]
+    assert ("GEMMs" in names) == (moved != REGISTER)
 
 
 def test_a_fit_finds_the_least_of_the_soft_loss_and_of_what_is_known() -> None:

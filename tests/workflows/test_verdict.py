@@ -92,9 +92,9 @@ def test_room_below_the_error_of_its_source_is_tight_and_the_cure_mends_it(solve
     roomy = evaluate_file(FileJob(FILE, dryrun=False, check=False, margin=MemoryMargin(risk=0.05)))
     assert roomy.solution.memory_limit_mib[0] == pytest.approx(limits[0] / known.upper())
     brimful = roomy.solution.replace(peak_memory_mib=roomy.solution.memory_limit_mib)
-    told = fit_line(PlannedFile(**{**vars(roomy), "solution": brimful}))
-    assert "apart from the margin of free memory for 5 % risk" in told and "tight" not in told
-    assert f"up to {limits[0]:,.0f} of {limits[0]:,.0f} MiB with 5 % risk" in told
+    line = fit_line(PlannedFile(**{**vars(roomy), "solution": brimful}))
+    assert "apart from the margin of free memory for 5 % risk" in line and "tight" not in line
+    assert f"up to {limits[0]:,.0f} of {limits[0]:,.0f} MiB with 5 % risk" in line
     bolder = PlannedFile(**{**vars(roomy), "config": roomy.config.replace(margin=MemoryMargin(risk=0.2))})
     assert bolder.peak_intervals is not None and roomy.peak_intervals is not None
     for (low, high), (least, most) in zip(bolder.peak_intervals, roomy.peak_intervals, strict=True):

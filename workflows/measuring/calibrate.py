@@ -212,11 +212,11 @@ def ratio_measured(name: str, config: TrainingConfig, ratios: TimeRatios, missin
         return []
     model, strategy, rules = config.model, config.strategy, config.rules
     parts: dict[str, tuple[float, Callable[[TimeRatios], float]]] = {
-        "forward of a layer": (1.0, lambda ratio: 1.0),
-        "backward of a layer": (ratios.backward, lambda ratio: ratio.backward),
-        "recompute of a layer": (ratios.recompute[FULL], lambda ratio: ratio.recompute[FULL]),
-        "head": (ratios.head, lambda ratio: ratio.head),
-        "forward of a dense layer": (ratios.dense_forward, lambda ratio: ratio.dense_forward),
+        "forward of a layer": (1.0, lambda of: 1.0),
+        "backward of a layer": (ratios.backward, lambda of: of.backward),
+        "recompute of a layer": (ratios.recompute[FULL], lambda of: of.recompute[FULL]),
+        "head": (ratios.head, lambda of: of.head),
+        "forward of a dense layer": (ratios.dense_forward, lambda of: of.dense_forward),
     }
     absent = {"bfratio": "backward of a layer", "re_grow_ration": "recompute of a layer", "hratio": "head",
               "dmratio": "forward of a dense layer"}  # fmt: skip

@@ -208,7 +208,7 @@ class ClusterExecutor(FarExecutor):
             return outcome.value
         raise TaylorError(f"{STRIKES} workers could not run it: {reason}")
 
-    async def _refuse(self, outcome: OtherVersions) -> None:
+    async def _refuse(self, other: OtherVersions) -> None:
         """Retire the worker that reported other versions: each such worker costs its tasks one round trip.
 
         Raises
@@ -216,11 +216,11 @@ class ClusterExecutor(FarExecutor):
         OutsideProgramError
             When no other is left.
         """
-        words = differences(self._versions, outcome.found)
-        if outcome.worker not in self._refused:
-            self._refused.add(outcome.worker)
-            log.warning("worker %s is sent away: %s", outcome.worker, words)
-            await self._client.retire_workers([outcome.worker])
+        words = differences(self._versions, other.found)
+        if other.worker not in self._refused:
+            self._refused.add(other.worker)
+            log.warning("worker %s is sent away: %s", other.worker, words)
+            await self._client.retire_workers([other.worker])
         if self._refused.issuperset(await self._client.scheduler.ncores()):
             raise OutsideProgramError(f"no worker of the cluster runs what this machine runs ({words})")
 

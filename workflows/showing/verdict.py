@@ -225,22 +225,22 @@ def gain_line(planned: PlannedFile) -> str:
 
 def fit_line(planned: PlannedFile) -> str:
     """Fit of the plan, with the free memory of the fullest stage, and the certainty."""
-    solution, fit = planned.solution, planned.fit
+    solution, judged = planned.solution, planned.fit
     if not solution.peak_memory_mib:
         return "its memory is not known"
-    if fit.fit is not Fit.FITS:
-        return fit.sentence
+    if judged.fit is not Fit.FITS:
+        return judged.sentence
     by_stage = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
     free, stage = min((limit - peak, stage) for stage, (peak, limit) in enumerate(by_stage))
     limit, margin = solution.memory_limit_mib[stage], planned.config.margin
     beside = f", apart from the margin of {margin}" if margin else ""
     share = f"{100 * free / limit:.1f} %"
-    answer = "likely fits" if fit.likely else "fits"
+    answer = "likely fits" if judged.likely else "fits"
     line = f"{answer}, {free:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest{beside}"
     if planned.dryrun is not None:
         return f"{line}; a dry-run of this very plan passed"
-    if fit.likely and fit.risk is not None:
-        line += f"; {100 * fit.risk:.0f} % risk to run out of memory"
+    if judged.likely and judged.risk is not None:
+        line += f"; {100 * judged.risk:.0f} % risk to run out of memory"
     known = planned.config.memory_error(planned.memory.source)
     return line + sure_text(known, margin, limit - free, limit)
 
