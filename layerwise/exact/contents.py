@@ -266,9 +266,9 @@ class StageListing:
         layers = problem.layers_by_kind(labels.counts)
         return Contents(labels.counts, labels.ends[:, :, 0], labels.ends[:, :, 1], times, labels.slack, layers)
 
-    def _within(self, room: Array, budget: float) -> _Labels | None:
+    def _within(self, limit: Array, budget: float) -> _Labels | None:
         """Contents within some memory, all chunks."""
-        V, P = self.V, len(room)
+        V, P = self.V, len(limit)
         labels = _Labels(
             np.zeros((1, V, self.C), np.int16), np.zeros((1, V, 2), np.int16), np.zeros(1, np.int64),
             np.zeros((1, 2 * V + 1)), np.zeros((1, P)), np.zeros(1), np.zeros(1),
@@ -279,7 +279,7 @@ class StageListing:
             for choice in sorted(self.useful.tolist(), key=lambda c: (-prices[c], self.problem.layout[c], c)):
                 if time.monotonic() > self.deadline:
                     raise TooManyContents
-                labels = self._extended(labels, v, choice, room, budget)
+                labels = self._extended(labels, v, choice, limit, budget)
             labels = self._closed(labels, v, budget)
             if not len(labels.slack):
                 return None
@@ -296,7 +296,7 @@ class StageListing:
             return labels.take(within)
         return labels
 
-    def _extended(self, labels: _Labels, v: int, choice: int, room: Array, budget: float) -> _Labels:
+    def _extended(self, labels: _Labels, v: int, choice: int, limit: Array, budget: float) -> _Labels:
         """With any number of layers of one choice more in a chunk."""
         problem = self.problem
         price = 0.0 if self.prices is None else float(self.prices.layer[self.stage, v, choice])
@@ -309,7 +309,7 @@ class StageListing:
         while len(now.slack):
             memory = now.memory + weight
             working = np.maximum(now.working, problem.working[choice])
-            fits = (memory + working[:, None] <= room).all(axis=1)
+            fits = (memory + working[:, None] <= limit).all(axis=1)
             fits &= now.counts.sum(axis=(1, 2)) + 1 + chunks_left <= self.most_layers
             if len(problem.by_kind) > 1:
                 fits &= now.counts[:, :, alike].sum(axis=(1, 2)) + 1 <= problem.by_kind[kind]

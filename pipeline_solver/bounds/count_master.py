@@ -67,12 +67,12 @@ class CountMaster(PathLp):
         self.mode: str | None = chosen[0][0] if chosen else None
         self.most = chosen[0][1] if chosen else 0
         self.active = np.zeros(0, dtype=np.int64)
-        self.held_layers = np.hstack([columns.layers[:, :, 0], columns.totals]).astype(np.int16)
+        self.chunk_layers = np.hstack([columns.layers[:, :, 0], columns.totals]).astype(np.int16)
         self.allowed: NDArray[np.bool_] | None = None
         self.empty = np.zeros(self.S, dtype=bool)
         self.slope, self.again, self.base = _times(problem, self.mode)
         self.cells = self.V * self.S
-        self.levels = np.arange(int(self.held_layers[:, :-1].max(initial=0)) + 1)
+        self.levels = np.arange(int(self.chunk_layers[:, :-1].max(initial=0)) + 1)
         times = [of.reshape(-1, self.V, self.S, 1) for of in (self.base, self.slope, self.again)]
         self.level_times = times[0] + times[1] * self.levels + times[2] * np.minimum(self.levels, self.most)
         self.rebuild(self.active)
@@ -124,7 +124,7 @@ class CountMaster(PathLp):
     def allow(self, mask: NDArray[np.bool_]) -> None:
         """Allow only some columns: their least and most layers bound chunks and stages."""
         self.allowed = mask.copy()
-        low, high = present_ranges(self.held_layers, self.columns.start, mask)
+        low, high = present_ranges(self.chunk_layers, self.columns.start, mask)
         self.empty = low[:, -1] > high[:, -1]
         changed = ((low != self.low) | (high != self.high)) & ~self.empty[:, None]
         for s, v in np.argwhere(changed).tolist():
@@ -177,7 +177,7 @@ class CountMaster(PathLp):
         fixed = float(share[used] @ self.pool.constant[cuts]) - float(layer[0]) * columns.problem.placed_kinds[0].count
         by_level = (duration.reshape(-1, self.V, S, 1) * self.level_times).sum(axis=0) + layer[0] * self.levels
         every = iteration_limit is None
-        costs, least = column_prices(self.held_layers, columns.start, allowed, by_level, every)
+        costs, least = column_prices(self.chunk_layers, columns.start, allowed, by_level, every)
         bound = fixed + float(least.sum())
         # Any dual values of the stages serve that add up to the LP's value.
         stage = least + (value - bound) / S
@@ -224,7 +224,7 @@ class CountMaster(PathLp):
         start = self.columns.start
         for v, s in np.argwhere(short > DECIDED).tolist():
             members = start[s] + np.nonzero(mask[start[s] : start[s + 1]])[0]
-            few = self.held_layers[members, v] < self.most
+            few = self.chunk_layers[members, v] < self.most
             if few.any() and not few.all():
                 found.append(Split(float(short[v, s]), members[~few], members[few]))
         return found
@@ -233,7 +233,7 @@ class CountMaster(PathLp):
         """The columns with the LP's counts, int64 [S]; None where one of them is not allowed."""
         assert result.point is not None
         layers = np.rint(result.point[: self.cells]).astype(np.int64).reshape(self.V, self.S)
-        fits = mask & (self.held_layers[:, :-1] == layers.T[self.columns.stage]).all(axis=1)
+        fits = mask & (self.chunk_layers[:, :-1] == layers.T[self.columns.stage]).all(axis=1)
         start = self.columns.start
         found = [a + np.nonzero(fits[a:b])[0][:1] for a, b in zip(start[:-1], start[1:], strict=True)]
         return np.concatenate(found) if all(len(rows) for rows in found) else None

@@ -424,12 +424,12 @@ def _found(
 
 @compiled
 def _search(  # type: ignore[no-untyped-def]
-    start, cost, need, room, beyond, window, between, below, most, keep, buckets, max_steps
+    start, cost, need, free, beyond, window, between, below, most, keep, buckets, max_steps
 ):
     """Depth first over the chunks, options by rising cost; the last resource is the work, the others are memory.
 
     `start`, `beyond`, `window` and `between` are those of `StageOptions`, `cost` float64 [n] the options' costs; `need`
-    float64 [n, P] and `room` float64 [P] are theirs with the work as last entry, in units of time. The search finds
+    float64 [n, P] and `free` float64 [P] are theirs with the work as last entry, in units of time. The search finds
     columns of a cost less than `below`: the `most` cheapest with `keep`, else all. One more than `most` ends it, as do
     `max_steps` options visited or skipped. Each resource is tabulated in `buckets` intervals.
 
@@ -439,15 +439,15 @@ def _search(  # type: ignore[no-untyped-def]
         Options and cost of each column, their number, and whether these are all.
     """
     V = len(start) - 1
-    P = len(room)
-    size = np.maximum(room, 1e-9) / buckets
+    P = len(free)
+    size = np.maximum(free, 1e-9) / buckets
     rest, table = least_behind(start, cost, need, size, buckets)
     found = np.zeros((min(most, 1024), V), dtype=np.int64)
     price = np.zeros(min(most, 1024))
     count, steps, complete = 0, 0, True
     at = np.zeros(V + 1, dtype=np.int64)
     used = np.zeros((V + 1, P))
-    work, least_work = need[:, P - 1].copy(), rest[1:, P - 1] - 1e-9 * room[P - 1]
+    work, least_work = need[:, P - 1].copy(), rest[1:, P - 1] - 1e-9 * free[P - 1]
     spent = np.zeros(V + 1)
     begin = np.zeros(V + 1, dtype=np.int64)
     until = np.zeros(V + 1, dtype=np.int64)
@@ -457,7 +457,7 @@ def _search(  # type: ignore[no-untyped-def]
         # Most options are too much work, and skipped immediately.
         while (
             i < start[v + 1]
-            and room[P - 1] - (used[v, P - 1] + work[i]) < least_work[v]
+            and free[P - 1] - (used[v, P - 1] + work[i]) < least_work[v]
             and spent[v] + cost[i] + table[0, v + 1, buckets] < below
         ):
             i += 1
@@ -477,7 +477,7 @@ def _search(  # type: ignore[no-untyped-def]
             continue
         first = max(begin[v] + between[v, 0], window[i, 0])
         last = min(until[v] + between[v, 1], window[i, 1])
-        if first > last or not leaves_enough(v, need[i], total, room, size, used, rest, table, below):
+        if first > last or not leaves_enough(v, need[i], total, free, size, used, rest, table, below):
             continue
         spent[v + 1] = total
         begin[v + 1] = first + window[i, 2]
@@ -486,7 +486,7 @@ def _search(  # type: ignore[no-untyped-def]
             v += 1
             at[v] = start[v]
             continue
-        if takes_quicker(at, used[V], beyond, room):
+        if takes_quicker(at, used[V], beyond, free):
             continue
         if count == most and not keep:
             complete = False
@@ -532,13 +532,13 @@ def least_behind(start, cost, need, size, buckets):  # type: ignore[no-untyped-d
 
 
 @kernel_part
-def leaves_enough(v, need, total, room, size, used, rest, table, below):  # type: ignore[no-untyped-def]
+def leaves_enough(v, need, total, free, size, used, rest, table, below):  # type: ignore[no-untyped-def]
     """Add the needs of chunk v to `used`; return whether the chunks behind it may fit, at a cost less than `below`."""
     last, buckets = table.shape[1] - 2, table.shape[2] - 1
-    for p in range(len(room)):
+    for p in range(len(free)):
         used[v + 1, p] = used[v, p] + need[p]
-        left = room[p] - used[v + 1, p]
-        if left < rest[v + 1, p] - 1e-9 * room[p]:
+        left = free[p] - used[v + 1, p]
+        if left < rest[v + 1, p] - 1e-9 * free[p]:
             return False
         # Behind the last chunk only the cost counts.
         if v < last and total + table[p, v + 1, min(buckets, max(0, int(left / size[p])))] >= below:
@@ -547,7 +547,7 @@ def leaves_enough(v, need, total, room, size, used, rest, table, below):  # type
 
 
 @kernel_part
-def takes_quicker(at, used, beyond, room):  # type: ignore[no-untyped-def]
+def takes_quicker(at, used, beyond, free):  # type: ignore[no-untyped-def]
     """Return whether some chunk may take a quicker choice and the stage still fits: then the column is dominated."""
     for w in range(len(at) - 2, -1, -1):  # the last chunk is the likeliest to decide
         j = at[w] - 1
@@ -555,8 +555,8 @@ def takes_quicker(at, used, beyond, room):  # type: ignore[no-untyped-def]
             if beyond[j, k, 0] == np.inf:
                 break
             over = False
-            for p in range(len(room) - 1):
-                if used[p] + beyond[j, k, p] > room[p]:
+            for p in range(len(free) - 1):
+                if used[p] + beyond[j, k, p] > free[p]:
                     over = True
                     break
             if not over:

@@ -195,13 +195,13 @@ def prefix_cost(
     problem: PipelineProblem,
     kinds: list[LayerKind],
     modes: Sequence[str],
-    held: Sequence[int] | NDArray[np.int16],
+    counts: Sequence[int] | NDArray[np.int16],
     taken: list[int],
 ) -> tuple[NDArray[np.float64], float]:
     """Times [3] that the modes of a chunk's first layers, in order, add, and the chunk's activation memory."""
     extra, memory = np.zeros(3), 0.0
     left = dict(zip(modes, taken, strict=True))
-    for kind, count in zip(kinds, held, strict=True):
+    for kind, count in zip(kinds, counts, strict=True):
         if not count:
             continue
         rest = int(count)

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.compiled import compiled, kernel_part, overwrite
-from taylor.pipeline_solver.tree.choice_walk import ChoiceWalk, in_order, prunes
+from taylor.pipeline_solver.tree.choice_kernels import in_order, prunes
+from taylor.pipeline_solver.tree.choice_walk import ChoiceWalk
 
 GROUPS = 64
 """Groups of places of a level; a partial choice of each is kept."""
@@ -76,8 +77,8 @@ class Drawn(NamedTuple):
 def sample_steps(tables, rows, cutoff, rank, start, seed, chosen):  # type: ignore[no-untyped-def]
     """Draw one sample; return the columns that the enumeration would visit, and those visited.
 
-    `start` float64 [room] is the constant of each row; the others are those of `walk_choices`. A choice is written to
-    `chosen` int64 [S]; where none is found, some entries stay -1.
+    `start` float64 [capacity] is the constant of each row; the others are those of `walk_choices`. A choice is
+    written to `chosen` int64 [S]; where none is found, some entries stay -1.
     """
     costs, late, early = tables.costs, tables.late, tables.early
     np.random.seed(seed)

@@ -24,17 +24,9 @@ from taylor.pipeline_solver.columns.positions import plan_in_order
 from taylor.pipeline_solver.heuristics.incumbents import Incumbents
 from taylor.pipeline_solver.model.params import TreeParams
 from taylor.pipeline_solver.timing.durations import schedule_of
+from taylor.pipeline_solver.tree.choice_kernels import CHOICE, CLOSED, fill_costs, path_costs
 from taylor.pipeline_solver.tree.choice_samples import sample
-from taylor.pipeline_solver.tree.choice_walk import (
-    CHOICE,
-    CLOSED,
-    ChoiceWalk,
-    Matching,
-    Rows,
-    fill_costs,
-    goes_back,
-    path_costs,
-)
+from taylor.pipeline_solver.tree.choice_walk import ChoiceWalk, Matching, Rows, goes_back
 
 
 class Remaining:

@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from taylor.pipeline_solver.columns.phases import Borders
 from taylor.pipeline_solver.tree import choice_samples
+from taylor.pipeline_solver.tree.choice_kernels import CLOSED
 from taylor.pipeline_solver.tree.choice_samples import sample
-from taylor.pipeline_solver.tree.choice_walk import CLOSED, ChoiceWalk, Matching, Rows
+from taylor.pipeline_solver.tree.choice_walk import ChoiceWalk, Matching, Rows
 from tests.pipeline_solver.test_enumeration import fits
 from tests.solver_cases import python_of
 

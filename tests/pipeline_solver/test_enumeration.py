@@ -30,8 +30,9 @@ from taylor.pipeline_solver.timing.durations import chunk_durations, schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 from taylor.pipeline_solver.tree import enumeration
 from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
+from taylor.pipeline_solver.tree.choice_kernels import CHOICE, CLOSED
 from taylor.pipeline_solver.tree.choice_samples import Sample
-from taylor.pipeline_solver.tree.choice_walk import CHOICE, CLOSED, ChoiceWalk, Matching, Rows
+from taylor.pipeline_solver.tree.choice_walk import ChoiceWalk, Matching, Rows
 from taylor.pipeline_solver.tree.enumeration import Enumeration, Remaining
 from taylor.pipeline_solver.tree.root import bound_root, start_search
 from taylor.pipeline_solver.tree.share_messages import Best, Cuts, EnumerationAnswer
