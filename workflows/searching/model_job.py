@@ -266,13 +266,13 @@ def state_model(job: ModelJob, output: Path) -> Path:
         When the model cannot be read, or the named framework cannot describe it.
     """
     config = read_for(job.path, job.register_path)
+    device = choose_device(config, job.device, job.register_path).spec
     rules = config.rules if job.seq_length is None else config.rules.replace(seq_length=job.seq_length)
     samples = job.gbs or (config.strategy.global_batch if config.strategy.global_batch > 1 else USUAL_BATCH)
     if job.gbs is None and samples == USUAL_BATCH:
         log.info("no batch named: %d samples a step are assumed; --gbs names another", samples)
     if job.seq_length is None:
         log.info("no sequence named: %d tokens a sample; --seq names another", rules.seq_length)
-    device = choose_device(config, job.device, job.register_path).spec
     folder = output / "jobs" / job.name
     new = NewJob(config.model.replace(name=job.name), rules.seq_length, samples, job.world_size, per_node(device))
     for one in _frameworks(job, config, device):
