@@ -8,10 +8,12 @@ features_manager/transformer/mhc_feature.py (streams).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from taylor.parsers.compressed import HEAVY, RATIOS, SPARSE, WINDOW, CompressedLayers
 from taylor.parsers.megatron.kinds import empty_positions, layer_positions, tested_positions
 from taylor.parsers.text.fields import MAX_SIZE
+from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flags
 from taylor.register.layers import LayerSpec
 from taylor.register.model import ModelSpec
@@ -75,6 +77,23 @@ def compressed_model(flags: Flags, plain: ModelSpec) -> tuple[list[LayerSpec], t
     return [layer(at) for at in _numbers(flags)], (after,), sizes.extra_parameters
 
 
+def ratio_flags(flags: Flags, positions: Sequence[LayerSpec | None]) -> dict[str, Setting]:
+    """``--compress-ratios`` for layers at these positions, in model order; nothing where the flag says it already.
+
+    The program finds a layer's ratio by its position, empty ones included. Entries behind the last position are of MTP
+    modules and stay behind it.
+    """
+    if not flags.has(_RATIOS):
+        return {}
+    now = [_ratio(word) for word in flags.words(_RATIOS)]
+    wanted = [0 if each is None or each.attention is None else each.attention.compression for each in positions]
+    wanted += now[layer_positions(flags) :]
+    free = {at for at, each in enumerate(positions) if each is None}
+    if len(now) == len(wanted) and all(now[at] == ratio for at, ratio in enumerate(wanted) if at not in free):
+        return {}
+    return {_RATIOS: tuple(map(str, wanted))}
+
+
 def _numbers(flags: Flags) -> list[int]:
     """The number, from 0, by which each layer finds its entry: empty positions count, and hold none."""
     positions, empty = layer_positions(flags), empty_positions(flags)
@@ -91,4 +110,9 @@ def _ratios(flags: Flags) -> list[int]:
     last = max(_numbers(flags), default=-1)
     if len(words) <= last:
         raise flags.error(_RATIOS, f"has {len(words)} entries, and there is a layer {last + 1}")
-    return [0 if int(word) <= 1 else int(word) for word in words]
+    return [_ratio(word) for word in words]
+
+
+def _ratio(word: str) -> int:
+    """An entry's tokens to a compressed key; the program takes 0 and 1 alike."""
+    return 0 if int(word) <= 1 else int(word)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from taylor.base.errors import InputError
-from taylor.parsers.megatron import hybrid
+from taylor.parsers.megatron import deepseek4, hybrid
 from taylor.parsers.megatron.frequency import list_text
 from taylor.parsers.megatron.hybrid import HybridLayers, pattern_text, read_hybrid
 from taylor.parsers.megatron.kinds import (
@@ -165,7 +165,7 @@ def _mixer_flags(flags: Flags, positions: Sequence[LayerSpec | None]) -> Wanted:
             now = []
         if len(now) != len(entries) or any(e not in (None, n) for e, n in zip(entries, now, strict=True)):
             wanted[name] = list_text([bool(entry) for entry in entries])
-    return wanted
+    return wanted | deepseek4.ratio_flags(flags, positions)
 
 
 def _inside(layer: LayerSpec | None) -> bool | None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from taylor.base.errors import InputError
 from taylor.cost_model.parameters import total_parameters
+from taylor.parsers.megatron.placing import chunk_layers
 from taylor.parsers.read import read_config
+from taylor.parsers.write_back import write_plan
+from taylor.pipeline.plan import PipelinePlan, deal_kinds
+from taylor.register.model import MTP
 from taylor.register.registry import Registry
 
 RATIOS = "0 0 " + " ".join(["4 128"] * 20) + " 4"
@@ -59,3 +64,22 @@ def test_a_cut_model_keeps_the_kinds_of_its_layers(tmp_path: Path) -> None:
     assert model.pattern == "2 mqa-sliding+moe, 1 csa+moe, 1 hca+moe" and model.n_layers == 4
     plain = read_config(job(tmp_path, 4, "0 0 4 64")).model
     assert plain.pattern == "2 mqa-sliding+moe, 1 csa+moe, 1 hca64+moe"
+
+
+@pytest.mark.parametrize("mtp", [False, True])
+def test_a_written_plan_gives_each_layer_its_own_ratio_at_its_new_position(mtp: bool, tmp_path: Path) -> None:
+    """csa.py:274 finds a layer's ratio by its position, empty ones included."""
+    after = ["0"] if mtp else []
+    more = "--noop-layers 43" + (" --mtp-num-layers 1" if mtp else "")
+    config = read_config(job(tmp_path, 44, " ".join([RATIOS, "0", *after]), more))
+    counts = config.model.layer_counts()
+    plan = PipelinePlan(deal_kinds(counts, [25, 18], 2, False, {MTP: 1} if mtp else {}), {})
+    written = write_plan(config, plan, output=tmp_path / "written.sh")
+    again = read_config(written)
+    assert again.plan is not None
+    assert chunk_layers(again.model, again.plan, False) == chunk_layers(config.model, plan, False)
+    text = written.read_text(encoding="utf-8")
+    count, empty = (re.findall(rf"--{flag} ([\d,]+)", text)[-1] for flag in ("num-layers", "noop-layers"))
+    ratios = re.findall(r"--compress-ratios ([\d ]+)", text)[-1].split()
+    layers = [ratio for at, ratio in enumerate(ratios[: int(count)]) if str(at) not in empty.split(",")]
+    assert layers == RATIOS.split() and ratios[int(count) :] == after
