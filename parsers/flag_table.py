@@ -27,6 +27,7 @@ from typing import Any
 import yaml
 
 from taylor.base.errors import shortened
+from taylor.base.shipped import SAFE_LOADER
 from taylor.parsers.text.spelling import likely_meant
 
 READ, NEUTRAL, COSTS = "read", "neutral", "costs"
@@ -315,8 +316,7 @@ def load_flag_table(package: str, file: str) -> FlagTable:
         When a row is not as this module describes it; says which and why.
     """
     text = importlib.resources.files(package).joinpath(file).read_text(encoding="utf-8")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # Ten times as fast, where libyaml is there.
-    return table_from_mapping(yaml.load(text, Loader=loader))
+    return table_from_mapping(yaml.load(text, Loader=SAFE_LOADER))
 
 
 def table_from_mapping(data: Mapping[str, Any]) -> FlagTable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,9 +14,8 @@ import yaml
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.base.near import did_you_mean
+from taylor.base.shipped import SAFE_LOADER
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The safe loader, in C where libyaml is: all registrations are read to find a model like another."""
 MAX_DEPTH = 20
 MAX_REGISTRATION_BYTES = 2**20
 _MAY_BE_ZERO = {
@@ -37,7 +37,7 @@ def load_registration(path: Path) -> dict[str, Any]:
     text = read_text(path, limit_bytes=MAX_REGISTRATION_BYTES)
     try:
         depth = 0
-        for event in yaml.parse(text, Loader=_LOADER):
+        for event in yaml.parse(text, Loader=SAFE_LOADER):
             if isinstance(event, yaml.AliasEvent):
                 # Nested aliases grow without bound when they are printed.
                 cure = "write the values"
@@ -45,7 +45,7 @@ def load_registration(path: Path) -> dict[str, Any]:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 raise InputError(f"is nested more than {MAX_DEPTH} deep", file=path, cure="see register/models")
-        data = yaml.load(text, Loader=_LOADER)
+        data = yaml.load(text, Loader=SAFE_LOADER)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
@@ -72,7 +72,7 @@ def dataclass_from(spec: type[Spec], data: Any, path: Path, prefix: str) -> Spec
     """
     if not isinstance(data, dict):
         raise InputError("must contain `field: value` lines", file=path, field=prefix.rstrip("."), value=data)
-    hints = typing.get_type_hints(spec)
+    hints = _field_types(typing.cast(Any, spec))
     known = {each.name: each for each in fields(spec)}  # type: ignore[arg-type]
     values = {}
     for key, value in data.items():
@@ -91,6 +91,11 @@ def dataclass_from(spec: type[Spec], data: Any, path: Path, prefix: str) -> Spec
         raise InputError(
             str(problem), file=path, field=prefix.rstrip(".") or None, cure="see register/models"
         ) from None
+
+
+@cache
+def _field_types(spec: type) -> dict[str, Any]:
+    return typing.get_type_hints(spec)
 
 
 def value_from(hint: Any, key: str, value: Any, path: Path, prefix: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import asdict, dataclass, fields
 from functools import cache, cached_property
@@ -101,7 +102,8 @@ class Registry:
         InputError
             When a registration is wrong.
         """
-        known = [found for found in map(self.model, self.models) if found.published_parameters is not None]
+        near = [name for name, path in self.models.items() if _may_be_like(path, model)]
+        known = [found for found in map(self.model, near) if found.published_parameters is not None]
         named = [found for found in known if _letters(found.name) == _letters(model.name)]
         alike = [found for found in known if _same_shape(found, model)]
         alike.sort(key=lambda found: found.mtp_layers != model.mtp_layers)
@@ -159,6 +161,13 @@ def _canonical(name: str) -> str:
 
 def _letters(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _may_be_like(path: Path, model: ModelSpec) -> bool:
+    """Return False for a shipped file of another name and another hidden size; parsing all of them takes long."""
+    if not path.is_relative_to(BUILT_IN) or _letters(path.stem) == _letters(model.name):
+        return True
+    return re.search(rf"^hidden: {model.hidden}$", path.read_text(encoding="utf-8"), re.MULTILINE) is not None
 
 
 def _same_shape(known: ModelSpec, model: ModelSpec) -> bool:

@@ -8,11 +8,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from taylor.base.errors import InputError
-from taylor.base.files import read_text
 from taylor.base.near import near_names
+from taylor.base.shipped import shipped_table
 from taylor.parsers.huggingface import convolutions, linear, mamba, own_layers, vision
 from taylor.parsers.huggingface.decoders import DECODERS
 from taylor.parsers.huggingface.deepseek_v4 import deepseek_v4
@@ -102,7 +100,7 @@ ENCODERS: dict[str, Encoder] = {
 def model_types() -> dict[str, ModelType]:
     """Every ``model_type`` that can be read."""
     path = Path(__file__).with_name("model_types.yaml")
-    return {name: ModelType(**entry) for name, entry in yaml.safe_load(read_text(path)).items()}
+    return {name: ModelType(**entry) for name, entry in shipped_table(path).items()}
 
 
 def read_model(data: Any, file: Path) -> tuple[ModelSpec, tuple[str, ...]]:

@@ -7,9 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from taylor.base.files import read_text
+from taylor.base.shipped import shipped_table
 
 _PATTERNS = re.compile(
     r"_.*|.*_(token_id|token_index|alpha_factor|beta_factor|pdrop)|.*dropout.*|return_dict|output_(attentions|hidden_states)"
@@ -24,7 +22,7 @@ _SHAPE = re.compile(r".*(_size|_dim|_rank|_width|_heads|_experts)|.*(latent|low_
 
 @lru_cache(maxsize=1)
 def _names() -> frozenset[str]:
-    return frozenset(yaml.safe_load(read_text(Path(__file__).with_suffix(".yaml")))["names"])
+    return frozenset(shipped_table(Path(__file__).with_suffix(".yaml"))["names"])
 
 
 def is_shape(name: str, value: Any) -> bool:

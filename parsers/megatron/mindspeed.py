@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.resources
 from functools import cache
+from pathlib import Path
 
-import yaml
-
+from taylor.base.shipped import shipped_table
 from taylor.parsers.text.flags import Flags
 
 PROGRAMS = ("posttrain_gpt.py", "pretrain_deepseek4.py", "pretrain_vlm.py", "pretrain_sora.py")
@@ -26,9 +25,7 @@ one in 2 of 622 scripts, beside several of its flags."""
 @cache
 def telltales() -> frozenset[str]:
     """The flags of MindSpeed alone; ``python -m benchmarks.mindspeed_flags`` reads them off its argument parser."""
-    text = importlib.resources.files("taylor.parsers.megatron").joinpath("mindspeed.yaml").read_text(encoding="utf-8")
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return frozenset(yaml.load(text, Loader=loader)["flags"])
+    return frozenset(shipped_table(Path(__file__).with_name("mindspeed.yaml"))["flags"])
 
 
 def sign_of_mindspeed(flags: Flags) -> str | None:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import os
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
+from taylor.base.shipped import shipped_table
 from taylor.parsers.text.fields import Fields
 
 
@@ -88,5 +86,4 @@ def _class_defaults(section: Fields, mcore: bool) -> dict[str, Any]:
 
 @cache
 def _table() -> dict[str, Any]:
-    text = importlib.resources.files("taylor.parsers.mindformers").joinpath("classes.yaml").read_text(encoding="utf-8")
-    return dict(yaml.safe_load(text))
+    return dict(shipped_table(Path(__file__).with_name("classes.yaml")))
