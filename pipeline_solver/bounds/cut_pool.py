@@ -58,7 +58,9 @@ class PathCuts:
 
     def path(self, durations: NDArray[np.float64], prefer: int = 0) -> tuple[float, int]:
         """Step time under durations [classes] and the number of its path's cut in the pool, known or new."""
-        length, counts, lag = self.graph.critical_path(np.concatenate([durations, self.tails]), prefer)
+        from taylor.pipeline_solver.timing import event_kernels  # loads the compiler
+
+        length, counts, lag = self.graph.critical_path(np.concatenate([durations, self.tails]), prefer, event_kernels)
         used, constant = counts[: self.classes].copy(), lag + float(counts[self.classes :] @ self.tails)
         self.pool.add(used, constant)
         return length, self.pool.number(used, constant)

@@ -187,11 +187,11 @@ def layer_ranges(model: CompactModel) -> list[LayerRange]:
     for place, least in enumerate(problem.least_layers):
         v, s = plans.schedule.chunk_at(place)
         able = [name for name, by_chunk in plans.layers.items() if (s, v) in by_chunk]
-        by_chunk = tuple(form.column(plans.layers[name][s, v]) for name in able)
-        taken = tuple(form.column(plans.recompute[mode, name][s, v]) for name in able)
+        by_chunk = tuple(plans.layers[name][s, v] for name in able)
+        taken = tuple(plans.recompute[mode, name][s, v] for name in able)
         most = min(problem.layers, sum(int(form.upper[column]) for column in by_chunk))
         switches = plans.whole.get(mode, {})
-        switch = form.column(switches[s, v]) if (s, v) in switches else None
+        switch = switches.get((s, v))
         chunks[s, v] = LayerRange(by_chunk, taken, switch, min(least, most), most)
     stages = []
     for s in range(problem.stages):

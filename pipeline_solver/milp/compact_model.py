@@ -6,13 +6,12 @@ import time
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyomo.environ as pyo
 from numpy.typing import NDArray
 
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.milp.highs_model import HighsModel
-from taylor.pipeline_solver.milp.linear_form import LinearForm, Row, linear_form
+from taylor.pipeline_solver.milp.linear_form import LinearForm, Row
 from taylor.pipeline_solver.milp.milp import MilpOutcome, MilpStatus
 from taylor.pipeline_solver.milp.plan_model import PlanModel, plan_model
 from taylor.pipeline_solver.model.problem import PipelineProblem
@@ -53,12 +52,8 @@ class CompactModel:
         """
         schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
         plans = plan_model(problem, schedule, stopper)
-        plans.model.step_time = pyo.Var(domain=pyo.NonNegativeReals)
-        plans.model.step = pyo.Objective(expr=plans.model.step_time)
-        plans.model.path_cut = pyo.Constraint(pyo.Any)
-        form = linear_form(plans.model, plans.model.step_time, stopper)
-        graph = graph_of(problem)
-        return cls(problem, plans, graph, form, form.column(plans.model.step_time))
+        step_time = plans.model.variable("step_time")
+        return cls(problem, plans, graph_of(problem), plans.model.form(step_time), step_time)
 
     def add_cut(self, cut: tuple[float, ...]) -> Row | None:
         """Add one path cut; None for a known one.
@@ -76,7 +71,7 @@ class CompactModel:
         fixed = cut[-1] + float(np.dot(cut[first_tail:classes], self.plans.tails))
         row = Row(
             f"path_cut[{len(self.cuts)}]",
-            (self.step_time, *(self.form.column(self.plans.durations[r]) for r in used)),
+            (self.step_time, *(self.plans.durations[r] for r in used)),
             (1.0, *(-cut[r] for r in used)),
             lower=fixed,
         )
@@ -104,24 +99,21 @@ class CompactModel:
         """Task times [R] at a point of the linear form."""
         durations = np.zeros(self.graph.classes)
         durations[self.graph.classes - self.problem.stages :] = self.plans.tails
-        for r, variable in self.plans.durations.items():
-            durations[r] = values[self.form.column(variable)]
+        for r, column in self.plans.durations.items():
+            durations[r] = values[column]
         return durations
 
     def plan_of(self, values: NDArray[np.float64]) -> PipelinePlan:
         """The plan that a point of the linear form rounds to."""
-        self.form.load(values)
-        return self.plans.plan()
+        return self.plans.plan(values)
 
     def point_of(self, plan: PipelinePlan) -> NDArray[np.float64]:
         """A starting point of the linear form for a solver: the plan's integers, times and step time."""
-        for variable in self.plans.model.component_data_objects(pyo.Var):
-            variable.set_value(0.0, skip_validation=True)
-        self.plans.set_plan(plan)
+        values = np.zeros(len(self.form.names))
+        self.plans.set_plan(values, plan)
         durations = chunk_durations(self.problem, plan)
-        for r, variable in self.plans.durations.items():
-            variable.set_value(float(durations[r]), skip_validation=True)
-        values = self.form.values()
+        for r, column in self.plans.durations.items():
+            values[column] = durations[r]
         values[self.step_time] = self.graph.longest_path(durations)
         return values
 

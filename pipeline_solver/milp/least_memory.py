@@ -83,17 +83,14 @@ def most_frugal_plan(problem: PipelineProblem, time_limit: float | None = None) 
     OutsideProgramError
         If HiGHS fails.
     """
-    import pyomo.environ as pyo
-
     from taylor.pipeline_solver.milp.highs_model import HighsModel
-    from taylor.pipeline_solver.milp.linear_form import Row, linear_form
+    from taylor.pipeline_solver.milp.linear_form import Row
     from taylor.pipeline_solver.milp.milp import MilpStatus
     from taylor.pipeline_solver.milp.plan_model import plan_model
 
     plans = plan_model(problem)
-    plans.model.short_by = pyo.Var(domain=pyo.NonNegativeReals)
-    form = linear_form(plans.model, plans.model.short_by)
-    short_by = form.column(plans.model.short_by)
+    short_by = plans.model.variable("short_by")
+    form = plans.model.form(short_by)
     rows = []
     for row in form.rows:
         if row.name.startswith("memory["):
@@ -110,8 +107,7 @@ def most_frugal_plan(problem: PipelineProblem, time_limit: float | None = None) 
         raise OutsideProgramError("HiGHS failed in the search for the least memory")
     if outcome.status is MilpStatus.STOPPED or outcome.values is None:
         raise TimeoutError("the search for the least memory was not finished")
-    form.load(outcome.values)
-    return plans.plan()
+    return plans.plan(outcome.values)
 
 
 def over_limit(problem: PipelineProblem, plan: PipelinePlan) -> bool:

@@ -1,11 +1,10 @@
-"""A Pyomo model as plain arrays, for HiGHS in memory and for MPS files with the names kept."""
+"""Linear programs as plain arrays, for HiGHS in memory and for MPS files with the names kept; and their building."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Iterator, Sequence
+from typing import Iterable, Iterator, Sequence, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from taylor.base.files import write_atomic
 from taylor.pipeline_solver.model.stopping import Stopper
 
 INFINITY = float("inf")
+Index = TypeVar("Index", bound=tuple[object, ...])
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,6 @@ class LinearForm:
     lower, upper, cost : float64 [n]
     integer : bool [n]
     rows : list of Row
-    variables : tuple of pyomo variable [n]
-        The variable behind each column.
     """
 
     names: tuple[str, ...]
@@ -47,69 +45,97 @@ class LinearForm:
     cost: NDArray[np.float64]
     integer: NDArray[np.bool_]
     rows: list[Row]
-    variables: tuple[Any, ...] = field(default=(), repr=False)
-
-    def column(self, variable: Any) -> int:
-        """The column of a Pyomo variable."""
-        return self._columns[id(variable)]
-
-    @cached_property
-    def _columns(self) -> dict[int, int]:
-        return {id(variable): index for index, variable in enumerate(self.variables)}
-
-    def load(self, values: NDArray[np.float64]) -> None:
-        """Set the Pyomo variables to the columns' values."""
-        for variable, value in zip(self.variables, values.tolist(), strict=True):
-            variable.set_value(value, skip_validation=True)
-
-    def values(self) -> NDArray[np.float64]:
-        """The Pyomo variables' present values, float64 [n]; 0 where a variable has none."""
-        return np.array([variable.value or 0.0 for variable in self.variables])
 
 
-def linear_form(model: Any, objective: Any, stopper: Stopper | None = None) -> LinearForm:
-    """Read a linear Pyomo model.
+Term = tuple[float, int]
+"""A coefficient and its column."""
 
-    Parameters
-    ----------
-    model : pyomo ConcreteModel
-    objective : pyomo variable
-        The variable to minimise.
-    stopper : Stopper, optional
-        Checked at every row.
-    """
-    import pyomo.environ as pyo
-    from pyomo.repn import generate_standard_repn
 
-    variables = tuple(model.component_data_objects(pyo.Var, active=True))
-    column = {id(variable): index for index, variable in enumerate(variables)}
-    rows = []
-    for constraint in model.component_data_objects(pyo.Constraint, active=True):
-        if stopper is not None:
-            stopper.check()
-        found = generate_standard_repn(constraint.body, compute_values=True)
-        lower = pyo.value(constraint.lower) if constraint.has_lb() else -INFINITY
-        upper = pyo.value(constraint.upper) if constraint.has_ub() else INFINITY
-        rows.append(
-            Row(
-                constraint.name,
-                tuple(column[id(variable)] for variable in found.linear_vars),
-                tuple(map(float, found.linear_coefs)),
-                float(lower) - float(found.constant),
-                float(upper) - float(found.constant),
-            )
+class RowGroup:
+    """Rows of one name, each with an index of its own."""
+
+    def __init__(self, name: str, stopper: Stopper) -> None:
+        self.name, self.rows, self._stopper = name, list[Row](), stopper
+
+    def add(
+        self, index: tuple[object, ...], terms: Iterable[Term], *, lower: float = -INFINITY, upper: float = INFINITY
+    ) -> None:
+        """Add lower <= the sum of the terms <= upper; terms of one column are added up, and those of 0 dropped.
+
+        Raises
+        ------
+        OutOfTime
+            If the stopper's deadline has passed.
+        """
+        self._stopper.check()
+        weights: dict[int, float] = {}
+        for weight, column in terms:
+            weights[column] = weights.get(column, 0.0) + weight
+        found = {column: weight for column, weight in weights.items() if weight}
+        name = _indexed(self.name, index)
+        self.rows.append(Row(name, tuple(found), tuple(map(float, found.values())), float(lower), float(upper)))
+
+
+class LinearModel:
+    """A linear program while it is built: columns in the order of their making, rows by the order of their groups."""
+
+    def __init__(self, stopper: Stopper | None = None) -> None:
+        self._stopper = stopper or Stopper(None)
+        self._names: list[str] = []
+        self._lower: list[float] = []
+        self._upper: list[float] = []
+        self._integer: list[bool] = []
+        self._groups: dict[str, RowGroup] = {}
+        self._nothing: int | None = None
+
+    def variable(
+        self, name: str, index: tuple[object, ...] = (), *, upper: float = INFINITY, integer: bool = False
+    ) -> int:
+        """Make a variable of at least 0; return its column."""
+        self._names.append(_indexed(name, index))
+        self._lower.append(0.0)
+        self._upper.append(float(upper))
+        self._integer.append(integer)
+        return len(self._names) - 1
+
+    def switches(self, name: str, indices: Iterable[Index]) -> dict[Index, int]:
+        """Make a variable of 0 or 1 for every index; return their columns."""
+        return {index: self.variable(name, index, upper=1, integer=True) for index in indices}
+
+    def group(self, name: str) -> RowGroup:
+        """Return the rows of a name; the first call decides their place."""
+        return self._groups.setdefault(name, RowGroup(name, self._stopper))
+
+    def sum_of(self, columns: Iterable[int]) -> list[Term]:
+        """Terms of a sum of variables; without any, of a variable fixed at 0, so that the row can be infeasible."""
+        return [(1.0, column) for column in columns] or [(1.0, self._zero())]
+
+    def form(self, objective: int) -> LinearForm:
+        """Return the program that minimises one variable."""
+        cost = np.zeros(len(self._names))
+        cost[objective] = 1.0
+        return LinearForm(
+            tuple(self._names),
+            np.array(self._lower),
+            np.array(self._upper),
+            cost,
+            np.array(self._integer),
+            [row for group in self._groups.values() for row in group.rows],
         )
-    cost = np.zeros(len(variables))
-    cost[column[id(objective)]] = 1.0
-    return LinearForm(
-        tuple(variable.name for variable in variables),
-        np.array([-INFINITY if variable.lb is None else variable.lb for variable in variables], dtype=float),
-        np.array([INFINITY if variable.ub is None else variable.ub for variable in variables], dtype=float),
-        cost,
-        np.array([not variable.is_continuous() for variable in variables]),
-        rows,
-        variables,
-    )
+
+    def _zero(self) -> int:
+        if self._nothing is None:
+            self._nothing = self.variable("nothing", upper=0)
+        return self._nothing
+
+
+def times(weight: float, terms: Iterable[Term]) -> list[Term]:
+    """Return the terms with their coefficients multiplied by one number."""
+    return [(weight * coefficient, column) for coefficient, column in terms]
+
+
+def _indexed(name: str, index: tuple[object, ...]) -> str:
+    return f"{name}[{','.join(map(str, index))}]" if index else name
 
 
 def write_mps_file(form: LinearForm, path: str | Path, comments: Sequence[str] = ()) -> Path:

@@ -1,7 +1,4 @@
-"""The solved model as files: `.mps` with readable names and every cut, `.sol` with the variables' values.
-
-Pyomo is imported only when a file is written: it takes a good part of a second.
-"""
+"""The solved model as files: `.mps` with readable names and every cut, `.sol` with the variables' values."""
 
 from __future__ import annotations
 

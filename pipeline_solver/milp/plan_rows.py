@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Iterable, Sequence
-
-import pyomo.environ as pyo
+from typing import Sequence
 
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule
+from taylor.pipeline_solver.milp.linear_form import LinearModel, Term, times
 from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.timing.event_graph import partner_table
 
 _PREFIXES = {FULL: "recompute", SELECT: "select"}
@@ -19,6 +17,8 @@ DIRECTION_NAMES = ("forward", "backward", "weight_gradient")
 
 Chunk = tuple[int, int]
 """(stage, virtual stage), the index of every variable."""
+Columns = dict[Chunk, int]
+"""Column of a variable by chunk."""
 
 
 def mode_prefix(mode: str) -> str:
@@ -54,84 +54,74 @@ def layer_bounds(problem: PipelineProblem, kinds: list[LayerKind], chunks: list[
     return most
 
 
-def _total(model: Any, terms: Iterable[Any]) -> Any:
-    """A sum of variables; without any, a variable fixed at 0, so that the row can be infeasible."""
-    found = list(terms)
-    if found:
-        return pyo.quicksum(found)
-    if not hasattr(model, "nothing"):
-        model.nothing = pyo.Var(bounds=(0, 0))
-    return model.nothing
-
-
 def add_layer_rows(
-    model: Any, problem: PipelineProblem, kinds: list[LayerKind], chunks: list[Chunk], layers: dict[str, Any]
+    model: LinearModel,
+    problem: PipelineProblem,
+    kinds: list[LayerKind],
+    chunks: list[Chunk],
+    layers: dict[str, Columns],
 ) -> None:
     """Add the rows that place every kind's layers and keep each chunk's given, least and most layers."""
     for kind in kinds:
-        row = pyo.Constraint(expr=_total(model, layers[kind.name].values()) == kind.count)
-        model.add_component(f"layers_{safe_name(kind.name)}", row)
-    model.least_layers = pyo.Constraint(pyo.Any)
-    model.given_layers = pyo.Constraint(pyo.Any)
-    model.most_layers = pyo.Constraint(pyo.Any)
+        every = model.sum_of(layers[kind.name].values())
+        model.group(f"layers_{safe_name(kind.name)}").add((), every, lower=kind.count, upper=kind.count)
+    least_layers, given_layers, most_layers = map(model.group, ("least_layers", "given_layers", "most_layers"))
     for (s, v), least in zip(chunks, problem.least_layers, strict=True):
-        total = _total(model, (layers[kind.name][s, v] for kind in kinds if (s, v) in layers[kind.name]))
+        total = model.sum_of(layers[kind.name][s, v] for kind in kinds if (s, v) in layers[kind.name])
         if (v, s) in problem.fixed_layers:
-            model.given_layers[s, v] = total == problem.fixed_layers[v, s]
+            given = problem.fixed_layers[v, s]
+            given_layers.add((s, v), total, lower=given, upper=given)
         if least > 0:
-            model.least_layers[s, v] = total >= least
+            least_layers.add((s, v), total, lower=least)
         if (v, s) in problem.max_layers:
-            model.most_layers[s, v] = total <= problem.max_layers[v, s]
+            most_layers.add((s, v), total, upper=problem.max_layers[v, s])
 
 
 def add_order_rows(
-    model: Any,
+    model: LinearModel,
     kinds: list[LayerKind],
     chunks: list[Chunk],
-    layers: dict[str, Any],
+    layers: dict[str, Columns],
     most: dict[tuple[str, Chunk], int],
-) -> dict[int, Any]:
+) -> dict[int, Columns]:
     """Add the rows of order: after a chunk with a later kind, no chunk has an earlier one.
 
     A kind is coupled to its switch alone, and a later kind's switch is never on before an earlier one's. That is as
     tight, also in the relaxation, as a row for every pair of a switch and a kind, which are many for a hundred kinds.
     """
-    switches: dict[int, Any] = {}
-    model.order = pyo.Constraint(pyo.Any)
+    switches: dict[int, Columns] = {}
+    order = model.group("order")
     for index in range(1, len(kinds)):
         early, late = kinds[index - 1], kinds[index]
         # No row is needed after the last chunk that may have the early kinds.
         reach = max((k for k, c in enumerate(chunks) for kind in kinds[:index] if most[kind.name, c]), default=0)
         name = safe_name(late.name)
-        begun = pyo.Var(chunks[:reach], domain=pyo.Binary)
-        model.add_component(f"begun_{name}", begun)
+        begun = model.switches(f"begun_{name}", chunks[:reach])
         for place, chunk in enumerate(chunks[:reach]):
             after = chunks[place + 1]
             if place:
-                model.order[name, "stays", chunk[0], chunk[1]] = begun[chunks[place - 1]] <= begun[chunk]
+                order.add((name, "stays", *chunk), [(1, begun[chunks[place - 1]]), (-1, begun[chunk])], upper=0)
             if index > 1 and chunk in switches[index - 1]:
-                model.order[name, "later", chunk[0], chunk[1]] = begun[chunk] <= switches[index - 1][chunk]
+                order.add((name, "later", *chunk), [(1, begun[chunk]), (-1, switches[index - 1][chunk])], upper=0)
             if chunk in layers[late.name]:
-                model.order[name, "late", chunk[0], chunk[1]] = (
-                    layers[late.name][chunk] <= most[late.name, chunk] * begun[chunk]
-                )
+                least = [(1, layers[late.name][chunk]), (-most[late.name, chunk], begun[chunk])]
+                order.add((name, "late", *chunk), least, upper=0)
             if after in layers[early.name]:
-                model.order[name, "early", after[0], after[1]] = (
-                    layers[early.name][after] + most[early.name, after] * begun[chunk] <= most[early.name, after]
-                )
+                bound = most[early.name, after]
+                order.add((name, "early", *after), [(1, layers[early.name][after]), (bound, begun[chunk])], upper=bound)
         switches[index] = begun
     return switches
 
 
 def add_recompute_rows(
-    model: Any,
+    model: LinearModel,
     problem: PipelineProblem,
     kinds: list[LayerKind],
     chunks: list[Chunk],
-    layers: dict[str, Any],
-    recompute: dict[tuple[str, str], Any],
+    layers: dict[str, Columns],
+    recompute: dict[tuple[str, str], Columns],
     most: dict[tuple[str, Chunk], int],
-) -> dict[tuple[str, int], Any]:
+) -> dict[tuple[str, int], Columns]:
     """Add the rows of recompute: recomputed layers are the first of their chunk, and as many as given where given.
 
     As in the rows of order, a kind is coupled to its switches alone, and these to those of the kind before it.
@@ -140,63 +130,54 @@ def add_recompute_rows(
     def holds(some: list[LayerKind], chunk: Chunk) -> bool:
         return any(most[kind.name, chunk] for kind in some)
 
-    switches: dict[tuple[str, int], Any] = {}
+    def taken(kind: LayerKind, chunk: Chunk, some: Sequence[str]) -> list[Term]:
+        return [(1, recompute[mode, kind.name][chunk]) for mode in some]
+
+    switches: dict[tuple[str, int], Columns] = {}
     modes = problem.searched_modes
-    model.recomputed = pyo.Constraint(pyo.Any)
-    model.first_layers = pyo.Constraint(pyo.Any)
-    model.given_recompute = pyo.Constraint(pyo.Any)
+    recomputed, first, given = map(model.group, ("recomputed", "first_layers", "given_recompute"))
     for kind in kinds if modes else ():
         for chunk, count in layers[kind.name].items():
-            model.recomputed[safe_name(kind.name), chunk[0], chunk[1]] = (
-                pyo.quicksum(recompute[mode, kind.name][chunk] for mode in modes) <= count
-            )
+            recomputed.add((safe_name(kind.name), *chunk), [*taken(kind, chunk, modes), (-1, count)], upper=0)
     for index in range(1, len(kinds)):
         early, late = kinds[index - 1], kinds[index]
         name = safe_name(late.name)
         mixed = [chunk for chunk in chunks if holds(kinds[:index], chunk) and holds(kinds[index:], chunk)]
         for position, mode in enumerate(modes):
             # Layers in this mode or an earlier one: a later kind has some only when the earlier kinds have no others.
-            reached = pyo.Var(mixed, domain=pyo.Binary)
-            model.add_component(f"{mode_prefix(mode)}_reaches_{name}", reached)
+            prefix, up_to = mode_prefix(mode), modes[: position + 1]
+            reached = model.switches(f"{prefix}_reaches_{name}", mixed)
             switches[mode, index] = reached
             for chunk in mixed:
                 if chunk in layers[late.name]:
-                    taken = pyo.quicksum(recompute[taking, late.name][chunk] for taking in modes[: position + 1])
-                    model.first_layers[name, mode_prefix(mode), "late", chunk[0], chunk[1]] = (
-                        taken <= most[late.name, chunk] * reached[chunk]
-                    )
+                    least = [*taken(late, chunk, up_to), (-most[late.name, chunk], reached[chunk])]
+                    first.add((name, prefix, "late", *chunk), least, upper=0)
                 if chunk in layers[early.name]:
-                    taken = pyo.quicksum(recompute[taking, early.name][chunk] for taking in modes[: position + 1])
-                    model.first_layers[name, mode_prefix(mode), "early", chunk[0], chunk[1]] = (
-                        layers[early.name][chunk] - taken + most[early.name, chunk] * reached[chunk]
-                        <= most[early.name, chunk]
-                    )
+                    bound, others = most[early.name, chunk], times(-1, taken(early, chunk, up_to))
+                    others = [(1, layers[early.name][chunk]), *others, (bound, reached[chunk])]
+                    first.add((name, prefix, "early", *chunk), others, upper=bound)
                 if index > 1 and chunk in switches[mode, index - 1]:
-                    model.first_layers[name, mode_prefix(mode), "later", chunk[0], chunk[1]] = (
-                        reached[chunk] <= switches[mode, index - 1][chunk]
-                    )
-    for (mode, v, s), given in problem.fixed_recompute.items():
+                    later = [(1, reached[chunk]), (-1, switches[mode, index - 1][chunk])]
+                    first.add((name, prefix, "later", *chunk), later, upper=0)
+    for (mode, v, s), count in problem.fixed_recompute.items():
         able = [kind for kind in kinds if mode in modes and (s, v) in layers[kind.name]]
-        counted = _total(model, (recompute[mode, kind.name][s, v] for kind in able))
-        model.given_recompute[mode_prefix(mode), s, v] = counted == given
+        counted = model.sum_of(recompute[mode, kind.name][s, v] for kind in able)
+        given.add((mode_prefix(mode), s, v), counted, lower=count, upper=count)
     return switches
 
 
 def add_memory_rows(
-    model: Any,
+    model: LinearModel,
     problem: PipelineProblem,
     schedule: Schedule,
     kinds: list[LayerKind],
-    layers: dict[str, Any],
-    recompute: dict[tuple[str, str], Any],
-    stopper: Stopper | None = None,
+    layers: dict[str, Columns],
+    recompute: dict[tuple[str, str], Columns],
 ) -> None:
     """Limit static memory, layers and live activations at every moment that can be the worst."""
-    model.memory = pyo.Constraint(pyo.Any)
+    memory = model.group("memory")
     for s, vectors in enumerate(alive_vectors(schedule)):
         for moment, alive in enumerate(vectors.tolist()):
-            if stopper is not None:
-                stopper.check()
             terms = [
                 term
                 for kind in kinds
@@ -205,10 +186,10 @@ def add_memory_rows(
                 for term in _memory_terms(problem, kind, (s, v), alive[v], layers, recompute)
             ]
             free = problem.limit_mib[s] - problem.static_mib[s] - pinned_mib(problem, schedule, s, alive)
-            model.memory[s if len(vectors) == 1 else (s, moment)] = _total(model, terms) <= free
+            memory.add((s,) if len(vectors) == 1 else (s, moment), terms or model.sum_of(()), upper=free)
     if not problem.bounds_host:
         return
-    model.host_memory = pyo.Constraint(pyo.Any)
+    host = model.group("host_memory")
     for s, vectors in enumerate(alive_vectors(schedule)):
         for moment, alive in enumerate(vectors.tolist()):
             weights = [
@@ -220,9 +201,8 @@ def add_memory_rows(
                 for v in range(problem.interleaves)
                 if (s, v) in layers[of]
             ]
-            terms = [weight * variable for weight, variable in weights if weight]
-            if terms:
-                model.host_memory[s, moment] = pyo.quicksum(terms) <= problem.host_limit_mib[s]
+            if any(weight for weight, _ in weights):
+                host.add((s, moment), weights, upper=problem.host_limit_mib[s])
 
 
 def _memory_terms(
@@ -230,15 +210,15 @@ def _memory_terms(
     kind: LayerKind,
     chunk: Chunk,
     alive: float,
-    layers: dict[str, Any],
-    recompute: dict[tuple[str, str], Any],
-) -> list[Any]:
+    layers: dict[str, Columns],
+    recompute: dict[tuple[str, str], Columns],
+) -> list[Term]:
     kept = kind.activation_mib[NONE]
     weights = [(kind.layer_mib + alive * kept, layers[kind.name][chunk])]
     for mode in problem.searched_modes:
         states = kind.choices[mode].states_mib if mode in problem.choices else 0.0
         weights.append((states + alive * (kind.activation_mib[mode] - kept), recompute[mode, kind.name][chunk]))
-    return [weight * variable for weight, variable in weights if weight]
+    return [(weight, column) for weight, column in weights if weight]
 
 
 def pinned_mib(problem: PipelineProblem, schedule: Schedule, stage: int, alive: Sequence[float]) -> float:
@@ -251,40 +231,40 @@ def pinned_mib(problem: PipelineProblem, schedule: Schedule, stage: int, alive: 
 
 
 def add_durations(
-    model: Any,
+    model: LinearModel,
     problem: PipelineProblem,
     schedule: Schedule,
     kinds: list[LayerKind],
-    layers: dict[str, Any],
-    recompute: dict[tuple[str, str], Any],
-) -> dict[int, Any]:
-    """Add a variable for the task time of every chunk and direction, by the event graph's class index."""
+    layers: dict[str, Columns],
+    recompute: dict[tuple[str, str], Columns],
+) -> dict[int, int]:
+    """Add a variable for the task time of every chunk and direction; return its columns by the event graph's class."""
     splits = schedule.spec.seq_splits
     weight_tasks = schedule.spec.traits.split_backward
     share = problem.weight_gradient_share if weight_tasks else 0.0
-    model.duration = pyo.Constraint(pyo.Any)
+    rows = model.group("duration")
     durations = {}
-    hidden: dict[tuple[int, int, int], Any] = {}
+    hidden: dict[tuple[int, int, int], tuple[list[Term], float]] = {}
     index = [(s, v) for v in range(problem.interleaves) for s in range(problem.stages)]
     for direction in range(3 if weight_tasks else 2):
-        variable = pyo.Var(index, domain=pyo.NonNegativeReals)
-        model.add_component(DIRECTION_NAMES[direction], variable)
+        name = DIRECTION_NAMES[direction]
+        variable = {chunk: model.variable(name, chunk) for chunk in index}
         for s, v in index:
             slow, here = problem.pace[s] / splits, problem.on_stage(s)
             factor = (1.0, here.backward_ratio * (1 - share), here.backward_ratio * share)[direction]
             on_card = [one for one in here.kinds if any(one.name == kind.name for kind in kinds)]
             present = [kind for kind in on_card if (s, v) in layers[kind.name]]
-            terms = [factor * slow * kind.forward * layers[kind.name][s, v] for kind in present]
+            terms = [(factor * slow * kind.forward, layers[kind.name][s, v]) for kind in present]
             for kind in present:
                 for mode in problem.searched_modes:
                     if added := _added(here, kind, mode, direction, weight_tasks):
-                        terms.append(added * slow * recompute[mode, kind.name][s, v])
+                        terms.append((added * slow, recompute[mode, kind.name][s, v]))
             extra = factor * slow * _extra_forward(here, schedule.position(v, s), schedule.chunks)
             if problem.pairing is not None and direction != WEIGHT_GRADIENT:
-                hidden[direction, s, v] = pyo.quicksum(terms) + extra
-                terms += [slow * _exposed(kind, direction) * layers[kind.name][s, v] for kind in present]
+                hidden[direction, s, v] = list(terms), extra
+                terms += [(slow * _exposed(kind, direction), layers[kind.name][s, v]) for kind in present]
                 extra += slow * _pinned_exposed(problem, schedule.position(v, s), direction)
-            model.duration[DIRECTION_NAMES[direction], s, v] = variable[s, v] - pyo.quicksum(terms) == extra
+            rows.add((name, s, v), [(1, variable[s, v]), *times(-1, terms)], lower=extra, upper=extra)
             durations[(direction * problem.interleaves + v) * problem.stages + s] = variable[s, v]
     if problem.pairing is not None:
         durations |= _combined_durations(model, problem, schedule, kinds, layers, hidden)
@@ -292,42 +272,43 @@ def add_durations(
 
 
 def _combined_durations(
-    model: Any,
+    model: LinearModel,
     problem: PipelineProblem,
     schedule: Schedule,
     kinds: list[LayerKind],
-    layers: dict[str, Any],
-    hidden: dict[tuple[int, int, int], Any],
-) -> dict[int, Any]:
+    layers: dict[str, Columns],
+    hidden: dict[tuple[int, int, int], tuple[list[Term], float]],
+) -> dict[int, int]:
     """Lower bounds on times of tasks in combined passes; `hidden` are the times with all layers paired.
 
     At most as many layers of a chunk are paired as the other chunk has. Which ones they are depends on the order of
     kinds in the chunks, which these rows leave open: a relaxation where kinds differ in exposed communication.
     """
     durations = {}
+    rows = model.group("duration")
     index = [(s, v) for v in range(problem.interleaves) for s in range(problem.stages)]
     for rank, beside in enumerate(partner_table(schedule).T.tolist()):
         for direction in (0, 1):
             block = 3 if schedule.spec.traits.split_backward else 2
             block += 2 * rank + direction
             name = f"{DIRECTION_NAMES[direction]}_beside_{rank}"
-            variable = pyo.Var(index, domain=pyo.NonNegativeReals)
-            model.add_component(name, variable)
+            variable = {chunk: model.variable(name, chunk) for chunk in index}
             most = max(_exposed(kind, direction) for kind in kinds)
             for s, v in index:
                 slow = problem.pace[s] / schedule.spec.seq_splits
-                pinned = slow * _pinned_exposed(problem, schedule.position(v, s), direction)
-                model.duration[name, s, v] = variable[s, v] - hidden[direction, s, v] >= pinned
-                terms = [
-                    slow * _exposed(kind, direction) * layers[kind.name][s, v]
+                paired, extra = hidden[direction, s, v]
+                least = extra + slow * _pinned_exposed(problem, schedule.position(v, s), direction)
+                above = [(1, variable[s, v]), *times(-1, paired)]
+                rows.add((name, s, v), above, lower=least)
+                exposed = [
+                    (slow * _exposed(kind, direction), layers[kind.name][s, v])
                     for kind in kinds
                     if (s, v) in layers[kind.name] and _exposed(kind, direction)
                 ]
-                if beside[v] >= 0 and terms:
+                if beside[v] >= 0 and exposed:
                     other = (s, beside[v])
-                    theirs = [slow * most * layers[kind.name][other] for kind in kinds if other in layers[kind.name]]
-                    left = pyo.quicksum(terms) - pyo.quicksum(theirs)
-                    model.duration[name, s, v, "alone"] = variable[s, v] - hidden[direction, s, v] - left >= pinned
+                    theirs = [(slow * most, layers[kind.name][other]) for kind in kinds if other in layers[kind.name]]
+                    rows.add((name, s, v, "alone"), [*above, *times(-1, exposed), *theirs], lower=least)
                 durations[(block * problem.interleaves + v) * problem.stages + s] = variable[s, v]
     return durations
 

@@ -15,7 +15,7 @@ from pyomo.common.log import LoggingIntercept
 from taylor.base.errors import InputError, OutsideProgramError
 from taylor.base.near import near_names
 from taylor.pipeline_solver.milp.cbc import cbc_path
-from taylor.pipeline_solver.milp.linear_form import Row
+from taylor.pipeline_solver.milp.linear_form import LinearForm, Row
 from taylor.pipeline_solver.milp.milp import MilpOutcome, MilpSolver, MilpStatus
 
 if TYPE_CHECKING:
@@ -68,18 +68,21 @@ class PyomoSolver:
     """A Pyomo solver, which reads the model again at every run."""
 
     def __init__(self, name: str, factory: Any, model: CompactModel) -> None:
-        self._name, self._factory, self._model, self._known = name, factory, model, 0
-        self.add_rows([row for row in model.form.rows if row.name.startswith("path_cut[")])
+        self._name, self._factory, self._model, self._pyomo = name, factory, model, _stated(model.form)
+        self.add_rows(model.form.rows)
 
     def add_rows(self, rows: list[Row]) -> None:
-        """Add path cuts to the Pyomo model."""
+        """Add rows to the Pyomo model."""
+        x = self._pyomo.x
         for row in rows:
-            self._known += 1
-            variables = self._model.form.variables
-            body = pyo.quicksum(
-                weight * variables[column] for column, weight in zip(row.columns, row.coefficients, strict=True)
-            )
-            self._model.plans.model.path_cut[self._known] = body >= row.lower
+            body = pyo.quicksum(weight * x[c] for c, weight in zip(row.columns, row.coefficients, strict=True))
+            if row.lower == row.upper:
+                self._pyomo.rows.add(body == row.lower)
+                continue
+            if row.lower > -math.inf:
+                self._pyomo.rows.add(body >= row.lower)
+            if row.upper < math.inf:
+                self._pyomo.rows.add(body <= row.upper)
 
     def solve_milp(
         self,
@@ -98,7 +101,7 @@ class PyomoSolver:
             arguments["timelimit"] = max(1, math.ceil(time_limit))
         if self._name in GAP_OPTIONS:
             arguments["options"] = {GAP_OPTIONS[self._name]: gap}
-        model = self._model.plans.model
+        model = self._pyomo
         try:
             results = self._factory.solve(model, **arguments)
         except KeyboardInterrupt:
@@ -111,7 +114,7 @@ class PyomoSolver:
         values = None
         if len(results.solution):
             model.solutions.load_from(results)
-            values = self._model.form.values()
+            values = np.array([entry.value or 0.0 for entry in model.x.values()])
         bound = self._bound(results, status is MilpStatus.OPTIMAL, values, gap)
         return MilpOutcome(status, values, -math.inf if status is MilpStatus.FAILED else bound)
 
@@ -122,6 +125,22 @@ class PyomoSolver:
         if self._name != "cbc" and reported is not None and math.isfinite(float(reported)):
             return min(float(reported), value)
         return value - gap * abs(value) if optimal and values is not None else -math.inf
+
+
+def _stated(form: LinearForm) -> Any:
+    """Return a Pyomo model with a linear form's columns and objective, without rows."""
+    model = pyo.ConcreteModel()
+    kinds = [pyo.Integers if whole else pyo.Reals for whole in form.integer.tolist()]
+    bounds = [
+        (None if low == -math.inf else low, None if high == math.inf else high)
+        for low, high in zip(form.lower.tolist(), form.upper.tolist(), strict=True)
+    ]
+    model.x = pyo.Var(range(len(kinds)), domain=lambda _, c: kinds[c], bounds=lambda _, c: bounds[c])
+    model.step = pyo.Objective(
+        expr=pyo.quicksum(weight * model.x[c] for c, weight in enumerate(form.cost.tolist()) if weight)
+    )
+    model.rows = pyo.ConstraintList()
+    return model
 
 
 def _factory(name: str) -> Any:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import time
 
 import numpy as np
-import pyomo.environ as pyo
 
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 from taylor.pipeline_solver.milp.highs_model import HighsModel
-from taylor.pipeline_solver.milp.linear_form import LinearForm, linear_form
+from taylor.pipeline_solver.milp.linear_form import LinearForm
 from taylor.pipeline_solver.milp.milp import MilpStatus
 from taylor.pipeline_solver.milp.plan_model import PlanModel, plan_model
 from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
@@ -35,11 +34,9 @@ def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:
     plans = plan_model(problem, schedule)
     model = plans.model
     stages, tasks = schedule.order.shape[:2]
-    model.step_time = pyo.Var(domain=pyo.NonNegativeReals)
-    model.start = pyo.Var(range(stages), range(tasks), domain=pyo.NonNegativeReals)
-    model.in_turn = pyo.Constraint(pyo.Any)
-    model.after_input = pyo.Constraint(pyo.Any)
-    model.step_end = pyo.Constraint(pyo.Any)
+    step_time = model.variable("step_time")
+    start = {(s, t): model.variable("start", (s, t)) for s in range(stages) for t in range(tasks)}
+    in_turn, after_input, step_end = map(model.group, ("in_turn", "after_input", "step_end"))
     lags = edge_lags(schedule, problem.boundary_lags)
     class_of = graph_of(problem).class_in_order
     index = {
@@ -51,7 +48,7 @@ def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:
         for t, (direction, v, micro_batch, split) in enumerate(order):
             if t:
                 took = plans.durations[int(class_of[s, t - 1])]
-                model.in_turn[s, t] = model.start[s, t] - model.start[s, t - 1] - took >= 0
+                in_turn.add((s, t), [(1, start[s, t]), (-1, start[s, t - 1]), (-1, took)], lower=0)
             needed = _needed(schedule, direction, schedule.position(v, s))
             if needed is None:
                 continue
@@ -61,10 +58,10 @@ def start_time_model(problem: PipelineProblem) -> tuple[PlanModel, LinearForm]:
                 continue  # added already
             took = plans.durations[int(class_of[other, u])]
             lag = float(lags[s, direction * schedule.interleaves + v])
-            model.after_input[s, t] = model.start[s, t] - model.start[other, u] - took >= lag
+            after_input.add((s, t), [(1, start[s, t]), (-1, start[other, u]), (-1, took)], lower=lag)
         took = plans.durations[int(class_of[s, tasks - 1])]
-        model.step_end[s] = model.step_time - model.start[s, tasks - 1] - took >= float(plans.tails[s])
-    return plans, linear_form(model, model.step_time)
+        step_end.add((s,), [(1, step_time), (-1, start[s, tasks - 1]), (-1, took)], lower=plans.tails[s])
+    return plans, model.form(step_time)
 
 
 def solve_start_times(problem: PipelineProblem, options: SolveOptions = DEFAULT_OPTIONS) -> Solution:
@@ -77,8 +74,7 @@ def solve_start_times(problem: PipelineProblem, options: SolveOptions = DEFAULT_
     plan: PipelinePlan | None = None
     objective = None
     if outcome.values is not None:
-        form.load(outcome.values)
-        plan = plans.plan()
+        plan = plans.plan(outcome.values)
         objective = graph_of(problem).longest_path(chunk_durations(problem, plan))
     bound = outcome.bound if np.isfinite(outcome.bound) else None
     solution = Solution(

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping
+from typing import Mapping
 
-import pyomo.environ as pyo
-
+from taylor.pipeline_solver.milp.linear_form import LinearModel, times
+from taylor.pipeline_solver.milp.plan_rows import Columns
 from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 
 
 def add_uniform_rows(
-    model: Any,
+    model: LinearModel,
     problem: PipelineProblem,
     prefixes: Mapping[str, str],
     kinds: list[LayerKind],
     chunks: list[tuple[int, int]],
-    layers: dict[str, Any],
-    recompute: dict[tuple[str, str], Any],
+    layers: dict[str, Columns],
+    recompute: dict[tuple[str, str], Columns],
     most: dict[tuple[str, tuple[int, int]], int],
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[list[int], dict[str, Columns]]:
     """Add the rows of one uniform choice: recomputed = min(its count, layers) in every chunk and mode.
 
     Parameters
@@ -30,35 +30,35 @@ def add_uniform_rows(
 
     Returns
     -------
-    The variable of each choice (None without a rule), and by mode those of fully recomputed chunks.
+    Columns of the variables of the choices (none without a rule), and by mode those of fully recomputed chunks.
     """
     choices = problem.uniform_recompute
     if not choices:
-        return None, {}
-    model.uniform = pyo.Var(range(len(choices)), domain=pyo.Binary)
-    model.one_choice = pyo.Constraint(expr=pyo.quicksum(model.uniform.values()) == 1)
-    model.uniform_recompute = pyo.Constraint(pyo.Any)
-    whole: dict[str, Any] = {}
+        return [], {}
+    uniform = [model.variable("uniform", (index,), upper=1, integer=True) for index in range(len(choices))]
+    model.group("one_choice").add((), model.sum_of(uniform), lower=1, upper=1)
+    rows = model.group("uniform_recompute")
+    whole: dict[str, Columns] = {}
     able = {chunk: [kind for kind in kinds if chunk in layers[kind.name]] for chunk in chunks}
     most_layers = {chunk: min(problem.layers, sum(most[kind.name, chunk] for kind in able[chunk])) for chunk in chunks}
     for mode, prefix in prefixes.items():
         counts = {index: count for index, (of, count) in enumerate(choices) if of == mode and count}
         largest = min(max(counts.values(), default=0), max(most_layers.values()))
-        given = pyo.quicksum(min(count, largest) * model.uniform[index] for index, count in counts.items())
+        given = [(min(count, largest), uniform[index]) for index, count in counts.items()]
         partial = [chunk for chunk in chunks if any(count < most_layers[chunk] for count in counts.values())]
-        whole[mode] = pyo.Var(partial, domain=pyo.Binary)
-        model.add_component(f"whole_{prefix}", whole[mode])
+        whole[mode] = model.switches(f"whole_{prefix}", partial)
         for s, v in (chunk for chunk in chunks if able[chunk]):
-            total = pyo.quicksum(layers[kind.name][s, v] for kind in able[s, v])
-            taken = pyo.quicksum(recompute[mode, kind.name][s, v] for kind in able[s, v])
+            total = model.sum_of(layers[kind.name][s, v] for kind in able[s, v])
+            taken = model.sum_of(recompute[mode, kind.name][s, v] for kind in able[s, v])
             span = most_layers[s, v]
-            every = [model.uniform[index] for index, count in counts.items() if count >= span]
+            every = [(span, uniform[index]) for index, count in counts.items() if count >= span]
+            spared, beyond = [*taken, *times(-1, total)], [*taken, *times(-1, given)]
             # The rows of recompute bound recomputed layers by the chunk's layers.
-            model.uniform_recompute[prefix, "most", s, v] = taken - given <= 0
+            rows.add((prefix, "most", s, v), beyond, upper=0)
             if every:
-                model.uniform_recompute[prefix, "all", s, v] = taken - total - span * pyo.quicksum(every) >= -span
+                rows.add((prefix, "all", s, v), [*spared, *times(-1, every)], lower=-span)
             if (s, v) in whole[mode]:
                 switch = whole[mode][s, v]
-                model.uniform_recompute[prefix, "held", s, v] = taken - total - span * switch >= -span
-                model.uniform_recompute[prefix, "count", s, v] = taken - given + largest * switch >= 0
-    return model.uniform, whole
+                rows.add((prefix, "held", s, v), [*spared, (-span, switch)], lower=-span)
+                rows.add((prefix, "count", s, v), [*beyond, (largest, switch)], lower=0)
+    return uniform, whole

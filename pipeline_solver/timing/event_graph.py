@@ -133,26 +133,17 @@ class EventGraph:
         )
 
     def critical_path(
-        self, durations: NDArray[np.float64], prefer: int = 0
+        self, durations: NDArray[np.float64], prefer: int = 0, sweeps: Any = None
     ) -> tuple[float, NDArray[np.float64], float]:
         """Step time, class counts of a longest path (float64 [R]), and the path's lag.
 
-        ``prefer`` breaks ties: 0 follows the stage's order back, 1 the dependency.
+        ``prefer`` breaks ties: 0 follows the stage's order back, 1 the dependency. ``sweeps`` is `event_kernels` where
+        many paths are asked for; without it, what answers one question quickest.
         """
-        from taylor.pipeline_solver.timing.event_kernels import critical_path
-
-        time, counts, crossings = critical_path(
-            self.before,
-            self.needed,
-            self.task_class,
-            self.edge_lag,
-            self.last,
-            np.ascontiguousarray(durations, dtype=np.float64),
-            self._ends,
-            prefer,
-            self.level,
-            len(self.lags),
-        )
+        sweeps, durations = sweeps or _sweeps(len(self.before)), np.ascontiguousarray(durations, dtype=np.float64)
+        graph = self.before, self.needed, self.task_class, self.edge_lag, self.last, durations, self._ends
+        time = sweeps.longest_path(*graph)
+        counts, crossings = sweeps.walk_back(*graph, time, prefer, self.level, len(self.lags))
         return float(time), counts, self.lag_of(crossings)
 
     def start_times(self, durations: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+TIE = 1e-9
+"""Two paths into a node count as equally long when they differ by less than this fraction of the makespan."""
+
 
 def longest_path(before, needed, task_class, edge_lag, last, durations, ends):  # type: ignore[no-untyped-def]
     """Fill `ends` float64 [tasks + 1] with the end of every task; return the step time."""
@@ -16,6 +19,34 @@ def longest_path(before, needed, task_class, edge_lag, last, durations, ends):  
     for s in range(last.shape[0]):
         time = max(time, ends[last[s]] + durations[tails + s])
     return time
+
+
+def walk_back(before, needed, task_class, edge_lag, last, durations, ends, time, prefer, level, levels):  # type: ignore[no-untyped-def]
+    """Class counts of one longest path of swept `ends`, and its number of edges of each lag, int64 [levels]."""
+    stages = last.shape[0]
+    tails = durations.shape[0] - stages
+    counts = np.zeros(durations.shape[0])
+    best = 0
+    for s in range(1, stages):
+        if ends[last[s]] + durations[tails + s] > ends[last[best]] + durations[tails + best]:
+            best = s
+    counts[tails + best] = 1.0
+    node = last[best]
+    crossings = np.zeros(levels, dtype=np.int64)
+    slack = TIE * time
+    while node > 0:
+        counts[task_class[node - 1]] += 1.0
+        own, other = before[node - 1], needed[node - 1]
+        gain = ends[other] + edge_lag[node - 1] - ends[own]
+        if own == 0 and other == 0:
+            node = 0
+        elif other != 0 and (own == 0 or gain > slack or (gain >= -slack and prefer == 1)):
+            if level[node - 1] >= 0:
+                crossings[level[node - 1]] += 1
+            node = other
+        else:
+            node = own
+    return counts, crossings
 
 
 def task_levels(blocks, pieces_at, source_stage, source_block, pieces, whole):  # type: ignore[no-untyped-def]

@@ -43,7 +43,7 @@ from taylor.pipeline_solver.tree.tree_state import Account, BestPlan, Outcome
 
 SOLVER_NAME = "branch-and-cut"
 KERNELS = (
-    event_kernels.longest_path, event_kernels.critical_path, columns_module.minimal_choices, annealing.anneal,
+    event_kernels.longest_path, event_kernels.walk_back, columns_module.minimal_choices, annealing.anneal,
     stage_programs.stage_program,
 )  # fmt: skip
 """Kernels that every solve needs; those that only some need compile in a few seconds and are not announced."""

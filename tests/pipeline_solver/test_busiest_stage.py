@@ -117,17 +117,33 @@ def test_the_reference_case_needs_no_more_than_the_busiest_stage() -> None:
     assert solution.statistics["parts"] and "lp_solves" not in solution.statistics
 
 
-def test_a_small_problem_waits_for_no_compiler_and_no_lp(tmp_path: Path) -> None:
+def loaded_after(lines: str, folder: Path) -> list[str]:
+    """The heavy packages that a new interpreter has loaded after these lines."""
     script = (
-        "import sys\n"
+        "import sys\nfrom pathlib import Path\n"
         "from tests.solver_cases import reference_problem\n"
         "from taylor.pipeline_solver.solving.solve import solve\n"
-        "solve(reference_problem())\n"
-        "print([name for name in ('numba', 'scipy', 'highspy', 'pyomo') if name in sys.modules])\n"
+        f"{lines}\n"
+        "print(*[name for name in ('numba', 'scipy', 'highspy', 'pyomo') if name in sys.modules])\n"
     )
     root = Path(__file__).resolve().parents[2]
-    done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    command = [sys.executable, "-c", script, str(folder)]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.split()
+
+
+def test_a_small_problem_waits_for_no_compiler_and_no_lp(tmp_path: Path) -> None:
+    assert loaded_after("solve(reference_problem())", tmp_path) == []
+
+
+def test_the_files_of_a_small_problem_wait_for_highs_alone(tmp_path: Path) -> None:
+    """HiGHS finds the cuts that its proof needs; neither a compiler nor a modelling language is loaded."""
+    lines = (
+        "from taylor.pipeline_solver.milp.model_files import write_model\n"
+        "folder = Path(sys.argv[1])\n"
+        "write_model(reference_problem(), solve(reference_problem()), folder / 'a.mps', folder / 'a.sol')"
+    )
+    assert loaded_after(lines, tmp_path) == ["highspy"]
+    assert (tmp_path / "a.mps").is_file() and (tmp_path / "a.sol").is_file()
 
 
 def test_hundreds_of_layers_on_many_stages_are_proven_at_once() -> None:

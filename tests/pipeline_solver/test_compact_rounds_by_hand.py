@@ -227,7 +227,7 @@ def test_a_cut_holds_the_step_time_above_its_path_with_lags_and_tails() -> None:
     cut = (4.0, 1.0, 4.0, 0.0, 0.0, 1.0, 0.75)
     row = model.add_cut(cut)
     assert row is not None and model.form.rows[before:] == [row]
-    times = [model.form.column(model.plans.durations[r]) for r in range(4)]
+    times = [model.plans.durations[r] for r in range(4)]
     assert dict(zip(row.columns, row.coefficients, strict=True)) == {
         model.step_time: 1.0, times[0]: -4.0, times[1]: -1.0, times[2]: -4.0,
     }  # fmt: skip

@@ -9,6 +9,7 @@ from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
 from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.timing import event_kernels, event_paths
 from taylor.pipeline_solver.timing.durations import chunk_durations
 from taylor.pipeline_solver.timing.event_graph import EventGraph
 from tests.pipeline_solver.event_graph_reference import play
@@ -59,6 +60,22 @@ def test_a_critical_path_is_as_long_as_the_step_and_bounds_every_other_one(
             assert counts[-schedule.stages :].sum() == 1 and (counts >= 0).all()
             for other in others:
                 assert counts @ other + lag <= graph.longest_path(other) + 1e-9
+
+
+@pytest.mark.parametrize(("name", "interleaves", "options"), CASES)
+def test_the_compiled_walk_back_is_the_plain_one(name: str, interleaves: int, options: dict) -> None:
+    rng = np.random.default_rng(3)
+    for schedule in some_schedules(name, interleaves, options):
+        graph = EventGraph.from_schedule(schedule, 0.3)
+        durations, ends = rng.integers(1, 4, graph.classes).astype(float), np.zeros(len(graph.before) + 1)
+        arrays = graph.before, graph.needed, graph.task_class, graph.edge_lag, graph.last, durations, ends
+        for prefer in (0, 1):
+            found = []
+            for sweeps in (event_paths, event_kernels):
+                time = sweeps.longest_path(*arrays)
+                found.append((time, *sweeps.walk_back(*arrays, time, prefer, graph.level, len(graph.lags))))
+            assert found[0][0] == found[1][0]
+            assert all(np.array_equal(plain, fast) for plain, fast in zip(found[0][1:], found[1][1:], strict=True))
 
 
 def test_the_two_ways_of_breaking_ties_find_different_paths() -> None:

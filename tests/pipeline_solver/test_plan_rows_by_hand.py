@@ -181,9 +181,7 @@ class Rows:
         self.upper = np.array([row.upper for row in form.rows]) + 1e-6
         plans = self.model.plans
         counted = {("layers", name): variable for name, variable in plans.layers.items()} | plans.recompute
-        self.columns = {
-            key: {chunk: form.column(entry) for chunk, entry in variable.items()} for key, variable in counted.items()
-        }
+        self.columns = {key: {chunk: entry for chunk, entry in variable.items()} for key, variable in counted.items()}
         taken = {column for of in self.columns.values() for column in of.values()}
         free = [c for c in np.nonzero(form.integer)[0].tolist() if c not in taken]
         # Every combination of the switches.
@@ -202,7 +200,7 @@ class Rows:
                 if column is not None:
                     point[column] = n
         for index, variable in self.model.plans.durations.items():
-            point[form.column(variable)] = times[index]
+            point[variable] = times[index]
         bodies = (self.switched + point) @ self.matrix.T
         return bool(((bodies >= self.lower) & (bodies <= self.upper)).all(axis=1).any())
 
