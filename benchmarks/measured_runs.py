@@ -30,6 +30,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import kendalltau, spearmanr
 
+from benchmarks.stacks import dated
 from taylor.base.errors import TaylorError
 from taylor.cost_model.known_error import FLAG_WIDTH, KnownError
 from taylor.cost_model.memory import stage_breakdown
@@ -150,7 +151,7 @@ def measured_runs(folder: Path, *, source_flags: bool = False) -> tuple[list[Mea
         except TaylorError as error:
             refused.append(str(error))
             continue
-        device = registry.device(row["device"])
+        device = dated(registry.device(row["device"]), row["source"])
         for source, flags in STATED_BY_SOURCE.items() if source_flags else ():
             if row["source"].startswith(source):
                 config = config.replace(rules=config.rules.replace(**flags))

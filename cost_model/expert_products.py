@@ -39,7 +39,7 @@ def _layer_products(
     for wide, narrow in ((outer, (2 if moe.gated else 1) * width), (width, outer)):
         flops, matrices = 2 * rows * wide * narrow, local * wide * narrow
         forward = forward + speed.grouped(flops, operand * (matrices + rows * wide), result * rows * narrow)
-        inputs = inputs + speed.grouped(flops, operand * (matrices + rows * narrow), result * rows * wide)
+        inputs = inputs + speed.of_gradients.grouped(flops, operand * (matrices + rows * narrow), result * rows * wide)
         written = gradient_traffic(rules) * matrices
-        weights = weights + of_gradients.grouped(flops, joined * rows * (wide + narrow), written)
+        weights = weights + of_gradients.accumulated(flops, joined * rows * (wide + narrow), written, "expert_")
     return ProductTimes(forward, inputs, weights)

@@ -10,7 +10,6 @@ layers (github.com/deepseek-ai/DeepGEMM a6d97a1 README.md, M x N x K with the TF
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple
 
 from taylor.cost_model.speed import Speed
@@ -50,8 +49,8 @@ def gradient_traffic(rules: TrainingRules) -> int:
 def weight_gradients(rules: TrainingRules, speed: Speed) -> tuple[Speed, float]:
     """Speed of the GEMMs that make a weight's gradient, and bytes an element of what they read."""
     if rules.narrow is None or not rules.narrow.wide_weight_gradients:
-        return speed, rules.operand_bytes
-    return replace(speed, product_tflops=speed.peak_tflops), rules.compute_bytes
+        return speed.of_gradients, rules.operand_bytes
+    return speed.wide, rules.compute_bytes
 
 
 def dense_products(work: LayerWork, rules: TrainingRules, speed: Speed) -> ProductTimes:
@@ -61,6 +60,6 @@ def dense_products(work: LayerWork, rules: TrainingRules, speed: Speed) -> Produ
     of_gradients, joined = weight_gradients(rules, speed)
     return ProductTimes(
         speed.product(work.matmul_flops, operand * (weights + inputs), result * outputs),
-        speed.product(work.matmul_flops, operand * (weights + outputs), result * inputs),
-        of_gradients.product(work.matmul_flops, joined * (inputs + outputs), gradient_traffic(rules) * weights),
+        speed.of_gradients.product(work.matmul_flops, operand * (weights + outputs), result * inputs),
+        of_gradients.accumulated(work.matmul_flops, joined * (inputs + outputs), gradient_traffic(rules) * weights),
     )

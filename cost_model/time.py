@@ -35,7 +35,7 @@ from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity, StrategyTable
 from taylor.cost_model.tail import StageTime, tail_ms
 from taylor.cost_model.tensor_grid import forms_grid, grid_transfers
-from taylor.cost_model.work import head_work, layer_work
+from taylor.cost_model.work import LayerWork, head_work, layer_work
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.device import DeviceSpec
 from taylor.register.layers import AttentionSpec
@@ -69,20 +69,20 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     work = layer_work(model, kind, degrees, rules)
     dense = dense_products(work, rules, speed)
     grouped = expert_products(model, kind, degrees, rules, speed)
-    softmax = speed.shares["softmax_flops"] * work.attention_scores
-    attention = speed.flops("attention", work.attention_flops + softmax)
+    attention, attention_back = _core_ms(model, kind, work, rules, speed)
     scores, traffic = speed.bytes(work.score_bytes), speed.bytes(work.element_bytes)
     tensor = _tensor_ms(model, kind, degrees, rules, device, speed)
     expert = expert_exchange_ms(model, kind, degrees, rules, device, speed)
     ring, heads = _context_ms(model, kind, degrees, rules, device, speed)
     compute = dense.forward + grouped.forward + attention + scores + traffic
-    compute = compute + speed.bytes(work.cast_bytes + work.slice_bytes + work.mask_bytes + work.filled_bytes)
-    attention_back = attention * (FLASH_BACKWARD if rules.flash_attention else 2.0)
+    compute = compute + speed.bytes(work.slice_bytes + work.mask_bytes + work.filled_bytes)
+    compute = compute + speed.bytes(work.cast_bytes, "cast")
     attention_back = attention_backward_ms(model, kind, degrees, rules, device, speed, attention_back)
     compute_back = dense.backward + grouped.backward + attention_back + BACKWARD_TRAFFIC * traffic
     compute_back = compute_back + speed.bytes(
-        work.gradient_score_bytes + work.gradient_cast_bytes + work.gradient_slice_bytes + work.gradient_filled_bytes
+        work.gradient_score_bytes + work.gradient_slice_bytes + work.gradient_filled_bytes
     )
+    compute_back = compute_back + speed.bytes(work.gradient_cast_bytes, "cast")
     shown = tensor - np.minimum((1 - speed.shares["tensor_shown_backward"]) * tensor, dense.weight_gradients)
     shown_ahead = speed.shares["tensor_shown_forward"] * tensor
     if rules.overlap_tensor:
@@ -132,6 +132,22 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     # Full recompute runs the forward again separately, before the backward. A reference model runs forward beside the
     # trained one, and is not recomputed.
     return LayerTime(rules.forward_models * forward, backward, {FULL: again, SELECT: select}, exposed)
+
+
+def _core_ms(
+    model: ModelSpec, kind: str, work: LayerWork, rules: TrainingRules, speed: Speed
+) -> tuple[Quantity, Quantity]:
+    """Times of the mixers' cores forward and backward, ms: of attention, and of what has no softmax."""
+    flops = work.attention_flops + speed.shares["softmax_flops"] * work.attention_scores
+    longer = 1 + speed.shares["attention_tokens"] * work.attention_edges / np.maximum(work.attention_flops, 1.0)
+    forward = speed.flops("attention", flops) * longer
+    scan = speed.flops("scan", work.scan_flops)
+    wide = any(
+        layer.attention is not None and layer.attention.qk_width > layer.attention.v_width
+        for layer in model.layers_of(kind)
+    )
+    passes = FLASH_BACKWARD * speed.backward_of_attention(wide=wide) if rules.flash_attention else 2.0
+    return forward + scan, passes * forward + (FLASH_BACKWARD if rules.flash_attention else 2.0) * scan
 
 
 def head_time(

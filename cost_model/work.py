@@ -18,7 +18,7 @@ from taylor.cost_model.saved_operators import mixer_products
 from taylor.cost_model.statics import vocabulary_ways
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity
-from taylor.register.layers import AttentionSpec, LayerSpec, MoeSpec
+from taylor.register.layers import FULL_REACH, AttentionSpec, LayerSpec, MoeSpec
 from taylor.register.model import ModelSpec
 
 _FP32 = 4
@@ -34,8 +34,12 @@ class LayerWork:
         Dense GEMMs, grouped GEMMs of routed experts, attention cores.
     matrices, product_inputs, product_outputs : elements
         Weights, inputs and results of the dense GEMMs, once each.
+    scan_flops : FLOP
+        Cores of mixers without softmax.
     attention_scores : scores
         Scores that a flash kernel takes the softmax of.
+    attention_edges : FLOP/token
+        FLOPs of flash kernels over the length of their keys.
     element_bytes : bytes
         Traffic of norms, residuals, rotary embedding, activation functions, routing.
     score_bytes, gradient_score_bytes : bytes
@@ -62,7 +66,9 @@ class LayerWork:
     product_outputs: Quantity
     grouped_flops: Quantity
     attention_flops: Quantity
+    scan_flops: Quantity
     attention_scores: Quantity
+    attention_edges: Quantity
     element_bytes: Quantity
     score_bytes: Quantity
     gradient_score_bytes: Quantity
@@ -80,7 +86,7 @@ class LayerWork:
     @property
     def flops(self) -> Quantity:
         """All forward FLOPs."""
-        return self.matmul_flops + self.grouped_flops + self.attention_flops
+        return self.matmul_flops + self.grouped_flops + self.attention_flops + self.scan_flops
 
 
 class _ExpertWork(NamedTuple):
@@ -168,7 +174,9 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         product_outputs=tokens * outputs,
         grouped_flops=experts.grouped_flops,
         attention_flops=tokens * mixer.core_flops,
+        scan_flops=tokens * mixer.scan,
         attention_scores=tokens * mixer.core_scores,
+        attention_edges=tokens * mixer.core_edges,
         element_bytes=tokens * element,
         score_bytes=tokens * mixer.scores,
         gradient_score_bytes=tokens * mixer.gradient_scores,
@@ -203,7 +211,8 @@ def _weight_cast_bytes(rules: TrainingRules) -> float:
 
 class _MixerWork(NamedTuple):
     """A mixer's work a token on one rank: elements of its GEMMs in all, of their inputs, FLOPs and scores of its core,
-    element-wise bytes, bytes over scores forward and backward."""
+    element-wise bytes, bytes over scores forward and backward, the core's FLOPs over the keys' length, FLOPs of a core
+    without softmax."""
 
     product_traffic: Quantity
     product_inputs: Quantity
@@ -212,6 +221,8 @@ class _MixerWork(NamedTuple):
     element: Quantity
     scores: Quantity = 0.0
     gradient_scores: Quantity = 0.0
+    core_edges: Quantity = 0.0
+    scan: Quantity = 0.0
 
 
 def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> _MixerWork:
@@ -224,7 +235,7 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         inputs = sum(product.width_in for product in products)
         moved = inputs + sum(product.width_out for product in products)
         traffic = recurrent_traffic(recurrent, degrees, rules)
-        return _MixerWork(moved, inputs, scan_flops(recurrent, degrees), 0.0, traffic)
+        return _MixerWork(moved, inputs, 0.0, 0.0, traffic, scan=scan_flops(recurrent, degrees))
     heads = attention.n_heads / degrees.tp
     q, k, v = _head_widths(attention, degrees.tp)
     copies = 1 if attention.latent is not None else attention.n_heads / attention.n_kv_heads
@@ -239,15 +250,38 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
     if rules.rotated_apart and not (rules.unfused_elements or model.learned_positions):
         rotary = rotary + _APART_ROTATION * b * rules.rotated_apart * _rotated(attention, q, k, degrees.tp)
     gating = b * (gate + 2 * heads * attention.v_width) if attention.gate else 0.0
+    flops = 2 * seen * heads * (attention.v_width + attention.qk_width)
     return _MixerWork(
         product_traffic=2 * model.hidden + q + k + v + v * copies + gate,
         product_inputs=model.hidden + v * copies,
-        core_flops=2 * seen * heads * (attention.v_width + attention.qk_width),
+        core_flops=flops,
         core_scores=seen * heads if rules.flash_attention else 0.0,
         element=rotary + gating,
         scores=(_SCORE_BYTES + dropped + (_READ_MASK if rules.engine_layers else 0)) * scores,
         gradient_scores=(_GRADIENT_SCORE_BYTES + dropped) * scores,
+        core_edges=flops * _edges(attention, degrees, rules) if rules.flash_attention else 0.0,
     )
+
+
+def _edges(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Edges of the mask over the length of the keys that a kernel sees, 1/tokens.
+
+    On a ring each rank's kernels see one block of keys at a time; its own has the mask's edge, and the others, without
+    one, half as much of what `attention_tokens` counts (`benchmarks.device_tables`, tables without a mask).
+    """
+    ways = degrees.cp if rules.ulysses_degree is None else np.minimum(rules.ulysses_degree, degrees.cp)
+    blocks = degrees.cp / ways
+    length = np.minimum(rules.seq_length / blocks, _reach(attention, rules.seq_length))
+    return (1 + 1 / blocks) / 2 / length
+
+
+def _reach(attention: AttentionSpec, seq_length: int) -> int:
+    """Keys that the last query of a sequence looks at."""
+    if attention.indexer is not None:
+        return min(attention.indexer.top_k, seq_length)
+    if attention.reach == FULL_REACH or attention.window is None:
+        return seq_length
+    return min(attention.window, seq_length)
 
 
 _SCORE_BYTES = 2 + (2 + 2) + 2

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Mapping
 
 from taylor.base.errors import InputError
+from taylor.base.near import did_you_mean
 
 PRECISIONS = ("fp4", "fp8", "bf16", "fp16", "tf32", "fp32")
 """Number formats whose peak a device may state."""
@@ -39,6 +40,31 @@ class LinkTier:
     latency_us: float = 10.0
     full_mesh: bool = False
 
+
+@dataclass(frozen=True)
+class SoftwareStack:
+    """A generation of software, and the efficiencies in which it differs from the newest.
+
+    Parameters
+    ----------
+    name : str
+        As ``--stack`` takes it.
+    date : str
+        Year and month of the software, ``2024-09``: of its tables, or of its release.
+    software : str
+        What it is, with versions and the source of its figures.
+    efficiency : mapping of str to float
+        Entries that replace those of the device; empty for the newest.
+    """
+
+    name: str
+    date: str
+    software: str
+    efficiency: Mapping[str, float] = field(default_factory=dict)
+
+
+STACK_SIGN = "@"
+"""Sign between a device's name and that of its stack: ``h100-80g@cudnn-2024``."""
 
 TAKEN_OVER = "taken over from"
 """Beginning of the `stack` of a device whose efficiencies are another one's."""
@@ -74,6 +100,8 @@ class DeviceSpec:
         Most are fitted to measured runs (``taylor calibrate`` fits them to a user's own); never inside a formula.
     stack : str
         The software that `efficiency` was fitted on, with versions where they are known; empty where nothing was.
+    stacks : tuple of SoftwareStack
+        Generations of it from new to old, where older ones are known: `efficiency` is that of the first.
     aliases : tuple of str
         Other names, of the card or of the system that tables of results state.
     sources : mapping of str to str
@@ -91,6 +119,7 @@ class DeviceSpec:
     operation_us: float = 49.0
     efficiency: Mapping[str, float] = field(default_factory=dict)
     stack: str = ""
+    stacks: tuple[SoftwareStack, ...] = ()
     aliases: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -110,6 +139,22 @@ class DeviceSpec:
         if precision not in _UP_TO_HALF:
             return None
         return next((half for half in ("bf16", "fp16") if half in self.peak_tflops), None)
+
+    def with_stack(self, name: str) -> DeviceSpec:
+        """The device with the efficiencies of one of its `stacks`.
+
+        Raises
+        ------
+        InputError
+            When it has none of that name; the near ones are listed.
+        """
+        known = {each.name: each for each in self.stacks}
+        if name not in known:
+            cure = f"{did_you_mean(name, known, alike=0.5)} (of {self.name})" if known else "leave it out"
+            problem = "the device has no stack of that name" if known else f"{self.name} has one stack only"
+            raise InputError(problem, field="--stack", value=name, cure=cure)
+        chosen = known[name]
+        return replace(self, efficiency={**self.efficiency, **chosen.efficiency}, stack=chosen.software)
 
     @property
     def is_measured(self) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from taylor.register.device import DeviceSpec, LinkTier
+from taylor.register.device import DeviceSpec, LinkTier, SoftwareStack
 
 _WIDTH = 110
 
@@ -38,6 +38,8 @@ def device_text(device: DeviceSpec, comments: Sequence[str] = ()) -> str:
 def _plain(value: Any) -> Any:
     if isinstance(value, LinkTier):
         return {name: part for name, part in asdict(value).items() if part is not None and part is not False}
+    if isinstance(value, SoftwareStack):
+        return {name: part if isinstance(part, str) else dict(part) for name, part in vars(value).items() if part}
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     if isinstance(value, str | int | float):

@@ -21,6 +21,9 @@ from dataclasses import dataclass
 
 _FP32 = 4
 
+KERNELS = ("fp8", "fp8_block", "mxfp8", "nvfp4")
+"""Families of narrow GEMMs: scales by tensor or row, by block of 128, by 32 elements, fp4 with scales by 16."""
+
 
 @dataclass(frozen=True)
 class NarrowProducts:
@@ -48,6 +51,8 @@ class NarrowProducts:
         narrow is kept.
     wide_weight_gradients : bool
         A weight's gradient is a GEMM in the compute type.
+    kernels : str
+        Family of its GEMMs, one of `KERNELS`: by it a device states efficiencies.
     """
 
     name: str
@@ -59,17 +64,18 @@ class NarrowProducts:
     maximum_first: bool = False
     saves_wide: bool = False
     wide_weight_gradients: bool = False
+    kernels: str = "fp8"
 
 
 # Per-tensor scales weigh nothing; a delayed scale is not derived from its tensor alone, so nothing is quantized again.
 DELAYED = NarrowProducts("delayed", "fp8", 1.0, 2.0, requantizes=False, one_copy_on_blackwell=True)
 TENSORWISE = NarrowProducts("tensorwise", "fp8", 1.0, 2.0, one_copy_on_blackwell=True, maximum_first=True)
 # An fp32 scale for every 128 elements of an input and every 128 x 128 of a weight.
-BLOCKWISE = NarrowProducts("blockwise", "fp8", 1 + _FP32 / 128, 2 * (1 + _FP32 / 128**2))
+BLOCKWISE = NarrowProducts("blockwise", "fp8", 1 + _FP32 / 128, 2 * (1 + _FP32 / 128**2), kernels="fp8_block")
 # A scale of one byte for every 32 elements.
-MXFP8 = NarrowProducts("mxfp8", "fp8", 1 + 1 / 32, 2 * (1 + 1 / 32))
+MXFP8 = NarrowProducts("mxfp8", "fp8", 1 + 1 / 32, 2 * (1 + 1 / 32), kernels="mxfp8")
 # Half a byte an element, a scale of one byte for every 16.
-NVFP4 = NarrowProducts("nvfp4", "fp4", 0.5 + 1 / 16, 2 * (0.5 + 1 / 16), maximum_first=True)
+NVFP4 = NarrowProducts("nvfp4", "fp4", 0.5 + 1 / 16, 2 * (0.5 + 1 / 16), maximum_first=True, kernels="nvfp4")
 
 FP8_RECIPES = {each.name: each for each in (DELAYED, TENSORWISE, BLOCKWISE, MXFP8)}
 FP4_RECIPES = {NVFP4.name: NVFP4}
@@ -80,6 +86,6 @@ AO_ROWWISE = NarrowProducts("rowwise", "fp8", 1.0, 0.0, maximum_first=True, save
 AO_ROWWISE_WIDE_GRADIENTS = NarrowProducts(
     "rowwise_with_gw_hp", "fp8", 1.0, 0.0, maximum_first=True, saves_wide=True, wide_weight_gradients=True
 )
-AO_MXFP8 = NarrowProducts("mxfp8", "fp8", 1 + 1 / 32, 0.0, saves_wide=True)
+AO_MXFP8 = NarrowProducts("mxfp8", "fp8", 1 + 1 / 32, 0.0, saves_wide=True, kernels="mxfp8")
 
 AO_FP8_RECIPES = {each.name: each for each in (AO_TENSORWISE, AO_ROWWISE, AO_ROWWISE_WIDE_GRADIENTS)}

@@ -20,7 +20,7 @@ MAX_DEPTH = 20
 MAX_REGISTRATION_BYTES = 2**20
 _MAY_BE_ZERO = {
     "learned_positions", "mtp_layers", "n_shared", "shared_hidden", "first_dense", "latency_us", "link_latency_us",
-    "extra", "extra_parameters", "norms", "gate", "conv_kernel", "compression", "parameters",
+    "extra", "extra_parameters", "norms", "softmax_flops", "gate", "conv_kernel", "compression", "parameters",
 }  # fmt: skip
 _IGNORED = {"source", "kind"}
 Spec = TypeVar("Spec")

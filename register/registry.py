@@ -11,7 +11,7 @@ from typing import Any, Iterable, Mapping
 
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
-from taylor.register.device import PRECISIONS, DeviceSpec, LinkTier
+from taylor.register.device import PRECISIONS, STACK_SIGN, DeviceSpec, LinkTier
 from taylor.register.layers import LayerSpec
 from taylor.register.model import ModelSpec
 from taylor.register.registration import Spec, dataclass_from, load_registration, value_from
@@ -112,13 +112,17 @@ class Registry:
     def device(self, name: str) -> DeviceSpec:
         """A device by name or alias; capitals, ``_``, ``-`` and blanks make no difference.
 
-        A name that ends like a YAML file is the path of a registration: what ``taylor calibrate`` wrote.
+        A name that ends like a YAML file is the path of a registration: what ``taylor calibrate`` wrote. Behind an
+        ``@`` stands the name of one of its `stacks`.
 
         Raises
         ------
         InputError
             When there is none of that name (the near ones are listed) or its file is wrong.
         """
+        plain, at, stack = name.rpartition(STACK_SIGN)
+        if at and Path(name).suffix not in (".yaml", ".yml"):
+            return self.device(plain).with_stack(stack)
         if Path(name).suffix in (".yaml", ".yml"):
             return _read(_registration_file(Path(name)), DeviceSpec)
         wanted, named = _canonical(name), {_canonical(each): path for each, path in self.devices.items()}
@@ -309,13 +313,23 @@ def _check_device(device: DeviceSpec, path: Path) -> None:
             "must be <= memory_mib", file=path, field="usable_memory_mib", value=device.usable_memory_mib,
             cure=f"memory_mib is {device.memory_mib}",
         )  # fmt: skip
-    for name, share in device.efficiency.items():
+    _check_shares(device.efficiency, "efficiency", path)
+    for at, stack in enumerate(device.stacks):
+        _check_shares(stack.efficiency, f"stacks.{at}.efficiency", path)
+    names, dates = [stack.name for stack in device.stacks], [stack.date for stack in device.stacks]
+    if len(set(names)) < len(names) or sorted(dates, reverse=True) != dates:
+        cure = "give each a name of its own and a date like `2024-09`, the newest first"
+        raise InputError("must go from new to old", file=path, field="stacks", value=names, cure=cure)
+
+
+def _check_shares(shares: Mapping[str, float], field: str, path: Path) -> None:
+    for name, share in shares.items():
         if (
             share > 1
             and not name.endswith(("_us", "_ms", "_flops", "_factor", "_tokens"))
-            and name not in ("operands", "expert_operands")
+            and not name.removeprefix("expert_").startswith(("operands", "results"))
         ):
-            raise InputError("must be a share in (0, 1]", file=path, field=f"efficiency.{name}", value=share)
+            raise InputError("must be a share in (0, 1]", file=path, field=f"{field}.{name}", value=share)
 
 
 def _check_links(links: tuple[LinkTier, ...], path: Path) -> None:

@@ -75,6 +75,9 @@ def device_figures(device: DeviceSpec) -> Iterator[tuple[str, str, str]]:
     for group, share in device.efficiency.items():
         yield f"efficiency {group}", f"{share:g}", basis
         basis = "as above"
+    for stack in device.stacks:
+        shares = ", ".join(f"{name} {share:g}" for name, share in stack.efficiency.items())
+        yield f"stack {stack.name}", shares or "as above", f"{stack.software} ({stack.date})"
 
 
 def device_record(device: DeviceSpec) -> dict[str, Any]:

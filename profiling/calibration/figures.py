@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.cost_model.known_error import DEVICE_WIDTH
-from taylor.cost_model.speed import ASSUMED_EFFICIENCY
+from taylor.cost_model.speed import ASSUMED_EFFICIENCY, typed_entries
 from taylor.register.device import DeviceSpec
 
 COMMON = "all speeds together"
@@ -61,8 +61,9 @@ FIGURES = (
     Figure("overhead of a step, ms", ("step_ms",), COST, 50.0, most=1e4),
 )
 OPERANDS_MOST = 10.0
-OPERANDS = ("operands", "expert_operands")
-"""Fractions of bandwidth that may lie above 1, and their limits: operands are read during arithmetic."""
+OPERANDS = ("operands", "results", "expert_operands", "expert_results")
+"""Beginnings of the fractions of bandwidth that may lie above 1, and their limit: operands are read during arithmetic,
+on some cards results are written during that of the next tile."""
 FURTHEST = 4.0
 """Standard deviations that nothing moves beyond."""
 
@@ -109,14 +110,22 @@ class Figures:
         found = dict(self.known)
         for at, figure in enumerate(FIGURES, 1):
             moved = figure.width * float(point[at])
-            for key in figure.keys:
+            for key in (*figure.keys, *(typed for each in figure.keys for typed in self._moved_with(each))):
                 if figure.kind == COST:
                     found[key] = min(figure.most, max(moved + self.device.efficiency.get(key, 0.0), 0.0))
                     continue
                 together = DEVICE_WIDTH * float(point[0]) if figure.kind == SHARE else 0.0
-                most = OPERANDS_MOST if key in OPERANDS else figure.most
+                most = OPERANDS_MOST if key.startswith(OPERANDS) else figure.most
                 found[key] = min(most, found[key] * float(np.exp(together + moved)))
         return found
+
+    def _moved_with(self, key: str) -> list[str]:
+        """Entries of the device that state the same for another type or direction."""
+        beside = {
+            "attention": ("attention_backward", "attention_wide_backward", "scan"),
+            "memory": typed_entries("cast"),
+        }
+        return [each for each in beside.get(key, typed_entries(key)) if each in self.device.efficiency]
 
     def at(self, point: NDArray[np.float64]) -> DeviceSpec:
         """The device at a point."""

@@ -19,6 +19,7 @@ from taylor.base.near import did_you_mean, near_names
 from taylor.base.shipped import own_or_shipped
 from taylor.cost_model.margin import MemoryMargin
 from taylor.parsers.tables.ratios import MAX_RATIO
+from taylor.register.device import STACK_SIGN
 
 if TYPE_CHECKING:  # a command's --help and --version must not wait for imports that only its work needs
     from taylor.workflows.statement.options import DryRunOptions
@@ -495,6 +496,19 @@ def add_environment_options(parser: CommandParser) -> None:
         help="registered device, or its file (.yaml): memory, speed, links, cards a node (default: of Ascend "
         "files what their name, folder, comments or NPUs a node state, else ascend-910b; h100-80g of others)",
     )
+    group.add_argument(
+        "--stack",
+        metavar="NAME",
+        help="generation of the software that the device's speeds are of, as `taylor devices NAME` lists them "
+        "(default: the newest)",
+    )
+
+
+def named_device(args: argparse.Namespace) -> str | None:
+    """``--device`` with ``--stack`` behind it, as the registry takes both; None where neither is given."""
+    if args.stack is None:
+        return args.device  # type: ignore[no-any-return]
+    return f"{args.device or ''}{STACK_SIGN}{args.stack}"
 
 
 def add_planning_options(parser: CommandParser) -> None:

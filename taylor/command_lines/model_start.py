@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.errors import InputError
-from taylor.command_lines.arguments import asked_margin, chosen_path
+from taylor.command_lines.arguments import asked_margin, chosen_path, named_device
 from taylor.register.frameworks import WRITTEN_FROM_MODELS
 
 FRAMEWORK_NAMES = (*WRITTEN_FROM_MODELS, "json")
@@ -106,7 +106,7 @@ def model_job(args: argparse.Namespace, path: Path) -> ModelJob:
         seq_length=args.seq,
         gbs=args.gbs,
         fix=_fixed(args),
-        device=args.device,
+        device=named_device(args),
         register_path=chosen_path(args.register_path),
         margin=asked_margin(args),
         framework=framework_of(args),

@@ -21,6 +21,7 @@ from taylor.command_lines.arguments import (
     chosen_path,
     dryrun_options,
     key_values,
+    named_device,
     names,
     note_without_effect,
     path_or_none,
@@ -263,7 +264,7 @@ def _search_options(args: argparse.Namespace) -> StrategySearchOptions:
         ),
         dryruns=dryrun_options(args, args.mindformers_dir),
         dryrun_data=path_or_none(args.dryrun_data_dir),
-        device=args.device,
+        device=named_device(args),
         register_path=chosen_path(args.register_path),
         rules_path=chosen_path(args.register_path),
         output=Path(args.output_path),
@@ -330,7 +331,7 @@ def _stated(args: argparse.Namespace) -> Path:
         raise InputError(f"is needed with {named}", field="--world_size", cure="name the ranks to plan for")
     path = model_path(args, Path(args.output_path)) if args.model else Path(args.hf_path)
     job = ModelJob(
-        config_of(path), args.world_size, args.seq, args.gbs, device=args.device,
+        config_of(path), args.world_size, args.seq, args.gbs, device=named_device(args),
         register_path=chosen_path(args.register_path), framework=args.framework,
     )  # fmt: skip
     return state_model(job, Path(args.output_path))

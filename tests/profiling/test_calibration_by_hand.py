@@ -31,6 +31,13 @@ from taylor.register.registry import Registry
 H100 = Registry.load().device("h100-80g")
 COSTLY = replace(H100, efficiency={**H100.efficiency, "softmax_flops": 30.0, "layer_us": 9990.0})
 ASSUMED = {**ASSUMED_EFFICIENCY, **H100.efficiency}
+NARROW = ("fp8", "fp8_block", "mxfp8", "nvfp4")
+BESIDE = {
+    **{name: tuple(f"{name}_{kind}" for kind in NARROW) for name in ("matmul", "operands", "results")},
+    "attention": ("attention_backward", "attention_wide_backward", "scan"),
+    "memory": tuple(f"cast_{kind}" for kind in NARROW),
+}
+"""Figures of other types and directions that runs of one cannot determine, and that move with it."""
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -42,12 +49,12 @@ def test_a_point_moves_shares_together_and_alone_credits_alone_and_adds_costs(de
     wanted = dict(known)
     for place, figure in enumerate(FIGURES):
         alone = figure.width * point[place + 1]
-        for key in figure.keys:
+        for key in [*figure.keys, *(each for name in figure.keys for each in BESIDE.get(name, ()) if each in known)]:
             if figure.kind == COST:
                 wanted[key] = min(max(device.efficiency.get(key, 0.0) + alone, 0.0), figure.most)
             else:
                 both = alone + (DEVICE_WIDTH * point[0] if figure.kind == SHARE else 0.0)
-                most = 10.0 if key in ("operands", "expert_operands") else figure.most
+                most = 10.0 if key.removeprefix("expert_").startswith(("operands", "results")) else figure.most
                 wanted[key] = min(known[key] * math.exp(both), most)
     assert found == pytest.approx(wanted)
     assert dict(Figures(device).at(point).efficiency) == found

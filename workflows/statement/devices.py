@@ -7,7 +7,7 @@ from pathlib import Path
 
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
-from taylor.register.device import DeviceSpec
+from taylor.register.device import STACK_SIGN, DeviceSpec
 from taylor.register.registry import Registry
 
 
@@ -52,7 +52,7 @@ def choose_device(
     Parameters
     ----------
     named : str or DeviceSpec, optional
-        Name of a registered device, or a device itself.
+        Name of a registered device, or a device itself; ``@`` and the name of a stack alone ask for the usual device.
     register_path : Path, optional
         The user's folder of registrations.
 
@@ -64,7 +64,7 @@ def choose_device(
     if isinstance(named, DeviceSpec):
         return ChosenDevice(named)
     register = Registry.load(register_path)
-    if named is not None:
+    if named is not None and not named.startswith(STACK_SIGN):
         return ChosenDevice(register.device(named))
     usual = launcher_of(config).usual_device_of(config)
-    return ChosenDevice(register.device(usual.name), usual.reason)
+    return ChosenDevice(register.device(usual.name + (named or "")), usual.reason)
