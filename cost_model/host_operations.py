@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy import MODULE_AN_EXPERT, ONE_KERNEL, TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.register.frameworks import (
     ATTENTION_CORE,
@@ -25,7 +25,7 @@ from taylor.register.frameworks import (
     SHARED_ACTIVATION,
     SHARED_EXPERTS,
 )
-from taylor.register.layers import LIGHTNING, AttentionSpec, LayerSpec, LinearAttentionSpec, MambaSpec
+from taylor.register.layers import LIGHTNING, AttentionSpec, LayerSpec, LinearAttentionSpec, MambaSpec, MoeSpec
 from taylor.register.model import MTP, ModelSpec
 
 
@@ -76,15 +76,19 @@ ROUTER = Operations(23, 18)
 (moe/moe_utils.py ``topk_routing_with_score_function``); for the auxiliary loss scores, choice, map (4), tokens of each
 expert, the loss (4), its record (2), its gradient's scale. torch's own operations are counted in a test."""
 EXPERTS = Operations(32, 18)
-"""Counts (moe/token_dispatcher.py:474-570: sums of the map, by rank, of all ranks, of the rank's experts, a gather:
-7), their copies to the host, each recorded on its stream (8), permutation (3), exchanges of rows and probabilities with
-their buffers (4), sorting (2), activation (2); sorting, exchange (2), unpermutation (2), residual. Back: the same
-kernels once more."""
+"""All-to-all dispatcher: counts (moe/token_dispatcher.py:474-570: sums of the map, by rank, of all ranks, of the rank's
+experts, a gather: 7), their copies to the host, each recorded on its stream (8), permutation (3), exchanges of rows and
+probabilities with their buffers (4), sorting (2), activation (2); sorting, exchange (2), unpermutation (2), residual.
+Back: the same kernels once more. DeepEP's dispatcher starts three fewer (moe/fused_a2a.py:73-190), HybridEP's about
+half, which is not distinguished."""
 SHARED = Operations(4, 7, 2, 2)
 """The shared experts' two GEMMs, activation and sum, and theirs in backward."""
 ONE_EXPERT = Operations(2, 4, 2, 2)
 """Both GEMMs of one expert: once forward, a gradient of input and weight each; a cast of each GEMM's input. A GEMM an
 expert: common/gemm/cublaslt_gemm.cu ``multi_stream_cublas_gemm``, pytorch/module/grouped_linear.py."""
+EXPERT_MODULE = Operations(4, 8, 2, 2)
+"""One expert as a module (moe/experts.py:1409, ``SequentialMLP``): two GEMMs, activation, product with probabilities;
+back: two gradients a GEMM (4), activation, product (2), its rows' gradient among the others'."""
 RING_BLOCK = Operations(4, 4)
 """One block of keys and values that comes round the ring of context parallelism (TransformerEngine
 pytorch/attention/dot_product_attention/context_parallel.py:96, 139-200, 932): a transfer each way, attention,
@@ -174,7 +178,18 @@ class Tensors(NamedTuple):
     other: Quantity
 
 
-def layer_tensors(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> Tensors:
+def expert_operations(moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Operations, Quantity]:
+    """Operations of the routed experts of a rank themselves, and their number."""
+    one = EXPERT_MODULE if rules.expert_gemms == MODULE_AN_EXPERT else ONE_EXPERT
+    return one, _expert_groups(moe, degrees, rules)
+
+
+def _expert_groups(moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Experts of a rank whose GEMMs start by themselves, on weights of their own."""
+    return 1.0 if rules.expert_gemms == ONE_KERNEL else moe.n_experts / degrees.ep
+
+
+def layer_tensors(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Tensors:
     """Parameter tensors of one layer: a matrix each, gate and up as one; a norm's weight and bias."""
     norm = 2 if model.norm_bias else 1
     other = norm * layer.norm_count
@@ -192,18 +207,18 @@ def layer_tensors(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> Tenso
     routed: Quantity = 0.0
     if layer.moe is not None:
         other += 1 + 2 * bool(layer.moe.shared_width) + bool(layer.moe.shared_gate) + 2 * (layer.moe.latent is not None)
-        routed = (2 + 2 * bool(layer.moe.expert_bias)) * layer.moe.n_experts / degrees.ep
+        routed = (2 + 2 * bool(layer.moe.expert_bias)) * _expert_groups(layer.moe, degrees, rules)
     return Tensors(routed, float(other))
 
 
-def stage_tensors(model: ModelSpec, degrees: Degrees) -> Tensors:
+def stage_tensors(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Tensors:
     """Parameter tensors of an average stage on one rank; an MTP module has three norms and a projection more."""
     routed: Quantity = 0.0
     other: Quantity = 0.0
     for kind, count in model.kind_counts.items():
         other = other + count * (4 if kind == MTP else 0)
         for layer in model.layers_of(kind):
-            tensors = layer_tensors(model, layer, degrees)
+            tensors = layer_tensors(model, layer, degrees, rules)
             routed, other = routed + count * tensors.routed, other + count * tensors.other
     ends = 2.0 + (0 if model.tied_embedding else 1)
     return Tensors(routed / degrees.pp, other / degrees.pp + ends / np.minimum(degrees.pp, 2))
@@ -221,7 +236,7 @@ def repeated_operations(
     attention, moe = layer.attention, layer.moe
     if moe is not None:
         of_experts = {
-            EXPERT_BLOCK: expert_block_operations(layer, degrees),
+            EXPERT_BLOCK: expert_block_operations(layer, degrees, rules),
             EXPERT_ACTIVATION: 1,
             EXPERT_ROWS: _ROWS_SENT,
             **({SHARED_EXPERTS: SHARED.forward - 1, SHARED_ACTIVATION: 1} if moe.shared_width else {}),
@@ -241,12 +256,13 @@ def repeated_operations(
     return 0, 0
 
 
-def expert_block_operations(layer: LayerSpec, degrees: Degrees) -> Quantity:
+def expert_block_operations(layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Operations of router, routed and shared experts in forward, without their norm."""
     if layer.moe is None:
         return 0
     shared = SHARED.forward if layer.moe.shared_width else 0
-    return ROUTER.forward - 1 + EXPERTS.forward + shared + ONE_EXPERT.forward * layer.moe.n_experts / degrees.ep
+    one, number = expert_operations(layer.moe, degrees, rules)
+    return ROUTER.forward - 1 + EXPERTS.forward + shared + one.forward * number
 
 
 _ROWS_SENT = 9

@@ -81,8 +81,8 @@ def _layer_operations(
         before.append((counts.ROUTER, 1, GRAPHED_ROUTER))
         if layer.moe.shared_width:
             before.append((counts.SHARED, 1, GRAPHED_ROUTER))
-        own = layer.moe.n_experts / degrees.ep
-        behind = [(counts.EXPERTS, 1, GRAPHED_EXPERTS), (counts.ONE_EXPERT, own, GRAPHED_EXPERTS)]
+        behind = [(counts.EXPERTS, 1, GRAPHED_EXPERTS)]
+        behind.append((*counts.expert_operations(layer.moe, degrees, rules), GRAPHED_EXPERTS))
     elif layer.mlp is not None:
         before.append((counts.DENSE, 1, GRAPHED_MIXER))
     ahead, back = _transfers(layer, degrees, rules)
@@ -126,7 +126,7 @@ def _ring_blocks(degrees: Degrees, rules: TrainingRules) -> Quantity:
 
 def _hooks(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Operations of torch for the gradients of a layer's parameters; a graph starts those of its own."""
-    tensors = counts.layer_tensors(model, layer, degrees)
+    tensors = counts.layer_tensors(model, layer, degrees, rules)
     other = 0.0 if GRAPHED_MIXER in rules.graphed else tensors.other
     return counts.HOOK * (other + (0.0 if GRAPHED_EXPERTS in rules.graphed else tensors.routed))
 
@@ -173,7 +173,7 @@ def update_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quant
     """
     if not rules.framework.starts_experts_singly:
         return 0.0
-    tensors = counts.stage_tensors(model, degrees)
+    tensors = counts.stage_tensors(model, degrees, rules)
     if not (rules.parallel_optimizer or rules.parameter_shard):
         own = tensors.routed + tensors.other
     else:

@@ -14,7 +14,16 @@ from torch import Tensor
 from benchmarks.measured_runs import MEASURED
 from taylor.cost_model.host_operations import ROUTER, layer_tensors, stage_tensors
 from taylor.cost_model.launches import host_time, shown_together, update_ms
-from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
+from taylor.cost_model.strategy import (
+    GEMM_AN_EXPERT,
+    GRAPHED_EXPERTS,
+    GRAPHED_MIXER,
+    GRAPHED_ROUTER,
+    MODULE_AN_EXPERT,
+    ONE_KERNEL,
+    Strategy,
+    TrainingRules,
+)
 from taylor.cost_model.tail import tail_ms
 from taylor.cost_model.time import head_time, layer_time
 from taylor.parsers.read import read_config
@@ -61,10 +70,21 @@ def test_a_router_starts_what_torch_counts() -> None:
 
 def test_a_layer_has_the_tensors_of_its_modules() -> None:
     """Names of a Megatron checkpoint: qkv, proj, fc1, fc2 and two norms; a matrix for each expert and GEMM."""
-    assert layer_tensors(LLAMA, LLAMA.layers_of("dense")[0], ONE) == (0.0, 6.0)
+    assert layer_tensors(LLAMA, LLAMA.layers_of("dense")[0], ONE, MEGATRON) == (0.0, 6.0)
     moe = DEEPSEEK.layers_of("moe")[0]
     # Two norms, four latent GEMMs and the output's, two latent norms; router, two of the shared expert.
-    assert layer_tensors(DEEPSEEK, moe, ONE.replace(ep=64)) == (2 * 256 / 64, 2 + 5 + 2 + 1 + 2)
+    assert layer_tensors(DEEPSEEK, moe, ONE.replace(ep=64), MEGATRON) == (2 * 256 / 64, 2 + 5 + 2 + 1 + 2)
+
+
+def test_one_kernel_for_all_experts_starts_no_more_for_many_of_them() -> None:
+    def starts(way: str, ep: int) -> tuple[float, float]:
+        host = host_time(DEEPSEEK, "moe", ONE.replace(ep=ep), MEGATRON.replace(expert_gemms=way), H100)
+        return float(host.experts), float(host.backward)
+
+    assert starts(ONE_KERNEL, 16) == starts(ONE_KERNEL, 64)
+    for way in (GEMM_AN_EXPERT, MODULE_AN_EXPERT):
+        assert all(many > few for many, few in zip(starts(way, 16), starts(way, 64), strict=True))
+    assert starts(ONE_KERNEL, 16) < starts(GEMM_AN_EXPERT, 16) < starts(MODULE_AN_EXPERT, 16)
 
 
 def test_a_distributed_optimizer_updates_its_part_of_the_tensors() -> None:
@@ -73,7 +93,10 @@ def test_a_distributed_optimizer_updates_its_part_of_the_tensors() -> None:
     assert times[0] == pytest.approx(8 * times[1]) == pytest.approx(64 * times[2])
     whole = float(update_ms(LLAMA, Strategy(8, 1, 1), MEGATRON.replace(parallel_optimizer=False)))
     assert whole == pytest.approx(times[0])
-    assert float(stage_tensors(LLAMA, ONE.replace(pp=4)).other) < float(stage_tensors(LLAMA, ONE).other) / 3
+    assert (
+        float(stage_tensors(LLAMA, ONE.replace(pp=4), MEGATRON).other)
+        < float(stage_tensors(LLAMA, ONE, MEGATRON).other) / 3
+    )
 
 
 def test_a_step_of_tiny_shards_takes_as_long_as_its_tensors_are_listed() -> None:
