@@ -76,10 +76,10 @@ ROUTER = Operations(23, 18)
 (moe/moe_utils.py ``topk_routing_with_score_function``); for the auxiliary loss scores, choice, map (4), tokens of each
 expert, the loss (4), its record (2), its gradient's scale. torch's own operations are counted in a test."""
 EXPERTS = Operations(32, 18)
-"""All-to-all dispatcher: counts (moe/token_dispatcher.py:474-570: sums of the map, by rank, of all ranks, of the rank's
+"""All-to-all dispatcher: counts (moe/token_dispatcher.py:501-600: sums of the map, by rank, of all ranks, of the rank's
 experts, a gather: 7), their copies to the host, each recorded on its stream (8), permutation (3), exchanges of rows and
 probabilities with their buffers (4), sorting (2), activation (2); sorting, exchange (2), unpermutation (2), residual.
-Back: the same kernels once more. DeepEP's dispatcher starts three fewer (moe/fused_a2a.py:73-190), HybridEP's about
+Back: the same kernels once more. DeepEP's dispatcher starts three fewer (moe/fused_a2a.py:72-190), HybridEP's about
 half, which is not distinguished."""
 SHARED = Operations(4, 7, 2, 2)
 """The shared experts' two GEMMs, activation and sum, and theirs in backward."""
@@ -108,12 +108,12 @@ an addition."""
 UPDATED_TENSOR = 4
 """Operations of torch for a tensor in the optimizer's step: its gradient's part viewed
 (optimizer/distrib_optimizer.py:2776-2792), the tensor and its states listed and viewed for norm, clipping and Adam
-(optimizer/clip_grads.py:124-136, TransformerEngine pytorch/optimizers/fused_adam.py:560-700), the weight's part viewed
+(optimizer/clip_grads.py:143-180, TransformerEngine pytorch/optimizers/fused_adam.py:560-700), the weight's part viewed
 and written (distrib_optimizer.py:2864-2886). Measured on a CPU: a loop of the same steps takes as long as four
 additions. The kernels themselves take many tensors at once: multi-tensor apply."""
 
 CHECKPOINT = 10
-"""Operations of what runs again beside its own (tensor_parallel/random.py:606-672, 905-990): the states of two random
+"""Operations of what runs again beside its own (tensor_parallel/random.py:535-676, 848-1000): the states of two random
 generators read; back, read, set, and set again behind it (8); the hook that runs it, and its own backward inside the
 other. The same steps with nothing in them take 0.7 ms on an AMD EPYC's core with torch 2.13, most of it the backward
 inside a backward: more than ten operations of an H100's host."""

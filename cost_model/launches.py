@@ -54,10 +54,13 @@ NO_HOST = HostTime(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def host_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> HostTime:
-    """Host time for one layer of a kind (or of an MTP module's layers), ms; none of a compiled framework."""
+    """Host time for one layer of a kind (or of an MTP module's layers), ms; none of a compiled framework.
+
+    torch's selective checkpoint runs all of a layer's Python again, and skips kernels whose results it has saved.
+    """
     if rules.framework.single_operations:
         forward, backward = torch_host_ms(model, kind, degrees, rules)
-        return HostTime(forward, 0.0, backward, 0.0, forward, 0.0)
+        return HostTime(forward, 0.0, backward, 0.0, forward, forward)
     if not rules.framework.starts_experts_singly:
         return NO_HOST
     layers = [_layer_operations(model, layer, degrees, rules) for layer in model.layers_of(kind)]
@@ -167,9 +170,10 @@ def _both(operations: Operations) -> int:
 def update_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Host time of the optimizer's step on an average stage, ms.
 
-    Megatron waits for the gradients' norm (megatron/core/optimizer/clip_grads.py:106, ``.item()``), so that the host is
-    not ahead. A distributed optimizer cuts one buffer of all gradients in equal parts and updates the tensors of its
-    own, a whole or a part of each (optimizer/distrib_optimizer.py:134-190).
+    The host is not ahead: Megatron waits for the gradients' norm where the library cannot scale by a tensor
+    (megatron/core/optimizer/clip_grads.py:138), and each layer with dropless experts waits for their counts. A
+    distributed optimizer cuts one buffer of all gradients in equal parts and updates the tensors of its own, a whole or
+    a part of each (optimizer/distrib_optimizer.py:134-190).
     """
     if not rules.framework.starts_experts_singly:
         return 0.0

@@ -207,7 +207,7 @@ class TrainingRules:
         Experts take slices of their rows in sequence, and write theirs into one (Megatron before core_v0.9.0
         without ``--moe-grouped-gemm``). Off: one GEMM for all, or parts that autograd splits and joins at once.
     expert_gemms : str
-        `GEMM_AN_EXPERT`, `ONE_KERNEL` or `MODULE_AN_EXPERT`; the host starts so many operations.
+        `GEMM_AN_EXPERT`, `ONE_KERNEL` or `MODULE_AN_EXPERT`; the host starts more or fewer operations by it.
     aligned_rows : bool
         The router gives every expert a number of rows that narrow GEMMs can take.
     engine_layers : bool

@@ -53,8 +53,9 @@ _LINEAR_DISPATCHES = 4, 7
 def torch_host_ms(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> tuple[Quantity, Quantity]:
     """Host time for one layer's forward and backward, ms.
 
-    Under TP every GEMM and norm works on DTensors, whose dispatch is Python's, unless the layer is compiled: then
-    their local kernels are started, and the transfers.
+    Under TP every GEMM and norm works on DTensors, whose dispatch is Python's, unless the layer is compiled: then the
+    compiled region starts its kernels, and only its inputs and results are DTensors (torchtitan b5bcd76c
+    torchtitan/models/llama3/parallelize.py:41-75: ``torch.compile`` of a block, behind its plan and under FSDP).
     """
     forward: Quantity = 0.0
     backward: Quantity = 0.0
