@@ -1,13 +1,11 @@
-"""Time of the host to start the operations of a layer with experts; scalars and arrays alike.
+"""Time of the host to start the operations of a layer, of its recompute, of the ends and of a step; arrays alike.
 
 A framework that runs operator by operator starts every operation from Python; the device waits where it is faster.
 Experts make many small ones: each expert has its own GEMMs and casts. The operations of a CUDA graph start together.
 
-Operations are counted in Megatron-LM d98e8a64 (megatron/core/transformer/transformer_layer.py, attention.py,
-moe/router.py, moe/token_dispatcher.py, moe/experts.py) and TransformerEngine d0067d0 (common/gemm/cublaslt_gemm.cu
-`multi_stream_cublas_gemm`: a GEMM an expert; pytorch/module/grouped_linear.py). Others measure too that the host bounds
-such layers: a Megatron layer of 128 experts on eight H100 takes 12.4 ms forward and backward with experts of 2048 x 768
-and 11.8 ms with 4096 x 1536 (github.com/marin-community/marin/issues/4311); the count here says 8.4 ms.
+`host_operations` has the counts. Others measure too that the host bounds such layers: a Megatron layer of 128 experts
+on eight H100 takes 12.4 ms forward and backward with experts of 2048 x 768 and 11.8 ms with 4096 x 1536
+(github.com/marin-community/marin/issues/4311); the count here says 10.3 ms.
 """
 
 from __future__ import annotations
@@ -17,131 +15,182 @@ from typing import NamedTuple
 
 import numpy as np
 
+from taylor.cost_model import host_operations as counts
+from taylor.cost_model.host_operations import Operations
+from taylor.cost_model.selective_time import repeated_parts
+from taylor.cost_model.states import replicas
 from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity
+from taylor.cost_model.torch_operations import torch_host_ms
 from taylor.register.device import DeviceSpec
-from taylor.register.layers import AttentionSpec
+from taylor.register.frameworks import ATTENTION_CORE, LATENT_UP, NORMS
+from taylor.register.layers import LayerSpec
 from taylor.register.model import ModelSpec
 
-
-class _Operations(NamedTuple):
-    """Operations of one part of a layer in forward and backward, and its casts to fewer than 16 bits."""
-
-    forward: int
-    backward: int
-    forward_casts: int = 0
-    backward_casts: int = 0
-
-
-_MIXER = _Operations(11, 21, 2, 2)
-"""Counted in Megatron-LM's source: norm, two GEMMs, queries, keys and values separately (3), their norms (2), rotation,
-attention, residual; back: two gradients a GEMM (4), attention (3), norms (6), rotation (2), one gradient of three (4),
-residual (2)."""
-_LATENT = _Operations(12, 24, 5, 5)
-"""Counted there of latent attention (multi_latent_attention.py:690-960): norm, five GEMMs, two latent norms, two
-rotations, attention, residual; back: two gradients a GEMM (10), attention (3), norms (6), rotations (2), gradients of
-latent and rotated keys joined, residual (2)."""
-_LATENT_QUERIES = _Operations(2, 4, 1, 1)
-"""Operations fewer where queries come from the hidden state: a GEMM and a norm."""
-_LATENT_TRANSFERS = 2, 3
-"""Transfers of latent attention beyond a block's own under sequence parallelism: latents of queries and of keys are
-gathered separately, and rotated keys too; back, a latent is gathered once more and two more gradients are scattered."""
-_ROTATION_APART = _Operations(23, 14)
-"""Operations beyond one kernel where single operations rotate queries and keys (rope_utils.py:105-161), twelve for
-each, back eight: cosines and sines scaled and cast (6), half negated, halves joined, two products, a sum, rotated and
-other part joined. torch's own operations are counted in a test."""
-_LATENT_APART = _Operations(27, 27)
-"""The same of latent attention beyond its two kernels (multi_latent_attention.py:907-950): 29 there and back, which
-joins even and odd entries, content and rotated parts, and copies values. Counted in the same test."""
-_DENSE = _Operations(6, 10, 2, 2)
-"""Counted there of a dense MLP: norm, two GEMMs, activation, residual with dropout (2); back: two gradients a GEMM (4),
-activation, norm (2), biases (2), residual."""
-_ROUTER = _Operations(17, 18)
-"""Counted there: norm, GEMM, scores, choice (4), map of choices (4), auxiliary loss (6)."""
-_EXPERTS = _Operations(22, 18)
-"""Counted there: counts (4), their copies to the host (4), permutation (3), two exchanges, sorting (2), probabilities;
-activation (2); sorting, exchange, unpermutation, residual."""
-_SHARED = _Operations(4, 7, 2, 2)
-"""Counted there: the shared experts' two GEMMs, activation and sum, and theirs in backward."""
-_ONE_EXPERT = _Operations(2, 4, 2, 2)
-"""Both GEMMs of one expert: once forward, a gradient of input and weight each; a cast of each GEMM's input."""
-
-
-_FROM_CORE_ON = 3
-"""Operations of a mixer's forward from attention's core on: the core, a GEMM, the residual."""
-
-_Part = tuple[_Operations, Quantity, str]
+_Part = tuple[Operations, Quantity, str]
 """Operations, their number, and the graph that starts them."""
+
+_GRAPH_OF = {ATTENTION_CORE: GRAPHED_MIXER, LATENT_UP: GRAPHED_MIXER, NORMS: GRAPHED_MIXER}
+"""Graph that starts a part of a layer that runs again; of all others `GRAPHED_EXPERTS` or, in a layer without experts,
+`GRAPHED_MIXER`."""
 
 
 class HostTime(NamedTuple):
-    """Host time for one layer and micro-batch, ms: up to the experts' counts, behind them, backward; and the part of
-    the first before attention's core."""
+    """Host time for one layer and micro-batch, ms.
+
+    Up to the experts' counts, behind them, backward; the part of the first before attention's core; then what full and
+    selective recompute add to forward and backward together.
+    """
 
     routed: Quantity
     experts: Quantity
     backward: Quantity
     before_core: Quantity
+    again_full: Quantity
+    again_select: Quantity
 
 
-NO_HOST = HostTime(0.0, 0.0, 0.0, 0.0)
+NO_HOST = HostTime(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def host_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> HostTime:
-    """Host time for one layer of a kind (or of an MTP module's layers), ms.
+    """Host time for one layer of a kind (or of an MTP module's layers), ms; none of a compiled framework.
 
-    Of layers with attention, a dense MLP or experts. Transfers of TP are operations too: a block's gather and scatter
-    under sequence parallelism, one more gather in backward, else one all-reduce each way.
+    torch's selective checkpoint runs all of a layer's Python again, and skips kernels whose results it has saved.
     """
+    if rules.framework.single_operations:
+        forward, backward = torch_host_ms(model, kind, degrees, rules)
+        return HostTime(forward, 0.0, backward, 0.0, forward, forward)
     if not rules.framework.starts_experts_singly:
         return NO_HOST
-    routed: Quantity = 0.0
-    experts: Quantity = 0.0
-    backward: Quantity = 0.0
-    before_core: Quantity = 0.0
-    transfers = np.where(np.greater(degrees.tp, 1), np.where(degrees.sp, 2, 1), 0)
-    transfers_back = np.where(np.greater(degrees.tp, 1), np.where(degrees.sp, 3, 1), 0)
-    for layer in model.layers_of(kind):
-        mixer: list[_Part] = []
-        if layer.attention is not None:
-            mixer = _attention_parts(model, layer.attention, rules)
-            if layer.attention.latent is not None:
-                more, more_back = (np.where(np.greater(transfers, 1), count, 0) for count in _LATENT_TRANSFERS)
-                routed, backward = routed + more, backward + more_back
-        elif layer.mixer is not None and layer.moe is not None:
-            mixer = [(_MIXER, 1, GRAPHED_MIXER)]
-        if layer.moe is None:
-            parts = mixer + ([(_DENSE, 1, GRAPHED_MIXER)] if layer.mlp is not None else [])
-            blocks = (layer.attention is not None) + (layer.mlp is not None)
-            routed = routed + _starts(parts, rules, back=False) + blocks * transfers
-            backward = backward + _starts(parts, rules, back=True) + blocks * transfers_back
-            continue
-        before = [(_ROUTER, 1, GRAPHED_ROUTER), *mixer]
+    layers = [_layer_operations(model, layer, degrees, rules) for layer in model.layers_of(kind)]
+    host = HostTime(*(1e-3 * device.operation_us * sum(part) for part in zip(*layers, strict=True)))
+    hooks = sum(_hooks(model, layer, degrees, rules) for layer in model.layers_of(kind))
+    return host._replace(backward=host.backward + 1e-3 * counts.TORCH_OPERATION_US * hooks)
+
+
+def _layer_operations(
+    model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules
+) -> tuple[Quantity, Quantity, Quantity, Quantity, Quantity, Quantity]:
+    """The fields of `HostTime` as numbers of operations, for a layer without what comes behind it."""
+    learned = model.learned_positions > 0
+    mixer: list[_Part] = [
+        (part, times, GRAPHED_MIXER) for part, times in counts.mixer_operations(layer, rules, learned_positions=learned)
+    ]
+    if layer.attention is not None:
+        mixer.append((counts.RING_BLOCK, _ring_blocks(degrees, rules), GRAPHED_MIXER))
+    before, behind = list(mixer), list[_Part]()
+    if layer.moe is not None:
+        before.append((counts.ROUTER, 1, GRAPHED_ROUTER))
         if layer.moe.shared_width:
-            before.append((_SHARED, 1, GRAPHED_ROUTER))
-        behind = [(_EXPERTS, 1, GRAPHED_EXPERTS), (_ONE_EXPERT, layer.moe.n_experts / degrees.ep, GRAPHED_EXPERTS)]
-        routed = routed + _starts(before, rules, back=False)
-        experts = experts + _starts(behind, rules, back=False)
-        backward = backward + _starts([*before, *behind], rules, back=True)
-        if layer.attention is not None and GRAPHED_MIXER not in rules.graphed:
-            before_core = before_core + _starts(mixer, rules, back=False) - _FROM_CORE_ON
-    return HostTime(*(1e-3 * device.operation_us * part for part in (routed, experts, backward, before_core)))
+            before.append((counts.SHARED, 1, GRAPHED_ROUTER))
+        behind = [(counts.EXPERTS, 1, GRAPHED_EXPERTS)]
+        behind.append((*counts.expert_operations(layer.moe, degrees, rules), GRAPHED_EXPERTS))
+    elif layer.mlp is not None:
+        before.append((counts.DENSE, 1, GRAPHED_MIXER))
+    ahead, back = _transfers(layer, degrees, rules)
+    routed = _starts(before, rules, back=False) + ahead
+    experts = _starts(behind, rules, back=False)
+    backward = _starts([*before, *behind], rules, back=True) + back
+    before_core: Quantity = 0.0
+    if layer.attention is not None and layer.moe is not None and GRAPHED_MIXER not in rules.graphed:
+        before_core = _starts(mixer, rules, back=False) - counts.FROM_CORE_ON
+    whole = {GRAPHED_MIXER, GRAPHED_ROUTER, GRAPHED_EXPERTS}.issubset(rules.graphed)
+    checkpoint = 0.0 if whole else counts.CHECKPOINT / rules.recompute_group
+    full = checkpoint + (1 - counts.WITHOUT_RECORDS) * (routed + experts)
+    return routed, experts, backward, before_core, full, _selective(model, layer, degrees, rules)
 
 
-def _attention_parts(model: ModelSpec, attention: AttentionSpec, rules: TrainingRules) -> list[_Part]:
-    """Operations of a mixer with attention.
+def _transfers(layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Quantity, Quantity]:
+    """Transfers of TP in a layer's forward and backward.
 
-    With learned positions latent attention rotates by single operations (Megatron-LM d98e8a64
-    megatron/training/arguments.py:1628).
+    A block's gather and scatter under sequence parallelism, one more gather in backward; else one all-reduce each way.
+    Routed experts exchange instead.
     """
-    if attention.latent is None:
-        parts = [_MIXER, *([_ROTATION_APART] if rules.rotated_apart else [])]
+    split = np.greater(degrees.tp, 1)
+    ahead = np.where(split, np.where(degrees.sp, 2, 1), 0)
+    back = np.where(split, np.where(degrees.sp, 3, 1), 0)
+    blocks = (layer.mixer is not None) + (layer.moe is None and layer.mlp is not None)
+    if layer.moe is not None and layer.moe.shared_width:
+        blocks += 1
+    if GRAPHED_MIXER in rules.graphed:
+        return 0.0, 0.0
+    of_latents = layer.attention is not None and layer.attention.latent is not None
+    gathered = np.logical_and(of_latents, np.greater(ahead, 1))
+    more, more_back = counts.LATENT_TRANSFERS
+    return blocks * ahead + more * gathered, blocks * back + more_back * gathered
+
+
+def _ring_blocks(degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Blocks of keys and values that come round the ring of context ranks to each of them."""
+    ways = degrees.cp if rules.ulysses_degree is None else np.minimum(rules.ulysses_degree, degrees.cp)
+    return np.maximum(degrees.cp / ways - 1, 0)
+
+
+def _hooks(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Operations of torch for the gradients of a layer's parameters; a graph starts those of its own."""
+    tensors = counts.layer_tensors(model, layer, degrees, rules)
+    other = 0.0 if GRAPHED_MIXER in rules.graphed else tensors.other
+    return counts.HOOK * (other + (0.0 if GRAPHED_EXPERTS in rules.graphed else tensors.routed))
+
+
+def _selective(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Operations that selective recompute adds to a layer's forward and backward."""
+    total: Quantity = 0.0
+    for part in sorted(repeated_parts(rules)):
+        graph = _GRAPH_OF.get(part, GRAPHED_MIXER if layer.moe is None else GRAPHED_EXPERTS)
+        if graph in rules.graphed:
+            continue
+        own, checkpoints = counts.repeated_operations(
+            layer, part, degrees, rules, learned_positions=model.learned_positions > 0
+        )
+        total = total + (1 - counts.WITHOUT_RECORDS) * own + checkpoints * counts.CHECKPOINT
+    return total
+
+
+def ends_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> tuple[Quantity, Quantity]:
+    """Host time of the head with its loss, and of the embedding, for one micro-batch, ms.
+
+    As the step takes them: a third of the head's both ways, half of the embedding's.
+    """
+    if not rules.framework.starts_experts_singly:
+        return 0.0, 0.0
+    split = np.greater(degrees.tp, 1)
+    loss = counts.LOSS if rules.loss_kernel is None else counts.FUSED_LOSS
+    both = _both(counts.HEAD) + _both(loss) + np.where(split, counts.LOSS_TRANSFERS, 0)
+    embedding = _both(counts.EMBEDDING) + np.where(split, _both(counts.SPLIT_EMBEDDING), 0)
+    operation_ms = 1e-3 * device.operation_us
+    return operation_ms * (1 + model.mtp_layers) * both / 3, operation_ms * embedding / 2
+
+
+def _both(operations: Operations) -> int:
+    return operations.forward + operations.backward
+
+
+def update_ms(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Host time of the optimizer's step on an average stage, ms.
+
+    The host is not ahead: Megatron waits for the gradients' norm where the library cannot scale by a tensor
+    (megatron/core/optimizer/clip_grads.py:138), and each layer with dropless experts waits for their counts. A
+    distributed optimizer cuts one buffer of all gradients in equal parts and updates the tensors of its own, a whole or
+    a part of each (optimizer/distrib_optimizer.py:134-190).
+    """
+    if not rules.framework.starts_experts_singly:
+        return 0.0
+    tensors = counts.stage_tensors(model, degrees, rules)
+    if not (rules.parallel_optimizer or rules.parameter_shard):
+        own = tensors.routed + tensors.other
     else:
-        parts = [_LATENT, *([_LATENT_APART] if rules.rotated_apart or model.learned_positions else [])]
-    times: list[_Part] = [(part, 1, GRAPHED_MIXER) for part in parts]
-    if attention.latent is not None and attention.latent.q_lora_rank is None:
-        times.append((_LATENT_QUERIES, -1, GRAPHED_MIXER))
-    return times
+        dense_ranks, _, routed_ranks = replicas(degrees, rules)
+        shards = np.maximum(np.minimum(degrees.op, dense_ranks), 1)
+        routed_shards = np.where(np.greater_equal(degrees.op, dense_ranks), routed_ranks, shards)
+        own = np.maximum(tensors.other / shards, 1.0) + tensors.routed / routed_shards
+    return 1e-3 * counts.TORCH_OPERATION_US * counts.UPDATED_TENSOR * own
+
+
+def shown_together(device: Quantity, host: Quantity, more_device: Quantity, more_host: Quantity) -> Quantity:
+    """Time that more work adds to a segment, ms; a segment takes the larger of its times on device and host."""
+    return np.maximum(device + more_device, host + more_host) - np.maximum(device, host)
 
 
 def shown_forward(forward: Quantity, of_experts: Quantity, core: Quantity, host: HostTime, *, static: bool) -> Quantity:

@@ -98,6 +98,11 @@ def selective_ms(
         SHARED_EXPERTS: shared_experts,
         UNSAVED_OPERATORS: unsaved,
     }
+    return sum((times[part]() for part in sorted(repeated_parts(rules))), 0.0)
+
+
+def repeated_parts(rules: TrainingRules) -> set[str]:
+    """Parts of a layer that selective recompute runs again, each once."""
     parts = set(rules.recomputed_parts)
     # Parts of a block run again with it, once.
     parts -= {EXPERT_ACTIVATION, EXPERT_ROWS, SHARED_EXPERTS, SHARED_ACTIVATION} if EXPERT_BLOCK in parts else set()
@@ -105,7 +110,7 @@ def selective_ms(
     parts -= {DENSE_ACTIVATION} if DENSE_MLP in parts else set()
     # Its time is that of all of a layer's activation functions.
     parts -= {SHARED_ACTIVATION, EXPERT_ACTIVATION} if DENSE_ACTIVATION in parts else set()
-    return sum((times[part]() for part in sorted(parts)), 0.0)
+    return parts
 
 
 def _up_projections(model: ModelSpec, layer: LayerSpec, degrees: Degrees) -> tuple[Product, ...]:

@@ -17,6 +17,12 @@ _HALF_BYTES = 2
 GRAPHED_MIXER, GRAPHED_ROUTER, GRAPHED_EXPERTS = "mixer", "router", "experts"
 """Parts of a layer whose operations a CUDA graph can start; the shared experts go with the router."""
 
+GEMM_AN_EXPERT, ONE_KERNEL, MODULE_AN_EXPERT = "GEMM an expert", "one kernel", "module an expert"
+"""Ways in which a rank's routed experts run: one module starts a GEMM for each (transformer engine's
+``GroupedLinear``); one kernel multiplies the rows of all (Ascend/MindSpeed 5d65370f mindspeed/ops/gmm.py,
+``npu_gmm``); a module each, one after the other (Megatron-LM d98e8a64 megatron/core/transformer/moe/experts.py:1409,
+``SequentialMLP``)."""
+
 
 @dataclass(frozen=True, order=True)
 class Strategy:
@@ -200,6 +206,8 @@ class TrainingRules:
     sliced_experts : bool
         Experts take slices of their rows in sequence, and write theirs into one (Megatron before core_v0.9.0
         without ``--moe-grouped-gemm``). Off: one GEMM for all, or parts that autograd splits and joins at once.
+    expert_gemms : str
+        `GEMM_AN_EXPERT`, `ONE_KERNEL` or `MODULE_AN_EXPERT`; the host starts more or fewer operations by it.
     aligned_rows : bool
         The router gives every expert a number of rows that narrow GEMMs can take.
     engine_layers : bool
@@ -291,6 +299,7 @@ class TrainingRules:
     overlap_reduction: bool = True
     static_experts: bool = False
     sliced_experts: bool = False
+    expert_gemms: str = GEMM_AN_EXPERT
     aligned_rows: bool = False
     engine_layers: bool = False
     deterministic: bool = False

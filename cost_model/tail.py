@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from taylor.cost_model.collectives import gather_ms
+from taylor.cost_model.launches import update_ms
 from taylor.cost_model.offload import HOST_LINK_SHARE
 from taylor.cost_model.overlap import shown_beside
 from taylor.cost_model.parameters import embedding_parameters, head_parameters, layer_groups
@@ -63,7 +64,8 @@ def tail_ms(
     split, routed, updated = _stage_parameters(model, degrees, rules)
     # Adam reads and writes its states, reads the gradient and writes the weight.
     update_bytes = 2 * rules.optimizer_bytes + rules.gradient_bytes + _WRITTEN_WEIGHT_BYTES + rules.logged_bytes
-    result = speed.bytes(updated * update_bytes) + speed.shares["step_ms"] + rules.framework.step_ms
+    update = np.maximum(speed.bytes(updated * update_bytes), update_ms(model, degrees, rules))
+    result = update + speed.shares["step_ms"] + rules.framework.step_ms
     result = result + updated * host_ms(rules, device)
     if rules.parameter_shard:
         return result

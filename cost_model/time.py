@@ -18,7 +18,7 @@ from taylor.cost_model.expert_exchange import (
     shown_exchange_ms,
 )
 from taylor.cost_model.expert_products import expert_products
-from taylor.cost_model.launches import host_time, shown_forward
+from taylor.cost_model.launches import ends_ms, host_time, shown_forward, shown_together
 from taylor.cost_model.overlap import shown_behind, shown_in_rings
 from taylor.cost_model.parameters import (
     layer_groups,
@@ -107,8 +107,8 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     host = host_time(model, kind, degrees, rules, device)
     beside = 1e-3 * speed.shares["layer_us"]
 
-    def with_exchange(ahead: Quantity, behind: Quantity) -> tuple[Quantity, Quantity]:
-        """Forward and backward with a given exposed part of the exchanges."""
+    def with_exchange(ahead: Quantity, behind: Quantity) -> tuple[Quantity, Quantity, Quantity]:
+        """Forward and backward with a given exposed part of the exchanges, and the device's backward."""
         forward = compute + shown_ahead + ahead + heads + ring_ahead
         backward = compute_back + shown + behind + heads + ring_behind
         if rules.overlap_shared:
@@ -117,18 +117,21 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
             forward, backward = forward + shards[0], backward + shards[1]
         of_experts = grouped.forward + ahead + speed.bytes(work.expert_activation_bytes)
         forward = shown_forward(forward, of_experts, attention + scores, host, static=rules.static_experts)
-        return forward + beside, np.maximum(backward, host.backward) + 2 * beside
+        return forward + beside, np.maximum(backward, host.backward) + 2 * beside, backward
 
-    forward, backward = with_exchange(exchanged, exchanged)
+    forward, backward, device_back = with_exchange(exchanged, exchanged)
     again = forward
     exposed: tuple[Quantity, Quantity] = (0.0, 0.0)
     if rules.overlap_experts:
         weight_gradients = grouped.backward / 2
-        again, behind = with_exchange(*alone_exchange_ms(expert, rules, shared, weight_gradients))
+        again, behind, _ = with_exchange(*alone_exchange_ms(expert, rules, shared, weight_gradients))
         # A pass that overlaps more inside its own layers than beside another's takes no longer alone.
         exposed = np.maximum(again - forward, 0.0), np.maximum(behind - backward, 0.0)
     pieces = LayerPieces(work, attention + scores, grouped.forward, tensor, expert)
     select = selective_ms(model, kind, degrees, rules, speed, pieces)
+    # What runs again and the backward behind it are one segment.
+    select = shown_together(device_back, host.backward, select, host.again_select)
+    again = np.maximum(again, shown_together(device_back, host.backward, 0.0, host.again_full))
     # Full recompute runs the forward again separately, before the backward. A reference model runs forward beside the
     # trained one, and is not recomputed.
     return LayerTime(rules.forward_models * forward, backward, {FULL: again, SELECT: select}, exposed)
@@ -159,6 +162,8 @@ def head_time(
     boundary = micro_batch_tokens(degrees, rules) * model.hidden * rules.compute_bytes
     gather = gather_ms(boundary, degrees.tp, 1, device, speed.network)
     head, embedding = product + speed.bytes(work.element_bytes) + gather, speed.bytes(work.embedding_bytes) + gather
+    host_head, host_embedding = ends_ms(model, degrees, rules, device)
+    head, embedding = np.maximum(head, host_head), np.maximum(embedding, host_embedding)
     return rules.forward_models * head, rules.forward_models * embedding
 
 

@@ -93,7 +93,7 @@ class DeviceSpec:
         Host memory per device in the published reference system, MiB.
     operation_us : float
         Cost of starting one operation on the host, with all that Python, autograd and the libraries do for it, µs.
-        One figure for all hosts, fitted to the B200's and B300's published steps of models with experts
+        One figure for all hosts but an A100's, fitted to the B200's and B300's published steps of models with experts
         (``python -m benchmarks.published_performance --fit``).
     efficiency : mapping of str to float
         Efficiencies of kernels, overlap and the software around them: `cost_model.speed.ASSUMED_EFFICIENCY` names each.
@@ -116,7 +116,7 @@ class DeviceSpec:
     links: tuple[LinkTier, ...]
     host_link_gb_s: float | None = None
     host_memory_mib: int | None = None
-    operation_us: float = 49.0
+    operation_us: float = 44.0
     efficiency: Mapping[str, float] = field(default_factory=dict)
     stack: str = ""
     stacks: tuple[SoftwareStack, ...] = ()

@@ -5,7 +5,16 @@ from __future__ import annotations
 import math
 import re
 
-from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
+from taylor.cost_model.strategy import (
+    GEMM_AN_EXPERT,
+    GRAPHED_EXPERTS,
+    GRAPHED_MIXER,
+    GRAPHED_ROUTER,
+    MODULE_AN_EXPERT,
+    ONE_KERNEL,
+    Strategy,
+    TrainingRules,
+)
 from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, FB_OVERLAP, misfit_expert_overlap
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.kinds import (
@@ -255,6 +264,7 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         overlap_shared=flags.has("moe-shared-expert-overlap"),
         static_experts=_is_static(flags),
         sliced_experts=_slices_experts(flags),
+        expert_gemms=_expert_gemms(flags),
         aligned_rows=flags.has("moe-router-padding-for-quantization", "moe-router-padding-for-fp8"),
         engine_layers=_implementation(flags) == "transformer_engine",
         deterministic=flags.has("deterministic-mode"),
@@ -361,6 +371,13 @@ def _slices_experts(flags: Flags) -> bool:
     mindspeed/core/transformer/moe/experts.py `sequential_mlp_forward`).
     """
     return flags.has("use-mc2") and not flags.has("moe-grouped-gemm")
+
+
+def _expert_gemms(flags: Flags) -> str:
+    """`TrainingRules.expert_gemms`."""
+    if not flags.has("moe-grouped-gemm"):
+        return MODULE_AN_EXPERT
+    return ONE_KERNEL if is_mindspeed(flags) else GEMM_AN_EXPERT
 
 
 def _is_static(flags: Flags) -> bool:

@@ -135,6 +135,19 @@ def test_the_groups_that_a_token_s_experts_lie_in_are_read(tmp_path: Path, flags
 
 
 @pytest.mark.parametrize(
+    ("flags", "way"),
+    [
+        ("", "module an expert"),
+        ("--moe-grouped-gemm", "GEMM an expert"),
+        ("--moe-grouped-gemm --use-fused-rmsnorm", "one kernel"),
+        ("--use-fused-rmsnorm", "module an expert"),
+    ],
+)
+def test_experts_run_as_modules_in_one_module_or_in_mindspeed_s_kernel(tmp_path: Path, flags: str, way: str) -> None:
+    assert read(tmp_path, flags).rules.expert_gemms == way
+
+
+@pytest.mark.parametrize(
     ("flags", "sliced"),
     [("--use-mc2", True), ("--use-mc2 --moe-grouped-gemm", False), ("--use-ascend-mc2", False), ("", False)],
 )
