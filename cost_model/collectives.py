@@ -2,7 +2,8 @@
 
 Ring costs: an all-gather or reduce-scatter of N bytes among g ranks moves (g−1)/g·N over the slowest
 link, an all-reduce twice that (Thakur et al. 2005, doi:10.1177/1094342005051521 §4); an all-to-all moves (g−1)/g of
-what a rank holds, the part for other nodes over the network.
+what a rank holds, the part for other nodes over the network. Latencies of NCCL's rings and trees: `cost_model.nccl`;
+other libraries take one start-up time for every doubling of the ranks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from taylor.cost_model import nccl
 from taylor.cost_model.strategy_table import Quantity
 from taylor.register.device import DeviceSpec
 
@@ -50,8 +52,27 @@ def gather_ms(volume_bytes: Quantity, group: Quantity, stride: Quantity, device:
         Efficiency of the link, (0, 1].
     """
     moved = volume_bytes * (group - 1) / group
+    if device.collectives == nccl.LIBRARY:
+        speed = ring_bandwidth(group, stride, device) * share
+        return nccl.gather_ms(moved, speed, group, _nodes(group, stride, device))
     steps = np.ceil(np.log2(np.maximum(group, 1)))
     return moved / (ring_bandwidth(group, stride, device) * share * 1e6) + steps * device.link_latency_us * 1e-3
+
+
+def all_reduce_ms(
+    volume_bytes: Quantity, group: Quantity, stride: Quantity, device: DeviceSpec, share: float
+) -> Quantity:
+    """Time of an all-reduce of `volume_bytes`, ms: a reduce-scatter and an all-gather, or one of NCCL's trees."""
+    if device.collectives == nccl.LIBRARY:
+        moved = 2 * volume_bytes * (group - 1) / group
+        speed = ring_bandwidth(group, stride, device) * share
+        return nccl.all_reduce_ms(moved, speed, group, _nodes(group, stride, device))
+    return 2 * gather_ms(volume_bytes, group, stride, device, share)
+
+
+def _nodes(group: Quantity, stride: Quantity, device: DeviceSpec) -> Quantity:
+    """Domains of fast links that a group of ranks `stride` apart lies in."""
+    return np.ceil(group / np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group))
 
 
 def hops_ms(block_bytes: Quantity, group: Quantity, stride: Quantity, device: DeviceSpec, share: float) -> Quantity:

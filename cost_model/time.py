@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, sequence_split
-from taylor.cost_model.collectives import all_to_all_ms, gather_ms, hops_ms, send_ms
+from taylor.cost_model.collectives import all_reduce_ms, all_to_all_ms, gather_ms, hops_ms, send_ms
 from taylor.cost_model.determinism import attention_backward_ms
 from taylor.cost_model.expert_exchange import (
     alone_exchange_ms,
@@ -26,6 +26,7 @@ from taylor.cost_model.parameters import (
 )
 from taylor.cost_model.product_times import dense_products
 from taylor.cost_model.profile import RatioSource, TimeRatios
+from taylor.cost_model.rank_spread import wait_share
 from taylor.cost_model.saved_operators import mixer_products
 from taylor.cost_model.selective_time import LayerPieces, selective_ms
 from taylor.cost_model.speed import Speed
@@ -216,9 +217,14 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
         embedding=float(embedding) / unit,
         lag=float(lags.max()) / unit,
         lags=tuple((lags / unit).tolist()) if np.ptp(lags) else (),
-        tail=float(tail_ms(model, strategy, rules, device, beside)) / unit,
+        tail=float(tail_ms(model, strategy, rules, device, beside) + _wait_ms(beside, model, strategy, rules)) / unit,
         source=RatioSource.ESTIMATE,
     )
+
+
+def _wait_ms(stage: StageTime, model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Wait for the slowest ranks in a step, ms."""
+    return degrees.micro_batches * (stage.forward + stage.backward) * wait_share(model, degrees, rules)
 
 
 def _exposed(model: ModelSpec, layers: Mapping[str, LayerTime], unit: float) -> dict[str, tuple[float, float]]:
@@ -274,7 +280,8 @@ def step_ms(
         slowest = np.minimum(slowest, np.maximum(np.ceil(share / body - 0.05) * body, share))
     hops = 2 * (degrees.pp - 1) * lag_ms(model, degrees, rules, device)
     fill = (work - slowest) / degrees.vpp
-    tail = tail_ms(model, degrees, rules, device, StageTime(forward / degrees.pp, backward / degrees.pp))
+    beside = StageTime(forward / degrees.pp, backward / degrees.pp)
+    tail = tail_ms(model, degrees, rules, device, beside) + _wait_ms(beside, model, degrees, rules)
     return degrees.micro_batches * slowest + np.maximum(fill, 0) + hops + tail
 
 
@@ -328,7 +335,9 @@ def _tensor_ms(
     blocks = sum((layer.mixer is not None) + layer.has_block for layer in layers)
     if rules.framework.dispatches_shards:
         blocks -= sum(layer.moe is not None and not layer.moe.shared_width for layer in layers)
-    return 2 * blocks * gather_ms(boundary, degrees.tp, 1, device, speed.network)
+    halves = 2 * gather_ms(boundary, degrees.tp, 1, device, speed.network)
+    whole = all_reduce_ms(boundary, degrees.tp, 1, device, speed.network)
+    return blocks * np.where(degrees.sp, halves, whole)
 
 
 def _ring_ms(

@@ -74,6 +74,9 @@ class DeviceSpec:
         Most are fitted to measured runs (``taylor calibrate`` fits them to a user's own); never inside a formula.
     stack : str
         The software that `efficiency` was fitted on, with versions where they are known; empty where nothing was.
+    collectives : str
+        The library of collectives whose latencies are known (`cost_model.nccl.LIBRARY`); empty: a step of `latency_us`
+        for every doubling of the ranks.
     aliases : tuple of str
         Other names, of the card or of the system that tables of results state.
     sources : mapping of str to str
@@ -91,6 +94,7 @@ class DeviceSpec:
     operation_us: float = 49.0
     efficiency: Mapping[str, float] = field(default_factory=dict)
     stack: str = ""
+    collectives: str = ""
     aliases: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 
