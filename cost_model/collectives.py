@@ -118,6 +118,7 @@ def all_to_all_ms(
     device: DeviceSpec,
     share: float,
     copies: Copies | None = None,
+    far_share: float | None = None,
 ) -> Quantity:
     """Time of an all-to-all in which every rank sends `volume_bytes` in all, ms.
 
@@ -126,6 +127,8 @@ def all_to_all_ms(
     copies : Copies, optional
         The rows are copies, and a row goes to another node once, however many ranks there want it, and to each of those
         once, however many of its copies are for it. Without it each copy travels alone.
+    far_share : float, optional
+        Efficiency of the network between domains, where it is another one than that of the links inside.
     """
     local = np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group)
     nodes = group / local
@@ -134,11 +137,10 @@ def all_to_all_ms(
         # Nodes and ranks that a row reaches, over its copies; what arrives goes on inside to all but one rank.
         inside = (local - 1) / local * copies.reached(group) / copies.number
         outside = (nodes - 1) / nodes * copies.reached(nodes) / copies.number
-    slowest: Quantity = np.maximum(
-        inside / in_node_bandwidth(local, device), outside / _between_domains(device, outside > 0)
-    )
+    between = _between_domains(device, outside > 0) * (share if far_share is None else far_share)
+    slowest: Quantity = np.maximum(inside / (in_node_bandwidth(local, device) * share), outside / between)
     steps = np.ceil(np.log2(np.maximum(group, 1)))
-    return volume_bytes * slowest / (share * 1e6) + steps * device.link_latency_us * 1e-3
+    return volume_bytes * slowest / 1e6 + steps * device.link_latency_us * 1e-3
 
 
 def send_ms(volume_bytes: Quantity, distance: Quantity, device: DeviceSpec, share: float) -> Quantity:

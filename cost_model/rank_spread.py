@@ -3,8 +3,8 @@
 Ranks that wait for each other proceed at the pace of the slowest of them, and the expected maximum of n normal
 deviations grows with n. Three waits: the ranks that meet in every operation (context and expert groups, fully sharded
 weights) for the one whose operation lasts longest; in a plain pipeline a stage for its neighbours' operations; at the
-end of a step, all for the rank that is slowest in it. The deviations come from traces of healthy jobs (`benchmarks.rank_spread`); a
-broken or throttled card is none of them.
+end of a step, all for the rank that is slowest in it. The deviations come from traces of healthy jobs
+(`benchmarks.rank_spread`); a broken or throttled card is none of them.
 """
 
 from __future__ import annotations

@@ -15,11 +15,11 @@ from taylor.cost_model.expert_exchange import (
     alone_exchange_ms,
     expert_exchange_ms,
     shared_experts_ms,
-    shown_exchange_ms,
 )
 from taylor.cost_model.expert_products import expert_products
 from taylor.cost_model.launches import host_time, shown_forward
 from taylor.cost_model.overlap import shown_behind, shown_in_rings
+from taylor.cost_model.paired_exchange import PairedWork, paired_exchange_ms, unpaired_micro_batches
 from taylor.cost_model.parameters import (
     layer_groups,
     module_body_groups,
@@ -95,10 +95,12 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         grid = grid_transfers(model, kind, degrees, rules, device, speed, dense)
         shown_ahead = np.where(on_grid, grid.forward, shown_ahead)
         shown, ring = np.where(on_grid, grid.backward, shown), ring + np.where(on_grid, grid.ring, 0.0)
-    exchanged = shown_exchange_ms(expert, compute + compute_back, rules)
     shared: Quantity = 0.0
-    if rules.overlap_shared or rules.overlap_inside:
+    if rules.overlap_shared or rules.overlap_experts:
         shared = shared_experts_ms(model, kind, degrees, rules, speed, work)
+    experts = grouped.forward + shared + speed.bytes(work.expert_activation_bytes)
+    experts_back = grouped.backward + 2 * shared + BACKWARD_TRAFFIC * speed.bytes(work.expert_activation_bytes)
+    paired = PairedWork(compute - experts, compute_back - experts_back, experts, experts_back)
     # A ring's hops overlap with the attention of the current block.
     ring_ahead, ring_behind = shown_behind(ring, attention), shown_behind(2 * ring, attention_back)
     shards: tuple[Quantity, Quantity] = (0.0, 0.0)
@@ -120,7 +122,7 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         forward = shown_forward(forward, of_experts, attention + scores, host, static=rules.static_experts)
         return forward + beside, np.maximum(backward, host.backward) + 2 * beside
 
-    forward, backward = with_exchange(exchanged, exchanged)
+    forward, backward = with_exchange(*paired_exchange_ms(expert, paired, rules))
     again = forward
     exposed: tuple[Quantity, Quantity] = (0.0, 0.0)
     if rules.overlap_experts:
@@ -206,6 +208,8 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
     beside = StageTime(
         *(sum(n * part(layers[kind]) for kind, n in model.body_counts.items()) / strategy.pp for part in _PARTS[:2])
     )
+    exposed = sum(n * sum(layers[kind].exposed) for kind, n in model.body_counts.items()) / strategy.pp
+    tail = tail_ms(model, strategy, rules, device, beside) + _unpaired_ms(exposed, strategy, rules)
     return TimeRatios(
         dense_forward=float(layers[DENSE].forward) / unit if DENSE in layers else 1.0,
         backward=backward / forward,
@@ -217,9 +221,23 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
         embedding=float(embedding) / unit,
         lag=float(lags.max()) / unit,
         lags=tuple((lags / unit).tolist()) if np.ptp(lags) else (),
-        tail=float(tail_ms(model, strategy, rules, device, beside) + _wait_ms(beside, model, strategy, rules)) / unit,
+        tail=float(tail + _wait_ms(beside, model, strategy, rules)) / unit,
         source=RatioSource.ESTIMATE,
     )
+
+
+def _unpaired_ms(exposed: Quantity, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Exposed exchanges of a step's passes that overlap with no other one, ms; those of combining schedules are timed
+    pass by pass.
+
+    Parameters
+    ----------
+    exposed : ms
+        Of one micro-batch on a stage, forward and backward (`LayerTime.exposed`).
+    """
+    if not rules.overlap_experts or rules.overlap_inside:
+        return 0.0
+    return exposed * unpaired_micro_batches(degrees)
 
 
 def _wait_ms(stage: StageTime, model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
@@ -260,9 +278,11 @@ def step_ms(
     forward: Quantity = 0.0
     backward: Quantity = 0.0
     body: Quantity = 0.0
+    exposed: Quantity = 0.0
     for kind, count in model.kind_counts.items():
         layer = layer_time(model, kind, degrees, rules, device)
         forward, backward = forward + count * layer.forward, backward + count * layer.backward
+        exposed = exposed + count * (layer.exposed[0] + layer.exposed[1])
         once = layer.forward + layer.backward
         for mode, share in (recomputed or {}).items():
             once = once + share * layer.recompute[mode]
@@ -282,6 +302,7 @@ def step_ms(
     fill = (work - slowest) / degrees.vpp
     beside = StageTime(forward / degrees.pp, backward / degrees.pp)
     tail = tail_ms(model, degrees, rules, device, beside) + _wait_ms(beside, model, degrees, rules)
+    tail = tail + _unpaired_ms(exposed / degrees.pp, degrees, rules)
     return degrees.micro_batches * slowest + np.maximum(fill, 0) + hops + tail
 
 
