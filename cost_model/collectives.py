@@ -53,7 +53,7 @@ def gather_ms(volume_bytes: Quantity, group: Quantity, stride: Quantity, device:
     """
     moved = volume_bytes * (group - 1) / group
     if device.collectives == nccl.LIBRARY:
-        speed = ring_bandwidth(group, stride, device) * share
+        speed = _nccl_bandwidth(group, stride, device) * share
         return nccl.gather_ms(moved, speed, group, _nodes(group, stride, device))
     steps = np.ceil(np.log2(np.maximum(group, 1)))
     return moved / (ring_bandwidth(group, stride, device) * share * 1e6) + steps * device.link_latency_us * 1e-3
@@ -65,9 +65,20 @@ def all_reduce_ms(
     """Time of an all-reduce of `volume_bytes`, ms: a reduce-scatter and an all-gather, or one of NCCL's trees."""
     if device.collectives == nccl.LIBRARY:
         moved = 2 * volume_bytes * (group - 1) / group
-        speed = ring_bandwidth(group, stride, device) * share
-        return nccl.all_reduce_ms(moved, speed, group, _nodes(group, stride, device))
+        nodes = _nodes(group, stride, device)
+        speed = _nccl_bandwidth(group, stride, device) * share
+        speed = speed * np.where(np.equal(nodes, 1), nccl.NODE_ALL_REDUCE, 1.0)
+        return nccl.all_reduce_ms(moved, speed, group, nodes)
     return 2 * gather_ms(volume_bytes, group, stride, device, share)
+
+
+def _nccl_bandwidth(group: Quantity, stride: Quantity, device: DeviceSpec) -> Quantity:
+    """`ring_bandwidth` as measured: less for few ranks of a node, more between nodes."""
+    local = np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group)
+    inside = in_node_bandwidth(local, device)
+    crosses = np.greater(_nodes(group, stride, device), 1)
+    between = _between_domains(device, crosses) * local * nccl.FAR
+    return np.where(crosses, np.minimum(inside, between), inside * nccl.small_group(group))
 
 
 def _nodes(group: Quantity, stride: Quantity, device: DeviceSpec) -> Quantity:
@@ -137,7 +148,9 @@ def all_to_all_ms(
         # Nodes and ranks that a row reaches, over its copies; what arrives goes on inside to all but one rank.
         inside = (local - 1) / local * copies.reached(group) / copies.number
         outside = (nodes - 1) / nodes * copies.reached(nodes) / copies.number
-    between = _between_domains(device, outside > 0) * (share if far_share is None else far_share)
+    if far_share is None:
+        far_share = min(1.0, share * nccl.FAR) if device.collectives == nccl.LIBRARY else share
+    between = _between_domains(device, outside > 0) * far_share
     slowest: Quantity = np.maximum(inside / (in_node_bandwidth(local, device) * share), outside / between)
     steps = np.ceil(np.log2(np.maximum(group, 1)))
     return volume_bytes * slowest / 1e6 + steps * device.link_latency_us * 1e-3

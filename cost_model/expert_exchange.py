@@ -20,11 +20,12 @@ EXCHANGE_PROCESSORS = 20 / 132
 """Fraction of a device's multiprocessors that exchanges take while they run beside computation: DeepEP's 20
 (deep_ep/buffer.py, ``Buffer.num_sms``) of an H100's 132."""
 
-DEEPEP_NEAR, DEEPEP_FAR = 0.79, 0.88
+DEEPEP_NEAR, DEEPEP_FAR = 0.69, 0.88
 """Fractions of the bandwidth inside a node and between nodes that DeepEP's dispatch and combine reach: 153 and 158 of
-200 GB/s on H800, 726 and 740 of 900 on SM100; between nodes 58, 57 (EP 32), 51, 50 (EP 64) and 61 GB/s (8 x 4) of a card
-of 50 GB/s, of which three or seven of four or eight parts leave the node (deepseek-ai/DeepEP dd758caf docs/legacy.md,
-README.md, both under «Performance»). HybridEP publishes none: assumed to reach the same."""
+200 GB/s on H800, 726 and 740 of 900 on SM100, of which seven of eight parts leave the rank; between nodes 58, 57
+(EP 32), 51, 50 (EP 64) and 61 GB/s (8 x 4) for a port of 50 GB/s, of which three of four or seven of eight parts leave
+the node (deepseek-ai/DeepEP dd758caf docs/legacy.md, README.md, both under «Performance»). HybridEP publishes none:
+assumed to reach the same."""
 
 
 def expert_exchange_ms(

@@ -48,6 +48,24 @@ _PAT_START, _PAT_RANK, _PAT_DEPTH, _PAT_BANDWIDTH = 8.0, 2.8, 14.0 / 3.5, 0.75
 """PAT, for all-gathers and reduce-scatters of one rank a node: start, cost of a rank and of a doubling of the nodes,
 us; fraction of the bandwidth."""
 
+_SMALL_GROUPS = (0.73, 0.93, 1.0)
+"""Fraction of the bandwidth of eight ranks that two, four and eight reach in one node: means of all-gathers and
+reduce-scatters of 512 MiB by nccl-tests on A100, H100, H200, B200 and B300 (ai-dynamo/aiconfigurator 095f58a5
+aic-core/src/aiconfigurator_core/systems/data/*/comm/nccl/*/nccl_perf.parquet), 0.67 to 0.78 and 0.90 to 0.95."""
+NODE_ALL_REDUCE = 1.15
+"""Speed of an all-reduce inside a node over that of a reduce-scatter and an all-gather: the same tables, 1.06 (A100,
+eight ranks) to 1.35 (H100, eight ranks, whose switches add), 1.10 to 1.25 elsewhere."""
+FAR = 1.15
+"""Fraction of the bandwidth between nodes over that inside: 0.81 and 0.83 of eight 50 GB/s ports (all-gather and
+all-reduce of nccl-tests on 32 H100, aigatech/vpbenchmarking), of a fitted 0.711 inside."""
+
+
+def small_group(ranks: Quantity) -> Quantity:
+    """Fraction of a node's bandwidth that a group of few of its ranks reaches."""
+    flat = np.log2(np.clip(ranks, 2, 8))
+    fraction: Quantity = np.interp(flat, (1.0, 2.0, 3.0), _SMALL_GROUPS)
+    return fraction
+
 
 def gather_ms(moved_bytes: Quantity, gb_s: Quantity, group: Quantity, nodes: Quantity) -> Quantity:
     """Time of an all-gather or a reduce-scatter, ms.

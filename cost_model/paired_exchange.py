@@ -1,9 +1,9 @@
 """Exchanges of the experts beside another micro-batch's pass; scalars and arrays alike.
 
-With ``--overlap-moe-expert-parallel-comm`` Megatron-LM runs a layer's forward of one micro-batch and its backward of the
-one before as one pass, in three slots on two streams (Megatron-LM d98e8a64
-megatron/core/models/common/model_chunk_schedule_plan.py:244-245): the combine of the backward runs beside the forward of
-what precedes the experts, both dispatches beside the experts of both ways, and the combine of the forward beside the
+With ``--overlap-moe-expert-parallel-comm`` Megatron-LM runs a layer's forward of one micro-batch and its backward of
+the one before as one pass, in three slots on two streams (Megatron-LM d98e8a64
+megatron/core/models/common/model_chunk_schedule_plan.py:244-245): the combine of the backward runs beside the forward
+of what precedes the experts, both dispatches beside the experts of both ways, and the combine of the forward beside the
 backward of what precedes the experts. An exchange overlaps with its slot alone, whatever time another slot has left.
 """
 
@@ -20,7 +20,8 @@ from taylor.cost_model.strategy_table import Degrees, Quantity
 ALIGNED = 0.3655
 """Fraction of a slot's exchange that in fact runs beside its computation where the host starts both: NVIDIA's trace of
 Qwen3 30B-A3B with HybridEP on 16 H100, whose slots all outlast their exchanges (Megatron-Bridge 067f987d
-skills/nemo-mbridge-perf-moe-comm-overlap/SKILL.md:84). Where one CUDA graph starts the whole pass, all of it: assumed."""
+skills/nemo-mbridge-perf-moe-comm-overlap/SKILL.md:84). Where one CUDA graph starts the whole pass, all of it:
+assumed."""
 
 
 class PairedWork(NamedTuple):
