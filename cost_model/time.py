@@ -29,6 +29,7 @@ from taylor.cost_model.profile import RatioSource, TimeRatios
 from taylor.cost_model.rank_spread import wait_share
 from taylor.cost_model.saved_operators import mixer_products
 from taylor.cost_model.selective_time import LayerPieces, selective_ms
+from taylor.cost_model.shard_ends import ShardedLayer, shard_ends_ms
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.states import group_bytes
 from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
@@ -210,6 +211,7 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
     )
     exposed = sum(n * sum(layers[kind].exposed) for kind, n in model.body_counts.items()) / strategy.pp
     tail = tail_ms(model, strategy, rules, device, beside) + _unpaired_ms(exposed, strategy, rules)
+    tail = tail + _shard_ends_ms(layers[body], model, strategy, rules, device)
     return TimeRatios(
         dense_forward=float(layers[DENSE].forward) / unit if DENSE in layers else 1.0,
         backward=backward / forward,
@@ -224,6 +226,17 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
         tail=float(tail + _wait_ms(beside, model, strategy, rules)) / unit,
         source=RatioSource.ESTIMATE,
     )
+
+
+def _shard_ends_ms(
+    layer: LayerTime, model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec
+) -> Quantity:
+    """Exposed transfers of sharded parameters in a step that no layer counts, ms; 0 where none are sharded."""
+    if not rules.parameter_shard:
+        return 0.0
+    moved = _shard_times(model, model.body_kind, degrees, rules, device, Speed.of(device, rules))
+    body = ShardedLayer(moved.gather, moved.scatter, layer.forward, layer.backward)
+    return shard_ends_ms(model, degrees, rules, device, body)
 
 
 def _unpaired_ms(exposed: Quantity, degrees: Degrees, rules: TrainingRules) -> Quantity:
@@ -303,6 +316,9 @@ def step_ms(
     beside = StageTime(forward / degrees.pp, backward / degrees.pp)
     tail = tail_ms(model, degrees, rules, device, beside) + _wait_ms(beside, model, degrees, rules)
     tail = tail + _unpaired_ms(exposed / degrees.pp, degrees, rules)
+    if rules.parameter_shard:
+        body_layer = layer_time(model, model.body_kind, degrees, rules, device)
+        tail = tail + _shard_ends_ms(body_layer, model, degrees, rules, device)
     return degrees.micro_batches * slowest + np.maximum(fill, 0) + hops + tail
 
 
