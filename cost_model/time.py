@@ -37,6 +37,7 @@ from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity, StrategyTable
 from taylor.cost_model.tail import StageTime, tail_ms
 from taylor.cost_model.tensor_grid import forms_grid, grid_transfers
+from taylor.cost_model.uneven_routing import timed_rules
 from taylor.cost_model.work import head_work, layer_work
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.device import DeviceSpec
@@ -67,6 +68,7 @@ class LayerTime:
 
 def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> LayerTime:
     """Roofline and collectives of one layer (Williams et al. 2009, doi:10.1145/1498765.1498785), ms."""
+    rules = timed_rules(model, kind, degrees, rules)
     speed = Speed.of(device, rules, in_layer=True)
     work = layer_work(model, kind, degrees, rules)
     dense = dense_products(work, rules, speed)
