@@ -2,7 +2,8 @@
 
 Ring costs: an all-gather or reduce-scatter of N bytes among g ranks moves (g−1)/g·N over the slowest
 link, an all-reduce twice that (Thakur et al. 2005, doi:10.1177/1094342005051521 §4); an all-to-all moves (g−1)/g of
-what a rank holds, the part for other nodes over the network.
+what a rank holds, the part for other nodes over the network. Latencies of NCCL's rings and trees: `cost_model.nccl`;
+other libraries take one start-up time for every doubling of the ranks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from taylor.cost_model import nccl
 from taylor.cost_model.strategy_table import Quantity
 from taylor.register.device import DeviceSpec
 
@@ -50,8 +52,38 @@ def gather_ms(volume_bytes: Quantity, group: Quantity, stride: Quantity, device:
         Efficiency of the link, (0, 1].
     """
     moved = volume_bytes * (group - 1) / group
+    if device.collectives == nccl.LIBRARY:
+        speed = _nccl_bandwidth(group, stride, device) * share
+        return nccl.gather_ms(moved, speed, group, _nodes(group, stride, device))
     steps = np.ceil(np.log2(np.maximum(group, 1)))
     return moved / (ring_bandwidth(group, stride, device) * share * 1e6) + steps * device.link_latency_us * 1e-3
+
+
+def all_reduce_ms(
+    volume_bytes: Quantity, group: Quantity, stride: Quantity, device: DeviceSpec, share: float
+) -> Quantity:
+    """Time of an all-reduce of `volume_bytes`, ms: a reduce-scatter and an all-gather, or one of NCCL's trees."""
+    if device.collectives == nccl.LIBRARY:
+        moved = 2 * volume_bytes * (group - 1) / group
+        nodes = _nodes(group, stride, device)
+        speed = _nccl_bandwidth(group, stride, device) * share
+        speed = speed * np.where(np.equal(nodes, 1), nccl.NODE_ALL_REDUCE, 1.0)
+        return nccl.all_reduce_ms(moved, speed, group, nodes)
+    return 2 * gather_ms(volume_bytes, group, stride, device, share)
+
+
+def _nccl_bandwidth(group: Quantity, stride: Quantity, device: DeviceSpec) -> Quantity:
+    """`ring_bandwidth` as measured: less for few ranks of a node, more between nodes."""
+    local = np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group)
+    inside = in_node_bandwidth(local, device)
+    crosses = np.greater(_nodes(group, stride, device), 1)
+    between = _between_domains(device, crosses) * local * nccl.FAR
+    return np.where(crosses, np.minimum(inside, between), inside * nccl.small_group(group))
+
+
+def _nodes(group: Quantity, stride: Quantity, device: DeviceSpec) -> Quantity:
+    """Domains of fast links that a group of ranks `stride` apart lies in."""
+    return np.ceil(group / np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group))
 
 
 def hops_ms(block_bytes: Quantity, group: Quantity, stride: Quantity, device: DeviceSpec, share: float) -> Quantity:
@@ -97,6 +129,7 @@ def all_to_all_ms(
     device: DeviceSpec,
     share: float,
     copies: Copies | None = None,
+    far_share: float | None = None,
 ) -> Quantity:
     """Time of an all-to-all in which every rank sends `volume_bytes` in all, ms.
 
@@ -105,6 +138,8 @@ def all_to_all_ms(
     copies : Copies, optional
         The rows are copies, and a row goes to another node once, however many ranks there want it, and to each of those
         once, however many of its copies are for it. Without it each copy travels alone.
+    far_share : float, optional
+        Efficiency of the network between domains, where it is another one than that of the links inside.
     """
     local = np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group)
     nodes = group / local
@@ -113,11 +148,12 @@ def all_to_all_ms(
         # Nodes and ranks that a row reaches, over its copies; what arrives goes on inside to all but one rank.
         inside = (local - 1) / local * copies.reached(group) / copies.number
         outside = (nodes - 1) / nodes * copies.reached(nodes) / copies.number
-    slowest: Quantity = np.maximum(
-        inside / in_node_bandwidth(local, device), outside / _between_domains(device, outside > 0)
-    )
+    if far_share is None:
+        far_share = min(1.0, share * nccl.FAR) if device.collectives == nccl.LIBRARY else share
+    between = _between_domains(device, outside > 0) * far_share
+    slowest: Quantity = np.maximum(inside / (in_node_bandwidth(local, device) * share), outside / between)
     steps = np.ceil(np.log2(np.maximum(group, 1)))
-    return volume_bytes * slowest / (share * 1e6) + steps * device.link_latency_us * 1e-3
+    return volume_bytes * slowest / 1e6 + steps * device.link_latency_us * 1e-3
 
 
 def send_ms(volume_bytes: Quantity, distance: Quantity, device: DeviceSpec, share: float) -> Quantity:

@@ -20,6 +20,13 @@ EXCHANGE_PROCESSORS = 20 / 132
 """Fraction of a device's multiprocessors that exchanges take while they run beside computation: DeepEP's 20
 (deep_ep/buffer.py, ``Buffer.num_sms``) of an H100's 132."""
 
+DEEPEP_NEAR, DEEPEP_FAR = 0.69, 0.88
+"""Fractions of the bandwidth inside a node and between nodes that DeepEP's dispatch and combine reach: 153 and 158 of
+200 GB/s on H800, 726 and 740 of 900 on SM100, of which seven of eight parts leave the rank; between nodes 58, 57
+(EP 32), 51, 50 (EP 64) and 61 GB/s (8 x 4) for a port of 50 GB/s, of which three of four or seven of eight parts leave
+the node (deepseek-ai/DeepEP dd758caf docs/legacy.md, README.md, both under «Performance»). HybridEP publishes none:
+assumed to reach the same."""
+
 
 def expert_exchange_ms(
     model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, speed: Speed
@@ -91,10 +98,12 @@ def _routed_ms(
         return 2 * gather_ms(gathered, ranks, 1, device, speed.network)
     slots = tokens * routed_slots(moe, degrees, rules) * (1 + moe.n_empty / moe.n_experts)
     volume = slots * expert_outer(model, moe) * rules.compute_bytes
-    copies = Copies(moe.top_k, moe.n_groups, moe.top_groups) if rules.dispatch_by_node else None
+    copies, near, far = None, speed.network, speed.network
+    if rules.dispatch_by_node:
+        copies, near, far = Copies(moe.top_k, moe.n_groups, moe.top_groups), DEEPEP_NEAR, DEEPEP_FAR
     if rules.whole_experts:
-        return 2 * all_to_all_ms(volume, degrees.ep, 1, device, speed.network, copies)
+        return 2 * all_to_all_ms(volume, degrees.ep, 1, device, near, copies, far)
     split = rules.experts_over(degrees.tp)
     own = volume / np.where(degrees.sp, split, 1)
-    exchange = all_to_all_ms(own, degrees.ep, split, device, speed.network, copies)
+    exchange = all_to_all_ms(own, degrees.ep, split, device, near, copies, far)
     return 2 * exchange + 2 * gather_ms(volume, split, 1, device, speed.network)

@@ -21,6 +21,19 @@ _BUCKET_A_RANK = 1_000_000
 """The same a rank of the group (likewise)."""
 
 
+def buckets(parameters: Quantity, ranks: Quantity) -> Quantity:
+    """Number of buckets of a stage's gradients, each of which is a collective for itself.
+
+    Parameters
+    ----------
+    parameters : count
+        Parameters of the stage.
+    ranks : count
+        Of the group that reduces.
+    """
+    return np.ceil(np.maximum(parameters / np.maximum(_BUCKET, _BUCKET_A_RANK * ranks), 1))
+
+
 def shown_beside(
     transfer: Quantity, beside: Quantity, degrees: Degrees, parameters: Quantity, ranks: Quantity
 ) -> Quantity:

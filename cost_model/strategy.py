@@ -108,6 +108,9 @@ class TrainingRules:
         Limit of an expert's MoE tokens over the even number; None = dropless.
     imbalance : float
         Tokens of the busiest expert-parallel rank over the even number (dropless).
+    expert_spread : float
+        Standard deviation of the experts' tokens over their mean, where a learnt router spreads them: it lengthens a
+        layer by the busiest rank's (`cost_model.uneven_routing`). 0: every expert gets as many.
     vocab_parallel : bool
         Embedding and head are split over TP (MindFormers: ``vocab_emb_dp: False`` splits the embedding).
     dropout : bool
@@ -262,6 +265,7 @@ class TrainingRules:
     flash_attention: bool = True
     capacity_factor: float | None = None
     imbalance: float = 1.0
+    expert_spread: float = 0.0
     vocab_parallel: bool = True
     dropout: bool = False
     loss_chunks: int = 1

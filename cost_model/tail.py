@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taylor.cost_model.collectives import gather_ms
+from taylor.cost_model.collectives import all_reduce_ms, gather_ms
 from taylor.cost_model.launches import update_ms
 from taylor.cost_model.offload import HOST_LINK_SHARE
-from taylor.cost_model.overlap import shown_beside
+from taylor.cost_model.overlap import buckets, shown_beside
 from taylor.cost_model.parameters import embedding_parameters, head_parameters, layer_groups
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.states import replicas
@@ -50,9 +50,9 @@ def tail_ms(
 ) -> Quantity:
     """Gradient reduction, weight gathering and optimizer of an average stage with a vocabulary matrix, ms.
 
-    Gradients go in the type that they are accumulated in; updated weights come back in bf16 where the
-    optimizer is split, else the other half of an all-reduce. States on the host add their transfers over the link, and
-    the host's update.
+    Gradients go bucket by bucket where they overlap with computation, in the type that they are accumulated in; updated
+    weights come back in bf16 where the optimizer is split, else the other half of an all-reduce. States on the host add
+    their transfers over the link, and the host's update.
 
     Parameters
     ----------
@@ -75,16 +75,19 @@ def tail_ms(
     credits = (speed.shares["data_shown"], speed.shares["data_shown_in_pipeline"]) if overlaps else _OPEN_OVERLAP
     share = np.where(np.equal(degrees.pp, 1), *credits) if rules.overlap_reduction else 1.0
 
-    def shown(parameter_bytes: int, work: Quantity) -> Quantity:
-        dense = gather_ms(split * parameter_bytes, dense_ranks, degrees.tp, device, speed.network)
-        experts = gather_ms(routed * parameter_bytes, routed_ranks, expert_stride, device, speed.network)
-        transfer = dense + np.where(np.greater(routed, 0), experts, 0.0)
+    def shown(parameter_bytes: int, work: Quantity, *, whole: bool = False) -> Quantity:
+        def moved(parameters: Quantity, ranks: Quantity, stride: Quantity) -> Quantity:
+            collective = all_reduce_ms if whole else gather_ms
+            pieces = buckets(parameters, ranks) if overlaps and rules.overlap_reduction else 1.0
+            return pieces * collective(parameters * parameter_bytes / pieces, ranks, stride, device, speed.network)
+
+        dense = moved(split, dense_ranks, degrees.tp)
+        transfer = dense + np.where(np.greater(routed, 0), moved(routed, routed_ranks, expert_stride), 0.0)
         outlasting = shown_beside(transfer, work, degrees, split + routed, dense_ranks) if overlaps else 0.0
         return outlasting + share * (transfer - outlasting)
 
     if not rules.parallel_optimizer:
-        whole = 2 * rules.gradient_bytes
-        return result + shown(whole, beside.backward)
+        return result + shown(rules.gradient_bytes, beside.backward, whole=True)
     result = result + shown(rules.gradient_bytes, beside.backward)
     return result + shown(rules.compute_bytes, beside.forward)
 

@@ -9,25 +9,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, sequence_split
-from taylor.cost_model.collectives import all_to_all_ms, gather_ms, hops_ms, send_ms
+from taylor.cost_model.collectives import all_reduce_ms, all_to_all_ms, gather_ms, hops_ms, send_ms
 from taylor.cost_model.determinism import attention_backward_ms
 from taylor.cost_model.expert_exchange import (
     alone_exchange_ms,
     expert_exchange_ms,
     shared_experts_ms,
-    shown_exchange_ms,
 )
 from taylor.cost_model.expert_products import expert_products
 from taylor.cost_model.launches import ends_ms, host_time, shown_forward, shown_together
 from taylor.cost_model.overlap import shown_behind, shown_in_rings
+from taylor.cost_model.paired_exchange import PairedWork, paired_exchange_ms, unpaired_micro_batches
 from taylor.cost_model.parameters import (
     layer_groups,
     module_body_groups,
 )
 from taylor.cost_model.product_times import dense_products
 from taylor.cost_model.profile import RatioSource, TimeRatios
+from taylor.cost_model.rank_spread import wait_share
 from taylor.cost_model.saved_operators import mixer_products
 from taylor.cost_model.selective_time import LayerPieces, selective_ms
+from taylor.cost_model.shard_ends import ShardedLayer, shard_ends_ms
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.states import group_bytes
 from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
@@ -35,6 +37,7 @@ from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity, StrategyTable
 from taylor.cost_model.tail import StageTime, tail_ms
 from taylor.cost_model.tensor_grid import forms_grid, grid_transfers
+from taylor.cost_model.uneven_routing import timed_rules
 from taylor.cost_model.work import LayerWork, head_work, layer_work
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.device import DeviceSpec
@@ -65,6 +68,7 @@ class LayerTime:
 
 def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> LayerTime:
     """Roofline and collectives of one layer (Williams et al. 2009, doi:10.1145/1498765.1498785), ms."""
+    rules = timed_rules(model, kind, degrees, rules)
     speed = Speed.of(device, rules, in_layer=True)
     work = layer_work(model, kind, degrees, rules)
     dense = dense_products(work, rules, speed)
@@ -94,10 +98,12 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         grid = grid_transfers(model, kind, degrees, rules, device, speed, dense)
         shown_ahead = np.where(on_grid, grid.forward, shown_ahead)
         shown, ring = np.where(on_grid, grid.backward, shown), ring + np.where(on_grid, grid.ring, 0.0)
-    exchanged = shown_exchange_ms(expert, compute + compute_back, rules)
     shared: Quantity = 0.0
-    if rules.overlap_shared or rules.overlap_inside:
+    if rules.overlap_shared or rules.overlap_experts:
         shared = shared_experts_ms(model, kind, degrees, rules, speed, work)
+    experts = grouped.forward + shared + speed.bytes(work.expert_activation_bytes)
+    experts_back = grouped.backward + 2 * shared + BACKWARD_TRAFFIC * speed.bytes(work.expert_activation_bytes)
+    paired = PairedWork(compute - experts, compute_back - experts_back, experts, experts_back)
     # A ring's hops overlap with the attention of the current block.
     ring_ahead, ring_behind = shown_behind(ring, attention), shown_behind(2 * ring, attention_back)
     shards: tuple[Quantity, Quantity] = (0.0, 0.0)
@@ -119,7 +125,7 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         forward = shown_forward(forward, of_experts, attention + scores, host, static=rules.static_experts)
         return forward + beside, np.maximum(backward, host.backward) + 2 * beside, backward
 
-    forward, backward, device_back = with_exchange(exchanged, exchanged)
+    forward, backward, device_back = with_exchange(*paired_exchange_ms(expert, paired, rules))
     again = forward
     exposed: tuple[Quantity, Quantity] = (0.0, 0.0)
     if rules.overlap_experts:
@@ -226,6 +232,9 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
     beside = StageTime(
         *(sum(n * part(layers[kind]) for kind, n in model.body_counts.items()) / strategy.pp for part in _PARTS[:2])
     )
+    exposed = sum(n * sum(layers[kind].exposed) for kind, n in model.body_counts.items()) / strategy.pp
+    tail = tail_ms(model, strategy, rules, device, beside) + _unpaired_ms(exposed, strategy, rules)
+    tail = tail + _shard_ends_ms(layers[body], model, strategy, rules, device)
     return TimeRatios(
         dense_forward=float(layers[DENSE].forward) / unit if DENSE in layers else 1.0,
         backward=backward / forward,
@@ -237,9 +246,39 @@ def estimate_ratios(model: ModelSpec, strategy: Strategy, rules: TrainingRules, 
         embedding=float(embedding) / unit,
         lag=float(lags.max()) / unit,
         lags=tuple((lags / unit).tolist()) if np.ptp(lags) else (),
-        tail=float(tail_ms(model, strategy, rules, device, beside)) / unit,
+        tail=float(tail + _wait_ms(beside, model, strategy, rules)) / unit,
         source=RatioSource.ESTIMATE,
     )
+
+
+def _shard_ends_ms(
+    layer: LayerTime, model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec
+) -> Quantity:
+    """Exposed transfers of sharded parameters in a step that no layer counts, ms; 0 where none are sharded."""
+    if not rules.parameter_shard:
+        return 0.0
+    moved = _shard_times(model, model.body_kind, degrees, rules, device, Speed.of(device, rules))
+    body = ShardedLayer(moved.gather, moved.scatter, layer.forward, layer.backward)
+    return shard_ends_ms(model, degrees, rules, device, body)
+
+
+def _unpaired_ms(exposed: Quantity, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Exposed exchanges of a step's passes that overlap with no other one, ms; those of combining schedules are timed
+    pass by pass.
+
+    Parameters
+    ----------
+    exposed : ms
+        Of one micro-batch on a stage, forward and backward (`LayerTime.exposed`).
+    """
+    if not rules.overlap_experts or rules.overlap_inside:
+        return 0.0
+    return exposed * unpaired_micro_batches(degrees)
+
+
+def _wait_ms(stage: StageTime, model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Wait for the slowest ranks in a step, ms."""
+    return degrees.micro_batches * (stage.forward + stage.backward) * wait_share(model, degrees, rules)
 
 
 def _exposed(model: ModelSpec, layers: Mapping[str, LayerTime], unit: float) -> dict[str, tuple[float, float]]:
@@ -275,9 +314,11 @@ def step_ms(
     forward: Quantity = 0.0
     backward: Quantity = 0.0
     body: Quantity = 0.0
+    exposed: Quantity = 0.0
     for kind, count in model.kind_counts.items():
         layer = layer_time(model, kind, degrees, rules, device)
         forward, backward = forward + count * layer.forward, backward + count * layer.backward
+        exposed = exposed + count * (layer.exposed[0] + layer.exposed[1])
         once = layer.forward + layer.backward
         for mode, share in (recomputed or {}).items():
             once = once + share * layer.recompute[mode]
@@ -295,7 +336,12 @@ def step_ms(
         slowest = np.minimum(slowest, np.maximum(np.ceil(share / body - 0.05) * body, share))
     hops = 2 * (degrees.pp - 1) * lag_ms(model, degrees, rules, device)
     fill = (work - slowest) / degrees.vpp
-    tail = tail_ms(model, degrees, rules, device, StageTime(forward / degrees.pp, backward / degrees.pp))
+    beside = StageTime(forward / degrees.pp, backward / degrees.pp)
+    tail = tail_ms(model, degrees, rules, device, beside) + _wait_ms(beside, model, degrees, rules)
+    tail = tail + _unpaired_ms(exposed / degrees.pp, degrees, rules)
+    if rules.parameter_shard:
+        body_layer = layer_time(model, model.body_kind, degrees, rules, device)
+        tail = tail + _shard_ends_ms(body_layer, model, degrees, rules, device)
     return degrees.micro_batches * slowest + np.maximum(fill, 0) + hops + tail
 
 
@@ -349,7 +395,9 @@ def _tensor_ms(
     blocks = sum((layer.mixer is not None) + layer.has_block for layer in layers)
     if rules.framework.dispatches_shards:
         blocks -= sum(layer.moe is not None and not layer.moe.shared_width for layer in layers)
-    return 2 * blocks * gather_ms(boundary, degrees.tp, 1, device, speed.network)
+    halves = 2 * gather_ms(boundary, degrees.tp, 1, device, speed.network)
+    whole = all_reduce_ms(boundary, degrees.tp, 1, device, speed.network)
+    return blocks * np.where(degrees.sp, halves, whole)
 
 
 def _ring_ms(

@@ -102,6 +102,9 @@ class DeviceSpec:
         The software that `efficiency` was fitted on, with versions where they are known; empty where nothing was.
     stacks : tuple of SoftwareStack
         Generations of it from new to old, where older ones are known: `efficiency` is that of the first.
+    collectives : str
+        The library of collectives whose latencies are known (`cost_model.nccl.LIBRARY`); empty: a step of `latency_us`
+        for every doubling of the ranks.
     aliases : tuple of str
         Other names, of the card or of the system that tables of results state.
     sources : mapping of str to str
@@ -120,6 +123,7 @@ class DeviceSpec:
     efficiency: Mapping[str, float] = field(default_factory=dict)
     stack: str = ""
     stacks: tuple[SoftwareStack, ...] = ()
+    collectives: str = ""
     aliases: tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
 

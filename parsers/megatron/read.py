@@ -15,6 +15,7 @@ from taylor.cost_model.strategy import (
     Strategy,
     TrainingRules,
 )
+from taylor.cost_model.uneven_routing import USUAL_SPREAD
 from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, FB_OVERLAP, misfit_expert_overlap
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.kinds import (
@@ -240,6 +241,7 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         flash_attention=_keeps_no_scores(flags),
         loss_kernel=_loss_kernel(flags),
         capacity_factor=flags.number("moe-expert-capacity-factor", default=None) or None,
+        expert_spread=_expert_spread(flags, notes),
         expert_tensor_parallel=not flags.has(EXTEND)
         and flags.integer("expert-tensor-parallel-size", default=0, low=0) != 1,
         expert_ways=_expert_ways(flags),
@@ -280,6 +282,25 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         torch_indexer=_torch_indexer(flags),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
+
+
+def _expert_spread(flags: Flags, notes: list[str]) -> float:
+    """`TrainingRules.expert_spread`: the usual one where a learnt router spreads tokens and none are dropped.
+
+    Megatron-LM d98e8a64 megatron/core/transformer/transformer_config.py:833 routes at random with
+    ``--moe-router-force-load-balancing``. Under MindSpeed, whose routers balance devices too, even routing is kept:
+    no published measurement says more.
+    """
+    even = flags.has("moe-router-force-load-balancing") or is_mindspeed(flags)
+    drops = flags.number("moe-expert-capacity-factor", default=None)
+    split = flags.integer("expert-model-parallel-size", default=1) > 1
+    if even or drops or not split or not flags.has("num-experts"):
+        return 0.0
+    notes.append(
+        f"experts' tokens differ by {USUAL_SPREAD:.0%} (assumed: a learnt router on real text); "
+        "--moe-router-force-load-balancing: by nothing"
+    )
+    return USUAL_SPREAD
 
 
 def _torch_indexer(flags: Flags) -> tuple[int, int] | None:

@@ -411,6 +411,7 @@ READ_BESIDE: dict[str, dict[str, Setting]] = {
     **dict.fromkeys(("tp-x", "tp-y"), _flags_of("--tp-2d")),
     "mamba-expand": {"mamba-num-heads": False},
     "mamba-chunk-size": {"reuse-fp32-param": True},
+    "moe-router-force-load-balancing": {"expert-model-parallel-size": "2"},
     "moe-enable-deepep": {"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "ncclep"},
 }
 """What stands beside a flag, or is missing beside it, where its effect shows."""
