@@ -14,6 +14,7 @@ from taylor.cost_model.states import StateBytes
 from taylor.cost_model.statics import (
     MIB,
     buffer_bytes,
+    cached_bytes,
     embedding_state_bytes,
     end_of_step_bytes,
     head_state_bytes,
@@ -91,6 +92,8 @@ class StageBreakdown:
         Activations kept, by layer kind.
     workspace : float
         Memory to rebuild and differentiate one layer.
+    cached : float
+        What torch's allocator reserves beside these tensors (`cost_model.reserved`); 0 where it is not modelled.
     """
 
     stage: int
@@ -104,10 +107,11 @@ class StageBreakdown:
     buffers: float
     workspace: float
     overhead: float
+    cached: float = 0.0
 
     @property
     def total(self) -> float:
-        """The stage's peak, MiB."""
+        """Memory that the stage takes of its card, MiB."""
         return (
             self.weights
             + self.gradients
@@ -117,6 +121,7 @@ class StageBreakdown:
             + self.buffers
             + self.workspace
             + self.overhead
+            + self.cached
         )
 
     def categories(self) -> dict[str, float]:
@@ -130,6 +135,7 @@ class StageBreakdown:
             "buffers": self.buffers,
             "workspace": self.workspace,
             "overhead": self.overhead,
+            **({"cached": self.cached} if self.cached else {}),
         }
 
 
@@ -202,13 +208,17 @@ def _stage(
     logits, late = 0.0, float(postponed_gradient_bytes(model, strategy, rules, schedule))
     workspace, buffers = (float(part(model, strategy, rules)) for part in (workspace_bytes, buffer_bytes))
     of_first, of_last = mask_bytes(strategy, rules, schedule)
+    of_embedding, cached, of_head = (float(part) for part in cached_bytes(model, strategy, rules))
+    at_embedding, at_head = of_embedding - cached, of_head - cached
     if stage == 0:
+        cached += at_embedding
         states = states + embedding_state_bytes(model, strategy, rules)
     if stage == schedule.head_stage(strategy.pp):
         states = states + head_state_bytes(model, strategy, rules)
         logits, workspace, buffers = (float(part) for part in end_of_step_bytes(model, strategy, rules))
         late += float(late_gradient_bytes(model, strategy, rules, logits + workspace + buffers))
         buffers += float(of_last)
+        cached += at_head
     if stage == 0:
         buffers += float(of_first)
     alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage)
@@ -225,6 +235,7 @@ def _stage(
         buffers=buffers / MIB,
         workspace=workspace / MIB,
         overhead=overhead_mib(rules),
+        cached=(float(states.cached) + cached) / MIB,
     )
 
 

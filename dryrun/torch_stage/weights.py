@@ -55,6 +55,8 @@ class Weight:
         Off: no compute copy beside the fp32 weight (MindFormers' embedding).
     counted : bool
         Its GEMM is one of those that recompute by operator counts (`cost_model.saved_operators`).
+    kept_result : bool
+        Off: recompute by operator keeps its GEMM's result in no case (`saved_operators.ends_unkept`).
     in_layer : bool
         Off: a table over the vocabulary, whose GEMM never runs in fewer than 16 bits.
     gathers_gradient : bool
@@ -69,10 +71,12 @@ class Weight:
         *,
         copy: bool = True,
         counted: bool = True,
+        kept_result: bool = True,
         in_layer: bool = True,
         gathers_gradient: bool = False,
     ) -> None:
         self.site, self.counted, self.gathers_gradient = site, counted, gathers_gradient
+        self.kept_result = kept_result
         self.shape = shape
         count = math.prod(shape)
         whole = ParameterGroups(**{group: count * _ways(site, group)})

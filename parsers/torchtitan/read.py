@@ -335,7 +335,7 @@ def _read_rules(top: Fields, sharded: bool, quantization: Quantization, release:
 
 
 def _compiles_loss(top: Fields) -> bool:
-    """Not by name until August 2025 (v0.1.0 torchtitan/components/loss.py:27; `Release`), since then so (v0.2.2 :33)."""
+    """By its name since August 2025 (v0.2.2 torchtitan/components/loss.py:33); before, as `Release` has it."""
     components = top.section("compile").raw("components")
     return not isinstance(components, list) or "loss" in components
 

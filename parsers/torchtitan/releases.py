@@ -1,8 +1,8 @@
 """The release of torchtitan that runs a TOML file, and what changed from one to the next.
 
 A file has no key for it. In this order it is the release that a comment of the file states (``# taylor:
-torchtitan_release 2024-12-26``, or a version: ``v0.2.0``), the date in a comment that names torchtitan, the last release
-that knows every key of the file, and the newest with TOML files.
+torchtitan_release 2024-12-26``, or a version: ``v0.2.0``), the date in a comment that names torchtitan, the last
+release that knows every key of the file, and the newest with TOML files.
 """
 
 from __future__ import annotations
