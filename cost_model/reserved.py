@@ -11,20 +11,22 @@ torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py) has three with memory 
 - that which scatters gradients (:611-616): a gradient's shard lies there from its reduction to the next step's
   ``zero_grad``, and its memory waits there through the next forward.
 
-In the computation's pool a block serves smaller requests (best fit, split, and merged with free neighbours), and with
-``expandable_segments`` the pool's end grows, so that the backward finds its memory in what the loss left: torchtitan's
-launch script sets it. The loss does not find its own in what the layers' forward left, gathered weights and the inner
-tensors of an MLP: kept activations lie between them, and every tensor of the loss is larger. Of a loss in single
-operations the logits in 16 bits, freed before its backward, are smaller than every later tensor of it. That nothing of
-the forward's memory serves the loss is assumed; a step of torchtitan's pull request 1884 takes 11.6 GiB more than its
-first, whose forward came before the optimizer's states: these tensors and those of the loss.
+In the computation's pool a block serves smaller requests: best fit, split, and merged with free neighbours. So the
+backward finds its memory in what the loss left. The loss does not find its own in what the layers' forward left,
+gathered weights and the inner tensors of an MLP: every tensor of the loss is larger. And of a loss in single operations
+the logits in 16 bits, freed before its backward, are smaller than every later tensor of it.
+
+That nothing of the forward's memory serves the loss is assumed. Without ``expandable_segments`` no two segments merge,
+and it is so; with them, as torchtitan's launch script sets them, the kept activations between the free blocks decide.
+torchtitan's published jobs reserve as much as is counted here, ranks simulated on one card (`benchmarks.card_runs`) 0
+to 4 GiB less.
 
 Sizes are rounded: a tensor to 512 bytes, a pool of large ones to pages of 20 MiB, one of small ones to 2 MiB.
 
 ``torch.cuda.max_memory_allocated`` compares with the allocated peak, ``max_memory_reserved`` with the reserved one, and
 the card's own count (nvidia-smi) with that and the CUDA context and the buffers of NCCL, which the allocator knows
-nothing of (`statics.overhead_mib`). A job that runs short gives cached blocks back and tries again, at the cost of time:
-it may run, slowly, with less than it reserves on a larger card.
+nothing of (`statics.overhead_mib`). A job that runs short gives cached blocks back and tries again, at the cost of
+time: it may run, slowly, with less than it reserves on a larger card.
 """
 
 from __future__ import annotations

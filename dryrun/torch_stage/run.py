@@ -22,7 +22,7 @@ from taylor.dryrun.torch_stage.weights import BUFFERS, GRADIENTS, OPTIMIZER, WEI
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.orders import Task
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule
+from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule, ScheduleSpec
 from taylor.register.model import kind_of
 
 OVERHEAD, CACHED = "overhead", "cached"
