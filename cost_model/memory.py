@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Mapping
 
-from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
 from taylor.cost_model.backward_workspace import workspace_bytes
 from taylor.cost_model.best_case import best_case_peak_mib, lightest_layers
@@ -18,6 +17,7 @@ from taylor.cost_model.statics import (
     embedding_state_bytes,
     end_of_step_bytes,
     head_state_bytes,
+    kept_bytes,
     late_gradient_bytes,
     layer_state_bytes,
     mask_bytes,
@@ -69,9 +69,7 @@ def memory_profile(
         static_last_mib=last,
         layer_mib={kind: float(layer_state_bytes(model, kind, strategy, rules).total) / MIB for kind in kinds},
         activation_mib={
-            kind: {
-                mode: float(activation_bytes(model, kind, mode, strategy, rules)) / MIB for mode in (NONE, SELECT, FULL)
-            }
+            kind: {mode: float(kept_bytes(model, kind, mode, strategy, rules)) / MIB for mode in (NONE, SELECT, FULL)}
             for kind in kinds
         },
         source=MemorySource.ESTIMATE,
@@ -89,7 +87,7 @@ class StageBreakdown:
     alive : float
         Micro-batches alive, in full passes through the stage.
     activations : mapping of kind to float
-        Activations kept, by layer kind.
+        Activations kept, by layer kind (`statics.kept_bytes`).
     workspace : float
         Memory to rebuild and differentiate one layer.
     cached : float
@@ -258,7 +256,7 @@ def _worst_moment(
             kind = kind_of(run)
             kept[kind] = kept.get(kind, 0.0) + (
                 sum(
-                    modes[mode][v][stage] * float(activation_bytes(model, kind, mode, strategy, rules)) * alive[v]
+                    modes[mode][v][stage] * float(kept_bytes(model, kind, mode, strategy, rules)) * alive[v]
                     for mode, v in used
                 )
                 / MIB

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,31 @@ _SOFTMAX_BYTES = 4
 
 def layer_state_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> StateBytes:
     """Weights, gradients and optimizer states of one layer, or of one MTP module's layers, on one device, bytes."""
-    groups = module_body_groups(model) if kind == MTP else layer_groups(model, kind)
-    return _states(groups, degrees, rules)
+    return _states(_body_groups(model, kind), degrees, rules)
+
+
+def _body_groups(model: ModelSpec, kind: str) -> ParameterGroups:
+    return module_body_groups(model) if kind == MTP else layer_groups(model, kind)
+
+
+def step_copy_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """The step's copies of one layer's gradients (`OptimizerStates.step_bytes`)."""
+    without = rules.replace(optimizer=replace(rules.optimizer, step_bytes=0))
+    groups = _body_groups(model, kind)
+    return group_bytes(groups, degrees, rules).optimizer - group_bytes(groups, degrees, without).optimizer
+
+
+def kept_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Memory that the activations of one micro-batch in one layer take beyond the layer's states, bytes.
+
+    No activation is alive in the step, so that they find the memory of the step's copies of gradients, which are among
+    the states (`step_copy_bytes`). In a pipeline, where several micro-batches may be alive, they count beside them.
+    """
+    kept = activation_bytes(model, kind, mode, degrees, rules)
+    if not rules.optimizer.step_bytes:
+        return kept
+    copies = step_copy_bytes(model, kind, degrees, rules)
+    return np.where(np.equal(degrees.pp, 1), np.maximum(kept - copies, 0.0), kept)
 
 
 def _states(
