@@ -71,6 +71,7 @@ def passing_bytes(tokens: Quantity, width: Quantity, slots: Quantity, expert_wid
 
 
 _INNER_TENSORS = 3
+"""Tensors of an MLP's width that are alive together: gate, up and their product."""
 
 
 def beside_the_peak(at_loss: Quantity, behind: Quantity, dropped: Quantity, counted: Quantity) -> Quantity:
