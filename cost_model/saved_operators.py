@@ -124,6 +124,6 @@ def saved_bytes(
         )
     # The layer's input, and what comes back from the reduce-scatters behind mixer, MLP and experts.
     scattered = np.where(np.logical_and(degrees.sp, np.greater(degrees.tp, 1)), blocks * h / degrees.tp, 0.0)
-    whole = np.where(degrees.sp, h / degrees.tp, h)
+    whole = np.where(degrees.sp, h / degrees.tp, h) * (_FP32 / rules.compute_bytes if rules.autocast else 1)
     exchanged = np.where(np.greater(degrees.ep, 1), 2 * slots * outer, 0.0) if rules.saves_exchanges else 0.0
     return rules.compute_bytes * (whole + context + products + scattered + exchanged) + statistics

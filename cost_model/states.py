@@ -127,6 +127,8 @@ def _weight_bytes(shards: Quantity, rules: TrainingRules, copy_weights: bool, ma
         return copies + (0.0 if stored_is_master else rules.param_bytes / shards)
     if not stored_is_master or rules.framework.states.keeps_weights_whole:
         return copies + rules.param_bytes
+    if rules.autocast and matrices:
+        return copies
     return copies + (rules.compute_bytes if copy_weights and rules.compute_bytes < rules.param_bytes else 0.0)
 
 

@@ -137,7 +137,9 @@ def embedding_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRul
 def _table_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
     """The same of token and position embedding alone."""
     states, groups = rules.framework.states, _embedding_groups(model, degrees, rules)
-    result = _states(groups, degrees, rules, copy_weights=not states.casts_embedding_rows, in_layer=False)
+    # Under autocast a table is cast for the head alone.
+    copied = not (states.casts_embedding_rows or (rules.autocast and not model.tied_embedding))
+    result = _states(groups, degrees, rules, copy_weights=copied, in_layer=False)
     if rules.parameter_shard and states.whole_in_pipeline and states.gathers_embedding_gradient:
         rows = groups.split * (1 - 1 / degrees.tp) * np.greater(degrees.pp, 1)
         result = result + StateBytes(gradients=rows * rules.gathered().gradient_bytes)

@@ -163,6 +163,9 @@ class TrainingRules:
         Of fully sharded parameters: what their collectives allocate lies in pools of their own streams, from which
         torch's allocator serves nothing else, and the job's memory is what it reserves (`cost_model.reserved`). Off:
         it is what is allocated.
+    autocast : bool
+        fp32 weights are cast where a GEMM takes them, and so are its inputs, one copy a GEMM; what runs again does not
+        keep them (torch's autocast, `activations.cast_bytes`). Off: a copy of the weights in the compute type stays.
     wide_residual : bool or None
         The stream between layers, and so a recomputed layer's kept input, is fp32. False: the compute type. None: as
         the framework's record has it (`ActivationRules.fp32_residual`).
@@ -281,6 +284,7 @@ class TrainingRules:
     whole_ends: bool = False
     stay_gathered: bool = False
     separate_pools: bool = False
+    autocast: bool = False
     wide_residual: bool | None = None
     optimizer: OptimizerStates = OptimizerStates()
     narrow: NarrowProducts | None = None

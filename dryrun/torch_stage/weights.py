@@ -99,7 +99,7 @@ class Weight:
         optimizer = float(states.optimizer)
         with charged(OPTIMIZER):
             whole_optimizer = optimizer >= count * site.rules.optimizer_bytes
-            if self.tensor is None and whole_optimizer and not site.rules.parameter_shard:
+            if self.tensor is None and whole_optimizer and not (site.rules.parameter_shard or site.rules.autocast):
                 # No copy is kept: the fp32 master weight itself is read.
                 self.tensor = torch.empty(shape, dtype=torch.float32, device=site.device)
                 optimizer -= framework.master_bytes * count

@@ -86,8 +86,8 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
         notes.append(release.note)
     if max(strategy.op, strategy.tp, strategy.pp, strategy.cp) == 1 and rules.compute_bytes < rules.param_bytes:
         # v0.2.2 torchtitan/distributed/utils.py:242-263, ``maybe_enable_amp``.
-        notes.append("without sharding the job computes under autocast: casts that it keeps without recompute, up to a "
-                     "fifth of the peak, are not counted")  # fmt: skip
+        rules = rules.replace(autocast=True, wide_residual=True)
+        notes.append("without sharding the job computes under autocast: weights stay in fp32, and casts are kept")
     plan: PipelinePlan | None = None
     try:
         plan = _read_plan(top, model, strategy, schedule, notes)
