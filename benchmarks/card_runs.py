@@ -25,12 +25,13 @@ from typing import Any
 import yaml
 
 from taylor.base.files import write_atomic
-from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.memory import StageBreakdown, stage_breakdown
 from taylor.cost_model.statics import overhead_mib
-from taylor.cost_model.workspaces import workspaces_mib
+from taylor.cost_model.workspaces import allocated_mib, reserved_mib, workspaces_mib
 from taylor.dryrun.interface import DryRun
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
+from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
 
 FILE = Path(__file__).with_suffix(".yaml")
@@ -89,24 +90,35 @@ def read_runs() -> tuple[dict[str, str], list[CardRun]]:
 
 def told(run: CardRun, folder: Path) -> tuple[TrainingConfig, float]:
     """The job as it is read, and the stage's peak by the analytical model, MiB, without the context."""
+    config, stage = _stage(run, folder)
+    return config, allocated_mib(stage, config.model, config.rules, _device())
+
+
+def _stage(run: CardRun, folder: Path) -> tuple[TrainingConfig, StageBreakdown]:
     path = folder / f"{run.name}.toml"
     path.write_text(run.toml(), encoding="utf-8")
     config = read_config(path)
     plan = config.plan or config.even_plan(config.strategy)
-    stage = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)[run.stage]
-    return config, stage.total - stage.overhead + _workspaces(config)
+    return config, stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)[run.stage]
 
 
 def dry_run(run: CardRun, config: TrainingConfig) -> float:
     """The peak that the dry-run on fake tensors tells, MiB, context left out."""
-    from taylor.dryrun.torch_stage.run import run_stage
+    from taylor.dryrun.torch_stage.run import CACHED, run_stage
 
     memory = run_stage(DryRun(config, config.strategy, config.plan), run.stage)
-    return memory.peak_mib - overhead_mib(config.rules) + _workspaces(config)
+    beyond = overhead_mib(config.rules) + memory.categories.get(CACHED, 0.0)
+    return memory.peak_mib - beyond + workspaces_mib(config.model, config.rules, _device())
 
 
-def _workspaces(config: TrainingConfig) -> float:
-    return workspaces_mib(config.model, config.rules, Registry.load().device("h200-141g"))
+def told_reserved(run: CardRun, folder: Path) -> float | None:
+    """The memory that torch's allocator reserves on the stage by the analytical model, MiB; None where it has none."""
+    config, stage = _stage(run, folder)
+    return reserved_mib(stage, config.model, config.rules, _device())
+
+
+def _device() -> DeviceSpec:
+    return Registry.load().device("h200-141g")
 
 
 def compared(runs: list[CardRun]) -> Iterator[tuple[CardRun, float, float]]:

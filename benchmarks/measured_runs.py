@@ -3,9 +3,10 @@
     python -m benchmarks.measured_runs [FOLDER] [--rows]
 
 FOLDER (``../shared/data/measured_runs``) holds configuration files and ``measured.csv``, one run a row: set, file,
-device, step_ms, peak_mib (empty where it was not published), source. The figures are what torch allocated, so they
-stand beside a stage without runtime and communication buffers (`workspaces.allocated_mib`): the last stage where the
-source says «last rank», else the heaviest. Whether a run fits is asked of its heaviest stage with those buffers. Steps
+device, step_ms, peak_mib (empty where it was not published), source. The figures are what torch allocated, or reserved
+where the column peak_kind says so, so they stand beside a stage without runtime and communication buffers
+(`workspaces.allocated_mib`, `workspaces.reserved_mib`): the last stage where the source says «last rank», else the
+heaviest. Whether a run fits is asked of its heaviest stage with those buffers. Steps
 are those of the baseline on the event graph. ``--source_flags`` adds the flags that a run's source names and
 the restated file lacks.
 
@@ -33,10 +34,11 @@ from scipy.stats import kendalltau, spearmanr
 from benchmarks.stacks import dated
 from taylor.base.errors import TaylorError
 from taylor.cost_model.known_error import FLAG_WIDTH, KnownError
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.workspaces import allocated_mib
+from taylor.cost_model.memory import StageBreakdown, stage_breakdown
+from taylor.cost_model.workspaces import allocated_mib, reserved_mib
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
+from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
 from taylor.workflows.statement.planned_step import planned_step_ms
 
@@ -166,7 +168,7 @@ def measured_runs(folder: Path, *, source_flags: bool = False) -> tuple[list[Mea
                 row["file"],
                 heaviest.total,
                 config.memory_limit_mib(device),
-                allocated_mib(reporting, config.model, config.rules, device),
+                _reported_mib(row, reporting, config, device),
                 None if pd.isna(row["peak_mib"]) else float(row["peak_mib"]),
                 planned_step_ms(config, device) if timed else None,
                 float(row["step_ms"]) if timed else None,
@@ -179,6 +181,17 @@ def measured_runs(folder: Path, *, source_flags: bool = False) -> tuple[list[Mea
             )
         )
     return runs, refused
+
+
+def _reported_mib(
+    row: Mapping[str, object], stage: StageBreakdown, config: TrainingConfig, device: DeviceSpec
+) -> float:
+    """The predicted figure of the kind that a row's source reports; the allocated one where no other is modelled."""
+    if row.get("peak_kind") == "max reserved":
+        reserved = reserved_mib(stage, config.model, config.rules, device)
+        if reserved is not None:
+            return reserved
+    return allocated_mib(stage, config.model, config.rules, device)
 
 
 @dataclass(frozen=True)

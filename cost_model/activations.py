@@ -25,7 +25,7 @@ from enum import Enum
 
 import numpy as np
 
-from taylor.cost_model.parameters import expert_outer
+from taylor.cost_model.parameters import expert_outer, layer_parameter_groups
 from taylor.cost_model.recurrent import entering_bytes, recurrent_bytes
 from taylor.cost_model.saved_operators import saved_bytes
 from taylor.cost_model.strategy import TrainingRules
@@ -105,7 +105,30 @@ def layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees,
         kept = kept + _experts(model, layer.moe, degrees, rules, again, _experts_entry(layer))
     counted = (layer.mixer is not None) + (layer.mlp is not None) + (layer.moe is not None)
     further = max(0, layer.norm_count - counted) * norm_input_bytes(rules) * model.hidden / sequence_split(degrees)
-    return tokens * (kept + further)
+    return tokens * (kept + further) + (cast_bytes(model, layer, degrees, rules) if rules.autocast else 0.0)
+
+
+def cast_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Copies that autocast makes in one layer and its GEMMs save, beside what `layer_bytes` counts anyway, bytes.
+
+    Weights are cast once, inputs for every GEMM (PyTorch aten/src/ATen/autocast_mode.cpp, ``cached_cast``: it caches
+    leaves alone): of queries, keys and values, and of gate and up, one copy is counted. Norms of queries and keys,
+    whose weights are fp32 and inputs are not, run as single operations in fp32 (aten/src/ATen/native/layer_norm.cpp,
+    ``rms_norm_symint``: "Cannot dispatch to fused implementation") and keep their input and result so.
+    """
+    groups = layer_parameter_groups(model, layer)
+    expert_split = degrees.ep * rules.experts_over(degrees.tp)
+    weights = (groups.split + groups.latent) / degrees.tp + groups.routed / expert_split
+    elements: Quantity = 0.0
+    attention = layer.attention
+    if attention is not None:
+        elements = elements + (1 if attention.latent is not None else 2) * model.hidden
+        if attention.qk_norm:
+            normed = (attention.n_heads + attention.n_kv_heads) * attention.head_dim / degrees.tp
+            elements = elements + (2 * _FP32 / rules.compute_bytes - 1) * normed
+    if layer.mlp is not None and layer.mlp.gated:
+        elements = elements + model.hidden
+    return rules.compute_bytes * (weights + micro_batch_tokens(degrees, rules) * elements)
 
 
 def block_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
@@ -320,7 +343,8 @@ def _inner_bytes(rules: TrainingRules, gated: bool, *, rebuilt: bool) -> float:
         return rules.compute_bytes * (2 if gated else 1)
     if not gated:
         return rules.compute_bytes + rules.saved_input_bytes
-    unfused = not rules.framework.activations.fused_swiglu
+    # A compiler makes the gate's SiLU again with what needs it; a test counts what torch's keeps.
+    unfused = not (rules.framework.activations.fused_swiglu or rules.compiled)
     return rules.compute_bytes * (3 if unfused else 2) + rules.saved_input_bytes
 
 

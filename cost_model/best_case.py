@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_lower_bound
-from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
+from taylor.cost_model.statics import MIB, kept_bytes, layer_state_bytes, static_mib
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.pipeline.plan import FULL, NONE
@@ -130,9 +129,7 @@ class _LeastPeakSearch:
             kind: np.broadcast_to(layer_state_bytes(model, kind, table, rules).total / MIB, len(table))
             for kind in sorted(kinds)
         }
-        kept = {
-            kind: np.broadcast_to(activation_bytes(model, kind, mode, table, rules) / MIB, len(table)) for kind in layer
-        }
+        kept = {kind: np.broadcast_to(kept_bytes(model, kind, mode, table, rules) / MIB, len(table)) for kind in layer}
         least_kept = np.minimum.reduce(list(kept.values()))
         first, middle, last = static_mib(model, table, rules, schedule)
         base = np.empty((stages, len(table)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Mapping
 
-from taylor.cost_model.activations import activation_bytes
 from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
 from taylor.cost_model.backward_workspace import workspace_bytes
 from taylor.cost_model.best_case import best_case_peak_mib, lightest_layers
@@ -14,9 +13,11 @@ from taylor.cost_model.states import StateBytes
 from taylor.cost_model.statics import (
     MIB,
     buffer_bytes,
+    cached_bytes,
     embedding_state_bytes,
     end_of_step_bytes,
     head_state_bytes,
+    kept_bytes,
     late_gradient_bytes,
     layer_state_bytes,
     mask_bytes,
@@ -68,9 +69,7 @@ def memory_profile(
         static_last_mib=last,
         layer_mib={kind: float(layer_state_bytes(model, kind, strategy, rules).total) / MIB for kind in kinds},
         activation_mib={
-            kind: {
-                mode: float(activation_bytes(model, kind, mode, strategy, rules)) / MIB for mode in (NONE, SELECT, FULL)
-            }
+            kind: {mode: float(kept_bytes(model, kind, mode, strategy, rules)) / MIB for mode in (NONE, SELECT, FULL)}
             for kind in kinds
         },
         source=MemorySource.ESTIMATE,
@@ -88,9 +87,11 @@ class StageBreakdown:
     alive : float
         Micro-batches alive, in full passes through the stage.
     activations : mapping of kind to float
-        Activations kept, by layer kind.
+        Activations kept, by layer kind (`statics.kept_bytes`).
     workspace : float
         Memory to rebuild and differentiate one layer.
+    cached : float
+        What torch's allocator reserves beside these tensors (`cost_model.reserved`); 0 where it is not modelled.
     """
 
     stage: int
@@ -104,10 +105,11 @@ class StageBreakdown:
     buffers: float
     workspace: float
     overhead: float
+    cached: float = 0.0
 
     @property
     def total(self) -> float:
-        """The stage's peak, MiB."""
+        """Memory that the stage takes of its card, MiB."""
         return (
             self.weights
             + self.gradients
@@ -117,6 +119,7 @@ class StageBreakdown:
             + self.buffers
             + self.workspace
             + self.overhead
+            + self.cached
         )
 
     def categories(self) -> dict[str, float]:
@@ -130,6 +133,7 @@ class StageBreakdown:
             "buffers": self.buffers,
             "workspace": self.workspace,
             "overhead": self.overhead,
+            **({"cached": self.cached} if self.cached else {}),
         }
 
 
@@ -202,13 +206,17 @@ def _stage(
     logits, late = 0.0, float(postponed_gradient_bytes(model, strategy, rules, schedule))
     workspace, buffers = (float(part(model, strategy, rules)) for part in (workspace_bytes, buffer_bytes))
     of_first, of_last = mask_bytes(strategy, rules, schedule)
+    of_embedding, cached, of_head = (float(part) for part in cached_bytes(model, strategy, rules))
+    at_embedding, at_head = of_embedding - cached, of_head - cached
     if stage == 0:
+        cached += at_embedding
         states = states + embedding_state_bytes(model, strategy, rules)
     if stage == schedule.head_stage(strategy.pp):
         states = states + head_state_bytes(model, strategy, rules)
         logits, workspace, buffers = (float(part) for part in end_of_step_bytes(model, strategy, rules))
         late += float(late_gradient_bytes(model, strategy, rules, logits + workspace + buffers))
         buffers += float(of_last)
+        cached += at_head
     if stage == 0:
         buffers += float(of_first)
     alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage)
@@ -225,6 +233,7 @@ def _stage(
         buffers=buffers / MIB,
         workspace=workspace / MIB,
         overhead=overhead_mib(rules),
+        cached=(float(states.cached) + cached) / MIB,
     )
 
 
@@ -247,7 +256,7 @@ def _worst_moment(
             kind = kind_of(run)
             kept[kind] = kept.get(kind, 0.0) + (
                 sum(
-                    modes[mode][v][stage] * float(activation_bytes(model, kind, mode, strategy, rules)) * alive[v]
+                    modes[mode][v][stage] * float(kept_bytes(model, kind, mode, strategy, rules)) * alive[v]
                     for mode, v in used
                 )
                 / MIB

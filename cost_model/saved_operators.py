@@ -7,6 +7,9 @@ torchtitan/distributed/activation_checkpoint.py:104-124 and models/*/infra/paral
 it saves the results of their all-to-all too (`TrainingRules.saves_exchanges`). Grouped GEMMs are not dense ones; the
 router's is not counted (v0.2.2 torchtitan/config/job_config.py:661), nor is a GEMM with a bias, which is another
 operator (``addmm``, not ``mm``).
+
+A compiled layer keeps of these what its backward takes: not the result of its last GEMM, and of the reduce-scatter
+behind it, which are only added to the stream. A test counts both with torch.
 """
 
 from __future__ import annotations
@@ -88,6 +91,11 @@ def _counted(products: tuple[Product, ...]) -> tuple[Product, ...]:
     return tuple(product for product in products if not product.bias)
 
 
+def ends_unkept(layer: LayerSpec, rules: TrainingRules) -> bool:
+    """Return whether the backward of a layer takes nothing of the result of its last GEMM: a compiled dense MLP's."""
+    return rules.compiled and layer.mlp is not None and layer.moe is None
+
+
 def saved_bytes(
     model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules, slots: Quantity
 ) -> Quantity:
@@ -107,9 +115,15 @@ def saved_bytes(
         heads = attention.n_heads / degrees.tp
         context = heads * attention.v_width
         statistics = heads * rules.framework.activations.attention_statistics * _FP32
-    products = sum(product.width_out for product in _counted(dense_products(model, layer, degrees))[::2])
+    counted = _counted(dense_products(model, layer, degrees))
+    products: Quantity = sum(product.width_out for product in counted[::2])
+    if ends_unkept(layer, rules):
+        blocks -= 1
+        products = products - (
+            counted[-1].width_out if len(counted) % 2 and not dense_products(model, layer, degrees)[-1].bias else 0
+        )
     # The layer's input, and what comes back from the reduce-scatters behind mixer, MLP and experts.
     scattered = np.where(np.logical_and(degrees.sp, np.greater(degrees.tp, 1)), blocks * h / degrees.tp, 0.0)
-    whole = np.where(degrees.sp, h / degrees.tp, h)
+    whole = np.where(degrees.sp, h / degrees.tp, h) * (_FP32 / rules.compute_bytes if rules.autocast else 1)
     exchanged = np.where(np.greater(degrees.ep, 1), 2 * slots * outer, 0.0) if rules.saves_exchanges else 0.0
     return rules.compute_bytes * (whole + context + products + scattered + exchanged) + statistics

@@ -26,25 +26,32 @@ from taylor.cost_model.strategy_table import Degrees, Quantity
 
 @dataclass(frozen=True)
 class StateBytes:
-    """Bytes on one device; each a scalar or an array [n]."""
+    """Bytes on one device; each a scalar or an array [n].
+
+    `cached` is what the allocator keeps for gradients that are not counted at the peak (`cost_model.reserved`).
+    """
 
     weights: Quantity = 0.0
     gradients: Quantity = 0.0
     optimizer: Quantity = 0.0
+    cached: Quantity = 0.0
 
     @property
     def total(self) -> Quantity:
-        """All three together."""
-        return self.weights + self.gradients + self.optimizer
+        """All of them together."""
+        return self.weights + self.gradients + self.optimizer + self.cached
 
     def __add__(self, other: StateBytes) -> StateBytes:
         return StateBytes(
-            self.weights + other.weights, self.gradients + other.gradients, self.optimizer + other.optimizer
+            self.weights + other.weights,
+            self.gradients + other.gradients,
+            self.optimizer + other.optimizer,
+            self.cached + other.cached,
         )
 
     def scaled(self, factor: Quantity) -> StateBytes:
-        """All three times a number or an array [n]."""
-        return StateBytes(self.weights * factor, self.gradients * factor, self.optimizer * factor)
+        """All of them times a number or an array [n]."""
+        return StateBytes(self.weights * factor, self.gradients * factor, self.optimizer * factor, self.cached * factor)
 
 
 def replicas(degrees: Degrees, rules: TrainingRules) -> tuple[Quantity, Quantity, Quantity]:
@@ -120,6 +127,8 @@ def _weight_bytes(shards: Quantity, rules: TrainingRules, copy_weights: bool, ma
         return copies + (0.0 if stored_is_master else rules.param_bytes / shards)
     if not stored_is_master or rules.framework.states.keeps_weights_whole:
         return copies + rules.param_bytes
+    if rules.autocast and matrices:
+        return copies
     return copies + (rules.compute_bytes if copy_weights and rules.compute_bytes < rules.param_bytes else 0.0)
 
 

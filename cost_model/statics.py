@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from taylor.cost_model.activations import (
     activation_bytes,
     input_split,
     micro_batch_tokens,
+    routed_slots,
     sequence_split,
 )
 from taylor.cost_model.alive import alive_lower_bound
@@ -21,6 +23,7 @@ from taylor.cost_model.parameters import (
     layer_groups,
     module_body_groups,
 )
+from taylor.cost_model.reserved import PAGE_BYTES, POOLS, beside_the_peak, gather_pool_bytes, passing_bytes
 from taylor.cost_model.states import StateBytes, group_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity
@@ -39,8 +42,31 @@ _SOFTMAX_BYTES = 4
 
 def layer_state_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> StateBytes:
     """Weights, gradients and optimizer states of one layer, or of one MTP module's layers, on one device, bytes."""
-    groups = module_body_groups(model) if kind == MTP else layer_groups(model, kind)
-    return _states(groups, degrees, rules)
+    return _states(_body_groups(model, kind), degrees, rules)
+
+
+def _body_groups(model: ModelSpec, kind: str) -> ParameterGroups:
+    return module_body_groups(model) if kind == MTP else layer_groups(model, kind)
+
+
+def step_copy_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """The step's copies of one layer's gradients (`OptimizerStates.step_bytes`)."""
+    without = rules.replace(optimizer=replace(rules.optimizer, step_bytes=0))
+    groups = _body_groups(model, kind)
+    return group_bytes(groups, degrees, rules).optimizer - group_bytes(groups, degrees, without).optimizer
+
+
+def kept_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Memory that the activations of one micro-batch in one layer take beyond the layer's states, bytes.
+
+    No activation is alive in the step, so that they find the memory of the step's copies of gradients, which are among
+    the states (`step_copy_bytes`). In a pipeline, where several micro-batches may be alive, they count beside them.
+    """
+    kept = activation_bytes(model, kind, mode, degrees, rules)
+    if not rules.optimizer.step_bytes:
+        return kept
+    copies = step_copy_bytes(model, kind, degrees, rules)
+    return np.where(np.equal(degrees.pp, 1), np.maximum(kept - copies, 0.0), kept)
 
 
 def _states(
@@ -56,7 +82,8 @@ def _states(
     That is weights and gradients in a pipeline (`StateRules.whole_in_pipeline`), else weights where they stay gathered
     (`TrainingRules.stay_gathered`, `TrainingRules.whole_ends`). Of gradients that come with their backward
     (`StateRules.fresh_gradients`) none counts where the loss of the only micro-batch is the worst moment; the extra
-    memory behind a step's last backward is in `late_gradient_bytes`.
+    memory behind a step's last backward is in `late_gradient_bytes`. What none counts is cached under
+    `TrainingRules.separate_pools`.
     """
     state = group_bytes(groups, degrees, rules, copy_weights=copy_weights, in_layer=in_layer)
     gradients = np.where(_makes_gradients_late(degrees, rules), 0.0, state.gradients)
@@ -67,7 +94,9 @@ def _states(
     stays = in_pipeline | rules.stay_gathered | (rules.whole_ends and not in_layer)
     # Shards that come with the reduction at the end of a pipeline's step are not alive beside the whole gradients.
     gradients = np.where(in_pipeline & rules.framework.states.fresh_gradients, 0.0, gradients)
-    return StateBytes(state.weights + whole.weights * stays, gradients + whole.gradients * in_pipeline, state.optimizer)
+    cached = state.gradients - gradients if rules.separate_pools else 0.0
+    weights, gradients = state.weights + whole.weights * stays, gradients + whole.gradients * in_pipeline
+    return StateBytes(weights, gradients, state.optimizer, cached)
 
 
 def _makes_gradients_late(degrees: Degrees, rules: TrainingRules) -> Quantity:
@@ -108,7 +137,9 @@ def embedding_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRul
 def _table_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
     """The same of token and position embedding alone."""
     states, groups = rules.framework.states, _embedding_groups(model, degrees, rules)
-    result = _states(groups, degrees, rules, copy_weights=not states.casts_embedding_rows, in_layer=False)
+    # Under autocast a table is cast for the head alone.
+    copied = not (states.casts_embedding_rows or (rules.autocast and not model.tied_embedding))
+    result = _states(groups, degrees, rules, copy_weights=copied, in_layer=False)
     if rules.parameter_shard and states.whole_in_pipeline and states.gathers_embedding_gradient:
         rows = groups.split * (1 - 1 / degrees.tp) * np.greater(degrees.pp, 1)
         result = result + StateBytes(gradients=rows * rules.gathered().gradient_bytes)
@@ -185,16 +216,24 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Qu
     kept = kept + tokens * model.hidden * rules.compute_bytes * 3 / split * model.mtp_layers
     earlier = _SOFTMAX_BYTES * model.mtp_layers if rules.loss_chunks == 1 else 0
     at_loss = values * np.where(np.equal(columns, model.vocab), loss_bytes(rules), loss_bytes(rules, split=True))
-    if statics.drops_logits:
-        # A compiled loss takes its gradient from them.
-        compiled = rules.compiled_loss & np.equal(columns, model.vocab)
-        at_loss = at_loss - values * rules.compute_bytes * (np.equal(degrees.pp, 1) & np.logical_not(compiled))
+    at_loss = at_loss - dropped_logits_bytes(model, degrees, rules)
     if rules.capped_logits:
         at_loss = at_loss + values * rules.compute_bytes
     if makes_weight_gradients(rules):
         behind = input_gradient_bytes(model, degrees, rules) + model.hidden * columns * rules.compute_bytes
         at_loss = np.maximum(at_loss, values * rules.compute_bytes + behind)
     return at_loss + values * earlier + kept
+
+
+def dropped_logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Logits in the compute type that are gone before the loss's backward (`StaticRules.drops_logits`)."""
+    if not rules.framework.statics.drops_logits:
+        return 0.0
+    columns = model.vocab / vocabulary_ways(model, degrees, rules)
+    # A compiled loss takes its gradient from them.
+    compiled = rules.compiled_loss & np.equal(columns, model.vocab)
+    values = micro_batch_tokens(degrees, rules) * columns / rules.loss_chunks
+    return values * rules.compute_bytes * (np.equal(degrees.pp, 1) & np.logical_not(compiled))
 
 
 def loss_bytes(rules: TrainingRules, *, split: bool = False) -> float:
@@ -262,14 +301,61 @@ def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
     buffers = buffer_bytes(model, degrees, rules)
     if rules.framework.statics.counted_as_fitted:
         return logits, workspace, buffers
-    at_loss, head = buffers, _head_groups(model, degrees, rules)
-    if rules.parameter_shard and rules.framework.states.gathers_blocks:
-        there = rules.stay_gathered or rules.whole_ends
-        gathered_mib = 0.0 if there else _gathered(head, degrees, rules, in_layer=False).weights
-        at_loss = buffers - _passing(rules, degrees) * (_layer_buffers(model, degrees, rules) - gathered_mib)
+    at_loss = _buffers_at_loss(model, degrees, rules, buffers)
     buffers = buffers + _makes_gradients_late(degrees, rules) * _head_gradient_bytes(model, degrees, rules)
     loss = np.greater_equal(logits + at_loss, workspace + buffers)
     return np.where(loss, logits, 0.0), np.where(loss, 0.0, workspace), np.where(loss, at_loss, buffers)
+
+
+def _buffers_at_loss(model: ModelSpec, degrees: Degrees, rules: TrainingRules, buffers: Quantity) -> Quantity:
+    if not (rules.parameter_shard and rules.framework.states.gathers_blocks):
+        return buffers
+    there = rules.stay_gathered or rules.whole_ends
+    head = 0.0 if there else _gathered(_head_groups(model, degrees, rules), degrees, rules, in_layer=False).weights
+    return buffers - _passing(rules, degrees) * (_layer_buffers(model, degrees, rules) - head)
+
+
+def cached_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Quantity, Quantity, Quantity]:
+    """Memory that torch's allocator keeps beside the peak's tensors, without gradients' shards (`StateBytes.cached`).
+
+    Of the stage of the embedding, a stage with neither end, and that of the head, bytes; where one stage has both ends,
+    first + last − middle. See `cost_model.reserved`.
+    """
+    if not rules.separate_pools:
+        return 0.0, 0.0, 0.0
+    layer = _largest_layer(model, degrees, rules).weights
+    groups = (_embedding_groups(model, degrees, rules), _head_groups(model, degrees, rules))
+    embedding, head = (_gathered(each, degrees, rules, in_layer=False).weights for each in groups)
+    cast: Quantity = 1 / degrees.op if rules.compute_bytes < rules.param_bytes and not rules.narrow_gather else 0.0
+    # The root's group has both ends (`TrainingRules.whole_ends`); else each is one.
+    both = embedding + head if rules.whole_ends else np.maximum(embedding, head)
+    pages = POOLS * PAGE_BYTES
+    first, middle, last, alone = (gather_pool_bytes(layer, end, cast) + pages for end in (embedding, 0.0, head, both))
+    last = np.where(np.equal(degrees.pp, 1), alone - first + middle, last)
+    buffers = buffer_bytes(model, degrees, rules)
+    at_loss = logits_bytes(model, degrees, rules) + _buffers_at_loss(model, degrees, rules, buffers)
+    behind = workspace_bytes(model, degrees, rules) + buffers
+    gathered = 0.0 if rules.stay_gathered else 2 * layer + (0.0 if rules.whole_ends else embedding)
+    left = _passing(rules, degrees) * gathered + _passing_inside(model, degrees, rules)
+    counted = sum(end_of_step_bytes(model, degrees, rules))
+    counted = counted + late_gradient_bytes(model, degrees, rules, counted)
+    left = left + dropped_logits_bytes(model, degrees, rules)
+    return first, middle, last + beside_the_peak(at_loss, behind, left, counted)
+
+
+def _passing_inside(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Inner tensors of the forward of the layer that has most."""
+    most: Quantity = 0.0
+    tokens = micro_batch_tokens(degrees, rules)
+    for layer in {layer for kind in model.body_counts for layer in model.layers_of(kind)}:
+        width, slots, expert = (0.0 if layer.mlp is None else layer.mlp.width), 0.0, 0.0
+        if layer.moe is not None:
+            width = max(width, layer.moe.shared_width)
+            slots = routed_slots(layer.moe, degrees, rules)
+            expert = layer.moe.expert_hidden / rules.experts_over(degrees.tp)
+        inside = passing_bytes(tokens, width / degrees.tp, slots, expert, rules.compute_bytes)
+        most = np.maximum(most, inside)
+    return most
 
 
 def _head_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
@@ -370,11 +456,12 @@ def static_mib(
     beside = buffer_bytes(model, degrees, rules) + workspace_bytes(model, degrees, rules)
     postponed = 0.0 if schedule is None else postponed_gradient_bytes(model, degrees, rules, schedule)
     always = overhead_mib(rules) + postponed / MIB
-    middle = beside / MIB + always
-    first = middle + embedding_state_bytes(model, degrees, rules).total / MIB
+    cached = cached_bytes(model, degrees, rules)
+    middle = (beside + cached[1]) / MIB + always
+    first = middle + (embedding_state_bytes(model, degrees, rules).total + cached[0] - cached[1]) / MIB
     at_loss = sum(end_of_step_bytes(model, degrees, rules))
     at_end = at_loss + late_gradient_bytes(model, degrees, rules, at_loss)
-    last = (head_state_bytes(model, degrees, rules).total + at_end) / MIB + always
+    last = (head_state_bytes(model, degrees, rules).total + at_end + cached[2]) / MIB + always
     of_first, of_last = mask_bytes(degrees, rules, schedule)
     first, last = first + of_first / MIB, last + of_last / MIB
     if schedule is not None and schedule.head_stage(2) == 0:

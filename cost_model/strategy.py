@@ -168,6 +168,13 @@ class TrainingRules:
     stay_gathered : bool
         Of fully sharded parameters: all stay gathered from their forward to the end of their backward, without a
         pipeline too (`StateRules.whole_in_pipeline`).
+    separate_pools : bool
+        Of fully sharded parameters: what their collectives allocate lies in pools of their own streams, from which
+        torch's allocator serves nothing else, and the job's memory is what it reserves (`cost_model.reserved`). Off:
+        it is what is allocated.
+    autocast : bool
+        fp32 weights are cast where a GEMM takes them, and so are its inputs, one copy a GEMM; what runs again does not
+        keep them (torch's autocast, `activations.cast_bytes`). Off: a copy of the weights in the compute type stays.
     wide_residual : bool or None
         The stream between layers, and so a recomputed layer's kept input, is fp32. False: the compute type. None: as
         the framework's record has it (`ActivationRules.fp32_residual`).
@@ -288,6 +295,8 @@ class TrainingRules:
     fused_accumulation: bool | None = None
     whole_ends: bool = False
     stay_gathered: bool = False
+    separate_pools: bool = False
+    autocast: bool = False
     wide_residual: bool | None = None
     optimizer: OptimizerStates = OptimizerStates()
     narrow: NarrowProducts | None = None

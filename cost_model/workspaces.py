@@ -37,4 +37,12 @@ def workspaces_mib(model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -
 
 def allocated_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -> float:
     """torch's peak of allocated memory on a stage: no context and no communication buffers, MiB."""
-    return stage.total - stage.overhead + workspaces_mib(model, rules, device)
+    return stage.total - stage.overhead - stage.cached + workspaces_mib(model, rules, device)
+
+
+def reserved_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -> float | None:
+    """torch's peak of reserved memory on a stage, MiB; None where it is not modelled (`cost_model.reserved`).
+
+    What a card must provide is this and the overhead outside the allocator: the CUDA context and NCCL's buffers.
+    """
+    return allocated_mib(stage, model, rules, device) + stage.cached if rules.separate_pools else None

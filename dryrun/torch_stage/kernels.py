@@ -139,9 +139,9 @@ class Linear(torch.autograd.Function):
             y = scattered(gathered(x, gather) @ weight.read().t(), scatter)
             return y if out_dtype is None else y.to(out_dtype)
         make = partial(_product, x, weight, gather)
-        y = saved.product(make) if weight.counted else make()
+        y = saved.product(make) if weight.counted and weight.kept_result else make()
         if scatter > 1:
-            y = saved.kept(partial(scattered, y, scatter))
+            y = saved.kept(partial(scattered, y, scatter)) if weight.kept_result else scattered(y, scatter)
         return y if out_dtype is None else y.to(out_dtype)
 
     @staticmethod

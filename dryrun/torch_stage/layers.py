@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from taylor.cost_model.saved_operators import ends_unkept
 from taylor.dryrun.torch_stage.attention_blocks import Attention, LatentAttention
 from taylor.dryrun.torch_stage.experts import Experts
 from taylor.dryrun.torch_stage.kernels import DropoutAdd, GradientQueue, Recompute
@@ -83,7 +84,7 @@ class TransformerLayer:
         self.again = site.rules.recomputed_parts if mode == SELECT else ()
         self.norms = [NormLayer(site) for _ in range(spec.norm_count)]
         self.mixer = _mixer(site, queue, spec)
-        self.mlp = None if spec.mlp is None else Mlp(site, queue, spec.mlp)
+        self.mlp = None if spec.mlp is None else Mlp(site, queue, spec.mlp, ends_unkept=ends_unkept(spec, site.rules))
         self.experts = None if spec.moe is None else Experts(site, queue, spec.moe)
         self.extra = Weight(site, (spec.extra,), REPLICATED) if spec.extra else None
         self.then = None if spec.then is None else TransformerLayer(site, queue, spec.then, mode)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from taylor.dryrun.torch_stage.counter import fused
 from taylor.dryrun.torch_stage.kernels import (
     GELU,
     Bias,
@@ -66,6 +67,28 @@ def _silu_and_product(gate: Tensor, up: Tensor) -> Tensor:
     return SiLU.apply(gate) * up
 
 
+class _CompiledProduct(torch.autograd.Function):
+    """silu(gate)·up as one compiled kernel: saves the two, and makes the gate's SiLU again."""
+
+    @staticmethod
+    @fused
+    def forward(ctx: Any, gate: Tensor, up: Tensor) -> Tensor:
+        ctx.save_for_backward(gate, up)
+        return torch.nn.functional.silu(gate) * up
+
+    @staticmethod
+    @fused
+    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+        gate, up = ctx.saved_tensors
+        shape = torch.sigmoid(gate)
+        silu = gate * shape
+        return dy * up * (shape + silu * (1 - shape)), dy * silu
+
+
+def _compiled_product(gate: Tensor, up: Tensor) -> Tensor:
+    return _CompiledProduct.apply(gate, up)
+
+
 def _gelu(x: Tensor) -> Tensor:
     return GELU.apply(x)
 
@@ -74,10 +97,15 @@ class Mlp:
     """[n, h] of the residual stream's tokens to the same shape.
 
     Gated: one joined GEMM and a fused SwiGLU, or gate and up separately, with SiLU and multiplication as operators
-    (`ActivationRules.fused_swiglu`).
+    (`ActivationRules.fused_swiglu`), or with both in one kernel where a compiler fuses them.
+
+    Parameters
+    ----------
+    ends_unkept : bool
+        Recompute by operator does not keep the last GEMM's result (`saved_operators.ends_unkept`).
     """
 
-    def __init__(self, site: Site, queue: GradientQueue, mlp: MlpSpec) -> None:
+    def __init__(self, site: Site, queue: GradientQueue, mlp: MlpSpec, *, ends_unkept: bool = False) -> None:
         self.site, self.queue, self.gated = site, queue, mlp.gated
         model, part = site.model, share(mlp.width, site.strategy.tp)
         parts = [part]
@@ -85,7 +113,7 @@ class Mlp:
             parts = [2 * part] if site.framework.activations.fused_swiglu else [part, part]
         plain = not mlp.bias
         self.up = [Weight(site, (rows, model.hidden), SPLIT, counted=plain) for rows in parts]
-        self.down = Weight(site, (model.hidden, part), SPLIT, counted=plain)
+        self.down = Weight(site, (model.hidden, part), SPLIT, counted=plain, kept_result=not ends_unkept)
         self.up_bias = [Weight(site, (rows,), SPLIT) for rows in parts] if mlp.bias else []
         self.down_bias = Weight(site, (model.hidden,), REPLICATED) if mlp.bias else None
 
@@ -102,7 +130,8 @@ class Mlp:
             parts[i] = Bias.apply(parts[i], bias)
         activation = _gelu
         if self.gated:
-            activation = _joined_swiglu if len(parts) == 1 else _silu_and_product  # type: ignore[assignment]
+            apart = _compiled_product if self.site.rules.compiled else _silu_and_product
+            activation = _joined_swiglu if len(parts) == 1 else apart  # type: ignore[assignment]
         if rebuild:
             y = RebuiltLinear.apply(activation, self.down, self.queue, ways, *parts)
         else:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.statics import MIB, overhead_mib
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.stage_memory import Moment, StageMemory
@@ -21,10 +22,10 @@ from taylor.dryrun.torch_stage.weights import BUFFERS, GRADIENTS, OPTIMIZER, WEI
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.orders import Task
 from taylor.pipeline.plan import PipelinePlan
-from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule
+from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule, ScheduleSpec
 from taylor.register.model import kind_of
 
-OVERHEAD = "overhead"
+OVERHEAD, CACHED = "overhead", "cached"
 
 
 def run_stage(run: DryRun, stage: int, *, whole_step: bool = False, see_kernels: bool = False) -> StageMemory:
@@ -59,7 +60,8 @@ def run_stage(run: DryRun, stage: int, *, whole_step: bool = False, see_kernels:
     counter = LiveCounter(see_kernels)
     with FakeTensorMode(), counter:
         moments = _run(site, counter, schedule, plan, stage, whole_step)
-    overhead = overhead_mib(run.config.rules)
+    overhead, cached = overhead_mib(run.config.rules), _cached_mib(site, plan, spec, stage)
+    beyond = overhead + sum(cached.values())
     at_peak = counter.at_peak
     names = [
         WEIGHTS,
@@ -74,15 +76,21 @@ def run_stage(run: DryRun, stage: int, *, whole_step: bool = False, see_kernels:
     assert not at_peak, f"memory of no known category: {at_peak}"
     return StageMemory(
         stage=stage,
-        peak_mib=counter.peak / MIB + overhead,
-        categories={**categories, OVERHEAD: overhead},
+        peak_mib=counter.peak / MIB + beyond,
+        categories={**categories, OVERHEAD: overhead, **cached},
         moments=tuple(
-            replace(moment, live_mib=moment.live_mib + overhead, peak_mib=moment.peak_mib + overhead)
-            for moment in moments
+            replace(moment, live_mib=moment.live_mib + beyond, peak_mib=moment.peak_mib + beyond) for moment in moments
         ),
         seconds=time.monotonic() - began,
         max_rss_mib=_most_memory_mib(),
     )
+
+
+def _cached_mib(site: Site, plan: PipelinePlan, spec: ScheduleSpec, stage: int) -> dict[str, float]:
+    """What torch's allocator reserves beside the tensors (`cost_model.reserved`), MiB: fake tensors do not show it."""
+    if not site.rules.separate_pools:
+        return {}
+    return {CACHED: stage_breakdown(site.model, site.strategy, site.rules, plan, spec)[stage].cached}
 
 
 def _most_memory_mib() -> float:

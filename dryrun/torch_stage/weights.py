@@ -55,6 +55,8 @@ class Weight:
         Off: no compute copy beside the fp32 weight (MindFormers' embedding).
     counted : bool
         Its GEMM is one of those that recompute by operator counts (`cost_model.saved_operators`).
+    kept_result : bool
+        Off: recompute by operator keeps its GEMM's result in no case (`saved_operators.ends_unkept`).
     in_layer : bool
         Off: a table over the vocabulary, whose GEMM never runs in fewer than 16 bits.
     gathers_gradient : bool
@@ -69,10 +71,12 @@ class Weight:
         *,
         copy: bool = True,
         counted: bool = True,
+        kept_result: bool = True,
         in_layer: bool = True,
         gathers_gradient: bool = False,
     ) -> None:
         self.site, self.counted, self.gathers_gradient = site, counted, gathers_gradient
+        self.kept_result = kept_result
         self.shape = shape
         count = math.prod(shape)
         whole = ParameterGroups(**{group: count * _ways(site, group)})
@@ -95,7 +99,7 @@ class Weight:
         optimizer = float(states.optimizer)
         with charged(OPTIMIZER):
             whole_optimizer = optimizer >= count * site.rules.optimizer_bytes
-            if self.tensor is None and whole_optimizer and not site.rules.parameter_shard:
+            if self.tensor is None and whole_optimizer and not (site.rules.parameter_shard or site.rules.autocast):
                 # No copy is kept: the fp32 master weight itself is read.
                 self.tensor = torch.empty(shape, dtype=torch.float32, device=site.device)
                 optimizer -= framework.master_bytes * count

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from taylor.cost_model.optimizer import OptimizerStates
@@ -21,9 +22,20 @@ emerging_optimizers.py:140-147, 584-593; routers, which are matrices too, are co
 WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1}
 """Bytes of the types that flags name (megatron/training/arguments.py:1077)."""
 _FP32, _HALF = 4, 2
+_BRIDGE = re.compile(r"^[ \t]*#[^\n]{0,400}\bMegatron-Bridge\b", re.MULTILINE)
 
 
-def read_optimizer(flags: Flags, notes: list[str]) -> OptimizerStates:
+def usual_recipe(text: str) -> str:
+    """The fp8 recipe that the optimizer is configured with where a launch names none.
+
+    Megatron-Bridge hands one per tensor to the optimizer, of jobs without fp8 too (Megatron-Bridge 067f987d
+    src/megatron/bridge/training/mixed_precision.py:50, 129-131; config.py:2016, 2070), and so Megatron keeps the master
+    weights; a script that was restated from it names it in a comment.
+    """
+    return "tensorwise" if _BRIDGE.search(text) else "delayed"
+
+
+def read_optimizer(flags: Flags, notes: list[str], recipe: str = "delayed") -> OptimizerStates:
     """`TrainingRules.optimizer` of a launch.
 
     Sources, all of Megatron-LM main unless another is named: gradients are fp32 beside bf16 weights unless
@@ -36,6 +48,11 @@ def read_optimizer(flags: Flags, notes: list[str]) -> OptimizerStates:
     407-414; TransformerEngine 2.1 and later, pytorch/optimizers/fused_adam.py:213, 626). MindSpeed's
     ``--reuse-fp32-param`` does the same (docs/zh/features/reuse-fp32-param.md of MindSpeed master: 2/d bytes less).
     Megatron-FSDP has types of its own (docs/user-guide/features/megatron_fsdp.md, «Mixed-Precision & Quantization»).
+
+    Parameters
+    ----------
+    recipe : str
+        The fp8 recipe where the launch names none (`usual_recipe`).
 
     Raises
     ------
@@ -56,7 +73,7 @@ def read_optimizer(flags: Flags, notes: list[str]) -> OptimizerStates:
     if "muon" in flags.text("optimizer", default="adam"):
         notes.append("Muon: its iterations are in no step time; a replica's whole matrices count as an even share")
     gradient = _gradient_bytes(flags, notes)
-    master, takes_half = _master(flags, notes)
+    master, takes_half = _master(flags, notes, recipe)
     return OptimizerStates(
         gradient_bytes=gradient,
         master_bytes=master,
@@ -69,19 +86,23 @@ def read_optimizer(flags: Flags, notes: list[str]) -> OptimizerStates:
     )
 
 
-def _master(flags: Flags, notes: list[str]) -> tuple[int, bool]:
+def _master(flags: Flags, notes: list[str], recipe: str) -> tuple[int, bool]:
     """Bytes of a master weight, and whether the step takes gradients in 16 bits as they are."""
     aware = flags.has("use-precision-aware-optimizer")
     if flags.has(*MEGATRON_FSDP):
         written = flags.text(FSDP_MASTER, default="fp32")
         return 0 if written == AUTO else _width(flags, FSDP_MASTER), aware
     master = _width(flags, "main-params-dtype") if aware else _FP32
-    delayed = flags.text("fp8-recipe", default="delayed") == "delayed"
+    delayed = flags.text("fp8-recipe", default=recipe) == "delayed"
     offload = flags.has("optimizer-cpu-offload")
     engine_owns = aware and (delayed or master < _FP32 or offload)
     if engine_owns and not offload and master == _FP32 and flags.has("bf16") and not flags.has("fp8-param-gather"):
         notes.append("transformer engine 2.1 or later is assumed: of master weights it keeps what bf16 lacks")
         return _HALF, True
+    if aware and not engine_owns and not flags.has("fp8-recipe"):
+        notes.append(
+            "its comments name Megatron-Bridge, whose default recipe leaves master weights to Megatron, in fp32"
+        )
     return _HALF if flags.has("reuse-fp32-param") else master, engine_owns
 
 

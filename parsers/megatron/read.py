@@ -38,6 +38,7 @@ from taylor.parsers.megatron.optimizer import (
     optimizer_degree,
     read_optimizer,
     read_sharding,
+    usual_recipe,
 )
 from taylor.parsers.megatron.own_plan import (
     LAYOUT,
@@ -123,7 +124,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
             f"--{EXPERT_OVERLAP}: a merged forward and backward are predicted one after the other. Their waits for "
             "each other are not counted (1 to 4 % of a step in trials)"
         )
-    rules = _read_rules(flags, notes)
+    rules = _read_rules(flags, notes, usual_recipe(launch.text))
     if (kept := kept_modules(flags)) and any(kind.linear is not None for kind in model.kinds):
         notes.append(f"--recompute-modules {' '.join(kept)}: counted as kept")
     notes += activation_notes(flags, plan)
@@ -226,7 +227,7 @@ def _read_strategy(flags: Flags, interleaves: int, notes: list[str]) -> tuple[St
     return strategy, ranks
 
 
-def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
+def _read_rules(flags: Flags, notes: list[str], recipe: str) -> TrainingRules:
     half = flags.has("bf16", "fp16")
     modules = read_modules(flags)
     sharding, narrow = read_sharding(flags), read_narrow(flags, notes, mindspeed=is_mindspeed(flags))
@@ -255,7 +256,7 @@ def _read_rules(flags: Flags, notes: list[str]) -> TrainingRules:
         selective=modules,
         fused_norms=_implementation(flags) == "transformer_engine",
         fused_accumulation=False if flags.has("no-gradient-accumulation-fusion") else None,
-        optimizer=read_optimizer(flags, notes),
+        optimizer=read_optimizer(flags, notes, recipe),
         narrow=narrow.recipe,
         narrow_weights=narrow.weights,
         dispatch_by_node=_dispatches_by_node(flags),

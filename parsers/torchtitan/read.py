@@ -11,7 +11,7 @@ from taylor.base.errors import InputError
 from taylor.cost_model.optimizer import OptimizerStates
 from taylor.cost_model.ranks import OpenRanks
 from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.parsers.flag_table import load_flag_table
+from taylor.parsers.flag_table import FlagTable, load_flag_table
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.parsers.text.toml_edit import TomlSource
@@ -19,6 +19,7 @@ from taylor.parsers.torchtitan.flavours import OWN_FLAVOURS
 from taylor.parsers.torchtitan.quantization import CONVERTERS, Quantization, read_quantization
 from taylor.parsers.torchtitan.ranks import StatedDegrees, open_ranks
 from taylor.parsers.torchtitan.recompute import read_recompute
+from taylor.parsers.torchtitan.releases import Release, release_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid, deal_kinds, grid_in_order, zero_grid
 from taylor.pipeline.schedule import ScheduleSpec
@@ -70,7 +71,8 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
     if model.mtp_layers:
         model = model.replace(mtp_layers=0)  # torchtitan trains without the MTP module.
     schedule, interleaves = _read_schedule(top, model)
-    strategy, sharded, left_open = _read_strategy(top, source, interleaves, notes)
+    release = release_in(source)
+    strategy, sharded, left_open = _read_strategy(top, source, interleaves, notes, release)
     if model.n_layers < strategy.pp * strategy.vpp:
         raise _degree_error(
             top,
@@ -79,18 +81,19 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
             strategy.pp,
         )
     quantization = read_quantization(top, model, notes)
-    rules = _read_rules(top, sharded, quantization)
+    rules = _read_rules(top, sharded, quantization, release)
+    if matters_in(release, rules, strategy):
+        notes.append(release.note)
     if max(strategy.op, strategy.tp, strategy.pp, strategy.cp) == 1 and rules.compute_bytes < rules.param_bytes:
         # v0.2.2 torchtitan/distributed/utils.py:242-263, ``maybe_enable_amp``.
-        notes.append("without sharding the job computes under autocast: casts that it keeps without recompute, up to a "
-                     "fifth of the peak, are not counted")  # fmt: skip
+        rules = rules.replace(autocast=True, wide_residual=True)
+        notes.append("without sharding the job computes under autocast: weights stay in fp32, and casts are kept")
     plan: PipelinePlan | None = None
     try:
         plan = _read_plan(top, model, strategy, schedule, notes)
     except ValueError as problem:
         notes.append(f"the file settles no plan: {problem}")
-    table = load_flag_table("taylor.parsers.torchtitan", "keys.yaml")
-    unmodelled = unmodelled_keys(table, source.data, ["@experts"] if model.moe else ())
+    unmodelled = unmodelled_keys(_keys(), source.data, ["@experts"] if model.moe else ())
     return TrainingConfig(
         path=source.file,
         launcher=NAME,
@@ -105,6 +108,20 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
         notes=tuple(notes),
         unmodelled=tuple(each for each in unmodelled if quantization.recipe is None or each.name != CONVERTERS),
     )
+
+
+def _keys() -> FlagTable:
+    return load_flag_table("taylor.parsers.torchtitan", "keys.yaml")
+
+
+def release_in(source: TomlSource) -> Release:
+    """The release that runs a parsed file."""
+    return release_of(source.text, source.data, _keys(), source.file)
+
+
+def matters_in(release: Release, rules: TrainingRules, strategy: Strategy) -> bool:
+    """Return whether a figure of the job depends on its release: something states one, or it compiles its loss."""
+    return bool(release.why) or rules.compiled or (strategy.pp == 1 and rules.parameter_shard)
 
 
 def home_of(top: Fields, name: str) -> str:
@@ -215,7 +232,7 @@ def _listed(top: Fields, name: str) -> list[Any]:
 
 
 def _read_strategy(
-    top: Fields, source: TomlSource, interleaves: int, notes: list[str]
+    top: Fields, source: TomlSource, interleaves: int, notes: list[str], release: Release
 ) -> tuple[Strategy, bool, OpenRanks | None]:
     """The strategy, whether parameters are sharded (as they are on all ranks), and ranks that the file leaves open."""
 
@@ -250,7 +267,7 @@ def _read_strategy(
     rounds = total // (local * dp) if total > 0 else 1
     mbs, micro = local, rounds
     if pp > 1:
-        mbs = _micro_batch_size(top, local, pp * interleaves)
+        mbs = _micro_batch_size(top, local, pp * interleaves, release)
         micro = local // mbs * rounds
         if rounds > 1:
             notes.append(f"{rounds} accumulated batches are taken as one pipeline of {micro} micro-batches")
@@ -260,8 +277,11 @@ def _read_strategy(
     return strategy, written == -1 or strategy.op > 1, left_open
 
 
-def counts_micro_batches(top: Fields) -> bool:
+def counts_micro_batches(top: Fields, release: Release) -> bool:
     """Return whether the file states the number of micro-batches (releases before April 2025), not their size."""
+    size = "pipeline_parallel_microbatch_size"
+    if release.counts_micro_batches and not setting(top, size).has(size):
+        return True
     if any(top.section(place).has("pipeline_parallel_microbatches") for place in PLACES):
         return True
     return not top.has("parallelism") and (
@@ -269,14 +289,14 @@ def counts_micro_batches(top: Fields) -> bool:
     )
 
 
-def _micro_batch_size(top: Fields, local: int, parts: int) -> int:
+def _micro_batch_size(top: Fields, local: int, parts: int, release: Release) -> int:
     """Samples a micro-batch; the number of micro-batches is that of the model parts where nothing states it.
 
     That default is of the releases that state a number (torchtitan 38e7ee705 torchtitan/distributed/pipeline.py:111);
     a size is 1 by default (v0.2.2 torchtitan/config/job_config.py:412).
     """
     size, count = "pipeline_parallel_microbatch_size", "pipeline_parallel_microbatches"
-    if setting(top, size).has(size) or not counts_micro_batches(top):
+    if setting(top, size).has(size) or not counts_micro_batches(top, release):
         mbs: int = setting(top, size).integer(size, default=1)
         if local % mbs:
             raise setting(top, size).error(size, f"must divide the local batch size {local}", mbs)
@@ -287,7 +307,7 @@ def _micro_batch_size(top: Fields, local: int, parts: int) -> int:
     return local // micro_batches
 
 
-def _read_rules(top: Fields, sharded: bool, quantization: Quantization) -> TrainingRules:
+def _read_rules(top: Fields, sharded: bool, quantization: Quantization, release: Release) -> TrainingRules:
     training = top.section("training")
     experts = setting(top, "expert_tensor_parallel_degree")
     reshard = setting(top, "fsdp_reshard_after_forward").text("fsdp_reshard_after_forward", default="default")
@@ -300,10 +320,12 @@ def _read_rules(top: Fields, sharded: bool, quantization: Quantization) -> Train
         param_bytes=_HALF if _stores_half(training) else 4,
         optimizer=_read_optimizer(training),
         stay_gathered=sharded and reshard == "never",
+        whole_ends=sharded and release.whole_ends,
+        separate_pools=sharded,
         compute_bytes=4 if training.raw("mixed_precision_param") == "float32" else 2,
         expert_tensor_parallel=experts.integer("expert_tensor_parallel_degree", default=1) != 1,
         compiled=_compiles(top),
-        compiled_loss=_compiles(top) and _compiles_loss(top),
+        compiled_loss=_compiles(top) and release.compiles_loss and _compiles_loss(top),
         saves_exchanges=top.section("model").text("name").lower() not in _EXCHANGES_AGAIN,
         narrow=quantization.recipe,
         narrow_experts=quantization.experts,
@@ -313,7 +335,7 @@ def _read_rules(top: Fields, sharded: bool, quantization: Quantization) -> Train
 
 
 def _compiles_loss(top: Fields) -> bool:
-    """Always until August 2025 (v0.1.0 torchtitan/components/loss.py:27), since then by its name (v0.2.2 :33)."""
+    """By its name since August 2025 (v0.2.2 torchtitan/components/loss.py:33); before, as `Release` has it."""
     components = top.section("compile").raw("components")
     return not isinstance(components, list) or "loss" in components
 

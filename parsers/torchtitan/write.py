@@ -16,6 +16,7 @@ from taylor.parsers.torchtitan.read import (
     config_from_source,
     counts_micro_batches,
     home_of,
+    release_in,
     setting_of,
 )
 from taylor.parsers.torchtitan.recompute import checkpoint_entries, nearest_plan
@@ -46,11 +47,11 @@ def with_plan(source: TomlSource, config: TrainingConfig, plan: PipelinePlan, mi
     """The file with a plan in it."""
     current = config_from_source(source, config.model)
     current.refuse_other_stages(plan, "pipeline_parallel_degree")
-    top = Fields(source.data, source.file)
-    if micro_batches is None and plan.interleaves != current.strategy.vpp and counts_micro_batches(top):
+    top, counted = Fields(source.data, source.file), _counted(source)
+    if micro_batches is None and plan.interleaves != current.strategy.vpp and counted:
         micro_batches = current.strategy.micro_batches  # Left unsaid, the number would follow the model parts.
     if micro_batches is not None:
-        source = edit_toml(source, _batch(top, config.strategy.replace(micro_batches=micro_batches)))
+        source = edit_toml(source, _batch(top, config.strategy.replace(micro_batches=micro_batches), counted=counted))
     return _placed(source, plan, config.schedule_for(plan.interleaves), config.model)
 
 
@@ -102,7 +103,7 @@ def with_strategy(
         wanted[table, key] = entry
     for name in (PARTS, POINTS, "pipeline_parallel_layers_per_stage"):
         wanted[home_of(top, name), name] = None  # Written again for the new stages.
-    wanted |= _batch(top, strategy)
+    wanted |= _batch(top, strategy, counted=_counted(source))
     if strategy.pp > 1:
         wanted[home_of(top, "pipeline_parallel_schedule"), "pipeline_parallel_schedule"] = _written(
             schedule, source.file
@@ -135,14 +136,19 @@ def _written(schedule: ScheduleSpec, file: Path) -> str:
     return SCHEDULES[schedule.name]
 
 
-def _batch(top: Fields, strategy: Strategy) -> dict[TomlPath, Any]:
+def _counted(source: TomlSource) -> bool:
+    """Return whether the file states the number of micro-batches."""
+    return counts_micro_batches(Fields(source.data, source.file), release_in(source))
+
+
+def _batch(top: Fields, strategy: Strategy, *, counted: bool) -> dict[TomlPath, Any]:
     local = "batch_size" if top.section("training").has("batch_size") else "local_batch_size"
     name = "pipeline_parallel_microbatch_size"
     wanted: dict[TomlPath, Any] = {}
     if strategy.pp > 1:
         wanted["training", local] = strategy.mbs * strategy.micro_batches
         wanted["training", "global_batch_size"] = None
-        if counts_micro_batches(top):
+        if counted:
             count = "pipeline_parallel_microbatches"
             wanted[home_of(top, count), count] = strategy.micro_batches
             wanted[home_of(top, name), name] = None

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from benchmarks import card_runs
-from benchmarks.card_runs import FSDP, CardRun, dry_run, read_runs, told
+from benchmarks.card_runs import FSDP, CardRun, dry_run, read_runs, told, told_reserved
 
 RUNS = [run for run in read_runs()[1] if run.active_mib is not None]
 COMPILED = "compile.enable"
 SHARDED = [run for run in RUNS if run.group == FSDP and COMPILED not in run.job]
-REBUILT = [run for run in RUNS if run.group != FSDP and run.job["activation_checkpoint.mode"] != "none"]
+ALONE = [run for run in RUNS if run.group != FSDP]
 
 
 def test_the_runs_are_of_every_kind_of_job() -> None:
@@ -32,18 +33,36 @@ def test_a_sharded_job_has_the_peak_that_is_told(run: CardRun, tmp_path: Path) -
     assert dry_run(run, config) == pytest.approx(run.active_mib, rel=0.03)
 
 
-@pytest.mark.parametrize("run", REBUILT, ids=lambda run: run.name)
-def test_one_card_s_peak_is_not_told_too_low_where_layers_are_rebuilt(run: CardRun, tmp_path: Path) -> None:
+@pytest.mark.parametrize("run", ALONE, ids=lambda run: run.name)
+def test_one_card_s_peak_under_autocast_is_the_one_that_is_told(run: CardRun, tmp_path: Path) -> None:
     _, closed = told(run, tmp_path)
     assert run.active_mib is not None
-    assert -0.01 < closed / run.active_mib - 1 < 0.15
+    assert closed == pytest.approx(run.active_mib, rel=0.02)
 
 
 def test_a_compiled_job_s_peak_is_not_told_too_low(tmp_path: Path) -> None:
     [run] = [run for run in RUNS if COMPILED in run.job]
     _, closed = told(run, tmp_path)
     assert run.active_mib is not None
-    assert 0 <= closed / run.active_mib - 1 < 0.1
+    assert 0 <= closed / run.active_mib - 1 < 0.03
+
+
+def test_what_the_allocator_reserves_is_predicted_for_every_sharded_job(tmp_path: Path) -> None:
+    """Four in five within 5 %: what is missed most is memory that the loss finds in the forward's (`reserved`)."""
+    errors = []
+    for run in RUNS:
+        if run.group == FSDP:
+            reserved = told_reserved(run, tmp_path)
+            assert reserved is not None and run.reserved_mib is not None and run.active_mib is not None
+            assert reserved > told(run, tmp_path)[1]
+            errors.append(abs(reserved / run.reserved_mib - 1))
+    assert len(errors) >= 25 and max(errors) < 0.105
+    assert median(errors) < 0.04
+
+
+def test_no_reserved_memory_is_predicted_where_nothing_is_sharded(tmp_path: Path) -> None:
+    [one, *_] = ALONE
+    assert told_reserved(one, tmp_path) is None
 
 
 def test_one_card_is_said_to_compute_under_autocast(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from taylor.pipeline_solver.model.solution import Solution, Termination
 from taylor.pipeline_solver.solving.result import Result
 from taylor.register.model import MTP
 from taylor.workflows.showing.alternative import Alternative
+from taylor.workflows.showing.card_memory import CardMemory, card_memory
 from taylor.workflows.showing.chosen_order import ChosenOrder
 from taylor.workflows.showing.dryrun_result import dryrun_dict
 from taylor.workflows.showing.fit import Fit, FitVerdict, fit_verdict
@@ -160,6 +161,16 @@ class PlannedFile:
         return None if step is None else self.facts.throughput(step)
 
     @property
+    def card_memory(self) -> tuple[CardMemory, ...] | None:
+        """Allocated and reserved memory of every stage; None where it is not modelled, or the peaks rest on others."""
+        config, plan = self.facts.config, self.solution.plan
+        if plan is None or self.memory.source != MemorySource.ESTIMATE:
+            return None
+        if any(plan.uses(name) for name in self.problem.choices) or self.facts.stages is not None:
+            return None
+        return card_memory(config, plan, self.facts.device.spec)
+
+    @property
     def assumed(self) -> list[str]:
         """Sentence for each value that no input gave."""
         memory = ["memory estimated by the analytical model"] if self.memory.source == MemorySource.ESTIMATE else []
@@ -173,6 +184,7 @@ class PlannedFile:
             **dict.fromkeys(one.name for one in fields(Throughput)),
             **({} if speed is None else asdict(speed)),
             "step_interval_ms": self.step_interval_ms,
+            **({} if (cards := self.card_memory) is None else {"card_memory": [each.to_dict() for each in cards]}),
             "risk": self.config.margin.stated_risk,
             "verdict": self.fit.to_dict(),
             "own_plan": None if own is None else self._own_dict(own),

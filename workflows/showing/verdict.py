@@ -49,6 +49,9 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
         pairs.append(("interval", f"{low} to {high} in nine of ten cases, as far as the estimate is known to be off"))
     if (speed := planned.speed) is not None:
         pairs.append(("speed", speed_text(speed, planned.facts.train_tokens)))
+    if (cards := planned.card_memory) is not None:
+        fullest = max(range(len(cards)), key=lambda stage: cards[stage].card_mib)
+        pairs.append(("card", f"stage {fullest}: {cards[fullest].sentence}"))
     if (bubble := solution.bubble) is not None:
         parts = f"ideal {bubble.ideal:.1%}, imbalance {bubble.imbalance:.1%}, recompute {bubble.recompute:.1%}"
         shares = f"{bubble.total:.1%} of the step: {parts}, communication {bubble.communication:.1%}"

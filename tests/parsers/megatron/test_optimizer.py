@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import ParameterGroups
+from taylor.cost_model.activations import activation_bytes
+from taylor.cost_model.parameters import ParameterGroups, layer_parameters
 from taylor.cost_model.states import group_bytes
-from taylor.cost_model.statics import MIB, embedding_state_bytes, layer_state_bytes
+from taylor.cost_model.statics import MIB, embedding_state_bytes, kept_bytes, layer_state_bytes
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, NONE
 from taylor.register.model import DENSE, MOE
 from tests.parsers.megatron.test_scripts import BASE, script_of
 
@@ -193,3 +196,38 @@ def test_a_gib_of_bf16_gradients_is_half_of_fp32_ones(tmp_path: Path) -> None:
     narrow, wide = (launched(f"--bf16 {more}", tmp_path) for more in ("--grad-reduce-in-bf16", ""))
     found = [layer_state_bytes(one.model, DENSE, one.strategy, one.rules).gradients / MIB for one in (narrow, wide)]
     assert float(found[1]) == 2 * float(found[0])
+
+
+BRIDGE = "# NVIDIA-NeMo/Megatron-Bridge 067f987d src/megatron/bridge/recipes\n"
+HALVES = f"{AWARE} --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16"
+
+
+def test_megatron_keeps_the_master_weights_of_a_job_of_megatron_bridge(tmp_path: Path) -> None:
+    """Its optimizer is configured with a recipe other than delayed, without fp8 too."""
+    alone, restated = (launched(HALVES, tmp_path, comment + PLAIN) for comment in ("", BRIDGE))
+    assert (alone.rules.optimizer.master_bytes, alone.rules.optimizer.step_bytes) == (2, 0)
+    assert (restated.rules.optimizer.master_bytes, restated.rules.optimizer.step_bytes) == (4, 4)
+    assert any("Megatron-Bridge" in note for note in restated.notes)
+    delayed = launched(f"{HALVES} --fp8-recipe delayed", tmp_path, BRIDGE + PLAIN)
+    assert delayed.rules.optimizer.master_bytes == 2
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_activations_find_the_memory_of_the_step_s_copies_on_one_stage(tmp_path: Path, stages: int) -> None:
+    """16-bit gradients are cast to fp32 in the step, when no activation is alive: the larger of the two counts."""
+    config = launched("--bf16 --use-distributed-optimizer --grad-reduce-in-bf16", tmp_path)
+    rules, place = config.rules, config.strategy.replace(pp=stages, dp=8, op=8, micro_batches=4)
+    alone = rules.replace(optimizer=replace(rules.optimizer, step_bytes=0))
+    assert rules.optimizer.step_bytes == 4
+    for mode in (NONE, FULL):
+        parts = [
+            float(layer_state_bytes(config.model, DENSE, place, each).total)
+            + float(kept_bytes(config.model, DENSE, mode, place, each))
+            for each in (rules, alone)
+        ]
+        states = float(layer_state_bytes(config.model, DENSE, place, alone).total)
+        kept = float(activation_bytes(config.model, DENSE, mode, place, rules))
+        copies = 4 * layer_parameters(config.model, DENSE) / place.tp / 8
+        most = max(kept, copies) if stages == 1 else kept + copies
+        assert parts[1] == pytest.approx(states + kept)
+        assert parts[0] == pytest.approx(states + most, rel=1e-3)

@@ -92,9 +92,13 @@ def test_parameters_gathered_in_8_bits_take_half_the_bytes(tmp_path: Path) -> No
     wide, narrow = (
         read(tmp_path, [LINEAR], f"[{LINEAR}]\nenable_fsdp_float8_all_gather = {on}") for on in ("false", "true")
     )
-    found = [memory_profile(c.model, c.strategy, c.rules, 8e4).static_middle_mib for c in (wide, narrow)]
-    matrices = 4096 * (2 * 4096 + 2 * 1024 + 3 * 14336)
-    assert found[0] - found[1] == pytest.approx(2 * matrices / 2**20)  # Two layers are gathered at once.
+    matrices, norms = 4096 * (2 * 4096 + 2 * 1024 + 3 * 14336), 2 * 4096
+    # Two layers are gathered at once; so are their buffers, for which bf16 shards, and no narrow ones, are cast first.
+    casts = 2 * 2 * (matrices + norms) / wide.strategy.op
+    for pools, expected in ((False, 2 * matrices), (True, 4 * matrices + casts)):
+        rules = [c.rules.replace(separate_pools=pools) for c in (wide, narrow)]
+        found = [memory_profile(wide.model, wide.strategy, each, 8e4).static_middle_mib for each in rules]
+        assert found[0] - found[1] == pytest.approx(expected / 2**20)
     times = [layer_time(c.model, DENSE, c.strategy, c.rules, H100) for c in (wide, narrow)]
     assert times[1].forward < times[0].forward
 
