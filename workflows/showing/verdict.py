@@ -63,6 +63,8 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
         ]
         if max(host_memory_mib(problem, solution.plan)) > 0:
             pairs.append(("host", _host_text(problem, solution.plan)))
+    if planned.facts.learned is not None:
+        pairs += [("learned", sentence) for sentence in planned.facts.learned.sentences]
     return pairs
 
 

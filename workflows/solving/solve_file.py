@@ -30,6 +30,7 @@ from taylor.workflows.solving.check_variants import best_checked
 from taylor.workflows.solving.evaluate_file import own_solution
 from taylor.workflows.solving.even_split import even_split
 from taylor.workflows.solving.interrupted import keep_plan_so_far, keep_unchecked_plan
+from taylor.workflows.solving.measured_peaks import with_measured
 from taylor.workflows.solving.memory_check import CheckStopped, solve_checked
 from taylor.workflows.solving.own_order import best_with_own_order
 from taylor.workflows.solving.solve_variants import Best, best_of
@@ -81,6 +82,7 @@ def solve_file(
 
     with file.open_backend(outputs.folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
+        file = with_measured(file, memory, outputs.folder)
         if backend is not None and _is_checked(file, memory):
             planned = _solve_checked(file, memory, backend, how, outputs, watch, budget)
         else:
