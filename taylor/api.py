@@ -191,17 +191,18 @@ def solve(
     """
     how = SolveOptions(solver=solver, time_limit=time_limit, workers=workers, params=params)
     if isinstance(what, PipelineProblem):
-        given = {"device": device, "ratios": ratios, "memory": memory, "vpp": vpp, "schedule": schedule}
-        given |= {"measured_peaks": measured_peaks, "stage_limits": stage_limits}
+        given: dict[str, object] = {"device": device, "ratios": ratios, "memory": memory, "vpp": vpp}
+        given |= {"schedule": schedule, "measured_peaks": measured_peaks, "stage_limits": stage_limits}
+        given |= {"out_of_memory": out_of_memory or None, "earlier": earlier or None}
         named = [name for name, value in given.items() if value is not None] + ["select"] * bool(select)
         if named:
             raise InputError("is settled by the problem itself", field=named[0], cure="change the problem")
         return Planned(Result(what, plan_or_raise(what, how, on_progress, "the problem")))
     config = what if isinstance(what, TrainingConfig) else read_config(what)
-    choices = {"search_select": select, "vpp": vpp, "schedule": schedule, "allow_illegal": tuple(allow_illegal)}
-    choices["measured"] = _run(measured_peaks, out_of_memory, peak_of, earlier)
-    choices["stage_limits"] = _by_stage(stage_limits)
-    file = _stated(config, device, ratios, **choices)
+    choices: dict[str, Any] = {"search_select": select, "vpp": vpp, "schedule": schedule}
+    choices |= {"allow_illegal": tuple(allow_illegal), "stage_limits": _by_stage(stage_limits)}
+    run = _run(measured_peaks, out_of_memory, peak_of, earlier)
+    file = _stated(config, device, ratios, measured=run, **choices)
     if not file.job.has_choices:
         file.refuse_early(())
     profile = _memory(memory, file)

@@ -60,7 +60,6 @@ def levers_of(
     stage: int,
     limits_mib: Sequence[float],
     learned: LearnedMemory | None = None,
-    allowed: Sequence[str] = (),
 ) -> list[Lever]:
     """Legal changes that lower a stage's peak, the largest saving first.
 
@@ -71,9 +70,8 @@ def levers_of(
     limits_mib : sequence of float [pp]
     learned : LearnedMemory, optional
         Correction of the peaks; a changed number of stages has the part of stages without a measurement.
-    allowed : sequence of str
-        Legality rules that do not apply.
     """
+    allowed = _waived(config, device)
     before = corrected_peaks(config, plan, learned)
     found = []
     for change in _changes(config, plan, stage):
@@ -90,13 +88,12 @@ def levers_of(
     return sorted(found, key=lambda lever: -lever.saved_mib)
 
 
-def smallest_change(
+def smallest_change_of(
     config: TrainingConfig,
     plan: PipelinePlan | None,
     device: DeviceSpec,
     limits_mib: Sequence[float],
     learned: LearnedMemory | None = None,
-    allowed: Sequence[str] = (),
 ) -> Lever | None:
     """First change of the job that makes it fit, in an order from the least intrusive one; None where none alone does.
 
@@ -106,6 +103,7 @@ def smallest_change(
         Plan that does not fit: then the fewest further layers under full recompute are tried first. None: no plan of
         the job fits, and each change is judged by its plan that needs the least memory.
     """
+    allowed = _waived(config, device)
     if plan is not None and (lever := _fewest_recomputed(config, plan, limits_mib, learned)) is not None:
         return lever
     before = max(corrected_peaks(config, plan or _lightest(config), learned))
@@ -146,6 +144,11 @@ def breakdown_of(config: TrainingConfig, plan: PipelinePlan) -> list[StageBreakd
     return stage_breakdown(config.model, config.strategy, config.rules, plan, schedule)
 
 
+def _waived(config: TrainingConfig, device: DeviceSpec) -> tuple[str, ...]:
+    """Legality rules that the job breaks as it is: its user waived them, and no change is refused for them."""
+    return tuple(rule.name for rule in broken_rules(config, device))
+
+
 def _within(peaks: Sequence[float], limits: Sequence[float]) -> bool:
     return all(peak <= limit for peak, limit in zip(peaks, limits, strict=True))
 
@@ -184,14 +187,15 @@ def _restated(config: TrainingConfig) -> Iterator[_Change]:
         yield _Change("sequence parallelism", config.replace(strategy=strategy.replace(sp=True)))
     if not rules.flash_attention:
         yield ruled("flash attention", flash_attention=True)
-    if rules.moments_bytes > NARROW_MOMENTS:
+    if rules.framework.states.takes_narrow_states and rules.parallel_optimizer:
         narrow: OptimizerStates = replace(
-            rules.optimizer, moments_bytes=NARROW_MOMENTS, other_moments_bytes=NARROW_MOMENTS
+            rules.optimizer, moments_bytes=NARROW_MOMENTS, other_moments_bytes=NARROW_MOMENTS, step_bytes=0
         )
-        yield ruled("Adam's moments in 16 bits", optimizer=narrow)
-    if rules.gradient_bytes > NARROW_GRADIENT:
-        narrow = replace(rules.optimizer, gradient_bytes=NARROW_GRADIENT)
-        yield ruled("gradients accumulated in 16 bits", optimizer=narrow)
+        if rules.moments_bytes > NARROW_MOMENTS:
+            yield ruled("Adam's moments in 16 bits (precision-aware optimizer)", optimizer=narrow)
+        if rules.gradient_bytes > NARROW_GRADIENT:
+            narrow = replace(narrow, gradient_bytes=NARROW_GRADIENT)
+            yield ruled("Adam's moments and gradients in 16 bits (precision-aware optimizer)", optimizer=narrow)
     if strategy.mbs % 2 == 0:
         half = strategy.replace(mbs=strategy.mbs // 2, micro_batches=2 * strategy.micro_batches)
         yield _Change(f"micro-batches of {half.mbs} instead of {strategy.mbs}", config.replace(strategy=half))
@@ -239,15 +243,15 @@ def _fewest_recomputed(
     full, select = ([list(row) for row in plan.recomputed(mode)] for mode in (FULL, SELECT))
     added: dict[int, int] = {}
     peaks = before
-    for stage in (s for s, (peak, limit) in enumerate(zip(before, limits, strict=True)) if peak > limit):
-        while peaks[stage] > limits[stage]:
+    while over := [s for s, (peak, limit) in enumerate(zip(peaks, limits, strict=True)) if peak > limit]:
+        for stage in over:
             v = next((v for v, row in enumerate(layers) if full[v][stage] < row[stage]), None)
             if v is None:
                 return None
             full[v][stage] += 1
             select[v][stage] = min(select[v][stage], layers[v][stage] - full[v][stage])
             added[stage] = added.get(stage, 0) + 1
-            peaks = corrected_peaks(config, _with_recompute(plan, full, select), learned)
+        peaks = corrected_peaks(config, _with_recompute(plan, full, select), learned)
     if not added:
         return None
     each = ", ".join(f"{count} more layer{'s' * (count > 1)} of stage {stage}" for stage, count in added.items())

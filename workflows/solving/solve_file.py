@@ -23,7 +23,7 @@ from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_OBJECT
 from taylor.pipeline_solver.timing.evaluate import peak_memory_mib
 from taylor.workflows.running.kept_solves import SolveStore, solve_or_find
 from taylor.workflows.showing.fit import Fit, doubt_of_no
-from taylor.workflows.showing.planned_file import PlannedFile
+from taylor.workflows.showing.planned_file import SMALLEST_CHANGE, PlannedFile
 from taylor.workflows.showing.planned_outputs import refuse_outputs, store_json, store_result
 from taylor.workflows.showing.verdict import expressible_cost, step_text
 from taylor.workflows.solving.check_variants import best_checked
@@ -142,9 +142,14 @@ def _solve_unchecked(
     except (InfeasibleError, NoSolutionError) as error:
         without = _without_plan(file, memory, error, budget)
         store_json(without, {}, outputs)
-        if isinstance(error, InfeasibleError) and without.fit.fit is Fit.UNKNOWN:
-            raise InfeasibleError(f"{error}{doubt_of_no(file.config.unmodelled)}") from error
-        raise
+        if not isinstance(error, InfeasibleError):
+            raise
+        change = without.smallest_change()
+        doubt = doubt_of_no(file.config.unmodelled) if without.fit.fit is Fit.UNKNOWN else ""
+        cure = "" if change is None else f"; {SMALLEST_CHANGE}: {change.name}"
+        if not doubt and not cure:
+            raise
+        raise InfeasibleError(f"{error}{doubt}{cure}") from error
     if planned.solution.termination is Termination.INTERRUPTED:
         raise keep_plan_so_far(planned, outputs)
     return planned

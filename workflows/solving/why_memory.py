@@ -162,7 +162,7 @@ def why_memory(job: FileJob, stage: int | None = None, folder: Path | None = Non
     )
     stages = tuple(_stage(file, plan, schedule, one, limits[one.stage]) for one in parts)
     fullest = min(stages, key=lambda one: one.limit_mib - one.peak_mib).stage if stage is None else stage
-    levers = levers_of(config, plan, file.device, fullest, limits, file.learned, job.allow_illegal)
+    levers = levers_of(config, plan, file.device, fullest, limits, file.learned)
     return MemoryReasons(config.path, stages, fullest, tuple(levers))
 
 
