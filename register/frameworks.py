@@ -105,6 +105,9 @@ class StateRules:
         Bytes a parameter of the optimizer's copy of a weight (fp32), but see `follows_weight_type`.
     moments_bytes : int
         Bytes a parameter of Adam's two moments together (fp32).
+    takes_narrow_states : bool
+        A split optimizer takes moments and accumulated gradients in 16 bits where the job asks for it (Megatron-LM
+        d98e8a64 megatron/training/arguments.py:3053, 3675).
     """
 
     tp_ranks_are_replicas: bool = False
@@ -126,6 +129,7 @@ class StateRules:
     gradient_bytes: int = 4
     master_bytes: int = 4
     moments_bytes: int = 8
+    takes_narrow_states: bool = False
 
 
 @dataclass(frozen=True)
@@ -420,6 +424,7 @@ MEGATRON = Framework(
         fused_accumulation=True,
         keeps_weights_whole=True,
         groups_replicas=True,
+        takes_narrow_states=True,
     ),
     activations=ActivationRules(
         joined_qkv=True,

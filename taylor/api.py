@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,11 @@ from taylor.workflows.searching.model_job import ModelJob, choose_strategy, mode
 from taylor.workflows.searching.quick_solves import QuickSolves
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.solving.evaluate_file import evaluate_own, own_solution
+from taylor.workflows.solving.measured_peaks import with_measured
 from taylor.workflows.solving.solve_file import plan_or_raise, solve_stated
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.legality import refuse_unknown_rules, rules_waived
+from taylor.workflows.statement.measured_run import ALLOCATED, MeasuredRun, StageMeasurement
 from taylor.workflows.statement.options import FileJob, RatioChoice
 from taylor.workflows.statement.stated_file import StatedFile
 
@@ -69,6 +72,11 @@ def evaluate(
     device: str | DeviceSpec | None = None,
     ratios: TimeRatios | None = None,
     memory: str | Path | MemoryProfile | None = None,
+    measured_peaks: Mapping[int, float] | None = None,
+    out_of_memory: Sequence[int] = (),
+    peak_of: str = ALLOCATED,
+    earlier: Sequence[StageMeasurement] = (),
+    stage_limits: Mapping[int, float] | None = None,
     allow_illegal: Sequence[str] = (),
 ) -> Planned:
     """Evaluate a plan: step time, peak memory by stage, idle time.
@@ -78,8 +86,8 @@ def evaluate(
     what : path, TrainingConfig or PipelineProblem
     plan : PipelinePlan, optional
         The plan; the one in the configuration when omitted. A problem needs one.
-    device, ratios, memory, allow_illegal
-        As in `solve`.
+    device, ratios, memory, measured_peaks, out_of_memory, peak_of, earlier, stage_limits, allow_illegal
+        As in `solve`. The measured run is that of the plan in the configuration, whatever `plan` is.
 
     Raises
     ------
@@ -91,13 +99,19 @@ def evaluate(
             raise InputError("a problem has no plan of its own", field="plan", cure="give the plan to evaluate")
         return Planned(Result(what, evaluation.evaluate(what, plan)))
     config = what if isinstance(what, TrainingConfig) else read_config(what)
-    whole, config = config, config if plan is None else config.replace(plan=plan)
-    allowed = tuple(allow_illegal)
-    file = _stated(config, device, ratios, allow_illegal=allowed)
-    profile = _memory(memory, file)
+    stated = {
+        "allow_illegal": tuple(allow_illegal),
+        "measured": _run(measured_peaks, out_of_memory, peak_of, earlier),
+        "stage_limits": _by_stage(stage_limits),
+    }
+    whole = _stated(config, device, ratios, **stated)
+    profile = _memory(memory, whole)
+    whole = with_measured(whole, profile)
+    config = config if plan is None else config.replace(plan=plan)
+    file = whole if plan is None else replace(_stated(config, device, ratios, **stated), learned=whole.learned)
     problem = file.problem(profile)
     solution = evaluate_own(config, problem)
-    own = solution if plan is None else own_solution(_stated(whole, device, ratios, allow_illegal=allowed), profile)
+    own = solution if plan is None else own_solution(whole, profile)
     return _planned(PlannedFile(config, file.facts, profile, problem, solution, own=own))
 
 
@@ -110,6 +124,11 @@ def solve(
     vpp: int | str | None = None,
     schedule: str | None = None,
     select: bool | None = None,
+    measured_peaks: Mapping[int, float] | None = None,
+    out_of_memory: Sequence[int] = (),
+    peak_of: str = ALLOCATED,
+    earlier: Sequence[StageMeasurement] = (),
+    stage_limits: Mapping[int, float] | None = None,
     solver: str = "HIGHS",
     time_limit: float | None = None,
     workers: int = 1,
@@ -137,6 +156,17 @@ def solve(
         Name of a schedule, or ``"auto"``; the file's when omitted.
     select : bool, optional
         Whether selective recompute may be chosen beside full recompute; by default where the plan in the file uses it.
+    measured_peaks : mapping of stage to MiB, optional
+        Peaks that a run of the plan in the configuration had: the memory model is corrected by them.
+    out_of_memory : sequence of int
+        Stages that ran out of memory in a run of that plan.
+    peak_of : str
+        Meaning of `measured_peaks`: ``allocated`` (torch's ``max_memory_allocated``) or ``card`` (all that the job
+        takes of a device).
+    earlier : sequence of StageMeasurement
+        `Planned.measurements` of an earlier plan of the same job.
+    stage_limits : mapping of stage to MiB, optional
+        Memory limits of single stages, instead of that of their device.
     solver : str
         ``HIGHS``, ``HIGHS-MILP``, ``CBC``, or any solver that Pyomo finds.
     time_limit : float, optional
@@ -161,17 +191,22 @@ def solve(
     """
     how = SolveOptions(solver=solver, time_limit=time_limit, workers=workers, params=params)
     if isinstance(what, PipelineProblem):
-        given = {"device": device, "ratios": ratios, "memory": memory, "vpp": vpp, "schedule": schedule}
+        given: dict[str, object] = {"device": device, "ratios": ratios, "memory": memory, "vpp": vpp}
+        given |= {"schedule": schedule, "measured_peaks": measured_peaks, "stage_limits": stage_limits}
+        given |= {"out_of_memory": out_of_memory or None, "earlier": earlier or None}
         named = [name for name, value in given.items() if value is not None] + ["select"] * bool(select)
         if named:
             raise InputError("is settled by the problem itself", field=named[0], cure="change the problem")
         return Planned(Result(what, plan_or_raise(what, how, on_progress, "the problem")))
     config = what if isinstance(what, TrainingConfig) else read_config(what)
-    choices = {"search_select": select, "vpp": vpp, "schedule": schedule, "allow_illegal": tuple(allow_illegal)}
-    file = _stated(config, device, ratios, **choices)
+    choices: dict[str, Any] = {"search_select": select, "vpp": vpp, "schedule": schedule}
+    choices |= {"allow_illegal": tuple(allow_illegal), "stage_limits": _by_stage(stage_limits)}
+    run = _run(measured_peaks, out_of_memory, peak_of, earlier)
+    file = _stated(config, device, ratios, measured=run, **choices)
     if not file.job.has_choices:
         file.refuse_early(())
-    return _planned(solve_stated(file, _memory(memory, file), how, on_progress))
+    profile = _memory(memory, file)
+    return _planned(solve_stated(with_measured(file, profile), profile, how, on_progress))
 
 
 def search(
@@ -399,6 +434,16 @@ def _stated(
 ) -> StatedFile:
     job = FileJob(config.path, ratios=ratios or RatioChoice(), dryrun=False, check=False, **choices)
     return StatedFile.of(job, config, choose_device(config, device))
+
+
+def _run(
+    peaks: Mapping[int, float] | None, out_of_memory: Sequence[int], peak_of: str, earlier: Sequence[StageMeasurement]
+) -> MeasuredRun:
+    return MeasuredRun(_by_stage(peaks), tuple(out_of_memory), peak_of, tuple(earlier))
+
+
+def _by_stage(figures: Mapping[int, float] | None) -> tuple[tuple[int, float], ...]:
+    return tuple((int(stage), float(mib)) for stage, mib in (figures or {}).items())
 
 
 def _memory(memory: str | Path | MemoryProfile | None, file: StatedFile) -> MemoryProfile:

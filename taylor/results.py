@@ -17,6 +17,7 @@ from taylor.pipeline_solver.solving.result import Result
 from taylor.workflows.showing.fit import FitVerdict
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.showing.verdict import speed_text, verdict
+from taylor.workflows.statement.measured_run import StageMeasurement
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,6 +82,18 @@ class Planned:
         return None if self.planned is None else self.planned.own
 
     @property
+    def learned(self) -> list[str]:
+        """Sentences on what measured peaks, and stages that ran out of memory, changed in the memory model."""
+        known = None if self.planned is None else self.planned.facts.learned
+        return [] if known is None else list(known.sentences)
+
+    @property
+    def measurements(self) -> tuple[StageMeasurement, ...]:
+        """Measurements that the memory is corrected by, for `earlier` of the next call."""
+        known = None if self.planned is None else self.planned.facts.learned
+        return () if known is None else known.seen
+
+    @property
     def assumed(self) -> list[str]:
         """Sentence for each value that no input gave."""
         return [] if self.planned is None else self.planned.assumed
@@ -123,7 +136,7 @@ class Planned:
         if self.planned is not None:
             if (speed := self.planned.speed) is not None:
                 lines.append(speed_text(speed, self.planned.facts.train_tokens))
-            lines += verdict(self.planned)
+            lines += [*self.learned, *verdict(self.planned)]
         return lines
 
 

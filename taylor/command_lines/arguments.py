@@ -553,6 +553,59 @@ def add_planning_options(parser: CommandParser) -> None:
     )
 
 
+def stage_mib(text: str) -> tuple[tuple[int, float], ...]:
+    """Type of ``STAGE=MiB,STAGE=MiB``."""
+    from taylor.workflows.statement.measured_run import stage_figures
+
+    try:
+        return stage_figures(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
+
+
+def stage_list(text: str) -> tuple[int, ...]:
+    """Type of ``STAGE,STAGE``."""
+    from taylor.workflows.statement.measured_run import stage_numbers
+
+    try:
+        return stage_numbers(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
+
+
+def add_measured_options(group: Any) -> None:
+    """Add what a run of the file's plan showed of its memory, and limits by stage."""
+    group.add_argument(
+        "--measured_peak",
+        type=stage_mib,
+        default=(),
+        metavar="STAGE=MiB,...",
+        help="peaks that a run of the plan in the file had: the memory model is corrected by them, and they are kept",
+    )
+    group.add_argument(
+        "--out_of_memory",
+        type=stage_list,
+        default=(),
+        metavar="STAGE,...",
+        help="stages that ran out of memory in a run of the plan in the file: they need at least their device's memory",
+    )
+    group.add_argument(
+        "--peak_of",
+        choices=("allocated", "card"),
+        default="allocated",
+        metavar="KIND",
+        help="what --measured_peak is: allocated (torch's max_memory_allocated), or card (all that the job takes of a "
+        "device, as nvidia-smi shows it) (default: %(default)s)",
+    )
+    group.add_argument(
+        "--stage_limit",
+        type=stage_mib,
+        default=(),
+        metavar="STAGE=MiB,...",
+        help="memory limits of single stages (default: that of their device)",
+    )
+
+
 def add_module_options(group: Any) -> None:
     """Add the choice of modules to recompute or to offload, the same in all three tools."""
     group.add_argument(

@@ -35,6 +35,9 @@ SUBCOMMANDS = {
     "search": Subcommand("parallel_tool", "the parallel strategies of a model, pruned by rules and memory"),
     "rank": Subcommand("pipeline_tool", "a folder of candidates, each solved and ranked by step time"),
     "merge": Subcommand("merge", "the shards of a ranking, joined to one"),
+    "why-memory": Subcommand(
+        "why_memory", "the peak memory of a file's plan, its parts, and what lowers it"
+    ),
     "timeline": Subcommand("timeline_tool", "worker logs, profiles and plans drawn as one timeline"),
     "history": Subcommand("history", "runs remembered, what was measured of them, plans found again"),
     "serve": Subcommand("serve", "a local page: what if, the proven plan, ranking, history"),
@@ -63,10 +66,9 @@ def build_parser() -> argparse.ArgumentParser:
     listed = "\n".join(f"  {name:<{width}}  {command.purpose}" for name, command in SUBCOMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="taylor",
-        usage="taylor COMMAND ...",
+        usage="taylor COMMAND ..., as in taylor solve -yaml config.yaml -evaluate y",
         description="Plans the parallel training of large language models.",
-        epilog=f"commands (taylor COMMAND --help explains the flags):\n{listed}\n"
-        "example: taylor solve -yaml config.yaml -evaluate y",
+        epilog=f"commands (taylor COMMAND --help explains the flags):\n{listed}",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

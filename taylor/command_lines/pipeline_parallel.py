@@ -16,6 +16,7 @@ from taylor.base.near import did_you_mean
 from taylor.command_lines.arguments import (
     CommandParser,
     add_environment_options,
+    add_measured_options,
     add_module_options,
     add_planning_options,
     asked_margin,
@@ -55,6 +56,9 @@ OF_A_SOLVE = {"o", "stage_order", "t", "what_if", "gap", "mps_form", "solver_nam
 
 OF_A_MODEL = {"seq", "fix", "cluster", "framework"}
 """Flags for values that only a model's configuration leaves open."""
+
+OF_A_RUN = {"measured_peak", "out_of_memory"}
+"""Flags for what a run of the plan in the file showed."""
 
 FIXED = TimeRatios()
 """Time ratios of the older tool."""
@@ -209,6 +213,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     )
     memory.add_argument("-dryrun", type=yes_no, default=True, metavar="y/n", help="get memory by dry-run (default: y)")
     memory.add_argument("-check", type=yes_no, default=True, metavar="y/n", help="dry-run the result too (default: y)")
+    add_measured_options(memory)
     results = parser.add_argument_group("results")
     results.add_argument("-o", metavar="FILE", help="write the solved configuration here (default: in place)")
     results.add_argument(
@@ -263,8 +268,8 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
     refuse_outputs(outputs)
     # An evaluation takes less time than its result as data: it is stored only in a named store.
     store = None if args.evaluate and not args.store else chosen_store(args, outputs.folder)
-    path = config_of(Path(source)) if not args.model else model_path(args, outputs.folder)
-    of_a_model = bool(args.hf or args.model)
+    of_a_model = bool(args.hf or args.model) and not _names_a_run(args)
+    path = model_path(args, outputs.folder) if args.model and of_a_model else config_of(Path(source))
     if args.world_size is not None and of_a_model:
         from taylor.workflows.searching.model_job import SECONDS_CHOSEN
 
@@ -273,7 +278,7 @@ def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None
             args.t, budget = SECONDS_CHOSEN, TimeBudget.of(SECONDS_CHOSEN)
             log.info("the proof of its plan may take %g s; -t gives it another limit", SECONDS_CHOSEN)
     job = _file_job(args, path)
-    if not of_a_model and (args.world_size is not None or args.gbs is not None):
+    if not (args.hf or args.model) and (args.world_size is not None or args.gbs is not None):
         from taylor.workflows.statement.restated_file import on_asked
 
         job = on_asked(job, args.world_size, args.gbs, outputs.folder)
@@ -326,9 +331,34 @@ def _source(args: argparse.Namespace) -> str:
         refuse_without_effect(args, OF_A_MODEL, "without --model or -hf: the file says it itself")
     elif args.world_size is None:
         refuse_without_effect(args, {*OF_A_MODEL, "gbs"}, "without --world_size", "name the ranks to plan for")
+    if not args.measured_peak:
+        refuse_without_effect(args, {"peak_of"}, "without --measured_peak")
     if args.memory:
         refuse_without_effect(args, {"dryrun_data_dir"}, "with -memory, which states the memory")
-    return str(sources[0])
+    return _file_that_ran(args) if _names_a_run(args) and (args.hf or args.model) else str(sources[0])
+
+
+def _names_a_run(args: argparse.Namespace) -> bool:
+    """Return whether flags state what a run of the plan in the file showed."""
+    return bool(args.measured_peak or args.out_of_memory)
+
+
+def _file_that_ran(args: argparse.Namespace) -> str:
+    """File that an earlier command wrote for a model, whose run is measured: its strategy stays.
+
+    Raises
+    ------
+    InputError
+        When there is none.
+    """
+    flags = " and ".join(spelling for name, spelling in args.given.items() if name in OF_A_RUN)
+    if not args.o or not Path(args.o).is_file():
+        raise InputError(
+            "is of a run, and -o names no file that can have run", field=flags,
+            cure="name the file that ran with -shell, -yaml or -toml, or with -o as when it was written",
+        )  # fmt: skip
+    log.info("%s: of the run of %s, whose strategy stays", flags, args.o)
+    return str(args.o)
 
 
 def _outputs(args: argparse.Namespace) -> Outputs:
@@ -350,6 +380,7 @@ def _outputs(args: argparse.Namespace) -> Outputs:
 
 def _file_job(args: argparse.Namespace, path: Path) -> FileJob:
     """Job of a configuration as the flags state it."""
+    from taylor.workflows.statement.measured_run import MeasuredRun
     from taylor.workflows.statement.options import AskedModules, FileJob, RatioChoice
 
     return FileJob(
@@ -380,7 +411,9 @@ def _file_job(args: argparse.Namespace, path: Path) -> FileJob:
         stage_devices=args.stage_devices,
         stage_order=args.stage_order,
         allow_illegal=args.allow_illegal,
-        made_for_model=bool((args.hf or args.model) and args.world_size),
+        made_for_model=bool((args.hf or args.model) and args.world_size) and not _names_a_run(args),
+        measured=MeasuredRun(args.measured_peak, args.out_of_memory, args.peak_of),
+        stage_limits=args.stage_limit,
     )
 
 

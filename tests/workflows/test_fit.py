@@ -44,7 +44,7 @@ def test_an_interval_that_crosses_the_limit_makes_it_likely_with_its_risk() -> N
     close, beyond = judged(95.0), judged(103.0)
     assert close.fit is Fit.FITS and close.likely and close.risk is not None and 0.05 < close.risk < 0.5
     assert beyond.fit is Fit.DOES_NOT_FIT and beyond.likely and beyond.risk is not None and 0.5 < beyond.risk < 0.95
-    assert close.sentence.startswith("likely fits, ") and "% risk to run out of memory" in close.sentence
+    assert close.sentence.startswith("fits with 81 % probability; ")
     assert not judged(95.0, confirmed=True).likely
 
 

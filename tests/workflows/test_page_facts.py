@@ -97,7 +97,7 @@ def test_too_little_room_is_bad_and_a_little_is_a_warning() -> None:
     assert [one.tone for one in answers] == [BAD, WARNING, GOOD]
     assert [one.answer for one in answers] == [
         "no, 0 MiB too much",
-        "yes, 10 MiB free (tight)",
+        "yes with 54 % probability, 10 MiB free (tight)",
         "yes, 200 MiB free",
     ]
 

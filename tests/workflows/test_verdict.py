@@ -86,7 +86,7 @@ def test_room_below_the_error_of_its_source_is_tight_and_the_cure_mends_it(solve
     assert known is not None
     full = solved.solution.replace(peak_memory_mib=tuple(limit - 152 for limit in limits))
     line = fit_line(PlannedFile(**{**vars(solved), "solution": full}))
-    assert line.startswith(f"likely fits, 152 of {limits[0]:,.0f} MiB (0.3 %) free on stage 0")
+    assert line.startswith(f"fits with 51 % probability: 152 of {limits[0]:,.0f} MiB (0.3 %) free on stage 0")
     assert f"; tight: up to {known.upper() * (limits[0] - 152):,.0f} MiB with 5 % risk, as the estimate is" in line
     assert "--risk 5%" in line
     roomy = evaluate_file(FileJob(FILE, dryrun=False, check=False, margin=MemoryMargin(risk=0.05)))

@@ -65,13 +65,24 @@ class FitVerdict:
     @property
     def sentence(self) -> str:
         """Answer, risk, reason and cure in one line."""
-        answer = f"likely {self.fit}" if self.likely else str(self.fit)
-        if self.fit is Fit.UNKNOWN:
-            answer = UNKNOWN_FIT
-        if self.likely and self.risk is not None:
-            answer += f", {100 * self.risk:.0f} % risk to run out of memory"
-        parts = [answer, self.reason, self.cure]
+        parts = [self.answer, self.reason, self.cure]
         return "; ".join(part for part in parts if part)
+
+    @property
+    def answer(self) -> str:
+        """Answer with its probability where the limit lies within the interval of a peak."""
+        if self.fit is Fit.UNKNOWN:
+            return UNKNOWN_FIT
+        if not self.likely or self.risk is None:
+            return f"likely {self.fit}" if self.likely else str(self.fit)
+        return f"{self.fit} with {self.probability:.0f} % probability"
+
+    @property
+    def probability(self) -> float | None:
+        """Probability of the answer, %; None where no error is known or the answer is not one of the two."""
+        if self.risk is None or self.fit is Fit.UNKNOWN:
+            return None
+        return 100.0 * (1.0 - self.risk if self.fit is Fit.FITS else self.risk)
 
 
 def doubt_of_no(flags: Sequence[UnmodelledFlag]) -> str:

@@ -17,7 +17,7 @@ from taylor.report.facts import BAD, GOOD, WARNING, Answer, PageFacts, PageTable
 from taylor.report.memory_parts import MemoryParts, from_breakdown, from_dryrun
 from taylor.report.tables import gap_text
 from taylor.workflows.showing.dryrun_result import stage_memories
-from taylor.workflows.showing.fit import UNKNOWN_FIT, Fit
+from taylor.workflows.showing.fit import UNKNOWN_FIT, Fit, risk_of
 from taylor.workflows.showing.planned_file import EQUAL_SHARE, PlannedFile, over_limit
 from taylor.workflows.showing.verdict import (
     MEMORY_WORDS,
@@ -231,7 +231,9 @@ def memory_answer(
         return Answer(question, f"no, {-free:,.0f} MiB too much", detail, BAD)
     if dry_run or TIGHT not in sure_text(known, margin, peak, limit):
         return Answer(question, f"yes, {free:,.0f} MiB free", detail, GOOD)
-    return Answer(question, f"yes, {free:,.0f} MiB free (tight)", detail, WARNING)
+    risk = risk_of(known, peak, margin.around(limit, known))
+    sure = "" if risk is None else f" with {100 * (1 - risk):.0f} % probability"
+    return Answer(question, f"yes{sure}, {free:,.0f} MiB free (tight)", detail, WARNING)
 
 
 def memory_text(answer: Answer) -> str:

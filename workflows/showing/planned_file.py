@@ -20,8 +20,9 @@ from taylor.workflows.showing.alternative import Alternative
 from taylor.workflows.showing.card_memory import CardMemory, card_memory
 from taylor.workflows.showing.chosen_order import ChosenOrder
 from taylor.workflows.showing.dryrun_result import dryrun_dict
-from taylor.workflows.showing.fit import Fit, FitVerdict, fit_verdict
+from taylor.workflows.showing.fit import Fit, FitVerdict, fit_verdict, shortage
 from taylor.workflows.showing.memory_interval import Interval, peak_intervals
+from taylor.workflows.showing.memory_levers import Lever, smallest_change_of
 from taylor.workflows.statement.job_facts import JobFacts
 from taylor.workflows.statement.module_choices import own_plan
 from taylor.workflows.statement.options import Export
@@ -29,6 +30,8 @@ from taylor.workflows.statement.problem import plan_in_terms_of
 
 EQUAL_SHARE = 5e-4
 """Relative difference below which two step times are reported as equal."""
+
+SMALLEST_CHANGE = "the smallest change of the job that makes it fit"
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,20 @@ class PlannedFile:
         """Fit of the plan."""
         evaluated = self.solution.termination is Termination.NOT_SOLVED
         cure = "solve it: leave out -evaluate" if evaluated else ""
+        if (change := self.smallest_change()) is not None:
+            lever = f"{SMALLEST_CHANGE}: {change.name}"
+            cure = f"{cure}; {lever}" if cure else lever
         return self.fit_of(self.solution, confirmed=self.dryrun is not None, cure=cure)
+
+    def smallest_change(self) -> Lever | None:
+        """Smallest single change that makes a job fit; None where it fits or its memory is no estimate."""
+        solution, plan, facts = self.solution, self.solution.plan, self.facts
+        if not any(shortage(solution.peak_memory_mib, solution.memory_limit_mib)):
+            return None
+        chosen = plan is not None and any(plan.uses(name) for name in self.problem.choices)
+        if self.memory.source != MemorySource.ESTIMATE or chosen:
+            return None
+        return smallest_change_of(facts.config, plan, facts.device.spec, solution.memory_limit_mib, facts.learned)
 
     def fit_of(self, solution: Solution, *, confirmed: bool = False, cure: str = "") -> FitVerdict:
         """Fit of a plan of this job, as far as its figures and their unmodelled flags allow an answer.

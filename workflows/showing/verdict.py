@@ -66,6 +66,8 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
         ]
         if max(host_memory_mib(problem, solution.plan)) > 0:
             pairs.append(("host", _host_text(problem, solution.plan)))
+    if planned.facts.learned is not None:
+        pairs += [("learned", sentence) for sentence in planned.facts.learned.sentences]
     return pairs
 
 
@@ -238,12 +240,10 @@ def fit_line(planned: PlannedFile) -> str:
     limit, margin = solution.memory_limit_mib[stage], planned.config.margin
     beside = f", apart from the margin of {margin}" if margin else ""
     share = f"{100 * free / limit:.1f} %"
-    answer = "likely fits" if judged.likely else "fits"
-    line = f"{answer}, {free:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest{beside}"
+    answer = f"{judged.answer}{':' if judged.likely else ','}"
+    line = f"{answer} {free:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest{beside}"
     if planned.dryrun is not None:
         return f"{line}; a dry-run of this very plan passed"
-    if judged.likely and judged.risk is not None:
-        line += f"; {100 * judged.risk:.0f} % risk to run out of memory"
     known = planned.config.memory_error(planned.memory.source)
     return line + sure_text(known, margin, limit - free, limit)
 

@@ -14,6 +14,7 @@ from taylor.pipeline_solver.model.solution import Solution
 from taylor.pipeline_solver.timing.evaluate import evaluate
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.showing.planned_outputs import refuse_outputs, store_result
+from taylor.workflows.solving.measured_peaks import with_measured
 from taylor.workflows.solving.memory_check import check_plan
 from taylor.workflows.statement.module_choices import own_plan
 from taylor.workflows.statement.options import FileJob, Outputs
@@ -48,6 +49,7 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
     dryrun: DryRunResult | None = None
     with file.open_backend(outputs.folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
+        file = with_measured(file, memory, outputs.folder)
         problem = file.problem(memory)
         solution = evaluate_own(file.config, problem)
         # Where every dry-run of the memory failed and the estimate replaces them, one of the plan would fail too.

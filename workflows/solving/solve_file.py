@@ -23,13 +23,14 @@ from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_OBJECT
 from taylor.pipeline_solver.timing.evaluate import peak_memory_mib
 from taylor.workflows.running.kept_solves import SolveStore, solve_or_find
 from taylor.workflows.showing.fit import Fit, doubt_of_no
-from taylor.workflows.showing.planned_file import PlannedFile
+from taylor.workflows.showing.planned_file import SMALLEST_CHANGE, PlannedFile
 from taylor.workflows.showing.planned_outputs import refuse_outputs, store_json, store_result
 from taylor.workflows.showing.verdict import expressible_cost, step_text
 from taylor.workflows.solving.check_variants import best_checked
 from taylor.workflows.solving.evaluate_file import own_solution
 from taylor.workflows.solving.even_split import even_split
 from taylor.workflows.solving.interrupted import keep_plan_so_far, keep_unchecked_plan
+from taylor.workflows.solving.measured_peaks import with_measured
 from taylor.workflows.solving.memory_check import CheckStopped, solve_checked
 from taylor.workflows.solving.own_order import best_with_own_order
 from taylor.workflows.solving.solve_variants import Best, best_of
@@ -81,6 +82,7 @@ def solve_file(
 
     with file.open_backend(outputs.folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
+        file = with_measured(file, memory, outputs.folder)
         if backend is not None and _is_checked(file, memory):
             planned = _solve_checked(file, memory, backend, how, outputs, watch, budget)
         else:
@@ -140,9 +142,14 @@ def _solve_unchecked(
     except (InfeasibleError, NoSolutionError) as error:
         without = _without_plan(file, memory, error, budget)
         store_json(without, {}, outputs)
-        if isinstance(error, InfeasibleError) and without.fit.fit is Fit.UNKNOWN:
-            raise InfeasibleError(f"{error}{doubt_of_no(file.config.unmodelled)}") from error
-        raise
+        if not isinstance(error, InfeasibleError):
+            raise
+        change = without.smallest_change()
+        doubt = doubt_of_no(file.config.unmodelled) if without.fit.fit is Fit.UNKNOWN else ""
+        cure = "" if change is None else f"; {SMALLEST_CHANGE}: {change.name}"
+        if not doubt and not cure:
+            raise
+        raise InfeasibleError(f"{error}{doubt}{cure}") from error
     if planned.solution.termination is Termination.INTERRUPTED:
         raise keep_plan_so_far(planned, outputs)
     return planned

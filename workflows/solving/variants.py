@@ -117,7 +117,7 @@ def on_host(file: StatedFile) -> StatedFile:
     """
     require_host_link(file.device, OPTIMIZER_FLAG)
     config = launcher_of(file.config).with_optimizer_on_host(file.config)
-    return StatedFile.of(file.job, config, file.chosen)
+    return replace(StatedFile.of(file.job, config, file.chosen), learned=file.learned)
 
 
 def choices(

@@ -16,6 +16,7 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.register.model import DENSE, MOE, MTP, ModelSpec
 from taylor.register.registry import Registry
 from taylor.workflows.statement.devices import ChosenDevice
+from taylor.workflows.statement.measured_run import LearnedMemory
 from taylor.workflows.statement.stage_devices import OnStages
 from taylor.workflows.statement.time_ratios import SettledRatios
 
@@ -42,6 +43,8 @@ class JobFacts:
         Devices of the stages, where not all lie on `device`.
     further : tuple of str
         Further sentences on assumptions.
+    learned : LearnedMemory or None
+        Correction of the memory by what was measured of the job.
     """
 
     config: TrainingConfig
@@ -50,6 +53,7 @@ class JobFacts:
     train_tokens: float | None = None
     stages: OnStages | None = None
     further: tuple[str, ...] = ()
+    learned: LearnedMemory | None = None
 
     def head(self, register_path: Path | None = None) -> list[str]:
         """First lines of a command that plans this very job."""
@@ -136,6 +140,7 @@ class JobFacts:
                 "micro_batches": strategy.micro_batches,
                 "sequence": self.config.rules.seq_length,
             },
+            **({} if self.learned is None else {"measured_memory": self.learned.to_dict()}),
         }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.profile import TimeRatios
 from taylor.pipeline.schedule import AUTO, SEARCHED, SEARCHED_V
+from taylor.workflows.statement.measured_run import MeasuredRun
 
 LISTED, GROUPS, ANY = "listed", "groups", "any"
 STAGE_ORDERS = (LISTED, GROUPS, ANY)
@@ -129,6 +130,10 @@ class FileJob:
         Legality rules that the job may break.
     world_size : int or None
         Ranks of the job, where the file leaves them to its launch.
+    measured : MeasuredRun
+        Memory seen in a run of the plan in the file.
+    stage_limits : tuple of (stage, MiB)
+        Memory limits of single stages, instead of that of their devices.
     """
 
     path: Path
@@ -153,6 +158,8 @@ class FileJob:
     stage_order: str = LISTED
     allow_illegal: tuple[str, ...] = ()
     world_size: int | None = None
+    measured: MeasuredRun = MeasuredRun()
+    stage_limits: tuple[tuple[int, float], ...] = ()
 
     @property
     def given_vpp(self) -> int | None:

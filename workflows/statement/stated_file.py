@@ -31,6 +31,7 @@ from taylor.workflows.statement.entries import entry_lines
 from taylor.workflows.statement.export import refuse_impossible
 from taylor.workflows.statement.job_facts import JobFacts, log_head, log_misspelled, log_notes
 from taylor.workflows.statement.legality import require_legal
+from taylor.workflows.statement.measured_run import LearnedMemory, limits_by_stage
 from taylor.workflows.statement.memory_source import obtain_memory
 from taylor.workflows.statement.module_choices import (
     assumptions,
@@ -93,6 +94,8 @@ class StatedFile:
         Devices of the stages, where not all lie on the chosen device.
     modules : ModuleWords or None
         Modules to choose from, where recompute or offload by module was requested.
+    learned : LearnedMemory or None
+        Correction of the memory by what was measured of the job.
     """
 
     job: FileJob
@@ -102,6 +105,7 @@ class StatedFile:
     ratios: SettledRatios
     stages: OnStages | None = None
     modules: ModuleWords | None = None
+    learned: LearnedMemory | None = None
 
     @classmethod
     def read(cls, job: FileJob) -> StatedFile:
@@ -140,7 +144,9 @@ class StatedFile:
         config = _legal(job, config, vpp, schedule, chosen.spec)
         ratios = settle_ratios(job.ratios, config, chosen.spec)
         modules = offered_words(config, chosen.spec, job.modules)
-        return cls(job, config, config, chosen, ratios, OnStages.of(job, config), modules).running_as(vpp, schedule)
+        file = cls(job, config, config, chosen, ratios, OnStages.of(job, config), modules)
+        limits_by_stage(job.stage_limits, config, file.cards)
+        return file.running_as(vpp, schedule)
 
     @property
     def device(self) -> DeviceSpec:
@@ -148,12 +154,19 @@ class StatedFile:
         return self.chosen.spec
 
     @property
+    def cards(self) -> dict[int, DeviceSpec]:
+        """Device of each stage."""
+        return {s: self.device if self.stages is None else self.stages.specs[s] for s in range(self.config.strategy.pp)}
+
+    @property
     def facts(self) -> JobFacts:
         """Facts of the job that are known before planning."""
         moves = self.config.moved is not None or (self.modules is not None and bool(self.modules.offload))
         moved = assumptions(self.device) if moves else ()
         further = (*entry_lines(self.running), *moved, *optimizer_assumptions(self.config.rules, self.device))
-        return JobFacts(self.running, self.chosen, self.ratios, self.job.train_tokens, self.stages, further)
+        return JobFacts(
+            self.running, self.chosen, self.ratios, self.job.train_tokens, self.stages, further, self.learned
+        )
 
     def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
         """Copy with a number of virtual stages and the schedule that it means."""
@@ -255,6 +268,16 @@ class StatedFile:
         InputError
             When there are fewer layers than chunks, or the profile lacks a mode that is searched.
         """
+        problem = self._problem_on_cards(memory)
+        if self.job.stage_limits:
+            margin, known = self.config.margin, self.config.memory_error(memory.source)
+            limits = dict(enumerate(problem.limit_mib))
+            limits |= {stage: margin.below(mib, known) for stage, mib in self.job.stage_limits}
+            problem = problem.replace(limit_mib=tuple(limits[stage] for stage in range(problem.stages)))
+        return problem if self.learned is None else self.learned.on(problem)
+
+    def _problem_on_cards(self, memory: MemoryProfile) -> PipelineProblem:
+        """Problem with each stage on its device, as the memory profile has it."""
         if self.stages is None:
             return self._problem_on(memory, self.device, self.ratios)
         specs = {spec.name: spec for spec in self.stages.specs}
