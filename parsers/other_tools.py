@@ -105,10 +105,8 @@ OTHER_TOOLS = (
         _ONE_STAGE,
         f"{_FLAGS} to plan it with pipeline stages",
         (
-            ("model", "dist_config"),
-            ("model", "train_dataset"),
-            ("model", "model_class"),
-            ("model", "sample_backend"),
+            ("dist_config", "train_dataset"),
+            ("model_class", "train_dataset"),
             ("model", "peft_config"),
         ),
         "",
@@ -193,7 +191,7 @@ OTHER_TOOLS = (
         _ONE_STAGE,
         f"{_FLAGS} to plan it with pipeline stages",
         (),
-        r"--per[-_]device[-_]train[-_]batch[-_]size\b",
+        r"\A(?![\s\S]*_parallel_degree)[\s\S]*--per[-_]device[-_]train[-_]batch[-_]size\b",
         "huggingface/transformers v4.57.1 src/transformers/training_args.py, per_device_train_batch_size; "
         "alibaba/Pai-Megatron-Patch a098ca5 examples/baichuan/run_ds_train_huggingface_baichuan.sh",
     ),
