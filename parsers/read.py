@@ -67,6 +67,8 @@ def read_config(
     try:
         config = launcher.read(file, register_path)
     except InputError:
+        if launcher.has_own_marks and launcher.recognises(file, read_text(file)):
+            raise
         refuse_launch_of_other(file)
         refuse_other_tool(file)
         refuse_other_file(file)

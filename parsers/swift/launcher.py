@@ -44,6 +44,7 @@ class Swift(FlagLauncher):
     plan_keys = frozenset(OPTIONS.get(name, name).replace("-", "_") for name in write.PLAN_FLAGS)
     usual_device = UsualDevice("h100-80g", "ms-swift files")
     log_names_parameters = False
+    has_own_marks = True
 
     def launch(self, path: Path) -> SwiftScript:
         """See `FlagLauncher.launch`."""

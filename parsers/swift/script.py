@@ -103,7 +103,7 @@ class SwiftScript(Launch):
         """The ranks, by the variables that ms-swift's launcher passes on to torchrun."""
         flags = []
         for name, variable in RANKS.items():
-            value = self._script.variables.get(variable)
+            value = self._script.variable(variable)
             if value is not None and value.words and value.words[0].chars:
                 flags.append(Flag(name, word(f"--{name}"), (value.words[0],)))
         return flags
