@@ -48,6 +48,8 @@ class OtherFile:
     source: str
     mistaken: str = ""
     """Pattern of files of the kind that a reader here would take for its own; empty where there are none."""
+    said: str = ""
+    """Words before the title for a script, where ``starts the job of`` says too much."""
 
     def matches(self, data: Mapping[Any, Any]) -> bool:
         """Return whether a file with this content is of the kind."""
@@ -242,7 +244,7 @@ def refuse_kinds(file: Path, kinds: Sequence[OtherFile]) -> None:
     if found:
         kind = found[0]
         why = f", which is not read: {kind.why}" if kind.why else ""
-        raise InputError(f"{said} {kind.title}{why}", file=file, cure=kind.cure)
+        raise InputError(f"{kind.said or said} {kind.title}{why}", file=file, cure=kind.cure)
 
 
 def _text(file: Path) -> str:

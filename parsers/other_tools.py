@@ -179,6 +179,15 @@ OTHER_TOOLS = (
         "modelscope/ms-swift 3602360a swift/cli/main.py:13-26",
     ),
     OtherFile(
+        "another script, which starts a training",
+        "it starts none itself",
+        "give the script that takes it in by source and starts train.py",
+        (),
+        r"\A(?![\s\S]*\b(?:torchrun|python3?|srun|deepspeed|msrun)\b)[\s\S]*?^(?:\w+=\S* )*(?:MODEL_ARGS=\(|source\s[^\n]*\.sh)",
+        "THUDM/slime 624b824a scripts/models/qwen3-30B-A3B.sh, scripts/models/deepseek-v3-5layer.sh",
+        said="sets a model's flags for",
+    ),
+    OtherFile(
         "a server of a model",
         _NOT_TRAINING,
         _TRAINING_SCRIPT,

@@ -15,7 +15,7 @@ _RUN = 'eval "$(cat -- "$1")"'
 """Runs a variant of a script under the original's name ($0): ``dirname $0`` then says the original's folder."""
 
 
-_OTHER_STARTERS = r"\A(?!(?:.*\n)*?[^#\n]*(?:\bmegatron[ \t]+(?:pt|sft|rlhf)\b|--actor-num-nodes\b|^MODEL_ARGS=\($))[\s\S]*?"
+_OTHER_STARTERS = r"\A(?!(?:.*\n)*?[^#\n]*(?:\bmegatron[ \t]+(?:pt|sft|rlhf)\b|--actor-num-nodes\b))[\s\S]*?"
 """Marks of tools that pass Megatron's options on to it and have readers of their own."""
 
 
@@ -25,7 +25,7 @@ class Megatron(FlagLauncher):
     name = NAME
     title = "Megatron or MindSpeed script"
     suffixes = (".sh",)
-    telltale = re.compile(rf"{_OTHER_STARTERS}--(num|pipeline|tensor|micro|global)[-_](layers|model|batch)", re.M)
+    telltale = re.compile(rf"{_OTHER_STARTERS}--(num|pipeline|tensor|micro|global)[-_](layers|model|batch)")
     plan_keys = write.PLAN_FLAGS
     usual_device = UsualDevice("h100-80g", "Megatron files")
     export_forms = {

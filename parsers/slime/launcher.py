@@ -21,7 +21,7 @@ class Slime(FlagLauncher):
     name = NAME
     title = "slime script"
     suffixes = (".sh",)
-    telltale = re.compile(rf"^[^#\n]*--{NODES}\b|^MODEL_ARGS=\($", re.M)
+    telltale = re.compile(rf"^[^#\n]*--{NODES}\b", re.M)
     plan_keys = write.PLAN_FLAGS
     usual_device = UsualDevice("h100-80g", "slime files")
     has_own_marks = True

@@ -6,11 +6,9 @@ slime/backends/megatron_utils/arguments.py:76-188.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from taylor.base.errors import InputError
 from taylor.parsers.flag_table import FlagRow, FlagTable, load_flag_table
 from taylor.parsers.megatron.script import FORM, Script
 from taylor.parsers.megatron.unmodelled import flag_table
@@ -30,7 +28,6 @@ SPEC, PLUGINS = "spec", "slime_plugins.models."
 PLAIN_SPECS = ("slime_plugins.models.glm4",)
 """Specifications that change a layer's norms alone (slime_plugins/models/glm4.py)."""
 CHECKPOINT = "hf-checkpoint"
-_TRAINS = re.compile(r"train(?:_async)?\.py")
 
 
 class SlimeTable(FlagTable):
@@ -54,7 +51,7 @@ class SlimeScript(Script):
     Raises
     ------
     InputError
-        When it starts no training, or one that Megatron does not run.
+        When it starts no training that Megatron runs.
     """
 
     launcher = NAME
@@ -62,13 +59,6 @@ class SlimeScript(Script):
     def __init__(self, script: ShellScript, register_path: Path | None = None) -> None:
         super().__init__(script)
         options = self.flags
-        if not any(_TRAINS.fullmatch(program) for program in options.start.programs):
-            if not options.has(NODES):
-                raise InputError(
-                    "starts no training: it sets a model's flags for another script",
-                    file=self.file,
-                    cure="give the script that takes it in and starts train.py",
-                )
         if options.text("train-backend", default="megatron") != "megatron":
             cure = "give a script that trains by Megatron"
             raise options.error("train-backend", "has no pipeline stages to plan", options.text("train-backend"), cure)

@@ -33,6 +33,9 @@ _WORDLESS = frozenset({"do", "in", "time", "function"})
 _DECLARE = frozenset({"export", "declare", "local", "readonly", "typeset"})
 
 
+_OWN_VALUES = 2
+"""Values that every script has from outside: its name, twice."""
+_UNSET = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
 _COUNTING = re.compile(r"\s*\(\(([^;()]*);([^;()]*);([^;()]*)\)\)\s*;?\s*do\b")
 
 
@@ -263,6 +266,20 @@ class ShellScript(ShellText):
         self._grow(len(value))
         self.variables[name] = Variable([given(value)], False, self._depth == 0 and self._runs is True)
 
+    def _without_unset(self, words: list[Word]) -> list[Word]:
+        """The words of a test for an empty variable, which is one where the start is stated and does not set it."""
+        stated = self.arguments is not None or len(self.outside) > _OWN_VALUES
+        texts = [word.text for word in words]
+        if not stated or not is_test(words) or not ({"-z", "-n"} & set(texts)):
+            return words
+        unset = {at: _UNSET.fullmatch(text) for at, text in enumerate(texts) if words[at].unknown}
+        for at, name in unset.items():
+            if name is not None and texts[at - 1] in ("-z", "-n"):
+                note = f"{name[1]} is taken for not set: --env {name[1]}=VALUE sets it"
+                self.notes += [note] * (note not in self.notes)
+                words = [*words[:at], Word(()), *words[at + 1 :]]
+        return words
+
     def _built_in(self, words: list[Word], start: int) -> None:
         """Follow a command of the shell's own that changes what later ones see."""
         first = words[0].text
@@ -353,7 +370,7 @@ class ShellScript(ShellText):
 
     def _end_command(self, read: _Read, operator: str) -> None:
         """Take in a command that has been read, and whether the one behind `operator` runs."""
-        words, assigned = read.words, read.assigned
+        words, assigned = self._without_unset(read.words), read.assigned
         if not words and not assigned and operator == "\n":
             return  # A line may end behind ``&&``.
         before, self._before = self._before, operator
