@@ -141,7 +141,11 @@ OTHER_TOOLS = (
         "a MaxText job",
         "JAX lays its arrays out over a mesh of devices, and XLA places the layers",
         _FLAGS,
-        (("base_emb_dim", "base_num_decoder_layers"), ("ici_fsdp_parallelism",), ("base_config", "per_device_batch_size")),
+        (
+            ("base_emb_dim", "base_num_decoder_layers"),
+            ("ici_fsdp_parallelism",),
+            ("base_config", "per_device_batch_size"),
+        ),
         r"\bmaxtext\.trainers\.\w+|\bMaxText[./]train\b|\bMaxText\.\w*train\w*",
         "AI-Hypercomputer/maxtext e591f30c src/maxtext/configs/base.yml:23, 176, 674, "
         "src/maxtext/trainers/pre_train/train.py",

@@ -132,9 +132,7 @@ def step_samples(options: Flags) -> int | None:
     return max(1, int(prompts * options.integer("n-samples-per-prompt", default=1) // steps))
 
 
-def _specified_model(
-    options: Flags, file: Path, register_path: Path | None, notes: list[str]
-) -> ModelSpec | None:
+def _specified_model(options: Flags, file: Path, register_path: Path | None, notes: list[str]) -> ModelSpec | None:
     """The model whose layers slime's own specification builds, by the name of its checkpoint; None where flags tell it.
 
     Raises
@@ -156,7 +154,9 @@ def _specified_model(
     for option, there in (("num-layers", model.n_layers), ("hidden-size", model.hidden)):
         if options.integer(option, high=MAX_SIZE) != there:
             cure = f"name the checkpoint of the same model, or write --{option} {there}"
-            raise options.error(option, f"is {there} in {model.name}, which --{SPEC} builds", options.text(option), cure)
+            raise options.error(
+                option, f"is {there} in {model.name}, which --{SPEC} builds", options.text(option), cure
+            )
     notes += [*remarks, f"--{SPEC} {spec} builds the layers: those of the registered model {model.name} are taken"]
     depth = options.integer("mtp-num-layers", default=0, low=0, high=16)
     return model.replace(mtp_layers=min(depth, model.mtp_layers), extra_parameters=0)

@@ -40,7 +40,9 @@ class Swift(FlagLauncher):
     name = NAME
     title = "ms-swift script (megatron pt, sft, rlhf)"
     suffixes = (".sh",)
-    telltale = re.compile(r"^[^#\n]*(?:\bmegatron\s+(?:pt|sft|rlhf)\b|\bswift/cli/_megatron/(?:pt|sft|rlhf)\.py\b)", re.M)
+    telltale = re.compile(
+        r"^[^#\n]*(?:\bmegatron\s+(?:pt|sft|rlhf)\b|\bswift/cli/_megatron/(?:pt|sft|rlhf)\.py\b)", re.M
+    )
     plan_keys = frozenset(OPTIONS.get(name, name).replace("-", "_") for name in write.PLAN_FLAGS)
     usual_device = UsualDevice("h100-80g", "ms-swift files")
     log_names_parameters = False

@@ -59,14 +59,14 @@ class SwiftScript(Launch):
 
     launcher = NAME
 
-    def __init__(
-        self, script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None
-    ) -> None:
+    def __init__(self, script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None) -> None:
         self._script, self.file, self.text = script, script.file, script.text
         words = launch_words(script, FORM)
         if not _TRAINS.search(" ".join(each.text for each in words)):
             cure = "give the script that starts megatron pt, sft or rlhf"
-            raise InputError("starts no training: no command starts megatron pt, sft or rlhf", file=self.file, cure=cure)
+            raise InputError(
+                "starts no training: no command starts megatron pt, sft or rlhf", file=self.file, cure=cure
+            )
         options = flags_of(script, FORM)
         self._options = options
         _refuse(options)

@@ -18,7 +18,9 @@ MAX_EXPANDED = 500_000
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _BRACED = re.compile(r"([A-Za-z_]\w*|\d{1,3})(?:\[([@*]|\d+)\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
-_JOINED = re.compile(r"\s*(?:IFS=[\"']?([^\"';\s]?)[^\"';]*[\"']?;\s*)?echo\s+[\"']?\$\{([A-Za-z_]\w*)\[\*\]\}[\"']?\s*")
+_JOINED = re.compile(
+    r"\s*(?:IFS=[\"']?([^\"';\s]?)[^\"';]*[\"']?;\s*)?echo\s+[\"']?\$\{([A-Za-z_]\w*)\[\*\]\}[\"']?\s*"
+)
 
 
 class _Words:

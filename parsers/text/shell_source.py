@@ -240,7 +240,9 @@ class ShellScript(ShellText):
         word = words[1]
         path = named_file(word, self.file)
         if path is None or self._level >= MOST_DEPTH or len(self._taken_in) >= MOST_FILES:
-            self.notes.append(f"line {line} takes in {word.text}, which is not in the script's checkout: it is not read")
+            self.notes.append(
+                f"line {line} takes in {word.text}, which is not in the script's checkout: it is not read"
+            )
             return
         self._taken_in.append(path)
         try:

@@ -67,7 +67,7 @@ SHELL_HELP = (
 )
 
 
-def add_environment_option(group: argparse._ArgumentGroup) -> None:
+def add_variable_option(group: argparse._ArgumentGroup) -> None:
     """Add the variables with which a script is started."""
     group.add_argument(
         "--env",

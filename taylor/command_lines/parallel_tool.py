@@ -14,11 +14,11 @@ from taylor.base.near import did_you_mean
 from taylor.base.shipped import own_or_shipped
 from taylor.command_lines.arguments import (
     SHELL_HELP,
-    add_environment_option,
     CommandParser,
     add_environment_options,
     add_module_options,
     add_planning_options,
+    add_variable_option,
     asked_margin,
     chosen_path,
     dryrun_options,
@@ -65,7 +65,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
         "--yaml_path", metavar="FILE", help=f"MindFormers or FlagScale YAML (default: {DEFAULT_CONFIGURATION})"
     )
     source.add_argument("--shell_path", metavar="FILE", help=SHELL_HELP)
-    add_environment_option(source)
+    add_variable_option(source)
     source.add_argument("--toml_path", metavar="FILE", help="torchtitan TOML")
     source.add_argument("--hf_path", metavar="FILE", help="Hugging Face config.json or its folder; needs --world_size")
     source.add_argument("--model", metavar="NAME|FILE", help=MODEL_HELP)

@@ -15,11 +15,11 @@ from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.command_lines.arguments import (
     SHELL_HELP,
-    add_environment_option,
     CommandParser,
     add_environment_options,
     add_module_options,
     add_planning_options,
+    add_variable_option,
     asked_margin,
     chosen_path,
     dryrun_options,
@@ -95,7 +95,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     source = parser.add_argument_group("configuration (one is required)")
     source.add_argument("-yaml", metavar="FILE", help="MindFormers or FlagScale YAML")
     source.add_argument("-shell", metavar="FILE", help=SHELL_HELP)
-    add_environment_option(source)
+    add_variable_option(source)
     source.add_argument("-toml", metavar="FILE", help="torchtitan TOML")
     source.add_argument(
         "-hf", metavar="FILE", help="Hugging Face config.json or its folder; with --world_size its strategy is searched"
