@@ -1,6 +1,6 @@
 """Trainers that launch scripts and YAML files name by marks of their own, and that no launcher here reads.
 
-The kinds stand before those of `parsers.other_files`, whose signs are wider: a gpt-neox YAML holds DeepSpeed's keys too.
+The kinds stand before those of `parsers.other_files`, whose signs are wider: a gpt-neox YAML has DeepSpeed's keys too.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ OTHER_TOOLS = (
             ("cluster.gpus_per_node", "logger"),
         ),
         r"\bexamples/(?:nemo_gym/)?run_(?:\w*grpo\w*|sft|dpo|rm|ppo|\w*distillation\w*|eval\w*)\.py\b|\bnemo_rl\b",
-        "NVIDIA-NeMo/RL 7ea279ab examples/configs/grpo_math_1B.yaml, examples/configs/recipes/llm, examples/run_grpo.py",
+        "NVIDIA-NeMo/RL 7ea279ab examples/configs/grpo_math_1B.yaml, examples/configs/recipes, examples/run_grpo.py",
     ),
     OtherFile(
         "a NeMo RL evaluation",
@@ -187,7 +187,8 @@ OTHER_TOOLS = (
         "it starts none itself",
         "give the script that takes it in by source and starts train.py",
         (),
-        r"\A(?![\s\S]*\b(?:torchrun|python3?|srun|deepspeed|msrun)\b)[\s\S]*?^(?:\w+=\S* )*(?:MODEL_ARGS=\(|source\s[^\n]*\.sh)",
+        r"\A(?![\s\S]*\b(?:torchrun|python3?|srun|deepspeed|msrun)\b)"
+        r"[\s\S]*?^(?:\w+=\S* )*(?:MODEL_ARGS=\(|source\s[^\n]*\.sh)",
         "THUDM/slime 624b824a scripts/models/qwen3-30B-A3B.sh, scripts/models/deepseek-v3-5layer.sh",
         said="sets a model's flags for",
     ),

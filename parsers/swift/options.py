@@ -168,7 +168,7 @@ def _switch(options: Flags, name: str) -> list[Flag]:
 
 
 def _is_fp16(options: Flags) -> bool:
-    """Return whether weights are fp16: swift/arguments/base_args/model_args.py:130-142, bf16 unless it says otherwise."""
+    """Return whether weights are fp16, and not bf16 (swift/arguments/base_args/model_args.py:130-142)."""
     if options.has("fp16"):
         return is_on(options, "fp16")
     return str(options.text("torch-dtype", default="bfloat16")) in ("float16", "fp16")

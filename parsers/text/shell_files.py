@@ -16,7 +16,8 @@ _FOLDERS = 6
 _ROOT_MARKS = (".git", "pyproject.toml", "setup.py")
 _SUFFIXES = (".sh", ".bash", ".env")
 _OWN = r"[\"']?\$(?:0|\{0\}|\{?BASH_SOURCE(?:\[0\])?\}?)[\"']?"
-_DIRNAME = rf"\$?\(?\s*dirname\s+(?:--\s+)?(?:[\"']?\$\(\s*(?:realpath|readlink\s+-f)\s+(?:--\s+)?{_OWN}\s*\)[\"']?|{_OWN})\s*\)?"
+_RESOLVED = rf"[\"']?\$\(\s*(?:realpath|readlink\s+-f)\s+(?:--\s+)?{_OWN}\s*\)[\"']?"
+_DIRNAME = rf"\$?\(?\s*dirname\s+(?:--\s+)?(?:{_RESOLVED}|{_OWN})\s*\)?"
 _FOLDER = re.compile(rf"\s*{_DIRNAME}\s*")
 _CHANGED = re.compile(
     rf"\s*cd\s+(?:--\s+)?[\"']?{_DIRNAME}(?P<up>(?:/\.\.)*)/?[\"']?\s*(?:[&\d]*>\s*/dev/null\s*)?(?:2>&1\s*)?"

@@ -46,12 +46,12 @@ def given(text: str) -> Word:
     return Word(tuple(Char(char, None) for char in text))
 
 
-_CURRENT: ContextVar[ShellStart] = ContextVar("shell_start", default=ShellStart())
+_CURRENT: ContextVar[ShellStart | None] = ContextVar("shell_start", default=None)
 
 
 def current_start() -> ShellStart:
     """The start that every script of this command is read with."""
-    return _CURRENT.get()
+    return _CURRENT.get() or ShellStart()
 
 
 @contextmanager
