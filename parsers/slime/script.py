@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from taylor.base.errors import InputError
 from taylor.parsers.flag_table import FlagRow, FlagTable, load_flag_table
 from taylor.parsers.megatron.script import FORM, Script
 from taylor.parsers.megatron.unmodelled import flag_table
@@ -58,7 +59,10 @@ class SlimeScript(Script):
 
     def __init__(self, script: ShellScript, register_path: Path | None = None) -> None:
         super().__init__(script)
-        options = self.flags
+        options = self.flags.of_other_tool()
+        if not any(program.endswith(".py") for program in options.start.programs):
+            cure = "end each line of the command but the last by a backslash, or give another script"
+            raise InputError("starts no training: no command has train.py and a model's flags", file=self.file, cure=cure)
         if options.text("train-backend", default="megatron") != "megatron":
             cure = "give a script that trains by Megatron"
             raise options.error("train-backend", "has no pipeline stages to plan", options.text("train-backend"), cure)

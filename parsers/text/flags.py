@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +51,14 @@ class Start:
         Names of the variables that the script sets, in their order.
     text : str
         The script, for the lines of messages; empty for other files.
+    other_tool : bool
+        A tool with options of its own starts it: no option's name is a sign of MindSpeed.
     """
 
     programs: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     text: str = ""
+    other_tool: bool = False
 
 
 class Flags:
@@ -86,6 +89,10 @@ class Flags:
         self.file, self.flags, self.starting, self.start = file, list(flags), starting, start
         self.by_name = {flag.name: flag for flag in self.flags}
         self._place = place
+
+    def of_other_tool(self) -> Flags:
+        """These flags, of a tool whose options' names are no sign of MindSpeed."""
+        return Flags(self.file, self.flags, self.starting, self._place, replace(self.start, other_tool=True))
 
     def overlaid(self, stated: Sequence[Flag]) -> Flags:
         """These flags with some that another file states in their place, or beside them."""
