@@ -254,6 +254,8 @@ class ShellText:
                 return [self._as_written(start, end)]
             words = self._default(default, start, end)
             return words if variable is not None else [[char._replace(assumed=True) for char in word] for word in words]
+        if variable is None and name.isdecimal() and self.arguments is not None:
+            return [[]]
         if variable is None:
             return [self._as_written(start, end)]
         taken = variable.words
