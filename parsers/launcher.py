@@ -142,6 +142,8 @@ class Launcher(ABC):
     (``seq``)."""
     suffix_decides: bool = True
     """True: a file with one of its suffixes is a training file; off where other files have them too."""
+    has_own_marks: bool = False
+    """True: no other tool's file has its telltale, so that what its reader misses is the reason of a refusal."""
     starts_training: bool = True
     """True: a file, or `program` on it, starts a training; False where it only describes one."""
     log_names_parameters: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from taylor.base.files import read_text
 from taylor.parsers.text.yaml_edit import lookup
 from taylor.parsers.text.yaml_source import MAX_BYTES, YamlSource
 
+_COMMENT = re.compile(r"^[ \t]*#.*$", re.MULTILINE)
 _FLAGS = "state the job as Megatron's flags in a .sh script"
 _NO_STAGES = "it has no pipeline stages to plan, and it names its model by a folder"
 _SEVERAL_MODELS = "it describes several models and their roll-outs, not one training step"
@@ -45,6 +46,10 @@ class OtherFile:
     signs: tuple[tuple[str, ...], ...]
     started: str
     source: str
+    mistaken: str = ""
+    """Pattern of files of the kind that a reader here would take for its own; empty where there are none."""
+    said: str = ""
+    """Words before the title for a script, where ``starts the job of`` says too much."""
 
     def matches(self, data: Mapping[Any, Any]) -> bool:
         """Return whether a file with this content is of the kind."""
@@ -219,16 +224,27 @@ def refuse_other_file(file: Path) -> None:
     InputError
         With the kind, why it is not read, and what to give instead.
     """
+    refuse_kinds(file, OTHER_FILES)
+
+
+def refuse_kinds(file: Path, kinds: Sequence[OtherFile]) -> None:
+    """Refuse a file that is of one of some kinds; the comments of a script say nothing of its kind.
+
+    Raises
+    ------
+    InputError
+        With the first such kind, why it is not read, and what to give instead.
+    """
     if file.suffix.lower() in (".sh", ".py"):
-        said, text = "starts the job of", _text(file)
-        found = [kind for kind in OTHER_FILES if kind.started and re.search(kind.started, text, re.MULTILINE)]
+        said, text = "starts the job of", _COMMENT.sub("", _text(file))
+        found = [kind for kind in kinds if kind.started and re.search(kind.started, text, re.MULTILINE)]
     else:
         said, data = "is", _data(file)
-        found = [kind for kind in OTHER_FILES if kind.matches(data)]
+        found = [kind for kind in kinds if kind.matches(data)]
     if found:
         kind = found[0]
         why = f", which is not read: {kind.why}" if kind.why else ""
-        raise InputError(f"{said} {kind.title}{why}", file=file, cure=kind.cure)
+        raise InputError(f"{kind.said or said} {kind.title}{why}", file=file, cure=kind.cure)
 
 
 def _text(file: Path) -> str:

@@ -12,6 +12,7 @@ from taylor.base.files import read_text
 from taylor.parsers import registry
 from taylor.parsers.launch_scripts import refuse_launch_of_other
 from taylor.parsers.other_files import refuse_other_file
+from taylor.parsers.other_tools import refuse_mistaken, refuse_other_tool
 from taylor.parsers.registry import launchers_for
 from taylor.parsers.stage_comment import Rows, stage_devices_in
 from taylor.parsers.stated_size import size_note
@@ -49,6 +50,7 @@ def read_config(
     file = config_of(Path(path))
     launchers = launchers_for(file)
     if not launchers:
+        refuse_other_tool(file)
         refuse_other_file(file)
         kinds = [f"{launcher.title} ({', '.join(launcher.suffixes)})" for launcher in registry.LAUNCHERS]
         raise InputError(
@@ -61,10 +63,14 @@ def read_config(
         # A file that none recognises is read all the same: the reader says what is missing.
         launchers = registry.recognising(file) or launchers
     launcher = launchers[0]
+    refuse_mistaken(file)
     try:
         config = launcher.read(file, register_path)
     except InputError:
+        if launcher.has_own_marks and launcher.recognises(file, read_text(file)):
+            raise
         refuse_launch_of_other(file)
+        refuse_other_tool(file)
         refuse_other_file(file)
         raise
     low_memory = launcher.low_memory_in({**os.environ, **(environment or {})})

@@ -12,12 +12,16 @@ from taylor.parsers.launcher import Launcher
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
 from taylor.parsers.paddlenlp.launcher import PaddleNLP
+from taylor.parsers.slime.launcher import Slime
+from taylor.parsers.swift.launcher import Swift
 from taylor.parsers.torchtitan.launcher import Torchtitan
 from taylor.parsers.training_config import TrainingConfig
 
 LAUNCHERS: tuple[Launcher, ...] = (
     MindFormers(),
     Megatron(),
+    Swift(),
+    Slime(),
     Torchtitan(),
     FlagScale(),
     PaddleNLP(),

@@ -65,13 +65,17 @@ class FlagLauncher(Launcher):
             When it is missing, or starts no training.
         """
 
+    def launch_of(self, config: TrainingConfig) -> Launch:
+        """The launch that a configuration was read from."""
+        return self.launch(config.path)
+
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
         return config_from_launch(self.launch(path))
 
     def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
         """An Ascend device where MindSpeed runs the file: the one that it states, else the usual one."""
-        launch = self.launch(config.path)
+        launch = self.launch_of(config)
         sign = sign_of_mindspeed(launch.flags)
         if sign is None:
             return self.usual_device
@@ -83,7 +87,7 @@ class FlagLauncher(Launcher):
         self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
     ) -> tuple[str, str]:
         """See `Launcher.with_plan`."""
-        launch = self.launch(config.path)
+        launch = self.launch_of(config)
         plan, modules = recompute.by_module(plan)
         written = write.with_plan(launch, config, plan, micro_batches)
         if config.added:
@@ -94,7 +98,7 @@ class FlagLauncher(Launcher):
         self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
     ) -> str:
         """See `Launcher.with_strategy`; the keys of `extra` are flags."""
-        return write.with_strategy(self.launch(config.path), config, strategy, plan, extra).text
+        return write.with_strategy(self.launch_of(config), config, strategy, plan, extra).text
 
     def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
         """The flags know 1F1B, plain and interleaved; MindSpeed's the V, zero bubble's own its two orders.
@@ -104,12 +108,12 @@ class FlagLauncher(Launcher):
         InputError
             When the file holds no plan at all, for its layers stand in another one.
         """
-        if (error := self.launch(config.path).plan_error) is not None:
+        if (error := self.launch_of(config).plan_error) is not None:
             raise error
         if schedule.name in ("zb-h1", "zb-h2"):
-            return self.launch(config.path).flags.has(ZERO_BUBBLE)
+            return self.launch_of(config).flags.has(ZERO_BUBBLE)
         if schedule.name == V_SCHEDULE.name:
-            return is_mindspeed(self.launch(config.path).flags)
+            return is_mindspeed(self.launch_of(config).flags)
         return schedule.name in (PLAIN, MEGATRON.interleaved_schedule)
 
     def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
@@ -125,7 +129,7 @@ class FlagLauncher(Launcher):
 
         Of positions without a layer there may be any number, but each takes a layer from beside another.
         """
-        flags, chunks = self.launch(config.path).flags, config.strategy.pp * config.strategy.vpp
+        flags, chunks = self.launch_of(config).flags, config.strategy.pp * config.strategy.vpp
         if not flags.has(FB_OVERLAP):
             return None
         now = layer_positions(flags)
@@ -148,7 +152,7 @@ class FlagLauncher(Launcher):
 
         MindSpeed has no fine-grained offload.
         """
-        words, flags = recompute.MODULE_WORDS, self.launch(config.path).flags
+        words, flags = recompute.MODULE_WORDS, self.launch_of(config).flags
         if flags.has(EXPERT_OVERLAP):
             words = ModuleWords({word: part for word, part in words.recompute.items() if word != "moe"}, words.offload)
         return ModuleWords(words.recompute) if is_mindspeed(flags) else words
@@ -160,7 +164,7 @@ class FlagLauncher(Launcher):
 
     def with_optimizer_on_host(self, config: TrainingConfig) -> TrainingConfig:
         """See `Launcher.with_optimizer_on_host`."""
-        launch = self.launch(config.path)
+        launch = self.launch_of(config)
         wanted = host_optimizer_flags(launch.flags, mindspeed=is_mindspeed(launch.flags))
         changed = config_from_launch(launch.with_flags(wanted, BESIDE_OPTIMIZER))
         return config.replace(

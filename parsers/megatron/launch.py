@@ -11,6 +11,7 @@ from taylor.parsers.flag_table import FlagTable
 from taylor.parsers.megatron.unmodelled import flag_table
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flags
+from taylor.register.model import ModelSpec
 
 
 class Launch(ABC):
@@ -28,6 +29,8 @@ class Launch(ABC):
     flags: Flags
     notes: Sequence[str]
     """Assumptions and oddities, one line each."""
+    model: ModelSpec | None = None
+    """The model where the file names it and its flags do not describe it."""
     plan_error: InputError | None = None
     """Reason why no plan is written into it, where its layers stand in another file."""
 

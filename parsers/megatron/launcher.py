@@ -15,13 +15,17 @@ _RUN = 'eval "$(cat -- "$1")"'
 """Runs a variant of a script under the original's name ($0): ``dirname $0`` then says the original's folder."""
 
 
+_OTHER_STARTERS = r"\A(?!(?:.*\n)*?[^#\n]*(?:\bmegatron[ \t]+(?:pt|sft|rlhf)\b|--actor-num-nodes\b))[\s\S]*?"
+"""Marks of tools that pass Megatron's options on to it and have readers of their own."""
+
+
 class Megatron(FlagLauncher):
     """Launch scripts of Megatron-LM and MindSpeed-LLM."""
 
     name = NAME
     title = "Megatron or MindSpeed script"
     suffixes = (".sh",)
-    telltale = re.compile(r"--(num|pipeline|tensor|micro|global)[-_](layers|model|batch)")
+    telltale = re.compile(rf"{_OTHER_STARTERS}--(num|pipeline|tensor|micro|global)[-_](layers|model|batch)")
     plan_keys = write.PLAN_FLAGS
     usual_device = UsualDevice("h100-80g", "Megatron files")
     export_forms = {

@@ -31,7 +31,7 @@ def telltales() -> frozenset[str]:
 def sign_of_mindspeed(flags: Flags) -> str | None:
     """The first thing that tells a launch to be MindSpeed's, as the end of a sentence; None where nothing does."""
     start = flags.start
-    named = [name for name in flags.by_name if name in telltales()]
+    named = [] if start.other_tool else [name for name in flags.by_name if name in telltales()]
     needed = 2 if any(name.startswith(GPU_VARIABLES) for name in start.variables) else 1
     if len(named) >= needed:
         return f"it has --{named[0]}"

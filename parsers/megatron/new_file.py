@@ -39,12 +39,12 @@ _SPELLED = {"moe-shared-expert-gate": "shared-expert-gate"}
 
 def megatron_script(job: NewJob) -> str:
     """A script that starts ``pretrain_gpt.py`` of Megatron-LM."""
-    return _script(job, "Megatron-LM", _model_flags(job), {"no-create-attention-mask-in-dataloader": None})
+    return _script(job, "Megatron-LM", model_flags(job), {"no-create-attention-mask-in-dataloader": None})
 
 
 def mindspeed_script(job: NewJob) -> str:
     """A script that starts ``pretrain_gpt.py`` of MindSpeed-LLM."""
-    model = {_SPELLED.get(name, name): value for name, value in _model_flags(job).items() if name not in _NEWER}
+    model = {_SPELLED.get(name, name): value for name, value in model_flags(job).items() if name not in _NEWER}
     moe = job.model.moe
     if moe is not None and not job.model.pattern and PATTERN in model:
         model |= {DENSE_FIRST: moe.first_dense, PATTERN: 1}
@@ -111,7 +111,7 @@ def _line(flag: str, value: object) -> str:
     return f"    --{flag}\n" if value is None else f"    --{flag} {value}\n"
 
 
-def _model_flags(job: NewJob) -> _Flags:
+def model_flags(job: NewJob) -> _Flags:
     """The flags that `parsers.megatron.model.read_model` reads; the check of the file covers the rest."""
     model = job.model
     layers = _layers(model)

@@ -90,7 +90,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
     """
     flags = launch.flags
     notes = list(launch.notes)
-    model = read_model(flags, notes)
+    model = launch.model or read_model(flags, notes)
     schedule, interleaves = read_schedule(flags)
     strategy, ranks = _read_strategy(flags, interleaves, notes)
     hybrid = read_hybrid(flags)

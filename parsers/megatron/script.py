@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.launch import Launch
@@ -13,6 +14,9 @@ from taylor.parsers.text.flag_edit import Setting, edit_flags, plain_value, set_
 from taylor.parsers.text.flags import WORLD_FLAGS
 from taylor.parsers.text.script_flags import FlagForm, flags_of, launch_words
 from taylor.parsers.text.shell_source import ShellScript
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 NAME = "megatron"
 FORM = FlagForm(
@@ -50,7 +54,7 @@ class Script(Launch):
             self.plan_error = self._model_file.error("the layers of every stage", cure)
 
     @classmethod
-    def read(cls, path: Path) -> Script:
+    def read(cls, path: Path) -> Self:
         """Read a script; see `ShellScript.read`.
 
         Raises
@@ -68,11 +72,11 @@ class Script(Launch):
         refuse_other_program(source, launch_words(source, FORM))
         return script
 
-    def with_flags(self, wanted: Mapping[str, Setting], near: tuple[str, ...]) -> Script:
+    def with_flags(self, wanted: Mapping[str, Setting], near: tuple[str, ...]) -> Self:
         """See `Launch.with_flags`: every value where it is written, new flags on lines of their own."""
         if self._model_file is not None:
             self._model_file.refuse_change(self.flags, wanted)
-        return Script(edit_flags(self._script, wanted, FORM, near=near))
+        return type(self)(edit_flags(self._script, wanted, FORM, near=near))
 
     def with_ranks(self, world: int) -> tuple[Script, dict[str, Setting]]:
         """See `Launch.with_ranks`: by the variable that counts the nodes, else by flags of the launcher."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +49,16 @@ class Start:
         Names of the programs in the command, without their folders: ``torchrun``, ``pretrain_gpt.py``.
     variables : tuple of str
         Names of the variables that the script sets, in their order.
+    text : str
+        The script, for the lines of messages; empty for other files.
+    other_tool : bool
+        A tool with options of its own starts it: no option's name is a sign of MindSpeed.
     """
 
     programs: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
+    text: str = ""
+    other_tool: bool = False
 
 
 class Flags:
@@ -84,6 +90,10 @@ class Flags:
         self.by_name = {flag.name: flag for flag in self.flags}
         self._place = place
 
+    def of_other_tool(self) -> Flags:
+        """These flags, of a tool whose options' names are no sign of MindSpeed."""
+        return Flags(self.file, self.flags, self.starting, self._place, replace(self.start, other_tool=True))
+
     def overlaid(self, stated: Sequence[Flag]) -> Flags:
         """These flags with some that another file states in their place, or beside them."""
         names = {flag.name for flag in stated}
@@ -110,8 +120,21 @@ class Flags:
             raise self.error(flag.name, "has no value", cure="write one after the flag")
         word = flag.values[0]
         if word.unknown:
-            raise self.error(flag.name, "has a value that is known only when the job starts", word.text, "write it out")
+            raise self._left_open(flag.name, word)
         return word.text
+
+    def _left_open(self, name: str, word: Word) -> InputError:
+        """The error about a value that the file leaves to its start: the line that does, and the ways to state it."""
+        at = next((char.at for char in word.chars if char.unknown and char.at is not None), None)
+        line = "" if at is None or not self.start.text else f" (line {self.start.text.count(chr(10), 0, at) + 1})"
+        argument = re.search(r"\$\{?\d", word.text)
+        variable = re.search(r"\$\{?([A-Za-z_]\w*)", word.text)
+        cure = "write it out"
+        if argument:
+            cure += ", or give the script's arguments in quotes: -shell 'FILE ARGUMENT …'"
+        elif variable and self.start.text:
+            cure += f", or give --env {variable[1]}=VALUE"
+        return self.error(name, f"has a value that is known only when the job starts{line}", word.text, cure)
 
     def words(self, name: str) -> list[str]:
         """Every word behind a flag that takes several; nothing where it is not given."""
@@ -125,7 +148,7 @@ class Flags:
         words = () if flag is None else flag.values
         for word in words:
             if word.unknown:
-                raise self.error(name, "has a value that is known only when the job starts", word.text, "write it out")
+                raise self._left_open(name, word)
         return [part for word in words for part in re.findall(r"[^\s,\[\]()\"']+", word.text)]
 
     def integer(self, *names: str, default: Any = _REQUIRED, low: int = 1, high: int = MAX_DEGREE) -> Any:

@@ -10,13 +10,17 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.parsers.text.shell_arithmetic import evaluate_arithmetic
+from taylor.parsers.text.shell_files import folder_of
 from taylor.parsers.text.shell_words import Char, Variable, Word
 
 MAX_EXPANDED = 500_000
 """Most characters that all expansions of a script may produce together."""
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_BRACED = re.compile(r"([A-Za-z_]\w*)(?:\[([@*]|\d+)\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
+_BRACED = re.compile(r"([A-Za-z_]\w*|\d{1,3})(?:\[([@*]|\d+)\])?(?:(:?[-=+?])(.*))?", re.DOTALL)
+_JOINED = re.compile(
+    r"\s*(?:IFS=[\"']?([^\"';\s]?)[^\"';]*[\"']?;\s*)?echo\s+[\"']?\$\{([A-Za-z_]\w*)\[\*\]\}[\"']?\s*"
+)
 
 
 class _Words:
@@ -79,6 +83,12 @@ class ShellText:
         self._at = 0
         self._expanded = 0
         self._assumed = False
+        self.arguments: list[str] | None = None
+        self.outside: dict[str, Variable] = {}
+
+    def variable(self, name: str) -> Variable | None:
+        """A variable, as the script sets it or else as it is given from outside."""
+        return self.variables.get(name) or self.outside.get(name)
 
     def quote_at(self, at: int) -> str:
         """The quote that a place of the text stands in: ``'``, ``"`` or none."""
@@ -189,24 +199,51 @@ class ShellText:
                 return [self._as_written(start, end)]
             return [[Char(digit, None, (start, end), assumed=self._assumed) for digit in str(value)]]
         if text.startswith("$(", start):
-            return [self._as_written(start, self._matching(start + 1, "(", ")"))]
+            return self._substitution(start, self._matching(start + 1, "(", ")"))
         if text.startswith("${", start):
             end = self._matching(start + 1, "{", "}")
             return self._parameter(text[start + 2 : end - 1], start, end)
         match = _NAME.match(text, start + 1)
         if match:
             return self._parameter(match.group(), start, match.end())
-        if start + 1 < len(text) and (text[start + 1].isdigit() or text[start + 1] in "@*#?$!-"):
-            return [self._as_written(start, start + 2)]
+        if start + 1 < len(text) and text[start + 1].isdigit():
+            return self._parameter(text[start + 1], start, start + 2)
+        if start + 1 < len(text) and text[start + 1] in "@*#?$!-":
+            return self._arguments(text[start + 1], start)
         self._at += 1
         return [[Char("$", start)]]
+
+    def _arguments(self, sign: str, start: int) -> list[list[Char]]:
+        """The script's arguments (``$@``, ``$*``) or their number (``$#``), where they are known."""
+        known = self.arguments
+        if known is None or sign not in "@*#":
+            return [self._as_written(start, start + 2)]
+        self._at, span = start + 2, (start, start + 2)
+        texts = [str(len(known))] if sign == "#" else known
+        self._grow(sum(map(len, texts)))
+        return [[Char(char, None, span) for char in text] for text in texts]
+
+    def _substitution(self, start: int, end: int) -> list[list[Char]]:
+        """The output of ``$(…)`` where no program has to run: the script's folder, or an array's words joined."""
+        inside = self.text[start + 2 : end - 1]
+        output = folder_of(inside, self.file)
+        joined = _JOINED.fullmatch(inside)
+        if output is None and joined is not None and joined[2] in self.variables:
+            words = self.variables[joined[2]].words
+            if not any(word.unknown for word in words):
+                output = (joined[1] or " ")[:1].join(word.text for word in words)
+        if output is None:
+            return [self._as_written(start, end)]
+        self._at = end
+        self._grow(len(output))
+        return [[Char(char, None, (start, end)) for char in output]]
 
     def _parameter(self, inside: str, start: int, end: int) -> list[list[Char]]:
         match = _BRACED.fullmatch(inside)
         if match is None:
             return [self._as_written(start, end)]
         name, index, operator, default = match[1], match[2], match[3], match[4]
-        variable = self.variables.get(name)
+        variable = self.variable(name)
         self._at = end
         empty = variable is None or not any(word.chars for word in variable.words)
         if operator and operator.endswith("+"):
@@ -217,6 +254,8 @@ class ShellText:
                 return [self._as_written(start, end)]
             words = self._default(default, start, end)
             return words if variable is not None else [[char._replace(assumed=True) for char in word] for word in words]
+        if variable is None and name.isdecimal() and self.arguments is not None:
+            return [[]]
         if variable is None:
             return [self._as_written(start, end)]
         taken = variable.words
@@ -261,7 +300,7 @@ class ShellText:
         raise self._unclosed("a bracket", start)
 
     def _number(self, name: str) -> int | None:
-        variable = self.variables.get(name)
+        variable = self.variable(name)
         text = variable.words[0].text.strip() if variable is not None and variable.words else ""
         self._assumed = self._assumed or (variable is not None and any(word.assumed for word in variable.words))
         return int(text) if re.fullmatch(r"-?\d{1,18}", text) else None

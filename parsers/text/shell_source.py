@@ -3,20 +3,25 @@
 Enough of the language is understood to follow what launch scripts do: assignments, arrays, quotes,
 line continuations, comments, parameter expansion with defaults, integer arithmetic, here-documents,
 and tests and ``case`` clauses that the script itself settles.
-What only a running shell could know (command substitution, positional parameters, unset variables)
-stays as it is written and is marked as unknown.
+Files of the script's own checkout are taken in where it sources them, and loops that count are followed. What only a
+running shell could know (the output of programs, arguments and variables that nobody states) stays as it is written
+and is marked as unknown.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.parsers.text.shell_conditions import Branches, is_test, joined, matches, set_under_condition, test_outcome
+from taylor.parsers.text.shell_counting import MOST_ROUNDS, MOST_STEPS, CountingLoop, assigned, holds
 from taylor.parsers.text.shell_expansion import ShellText
+from taylor.parsers.text.shell_files import MOST_DEPTH, MOST_FILES, named_file
+from taylor.parsers.text.shell_start import ShellStart, current_start, given
 from taylor.parsers.text.shell_words import Variable, Word, joined_words, read_again
 
 MAX_BYTES = 2**18
@@ -26,6 +31,12 @@ _OPENERS = frozenset({"for", "while", "until", "{", "select"})
 _CLOSERS = frozenset({"done", "}"})
 _WORDLESS = frozenset({"do", "in", "time", "function"})
 _DECLARE = frozenset({"export", "declare", "local", "readonly", "typeset"})
+
+
+_OWN_VALUES = 2
+"""Values that every script has from outside: its name, twice."""
+_UNSET = re.compile(r"\$\{?([A-Za-z_]\w*)\}?")
+_COUNTING = re.compile(r"\s*\(\(([^;()]*);([^;()]*);([^;()]*)\)\)\s*;?\s*do\b")
 
 
 @dataclass(frozen=True)
@@ -67,9 +78,14 @@ class ShellScript(ShellText):
 
     commands: list[Command] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    start: ShellStart | None = None
+    """Its arguments and variables; those of the command where it is left out."""
+    outer: ShellScript | None = field(default=None, repr=False)
+    """The script that takes this one in."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._begin_values()
         self._depth = 0
         self._branches: list[Branches] = []
         self._before = ""
@@ -82,6 +98,21 @@ class ShellScript(ShellText):
     def read(cls, path: Path) -> ShellScript:
         """Read a script of at most `MAX_BYTES`."""
         return cls(read_text(path, limit_bytes=MAX_BYTES), path)
+
+    def _begin_values(self) -> None:
+        """The variables that hold before the first command."""
+        self._loops: list[CountingLoop | None] = []
+        self._level: int = 0 if self.outer is None else self.outer._level + 1
+        self._taken_in: list[Path] = [] if self.outer is None else self.outer._taken_in
+        self._rounds = 0
+        if self.outer is not None:
+            self.variables, self.arguments = dict(self.outer.variables), self.outer.arguments
+            self.outside, self._expanded = dict(self.outer.outside), self.outer._expanded
+        else:
+            start = self.start or current_start()
+            self.arguments = None if start.arguments is None else list(start.arguments)
+            self.outside = start.values(self.file)
+        self.outside["BASH_SOURCE"] = Variable([given(str(self.file.absolute()))], True)
 
     def _run(self) -> None:
         text, read = self.text, _Read()
@@ -96,6 +127,8 @@ class ShellScript(ShellText):
                 read = _Read()
                 self._end_branch("elif")
                 self._begin_clause()
+            elif char == "(" and self.text.startswith("((", self._at) and not read.words and not read.assigned:
+                self._count(read)
             elif char in "\n;&|()":
                 operator = text[self._at : self._at + 2]
                 operator = operator if operator in ("&&", "||") else char
@@ -137,11 +170,131 @@ class ShellScript(ShellText):
             self._begin_case()
         elif word == "esac" and self._in_case():
             self._end_branch("fi")
+        elif word == "for":
+            self._begin_loop()
+        elif word == "done":
+            self._end_round()
         elif word in _OPENERS or word in _CLOSERS:
+            if word in ("while", "until", "select"):
+                self._loops.append(None)
             self._depth = max(0, self._depth + (1 if word in _OPENERS else -1))
         else:
             return word in _WORDLESS
         return True
+
+    def _begin_loop(self) -> None:
+        """The word ``for`` has been read: rounds are followed where the loop counts by numbers that are known."""
+        header = _COUNTING.match(self.text, self._at)
+        loop = None
+        if header is not None and self._runs is True and not self._is_dead():
+            self._at = header.end()
+            self._set_number(header[1])
+            body = self.text[self._at : self.text.find("done", self._at)]
+            if holds(header[2], self._number) and not re.search(r"\b(break|continue)\b", body):
+                loop = CountingLoop(header[2], header[3], self._at)
+        self._loops.append(loop)
+        if loop is None:
+            self._depth += 1
+
+    def _is_dead(self) -> bool:
+        return any(branches.dead for branches in self._branches)
+
+    def _end_round(self) -> None:
+        """The word ``done`` has been read: the next round of a loop that is followed, or what stands behind it."""
+        loop = self._loops.pop() if self._loops else None
+        if loop is None:
+            self._depth = max(0, self._depth - 1)
+            return
+        loop.rounds, self._rounds = loop.rounds + 1, self._rounds + 1
+        self._set_number(loop.step)
+        if holds(loop.test, self._number):
+            if loop.rounds > MOST_ROUNDS or self._rounds > MOST_STEPS:
+                raise InputError(f"has a loop of more than {MOST_ROUNDS} rounds", file=self.file)
+            self._loops.append(loop)
+            self._at = loop.body
+
+    def _set_number(self, text: str) -> None:
+        found = assigned(text, self._number)
+        if found is None or self._runs is False:
+            return
+        name, value = found
+        if value is None:
+            self.variables.pop(name, None)
+        else:
+            self.variables[name] = Variable([given(str(value))], False, self._depth == 0 and self._runs is True)
+
+    def _count(self, read: _Read) -> None:
+        """Read ``(( … ))``: an assignment, or a test in the words of one."""
+        start, end = self._at, self._matching(self._at, "(", ")")
+        inside = self.text[start + 2 : max(start + 2, end - 2)]
+        read.start, self._at = start, end
+        outcome = holds(inside, self._number) if assigned(inside, self._number) is None else True
+        self._set_number(inside)
+        shown = {True: "1", False: "0"}
+        first = given(shown[outcome]) if outcome is not None else Word(tuple(self._as_written(start, end)))
+        read.words += [given("["), first, given("-eq"), given("1"), given("]")]
+
+    def _take_in(self, words: list[Word], start: int) -> None:
+        """``source FILE``: the commands and variables of a file of the script's own checkout."""
+        line = self.text.count("\n", 0, start) + 1
+        word = words[1]
+        path = named_file(word, self.file)
+        if path is None or self._level >= MOST_DEPTH or len(self._taken_in) >= MOST_FILES:
+            self.notes.append(
+                f"line {line} takes in {word.text}, which is not in the script's checkout: it is not read"
+            )
+            return
+        self._taken_in.append(path)
+        try:
+            inner = ShellScript(read_text(path, limit_bytes=MAX_BYTES), path, outer=self)
+        except InputError as error:
+            self.notes.append(f"line {line} takes in {path.name}, which cannot be read: {error.problem}")
+            return
+        self._expanded = inner._expanded
+        for name, variable in inner.variables.items():
+            if variable is not self.variables.get(name):
+                self.variables[name] = Variable(_elsewhere(variable.words), variable.array, variable.settled)
+        self.commands += [Command(tuple(_elsewhere(each.words)), start) for each in inner.commands]
+        self.notes += [f"{path.name}: {note}" for note in inner.notes]
+
+    def _format(self, words: list[Word]) -> None:
+        """``printf -v NAME FORMAT WORD …`` with ``%s`` and ``%d``, where all of it is known."""
+        name, texts = words[2].text, [word.text for word in words[4:]]
+        parts = re.split(r"%[sd]", words[3].text)
+        if any(word.unknown for word in words) or len(parts) != 1 + len(texts) or "%" in "".join(parts):
+            self.variables.pop(name, None)
+            return
+        value = "".join(part + text for part, text in zip(parts, [*texts, ""], strict=True))
+        self._grow(len(value))
+        self.variables[name] = Variable([given(value)], False, self._depth == 0 and self._runs is True)
+
+    def _without_unset(self, words: list[Word]) -> list[Word]:
+        """The words of a test for an empty variable, which is one where the start is stated and does not set it."""
+        stated = self.arguments is not None or len(self.outside) > _OWN_VALUES
+        texts = [word.text for word in words]
+        if not stated or not is_test(words) or not ({"-z", "-n"} & set(texts)):
+            return words
+        unset = {at: _UNSET.fullmatch(text) for at, text in enumerate(texts) if words[at].unknown}
+        for at, name in unset.items():
+            if name is not None and texts[at - 1] in ("-z", "-n"):
+                note = f"{name[1]} is taken for not set: --env {name[1]}=VALUE sets it"
+                self.notes += [note] * (note not in self.notes)
+                words = [*words[:at], Word(()), *words[at + 1 :]]
+        return words
+
+    def _built_in(self, words: list[Word], start: int) -> None:
+        """Follow a command of the shell's own that changes what later ones see."""
+        first = words[0].text
+        if first in ("source", ".") and len(words) > 1:
+            self._take_in(words, start)
+        elif first == "printf" and len(words) > 3 and words[1].text == "-v":
+            self._format(words)
+        elif first == "shift" and self.arguments is not None:
+            count = int(words[1].text) if len(words) > 1 and words[1].text.isdecimal() else 1
+            self.arguments = self.arguments[min(count, len(self.arguments)) :]
+            for name in [name for name in self.outside if name.isdecimal() and name != "0"]:
+                del self.outside[name]
+            self.outside |= {str(at): Variable([given(each)], False) for at, each in enumerate(self.arguments, 1)}
 
     def _begin_branch(self) -> None:
         """The words between ``if`` or ``elif`` and ``then`` have been read."""
@@ -219,7 +372,7 @@ class ShellScript(ShellText):
 
     def _end_command(self, read: _Read, operator: str) -> None:
         """Take in a command that has been read, and whether the one behind `operator` runs."""
-        words, assigned = read.words, read.assigned
+        words, assigned = self._without_unset(read.words), read.assigned
         if not words and not assigned and operator == "\n":
             return  # A line may end behind ``&&``.
         before, self._before = self._before, operator
@@ -234,6 +387,7 @@ class ShellScript(ShellText):
                 self._succeeds = None
             if words:
                 self.commands.append(Command(tuple(words), read.start))
+                self._built_in(words, read.start)
                 self._started_shell(words, read.start)
         succeeds = self._succeeds
         self._runs = (
@@ -310,3 +464,8 @@ class ShellScript(ShellText):
             note = set_under_condition(name)
             self.notes += [note] * (note not in self.notes)
         self.variables[name] = value
+
+
+def _elsewhere(words: Sequence[Word]) -> list[Word]:
+    """Words of another file, whose places are none of this one's."""
+    return [Word(tuple(char._replace(at=None, via=None) for char in word.chars)) for word in words]

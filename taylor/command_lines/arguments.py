@@ -63,6 +63,22 @@ def default_file(text: str) -> Path:
     return own_or_shipped(text) if isinstance(text, Default) else Path(text)
 
 
+SHELL_HELP = (
+    "launch script of Megatron, MindSpeed, ms-swift or slime; with its arguments in quotes: 'run.sh dlc A3B 1 8'"
+)
+
+
+def add_variable_option(group: argparse._ArgumentGroup) -> None:
+    """Add the variables with which a script is started."""
+    group.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a variable with which the script is started; may be given several times",
+    )
+
+
 class CommandParser(argparse.ArgumentParser):
     """Argument parser that takes ``--a_flag`` and ``--a-flag`` alike, and ``--config FILE.json``.
 

@@ -13,10 +13,12 @@ from taylor.base.errors import EXIT_INTERRUPTED, InputError
 from taylor.base.near import did_you_mean
 from taylor.base.shipped import own_or_shipped
 from taylor.command_lines.arguments import (
+    SHELL_HELP,
     CommandParser,
     add_environment_options,
     add_module_options,
     add_planning_options,
+    add_variable_option,
     asked_margin,
     chosen_path,
     dryrun_options,
@@ -33,6 +35,7 @@ from taylor.command_lines.arguments import (
 from taylor.command_lines.cluster import add_cluster_option, add_store_option, chosen_cluster, chosen_store
 from taylor.command_lines.model_start import MODEL_HELP, add_framework_option, model_path
 from taylor.command_lines.ranking import add_ranking_options, print_files, remember_ranking
+from taylor.parsers.text.shell_start import parse_start, started
 
 if TYPE_CHECKING:
     from taylor.workflows.searching.search import StrategySearch, StrategySearchOptions
@@ -62,7 +65,8 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     source.add_argument(
         "--yaml_path", metavar="FILE", help=f"MindFormers or FlagScale YAML (default: {DEFAULT_CONFIGURATION})"
     )
-    source.add_argument("--shell_path", metavar="FILE", help="Megatron or MindSpeed launch script")
+    source.add_argument("--shell_path", metavar="FILE", help=SHELL_HELP)
+    add_variable_option(source)
     source.add_argument("--toml_path", metavar="FILE", help="torchtitan TOML")
     source.add_argument("--hf_path", metavar="FILE", help="Hugging Face config.json or its folder; needs --world_size")
     source.add_argument("--model", metavar="NAME|FILE", help=MODEL_HELP)
@@ -167,6 +171,13 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
 def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | None:
     """Parse, search, print."""
     args = build_parser(program).parse(arguments)
+    args.shell_path, start = parse_start(args.shell_path, args.env)
+    with started(start):
+        return _run(args, arguments, program)
+
+
+def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> int | None:
+    """Search, print."""
     start_logging(verbose=args.verbose, quiet=args.quiet)
     _refuse_misfits(args)
     from taylor.workflows.searching.explain import describe_rules

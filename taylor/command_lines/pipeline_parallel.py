@@ -14,11 +14,13 @@ from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.command_lines.arguments import (
+    SHELL_HELP,
     CommandParser,
     add_environment_options,
     add_measured_options,
     add_module_options,
     add_planning_options,
+    add_variable_option,
     asked_margin,
     chosen_path,
     dryrun_options,
@@ -39,6 +41,7 @@ from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.export import export_forms
 from taylor.parsers.read import config_of
 from taylor.parsers.stage_comment import rows_of
+from taylor.parsers.text.shell_start import parse_start, started
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline.schedule import AUTO, SCHEDULES, SEARCHED, SEARCHED_V
 
@@ -96,7 +99,8 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     )
     source = parser.add_argument_group("configuration (one is required)")
     source.add_argument("-yaml", metavar="FILE", help="MindFormers or FlagScale YAML")
-    source.add_argument("-shell", metavar="FILE", help="Megatron or MindSpeed launch script")
+    source.add_argument("-shell", metavar="FILE", help=SHELL_HELP)
+    add_variable_option(source)
     source.add_argument("-toml", metavar="FILE", help="torchtitan TOML")
     source.add_argument(
         "-hf", metavar="FILE", help="Hugging Face config.json or its folder; with --world_size its strategy is searched"
@@ -256,6 +260,13 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
 def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None:
     """Parse, solve, print."""
     args = build_parser(program).parse(arguments)
+    args.shell, start = parse_start(args.shell, args.env)
+    with started(start):
+        _run(args, arguments, program)
+
+
+def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> None:
+    """Solve, print."""
     budget = TimeBudget.of(args.t)
     start_logging(verbose=args.verbose, quiet=args.quiet)
     if args.extract:

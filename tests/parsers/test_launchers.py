@@ -30,7 +30,7 @@ FOLDERS = (ROOT / "config", *(SHARED / "data" / name for name in ("mindformers_y
 SAMPLES = sorted(
     path for folder in FOLDERS for path in folder.glob("*") if path.suffix in config_suffixes() and path.is_file()
 )
-NEEDS_DEVICES = ("flagscale", "paddlenlp")
+NEEDS_DEVICES = ("flagscale", "paddlenlp", "slime", "swift")
 """Launchers that start nothing without devices."""
 TOY_FILE = """\
 # What the toy launcher starts.

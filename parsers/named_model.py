@@ -1,0 +1,79 @@
+"""A model that a launch names: by a folder with its config.json, or by its Hugging Face name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from taylor.base.errors import InputError
+from taylor.parsers.huggingface.file import read_model_file
+from taylor.register.model import ModelSpec
+from taylor.register.registry import Registry
+
+_VARIANTS = re.compile(
+    r"-(?:instruct|base|chat|it|thinking|fp8|bf16|hf|int4|int8|awq|gptq|preview|pt|\d{4})$|-(?:reranker|embedding)(?=-)",
+    re.IGNORECASE,
+)
+"""Ends of a name that change a model's weights and not its shape, as in ``Qwen3-30B-A3B-Instruct-2507-FP8``."""
+_MAX_ENDS = 6
+_VENDORS = re.compile(r"^(?:NVIDIA|Meta)-", re.IGNORECASE)
+
+
+def named_model(
+    name: str, file: Path, field: str, register_path: Path | None = None
+) -> tuple[ModelSpec, tuple[str, ...]]:
+    """The model of a name, and what was assumed of it.
+
+    Parameters
+    ----------
+    name : str
+        A folder, seen from the file's or from the working folder, or ``owner/model``.
+    file : Path
+        The file that names it.
+    field : str
+        Place of the name in the file, for errors.
+    register_path : Path, optional
+        The user's folder of registrations.
+
+    Raises
+    ------
+    InputError
+        When the folder's config.json is wrong, or there is no folder and no registered model of that name.
+    """
+    for folder in (Path(name), file.absolute().parent / name):
+        config = folder / "config.json"
+        try:
+            if config.is_file():
+                return read_model_file(config)
+        except OSError:  # A name that no path can have.
+            break
+    registry = Registry.load(register_path)
+    for shorter in _shorter(name.rstrip("/").rpartition("/")[2]):
+        try:
+            model = registry.model(shorter)
+        except InputError as error:
+            if error.field != "--model":
+                raise  # The registration itself is wrong.
+            continue
+        notes = () if shorter == name else (f"{field} {name} is taken for the registered model {model.name}",)
+        return model, notes
+    cure = (
+        f"put the model's config.json into a folder {name} beside the script, register it (--register_path), "
+        "or name one of `taylor models`"
+    )
+    problem = "is no registered model, and no folder with a config.json"
+    raise InputError(problem, file=file, field=field, value=name, cure=cure)
+
+
+def _shorter(name: str) -> Iterator[str]:
+    """The name, and the name without the ends that say nothing of its shape."""
+    for _ in range(_MAX_ENDS):
+        yield name
+        bare = _VENDORS.sub("", name)
+        if bare != name:
+            yield bare
+        cut = _VARIANTS.sub("", name)
+        if cut == name:
+            return
+        name = cut

@@ -1,0 +1,243 @@
+"""Trainers that launch scripts and YAML files name by marks of their own, and that no launcher here reads.
+
+The kinds stand before those of `parsers.other_files`, whose signs are wider: a gpt-neox YAML has DeepSpeed's keys too.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from taylor.base.errors import InputError
+from taylor.base.files import read_text
+from taylor.parsers.other_files import OtherFile, refuse_kinds
+from taylor.parsers.text.yaml_source import MAX_BYTES
+
+_FLAGS = "state the job as Megatron's flags in a .sh script"
+_ONE_STAGE = "it has no pipeline stages to plan, and it names its model by a folder"
+_NOT_TRAINING = "it trains nothing"
+_TRAINING_SCRIPT = "give the script that launches the training"
+_ROLL_OUTS = "it describes several models and their roll-outs, not one training step"
+
+OTHER_TOOLS = (
+    OtherFile(
+        "a nanotron YAML",
+        "its model and degrees have names of their own",
+        f"{_FLAGS}; or write the model's config.json and plan that with -hf",
+        (("parallelism.tp_mode",), ("parallelism.pp_engine",), ("tokens.micro_batch_size", "parallelism.dp")),
+        r"\brun_train\.py\b[^\n]*--config-file\b|\bnanotron\b",
+        "huggingface/nanotron 2411b022 examples/config_tiny_llama.yaml, examples/train_tiny_llama.sh",
+        mistaken=r"^\s*(tp_mode|pp_engine|tp_linear_async_communication|data_stages)\s*:",
+    ),
+    OtherFile(
+        "a gpt-neox YAML",
+        "gpt-neox builds its own stages on DeepSpeed, by keys that Megatron-LM does not have",
+        f"{_FLAGS}: pipe_parallel_size is --pipeline-model-parallel-size, model_parallel_size is "
+        "--tensor-model-parallel-size",
+        (
+            ("pipe_parallel_size",),
+            ("pipe-parallel-size",),
+            ("model_parallel_size", "num_layers"),
+            ("model-parallel-size", "num-layers"),
+            ("pos_emb", "no_weight_tying"),
+            ("pos-emb", "no-weight-tying"),
+            ("zero_optimization", "data_impl"),
+            ("zero_optimization", "checkpoint_activations"),
+        ),
+        r"\bdeepy\.py\b",
+        "EleutherAI/gpt-neox ea7aefd8 configs/1-3B.yml, configs/6-7B.yml, README.md (deepy.py)",
+    ),
+    OtherFile(
+        "a part of a gpt-neox configuration",
+        "it states data, checkpoints or logging, and the model stands in another file",
+        f"{_FLAGS}",
+        (
+            ("data_path", "vocab_file"),
+            ("data-path", "vocab-file"),
+            ("train_data_paths", "vocab_file"),
+            ("sparsity_config", "attention_config"),
+            ("text_gen_type",),
+            ("global_num_gpus",),
+            ("memory_profiling_path", "profile_step_start"),
+        ),
+        "",
+        "EleutherAI/gpt-neox ea7aefd8 configs/local_setup.yml, sparse.yml, text_generation.yml, prof.yml",
+    ),
+    OtherFile(
+        "a NeMo RL YAML",
+        _ROLL_OUTS,
+        f"{_FLAGS}, the policy's",
+        (
+            ("policy.megatron_cfg",),
+            ("policy.dtensor_cfg",),
+            ("policy.train_global_batch_size",),
+            ("policy", "grpo"),
+            ("policy", "dpo"),
+            ("policy", "sft"),
+            ("defaults", "policy"),
+            ("defaults", "grpo"),
+            ("defaults", "dpo"),
+            ("defaults", "cluster"),
+            ("defaults", "checkpointing"),
+            ("cluster.gpus_per_node", "logger"),
+        ),
+        r"\bexamples/(?:nemo_gym/)?run_(?:\w*grpo\w*|sft|dpo|rm|ppo|\w*distillation\w*|eval\w*)\.py\b|\bnemo_rl\b",
+        "NVIDIA-NeMo/RL 7ea279ab examples/configs/grpo_math_1B.yaml, examples/configs/recipes, examples/run_grpo.py",
+    ),
+    OtherFile(
+        "a NeMo RL evaluation",
+        _NOT_TRAINING,
+        _TRAINING_SCRIPT,
+        (("eval.metric", "generation"), ("defaults", "generation"), ("defaults", "eval")),
+        "",
+        "NVIDIA-NeMo/RL 7ea279ab examples/configs/evals/eval.yaml",
+    ),
+    OtherFile(
+        "a ModelOpt quantization recipe",
+        _NOT_TRAINING,
+        _TRAINING_SCRIPT,
+        (("quantize.quant_cfg",), ("quant_cfg", "algorithm"), ("metadata.recipe_type",)),
+        "",
+        "NVIDIA-NeMo/RL 7ea279ab examples/modelopt/quant_configs/nvfp4_a16.yaml",
+    ),
+    OtherFile(
+        "a LLaMA-Factory (v1) YAML",
+        _ONE_STAGE,
+        f"{_FLAGS} to plan it with pipeline stages",
+        (
+            ("dist_config", "train_dataset"),
+            ("model_class", "train_dataset"),
+            ("model", "peft_config"),
+        ),
+        "",
+        "hiyouga/LLaMA-Factory ff6d4d12 examples/v1/train_full/train_full_fsdp2.yaml, "
+        "examples/v1/train_lora/export_lora.yaml",
+    ),
+    OtherFile(
+        "a LLaMA-Factory YAML that merges or exports a model",
+        _NOT_TRAINING,
+        "give the YAML of the training",
+        (("model_name_or_path", "export_dir"),),
+        r"\bllamafactory-cli\s+export\b",
+        "hiyouga/LLaMA-Factory ff6d4d12 examples/merge_lora/qwen3_full_sft.yaml",
+    ),
+    OtherFile(
+        "a LLaMA-Factory YAML that serves a model",
+        _NOT_TRAINING,
+        "give the YAML of the training",
+        (("model_name_or_path", "infer_backend"),),
+        r"\bllamafactory-cli\s+(?:chat|webchat|api)\b",
+        "hiyouga/LLaMA-Factory ff6d4d12 examples/inference/qwen3.yaml",
+    ),
+    OtherFile(
+        "an OLMo-core job",
+        "its model and degrees are classes of Python",
+        _FLAGS,
+        (("model.block.attention", "data_loader"), ("train_module.dp_config",)),
+        r"\bsrc/scripts/(?:train|official)/\S+\.py\b",
+        "allenai/OLMo-core fa6c5014 src/scripts/train/OLMo2/OLMo2-7B.py, docs/source/guides",
+    ),
+    OtherFile(
+        "a MaxText job",
+        "JAX lays its arrays out over a mesh of devices, and XLA places the layers",
+        _FLAGS,
+        (
+            ("base_emb_dim", "base_num_decoder_layers"),
+            ("ici_fsdp_parallelism",),
+            ("base_config", "per_device_batch_size"),
+        ),
+        r"\bmaxtext\.trainers\.\w+|\bMaxText[./]train\b|\bMaxText\.\w*train\w*",
+        "AI-Hypercomputer/maxtext e591f30c src/maxtext/configs/base.yml:23, 176, 674, "
+        "src/maxtext/trainers/pre_train/train.py",
+    ),
+    OtherFile(
+        "verl",
+        _ROLL_OUTS,
+        f"{_FLAGS}, the actor's",
+        (),
+        r"\bactor_rollout_ref\.",
+        "volcengine/verl b178a3cd examples/split_placement/run_deepseek7b_llm.sh",
+    ),
+    OtherFile(
+        "ms-swift's trainer on Hugging Face (swift pt, sft or rlhf)",
+        _ONE_STAGE,
+        "give a script that starts megatron pt, sft or rlhf, which ms-swift has for the same models",
+        (),
+        r"\bswift\s+(?:pt|sft|rlhf)\b|\bswift/cli/(?:pt|sft|rlhf)\.py\b|\bswift\.cli\.(?:pt|sft|rlhf)\b",
+        "modelscope/ms-swift 3602360a swift/cli/main.py:13-26",
+    ),
+    OtherFile(
+        "an export of ms-swift",
+        "it converts, merges or quantizes a checkpoint and trains nothing",
+        "give the script that starts megatron pt, sft or rlhf",
+        (),
+        r"\b(?:swift|megatron)\s+(?:export|merge-lora)\b",
+        "modelscope/ms-swift 3602360a swift/cli/main.py:13-26, swift/cli/_megatron/main.py:6-11",
+    ),
+    OtherFile(
+        "a program of ms-swift that serves, predicts or evaluates",
+        _NOT_TRAINING,
+        "give the script that starts megatron pt, sft or rlhf",
+        (),
+        r"\bswift\s+(?:infer|deploy|rollout|sample|eval|app|web-ui)\b",
+        "modelscope/ms-swift 3602360a swift/cli/main.py:13-26",
+    ),
+    OtherFile(
+        "another script, which starts a training",
+        "it starts none itself",
+        "give the script that takes it in by source and starts train.py",
+        (),
+        r"\A(?![\s\S]*\b(?:torchrun|python3?|srun|deepspeed|msrun)\b)"
+        r"[\s\S]*?^(?:\w+=\S* )*(?:MODEL_ARGS=\(|source\s[^\n]*\.sh)",
+        "THUDM/slime 624b824a scripts/models/qwen3-30B-A3B.sh, scripts/models/deepseek-v3-5layer.sh",
+        said="sets a model's flags for",
+    ),
+    OtherFile(
+        "a server of a model",
+        _NOT_TRAINING,
+        _TRAINING_SCRIPT,
+        (),
+        r"\bvllm\s+serve\b|\bvllm\.entrypoints\b|\bsglang\.launch_server\b",
+        "vllm-project/vllm docs/cli/serve.md; sgl-project/sglang python/sglang/launch_server.py",
+    ),
+    OtherFile(
+        "a program on Hugging Face's Trainer",
+        _ONE_STAGE,
+        f"{_FLAGS} to plan it with pipeline stages",
+        (),
+        r"\A(?![\s\S]*_parallel_degree)[\s\S]*--per[-_]device[-_]train[-_]batch[-_]size\b",
+        "huggingface/transformers v4.57.1 src/transformers/training_args.py, per_device_train_batch_size; "
+        "alibaba/Pai-Megatron-Patch a098ca5 examples/baichuan/run_ds_train_huggingface_baichuan.sh",
+    ),
+)
+"""The kinds, the narrower signs first."""
+
+
+def refuse_other_tool(file: Path) -> None:
+    """Refuse a file of one of these tools; nothing is refused where it is none of them.
+
+    Raises
+    ------
+    InputError
+        With the tool, the reason and the files to give instead.
+    """
+    refuse_kinds(file, OTHER_TOOLS)
+
+
+def refuse_mistaken(file: Path) -> None:
+    """Refuse a YAML that a reader here would take for one of its own.
+
+    Raises
+    ------
+    InputError
+        With the tool, the reason and the files to give instead.
+    """
+    if file.suffix.lower() not in (".yaml", ".yml"):
+        return
+    try:
+        text = read_text(file, limit_bytes=MAX_BYTES)
+    except InputError:
+        return  # The reader says what is wrong with it.
+    alike = [kind for kind in OTHER_TOOLS if kind.mistaken and re.search(kind.mistaken, text, re.MULTILINE)]
+    if alike:
+        refuse_kinds(file, alike)

@@ -1,0 +1,235 @@
+"""A shell script that starts ``megatron pt``, ``sft`` or ``rlhf`` of ms-swift, as a launch by Megatron's flags."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from taylor.base.errors import InputError
+from taylor.parsers.flag_table import FlagTable
+from taylor.parsers.megatron.launch import Launch
+from taylor.parsers.megatron.new_file import model_flags
+from taylor.parsers.named_model import named_model
+from taylor.parsers.new_file import NewJob
+from taylor.parsers.swift.options import (
+    FORM,
+    MODEL,
+    NAME,
+    OPTIONS,
+    RLHF,
+    SWITCHES,
+    VALUES,
+    flag,
+    is_on,
+    megatron_flags,
+    table,
+    trained_length,
+    word,
+)
+from taylor.parsers.text.flag_edit import Setting, edit_flags, plain_value, set_variable
+from taylor.parsers.text.flags import Flag, Flags
+from taylor.parsers.text.script_flags import flags_of, launch_words
+from taylor.parsers.text.shell_source import ShellScript
+from taylor.register.model import ModelSpec
+
+_TRAINS = re.compile(r"(?:\S*/)?megatron (?:pt|sft|rlhf)|\S*swift[/.]cli[/._]+megatron[/.](?:pt|sft|rlhf)(?:\.py)?")
+RANKS = {"nproc-per-node": "NPROC_PER_NODE", "nnodes": "NNODES"}
+"""Variables of ms-swift's own launcher (swift/cli/main.py:73-83), by torchrun's option."""
+_ADAPTERS = ("adapters", "mcore-adapter")
+_VISION = "trains the vision part alone, and only language models are planned"
+
+
+class SwiftScript(Launch):
+    """A script that starts a training; see `Launch`.
+
+    Parameters
+    ----------
+    script : ShellScript
+    register_path : Path, optional
+        The user's folder of registrations, for the model that it names.
+    model : ModelSpec, optional
+        The model where it is known already.
+
+    Raises
+    ------
+    InputError
+        When it starts no training of ms-swift's, trains LoRA, or names an unknown model.
+    """
+
+    launcher = NAME
+
+    def __init__(self, script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None) -> None:
+        self._script, self.file, self.text = script, script.file, script.text
+        words = launch_words(script, FORM)
+        if not _TRAINS.search(" ".join(each.text for each in words)):
+            cure = "give the script that starts megatron pt, sft or rlhf"
+            raise InputError(
+                "starts no training: no command starts megatron pt, sft or rlhf", file=self.file, cure=cure
+            )
+        options = flags_of(script, FORM)
+        self._options = options
+        _refuse(options)
+        notes = list(script.notes)
+        length = trained_length(options, notes)
+        if model is None:
+            model, remarks = named_model(options.text(MODEL), self.file, FORM.written(MODEL), register_path)
+            notes += remarks
+            model = _trained(model, options, notes)
+        self.model = model
+        self.flags = megatron_flags(options, self._rank_flags(), _model_flags(model), length)
+        self.notes = tuple(notes)
+
+    @classmethod
+    def read(cls, path: Path, register_path: Path | None = None, model: ModelSpec | None = None) -> SwiftScript:
+        """Read a script; see `ShellScript.read`."""
+        return cls(ShellScript.read(path), register_path, model)
+
+    def table(self) -> FlagTable:
+        """See `Launch.table`: ms-swift's own options too."""
+        return table()
+
+    @property
+    def pairs(self) -> bool:
+        """A sample is a pair of answers: ``--rlhf_type dpo``, the default of ``megatron rlhf``, and ``rm``."""
+        trains_pairs = self._options.text(RLHF, default="dpo" if self._is_rlhf() else "")
+        return trains_pairs in ("dpo", "rm")
+
+    def _is_rlhf(self) -> bool:
+        words = [each.text for each in launch_words(self._script, FORM)]
+        return "rlhf" in words[: words.index("--model") if "--model" in words else None]
+
+    def _rank_flags(self) -> list[Flag]:
+        """The ranks, by the variables that ms-swift's launcher passes on to torchrun."""
+        flags = []
+        for name, variable in RANKS.items():
+            value = self._script.variable(variable)
+            if value is not None and value.words and value.words[0].chars:
+                flags.append(Flag(name, word(f"--{name}"), (value.words[0],)))
+        return flags
+
+    def with_flags(self, wanted: Mapping[str, Setting], near: tuple[str, ...]) -> SwiftScript:
+        """See `Launch.with_flags`: every option where it is written, new ones on lines of their own.
+
+        Raises
+        ------
+        InputError
+            When a flag states the model, which stands elsewhere.
+        """
+        edits: dict[str, Setting] = {}
+        for name, setting in wanted.items():
+            if _says(self.flags, name, setting):
+                continue
+            if name in _MODEL_FLAGS:
+                cure = "plan without changing the model's layers, or with a Megatron script"
+                raise self.flags.error(name, "is the model's, which ms-swift reads from its folder", setting, cure)
+            edits[OPTIONS.get(name, name)] = self._written(name, setting)
+        if not edits:
+            return self
+        beside = tuple(OPTIONS.get(name, name) for name in near)
+        changed = SwiftScript(edit_flags(self._script, edits, FORM, near=beside), model=self.model)
+        for name, setting in wanted.items():
+            if not _says(changed.flags, name, setting):
+                raise changed.flags.error(name, "cannot be set", setting)
+        return changed
+
+    def _written(self, name: str, setting: Setting) -> Setting:
+        """A setting of Megatron's as ms-swift writes it: a switch has a value, and the default takes no line."""
+        if setting is True:
+            return "true"
+        if setting is False and name == "recompute-granularity":
+            return "none"
+        if setting is False and SWITCHES.get(name) == "true":
+            return "false"
+        if setting is False and name in VALUES and VALUES[name] != "1":
+            return VALUES[name]
+        return setting
+
+    def with_ranks(self, world: int) -> tuple[SwiftScript, dict[str, Setting]]:
+        """See `Launch.with_ranks`: by the variables NNODES and NPROC_PER_NODE."""
+        now = self.flags.world_size()
+        if now == world or now is None:
+            return self, {}
+        per_node = self.flags.integer("nproc-per-node")
+        nodes = 1 if world % per_node else world // per_node
+        script: ShellScript | None = self._script
+        for name, count in (("NPROC_PER_NODE", world // nodes), ("NNODES", nodes)):
+            if script is not None and (name in script.variables or name == "NPROC_PER_NODE"):
+                script = set_variable(script, name, str(count)) or script
+        changed = SwiftScript(script or self._script, model=self.model)
+        if changed.flags.world_size() != world:
+            cure = "write NNODES and NPROC_PER_NODE as numbers before the command"
+            raise InputError(f"do not let it start {world} ranks", file=self.file, field="NNODES", cure=cure)
+        return changed, {}
+
+    def setting(self, name: str, value: object) -> Setting:
+        """See `Launch.setting`."""
+        return plain_value(value, self.file, name)
+
+
+def _refuse(options: Flags) -> None:
+    """Refuse what trains something else than a whole language model.
+
+    Raises
+    ------
+    InputError
+        With the option.
+    """
+    kind = "tuner-type" if options.has("tuner-type") else "train-type"  # The second is the older name.
+    tuner = options.text(kind, default="full")
+    cure = f"write {FORM.written(kind)} full to plan the training of all weights"
+    if tuner != "full":
+        problem = "trains adapters: their memory and step are not modelled, and they are not those of a full training"
+        raise options.error(kind, problem, tuner, cure)
+    for name in _ADAPTERS:
+        if options.has(name):
+            raise options.error(name, "trains adapters, whose memory and step are not modelled", cure="leave it out")
+    if is_on(options, "freeze-llm"):
+        raise options.error("freeze-llm", _VISION, "true", "write --freeze_llm false")
+
+
+def _trained(model: ModelSpec, options: Flags, notes: list[str]) -> ModelSpec:
+    """The model as ms-swift trains it: MTP modules where an option asks for them, a frozen vision part.
+
+    Sources: megatron_args.py:669 (``mtp_num_layers`` None), :451-452 (``freeze_vit``, ``freeze_aligner`` true).
+    """
+    depth = options.integer("mtp-num-layers", default=0, low=0, high=16)
+    if depth and not model.mtp_layers:
+        raise options.error("mtp-num-layers", f"asks for MTP modules, which {model.name} does not have", depth)
+    if model.extra_parameters and not (options.has("freeze-vit") and not is_on(options, "freeze-vit")):
+        millions = model.extra_parameters / 1e6
+        notes.append(f"{millions:,.0f} million parameters of the vision part are frozen: they are not counted")
+        model = model.replace(extra_parameters=0)
+    return model if depth == model.mtp_layers else model.replace(mtp_layers=depth)
+
+
+def _model_flags(model: ModelSpec) -> list[Flag]:
+    """The model's sizes as flags, for what counts layers and experts by them."""
+    stated = model_flags(NewJob(model, 1, 1, 1, 1))
+    return [
+        flag(name, None if value is None else str(value).strip('"'))
+        for name, value in stated.items()
+        if name not in _NO_SIZES
+    ]
+
+
+_NO_SIZES = (
+    "seq-length",
+    "max-position-embeddings",
+    "mtp-num-layers",
+    "use-flash-attn",
+    "moe-token-dispatcher-type",
+    "moe-grouped-gemm",
+)
+_MODEL_FLAGS = frozenset(
+    {"num-layers", "moe-layer-freq", "linear-attention-freq", "window-attn-skip-freq", "num-experts", "noop-layers"}
+)
+
+
+def _says(flags: Flags, name: str, setting: Setting) -> bool:
+    given = flags.by_name.get(name)
+    if isinstance(setting, bool) or given is None:
+        return (given is not None) is bool(setting) if isinstance(setting, bool) else False
+    if isinstance(setting, tuple):
+        return tuple(each.text for each in given.values) == setting
+    return bool(given.values) and given.values[0].text == setting

@@ -1,0 +1,145 @@
+"""ms-swift's scripts of megatron pt, sft and rlhf: model by name, defaults, refusals, plans written back."""
+
+from __future__ import annotations
+
+import difflib
+import json
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.parsers.read import read_config
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.write_back import write_plan
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from taylor.register.model import DENSE, MOE
+from tests.parsers.swift.files import SWIFT
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "sft.sh"
+    path.write_text(SWIFT, encoding="utf-8")
+    return path
+
+
+def changed(script, old, new):
+    text = script.read_text(encoding="utf-8")
+    assert old in text
+    script.write_text(text.replace(old, new), encoding="utf-8")
+    return script
+
+
+def test_a_script_is_read_with_the_model_that_it_names(script):
+    config = read_config(script)
+    assert (config.launcher, config.model.name, config.model.n_layers) == ("swift", "qwen3-8b", 36)
+    strategy = config.strategy
+    assert (strategy.dp, strategy.tp, strategy.pp, strategy.sp, strategy.micro_batches) == (1, 2, 4, True, 16)
+    assert config.rules.seq_length == 2048 and config.plan.layers[DENSE] == ((9, 9, 9, 9),)
+    assert config.plan.recompute[FULL] == ((9, 9, 9, 9),)
+
+
+def test_what_ms_swift_does_by_default_counts_where_the_script_says_nothing(script):
+    """swift/megatron/arguments/megatron_args.py:483-598 of 3602360a."""
+    text = script.read_text(encoding="utf-8")
+    kept = [line for line in text.splitlines() if not any(word in line for word in ("recompute", "batch_size"))]
+    script.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    config = read_config(script)
+    assert config.plan.uses(SELECT) and not config.plan.uses(FULL)
+    assert (config.strategy.global_batch, config.strategy.mbs) == (16, 1)
+    assert config.rules.parallel_optimizer and config.rules.param_bytes == 2 and not config.rules.dropout
+
+
+def test_a_model_folder_beside_the_script_goes_before_registered_ones(script, tmp_path):
+    folder = tmp_path / "small"
+    folder.mkdir()
+    sizes = {"hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8}
+    sizes |= {"intermediate_size": 4096, "vocab_size": 32000, "model_type": "qwen3", "head_dim": 64}
+    (folder / "config.json").write_text(json.dumps(sizes), encoding="utf-8")
+    config = read_config(changed(script, "Qwen/Qwen3-8B-Base", "small"))
+    assert (config.model.n_layers, config.model.hidden) == (8, 1024)
+
+
+def test_a_name_that_nobody_registered_is_named_with_the_ways_out(script):
+    with pytest.raises(InputError, match="--model: is no registered model, and no folder .*'a/Unknown-7B'.*config.json"):
+        read_config(changed(script, "Qwen/Qwen3-8B-Base", "a/Unknown-7B"))
+
+
+@pytest.mark.parametrize("option", ["tuner_type", "train_type"])
+def test_adapters_are_refused_and_not_priced_as_a_full_training(script, option):
+    with pytest.raises(InputError, match=rf"--{option}: trains adapters.*found 'lora'"):
+        read_config(changed(script, "--max_length", f"--{option} lora --max_length"))
+
+
+def test_a_training_of_the_vision_part_alone_is_refused(script):
+    with pytest.raises(InputError, match="--freeze_llm: trains the vision part alone"):
+        read_config(changed(script, "--max_length", "--freeze_llm true --max_length"))
+
+
+def test_an_export_is_named_as_one(script):
+    with pytest.raises(InputError, match="export of ms-swift.*converts"):
+        read_config(changed(script, "megatron sft", "megatron export"))
+
+
+def test_a_comparison_of_answers_trains_pairs_and_names_the_reference_model(script):
+    config = read_config(changed(script, "megatron sft", "megatron rlhf --rlhf_type dpo"))
+    assert config.rules.pairs
+    assert any(flag.name == "--rlhf_type" and "reference model" in flag.why for flag in config.unmodelled)
+
+
+def test_rolled_out_samples_are_as_long_as_prompt_and_answer(script):
+    text = "megatron rlhf --rlhf_type grpo --max_completion_length 1024"
+    config = read_config(changed(script, "megatron sft", text))
+    assert config.rules.seq_length == 2048 + 1024
+
+
+def test_ranks_that_only_the_cluster_knows_are_assumed_and_said(script):
+    config = read_config(changed(script, "NNODES=1", "NNODES=$WORLD_SIZE"))
+    assert config.open_ranks is not None and any("does not say how many ranks" in note for note in config.notes)
+
+
+def test_virtual_stages_are_read_by_ms_swifts_own_name(script):
+    config = read_config(changed(script, "--max_length", "--virtual_pipeline_model_parallel_size 3 --max_length"))
+    assert (config.strategy.vpp, config.plan.layers[DENSE]) == (3, ((3,) * 4,) * 3)
+
+
+def test_experts_and_their_places_come_with_the_model(script):
+    name = "moonshotai/Moonlight-16B-A3B-Instruct"
+    options = "--decoder_first_pipeline_num_layers 7 --decoder_last_pipeline_num_layers 6 --max_length"
+    config = read_config(changed(changed(script, "Qwen/Qwen3-8B-Base", name), "--max_length", options))
+    assert config.plan.layers == {DENSE: ((1, 0, 0, 0),), MOE: ((6, 7, 7, 6),)}
+
+
+def test_a_plan_changes_its_options_alone(script):
+    config = read_config(script)
+    before = script.read_text(encoding="utf-8")
+    plan = PipelinePlan({DENSE: as_grid([[8, 10, 10, 8]])}, {FULL: as_grid([[4, 4, 4, 4]])})
+    write_plan(config, plan, micro_batches=32)
+    after = script.read_text(encoding="utf-8")
+    new = [line[2:].strip() for line in difflib.ndiff(before.splitlines(), after.splitlines()) if line[:2] == "+ "]
+    assert sorted(new) == [
+        "--decoder_first_pipeline_num_layers 8 \\",
+        "--decoder_last_pipeline_num_layers 8 \\",
+        "--global_batch_size 32 \\",
+        "--recompute_method block \\",
+        "--recompute_num_layers 4 \\",
+    ]
+    again = read_config(script)
+    assert again.plan.layers == plan.layers and again.plan.recompute[FULL] == plan.recompute[FULL]
+
+
+def test_no_recompute_is_written_as_a_word_for_the_default_recomputes(script):
+    config = read_config(script)
+    write_plan(config, PipelinePlan(config.plan.layers, {FULL: as_grid([[0] * 4])}))
+    assert "--recompute_granularity none" in script.read_text(encoding="utf-8")
+    assert not read_config(script).plan.uses(SELECT)
+
+
+def test_a_strategy_of_other_ranks_is_written_into_the_variables(script, tmp_path):
+    config = read_config(script)
+    strategy = config.strategy.replace(dp=4, op=4, micro_batches=4)
+    text = launcher_of(config).with_strategy(config, strategy, None, {})
+    assert "NPROC_PER_NODE=8" in text and "NNODES=4" in text
+    other = tmp_path / "other.sh"
+    other.write_text(text, encoding="utf-8")
+    assert read_config(other).strategy.world_size == 32

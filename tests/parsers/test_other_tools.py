@@ -1,0 +1,72 @@
+"""Files of trainers that no reader here knows are refused by the tool's own marks."""
+
+from __future__ import annotations
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.parsers.other_tools import OTHER_TOOLS
+from taylor.parsers.read import read_config
+
+FILES = {
+    "nanotron": (
+        "parallelism:\n  dp: 2\n  pp: 2\n  pp_engine: 1f1b\n  tp: 2\n  tp_mode: REDUCE_SCATTER\n"
+        "tokens:\n  micro_batch_size: 2\n  sequence_length: 256\n"
+        "model:\n  model_config:\n    hidden_size: 16\n    num_hidden_layers: 4\n    num_attention_heads: 4\n"
+    ),
+    "gpt-neox YAML": "pipe_parallel_size: 1\nmodel_parallel_size: 1\nnum_layers: 24\nzero_optimization: {stage: 1}\n",
+    "part of a gpt-neox": "data_path: data/enwik8\nvocab_file: data/vocab.json\nsave: checkpoints\n",
+    "NeMo RL YAML": "defaults: grpo.yaml\npolicy:\n  megatron_cfg: {tensor_model_parallel_size: 2}\n",
+    "NeMo RL evaluation": "eval: {metric: pass@k}\ngeneration: {temperature: 0.0}\n",
+    "quantization recipe": "quantize: {quant_cfg: []}\nmetadata: {recipe_type: ptq}\n",
+    "LLaMA-Factory (v1)": "model: a/b\nmodel_class: llm\ndist_config: {name: fsdp2}\ntrain_dataset: data.yaml\n",
+    "merges or exports": "model_name_or_path: a/b\nexport_dir: out\n",
+    "serves a model": "model_name_or_path: a/b\ninfer_backend: vllm\n",
+    "OLMo-core": "train_module:\n  dp_config: {name: hsdp}\n",
+    "MaxText": "base_emb_dim: 2048\nbase_num_decoder_layers: 16\nici_fsdp_parallelism: -1\n",
+}
+COMMANDS = {
+    "nanotron": "torchrun --nproc_per_node 8 run_train.py --config-file examples/config.yaml",
+    "gpt-neox": "python deepy.py train.py configs/1-3B.yml configs/local_setup.yml",
+    "NeMo RL": "uv run examples/run_grpo.py --config grpo.yaml",
+    "OLMo-core": "torchrun --nproc-per-node=8 src/scripts/train/OLMo2/OLMo2-7B.py train",
+    "MaxText": "python3 -m maxtext.trainers.pre_train.train configs/base.yml",
+    "verl": "python3 main_ppo_split.py actor_rollout_ref.model.path=a",
+    "swift pt, sft or rlhf": "CUDA_VISIBLE_DEVICES=0 swift sft --model a --tuner_type lora",
+    "export of ms-swift": "swift export --model a --to_mcore true",
+    "serves, predicts": "swift infer --adapters a --stream true",
+    "server of a model": "vllm serve a --tensor-parallel-size 8",
+    "Hugging Face's Trainer": "deepspeed train.py --model_name_or_path a --per_device_train_batch_size 4",
+}
+
+
+def refusal(path):
+    with pytest.raises(InputError) as caught:
+        read_config(path)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("title", "text"), FILES.items(), ids=FILES)
+def test_a_file_of_another_tool_is_refused_by_its_name_and_with_what_works_instead(tmp_path, title, text):
+    path = tmp_path / "job.yaml"
+    path.write_text(text, encoding="utf-8")
+    said = refusal(path)
+    assert title in said and "which is not read: " in said and "; " in said.partition("which is not read")[2]
+
+
+@pytest.mark.parametrize(("title", "command"), COMMANDS.items(), ids=COMMANDS)
+def test_a_script_that_starts_another_tool_is_refused_by_its_name(tmp_path, title, command):
+    path = tmp_path / "job.sh"
+    path.write_text(f"#!/bin/bash\n{command}\n", encoding="utf-8")
+    assert title in refusal(path)
+
+
+def test_a_comment_says_nothing_of_a_scripts_kind(tmp_path):
+    path = tmp_path / "job.sh"
+    path.write_text("# swift infer --adapters a\necho done\n", encoding="utf-8")
+    assert "starts no training" in refusal(path)
+
+
+def test_every_kind_has_its_source_and_a_sign():
+    for kind in OTHER_TOOLS:
+        assert kind.source and kind.cure and (kind.signs or kind.started)
