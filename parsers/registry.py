@@ -12,6 +12,7 @@ from taylor.parsers.launcher import Launcher
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
 from taylor.parsers.paddlenlp.launcher import PaddleNLP
+from taylor.parsers.primus.launcher import Primus, PrimusTorchtitan
 from taylor.parsers.torchtitan.launcher import Torchtitan
 from taylor.parsers.training_config import TrainingConfig
 
@@ -21,6 +22,8 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Torchtitan(),
     FlagScale(),
     PaddleNLP(),
+    Primus(),
+    PrimusTorchtitan(),
     HuggingFace(),
     RegisteredModel(),
 )
