@@ -19,7 +19,7 @@ def stated_device(path: Path, text: str) -> tuple[str, str] | None:
     Parameters
     ----------
     text : str
-        The file's own text.
+        The text of the file.
     """
     where = path.absolute()
     folders = [folder.name for folder in list(where.parents)[:_FOLDERS]]

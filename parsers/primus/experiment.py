@@ -18,8 +18,12 @@ from taylor.parsers.text.yaml_source import YamlPath, YamlSource
 
 MEGATRON, TORCHTITAN = "megatron", "torchtitan"
 OVERRIDES = "overrides"
-TELLTALE = re.compile(r"^\ufeff?modules\s*:[^\n]*\n(?:[^\n]*\n){0,12}?\s+framework\s*:\s*[\"']?(\w+)", re.MULTILINE)
-"""Found in every Primus experiment; its group is the backend."""
+TELLTALE = re.compile(
+    r"^\ufeff?modules\s*:[^\n]*\n(?:[^\n]*\n){0,40}?\s+framework\s*:\s*[\"']?(\w+)"
+    r"|^\ufeff?extends\s*:[\s\S]*?^modules\s*:[^\n]*\n(?:\s*(?:#[^\n]*)?\n)*\s+\w*trainer\s*:",
+    re.MULTILINE,
+)
+"""Found in every Primus experiment; its group is the backend, but for one that extends another experiment."""
 _OWN_KEYS = frozenset({"name", "framework", "config", "model", OVERRIDES, "params"})
 """Keys of a trainer that are no options of its backend (parser.py:235-239)."""
 _ELSEWHERE = {
@@ -113,6 +117,17 @@ class Experiment:
         for gone in ("bases", "name", "framework"):
             options.pop(gone, None)
         return cls(source, root, framework, (*above, OVERRIDES), _plain(options), tuple(unused), whole.defaults)
+
+    @classmethod
+    def backend(cls, path: Path, text: str) -> str | None:
+        """The backend of a file with this text; empty where that cannot be said, None where it is no experiment."""
+        match = TELLTALE.search(text)
+        if match is None or match[1] is not None:
+            return None if match is None else match[1]
+        try:
+            return cls.read(path).framework
+        except InputError:
+            return ""
 
     @property
     def file(self) -> Path:

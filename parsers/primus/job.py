@@ -69,8 +69,9 @@ _SWITCHED_OFF = {
 """Options that Megatron's flags switch off, by the flag.
 
 NVIDIA/Megatron-LM d3528a21, which Primus names (third_party/Megatron-LM): megatron/training/arguments.py:1989-2914
-(``store_false``), megatron/core/transformer/transformer_config.py:176, 542, 867, megatron/core/model_parallel_config.py:83, 184-221,
-megatron/training/config/common_config.py:80, 109, training_config.py:81, 252, 285, 405, 436.
+(``store_false``), megatron/core/transformer/transformer_config.py:176, 542, 867,
+megatron/core/model_parallel_config.py:83, 184-221, megatron/training/config/common_config.py:80, 109,
+training_config.py:81, 252, 285, 405, 436.
 """
 _RENAMED = {
     "fp8": "fp8-format",
@@ -78,8 +79,8 @@ _RENAMED = {
     "fp4_param": "fp4-param-gather",
     "microbatch_group_size_per_vp_stage": "microbatch-group-size-per-virtual-pipeline-stage",
 }
-"""Options under another name than their flag (d3528a21 transformer_config.py:498, 579, 589, model_parallel_config.py:335).
-"""
+"""Options under another name than their flag (d3528a21 megatron/core/transformer/transformer_config.py:498, 579, 589,
+megatron/core/model_parallel_config.py:335)."""
 _ONE_WORD = ("moe_layer_freq", "linear_attention_freq")
 """Lists that a flag takes as one text."""
 _JOINED = ("window_size",)

@@ -43,7 +43,7 @@ class Primus(FlagLauncher):
 
     def recognises(self, path: Path, text: str) -> bool:
         """See `Launcher.recognises`."""
-        return path.suffix.lower() in self.suffixes and _backend(text) not in (None, TORCHTITAN)
+        return path.suffix.lower() in self.suffixes and Experiment.backend(path, text) not in (None, TORCHTITAN)
 
     def launch(self, path: Path) -> PrimusJob:
         """See `FlagLauncher.launch`."""
@@ -106,7 +106,7 @@ class PrimusTorchtitan(Torchtitan):
 
     def recognises(self, path: Path, text: str) -> bool:
         """See `Launcher.recognises`."""
-        return path.suffix.lower() in self.suffixes and _backend(text) == TORCHTITAN
+        return path.suffix.lower() in self.suffixes and Experiment.backend(path, text) == TORCHTITAN
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
@@ -152,12 +152,6 @@ class PrimusTorchtitan(Torchtitan):
             Always.
         """
         raise _no_dryrun(original)
-
-
-def _backend(text: str) -> str | None:
-    """The backend that an experiment names first; None where the text is no experiment."""
-    match = TELLTALE.search(text)
-    return None if match is None else match[1]
 
 
 def _require(experiment: Experiment, framework: str) -> None:

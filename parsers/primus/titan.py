@@ -164,7 +164,7 @@ def _lines(experiment: Experiment, table: Mapping[str, Any], above: tuple[str, .
     for name, value in table.items():
         if not _NAME.fullmatch(name):
             place = experiment.place(*above)
-            raise InputError("holds a name that torchtitan cannot have", file=experiment.file, field=place,
+            raise InputError("contains a name that torchtitan cannot have", file=experiment.file, field=place,
                              value=shortened(name, 40))  # fmt: skip
         if isinstance(value, Mapping):
             tables.append((name, value))
@@ -173,7 +173,7 @@ def _lines(experiment: Experiment, table: Mapping[str, Any], above: tuple[str, .
                 yield f"{name} = {toml_text(_value(value))}"
             except (TypeError, ValueError):
                 place = experiment.place(*above, name)
-                raise InputError("holds what torchtitan cannot read", file=experiment.file, field=place) from None
+                raise InputError("contains what torchtitan cannot read", file=experiment.file, field=place) from None
     for name, inner in tables:
         path = (*above, name)
         yield f"[{'.'.join(path)}]"

@@ -160,8 +160,12 @@ def test_a_preset_that_extends_thousands_of_files_is_refused(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("file", "device"),
-    [("configs/MI355X/a.yaml", "mi355x-288g"), ("configs/MI300X/deep/a.yaml", "mi300x-192g"), ("MI325X-a.yaml", "mi325x-256g")],
-)  # fmt: skip
+    [
+        ("configs/MI355X/a.yaml", "mi355x-288g"),
+        ("configs/MI300X/deep/a.yaml", "mi300x-192g"),
+        ("MI325X-a.yaml", "mi325x-256g"),
+    ],
+)
 def test_the_folder_or_the_name_states_the_device(tmp_path: Path, file: str, device: str) -> None:
     config = read_config(checkout(tmp_path, name=file))
     usual = launcher_of(config).usual_device_of(config)
@@ -357,8 +361,14 @@ def test_a_merged_file_of_torchtitan_stands_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "setting",
-    ["training: {seq_len: 2020-01-01}", 'training: {"a b": 1}', "training: 3", "model: [1]", "parallelism: {a: 0x" + "f" * 5000 + "}"],
-)  # fmt: skip
+    [
+        "training: {seq_len: 2020-01-01}",
+        'training: {"a b": 1}',
+        "training: 3",
+        "model: [1]",
+        "parallelism: {a: 0x" + "f" * 5000 + "}",
+    ],
+)
 def test_settings_that_torchtitan_cannot_have_are_refused_without_a_traceback(tmp_path: Path, setting: str) -> None:
     with pytest.raises(InputError):
         read(tmp_path, TITAN_EXPERIMENT[: TITAN_EXPERIMENT.index("      training:")] + f"      {setting}\n")
