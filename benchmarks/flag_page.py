@@ -17,6 +17,7 @@ TABLES = (
     ("taylor.parsers.megatron", "flags.yaml", "--"),
     ("taylor.parsers.flagscale", "flags.yaml", "--"),
     ("taylor.parsers.paddlenlp", "flags.yaml", "--"),
+    ("taylor.parsers.primus", "options.yaml", ""),
     ("taylor.parsers.mindformers", "keys.yaml", ""),
     ("taylor.parsers.torchtitan", "keys.yaml", ""),
 )

@@ -12,6 +12,7 @@ from taylor.parsers.launcher import Launcher
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
 from taylor.parsers.paddlenlp.launcher import PaddleNLP
+from taylor.parsers.primus.launcher import Primus, PrimusTorchtitan
 from taylor.parsers.slime.launcher import Slime
 from taylor.parsers.swift.launcher import Swift
 from taylor.parsers.torchtitan.launcher import Torchtitan
@@ -25,6 +26,8 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Torchtitan(),
     FlagScale(),
     PaddleNLP(),
+    Primus(),
+    PrimusTorchtitan(),
     HuggingFace(),
     RegisteredModel(),
 )

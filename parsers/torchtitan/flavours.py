@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from taylor.register.layers import AttentionSpec, LayerSpec, MlpSpec
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
 
@@ -31,5 +32,22 @@ OWN_FLAVOURS = {
     # half as wide as the MLP would be (model/model.py, ``auto_scale_hidden_dim``).
     ("llama4", "17bx16e"): ModelSpec(
         "llama4-scout-17bx16e", 48, 5120, 40, 8, 128, 16384, 202048, moe=MoeSpec(16, 1, 8192, 1)
+    ),
+    # v0.2.2 torchtitan/models/llama4/__init__.py:51-62, model/args.py:63: experts in every second layer, one of 128.
+    ("llama4", "17bx128e"): ModelSpec(
+        "llama4-maverick-17bx128e",
+        48,
+        5120,
+        40,
+        8,
+        128,
+        16384,
+        202048,
+        moe=MoeSpec(128, 1, 8192, 1),
+        pattern="24 x (1 attn+dense, 1 attn+moe)",
+        kinds=(
+            LayerSpec("attn+dense", AttentionSpec(40, 8, 128), mlp=MlpSpec(16384)),
+            LayerSpec("attn+moe", AttentionSpec(40, 8, 128), moe=MoeSpec(128, 1, 8192, 1)),
+        ),
     ),
 }

@@ -43,7 +43,7 @@ class Torchtitan(Launcher):
     }
     name = NAME
     title = "torchtitan TOML"
-    suffixes = (".toml",)
+    suffixes: tuple[str, ...] = (".toml",)
     telltale = re.compile(r"^\s*\[model\][\s\S]*^\s*\[training\]|^\s*\[training\][\s\S]*^\s*\[model\]", re.MULTILINE)
     plan_keys = write.PLAN_KEYS
     usual_device = UsualDevice("h100-80g", "torchtitan files")

@@ -23,6 +23,8 @@ from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT, SHARED
 from tests.parsers.flagscale.files import ONE_FILE as FLAGSCALE
+from tests.parsers.primus.files import MERGED as PRIMUS
+from tests.parsers.primus.files import TITAN_MERGED as PRIMUS_TITAN
 from tests.parsers.torchtitan.test_files import BASE as TOML
 from tests.toy_launcher import Toy
 
@@ -30,7 +32,7 @@ FOLDERS = (ROOT / "config", *(SHARED / "data" / name for name in ("mindformers_y
 SAMPLES = sorted(
     path for folder in FOLDERS for path in folder.glob("*") if path.suffix in config_suffixes() and path.is_file()
 )
-NEEDS_DEVICES = ("flagscale", "paddlenlp", "slime", "swift")
+NEEDS_DEVICES = ("flagscale", "paddlenlp", "primus", "primus-torchtitan", "slime", "swift")
 """Launchers that start nothing without devices."""
 TOY_FILE = """\
 # What the toy launcher starts.
@@ -62,7 +64,7 @@ def test_names_and_forms_of_export_belong_to_one_launcher_each() -> None:
     assert len(set(names)) == len(names) and len(set(forms)) == len(forms)
 
 
-FURTHER = {"job.toml": TOML, "flagscale.yaml": FLAGSCALE}
+FURTHER = {"job.toml": TOML, "flagscale.yaml": FLAGSCALE, "primus.yaml": PRIMUS, "primus_titan.yaml": PRIMUS_TITAN}
 
 
 @pytest.fixture(params=[*(path.name for path in SAMPLES if path.parent == ROOT / "config"), *FURTHER])
