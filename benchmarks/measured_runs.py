@@ -55,7 +55,7 @@ fine-grained overlapping of data-parallel (--overlap-grad-reduce --overlap-param
 grok1/configure.sh and nemo_megatron/gpt3_175b_hydra.yaml: ``ub_tp_comm_overlap``."""
 
 NOT_AS_STATED: Mapping[str, str] = {
-    "papers-zero": "the files say flash attention, the peaks are those of kept scores (told so, 3 to 9 % high)",
+    "papers-zero": "the files say flash attention, the peaks are those of kept scores (predicted so, 3 to 9 % high)",
     "papers-megatron-lm/Megatron-LM_README_H100_weak_scaling,_mbs_4_119B": "the source (Megatron-LM f2e5db402c "
     "README.md) names no micro-batch, and the data give its one step to files of 1 and of 4; with 4, what 92 chunks "
     "keep (Korthikanti et al. 2022 §4.2: 32 bytes by s, b and h over t, without dropout) and 6.25 bytes a parameter "
@@ -64,7 +64,7 @@ NOT_AS_STATED: Mapping[str, str] = {
     "attention would run at 340 of the card's 376 TFLOP/s; between lengths of the same table's other models "
     "(MindSpeed-LLM 1.0.RC3 README: Qwen2 0.5B, 1.5B and 7B, GLM4, ChatGLM3) it runs at 80 to 130, by which this one's "
     "attention alone takes longer than its whole step",
-    "megatron-ci-large/gpt__gpt3_15b_8t_release_sm__h100_128": "step and peak are those of 256 cards (told "
+    "megatron-ci-large/gpt__gpt3_15b_8t_release_sm__h100_128": "step and peak are those of 256 cards (predicted "
     "so, 3 % and 0.3 % high); by the 128 of the file's name a card would reach 760 TFLOP/s of its 989",
     "megatron-ci-large/mixtral__mixtral_8x22b": "EP 8 of experts that TP 2 splits, in PP 8, takes a multiple of 128 "
     "cards (Megatron-LM d98e8a64 megatron/core/parallel_state.py:871-881), the file's name says 64",

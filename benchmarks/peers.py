@@ -22,9 +22,13 @@ import pandas as pd
 from scipy.stats import kendalltau
 
 from benchmarks.measured_runs import MeasuredRun
+from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT
+from taylor.register.device import DeviceSpec
 from taylor.register.frameworks import MEGATRON
+from taylor.register.layers import AttentionSpec, LayerSpec
+from taylor.register.model import ModelSpec
 
 MIB = 2**20
 
@@ -86,6 +90,70 @@ def _recompute(config: TrainingConfig) -> str | None:
     counts = {mode: sum(map(sum, plan.recompute.get(mode, ()))) for mode in (FULL, SELECT)}
     mode = max(counts, key=lambda each: counts[each])
     return mode if 2 * counts[mode] > config.model.n_layers else None
+
+
+MEGATRON_MFU = 0.47
+"""Model FLOPs utilization by which Megatron's FLOPs become a step: its README's for H100 (d98e8a64 README.md:95)."""
+
+
+def megatron_flops(model: ModelSpec, seq_length: int) -> float | None:
+    """Forward and backward FLOPs a token as Megatron-LM counts them; None for layers that it has no formula for here.
+
+    Megatron-LM d98e8a64 megatron/training/training.py:802, ``num_floating_point_operations``: causal attention as half
+    of the scores whatever its window, and three times the forward.
+    """
+    heads = 2.0 * model.hidden * model.vocab * (1 + model.mtp_layers)
+    total = heads + 2.0 * model.mtp_layers * 2 * model.hidden**2
+    for kind, count in model.kind_counts.items():
+        for layer in model.layers_of(kind):
+            flops = _megatron_layer_flops(model, layer, seq_length)
+            if flops is None:
+                return None
+            total += count * flops
+    return 3 * total
+
+
+def _megatron_layer_flops(model: ModelSpec, layer: LayerSpec, seq_length: int) -> float | None:
+    """Forward FLOPs a token of one layer."""
+    hidden, total = model.hidden, 0.0
+    if layer.linear is not None or (layer.attention is not None and layer.attention.compression):
+        return None
+    if layer.attention is not None:
+        total += _megatron_attention_flops(hidden, layer.attention, seq_length)
+    if layer.mamba is not None:
+        mamba = layer.mamba
+        total += 2 * hidden * (2 * mamba.inner + 2 * mamba.n_groups * mamba.state + mamba.n_heads)
+        total += 7 * mamba.inner * mamba.state + 2 * mamba.inner * hidden
+    if layer.mlp is not None:
+        total += 2 * (3 if layer.mlp.gated else 2) * hidden * layer.mlp.width
+    if layer.moe is not None:
+        moe, gates = layer.moe, 3 if layer.moe.gated else 2
+        total += 2 * gates * moe.top_k * (moe.latent or hidden) * moe.expert_hidden
+        total += 4 * hidden * (moe.latent or 0) + 2 * gates * hidden * moe.shared_width
+    return total
+
+
+def _megatron_attention_flops(hidden: int, attention: AttentionSpec, seq_length: int) -> float:
+    """Forward FLOPs a token of attention with one width, or of latent attention."""
+    heads, latent = attention.n_heads, attention.latent
+    if latent is None:
+        queries, keys = heads * attention.head_dim, attention.n_kv_heads * attention.head_dim
+        return 2.0 * (hidden * (queries + 2 * keys) + queries * hidden) + 2.0 * queries * seq_length
+    width, rank = latent.qk_nope_head_dim + latent.qk_rope_head_dim, latent.kv_lora_rank
+    query = latent.q_lora_rank * (hidden + heads * width) if latent.q_lora_rank else hidden * heads * width
+    keys = rank * (hidden + heads * (latent.qk_nope_head_dim + latent.v_head_dim)) + hidden * latent.qk_rope_head_dim
+    values = heads * latent.v_head_dim
+    return 2.0 * (query + keys + values * hidden) + seq_length * (heads * width + values)
+
+
+def megatron_step_ms(model: ModelSpec, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> float | None:
+    """Step by Megatron-LM's FLOPs at `MEGATRON_MFU` of the device's peak in the job's precision, ms; None without."""
+    flops = megatron_flops(model, rules.seq_length)
+    precision = device.peak_precision(rules.gemm_precision)
+    if flops is None or precision is None:
+        return None
+    tokens = strategy.global_batch * rules.seq_length / strategy.world_size
+    return flops * tokens / (device.peak(precision) * 1e12 * MEGATRON_MFU) * 1e3
 
 
 def is_gpt(config: TrainingConfig) -> bool:

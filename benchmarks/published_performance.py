@@ -29,7 +29,9 @@ from scipy.stats import kendalltau
 from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
 from taylor.cost_model.time import step_ms
 from taylor.pipeline.plan import FULL, SELECT
+from taylor.register.device import DeviceSpec
 from taylor.register.frameworks import DENSE_MLP, EXPERT_ACTIVATION, EXPERT_BLOCK, LATENT_UP, MEGATRON, NORMS
+from taylor.register.model import ModelSpec
 from taylor.register.narrow_products import MXFP8, NVFP4, TENSORWISE
 from taylor.register.registry import Registry
 
@@ -78,13 +80,15 @@ PARTS = {
 
 @dataclass(frozen=True)
 class PublishedStep:
-    """One row: the system, the model, its plan in words, and both step times, ms."""
+    """One row: the system, the model, its plan in words, both step times, ms; the registered model, and the job."""
 
     system: str
     model: str
     plan: str
     told_ms: float
     measured_ms: float
+    base: str = ""
+    job: tuple[ModelSpec, Strategy, TrainingRules, DeviceSpec] | None = None
 
     @property
     def error(self) -> float:
@@ -151,7 +155,8 @@ def _step(row: Mapping[str, str], registry: Registry, operation_us: float | None
     share = {FULL: int(whole[1]) / model.n_layers} if whole else {SELECT: 1.0} if recomputed else None
     told = float(step_ms(model, strategy, rules, device, share, balanced=True))
     plan = f"{row['gpus']} x {row['precision']} gbs{samples} tp{tp} pp{pp} vp{vpp} ep{ep} mbs{mbs} fsdp{sharded}"
-    return PublishedStep(row["system"], row["model"], plan, told, float(row["step_ms"]))
+    job = (model, strategy, rules, device)
+    return PublishedStep(row["system"], row["model"], plan, told, float(row["step_ms"]), MODELS[row["base"]], job)
 
 
 def _graphed(notes: str, dropping: bool) -> tuple[str, ...]:

@@ -118,7 +118,8 @@ MEMORY_ERRORS: dict[str, KnownError] = {
 that no figure has (``python -m benchmarks.measured_runs``). Dry-runs: under noise of 2 % (`docs/dryrun.md`)."""
 
 STEP_ERROR = KnownError(0.11, 0.14, 0.06, "estimated steps are")
-"""Error of steps on a device that was measured, without flags that no figure has: the same table."""
+"""Error of steps on a device that is calibrated to the user's own runs: that of steps on a measured device in the same
+table, without flags that no figure has. All other steps have their class's (`cost_model.step_interval`)."""
 
 NEIGHBOUR_ERROR = 0.08
 """Relative difference of two predicted steps of one model on one device above which their order is right with 95 %
@@ -137,16 +138,3 @@ def memory_error(source: str, *, measured_framework: bool = False) -> KnownError
     if known is None or source != MemorySource.ESTIMATE or measured_framework:
         return known
     return known.widened(FRAMEWORK_WIDTH)
-
-
-def step_error(flags: int, *, measured_device: bool) -> KnownError:
-    """Error of an estimated step.
-
-    Parameters
-    ----------
-    flags : int
-        Number of the job's flags that cost time and are in no figure.
-    measured_device : bool
-        The device's efficiencies were fitted to runs on it.
-    """
-    return STEP_ERROR.widened(math.hypot(FLAG_WIDTH * math.sqrt(flags), 0.0 if measured_device else DEVICE_WIDTH))

@@ -8,10 +8,11 @@ from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.known_error import KnownError, memory_error, step_error
+from taylor.cost_model.known_error import KnownError, memory_error
 from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.profile import MemorySource
 from taylor.cost_model.ranks import OpenRanks, choices, nearest_multiples
+from taylor.cost_model.step_interval import job_class, step_error
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.parsers.stated_flags import StatedFlags
@@ -187,7 +188,7 @@ class TrainingConfig:
     def step_error(self, device: DeviceSpec) -> KnownError:
         """Known error of the job's estimated steps."""
         flags = sum(flag.time is not None for flag in self.unmodelled)
-        return step_error(flags, measured_device=device.is_measured)
+        return step_error(job_class(self.model, self.strategy, self.rules, device), flags)
 
     def as_it_recomputes(self) -> TrainingConfig:
         """The configuration with the groups in which the baseline recomputes, and the MTP layers that it takes."""

@@ -69,6 +69,9 @@ STACK_SIGN = "@"
 TAKEN_OVER = "taken over from"
 """Beginning of the `stack` of a device whose efficiencies are another one's."""
 
+CALIBRATED_TO = "the runs of"
+"""Beginning of the `stack` of a device that `taylor calibrate` fitted to a user's runs."""
+
 
 @dataclass(frozen=True)
 class DeviceSpec:
@@ -164,6 +167,11 @@ class DeviceSpec:
     def is_measured(self) -> bool:
         """Return whether its efficiencies were fitted to runs on it, not taken from another device or assumed."""
         return bool(self.stack) and not self.stack.startswith(TAKEN_OVER)
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Return whether its efficiencies were fitted to a user's own runs."""
+        return self.stack.startswith(CALIBRATED_TO)
 
     @property
     def domain(self) -> LinkTier:

@@ -24,7 +24,7 @@ from taylor.pipeline.plan import FULL
 from taylor.profiling.calibration.fit import REGISTER, Calibration, Measured, calibrate
 from taylor.profiling.extract import extract_ratios
 from taylor.profiling.folders import find_profile_folders
-from taylor.register.device import DeviceSpec
+from taylor.register.device import CALIBRATED_TO, DeviceSpec
 from taylor.register.device_file import device_text
 from taylor.register.registry import Registry
 from taylor.workflows.statement.devices import choose_device
@@ -118,7 +118,7 @@ def calibrate_device(options: CalibrateOptions) -> Calibrated:
     else:
         raise InputError("no such file or folder", field="SOURCE", value=str(options.source), cure="check the path")
     fit = calibrate(measured, device)
-    stack = options.stack or f"the runs of {options.source}{f', {options.group}' if options.group else ''}"
+    stack = options.stack or f"{CALIBRATED_TO} {options.source}{f', {options.group}' if options.group else ''}"
     card = replace(fit.device, name=options.name or f"{device.name}-calibrated", aliases=(), stack=stack)
     fit = replace(fit, device=card)
     if options.output is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from taylor.base.console import log
 from taylor.base.database import is_database, shown
 from taylor.base.errors import InputError
+from taylor.register.device import CALIBRATED_TO
 from taylor.register.registry import Registry
 from taylor.workflows.measuring.calibrate import Calibrated, CalibrateOptions, calibrate_device
 from taylor.workflows.measuring.history import Store
@@ -36,5 +37,5 @@ def calibrate_from(source: str, options: CalibrateOptions) -> Calibrated:
             cure = "taylor history ID --measured MS stores what a plan took"
             raise InputError("has no measured run", field="SOURCE", value=shown(source), cure=cure)
         log.info("%d measured runs of %s", found, shown(source))
-        stack = options.stack or f"the runs of {shown(source)}"
+        stack = options.stack or f"{CALIBRATED_TO} {shown(source)}"
         return calibrate_device(replace(options, source=Path(folder), stack=stack))

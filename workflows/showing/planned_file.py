@@ -8,6 +8,7 @@ from typing import Any
 
 from taylor.base.files import printable
 from taylor.cost_model.profile import MemoryProfile, MemorySource, RatioSource
+from taylor.cost_model.step_interval import NARROWED_BY, WIDE
 from taylor.cost_model.throughput import Throughput
 from taylor.dryrun.interface import DryRunResult
 from taylor.parsers.training_config import TrainingConfig
@@ -154,6 +155,14 @@ class PlannedFile:
             return None
         known, risk = self.config.step_error(self.facts.device.spec), self.config.margin.stated_risk
         return step * known.lower(risk), step * known.upper(risk)
+
+    @property
+    def narrowed_by(self) -> str:
+        """Measurement that narrows the step's interval, in words; empty where it is narrow or was made."""
+        device = self.facts.device.spec
+        known = self.config.step_error(device)
+        wide = known.upper() - known.lower() > 2 * WIDE and not device.is_calibrated
+        return NARROWED_BY if wide else ""
 
     def own_plan(self) -> dict[str, PipelinePlan]:
         """Baseline by its name on a page; empty where it has another shape than the solved plan, or a recompute mode

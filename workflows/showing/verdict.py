@@ -46,7 +46,8 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
     pairs = [("step", f"{step_text(problem, solution.objective)}, {proof_text(problem, solution)}")]
     if (ends := planned.step_interval_ms) is not None:
         low, high = (_ms_text(end) for end in ends)
-        pairs.append(("interval", f"{low} to {high} in nine of ten cases, as far as the estimate is known to be off"))
+        rests = planned.narrowed_by or "as far as the estimate is known to be off"
+        pairs.append(("interval", f"{low} to {high} in nine of ten cases, {rests}"))
     if (speed := planned.speed) is not None:
         pairs.append(("speed", speed_text(speed, planned.facts.train_tokens)))
     if (cards := planned.card_memory) is not None:
