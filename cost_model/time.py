@@ -143,9 +143,7 @@ def _core_ms(
     forward = speed.flops("attention", flops) * longer
     layers = model.layers_of(kind)
     scan = speed.flops("scan" if any(layer.mamba is not None for layer in layers) else "delta_scan", work.scan_flops)
-    wide = any(
-        layer.attention is not None and layer.attention.qk_width > layer.attention.v_width for layer in layers
-    )
+    wide = any(layer.attention is not None and layer.attention.qk_width > layer.attention.v_width for layer in layers)
     passes = FLASH_BACKWARD * speed.backward_of_attention(wide=wide) if rules.flash_attention else 2.0
     return forward + scan, passes * forward + (FLASH_BACKWARD if rules.flash_attention else 2.0) * scan
 

@@ -102,7 +102,8 @@ def test_an_older_stack_has_slower_attention_and_the_same_gemms() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "says"), [("h100-80g@flash-atention-2", "did you mean flash-attention-2"), ("a100-80g@new", "one stack only")]
+    ("name", "says"),
+    [("h100-80g@flash-atention-2", "did you mean flash-attention-2"), ("a100-80g@new", "one stack only")],
 )
 def test_an_unknown_stack_is_answered_with_the_near_ones(name: str, says: str) -> None:
     with pytest.raises(InputError, match=says):
