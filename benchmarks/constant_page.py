@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.published import all_cases
-from benchmarks.published_fit import FITTED, STARTS_FROM, TRANSFERRED, layer_points, step_points
+from benchmarks.published_fit import FITTED, TRANSFERRED, layer_points, step_points
 from taylor.base.files import write_atomic
 from taylor.cost_model.speed import ASSUMED_EFFICIENCY
 from taylor.register import frameworks
@@ -31,7 +31,7 @@ UNITS = frozenset({"MIB", "SECONDS_A_DAY", "_FP32", "_HALF_BYTES", "_WIDE_BYTES"
 BOOKKEEPING = frozenset({"_BLOCK", "MOST_CHOICES", "_STANDARD"})
 """Limits of the program's own work, and what follows from another constant."""
 
-_PUBLISHED_FIT = "fitted for each device below; this value where a device has none"
+_PUBLISHED_FIT = "fitted for each device below, or from tables of kernels; this value where a device has none"
 _DEEPGEMM = "fitted to DeepGEMM's published products, dense and grouped: 16 rows, 2 % in the median, 16 % at most"
 _NONE = "none assumed; only `taylor calibrate` fits it"
 SHARES = {
@@ -40,7 +40,8 @@ SHARES = {
     "results": _DEEPGEMM,
     "expert_operands": f"{_DEEPGEMM}; on ascend-910b from one measured ratio of a dense to a MoE layer",
     "expert_results": _DEEPGEMM,
-    "softmax_flops": _NONE,
+    "softmax_flops": "none assumed; from tables of kernels, or `taylor calibrate` fits it",
+    "attention_tokens": "none assumed; from tables of kernels",
     "layer_us": _NONE,
     "step_ms": _NONE,
     "tensor_shown_forward": "all of it: nothing of a forward can run beside it without a flag",
@@ -71,10 +72,12 @@ def _numbers(value: ast.expr) -> bool:
 
 
 def fits() -> Iterator[tuple[DeviceSpec, int, float, float]]:
-    """Every device that was fitted to published times: rows, median and largest relative error of its shares."""
+    """Every device that is fitted to published times: rows, median and largest relative error of its shares."""
     registry, cases = Registry.load(), all_cases()
     for name in dict.fromkeys(case.device for case in cases):
         device = registry.device(name)
+        if device.stacks:  # from tables of kernels
+            continue
         points = step_points([case for case in cases if case.device == name])
         points += layer_points() if name == "a100-80g" else []
         errors = [abs(predict(device) / published - 1) for _, predict, published in points]
@@ -102,14 +105,16 @@ def section() -> str:
     lines += ["| device | shares | software | rows | median error | largest |", "|---|---|---|---|---|---|"]
     for device, rows, middle, largest in fits():
         shares = ", ".join(f"{name} {share:g}" for name, share in device.efficiency.items())
-        started = STARTS_FROM.get(device.name)
-        note = f" ({' and '.join(started[1])} fitted, the others those of {started[0]})" if started else ""
         errors = f"{100 * middle:.1f} % | {100 * largest:.1f} %"
-        lines.append(f"| `{device.name}` | {shares}{note} | {device.stack} | {rows} | {errors} |")
+        lines.append(f"| `{device.name}` | {shares} | {device.stack} | {rows} | {errors} |")
+    registry = Registry.load()
+    tabled = [name for name in registry.device_names() if registry.device(name).stacks]
     takers = ", ".join(f"`{name}` from `{other}`" for name, other in TRANSFERRED.items())
     lines += [
         "",
-        f"Taken over without rows of their own: {takers}. What starting one operation costs on the host "
+        f"Taken over without rows of their own: {takers}. From tables of single kernels "
+        f"(`python -m benchmarks.device_tables`): {', '.join(f'`{name}`' for name in tabled)}. "
+        "What starting one operation costs on the host "
         f"(`operation_us`, {DeviceSpec.operation_us:g} µs) is fitted to 16 published steps with experts on B200 and "
         "B300 (`python -m benchmarks.published_performance --fit`), on an A100's host "
         f"({Registry.load().device('a100-80g').operation_us:g} µs), with what a step of Megatron takes beside "

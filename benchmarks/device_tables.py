@@ -21,6 +21,10 @@ Grouped GEMMs: the same of TensorRT-LLM's experts in bf16 (CUTLASS, balanced rou
 with the element-wise traffic between them at the bandwidth's share `memory`. The residuals are too large to register
 them; they lie around the defaults (`cost_model.product_times`).
 
+Scans: t = FLOPs / (peak x scan) + traffic / (bandwidth x memory), both as the model counts them
+(`cost_model.recurrent`); the median over long sequences. Mamba's was measured on B200 alone; elsewhere it is taken to
+stand to the gated delta rule's as it does there.
+
 Attention: t = passes x (FLOPs + softmax x scores) / (peak x share) x (1 + tokens x (1 causal, 1/2 whole) / length),
 with `passes` 2.5 in backward; `length` is the keys' or the window's. Ten calls in a row that last `LONG_MS` each show
 the sustained load too; the shares are theirs.
@@ -155,6 +159,13 @@ NORM_FILES = {
     "gb300": ("gb300-nvl72", "gb300/all_models_20260226_190305.csv"),
 }
 
+MAMBA_SCAN = "mamba2", "mamba_chunk_scan_combined"
+DELTA_SCAN = "gdn", "chunk_gated_delta_rule"
+"""Table and kernel of a scan."""
+MAMBA_ON = "b200_sxm", "1.3.0rc15", "1.3.0rc20"
+"""The one card with Mamba's scan, and the releases of both tables."""
+LEAST_TOKENS = 16384
+"""Tokens of a scan from which on it counts."""
 LEAST_ROWS = 256
 """Rows of an expert, and columns, from which on its GEMMs count."""
 SMALLEST = 1024
@@ -353,6 +364,39 @@ def memory_share(repository: Path, file: str, device: DeviceSpec) -> Fit:
     return Fit({"memory": share}, int(large.sum()), float(np.median(apart)), float(np.quantile(apart, 0.9)))
 
 
+def scan_share(repository: Path, system: str, version: str, device: DeviceSpec, memory: float, *, mamba: bool) -> Fit:
+    """Share of the peak of a recurrent mixer's scan, forward: of Mamba, or of the gated delta rule."""
+    kind, kernel = MAMBA_SCAN if mamba else DELTA_SCAN
+    file = f"{DATA}/{system}/linear_attention/trtllm/{version}/{kind}_perf.parquet"
+    table = pd.read_parquet(io.BytesIO(stored(repository, file)))
+    long = (table.kernel_source == kernel) & (table.seq_len >= SMALLEST)
+    long &= table.batch_size * table.seq_len >= LEAST_TOKENS
+    mine = table[long]
+    tokens, told = (mine.batch_size * mine.seq_len).to_numpy(float), mine.latency.to_numpy(float)
+    if mamba:
+        inner, state = (mine.nheads * mine.head_dim).to_numpy(float), mine.d_state.to_numpy(float)
+        flops, moved = 7 * inner * state, 4 * inner + 2 * mine.n_groups.to_numpy(float) * state
+    else:
+        keys = (mine.num_k_heads * mine.head_k_dim).to_numpy(float)
+        values = (mine.num_v_heads * mine.head_v_dim).to_numpy(float)
+        flops, moved = 6 * values * mine.head_k_dim.to_numpy(float), 2 * keys + 6 * values
+    traffic = 2 * tokens * moved / (device.memory_gb_s * 1e6 * memory)
+    shares = tokens * flops / (device.peak("bf16") * 1e9) / (told - traffic)
+    share = float(np.median(shares))
+    apart = np.abs(np.log(shares / share))
+    name = "scan" if mamba else "delta_scan"
+    return Fit({name: share}, len(mine), float(np.median(apart)), float(np.quantile(apart, 0.9)))
+
+
+def mamba_over_delta(repository: Path) -> float:
+    """Share of Mamba's scan over that of the gated delta rule, where both were measured."""
+    system, mamba, delta = MAMBA_ON
+    device = Registry.load().device("b200-180g")
+    memory = device.efficiency["memory"]
+    one = scan_share(repository, system, mamba, device, memory, mamba=True).entries["scan"]
+    return one / scan_share(repository, system, delta, device, memory, mamba=False).entries["delta_scan"]
+
+
 def device_entries(name: str, measured: Path, training: Path) -> tuple[dict[str, float], list[str]]:
     """Entries of `efficiency` of a device, and a line for each fit."""
     registry, tables = Registry.load(), DEVICES[name]
@@ -389,6 +433,9 @@ def device_entries(name: str, measured: Path, training: Path) -> tuple[dict[str,
     found["accumulated"] = memory
     shares = ", ".join(f"{each} {fit.entries[each]:.3g}" for each in ("expert_operands", "expert_results"))
     lines.append(f"experts of {tables.system}, not registered: {shares}; {fit}")
+    fit = scan_share(measured, tables.system, tables.version, device, memory, mamba=False)
+    found |= {**fit.entries, "scan": mamba_over_delta(measured) * fit.entries["delta_scan"]}
+    lines.append(f"gated delta rule of {tables.system}: {fit}")
     return found, lines
 
 

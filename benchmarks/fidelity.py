@@ -31,6 +31,7 @@ from benchmarks import peers  # noqa: E402
 from benchmarks.measured_runs import measured_runs, show  # noqa: E402
 from benchmarks.published import MEGATRON, PUBLISHED, Case, all_cases, korthikanti, korthikanti_config  # noqa: E402
 from benchmarks.published_fit import Point, fit, layer_points, step_points  # noqa: E402
+from benchmarks.stacks import dated  # noqa: E402
 from taylor.cost_model.activations import activation_bytes  # noqa: E402
 from taylor.cost_model.alive import alive_micro_batches  # noqa: E402
 from taylor.cost_model.memory import memory_profile  # noqa: E402
@@ -202,13 +203,15 @@ def step_rows() -> list[Row]:
     registry, rows = Registry.load(), []
     cases = all_cases()
     for name in dict.fromkeys(case.device for case in cases):
-        device = registry.device(name)
+        # LLaMA 3 was trained in the first half of 2024 (Grattafiori et al. 2024).
+        device = dated(registry.device(name), "2024-06")
         mine = [case for case in cases if case.device == name]
         steps = step_points(mine)
         extra: list[Point] = layer_points() if name == "a100-80g" else []
         for i, (label, predict, published) in enumerate(steps):
             others = [*steps[:i], *steps[i + 1 :], *extra]
-            card = replace(device, efficiency={**device.efficiency, **fit(others, device, device.efficiency)})
+            guess = None if device.stacks else device.efficiency
+            card = replace(device, efficiency={**(guess or {}), **fit(others, device, guess)})
             table, row = label.split(": ", 1)
             note = _doubt(mine[i], device)
             rows.append(Row(f"{table}, step ms", row, published, predict(device), predict(card), note))

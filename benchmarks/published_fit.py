@@ -35,11 +35,9 @@ STARTS_FROM = {"h100-80g": ("a100-80g", ("matmul", "attention"))}
 
 TRANSFERRED = {
     **dict.fromkeys(("v100-16g", "v100-32g", "a100-40g"), "a100-80g"),
-    **dict.fromkeys(("h800-80g", "h200-141g", "h100-96g", "h20-96g", "gh200-96g"), "h100-80g"),
-    **dict.fromkeys(("b200-180g", "b300-270g", "gb200-nvl72", "gb300-nvl72"), "h100-80g"),
     "ascend-a3": "ascend-910b",
 }
-"""Devices without published rows, and whose efficiencies they take."""
+"""Devices without published rows and without tables of kernels, and whose efficiencies they take."""
 
 Point = tuple[str, Callable[[DeviceSpec], float], float]
 """Name, prediction, published value."""
@@ -115,11 +113,16 @@ def operand_share(device: DeviceSpec) -> float:
 
 
 def calibrate() -> dict[str, dict[str, float]]:
-    """Fitted efficiencies of every device that has published rows or takes another's."""
+    """Fitted efficiencies of every device that has published rows or takes another's.
+
+    Those with tables of kernels (`benchmarks.device_tables`) have older stacks too, and are not fitted.
+    """
     registry, cases = Registry.load(), all_cases()
     found: dict[str, dict[str, float]] = {}
     for name in dict.fromkeys(case.device for case in cases):
         device = registry.device(name)
+        if device.stacks:
+            continue
         points = step_points([case for case in cases if case.device == name])
         if name == "a100-80g":
             points += layer_points()

@@ -46,8 +46,8 @@ A device with tables of single kernels (``python -m benchmarks.device_tables``) 
   below that of ``results``. No table has such GEMMs. Assumed: `memory`, for they are read before they are written.
 - ``attention_backward``, ``attention_wide_backward``: attention's backward, and that of queries wider than values
   (`attention` where they are not stated); ``attention_tokens``: attention takes 1 + this over its length times as long,
-  for the blocks at the mask's edge and for starting and draining; ``scan``, the fraction of the peak of the cores of
-  mixers without softmax (`attention` where it is not stated).
+  for the blocks at the mask's edge and for starting and draining; ``scan``, ``delta_scan``, the fraction of
+  the peak of the cores of mixers without softmax, Mamba's and the others (`attention` where it is not stated).
 
 Credits, the exposed fraction of a time:
 

@@ -150,11 +150,9 @@ def _core_ms(
     flops = work.attention_flops + speed.shares["softmax_flops"] * work.attention_scores
     longer = 1 + speed.shares["attention_tokens"] * work.attention_edges / np.maximum(work.attention_flops, 1.0)
     forward = speed.flops("attention", flops) * longer
-    scan = speed.flops("scan", work.scan_flops)
-    wide = any(
-        layer.attention is not None and layer.attention.qk_width > layer.attention.v_width
-        for layer in model.layers_of(kind)
-    )
+    layers = model.layers_of(kind)
+    scan = speed.flops("scan" if any(layer.mamba is not None for layer in layers) else "delta_scan", work.scan_flops)
+    wide = any(layer.attention is not None and layer.attention.qk_width > layer.attention.v_width for layer in layers)
     passes = FLASH_BACKWARD * speed.backward_of_attention(wide=wide) if rules.flash_attention else 2.0
     return forward + scan, passes * forward + (FLASH_BACKWARD if rules.flash_attention else 2.0) * scan
 

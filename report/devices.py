@@ -76,8 +76,7 @@ def device_figures(device: DeviceSpec) -> Iterator[tuple[str, str, str]]:
         yield f"efficiency {group}", f"{share:g}", basis
         basis = "as above"
     for stack in device.stacks:
-        shares = ", ".join(f"{name} {share:g}" for name, share in stack.efficiency.items())
-        yield f"stack {stack.name}", shares or "as above", f"{stack.software} ({stack.date})"
+        yield f"stack {stack.name}", stack.date, stack.software
 
 
 def device_record(device: DeviceSpec) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class Figures:
     def _moved_with(self, key: str) -> list[str]:
         """Entries of the device that state the same for another type or direction."""
         beside = {
-            "attention": ("attention_backward", "attention_wide_backward", "scan"),
+            "attention": ("attention_backward", "attention_wide_backward", "scan", "delta_scan"),
             "memory": typed_entries("cast"),
         }
         return [each for each in beside.get(key, typed_entries(key)) if each in self.device.efficiency]

@@ -34,7 +34,7 @@ ASSUMED = {**ASSUMED_EFFICIENCY, **H100.efficiency}
 NARROW = ("fp8", "fp8_block", "mxfp8", "nvfp4")
 BESIDE = {
     **{name: tuple(f"{name}_{kind}" for kind in NARROW) for name in ("matmul", "operands", "results")},
-    "attention": ("attention_backward", "attention_wide_backward", "scan"),
+    "attention": ("attention_backward", "attention_wide_backward", "scan", "delta_scan"),
     "memory": tuple(f"cast_{kind}" for kind in NARROW),
 }
 """Figures of other types and directions that runs of one cannot determine, and that move with it."""
