@@ -159,16 +159,18 @@ def mixer_operations(
     return parts
 
 
-def up_projection_operations(attention: AttentionSpec, rules: TrainingRules, *, learned_positions: bool) -> int:
+def up_projection_operations(
+    attention: AttentionSpec, degrees: Degrees, rules: TrainingRules, *, learned_positions: bool
+) -> Quantity:
     """Operations of latent attention from its latents to rotated queries, keys and values: two GEMMs, two rotations.
 
-    Queries that come from the hidden state are made there too (multi_latent_attention.py,
-    ``qkv_up_proj_and_rope_apply``).
+    Under sequence parallelism both GEMMs gather their input. Queries that come from the hidden state are made there too
+    (multi_latent_attention.py, ``qkv_up_proj_and_rope_apply``).
     """
     if attention.latent is None:
         return 0
     apart = LATENT_APART.forward if rules.rotated_apart or learned_positions else 0
-    return 2 + 2 + apart
+    return 2 + 2 + apart + 2 * np.logical_and(degrees.sp, np.greater(degrees.tp, 1))
 
 
 class Tensors(NamedTuple):
@@ -250,7 +252,7 @@ def repeated_operations(
     if attention is not None and part == ATTENTION_CORE:
         return 1, 1
     if attention is not None and attention.latent is not None and part == LATENT_UP:
-        return up_projection_operations(attention, rules, learned_positions=learned_positions), 1
+        return up_projection_operations(attention, degrees, rules, learned_positions=learned_positions), 1
     if layer.mlp is not None and moe is None and part in _OF_MLP:
         return _OF_MLP[part], 1
     return 0, 0

@@ -26,9 +26,11 @@ from taylor.cost_model.strategy import (
 )
 from taylor.cost_model.tail import tail_ms
 from taylor.cost_model.time import head_time, layer_time
+from taylor.cost_model.torch_operations import DENSE
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register import frameworks
+from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 from taylor.workflows.statement.planned_step import planned_step_ms
 from tests.cost_model.test_short_steps import _counted, _Started
@@ -107,7 +109,7 @@ def test_a_step_of_tiny_shards_takes_as_long_as_its_tensors_are_listed() -> None
 
 
 @pytest.mark.parametrize(("model", "kind"), [(NEMOTRON, "mamba"), (QWEN_NEXT, "gdn+moe")])
-def test_every_kind_of_mixer_has_host_time(model, kind) -> None:  # type: ignore[no-untyped-def]
+def test_every_kind_of_mixer_has_host_time(model: ModelSpec, kind: str) -> None:
     kind = next(name for name in model.kind_counts if kind in name)
     host = host_time(model, kind, ONE, MEGATRON, H100)
     assert host.routed > 0 and host.backward > host.routed
@@ -137,8 +139,6 @@ def test_a_compiled_layer_of_torch_starts_fewer_operations_and_no_dtensors() -> 
 
 def test_an_eager_block_of_torch_starts_what_torch_counts() -> None:
     """The steps of torchtitan v0.2.2 models/llama3/model/model.py ``FeedForward`` with norm and residual."""
-    from taylor.cost_model.torch_operations import DENSE
-
     x = torch.randn(4, 8, requires_grad=True)
     one, two, three = (torch.randn(8, 8, requires_grad=True) for _ in range(3))
 
@@ -184,4 +184,4 @@ def test_recompute_by_module_costs_what_nvidia_measured_where_the_host_bounds_th
     none = predicted("")
     for modules in ("core_attn", "mla_up_proj", "moe_act", "layernorm moe_act"):
         ratio = (predicted(modules) - none) / (measured[modules] - measured[""])
-        assert 1 / 1.75 < ratio < 1.75, modules
+        assert 1 / 1.5 < ratio < 1.5, modules
