@@ -83,7 +83,8 @@ def _nccl_bandwidth(group: Quantity, stride: Quantity, device: DeviceSpec) -> Qu
 
 def _nodes(group: Quantity, stride: Quantity, device: DeviceSpec) -> Quantity:
     """Domains of fast links that a group of ranks `stride` apart lies in."""
-    return np.ceil(group / np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group))
+    nodes: Quantity = np.ceil(group / np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group))
+    return nodes
 
 
 def hops_ms(block_bytes: Quantity, group: Quantity, stride: Quantity, device: DeviceSpec, share: float) -> Quantity:
