@@ -56,4 +56,5 @@ def wait_share(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quan
         together = np.where(gathered_once, together, np.maximum(together, shards))
     neighbours = np.where(np.equal(degrees.vpp, 1), _NEIGHBOURS * (1 - 1 / degrees.pp), 0.0)
     every = degrees.dp * degrees.cp * degrees.pp
-    return OPERATION * (slowest_of(together) + neighbours) + np.hypot(STEP, RANK) * slowest_of(every)
+    waited: Quantity = OPERATION * (slowest_of(together) + neighbours) + np.hypot(STEP, RANK) * slowest_of(every)
+    return waited
