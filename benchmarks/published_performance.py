@@ -140,6 +140,7 @@ def _step(row: Mapping[str, str], registry: Registry, operation_us: float | None
         seq_length=_number(row["seq"]),
         param_bytes=2,
         parameter_shard=sharded > 0,
+        whole_ends=sharded > 0,
         expert_tensor_parallel=False,
         fused_norms=True,
         narrow=RECIPES[row["precision"]],

@@ -53,7 +53,7 @@ def gather_ms(volume_bytes: Quantity, group: Quantity, stride: Quantity, device:
     """
     moved = volume_bytes * (group - 1) / group
     if device.collectives == nccl.LIBRARY:
-        speed = _nccl_bandwidth(group, stride, device) * share
+        speed = _nccl_bandwidth(group, stride, device, share)
         return nccl.gather_ms(moved, speed, group, _nodes(group, stride, device))
     steps = np.ceil(np.log2(np.maximum(group, 1)))
     return moved / (ring_bandwidth(group, stride, device) * share * 1e6) + steps * device.link_latency_us * 1e-3
@@ -66,24 +66,25 @@ def all_reduce_ms(
     if device.collectives == nccl.LIBRARY:
         moved = 2 * volume_bytes * (group - 1) / group
         nodes = _nodes(group, stride, device)
-        speed = _nccl_bandwidth(group, stride, device) * share
+        speed = _nccl_bandwidth(group, stride, device, share)
         speed = speed * np.where(np.equal(nodes, 1), nccl.NODE_ALL_REDUCE, 1.0)
         return nccl.all_reduce_ms(moved, speed, group, nodes)
     return 2 * gather_ms(volume_bytes, group, stride, device, share)
 
 
-def _nccl_bandwidth(group: Quantity, stride: Quantity, device: DeviceSpec) -> Quantity:
-    """`ring_bandwidth` as measured: less for few ranks of a node, more between nodes."""
+def _nccl_bandwidth(group: Quantity, stride: Quantity, device: DeviceSpec, share: float) -> Quantity:
+    """`ring_bandwidth` as measured: a fraction of it, less for few ranks of a node, more between nodes."""
     local = np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group)
     inside = in_node_bandwidth(local, device)
     crosses = np.greater(_nodes(group, stride, device), 1)
-    between = _between_domains(device, crosses) * local * nccl.FAR
-    return np.where(crosses, np.minimum(inside, between), inside * nccl.small_group(group))
+    between = _between_domains(device, crosses) * local * min(1.0, share * nccl.FAR)
+    return np.where(crosses, np.minimum(inside * share, between), inside * share * nccl.small_group(group))
 
 
 def _nodes(group: Quantity, stride: Quantity, device: DeviceSpec) -> Quantity:
     """Domains of fast links that a group of ranks `stride` apart lies in."""
-    return np.ceil(group / np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group))
+    nodes: Quantity = np.ceil(group / np.clip(device.devices_per_node // np.maximum(stride, 1), 1, group))
+    return nodes
 
 
 def hops_ms(block_bytes: Quantity, group: Quantity, stride: Quantity, device: DeviceSpec, share: float) -> Quantity:

@@ -41,7 +41,8 @@ def slowest_of(ranks: Quantity) -> Quantity:
     quantile: Quantity = t - (2.515517 + t * (0.802853 + t * 0.010328)) / (
         1 + t * (1.432788 + t * (0.189269 + t * 0.001308))
     )
-    return np.maximum(quantile, 0.0)
+    found: Quantity = np.maximum(quantile, 0.0)
+    return found
 
 
 def wait_share(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
@@ -55,4 +56,5 @@ def wait_share(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quan
         together = np.where(gathered_once, together, np.maximum(together, shards))
     neighbours = np.where(np.equal(degrees.vpp, 1), _NEIGHBOURS * (1 - 1 / degrees.pp), 0.0)
     every = degrees.dp * degrees.cp * degrees.pp
-    return OPERATION * (slowest_of(together) + neighbours) + np.hypot(STEP, RANK) * slowest_of(every)
+    waited: Quantity = OPERATION * (slowest_of(together) + neighbours) + np.hypot(STEP, RANK) * slowest_of(every)
+    return waited

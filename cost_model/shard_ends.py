@@ -49,11 +49,13 @@ def shard_ends_ms(
     gathers = moved(embedding, whole.param_bytes), moved(head, whole.param_bytes)
     scatters = moved(embedding, whole.gradient_bytes), moved(head, whole.gradient_bytes)
     slowed = speed.shares["data_shown"]
-    beside_last = shown_behind(gathers[1], layer.forward, slowed) + shown_behind(scatters[1], layer.backward, slowed)
-    at_ends = gathers[0] + layer.gather + scatters[0] + layer.scatter
-    each = at_ends + beside_last
+    gathered = gathers[0] + shown_behind(gathers[1], layer.forward, slowed)
+    scattered = scatters[0] + layer.scatter + shown_behind(scatters[1], layer.backward, slowed)
+    # Ends that stay gathered come once a step.
+    times = 1 if rules.whole_ends else degrees.micro_batches
+    all_micro_batches = times * gathered + degrees.micro_batches * (layer.gather + scattered)
     if not rules.framework.states.whole_in_pipeline:
-        return degrees.micro_batches * each
+        return all_micro_batches
     # In a pipeline the layers' gathers and reductions are counted with them, and a stage has one end alone.
     one_end = np.maximum(gathers[0] + scatters[0], gathers[1] + scatters[1])
-    return np.where(np.greater(degrees.pp, 1), one_end, degrees.micro_batches * each)
+    return np.where(np.greater(degrees.pp, 1), one_end, all_micro_batches)

@@ -39,6 +39,14 @@ def test_the_head_hides_behind_the_last_layer_and_the_embedding_behind_none() ->
     assert exposed < found < exposed + 0.2 * SHARDED.micro_batches * embedding
 
 
+def test_ends_that_stay_gathered_come_once_a_step() -> None:
+    kept, again = (
+        float(shard_ends_ms(LLAMA, SHARDED, rules, H100, SHORT)) for rules in (TORCH.replace(whole_ends=True), TORCH)
+    )
+    matrix = _moved(LLAMA.vocab * LLAMA.hidden, TORCH.gathered().param_bytes)
+    assert again - kept == pytest.approx((SHARDED.micro_batches - 1) * 2 * matrix)
+
+
 def test_micro_batches_of_a_pipeline_share_one_gather_and_one_reduction() -> None:
     staged = SHARDED.replace(dp=16, op=16, pp=4, micro_batches=8)
     few, many = (
