@@ -128,7 +128,8 @@ def cast_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Trai
             elements = elements + (2 * _FP32 / rules.compute_bytes - 1) * normed
     if layer.mlp is not None and layer.mlp.gated:
         elements = elements + model.hidden
-    return rules.compute_bytes * (weights + micro_batch_tokens(degrees, rules) * elements)
+    copies: Quantity = rules.compute_bytes * (weights + micro_batch_tokens(degrees, rules) * elements)
+    return copies
 
 
 def block_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:

@@ -348,7 +348,9 @@ def _passing_inside(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
     most: Quantity = 0.0
     tokens = micro_batch_tokens(degrees, rules)
     for layer in {layer for kind in model.body_counts for layer in model.layers_of(kind)}:
-        width, slots, expert = (0.0 if layer.mlp is None else layer.mlp.width), 0.0, 0.0
+        width = 0.0 if layer.mlp is None else layer.mlp.width
+        slots: Quantity = 0.0
+        expert: Quantity = 0.0
         if layer.moe is not None:
             width = max(width, layer.moe.shared_width)
             slots = routed_slots(layer.moe, degrees, rules)

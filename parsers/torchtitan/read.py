@@ -82,7 +82,7 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
         )
     quantization = read_quantization(top, model, notes)
     rules = _read_rules(top, sharded, quantization, release)
-    if matters_in(release, rules, strategy):
+    if matters_in(release, rules):
         notes.append(release.note)
     if max(strategy.op, strategy.tp, strategy.pp, strategy.cp) == 1 and rules.compute_bytes < rules.param_bytes:
         # v0.2.2 torchtitan/distributed/utils.py:242-263, ``maybe_enable_amp``.
@@ -119,9 +119,9 @@ def release_in(source: TomlSource) -> Release:
     return release_of(source.text, source.data, _keys(), source.file)
 
 
-def matters_in(release: Release, rules: TrainingRules, strategy: Strategy) -> bool:
-    """Return whether a figure of the job depends on its release: something states one, or it compiles its loss."""
-    return bool(release.why) or rules.compiled or (strategy.pp == 1 and rules.parameter_shard)
+def matters_in(release: Release, rules: TrainingRules) -> bool:
+    """Return whether the log names the release: something dates the file, or its compiled loss depends on it."""
+    return bool(release.why) or rules.compiled
 
 
 def home_of(top: Fields, name: str) -> str:
