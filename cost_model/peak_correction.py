@@ -89,7 +89,7 @@ def correction_of(seen: Sequence[SeenPeak], stages: int, known: KnownError | Non
         Of the predicted peaks.
     """
     measured = [one for one in seen if not one.at_least]
-    common, factor = _in_common(measured)
+    common, factor = in_common(measured)
     extra = [common] * stages
     for stage in {one.stage for one in measured}:
         extra[stage] = max(one.mib - one.fixed_mib - factor * one.kept_mib for one in measured if one.stage == stage)
@@ -142,8 +142,14 @@ _FORMS = (_Form(), _Form(shifted=True, needs=2), _Form(shifted=True, scaled=True
 """Forms, each with the least number of measured stages; the simplest first."""
 
 
-def _in_common(measured: Sequence[SeenPeak]) -> tuple[float, float]:
-    """Additive part and factor that the measured stages have in common."""
+def in_common(measured: Sequence[SeenPeak]) -> tuple[float, float]:
+    """Additive part and factor that measured peaks have in common; 0 and 1 where none predicts them better.
+
+    Parameters
+    ----------
+    measured : sequence of SeenPeak
+        Peaks of one `stage` are left out together.
+    """
     stages = sorted({one.stage for one in measured})
     best, least = (0.0, 1.0), math.inf
     for form in _FORMS:

@@ -18,6 +18,9 @@ _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The safe loader, in C where libyaml is: all registrations are read to find a model like another."""
 MAX_DEPTH = 20
 MAX_REGISTRATION_BYTES = 2**20
+_MAY_BE_NEGATIVE = {"memory_extra_mib"}
+"""Numbers of either sign."""
+
 _MAY_BE_ZERO = {
     "learned_positions", "mtp_layers", "n_shared", "shared_hidden", "first_dense", "latency_us", "link_latency_us",
     "extra", "extra_parameters", "norms", "gate", "conv_kernel", "compression", "parameters",
@@ -139,6 +142,8 @@ def value_from(hint: Any, key: str, value: Any, path: Path, prefix: str) -> Any:
 
 
 def _number(wanted: type, key: str, value: Any, path: Path, field: str) -> int | float:
+    if key in _MAY_BE_NEGATIVE and type(value) in (int, float) and abs(value) < 1e15:
+        return float(value)
     least_zero = key in _MAY_BE_ZERO
     kind = "an integer" if wanted is int else "a number"
     problem = f"must be {kind} {'>= 0' if least_zero else '> 0'}"

@@ -121,7 +121,7 @@ def test_a_misfit_states_the_fewest_layers_to_recompute() -> None:
     config, plan = over.facts.config, over.plan
     for layers, fits in ((count, True), (count - 1, False)):
         grid = ((layers, 0, 0, 0),)
-        peaks = corrected_peaks(config, replace(plan, recompute={FULL: grid}), None)
+        peaks = corrected_peaks(config, replace(plan, recompute={FULL: grid}), over.facts.device.spec)
         assert (peaks[0] <= limit) == fits
 
 
