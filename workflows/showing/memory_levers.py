@@ -45,7 +45,7 @@ class Lever:
 
 @dataclass(frozen=True)
 class _Change:
-    """A changed job; `plan` None is the even plan, `kept` whether the stages are the same."""
+    """A changed job; `plan` None is the even plan in the baseline's recompute mode."""
 
     name: str
     config: TrainingConfig
@@ -78,7 +78,9 @@ def levers_of(
         if broken_rules(change.config.replace(plan=change.plan), device, allowed):
             continue
         try:
-            after = corrected_peaks(change.config, change.plan or _even(change.config), device, learned)
+            after = corrected_peaks(
+                change.config, change.plan or config.even_plan(change.config.strategy), device, learned
+            )
         except ValueError:  # no such plan or schedule
             continue
         saved = before[stage] - after[stage] if change.same_stages else max(before) - max(after)
@@ -112,7 +114,7 @@ def smallest_change_of(
             continue
         try:
             kept = plan if change.same_stages else None
-            lightest = kept or (_lightest(change.config) if plan is None else _even(change.config))
+            lightest = kept or (_lightest(change.config) if plan is None else config.even_plan(change.config.strategy))
             after = corrected_peaks(change.config, lightest, device, learned)
         except ValueError:
             continue
@@ -156,10 +158,6 @@ def _within(peaks: Sequence[float], limits: Sequence[float]) -> bool:
     return all(peak <= limit for peak, limit in zip(peaks, limits, strict=True))
 
 
-def _even(config: TrainingConfig) -> PipelinePlan:
-    return config.even_plan(config.strategy)
-
-
 def _lightest(config: TrainingConfig) -> PipelinePlan:
     schedule = config.schedule_for(config.strategy.vpp)
     return lightest_plan(config.model, config.strategy, config.rules, FULL, schedule)
@@ -179,13 +177,14 @@ def _changes(config: TrainingConfig, plan: PipelinePlan, stage: int) -> Iterator
 def _restated(config: TrainingConfig) -> Iterator[_Change]:
     """Changes of a job's rules and degrees, the least intrusive first; the batch of a step stays."""
     strategy, rules = config.strategy, config.rules
+    replicas = strategy.dp * strategy.cp
 
     def ruled(name: str, **changes: object) -> _Change:
         return _Change(name, config.replace(rules=rules.replace(**changes)))
 
-    if not rules.parallel_optimizer and not rules.parameter_shard and strategy.dp * strategy.cp > 1:
-        ways = strategy.dp * strategy.cp
-        yield ruled(f"distributed optimizer (ZeRO-1) over {ways} ranks", parallel_optimizer=True)
+    if not rules.parallel_optimizer and not rules.parameter_shard and replicas > 1:
+        split = ruled(f"distributed optimizer (ZeRO-1) over {replicas} ranks", parallel_optimizer=True)
+        yield replace(split, config=split.config.replace(strategy=strategy.replace(op=replicas)))
     if strategy.tp > 1 and not strategy.sp:
         yield _Change("sequence parallelism", config.replace(strategy=strategy.replace(sp=True)))
     if not rules.flash_attention:
@@ -206,11 +205,15 @@ def _restated(config: TrainingConfig) -> Iterator[_Change]:
         alone = config.replace(strategy=strategy.replace(vpp=1), plan=None)
         yield _Change("one virtual stage", alone, same_stages=False)
     if strategy.dp % 2 == 0:
-        for name, words in (("pp", "pipeline stages"), ("tp", "tensor-parallel ranks"), ("cp", "context ranks")):
+        for name in ("pp", "tp", "cp"):
             degree = 2 * getattr(strategy, name)
-            fewer = strategy.replace(dp=strategy.dp // 2, micro_batches=2 * strategy.micro_batches, **{name: degree})
+            left = replicas if name == "cp" else replicas // 2
+            fewer = strategy.replace(
+                dp=strategy.dp // 2, micro_batches=2 * strategy.micro_batches, **{name: degree},
+                op=left if strategy.op == replicas else min(strategy.op, left),
+            )  # fmt: skip
             yield _Change(
-                f"{degree} {words} and DP {fewer.dp}", config.replace(strategy=fewer, plan=None),
+                f"{name.upper()} {degree} and DP {fewer.dp}", config.replace(strategy=fewer, plan=None),
                 same_stages=name != "pp",
             )  # fmt: skip
 
