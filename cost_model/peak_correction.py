@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import NormalDist, mean
 
 from taylor.cost_model.known_error import DEFAULT_RISK, KnownError
@@ -89,7 +89,7 @@ def correction_of(seen: Sequence[SeenPeak], stages: int, known: KnownError | Non
         Of the predicted peaks.
     """
     measured = [one for one in seen if not one.at_least]
-    common, factor = _in_common(measured)
+    common, factor = in_common(measured)
     extra = [common] * stages
     for stage in {one.stage for one in measured}:
         extra[stage] = max(one.mib - one.fixed_mib - factor * one.kept_mib for one in measured if one.stage == stage)
@@ -117,11 +117,11 @@ def median_beyond(predicted_mib: float, least_mib: float, known: KnownError | No
 
 @dataclass(frozen=True)
 class _Form:
-    """A form of what stages have in common: whether an additive part and a factor are fitted."""
+    """A form of what stages have in common: whether an additive part and a factor are fitted, to how many at least."""
 
     shifted: bool = False
     scaled: bool = False
-    needs: int = field(default=1)
+    needs: int = 1
 
     def fit(self, seen: Sequence[SeenPeak]) -> tuple[float, float] | None:
         """Additive part and factor; None where the stages do not determine them."""
@@ -138,15 +138,18 @@ class _Form:
         return (mean(more) - slope * middle, 1.0 + slope) if slope > -1.0 else None
 
 
-_FORMS = (_Form(), _Form(shifted=True, needs=2), _Form(shifted=True, scaled=True, needs=3))
-"""Forms, each with the least number of measured stages; the simplest first."""
+def in_common(measured: Sequence[SeenPeak]) -> tuple[float, float]:
+    """Additive part and factor that measured peaks have in common; 0 and 1 where none predicts them better.
 
-
-def _in_common(measured: Sequence[SeenPeak]) -> tuple[float, float]:
-    """Additive part and factor that the measured stages have in common."""
+    Parameters
+    ----------
+    measured : sequence of SeenPeak
+        Peaks of one `stage` are left out together.
+    """
     stages = sorted({one.stage for one in measured})
     best, least = (0.0, 1.0), math.inf
-    for form in _FORMS:
+    # The simplest first: another must predict better.
+    for form in (_Form(), _Form(shifted=True, needs=2), _Form(shifted=True, scaled=True, needs=3)):
         found = form.fit(measured) if len(stages) >= form.needs else None
         error = None if found is None else _left_out(form, measured, stages)
         if found is not None and error is not None and error < least * (1.0 - 1e-9):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import TracebackType
 
 from taylor.cost_model.memory import memory_profile, stage_breakdown
@@ -13,9 +14,21 @@ from taylor.register.device import DeviceSpec
 
 
 def estimate_memory(config: TrainingConfig, device: DeviceSpec) -> MemoryProfile:
-    """The memory profile of a configuration's strategy by the analytical model."""
-    return memory_profile(
-        config.model, config.strategy, config.rules, config.memory_limit_mib(device), schedule=config.schedule
+    """The memory profile of a configuration's strategy by the analytical model, and the measured peaks of the device's
+    file.
+    """
+    limit = config.memory_limit_mib(device)
+    profile = memory_profile(config.model, config.strategy, config.rules, limit, schedule=config.schedule)
+    extra, factor = device.memory_extra_mib, device.kept_factor
+    if not extra and factor == 1.0:
+        return profile
+    kept = {kind: {mode: factor * mib for mode, mib in modes.items()} for kind, modes in profile.activation_mib.items()}
+    return replace(
+        profile,
+        static_first_mib=max(0.0, profile.static_first_mib + extra),
+        static_middle_mib=max(0.0, profile.static_middle_mib + extra),
+        static_last_mib=max(0.0, profile.static_last_mib + extra),
+        activation_mib=kept,
     )
 
 

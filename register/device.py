@@ -101,6 +101,11 @@ class DeviceSpec:
     efficiency : mapping of str to float
         Efficiencies of kernels, overlap and the software around them: `cost_model.speed.ASSUMED_EFFICIENCY` names each.
         Most are fitted to measured runs (``taylor calibrate`` fits them to a user's own); never inside a formula.
+    memory_extra_mib : float
+        Memory of every stage beyond the analytical model, as measured peaks have it (``taylor calibrate --peaks``),
+        MiB; negative where they are below it.
+    kept_factor : float
+        Kept activations over those of the analytical model, likewise.
     stack : str
         The software that `efficiency` was fitted on, with versions where they are known; empty where nothing was.
     stacks : tuple of SoftwareStack
@@ -124,6 +129,8 @@ class DeviceSpec:
     host_memory_mib: int | None = None
     operation_us: float = 44.0
     efficiency: Mapping[str, float] = field(default_factory=dict)
+    memory_extra_mib: float = 0.0
+    kept_factor: float = 1.0
     stack: str = ""
     stacks: tuple[SoftwareStack, ...] = ()
     collectives: str = ""

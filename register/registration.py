@@ -18,6 +18,9 @@ from taylor.base.shipped import SAFE_LOADER
 
 MAX_DEPTH = 20
 MAX_REGISTRATION_BYTES = 2**20
+_MAY_BE_NEGATIVE = {"memory_extra_mib"}
+"""Numbers of either sign."""
+
 _MAY_BE_ZERO = {
     "learned_positions", "mtp_layers", "n_shared", "shared_hidden", "first_dense", "latency_us", "link_latency_us",
     "extra", "extra_parameters", "norms", "softmax_flops", "gate", "conv_kernel", "compression", "parameters",
@@ -144,6 +147,8 @@ def value_from(hint: Any, key: str, value: Any, path: Path, prefix: str) -> Any:
 
 
 def _number(wanted: type, key: str, value: Any, path: Path, field: str) -> int | float:
+    if key in _MAY_BE_NEGATIVE and type(value) in (int, float) and abs(value) < 1e15:
+        return float(value)
     least_zero = key in _MAY_BE_ZERO
     kind = "an integer" if wanted is int else "a number"
     problem = f"must be {kind} {'>= 0' if least_zero else '> 0'}"

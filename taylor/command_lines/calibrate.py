@@ -27,6 +27,11 @@ def build_parser(program: str = "taylor calibrate") -> CommandParser:
         "folder of profiles, or a store of results (taylor history --measured)",
     )  # fmt: skip
     group.add_argument("--configs", metavar="DIR", help="of profiles: folder of the configurations that were profiled")
+    group.add_argument(
+        "--peaks", metavar="FILE",
+        help="table of measured peaks (columns file, stage, peak_mib: torch's allocated memory), which correct the "
+        "memory part (default: peaks.csv of the folder, if there is one)",
+    )  # fmt: skip
     group.add_argument("--set", dest="group", metavar="NAME", help="only the runs whose column `set` says so")
     group.add_argument("--device", metavar="NAME|FILE", help="where the fit starts (default: the table's)")
     group.add_argument(
@@ -69,12 +74,15 @@ def run(arguments: Sequence[str], program: str = "taylor calibrate") -> None:
             name=args.name,
             output=output,
             register_path=path_or_none(args.register_path),
+            peaks=path_or_none(args.peaks),
         ),
     )
     for note in done.fit.notes:
         log.warning("%s", note)
     if done.memory_errors:
         log.info("%s", memory_sentence(done.memory_errors))
+    if done.memory is not None:
+        log.info("memory: %s", done.memory.sentence)
     if args.json:
         print(json.dumps({**asdict(done.fit), "file": str(done.file) if done.file else None}, indent=1))
         return

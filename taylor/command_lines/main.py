@@ -35,9 +35,7 @@ SUBCOMMANDS = {
     "search": Subcommand("parallel_tool", "the parallel strategies of a model, pruned by rules and memory"),
     "rank": Subcommand("pipeline_tool", "a folder of candidates, each solved and ranked by step time"),
     "merge": Subcommand("merge", "the shards of a ranking, joined to one"),
-    "why-memory": Subcommand(
-        "why_memory", "the peak memory of a file's plan, its parts, and what lowers it"
-    ),
+    "why-memory": Subcommand("why_memory", "the peak memory of a file's plan, its parts, and what lowers it"),
     "timeline": Subcommand("timeline_tool", "worker logs, profiles and plans drawn as one timeline"),
     "history": Subcommand("history", "runs remembered, what was measured of them, plans found again"),
     "serve": Subcommand("serve", "a local page: what if, the proven plan, ranking, history"),

@@ -86,6 +86,29 @@ def test_a_lever_saves_what_the_changed_job_needs_less(tmp_path: Path) -> None:
     assert list(levers.values()) == sorted(levers.values(), key=lambda lever: -lever.saved_mib)
 
 
+@pytest.mark.parametrize("split", ["", "--use-distributed-optimizer\n"])
+@pytest.mark.parametrize(("old", "new", "lever"), [
+    ("", "--use-distributed-optimizer\n", "distributed optimizer (ZeRO-1) over 2 ranks"),
+    ("tensor-model-parallel-size 2", "tensor-model-parallel-size 4", "TP 4 and DP 1"),
+    ("pipeline-model-parallel-size 4", "pipeline-model-parallel-size 8", "PP 8 and DP 1"),
+    ("--bf16", "--bf16\n--context-parallel-size 2", "CP 2 and DP 1"),
+])  # fmt: skip
+def test_a_lever_on_the_degrees_saves_what_the_changed_script_does(
+    tmp_path: Path, split: str, old: str, new: str, lever: str
+) -> None:
+    flags = SHELL_FLAGS + split
+    changed = flags.replace(old, new) if old else flags + new
+    found = why_memory(FileJob(script_of(tmp_path, flags)))
+    levers = {one.name: one for one in found.levers}
+    peaks = [one.peak_mib for one in found.stages]
+    other = [one.peak_mib for one in why_memory(FileJob(script_of(tmp_path, changed))).stages]
+    saved = peaks[0] - other[0] if "PP" not in lever else max(peaks) - max(other)
+    if saved <= 0.0:
+        assert lever not in levers
+        return
+    assert levers[lever].saved_mib == pytest.approx(saved) and levers[lever].largest_mib == pytest.approx(max(other))
+
+
 def test_recompute_of_a_stage_saves_what_its_activations_are_more_than_inputs(tmp_path: Path) -> None:
     path = script_of(tmp_path, SHELL_FLAGS)
     found = explained(path, device="h100-80g")
@@ -121,7 +144,7 @@ def test_a_misfit_states_the_fewest_layers_to_recompute() -> None:
     config, plan = over.facts.config, over.plan
     for layers, fits in ((count, True), (count - 1, False)):
         grid = ((layers, 0, 0, 0),)
-        peaks = corrected_peaks(config, replace(plan, recompute={FULL: grid}), None)
+        peaks = corrected_peaks(config, replace(plan, recompute={FULL: grid}), over.facts.device.spec)
         assert (peaks[0] <= limit) == fits
 
 
@@ -139,7 +162,7 @@ def test_no_lever_breaks_a_rule_of_the_framework(tmp_path: Path) -> None:
     for heads in (16, 2):  # two heads do not go over four ranks
         path = script_of(tmp_path, SHELL_FLAGS.replace("attention-heads 16", f"attention-heads {heads}"))
         names[heads] = [lever.name for lever in explained(path).levers]
-    wider = [name for name in names[16] if name.startswith("4 tensor-parallel ranks")]
+    wider = [name for name in names[16] if name.startswith("TP 4 and DP ")]
     assert wider and wider[0] not in names[2]
 
 

@@ -27,6 +27,8 @@ from taylor.profiling.folders import find_profile_folders
 from taylor.register.device import CALIBRATED_TO, DeviceSpec
 from taylor.register.device_file import device_text
 from taylor.register.registry import Registry
+from taylor.workflows.measuring.measured_peaks import TABLE as PEAKS
+from taylor.workflows.measuring.measured_peaks import MemoryFit, fit_memory_part
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.planned_step import planned_step_ms
 from taylor.workflows.statement.schedules import require_start
@@ -56,6 +58,8 @@ class CalibrateOptions:
         Software that the runs used, and name of the fitted device. Made from the runs where they are empty.
     output : Path or None
         Path of the device; None writes none.
+    peaks : Path or None
+        Table of measured peaks by stage; that of the source's folder (`measured_peaks.TABLE`) when omitted.
     """
 
     source: Path
@@ -66,6 +70,7 @@ class CalibrateOptions:
     name: str = ""
     output: Path | None = None
     register_path: Path | None = None
+    peaks: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -95,11 +100,14 @@ class Calibrated:
     ----------
     memory_errors : tuple of float
         Predicted over measured peak memory, less one, of the runs that have both.
+    memory : MemoryFit or None
+        Memory part of the device, where there is a table of peaks.
     """
 
     fit: Calibration
     file: Path | None
     memory_errors: tuple[float, ...] = ()
+    memory: MemoryFit | None = None
 
 
 def calibrate_device(options: CalibrateOptions) -> Calibrated:
@@ -120,10 +128,15 @@ def calibrate_device(options: CalibrateOptions) -> Calibrated:
     fit = calibrate(measured, device)
     stack = options.stack or f"{CALIBRATED_TO} {options.source}{f', {options.group}' if options.group else ''}"
     card = replace(fit.device, name=options.name or f"{device.name}-calibrated", aliases=(), stack=stack)
+    beside = options.source / PEAKS if options.source.is_dir() else options.source.parent / PEAKS
+    table = options.peaks or (beside if beside.is_file() else None)
+    peaks = None if table is None else fit_memory_part(table, card, options.register_path)
+    card = card if peaks is None else peaks.on(card)
     fit = replace(fit, device=card)
     if options.output is None:
-        return Calibrated(fit, None, memory)
-    return Calibrated(fit, write_atomic(options.output, device_text(card, _comments(fit, device))), memory)
+        return Calibrated(fit, None, memory, peaks)
+    comments = [*_comments(fit, device), *([] if peaks is None else [f"Memory: {peaks.sentence}."])]
+    return Calibrated(fit, write_atomic(options.output, device_text(card, comments)), memory, peaks)
 
 
 def read_runs(path: Path) -> list[Run]:

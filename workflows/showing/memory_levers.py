@@ -45,7 +45,7 @@ class Lever:
 
 @dataclass(frozen=True)
 class _Change:
-    """A changed job; `plan` None is the even plan, `kept` whether the stages are the same."""
+    """A changed job; `plan` None is the even plan in the baseline's recompute mode."""
 
     name: str
     config: TrainingConfig
@@ -72,13 +72,15 @@ def levers_of(
         Correction of the peaks; a changed number of stages has the part of stages without a measurement.
     """
     allowed = _waived(config, device)
-    before = corrected_peaks(config, plan, learned)
+    before = corrected_peaks(config, plan, device, learned)
     found = []
     for change in _changes(config, plan, stage):
         if broken_rules(change.config.replace(plan=change.plan), device, allowed):
             continue
         try:
-            after = corrected_peaks(change.config, change.plan or _even(change.config), learned)
+            after = corrected_peaks(
+                change.config, change.plan or config.even_plan(change.config.strategy), device, learned
+            )
         except ValueError:  # no such plan or schedule
             continue
         saved = before[stage] - after[stage] if change.same_stages else max(before) - max(after)
@@ -104,16 +106,16 @@ def smallest_change_of(
         the job fits, and each change is judged by its plan that needs the least memory.
     """
     allowed = _waived(config, device)
-    if plan is not None and (lever := _fewest_recomputed(config, plan, limits_mib, learned)) is not None:
+    if plan is not None and (lever := _fewest_recomputed(config, plan, device, limits_mib, learned)) is not None:
         return lever
-    before = max(corrected_peaks(config, plan or _lightest(config), learned))
+    before = max(corrected_peaks(config, plan or _lightest(config), device, learned))
     for change in _restated(config):
         if broken_rules(change.config.replace(plan=None), device, allowed):
             continue
         try:
             kept = plan if change.same_stages else None
-            lightest = kept or (_lightest(change.config) if plan is None else _even(change.config))
-            after = corrected_peaks(change.config, lightest, learned)
+            lightest = kept or (_lightest(change.config) if plan is None else config.even_plan(change.config.strategy))
+            after = corrected_peaks(change.config, lightest, device, learned)
         except ValueError:
             continue
         limits = limits_mib if change.same_stages else [min(limits_mib)] * len(after)
@@ -122,20 +124,23 @@ def smallest_change_of(
     return None
 
 
-def corrected_peaks(config: TrainingConfig, plan: PipelinePlan, learned: LearnedMemory | None) -> list[float]:
-    """Peak of each stage by the analytical model and what was measured of the job, MiB."""
+def corrected_peaks(
+    config: TrainingConfig, plan: PipelinePlan, device: DeviceSpec, learned: LearnedMemory | None = None
+) -> list[float]:
+    """Peak of each stage by the analytical model and what was measured on the device and of the job, MiB."""
     stages = breakdown_of(config, plan)
-    if learned is None:
-        return [stage.total for stage in stages]
-    return [stage.total + beyond_mib(stage, len(stages), learned) for stage in stages]
+    return [stage.total + beyond_mib(stage, len(stages), device, learned) for stage in stages]
 
 
-def beyond_mib(stage: StageBreakdown, stages: int, learned: LearnedMemory) -> float:
-    """Memory of a stage beyond the analytical model's, as measurements of the job have it, MiB."""
-    correction = learned.correction
-    same = len(correction.extra_mib) == stages
-    extra = correction.extra_mib[stage.stage] if same else correction.common_mib
-    return extra + (correction.kept_factor - 1.0) * sum(stage.activations.values())
+def beyond_mib(stage: StageBreakdown, stages: int, device: DeviceSpec, learned: LearnedMemory | None = None) -> float:
+    """Memory of a stage beyond the analytical model's, as measurements on the device and of the job have it, MiB."""
+    extra, factor = device.memory_extra_mib, device.kept_factor
+    if learned is not None:
+        correction = learned.correction
+        same = len(correction.extra_mib) == stages
+        extra += correction.extra_mib[stage.stage] if same else correction.common_mib
+        factor *= correction.kept_factor
+    return extra + (factor - 1.0) * sum(stage.activations.values())
 
 
 def breakdown_of(config: TrainingConfig, plan: PipelinePlan) -> list[StageBreakdown]:
@@ -151,10 +156,6 @@ def _waived(config: TrainingConfig, device: DeviceSpec) -> tuple[str, ...]:
 
 def _within(peaks: Sequence[float], limits: Sequence[float]) -> bool:
     return all(peak <= limit for peak, limit in zip(peaks, limits, strict=True))
-
-
-def _even(config: TrainingConfig) -> PipelinePlan:
-    return config.even_plan(config.strategy)
 
 
 def _lightest(config: TrainingConfig) -> PipelinePlan:
@@ -176,13 +177,14 @@ def _changes(config: TrainingConfig, plan: PipelinePlan, stage: int) -> Iterator
 def _restated(config: TrainingConfig) -> Iterator[_Change]:
     """Changes of a job's rules and degrees, the least intrusive first; the batch of a step stays."""
     strategy, rules = config.strategy, config.rules
+    replicas = strategy.dp * strategy.cp
 
     def ruled(name: str, **changes: object) -> _Change:
         return _Change(name, config.replace(rules=rules.replace(**changes)))
 
-    if not rules.parallel_optimizer and not rules.parameter_shard and strategy.dp * strategy.cp > 1:
-        ways = strategy.dp * strategy.cp
-        yield ruled(f"distributed optimizer (ZeRO-1) over {ways} ranks", parallel_optimizer=True)
+    if not rules.parallel_optimizer and not rules.parameter_shard and replicas > 1:
+        split = ruled(f"distributed optimizer (ZeRO-1) over {replicas} ranks", parallel_optimizer=True)
+        yield replace(split, config=split.config.replace(strategy=strategy.replace(op=replicas)))
     if strategy.tp > 1 and not strategy.sp:
         yield _Change("sequence parallelism", config.replace(strategy=strategy.replace(sp=True)))
     if not rules.flash_attention:
@@ -203,11 +205,15 @@ def _restated(config: TrainingConfig) -> Iterator[_Change]:
         alone = config.replace(strategy=strategy.replace(vpp=1), plan=None)
         yield _Change("one virtual stage", alone, same_stages=False)
     if strategy.dp % 2 == 0:
-        for name, words in (("pp", "pipeline stages"), ("tp", "tensor-parallel ranks"), ("cp", "context ranks")):
+        for name in ("pp", "tp", "cp"):
             degree = 2 * getattr(strategy, name)
-            fewer = strategy.replace(dp=strategy.dp // 2, micro_batches=2 * strategy.micro_batches, **{name: degree})
+            left = replicas if name == "cp" else replicas // 2
+            fewer = strategy.replace(
+                dp=strategy.dp // 2, micro_batches=2 * strategy.micro_batches, **{name: degree},
+                op=left if strategy.op == replicas else min(strategy.op, left),
+            )  # fmt: skip
             yield _Change(
-                f"{degree} {words} and DP {fewer.dp}", config.replace(strategy=fewer, plan=None),
+                f"{name.upper()} {degree} and DP {fewer.dp}", config.replace(strategy=fewer, plan=None),
                 same_stages=name != "pp",
             )  # fmt: skip
 
@@ -235,10 +241,14 @@ def _with_recompute(plan: PipelinePlan, full: list[list[int]], select: list[list
 
 
 def _fewest_recomputed(
-    config: TrainingConfig, plan: PipelinePlan, limits: Sequence[float], learned: LearnedMemory | None
+    config: TrainingConfig,
+    plan: PipelinePlan,
+    device: DeviceSpec,
+    limits: Sequence[float],
+    learned: LearnedMemory | None,
 ) -> Lever | None:
     """Fewest further layers of each stage over its limit under full recompute; None where all of them do not help."""
-    before = corrected_peaks(config, plan, learned)
+    before = corrected_peaks(config, plan, device, learned)
     layers = plan.total_layers(_free_kinds(config, plan))
     full, select = ([list(row) for row in plan.recomputed(mode)] for mode in (FULL, SELECT))
     added: dict[int, int] = {}
@@ -251,7 +261,7 @@ def _fewest_recomputed(
             full[v][stage] += 1
             select[v][stage] = min(select[v][stage], layers[v][stage] - full[v][stage])
             added[stage] = added.get(stage, 0) + 1
-        peaks = corrected_peaks(config, _with_recompute(plan, full, select), learned)
+        peaks = corrected_peaks(config, _with_recompute(plan, full, select), device, learned)
     if not added:
         return None
     each = ", ".join(f"{count} more layer{'s' * (count > 1)} of stage {stage}" for stage, count in added.items())

@@ -241,7 +241,10 @@ def memory_text(answer: Answer) -> str:
     word, _, rest = answer.answer.partition(", ")
     if word == NOT_KNOWN:
         return f"{UNKNOWN_FIT} ({rest})" if rest else UNKNOWN_FIT
-    return f"it fits with {rest} on the fullest stage" if answer.tone != BAD else f"it does not fit: {rest}"
+    if answer.tone == BAD:
+        return f"it does not fit: {rest}"
+    probability = word.removeprefix("yes")
+    return f"it fits{probability}{',' if probability else ' with'} {rest} on the fullest stage"
 
 
 def _sentence(planned: PlannedFile, answers: Sequence[Answer]) -> str:

@@ -187,8 +187,7 @@ def _stage(
         "workspaces of GEMMs": workspaces,
         "runtime and communication": found.overhead - workspaces,
     }
-    if file.learned is not None:
-        parts["measured beyond the model"] = beyond_mib(found, plan.stages, file.learned)
+    parts["measured beyond the model"] = beyond_mib(found, plan.stages, file.device, file.learned)
     return StageMemory(
         found.stage, moment, sum(parts.values()), limit_mib, parts, tuple(_kept(config, plan, found.stage, alive))
     )
