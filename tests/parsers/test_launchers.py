@@ -23,6 +23,7 @@ from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT, SHARED
 from tests.parsers.flagscale.files import ONE_FILE as FLAGSCALE
+from tests.parsers.swift.files import SWIFT
 from tests.parsers.torchtitan.test_files import BASE as TOML
 from tests.toy_launcher import Toy
 
@@ -62,7 +63,7 @@ def test_names_and_forms_of_export_belong_to_one_launcher_each() -> None:
     assert len(set(names)) == len(names) and len(set(forms)) == len(forms)
 
 
-FURTHER = {"job.toml": TOML, "flagscale.yaml": FLAGSCALE}
+FURTHER = {"job.toml": TOML, "flagscale.yaml": FLAGSCALE, "swift.sh": SWIFT}
 
 
 @pytest.fixture(params=[*(path.name for path in SAMPLES if path.parent == ROOT / "config"), *FURTHER])
