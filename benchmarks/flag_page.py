@@ -17,6 +17,8 @@ TABLES = (
     ("taylor.parsers.megatron", "flags.yaml", "--"),
     ("taylor.parsers.flagscale", "flags.yaml", "--"),
     ("taylor.parsers.paddlenlp", "flags.yaml", "--"),
+    ("taylor.parsers.swift", "flags.yaml", "--"),
+    ("taylor.parsers.slime", "flags.yaml", "--"),
     ("taylor.parsers.mindformers", "keys.yaml", ""),
     ("taylor.parsers.torchtitan", "keys.yaml", ""),
 )
