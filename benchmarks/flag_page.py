@@ -18,6 +18,8 @@ TABLES = (
     ("taylor.parsers.flagscale", "flags.yaml", "--"),
     ("taylor.parsers.paddlenlp", "flags.yaml", "--"),
     ("taylor.parsers.primus", "options.yaml", ""),
+    ("taylor.parsers.swift", "flags.yaml", "--"),
+    ("taylor.parsers.slime", "flags.yaml", "--"),
     ("taylor.parsers.mindformers", "keys.yaml", ""),
     ("taylor.parsers.torchtitan", "keys.yaml", ""),
 )

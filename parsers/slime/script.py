@@ -62,7 +62,9 @@ class SlimeScript(Script):
         options = self.flags.of_other_tool()
         if not any(program.endswith(".py") for program in options.start.programs):
             cure = "end each line of the command but the last by a backslash, or give another script"
-            raise InputError("starts no training: no command has train.py and a model's flags", file=self.file, cure=cure)
+            raise InputError(
+                "starts no training: no command has train.py and a model's flags", file=self.file, cure=cure
+            )
         if options.text("train-backend", default="megatron") != "megatron":
             cure = "give a script that trains by Megatron"
             raise options.error("train-backend", "has no pipeline stages to plan", options.text("train-backend"), cure)

@@ -61,12 +61,7 @@ class SwiftScript(Launch):
 
     def __init__(self, script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None) -> None:
         self._script, self.file, self.text = script, script.file, script.text
-        words = launch_words(script, FORM)
-        if not _TRAINS.search(" ".join(each.text for each in words)):
-            cure = "give the script that starts megatron pt, sft or rlhf"
-            raise InputError(
-                "starts no training: no command starts megatron pt, sft or rlhf", file=self.file, cure=cure
-            )
+        _refuse_other_start(script)
         options = flags_of(script, FORM)
         self._options = options
         _refuse(options)
@@ -165,6 +160,25 @@ class SwiftScript(Launch):
     def setting(self, name: str, value: object) -> Setting:
         """See `Launch.setting`."""
         return plain_value(value, self.file, name)
+
+
+def _refuse_other_start(script: ShellScript) -> None:
+    """Refuse a script whose command with the most options starts no training, or takes them from a file.
+
+    Raises
+    ------
+    InputError
+        With the command's file of options, or that there is no such command.
+    """
+    cure = "give the script that starts megatron pt, sft or rlhf"
+    for command in script.commands:
+        texts = [word.text for word in command.words]
+        files = [text for text in texts if text.endswith((".yaml", ".yml", ".json"))]
+        if files and _TRAINS.search(" ".join(texts)) and not any(text == "--model" for text in texts):
+            problem = f"takes its options from {files[0]}, which is not read"
+            raise InputError(problem, file=script.file, cure="state them in the command, as --name value")
+    if not _TRAINS.search(" ".join(each.text for each in launch_words(script, FORM))):
+        raise InputError("starts no training: no command starts megatron pt, sft or rlhf", file=script.file, cure=cure)
 
 
 def _refuse(options: Flags) -> None:

@@ -26,7 +26,7 @@ _CHANGED = re.compile(
 
 
 def folder_of(command: str, file: Path) -> str | None:
-    """The folder that a command's output names where it is the script's own, or one above it; None otherwise.
+    """The folder that a command's output names where it is the script's folder, or one above it; None otherwise.
 
     Parameters
     ----------

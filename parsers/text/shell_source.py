@@ -3,9 +3,9 @@
 Enough of the language is understood to follow what launch scripts do: assignments, arrays, quotes,
 line continuations, comments, parameter expansion with defaults, integer arithmetic, here-documents,
 and tests and ``case`` clauses that the script itself settles.
-Files of the script's own checkout are taken in where it sources them, and loops that count are followed. What only a
-running shell could know (the output of programs, arguments and variables that nobody states) stays as it is written
-and is marked as unknown.
+Files of the checkout that the script lies in are read where it sources them, and loops that count are followed. What
+only a running shell could know (the output of programs, arguments and variables that nobody states) stays as it is
+written and is marked as unknown.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ class ShellScript(ShellText):
         read.words += [given("["), first, given("-eq"), given("1"), given("]")]
 
     def _take_in(self, words: list[Word], start: int) -> None:
-        """``source FILE``: the commands and variables of a file of the script's own checkout."""
+        """``source FILE``: the commands and variables of a file of the checkout that the script lies in."""
         line = self.text.count("\n", 0, start) + 1
         word = words[1]
         path = named_file(word, self.file)

@@ -81,10 +81,10 @@ def swift_facts(path: Path) -> dict[str, Any]:
     }
 
 
-def slime_facts(path: Path) -> dict[str, Any]:
-    """The facts of a script that starts slime's ``train.py``, and of the file of a model that it takes in."""
-    text = re.sub(r"^[ \t]*#.*$", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    named = re.search(r"source\s+.*?(models/[\w.-]+\.sh)", text)
+def _slime_text(path: Path) -> str:
+    """A script behind the file of a model that it takes in, without lines of comments."""
+    text = path.read_text(encoding="utf-8")
+    named = re.search(r"^[^#\n]*source\s+.*?(models/[\w.-]+\.sh)", text, re.MULTILINE)
     if named:
         root = next(above for above in path.parents if (above / "scripts" / "models").is_dir())
         model = (root / "scripts" / named[1]).read_text(encoding="utf-8")
@@ -92,66 +92,84 @@ def slime_facts(path: Path) -> dict[str, Any]:
         if again:
             model = (root / "scripts" / "models" / again[1]).read_text(encoding="utf-8") + "\n" + model
         text = model + "\n" + text
-    text = re.sub(r"^[ \t]*#.*$", "", text, flags=re.MULTILINE)
+    return re.sub(r"^[ \t]*#.*$", "", text, flags=re.MULTILINE)
+
+
+def _arrays(text: str) -> dict[str, str]:
     arrays: dict[str, str] = {}
-    name_of = None
+    name = None
     for line in text.splitlines():
         bare = re.sub(r"(^|\s)#.*$", "", line).strip()
         begun = re.match(r"(?:export )?(\w+)=\($", bare)
         if begun:
-            name_of = begun[1]
-            arrays[name_of] = ""
-        elif name_of and bare.startswith(")"):
-            name_of = None
-        elif name_of:
-            arrays[name_of] += " " + bare
-    command = re.sub(r"\\[ \t]*\n", " ", text)
-    line = next(each for each in command.splitlines() if "--actor-num-nodes" in each or "train" in each and "ray job" in each)
-    line = re.sub(r"\"?\$\{(\w+)\[@\]\}\"?", lambda m: arrays.get(m[1], "").replace("\n", " "), line)
-    line = re.sub(r"#[^\n\"']*$", "", line)
-    scalars = dict(re.findall(r"^\s*(?:export\s+)?([A-Z_][A-Z_0-9]*)=\"?([\w.{}:$-]+)\"?\s*(?:#.*)?$", text, re.MULTILINE))
-    options: dict[str, str] = {}
-    words = re.findall(r"\"[^\"]*\"|'[^']*'|\$\(\(.*?\)\)|\S+", line)
-    for word, after in zip(words, [*words[1:], ""], strict=True):
-        if word.startswith("--"):
-            options[word[2:]] = after.strip("\"'")
+            name = begun[1]
+            arrays[name] = ""
+        elif name and bare.startswith(")"):
+            name = None
+        elif name:
+            arrays[name] += " " + bare
+    return arrays
 
-    def value_of(value: str, depth: int = 0) -> int:
+
+def _slime_options(text: str) -> dict[str, str]:
+    arrays = _arrays(text)
+    command = re.sub(r"\\[ \t]*\n", " ", text)
+    line = next(each for each in command.splitlines() if "--actor-num-nodes" in each)
+    line = re.sub(r"\"?\$\{(\w+)\[@\]\}\"?", lambda m: arrays.get(m[1], "").replace("\n", " "), line)
+    words = re.findall(r"\"[^\"]*\"|'[^']*'|\$\(\(.*?\)\)|\S+", re.sub(r"#[^\n\"']*$", "", line))
+    pairs = zip(words, [*words[1:], ""], strict=True)
+    return {word[2:]: after.strip("\"'") for word, after in pairs if word.startswith("--")}
+
+
+class _Numbers:
+    """Whole numbers of options, through variables with defaults and sums."""
+
+    def __init__(self, text: str, options: dict[str, str]) -> None:
+        scalar = r"^\s*(?:export\s+)?([A-Z_][A-Z_0-9]*)=\"?([\w.{}:$-]+)\"?\s*(?:#.*)?$"
+        self.scalars, self.options = dict(re.findall(scalar, text, re.MULTILINE)), options
+
+    def value(self, value: str, depth: int = 0) -> int:
         if value.startswith("$(("):
-            return sum(value_of(part.strip(), depth) for part in value[3:-2].split("+"))
+            return sum(self.value(part.strip(), depth) for part in value[3:-2].split("+"))
         if value.isdecimal() or depth > 5:
             return int(value)
         name, _, otherwise = value.strip("${}").partition(":-")
-        known = scalars.get(name, "")
-        return value_of(otherwise if known in ("", value) and otherwise else known, depth + 1)
+        known = self.scalars.get(name, "")
+        return self.value(otherwise if known in ("", value) and otherwise else known, depth + 1)
 
-    def number(name: str, default: int | None = None) -> int:
-        return value_of(str(options.get(name, default)))
+    def __call__(self, name: str, default: int | None = None) -> int:
+        return self.value(str(self.options.get(name, default)))
 
+    def length(self, context_parallel: int) -> int:
+        if "rollout-max-context-len" in self.options:
+            return self("rollout-max-context-len")
+        if "rollout-max-response-len" in self.options:
+            return self("rollout-max-response-len") + self("rollout-max-prompt-len", 0)
+        return self("max-tokens-per-gpu") * context_parallel
+
+    def samples(self) -> int:
+        if "num-steps-per-rollout" not in self.options:
+            return self("global-batch-size")
+        return self("rollout-batch-size") * self("n-samples-per-prompt", 1) // self("num-steps-per-rollout")
+
+
+def slime_facts(path: Path) -> dict[str, Any]:
+    """The facts of a script that starts slime's ``train.py``, and of the file of a model that it takes in."""
+    text = _slime_text(path)
+    options = _slime_options(text)
+    number = _Numbers(text, options)
     tp, pp = number("tensor-model-parallel-size", 1), number("pipeline-model-parallel-size", 1)
     cp, ep = number("context-parallel-size", 1), number("expert-model-parallel-size", 1)
-    if "num-steps-per-rollout" in options:
-        samples = number("rollout-batch-size") * number("n-samples-per-prompt", 1) // number("num-steps-per-rollout")
-    else:
-        samples = number("global-batch-size")
-    if "rollout-max-context-len" in options:
-        length = number("rollout-max-context-len")
-    elif "rollout-max-response-len" in options:
-        length = number("rollout-max-response-len") + number("rollout-max-prompt-len", 0)
-    else:
-        length = number("max-tokens-per-gpu") * cp
-    count = number("num-layers")
     dense = re.search(r"(?:FIRST_K_DENSE_REPLACE|N_DENSE_LAYERS)=(\d+)", text)
     first = int(dense[1]) if dense else 0
-    spec = options.get("spec", "")
-    period = 4 if "qwen3_next" in spec or "qwen3_5" in spec else 0
+    linear = re.search(r"qwen3_(?:next|5)", options.get("spec", "")) is not None
     experts = "num-experts" in options
     return {
         "world": number("actor-num-nodes", 1) * number("actor-num-gpus-per-node", 8),
         "degrees": (tp, pp, cp, ep),
-        "batch": (samples, number("micro-batch-size", 1)),
-        "length": length,
-        "layers": [(experts and k >= first, bool(period) and (k + 1) % period != 0) for k in range(count)],
+        "batch": (number.samples(), number("micro-batch-size", 1)),
+        "length": number.length(cp),
+        "layers": [(experts and k >= first, linear and (k + 1) % 4 != 0) for k in range(number("num-layers"))],
         "mtp": number("mtp-num-layers", 0),
         "recompute": options.get("recompute-granularity"),
         "precision": options.get("fp8-recipe", "delayed") if "fp8-format" in options else None,

@@ -25,6 +25,7 @@ from tests.conftest import ROOT, SHARED
 from tests.parsers.flagscale.files import ONE_FILE as FLAGSCALE
 from tests.parsers.primus.files import MERGED as PRIMUS
 from tests.parsers.primus.files import TITAN_MERGED as PRIMUS_TITAN
+from tests.parsers.swift.files import SWIFT
 from tests.parsers.torchtitan.test_files import BASE as TOML
 from tests.toy_launcher import Toy
 
@@ -64,7 +65,13 @@ def test_names_and_forms_of_export_belong_to_one_launcher_each() -> None:
     assert len(set(names)) == len(names) and len(set(forms)) == len(forms)
 
 
-FURTHER = {"job.toml": TOML, "flagscale.yaml": FLAGSCALE, "primus.yaml": PRIMUS, "primus_titan.yaml": PRIMUS_TITAN}
+FURTHER = {
+    "job.toml": TOML,
+    "flagscale.yaml": FLAGSCALE,
+    "primus.yaml": PRIMUS,
+    "primus_titan.yaml": PRIMUS_TITAN,
+    "swift.sh": SWIFT,
+}
 
 
 @pytest.fixture(params=[*(path.name for path in SAMPLES if path.parent == ROOT / "config"), *FURTHER])

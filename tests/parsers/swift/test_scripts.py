@@ -61,7 +61,7 @@ def test_a_model_folder_beside_the_script_goes_before_registered_ones(script, tm
 
 
 def test_a_name_that_nobody_registered_is_named_with_the_ways_out(script):
-    with pytest.raises(InputError, match="--model: is no registered model, and no folder .*'a/Unknown-7B'.*config.json"):
+    with pytest.raises(InputError, match="--model: is no registered model.*'a/Unknown-7B'.*config.json"):
         read_config(changed(script, "Qwen/Qwen3-8B-Base", "a/Unknown-7B"))
 
 
@@ -143,3 +143,9 @@ def test_a_strategy_of_other_ranks_is_written_into_the_variables(script, tmp_pat
     other = tmp_path / "other.sh"
     other.write_text(text, encoding="utf-8")
     assert read_config(other).strategy.world_size == 32
+
+
+def test_options_in_a_file_are_named_and_not_missed(script):
+    script.write_text("NPROC_PER_NODE=8 megatron rlhf --use_ray true --config job.yaml\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"takes its options from job\.yaml, which is not read"):
+        read_config(script)

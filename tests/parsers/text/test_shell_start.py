@@ -116,3 +116,19 @@ def test_a_file_with_its_arguments_is_taken_apart_as_a_shell_does(script):
     assert parse_start(str(script), []) == (str(script), ShellStart())
     with pytest.raises(InputError, match=r"--env: must be NAME=VALUE \(found '4TP'\)"):
         parse_start(None, ["4TP"])
+
+
+def test_both_commands_take_arguments_and_variables(tmp_path, run_tool):
+    path = tmp_path / "run.sh"
+    path.write_text(
+        "torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 4 --hidden-size 256 --num-attention-heads 4 "
+        "--seq-length 128 --max-position-embeddings 128 --micro-batch-size 1 --vocab-size 1000 "
+        "--tensor-model-parallel-size $1 --pipeline-model-parallel-size $STAGES\n"
+    )
+    given = ("-shell", f"{path} 2", "--env", "STAGES=4", "-evaluate", "y", "-dryrun", "n")
+    done = run_tool("pipeline_parallel.py", *given)
+    assert done.returncode == 0 and "TP2 PP4" in done.stderr + done.stdout
+    done = run_tool("parallel_tool.py", "--shell_path", f"{path} 2", "--env", "STAGES=four")
+    assert (
+        done.returncode == 2 and "--pipeline-model-parallel-size: must be a whole number (found 'four')" in done.stderr
+    )
