@@ -88,6 +88,15 @@ OTHER_FILES = (
         "NVIDIA/NeMo 000763d0 examples/nlp/language_modeling/conf/megatron_gpt_config.yaml",
     ),
     OtherFile(
+        "a card of Megatron-Bridge",
+        "it lists commands that were tried and their results, not one job",
+        _FLAGS,
+        (("verification_index",), ("validated_on", "summary", "title")),
+        "",
+        "NVIDIA-NeMo/Megatron-Bridge 067f987d examples/model_verification_cards/qwen3-8b/card.yaml, "
+        "skills/nemo-mbridge-perf-memory-tuning/card.yaml",
+    ),
+    OtherFile(
         "a file of Megatron-Bridge",
         "it states what differs from a recipe, and the rest stands in Python",
         f"{_FLAGS}; what --export megatron-layout writes is the value of model.pipeline_model_parallel_layout",
