@@ -66,7 +66,7 @@ COMMANDS = {
     "Megatron-LM --yaml-cfg": "torchrun --nproc-per-node 8 pretrain_gpt.py --yaml-cfg job.yaml",
     "FlagScale": "python run.py --config-path ./conf --config-name train action=run",
     "Primus experiment": "./runner/primus-cli direct -- train pretrain --config job.yaml",
-    "file of Megatron-Bridge": "torchrun run_recipe.py --recipe a train.train_iters=9 model.tensor_model_parallel_size=4",
+    "file of Megatron-Bridge": "torchrun run_recipe.py train.train_iters=9 model.tensor_model_parallel_size=4",
     "MindSpeed-LLM fsdp2": "torchrun --nproc_per_node 8 train_fsdp2.py job.yaml --parallel.fsdp_size 8",
     "MindSpeed-MM": "torchrun mindspeed_mm/fsdp/train/trainer.py job.yaml",
     "profiler of Galvatron": "python ./search_dist.py --seqlen_list 4096 --world_size 64",
