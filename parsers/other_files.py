@@ -93,6 +93,31 @@ OTHER_FILES = (
         "NVIDIA/NeMo 000763d0 examples/nlp/language_modeling/conf/megatron_gpt_config.yaml",
     ),
     OtherFile(
+        "a Primus experiment",
+        "",
+        "give its YAML with -yaml (parallel_tool.py: --yaml_path), inside its checkout",
+        (),
+        r"\bprimus-cli\b|\bexamples/run_\w*pretrain(?:_cli)?\.sh\b",
+        "AMD-AGI/Primus fd1eeabb runner/primus-cli, examples/run_pretrain.sh",
+    ),
+    OtherFile(
+        "a resolved configuration of Megatron-Bridge",
+        "its options are fields of Megatron's classes, whose names and defaults differ from those of the flags",
+        f"{_FLAGS}; what --export megatron-layout writes is the value of model.pipeline_model_parallel_layout",
+        (("_target_", "model._target_", "train"),),
+        "",
+        "NVIDIA-NeMo/Megatron-Bridge 067f987d src/megatron/bridge/training/config.py:290 (ConfigContainer.to_dict)",
+    ),
+    OtherFile(
+        "a card of Megatron-Bridge",
+        "it lists commands that were tried and their results, not one job",
+        _FLAGS,
+        (("verification_index",), ("validated_on", "summary", "title")),
+        "",
+        "NVIDIA-NeMo/Megatron-Bridge 067f987d examples/model_verification_cards/qwen3-8b/card.yaml, "
+        "skills/nemo-mbridge-perf-memory-tuning/card.yaml",
+    ),
+    OtherFile(
         "a file of Megatron-Bridge",
         "it states what differs from a recipe, and the rest stands in Python",
         f"{_FLAGS}; what --export megatron-layout writes is the value of model.pipeline_model_parallel_layout",

@@ -33,8 +33,8 @@ def read_config(
     Parameters
     ----------
     path : path
-        MindFormers or FlagScale ``.yaml``/``.yml``, Megatron or MindSpeed ``.sh``, torchtitan ``.toml``, a Hugging
-        Face ``config.json`` or its folder.
+        MindFormers, FlagScale or Primus ``.yaml``/``.yml``, Megatron or MindSpeed ``.sh``, torchtitan ``.toml``, a
+        Hugging Face ``config.json`` or its folder.
     register_path : Path, optional
         The user's folder of registrations: models that a file names and does not describe.
     environment : mapping, optional

@@ -85,6 +85,8 @@ _ONE_WORD = ("moe_layer_freq", "linear_attention_freq")
 """Lists that a flag takes as one text."""
 _JOINED = ("window_size",)
 """Lists that a flag takes as numbers with commas."""
+_IGNORED = ("mamba_expand",)
+"""Options whose name no parser of Primus' Megatron has, and MindSpeed's has."""
 _ZERO_BUBBLE = "patch_zero_bubble"
 _OF_ZERO_BUBBLE = frozenset(
     {
@@ -241,7 +243,7 @@ class PrimusJob(Launch):
     def _flag_of(self, key: str, value: Any) -> Flag | None:
         """The flag that says an option; None where its absence says it."""
         name = _flag_name(key)
-        if value is None or isinstance(value, Mapping) or name in (*WORLD_FLAGS, *telltales()):
+        if value is None or isinstance(value, Mapping) or key in _IGNORED or name in (*WORLD_FLAGS, *telltales()):
             return None
         if key in _SWITCHED_OFF:
             return None if value else _flag(_SWITCHED_OFF[key], [])

@@ -63,7 +63,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     )
     source = parser.add_argument_group("model configuration")
     source.add_argument(
-        "--yaml_path", metavar="FILE", help=f"MindFormers or FlagScale YAML (default: {DEFAULT_CONFIGURATION})"
+        "--yaml_path", metavar="FILE", help=f"MindFormers, FlagScale or Primus YAML (default: {DEFAULT_CONFIGURATION})"
     )
     source.add_argument("--shell_path", metavar="FILE", help=SHELL_HELP)
     add_variable_option(source)

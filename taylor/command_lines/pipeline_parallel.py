@@ -98,7 +98,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         "-yaml config/pretrain_llama3_70b.yaml -evaluate y",
     )
     source = parser.add_argument_group("configuration (one is required)")
-    source.add_argument("-yaml", metavar="FILE", help="MindFormers or FlagScale YAML")
+    source.add_argument("-yaml", metavar="FILE", help="MindFormers, FlagScale or Primus YAML")
     source.add_argument("-shell", metavar="FILE", help=SHELL_HELP)
     add_variable_option(source)
     source.add_argument("-toml", metavar="FILE", help="torchtitan TOML")

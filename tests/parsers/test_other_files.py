@@ -24,10 +24,18 @@ FILES = {
         "trainer: {devices: 8, num_nodes: 1}\nexp_manager: {name: a}\nmodel: {num_layers: 4}\n",
         "trainer: {devices: 8}\nmodel: {tensor_model_parallel_size: 2, num_layers: 4}\n",
     ],
-    "Megatron-Bridge": [
+    "file of Megatron-Bridge": [
         "model: {tensor_model_parallel_size: 1, context_parallel_size: 1}\ntrain: {train_iters: 9}\n",
         "dataset: {seq_length: 4096}\ntrain: {train_iters: 9, micro_batch_size: 1}\nmodel: {seq_length: 4096}\n",
         "train: {train_iters: 9}\ncheckpoint: {save: out}\nmodel: {num_layers: 4, hidden_size: 64}\n",
+    ],
+    "resolved configuration of Megatron-Bridge": [
+        "_target_: megatron.bridge.training.config.ConfigContainer\n"
+        "model: {_target_: a, tensor_model_parallel_size: 1, num_layers: 4}\ntrain: {micro_batch_size: 1}\n",
+    ],
+    "card of Megatron-Bridge": [
+        "title: a\nverification_index: {training: {}}\nmodel: {hf_id: a/b}\nitems: {}\n",
+        "title: a\nvalidated_on: '2026-06-29'\nsummary: b\n",
     ],
     "MindSpeed-LLM fsdp2": [
         "model: {train_from_scratch: false}\ndata: {template: a}\n"
@@ -57,7 +65,8 @@ FILES = {
 COMMANDS = {
     "Megatron-LM --yaml-cfg": "torchrun --nproc-per-node 8 pretrain_gpt.py --yaml-cfg job.yaml",
     "FlagScale": "python run.py --config-path ./conf --config-name train action=run",
-    "Megatron-Bridge": "torchrun run_recipe.py --recipe a train.train_iters=9 model.tensor_model_parallel_size=4",
+    "Primus experiment": "./runner/primus-cli direct -- train pretrain --config job.yaml",
+    "file of Megatron-Bridge": "torchrun run_recipe.py train.train_iters=9 model.tensor_model_parallel_size=4",
     "MindSpeed-LLM fsdp2": "torchrun --nproc_per_node 8 train_fsdp2.py job.yaml --parallel.fsdp_size 8",
     "MindSpeed-MM": "torchrun mindspeed_mm/fsdp/train/trainer.py job.yaml",
     "profiler of Galvatron": "python ./search_dist.py --seqlen_list 4096 --world_size 64",

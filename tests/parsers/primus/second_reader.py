@@ -71,7 +71,10 @@ def options_of(path: Path, checkout: Path) -> tuple[str, Options]:
 
 def megatron_facts(options: Options, world: int) -> dict[str, Any]:
     """Degrees, batch, sequence, layers by kind and place, recompute and precision of a Megatron experiment."""
-    number = lambda name, usual=1: options.get(name) or usual  # noqa: E731
+
+    def number(name: str, usual: int = 1) -> int:
+        return options.get(name) or usual
+
     tp, pp, cp = (number(f"{kind}_parallel_size") for kind in ("tensor_model", "pipeline_model", "context"))
     ep = number("expert_model_parallel_size")
     dp = world // (tp * pp * cp)
@@ -120,12 +123,13 @@ def _chunks(options: Options, layers: int, stages: int) -> list[int] | None:
     """Layers of every chunk in model order; None where nothing as simple places them."""
     layout = options.get("pipeline_model_parallel_layout")
     if layout is not None:
-        sizes = []
+        sizes, modules = [], 0
         for part in str(layout).replace(",", "").split("|"):
             text = re.sub(r"\((\w+)\)\*(\d+)", lambda match: match.group(1) * int(match.group(2)), part)
             text = re.sub(r"(\w)\*(\d+)", lambda match: match.group(1) * int(match.group(2)), text)
             sizes.append(text.count("t"))
-        return sizes
+            modules += text.count("m")
+        return sizes if modules == (options.get("mtp_num_layers") or 0) else None  # No job starts otherwise.
     virtual = options.get("num_virtual_stages_per_pipeline_rank") or 1
     first, last = (options.get(f"decoder_{end}_pipeline_num_layers") for end in ("first", "last"))
     if first is None and last is None:

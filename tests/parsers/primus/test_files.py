@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 import yaml
 
 from taylor.base.errors import InputError
+from taylor.parsers.flag_table import load_flag_table
+from taylor.parsers.megatron.unmodelled import flag_table
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
@@ -188,6 +191,13 @@ def test_options_without_a_model_are_named_as_the_file_writes_them(tmp_path: Pat
 def test_an_option_that_only_mindspeed_knows_does_not_make_the_job_mindspeeds(tmp_path: Path) -> None:
     config = read(tmp_path, with_options(use_fused_rmsnorm=True))
     assert unmodelled(config) == {"use_fused_rmsnorm": "true"}
+
+
+def test_every_row_of_the_table_has_a_line_of_primus_and_repeats_none_of_megatrons() -> None:
+    rows = load_flag_table("taylor.parsers.primus", "options.yaml").rows
+    assert all(re.fullmatch(r"Primus fd1eeabb (primus|examples)/[\w./-]+:\d+", row.source) for row in rows.values())
+    again = {name for name in rows if name.replace("_", "-") in flag_table().rows}
+    assert again == {"stage", "mamba_expand"}  # MindSpeed's options of these names mean something else.
 
 
 # ---- recompute by numbers, own stacks -----------------------------------------------------------
