@@ -8,6 +8,7 @@ from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean, near_names
+from taylor.register.layers import LayerSpec
 from taylor.register.model import ModelSpec
 from taylor.register.pattern import kinds_in_order
 
@@ -35,10 +36,12 @@ def _of_experts(field: str) -> Callable[[ModelSpec, int], ModelSpec]:
     """Change a size of the experts of every kind of layer."""
 
     def change(model: ModelSpec, value: int) -> ModelSpec:
-        def changed(part: Any) -> Any:
-            return part if part.moe is None else part.replace(moe=replace(part.moe, **{field: value}))
+        size: dict[str, Any] = {field: value}
 
-        moe = None if model.moe is None else replace(model.moe, **{field: value})
+        def changed(part: LayerSpec) -> LayerSpec:
+            return part if part.moe is None else part.replace(moe=replace(part.moe, **size))
+
+        moe = None if model.moe is None else replace(model.moe, **size)
         return model.replace(moe=moe, kinds=tuple(changed(kind) for kind in model.kinds))
 
     return change
