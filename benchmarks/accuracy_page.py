@@ -15,7 +15,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -257,13 +257,9 @@ def _by_kind(found: Accuracy) -> Iterator[str]:
     rows, lines = found.judged, []
     for name in sorted({row.device for row in rows}):
         lines.append(Line(name, [row for row in rows if row.device == name]).cells)
-    kinds: dict[str, Callable[[AccuracyRow], bool]] = {
-        "dense, 16 bits": lambda row: not {"MoE", "fp8"} & set(row.features),
-        **{word: lambda row, word=word: word in row.features for word in ("MoE", "fp8", "CP", "FSDP", "Ascend")},
-    }
-    for name, applies in kinds.items():
-        if mine := [row for row in rows if applies(row)]:
-            lines.append(Line(name, mine).cells)
+    kinds = {word: [row for row in rows if word in row.features] for word in ("MoE", "fp8", "CP", "FSDP", "Ascend")}
+    kinds = {"dense, 16 bits": [row for row in rows if not {"MoE", "fp8"} & set(row.features)], **kinds}
+    lines += [Line(name, mine).cells for name, mine in kinds.items() if mine]
     yield from table(COLUMNS, lines)
     yield ""
 
@@ -348,9 +344,9 @@ def _intervals(found: Accuracy) -> Iterator[str]:
     yield (
         "A job's interval is that of its narrowest class below. The 5 % and 95 % ranks of a class are drawn towards "
         f"those of the class around it, which counts as {found.settings.shrink:g} sets, and moved out by what sets "
-        "left out need on each side. Each flag that no figure includes widens it (`known_error.FLAG_WIDTH`), and so does "
-        f"a size beyond those of the calibrated rows (a deviation of {found.settings.slope:g} of the logarithm for each "
-        "factor of e). Ends are of the measured step over the predicted one."
+        "left out need on each side. Each flag that no figure includes widens it (`known_error.FLAG_WIDTH`), and so "
+        f"does a size beyond those of the calibrated rows (a deviation of {found.settings.slope:g} of the logarithm "
+        "for each factor of e). Ends are of the measured step over the predicted one."
     )
     yield ""
     yield from table(

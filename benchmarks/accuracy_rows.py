@@ -7,7 +7,6 @@ part in any figure.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -18,7 +17,8 @@ import pandas as pd
 
 from benchmarks.measured_runs import NOT_AS_STATED, STATED_BY_SOURCE
 from benchmarks.peers import CALCULON, DEVICES, MEGATRON_MFU, Peer, is_gpt, megatron_step_ms
-from benchmarks.published_performance import PublishedStep, published_steps
+from benchmarks.published_performance import published_steps
+from benchmarks.stacks import dated
 from benchmarks.verification_cards import CARDS, card_steps
 from taylor.base.errors import TaylorError
 from taylor.cost_model.step_interval import JobClass, job_class
@@ -186,7 +186,7 @@ def _row(
         job_class(*job),
         flags,
         feature_words(*job),
-        doubt,
+        doubt or _above_peak(megatron, measured),
         {} if megatron is None else {"Megatron": megatron / measured},
     )
 
@@ -237,7 +237,8 @@ def _mlperf(folder: Path, registry: Registry, without: dict[str, str], calculon:
     runs = []
     for row in pd.read_csv(folder / "measured.csv").to_dict("records"):
         config = read_config(folder / row["file"])
-        runs.append(_Run(MLPERF, row["system"], float(row["step_ms"]), config, registry.device(row["device"])))
+        device = dated(registry.device(row["device"]), row["file"])
+        runs.append(_Run(MLPERF, row["system"], float(row["step_ms"]), config, device))
     return _priced(MLPERF, runs, without, calculon)
 
 
@@ -255,7 +256,8 @@ def _folder(folder: Path, registry: Registry, without: dict[str, str], calculon:
             if row["source"].startswith(source):
                 config = config.replace(rules=config.rules.replace(**flags))
         doubt = next((why for name, why in NOT_AS_STATED.items() if row["file"].startswith(name)), "")
-        device = registry.device(row["device"])
+        doubt = doubt or _cannot_start(config)
+        device = dated(registry.device(row["device"]), row["source"])
         runs.append(_Run(row["set"], row["file"], float(row["step_ms"]), config, device, doubt))
     return _priced(folder.name, runs, without, calculon)
 
@@ -281,12 +283,19 @@ def _tables(file: Path) -> Iterator[AccuracyRow]:
             TABLES, TABLES, f"{step.system} {step.model} {step.plan}", step.job, (step.told_ms, step.measured_ms),
             fold=FROM_BRIDGE + step.base,
         )  # fmt: skip
-        yield replace(row, doubt=_above_peak(step, row))
+        yield row
 
 
-def _above_peak(step: PublishedStep, row: AccuracyRow) -> str:
-    """Reason against a row whose measured step is shorter than the device's peak allows; empty where it is not."""
-    if "Megatron" not in row.peers:
-        return ""
-    mfu = row.peers["Megatron"] * MEGATRON_MFU
-    return f"MFU {mfu:.2f} by its own model and batch" if mfu > 1 and math.isfinite(mfu) else ""
+def _above_peak(megatron: float | None, measured: float) -> str:
+    """Reason against a row whose measured step is shorter than the device's peak allows; empty where it is not.
+
+    `megatron` is the step by Megatron's FLOPs at `MEGATRON_MFU` of the peak, ms.
+    """
+    mfu = 0.0 if megatron is None else MEGATRON_MFU * megatron / measured
+    return f"MFU {mfu:.2f} by its own model and batch" if mfu > 1 else ""
+
+
+def _cannot_start(config: TrainingConfig) -> str:
+    """Reason against a file that its launcher refuses; empty where it starts."""
+    misfit = config.misfit
+    return "" if misfit is None else f"cannot start: {misfit.field} {misfit.problem} ({misfit.source})"

@@ -68,7 +68,7 @@ class _Rows:
         self.names = [one.job.names for one in residuals]
         self.members = {
             name: np.array([name in mine for mine in self.names])
-            for name in sorted({name for mine in self.names for name in mine}, key=lambda name: name.count(","))
+            for name in sorted({name for mine in self.names for name in mine}, key=lambda name: (name.count(","), name))
         }
         self.members = {WHOLE: self.members.pop(WHOLE), **self.members}
 
@@ -87,7 +87,7 @@ def left_out(residuals: Sequence[Residual], settings: Settings) -> list[KnownErr
     found: list[KnownError | None] = [None] * len(residuals)
     for fold in range(int(rows.fold.max()) + 1):
         errors = _record(rows, rows.fold != fold, settings)
-        for at in np.flatnonzero(rows.fold == fold):
+        for at in map(int, np.flatnonzero(rows.fold == fold)):
             found[at] = errors.of(residuals[at].job, residuals[at].flags)
     return [one for one in found if one is not None]
 

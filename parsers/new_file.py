@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from taylor.register.layers import LayerSpec
@@ -28,6 +28,8 @@ class NewJob:
         Tokens a sample and samples a step.
     ranks, per_node : int
         Devices of the job, and of a host.
+    software : mapping of str to object
+        Flags or keys of the software's features, in the framework's words (`NewFile.settings`).
     """
 
     model: ModelSpec
@@ -35,6 +37,7 @@ class NewJob:
     global_batch: int
     ranks: int
     per_node: int
+    software: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def dp(self) -> int:
@@ -63,6 +66,9 @@ class NewFile:
         It is one of those that are assumed on Ascend devices; else elsewhere.
     trains_mtp : bool
         It trains a model's MTP modules.
+    features : mapping
+        Flags or keys that switch a feature of the software on, by the feature's name and its value
+        (`parsers.software.FEATURES`); None for a flag that takes no value.
     """
 
     name: str
@@ -71,6 +77,11 @@ class NewFile:
     text: Callable[[NewJob], str]
     on_ascend: bool = False
     trains_mtp: bool = True
+    features: Mapping[str, Mapping[str, Mapping[str, object]]] = field(default_factory=dict)
+
+    def settings(self, asked: Mapping[str, str]) -> dict[str, object]:
+        """Flags or keys of some features, each of which the framework has."""
+        return {flag: to for name, value in asked.items() for flag, to in self.features[name][value].items()}
 
 
 def difference(asked: ModelSpec, written: ModelSpec) -> str | None:
@@ -134,15 +145,15 @@ def _layer_difference(one: LayerSpec, other: LayerSpec) -> str | None:
     if (one.then is None) is not (other.then is None):
         return "no flag or key makes its second half"
     pair: tuple[Any, Any] = (one, other)
-    for field in fields(pair[0]):
-        here, there = (getattr(each, field.name) for each in pair)
+    for part in fields(pair[0]):
+        here, there = (getattr(each, part.name) for each in pair)
         if here == there:
             continue
         if here is None or there is None or not hasattr(here, "__dataclass_fields__") or type(here) is not type(there):
-            return f"{field.name.replace('_', ' ')} {_short(here)} would become {_short(there)}"
+            return f"{part.name.replace('_', ' ')} {_short(here)} would become {_short(there)}"
         inner = next(each for each in fields(here) if getattr(here, each.name) != getattr(there, each.name))
         values = (getattr(each, inner.name) for each in (here, there))
-        return f"{field.name} {inner.name.replace('_', ' ')} " + " would become ".join(map(_short, values))
+        return f"{part.name} {inner.name.replace('_', ' ')} " + " would become ".join(map(_short, values))
     return None
 
 

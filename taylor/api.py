@@ -21,6 +21,7 @@ from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import search as search_space
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
+from taylor.parsers.software import features_of
 from taylor.parsers.tables.memory_profile import read_memory_profile
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
@@ -329,6 +330,8 @@ def choose(
     workers: int | None = None,
     output: str | Path = "pipeline_output",
     framework: str | None = None,
+    software: Sequence[str] = (),
+    override: Mapping[str, int] | None = None,
 ) -> TrainingConfig:
     """Choose the strategy of a model on a number of ranks: search, solve the fastest, take the best of them.
 
@@ -351,6 +354,10 @@ def choose(
     framework : str, optional
         ``megatron``, ``mindspeed``, ``mindformers``, ``torchtitan``, or ``json`` for a file that starts nothing; the
         usual one of the device when omitted.
+    software : sequence of str
+        Features of the software, as ``--with`` names them: ``("tp-comm-overlap", "fp8=mxfp8")``.
+    override : mapping of str to int, optional
+        Sizes of a registered model stated otherwise: ``{"num_layers": 14}``.
 
     Returns
     -------
@@ -367,8 +374,8 @@ def choose(
     """
     folder = Path(output)
     job = ModelJob(
-        model_file(str(model), folder), world_size, seq_length, gbs, fix=dict(fix or {}), device=device,
-        framework=framework,
+        model_file(str(model), folder, override=override), world_size, seq_length, gbs, fix=dict(fix or {}),
+        device=device, framework=framework, software=features_of(software),
     )  # fmt: skip
     return read_config(choose_strategy(job, SolveOptions(), workers or os.cpu_count() or 1, folder))
 

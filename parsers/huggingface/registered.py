@@ -14,9 +14,10 @@ from taylor.parsers.huggingface import job
 from taylor.parsers.huggingface.launcher import HuggingFace
 from taylor.parsers.launcher import UsualDevice
 from taylor.register.model import ModelSpec
+from taylor.register.overrides import overridden
 from taylor.register.registry import Registry
 
-FIELD = "registered_model"
+FIELD, OVERRIDE = "registered_model", "override"
 
 
 class RegisteredModel(HuggingFace):
@@ -35,20 +36,25 @@ class RegisteredModel(HuggingFace):
     ) -> tuple[ModelSpec, tuple[str, ...]]:
         """See `HuggingFace.model_of`; the user's folder of registrations goes before the built-in ones."""
         for entry in data:
-            if entry not in (FIELD, job.SECTION):
-                cure = did_you_mean(str(entry), (FIELD, job.SECTION))
+            if entry not in (FIELD, OVERRIDE, job.SECTION):
+                cure = did_you_mean(str(entry), (FIELD, OVERRIDE, job.SECTION))
                 raise InputError("is no known field beside a registered model", file=path, field=str(entry), cure=cure)
         name = data.get(FIELD)
         if not isinstance(name, str):
             raise InputError("must be a model's name", file=path, field=FIELD, value=name)
+        sizes = data.get(OVERRIDE, {})
+        if not isinstance(sizes, dict):
+            raise InputError("must be a section of sizes", file=path, field=OVERRIDE, value=sizes)
         try:
-            return Registry.load(register_path).model(name), ()
+            model = Registry.load(register_path).model(name)
         except InputError as error:
             if error.file is not None:
                 raise
             raise InputError(error.problem, file=path, field=FIELD, value=name, cure=error.cure) from None
+        return overridden(model, sizes), ()
 
 
-def naming(model: str) -> str:
-    """The text of a file that names a registered model, and says nothing of its training."""
-    return json.dumps({FIELD: model}, indent=2, ensure_ascii=False) + "\n"
+def naming(model: str, sizes: Mapping[str, int] | None = None) -> str:
+    """The text of a file that names a registered model and the sizes stated otherwise, and nothing of its training."""
+    named = {FIELD: model, **({OVERRIDE: dict(sizes)} if sizes else {})}
+    return json.dumps(named, indent=2, ensure_ascii=False) + "\n"

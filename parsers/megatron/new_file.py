@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP
 from taylor.parsers.megatron.frequency import list_text
 from taylor.parsers.megatron.kinds import DENSE_FIRST, PATTERN
 from taylor.parsers.megatron.stack import LINEAR_FREQ, LINEAR_VARIANTS, VARIANT
 from taylor.parsers.new_file import TRAIN_STEPS, NewFile, NewJob
 from taylor.register.layers import GATED_DELTA, SLIDING, AttentionSpec, LayerSpec, MoeSpec
 from taylor.register.model import ModelSpec
+from taylor.register.narrow_products import FP4_RECIPES, FP8_RECIPES
 from taylor.register.pattern import kinds_in_order
 
 _Flags = dict[str, object]
@@ -23,6 +25,8 @@ _ASCEND: _Flags = {
 }
 """Kernels that MindSpeed-LLM takes where a flag says so (MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py)."""
 
+
+_RECOMPUTED: _Flags = {"recompute-granularity": "full", "recompute-method": "uniform", "recompute-num-layers": 1}
 
 _NEWER = frozenset(
     {
@@ -73,9 +77,8 @@ def _script(job: NewJob, program: str, model: _Flags, data: _Flags) -> str:
         "use-distributed-optimizer": None,
         "overlap-grad-reduce": None,
         "overlap-param-gather": None,
-        "recompute-granularity": "full",
-        "recompute-method": "uniform",
-        "recompute-num-layers": 1,
+        # An overlap of experts' exchanges does not start with full recompute (`expert_overlap`).
+        **({} if EXPERT_OVERLAP in job.software else _RECOMPUTED),
     }
     training: _Flags = {
         "micro-batch-size": 1,
@@ -87,8 +90,14 @@ def _script(job: NewJob, program: str, model: _Flags, data: _Flags) -> str:
         "hidden-dropout": "0.0",
         "eval-iters": 0,
     }
+    # What the job's software states stands in its own block, and nowhere else.
+    model, training = ({flag: to for flag, to in one.items() if flag not in job.software} for one in (model, training))
     data = {"mock-data": None, "tokenizer-type": "NullTokenizer", "split": "100,0,0", **data}
     blocks = {"MODEL_ARGS": model, "PARALLEL_ARGS": parallel, "TRAINING_ARGS": training, "DATA_ARGS": data}
+    if job.software:
+        blocks["SOFTWARE_ARGS"] = {
+            flag: _scope(job.model) if to == _LAYERS else to for flag, to in job.software.items()
+        }
     arrays = "".join(
         f"{name}=(\n{''.join(_line(flag, value) for flag, value in flags.items())})\n" for name, flags in blocks.items()
     )
@@ -243,7 +252,60 @@ def _expert_flags(moe: MoeSpec, has_experts: list[bool]) -> _Flags:
     return flags
 
 
+_LAYERS = "layers"
+"""In place of the scope of CUDA graphs that hold a model's layers (`_scope`)."""
+
+
+def _scope(model: ModelSpec) -> str:
+    """Parts of the layers that CUDA graphs can hold: dropless experts are not among them, an MLP is.
+
+    Megatron-LM d98e8a64 megatron/core/transformer/moe/README.md:514, megatron/training/arguments.py:2047.
+    """
+    layers = _layers(model)
+    parts = {
+        "attn": any(layer.attention is not None for layer in layers),
+        "mamba": any(layer.mamba is not None for layer in layers),
+        "mlp": any(layer.mlp is not None for layer in layers),
+        "moe_router": model.n_moe > 0,
+    }
+    return " ".join(part for part, there in parts.items() if there)
+
+
+_SWITCH: _Flags = {"te-rng-tracker": None, "no-check-for-nan-in-loss-and-grad": None}
+"""What Megatron's CUDA graphs need: Megatron-LM d98e8a64 megatron/training/arguments.py:614-638 and 1420-1432."""
+
+_FEATURES: dict[str, dict[str, _Flags]] = {
+    "tp-comm-overlap": {"": {"tp-comm-overlap": None}},
+    "fp8": {
+        name: {"fp8-format": "e4m3" if name in ("blockwise", "mxfp8") else "hybrid", "fp8-recipe": name}
+        for name in FP8_RECIPES
+    },
+    "fp4": {name: {"fp4-format": "e2m1", "fp4-recipe": name} for name in FP4_RECIPES},
+    "cuda-graphs": {
+        "layers": {"cuda-graph-impl": "transformer_engine", "cuda-graph-scope": _LAYERS, **_SWITCH},
+        "iteration": {"cuda-graph-impl": "local", "cuda-graph-scope": "full_iteration", **_SWITCH},
+    },
+    "dispatcher": {
+        "alltoall": {"moe-token-dispatcher-type": "alltoall"},
+        "allgather": {"moe-token-dispatcher-type": "allgather"},
+        "deepep": {"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "deepep"},
+        "hybridep": {"moe-token-dispatcher-type": "flex", "moe-flex-dispatcher-backend": "hybridep"},
+    },
+    "ep-overlap": {"": {EXPERT_OVERLAP: None}},
+    "shared-expert-overlap": {"": {"moe-shared-expert-overlap": None}},
+    "balanced-routing": {"": {"moe-router-force-load-balancing": None}},
+    "fused-loss": {"": {"cross-entropy-loss-fusion": None, "cross-entropy-fusion-impl": "te"}},
+    "deterministic": {"": {"deterministic-mode": None}},
+}
+"""Megatron-LM's flags of each feature (d98e8a64; flags.yaml has the source of each)."""
+
+_ON_ASCEND: dict[str, dict[str, _Flags]] = {
+    "dispatcher": {name: _FEATURES["dispatcher"][name] for name in ("alltoall", "allgather")},
+    "deterministic": {"": {"npu-deterministic": None}},
+}
+"""MindSpeed-LLM's (2.3.0 mindspeed_llm/training/arguments.py)."""
+
 NEW_FILES = (
-    NewFile("megatron", "Megatron-LM", ".sh", megatron_script),
-    NewFile("mindspeed", "MindSpeed-LLM", ".sh", mindspeed_script, on_ascend=True),
+    NewFile("megatron", "Megatron-LM", ".sh", megatron_script, features=_FEATURES),
+    NewFile("mindspeed", "MindSpeed-LLM", ".sh", mindspeed_script, on_ascend=True, features=_ON_ASCEND),
 )

@@ -18,6 +18,10 @@ FLAVOURS = {
 deepseek_v3/__init__.py:78-130, qwen3/__init__.py:46-168), by model."""
 
 
+CONVERTERS, FP8 = "model.converters", "quantize.linear.float8"
+"""Key of the layers' converters, and the one that makes GEMMs run in 8 bits."""
+
+
 def flavour_of(model: ModelSpec) -> tuple[str, str] | None:
     """The model and the flavour of torchtitan that have the layers and sizes of a model; None where none has."""
     registry = Registry.load()
@@ -58,7 +62,7 @@ dump_folder = "./outputs"
 name = "{name}"
 flavor = "{flavour}"
 hf_assets_path = "./tests/assets/tokenizer"
-
+{_converters(job)}
 [optimizer]
 name = "AdamW"
 lr = 1.0e-5
@@ -84,7 +88,33 @@ enable = false
 
 [activation_checkpoint]
 mode = "full"
-"""
+{_software(job)}"""
 
 
-NEW_FILES = (NewFile("torchtitan", "torchtitan", ".toml", torchtitan_toml, trains_mtp=False),)
+def _converters(job: NewJob) -> str:
+    """The model's line of converters; empty without any."""
+    return f"converters = {job.software[CONVERTERS]}\n" if CONVERTERS in job.software else ""
+
+
+def _software(job: NewJob) -> str:
+    """Sections of the features that the job's software has, one key each line."""
+    sections: dict[str, list[str]] = {}
+    for key, value in job.software.items():
+        if key == CONVERTERS:
+            continue
+        section, _, name = key.rpartition(".")
+        sections.setdefault(section, []).append(f"{name} = {value}\n")
+    return "".join(f"\n[{section}]\n{''.join(lines)}" for section, lines in sections.items())
+
+
+_FEATURES: dict[str, dict[str, dict[str, object]]] = {
+    "compile": {"": {"compile.enable": "true"}},
+    "fp8": {
+        name: {CONVERTERS: f'["{FP8}"]', f"{FP8}.recipe_name": f'"{name}"', f"{FP8}.filter_fqns": '["output"]'}
+        for name in ("tensorwise", "rowwise")
+    },
+}
+"""Keys of each feature: torchtitan v0.2.2 torchtitan/config/job_config.py (``compile``, ``model.converters``) and
+torchtitan/components/quantization/float8.py:30-125."""
+
+NEW_FILES = (NewFile("torchtitan", "torchtitan", ".toml", torchtitan_toml, trains_mtp=False, features=_FEATURES),)

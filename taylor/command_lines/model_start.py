@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.errors import InputError
-from taylor.command_lines.arguments import asked_margin, chosen_path, named_device
+from taylor.command_lines.arguments import asked_margin, chosen_path, key_values, named_device, names
 from taylor.register.frameworks import WRITTEN_FROM_MODELS
 
 FRAMEWORK_NAMES = (*WRITTEN_FROM_MODELS, "json")
@@ -28,6 +28,43 @@ def add_framework_option(group: argparse._ArgumentGroup) -> None:
         help=f"of a model: {', '.join(FRAMEWORK_NAMES)} (default: by the suffix of -o, else megatron, on Ascend "
         "mindspeed; json starts nothing)",
     )
+
+
+OF_SOFTWARE = {"software", "override"}
+"""Flags of `add_software_options`, by where their values stand."""
+
+
+def add_software_options(group: argparse._ArgumentGroup) -> None:
+    """``--with`` and ``--override``: features of the software, and sizes of a registered model stated otherwise."""
+    group.add_argument(
+        "--with",
+        dest="software",
+        type=names,
+        default=(),
+        metavar="NAME,...",
+        help="of a model: features of the software, such as tp-comm-overlap, fp8=mxfp8, dispatcher=deepep or "
+        "cuda-graphs; the written file has their flags",
+    )
+    group.add_argument(
+        "--override",
+        type=key_values,
+        default={},
+        metavar="num_layers=14,...",
+        help="of a registered model: sizes stated otherwise",
+    )
+
+
+def software_of(args: argparse.Namespace) -> dict[str, str]:
+    """Features that ``--with`` names.
+
+    Raises
+    ------
+    InputError
+        With a name or a value that is none.
+    """
+    from taylor.parsers.software import features_of
+
+    return features_of(args.software)
 
 
 def framework_of(args: argparse.Namespace) -> str | None:
@@ -71,7 +108,7 @@ def model_path(args: argparse.Namespace, output: Path) -> Path:
     """
     from taylor.workflows.searching.model_job import model_file
 
-    path = model_file(args.model, output, chosen_path(args.register_path))
+    path = model_file(args.model, output, chosen_path(args.register_path), args.override)
     if Path(args.model) != path and not Path(args.model).is_dir() and args.world_size is None:
         problem, cure = "is needed with a registered model", "name the ranks to plan for"
         raise InputError(problem, field="--world_size", cure=cure)
@@ -111,4 +148,5 @@ def model_job(args: argparse.Namespace, path: Path) -> ModelJob:
         margin=asked_margin(args),
         framework=framework_of(args),
         allow_illegal=args.allow_illegal,
+        software=software_of(args),
     )

@@ -33,7 +33,14 @@ from taylor.command_lines.arguments import (
     refuse_without_effect,
 )
 from taylor.command_lines.cluster import add_cluster_option, add_store_option, chosen_cluster, chosen_store
-from taylor.command_lines.model_start import MODEL_HELP, add_framework_option, model_path
+from taylor.command_lines.model_start import (
+    MODEL_HELP,
+    OF_SOFTWARE,
+    add_framework_option,
+    add_software_options,
+    model_path,
+    software_of,
+)
 from taylor.command_lines.ranking import add_ranking_options, print_files, remember_ranking
 from taylor.parsers.text.shell_start import parse_start, started
 
@@ -100,6 +107,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     )
     space.add_argument("--fix", type=key_values, default={}, metavar="tp=8,...", help="pin dimensions")
     add_framework_option(space)
+    add_software_options(space)
     for dimension, word in (("data", "DP"), ("tensor", "TP"), ("pipeline", "PP"), ("context", "CP")):
         space.add_argument(
             f"--max_{dimension}_parallel", type=positive_int, metavar="N", help=f"largest {word} searched"
@@ -230,7 +238,9 @@ def _refuse_misfits(args: argparse.Namespace) -> None:
             value=sources,
         )
     if not (args.hf_path or args.model):
-        refuse_without_effect(args, {"seq", "framework"}, "without --model or --hf_path: the file says it itself")
+        refuse_without_effect(
+            args, {"seq", "framework", *OF_SOFTWARE}, "without --model or --hf_path: the file says it itself"
+        )
     if args.full or args.profile_data_dir:
         refuse_unknown_solver(args.solver_name)
     else:
@@ -344,6 +354,7 @@ def _stated(args: argparse.Namespace) -> Path:
     job = ModelJob(
         config_of(path), args.world_size, args.seq, args.gbs, device=named_device(args),
         register_path=chosen_path(args.register_path), framework=args.framework,
+        software=software_of(args),
     )  # fmt: skip
     return state_model(job, Path(args.output_path))
 

@@ -36,7 +36,14 @@ from taylor.command_lines.arguments import (
     yes_no,
 )
 from taylor.command_lines.cluster import add_cluster_option, add_store_option, chosen_cluster, chosen_store
-from taylor.command_lines.model_start import MODEL_HELP, add_framework_option, model_job, model_path
+from taylor.command_lines.model_start import (
+    MODEL_HELP,
+    OF_SOFTWARE,
+    add_framework_option,
+    add_software_options,
+    model_job,
+    model_path,
+)
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.export import export_forms
 from taylor.parsers.read import config_of
@@ -57,7 +64,7 @@ WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export", *
 OF_A_SOLVE = {"o", "stage_order", "t", "what_if", "gap", "mps_form", "solver_name", "workers"}
 """Flags without effect where nothing is solved."""
 
-OF_A_MODEL = {"seq", "fix", "cluster", "framework"}
+OF_A_MODEL = {"seq", "fix", "cluster", "framework", *OF_SOFTWARE}
 """Flags for values that only a model's configuration leaves open."""
 
 OF_A_RUN = {"measured_peak", "out_of_memory"}
@@ -127,6 +134,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         "--fix", type=key_values, default={}, metavar="tp=8,...", help="of a model: degrees that are given"
     )
     add_framework_option(model)
+    add_software_options(model)
     times = parser.add_argument_group("time ratios", "What is not given is estimated for the job on its device.")
     times.add_argument(
         "-ratios",

@@ -30,7 +30,14 @@ from taylor.command_lines.arguments import (
     refuse_without_effect,
 )
 from taylor.command_lines.cluster import add_cluster_option, add_store_option, chosen_cluster, chosen_store
-from taylor.command_lines.model_start import MODEL_HELP, add_framework_option, model_job, model_path
+from taylor.command_lines.model_start import (
+    MODEL_HELP,
+    OF_SOFTWARE,
+    add_framework_option,
+    add_software_options,
+    model_job,
+    model_path,
+)
 from taylor.command_lines.ranking import ALL, add_ranking_options, add_shard_option, print_files, remember_ranking
 
 if TYPE_CHECKING:
@@ -86,6 +93,7 @@ def add_options(parser: CommandParser) -> None:
     model.add_argument("--seq", type=positive_int, metavar="TOKENS", help="tokens a sample (default: 4096 at most)")
     model.add_argument("--fix", type=key_values, default={}, metavar="tp=8,...", help="degrees that are given")
     add_framework_option(model)
+    add_software_options(model)
     times = parser.add_argument_group("time ratios")
     times.add_argument(
         "--parser_result",
@@ -146,7 +154,9 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
         refuse_without_effect(args, {"yaml_path"}, "with --model, whose strategies are searched")
     else:
         refuse_without_effect(
-            args, {"world_size", "seq", "fix", "framework"}, "without --model: the files say it themselves"
+            args,
+            {"world_size", "seq", "fix", "framework", *OF_SOFTWARE},
+            "without --model: the files say it themselves",
         )
     from taylor.pipeline_solver.model.options import SolveOptions
     from taylor.report.terminal import print_ranking, print_ranking_verdict

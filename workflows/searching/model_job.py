@@ -25,12 +25,14 @@ from taylor.parsers.new_file import NewFile, NewJob, difference
 from taylor.parsers.new_files import NEW_FILES
 from taylor.parsers.read import config_of
 from taylor.parsers.registry import launcher_of
+from taylor.parsers.software import assumed_software, require_features
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline_solver.columns.stage_tuples import FEW_KINDS
 from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.model.solution import NO_SOLUTION
 from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
+from taylor.register.overrides import overridden
 from taylor.register.registry import Registry
 from taylor.workflows.ranking.candidates import load_candidates
 from taylor.workflows.ranking.rank import RankOptions, rank
@@ -94,6 +96,8 @@ class ModelJob:
         that can describe the model.
     allow_illegal : tuple of str
         Legality rules that do not apply.
+    software : mapping of str to str
+        Features of the software and their values (`parsers.software.features_of`).
     """
 
     path: Path
@@ -107,6 +111,7 @@ class ModelJob:
     margin: MemoryMargin = MemoryMargin()
     framework: str | None = None
     allow_illegal: tuple[str, ...] = ()
+    software: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -115,7 +120,9 @@ class ModelJob:
         return printable(path.parent.name if path.stem == "config" and path.parent.name else path.stem)
 
 
-def model_file(model: str, output: Path, register_path: Path | None = None) -> Path:
+def model_file(
+    model: str, output: Path, register_path: Path | None = None, override: Mapping[str, int] | None = None
+) -> Path:
     """Configuration of a named model.
 
     Parameters
@@ -124,17 +131,28 @@ def model_file(model: str, output: Path, register_path: Path | None = None) -> P
         A ``config.json`` or a folder with one, or the name of a registered model.
     output : Path
         The folder ``jobs`` in it takes the file that names a registered model.
+    override : mapping of str to int, optional
+        Sizes of a registered model stated otherwise (`register.overrides.FIELDS`).
 
     Raises
     ------
     InputError
-        When no such model is registered (the message lists similar names).
+        When no such model is registered (the message lists similar names), or it has no such size.
     """
     path = config_of(Path(model))
     if path.suffix == ".json" or path.is_file():
+        if override:
+            raise InputError(
+                "is for registered models", field="--override", value=next(iter(override)),
+                cure=f"change the size in {path}",
+            )  # fmt: skip
         return path
-    name = Registry.load(register_path).model(model).name
-    return write_atomic(output / "jobs" / re.sub(r"[^\w.+-]", "-", name) / "config.json", naming(name))
+    found = Registry.load(register_path).model(model)
+    name = "-".join([found.name, *(f"{size}-{value}" for size, value in (override or {}).items())])
+    overridden(found, override or {})
+    return write_atomic(
+        output / "jobs" / re.sub(r"[^\w.+-]", "-", name) / "config.json", naming(found.name, override)
+    )  # fmt: skip
 
 
 def choose_strategy(
@@ -275,17 +293,25 @@ def state_model(job: ModelJob, output: Path) -> Path:
         log.info("no sequence named: %d tokens a sample; --seq names another", rules.seq_length)
     folder = output / "jobs" / job.name
     new = NewJob(config.model.replace(name=job.name), rules.seq_length, samples, job.world_size, per_node(device))
+    asked, experts = job.software, config.model.n_moe > 0
     for one in _frameworks(job, config, device):
+        require_features(one, asked, experts=experts)
+        new = replace(new, software=one.settings(asked))
         target = folder / f"{job.name}.model{one.suffix}"
         problem = _write_new(one, new, target, job.register_path)
         if problem is None:
             by = "named" if job.framework else "assumed; --framework names another"
             log.info("framework: %s (%s, %s)", one.name, one.title, by)
+            if rest := assumed_software(one, asked, experts=experts):
+                log.info("software assumed: %s; --with names other features", rest)
             return target
         if job.framework:
             cure = f"use one of {', '.join(name for name in FRAMEWORKS if name != one.name)}"
             raise InputError(f"cannot describe {job.name}: {problem}", field="--framework", value=one.name, cure=cure)
         log.warning("%s's files cannot describe %s: %s", one.title, job.name, problem)
+    if asked:
+        cure = "name --framework megatron, or leave --with out"
+        raise InputError("cannot be stated in JSON", field="--with", value=next(iter(asked)), cure=cure)
     log.info("framework: %s; the plan is written as JSON, which starts no training", rules.framework.name)
     strategy = Strategy(1, 1, 1, micro_batches=samples)
     text = launcher_of(config).with_strategy(config.replace(rules=rules, plan=None), strategy, None, {})
