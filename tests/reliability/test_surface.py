@@ -43,12 +43,12 @@ STOPS = "--allow_illegal -gap --gap --margin --risk --train_tokens --recompute_m
 FURTHER = {
     "parallel_tool": "--fix --max_data_parallel --max_tensor_parallel --max_pipeline_parallel --max_context_parallel "
     "--hf_path --model --framework --seq --disable_rule --list_rules --explain --workers --time_limit "
-    "--dryrun_timeout --dryrun_retries --prove --topn --cluster --store --layerwise " + STOPS,
+    "--dryrun_timeout --dryrun_retries --prove --topn --cluster --store --layerwise --env " + STOPS,
     "pipeline_tool": "--model --framework --world_size --seq --fix --dryrun_timeout --dryrun_retries --prove "
     "--output_path --shard --cluster --store " + STOPS,
     "pipeline_parallel": "-hf --model --framework --world_size --seq --gbs --fix -ratios -workers -mps_form --export "
     "--what_if -dryrun_data_dir --dryrun_timeout --dryrun_retries --stage_devices --stage_order --offload_optimizer "
-    "--cluster --store " + STOPS,
+    "--cluster --store --env " + STOPS,
     "timeline_tool": "--profile_dir --solution --unit_ms --step --steps --window --trace --html --png",
 }
 """Flags beyond it: one more or less is a decision, and shows here."""
