@@ -127,7 +127,7 @@ class DeviceSpec:
     links: tuple[LinkTier, ...]
     host_link_gb_s: float | None = None
     host_memory_mib: int | None = None
-    operation_us: float = 44.0
+    operation_us: float = 39.0
     efficiency: Mapping[str, float] = field(default_factory=dict)
     memory_extra_mib: float = 0.0
     kept_factor: float = 1.0
