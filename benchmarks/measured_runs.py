@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -184,7 +185,7 @@ def measured_runs(folder: Path, *, source_flags: bool = False) -> tuple[list[Mea
 
 
 def _reported_mib(
-    row: Mapping[str, object], stage: StageBreakdown, config: TrainingConfig, device: DeviceSpec
+    row: Mapping[Any, object], stage: StageBreakdown, config: TrainingConfig, device: DeviceSpec
 ) -> float:
     """The predicted figure of the kind that a row's source reports; the allocated one where no other is modelled."""
     if row.get("peak_kind") == "max reserved":
