@@ -2,10 +2,10 @@
 
 A class of jobs (`taylor.cost_model.step_interval.JobClass.names`) has the 5 % and 95 % ranks of the logarithms of its
 measured over predicted steps, each one rank further out than the fraction itself (split conformal prediction, Vovk et
-al. 2005). A row weighs one over the root of its set's number of rows. The ranks of a class are drawn towards those of
+al. 2005). The ranks of a class are drawn towards those of
 the class around it, by the number of sets that the class rests on (`Settings.shrink`). What sets left out need beyond
 them is added on each side (conformalized quantile regression, Romano, Patterson & Candès 2019, arXiv:1905.03222, by
-sets in place of rows). Settings are the ones of least interval score (Gneiting & Raftery 2007, eq. 43) on sets left
+sets in place of rows), by kind of layers, drawn likewise towards what all kinds need. Settings are the ones of least interval score (Gneiting & Raftery 2007, eq. 43) on sets left
 out.
 """
 
@@ -54,15 +54,15 @@ class Settings:
 
 
 class _Rows:
-    """Residuals as arrays: logarithm, fold, weight, flags' deviation and logarithms of places, each [n]."""
+    """Residuals as arrays: logarithm, fold, flags' deviation and logarithms of places, each [n]."""
 
     def __init__(self, residuals: Sequence[Residual]) -> None:
         self.residuals = residuals
         self.y = np.array([one.log_ratio for one in residuals])
         names = {name: place for place, name in enumerate(dict.fromkeys(one.fold for one in residuals))}
         self.fold = np.array([names[one.fold] for one in residuals])
-        self.weight = np.bincount(self.fold)[self.fold] ** -0.5
         self.plain = np.array([one.flags == 0 for one in residuals])
+        self.kind = [one.job.layers for one in residuals]
         self.spread = FLAG_WIDTH * np.sqrt(np.array([one.flags for one in residuals], dtype=float))
         self.place = np.log(np.array([one.job.place or (1.0,) * len(PLACES) for one in residuals]))
         self.names = [one.job.names for one in residuals]
@@ -103,7 +103,7 @@ def chosen_settings(rows: _Rows, among: NDArray[np.bool_]) -> Settings:
     for shrink, slope in product(SHRINKS, SLOPES):
         settings = Settings(shrink, slope)
         ends = _left_out_ends(rows, among, settings)
-        scores[settings] = _score(rows.y[among], ends, _margins(ends, rows.weight[among]), rows.weight[among])
+        scores[settings] = _score(rows, among, ends, _margins(rows, among, ends, settings.shrink))
     return min(scores, key=lambda one: scores[one])
 
 
@@ -140,17 +140,34 @@ def _left_out_ends(rows: _Rows, among: NDArray[np.bool_], settings: Settings) ->
     return _Ends(low[among], high[among], far[among], near[among])
 
 
-def _margins(ends: _Ends, weight: Array) -> tuple[float, float]:
-    """Distance by which the ranks must move out below and above, for the rows to lie within."""
-    return _rank(ends.low - ends.near, weight), _rank(ends.near - ends.high, weight)
+def _margins(rows: _Rows, among: NDArray[np.bool_], ends: _Ends, shrink: float) -> dict[str, tuple[float, float]]:
+    """Distance by which the ranks must move out below and above, for the rows to lie within: by kind of layers."""
+    needed, kinds = (ends.low - ends.near, ends.near - ends.high), np.array(rows.kind)[among]
+    whole = [_rank(side) for side in needed]
+    found = {}
+    for kind in sorted(set(rows.kind)):
+        mine = kinds == kind
+        share = _share(rows.fold[among][mine], shrink) if mine.any() else 0.0
+        own = [_rank(side[mine]) if share else 0.0 for side in needed]
+        below, above = (share * one + (1 - share) * every for one, every in zip(own, whole, strict=True))
+        found[kind] = below, above
+    return {WHOLE: (whole[0], whole[1]), **found}
 
 
-def _score(y: Array, ends: _Ends, margins: tuple[float, float], weight: Array) -> float:
+def _share(fold: NDArray[np.int64], shrink: float) -> float:
+    """Fraction that a class has in its own figures, by the number of sets that it rests on."""
+    by_set = np.bincount(fold)
+    sets = by_set.sum() ** 2 / np.sum(by_set**2)
+    return float(sets / (sets + shrink))
+
+
+def _score(rows: _Rows, among: NDArray[np.bool_], ends: _Ends, margins: dict[str, tuple[float, float]]) -> float:
     """Mean interval score at a risk of `DEFAULT_RISK` a side."""
-    low = -np.hypot(np.minimum(ends.low - margins[0], 0.0), ends.far)
-    high = np.hypot(np.maximum(ends.high + margins[1], 0.0), ends.far)
+    y, of_row = rows.y[among], np.array([margins[kind] for kind in np.array(rows.kind)[among]])
+    low = -np.hypot(np.minimum(ends.low - of_row[:, 0], 0.0), ends.far)
+    high = np.hypot(np.maximum(ends.high + of_row[:, 1], 0.0), ends.far)
     beyond = np.maximum(low - y, 0.0) + np.maximum(y - high, 0.0)
-    return float(np.average(high - low + beyond / DEFAULT_RISK, weights=weight))
+    return float(np.mean(high - low + beyond / DEFAULT_RISK))
 
 
 def _ranks(rows: _Rows, train: NDArray[np.bool_], shrink: float) -> dict[str, Array]:
@@ -162,24 +179,20 @@ def _ranks(rows: _Rows, train: NDArray[np.bool_], shrink: float) -> dict[str, Ar
         mine = member & train
         if not mine.any():
             continue
-        y, weight = rows.y[mine], rows.weight[mine]
-        ranks = np.array([-_rank(-y, weight), _rank(y, weight), _rank(np.abs(np.expm1(-y)), weight, 0.5)])
+        y = rows.y[mine]
+        ranks = np.array([-_rank(-y), _rank(y), _rank(np.abs(np.expm1(-y)), 0.5)])
         around = name.rpartition(", ")[0] or WHOLE
         if name != WHOLE:
-            by_set = np.bincount(rows.fold[mine], weight)
-            sets = by_set.sum() ** 2 / np.sum(by_set**2)
-            share = sets / (sets + shrink)
+            share = _share(rows.fold[mine], shrink)
             ranks = share * ranks + (1 - share) * found[around]
         found[name] = ranks
     return found
 
 
-def _rank(values: Array, weight: Array, below: float = 1 - DEFAULT_RISK) -> float:
-    """The value that a further one of the same kind exceeds with a risk: a rank with one more weight at infinity."""
-    order = np.argsort(values)
-    total = np.cumsum(weight[order])
-    at = int(np.searchsorted(total, below * (total[-1] + weight.mean()) - 1e-12))
-    return float(values[order][min(at, len(values) - 1)])
+def _rank(values: Array, below: float = 1 - DEFAULT_RISK) -> float:
+    """The value that a further one of the same kind exceeds with a risk: a rank with one more row at infinity."""
+    at = math.ceil(below * (len(values) + 1) - 1e-9) - 1
+    return float(np.sort(values)[min(max(at, 0), len(values) - 1)])
 
 
 def _ranges(rows: _Rows, train: NDArray[np.bool_]) -> tuple[Array, Array]:
@@ -190,11 +203,12 @@ def _ranges(rows: _Rows, train: NDArray[np.bool_]) -> tuple[Array, Array]:
 
 def _record(rows: _Rows, train: NDArray[np.bool_], settings: Settings) -> StepErrors:
     """The errors of every class from some rows, with the margins that their own sets left out need."""
-    margins = _margins(_left_out_ends(rows, train, settings), rows.weight[train])
+    by_kind = _margins(rows, train, _left_out_ends(rows, train, settings), settings.shrink)
     ranks, ranges = _ranks(rows, train, settings.shrink), _ranges(rows, train)
     classes = {}
     for name, (least, most, typical) in ranks.items():
         mine = rows.members[name] & train
+        margins = by_kind[name.partition(", ")[0]]
         below = abs(math.expm1(min(least - margins[0], 0.0)))
         above = math.expm1(max(most + margins[1], 0.0))
         classes[name] = ClassError(

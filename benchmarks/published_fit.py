@@ -33,6 +33,9 @@ experts' weights are read."""
 STARTS_FROM = {"h100-80g": ("a100-80g", ("matmul", "attention"))}
 """Devices with few published rows: whose efficiencies they start from, and which of them their rows settle."""
 
+LINKS = {"a100-80g": 0.711}
+"""Shares of the link at which NCCL's measured gathers are met (`tests/cost_model/test_nccl.py`): not fitted to steps."""
+
 TRANSFERRED = {
     **dict.fromkeys(("v100-16g", "v100-32g", "a100-40g"), "a100-80g"),
     "ascend-a3": "ascend-910b",
@@ -84,6 +87,9 @@ def fit(points: Sequence[Point], device: DeviceSpec, guess: Mapping[str, float] 
     if device.name in STARTS_FROM:
         other, free = STARTS_FROM[device.name]
         base |= Registry.load().device(other).efficiency
+    if device.name in LINKS:
+        base["network"] = LINKS[device.name]
+        free = tuple(name for name in free if name != "network")
     start = np.log([base[name] for name in free])
 
     def residuals(logs: NDArray[np.float64]) -> NDArray[np.float64]:

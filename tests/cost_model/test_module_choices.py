@@ -85,12 +85,12 @@ def test_choices_are_few_and_each_frees_more_memory_for_more_time_than_the_one_b
 
 def test_a_transfer_costs_what_it_takes_longer_than_the_layer_computes():
     words = ModuleWords({}, {"core_attn": CORE_INPUTS})
-    slow = replace(DEVICE, host_link_gb_s=4.0)
+    slow = replace(DEVICE, host_link_gb_s=6.0)
     (one,) = module_choices(LLAMA, STRATEGY, RULES, slow, words)
     kind = LLAMA.body_kind
     time = layer_time(LLAMA, kind, STRATEGY, RULES, slow)
     moved = 4096 * 2 * 20 * 128
-    link = moved / (4e6 * HOST_LINK_SHARE)
+    link = moved / (6e6 * HOST_LINK_SHARE)
     cost = one.costs[kind]
     assert cost.host_mib == moved / MIB
     assert cost.link == pytest.approx(link / time.forward)

@@ -170,9 +170,13 @@ class StatedFile:
 
     def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
         """Copy with a number of virtual stages and the schedule that it means."""
-        strategy = self.config.strategy.replace(vpp=interleaves)
-        running = self.config.replace(strategy=strategy, schedule=schedule)
-        return replace(self, running=running.replace(schedule=running.schedule_for(interleaves)))
+        config = self.config.replace(strategy=self.config.strategy.replace(vpp=interleaves))
+        running = config.replace(schedule=schedule)
+        # The wait for other ranks at the end of a step depends on the number of virtual stages.
+        ratios = settle_ratios(self.job.ratios, config, self.device)
+        stages = None if self.stages is None else OnStages.of(self.job, config)
+        running = running.replace(schedule=running.schedule_for(interleaves))
+        return replace(self, running=running, ratios=ratios, stages=stages)
 
     def refuse_illegal(self) -> None:
         """Refuse virtual stages and a schedule with which the framework does not start the job.
