@@ -5,8 +5,8 @@ measured over predicted steps, each one rank further out than the fraction itsel
 al. 2005). The ranks of a class are drawn towards those of
 the class around it, by the number of sets that the class rests on (`Settings.shrink`). What sets left out need beyond
 them is added on each side (conformalized quantile regression, Romano, Patterson & Candès 2019, arXiv:1905.03222, by
-sets in place of rows), by kind of layers, drawn likewise towards what all kinds need. Settings are the ones of least interval score (Gneiting & Raftery 2007, eq. 43) on sets left
-out.
+sets in place of rows), by kind of layers, drawn likewise towards what all kinds need. Settings are the ones of least
+interval score (Gneiting & Raftery 2007, eq. 43) on sets left out.
 """
 
 from __future__ import annotations

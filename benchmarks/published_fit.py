@@ -34,7 +34,7 @@ STARTS_FROM = {"h100-80g": ("a100-80g", ("matmul", "attention"))}
 """Devices with few published rows: whose efficiencies they start from, and which of them their rows settle."""
 
 LINKS = {"a100-80g": 0.711}
-"""Shares of the link at which NCCL's measured gathers are met (`tests/cost_model/test_nccl.py`): not fitted to steps."""
+"""Shares of the link at which NCCL's measured gathers are met (`tests/cost_model/test_nccl.py`): not fitted here."""
 
 TRANSFERRED = {
     **dict.fromkeys(("v100-16g", "v100-32g", "a100-40g"), "a100-80g"),

@@ -64,7 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     listed = "\n".join(f"  {name:<{width}}  {command.purpose}" for name, command in SUBCOMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="taylor",
-        usage="taylor COMMAND ..., as in taylor solve -yaml config.yaml -evaluate y",
+        usage="taylor COMMAND ..., example: taylor solve -yaml config.yaml -evaluate y",
         description="Plans the parallel training of large language models.",
         epilog=f"commands (taylor COMMAND --help explains the flags):\n{listed}",
         allow_abbrev=False,

@@ -110,7 +110,8 @@ class RankSolves:
     def _to_beat(self, number: int) -> float:
         """The same in body-layer forwards of a candidate."""
         unit = self.problems[number].unit_ms
-        return math.inf if unit is None else self._to_beat_ms(self.rivals[number]) / unit
+        # Multiplied as a running solve does (`_solve_task`), so that a bound cut off here is not below it by a digit.
+        return math.inf if unit is None else self._to_beat_ms(self.rivals[number]) * (1.0 / unit)
 
     def _found_again(self, number: int) -> bool:
         """Return whether an earlier run has solved a candidate to its end; its other results count as a quick solve."""
