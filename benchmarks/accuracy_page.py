@@ -289,7 +289,10 @@ def _peers(found: Accuracy) -> Iterator[str]:
     yield ""
     yield from table(
         ("run", "measured tokens/s/device", "projected", "error of the step %"),
-        ((name, f"{real:,}", f"{told:,}", f"{100 * (real / told - 1):+.1f}") for name, real, told in AMD_ROWS),
+        (
+            (name, f"{real:,}", f"{projected:,}", f"{100 * (real / projected - 1):+.1f}")
+            for name, real, projected in AMD_ROWS
+        ),
     )
     yield ""
     yield "Taylor has no files of these four runs, so that no figure of its own stands beside them."

@@ -230,7 +230,7 @@ def _fitted(names: Iterable[str], cases: int, errors: Any, start: Array, least: 
 def gemm_fit(times: pd.Series[float], device: DeviceSpec, precision: str, operand: float, quantized: float) -> Fit:
     """Shares of the peak and of the bandwidth of one type's GEMMs."""
     cases = times.reset_index()
-    m, n, k, told = (cases[name].to_numpy(dtype=float) for name in ("m", "n", "k", "latency"))
+    m, n, k, measured = (cases[name].to_numpy(dtype=float) for name in ("m", "n", "k", "latency"))
     arithmetic = 2 * m * n * k / (device.peak(precision) * 1e9)
     bandwidth = device.memory_gb_s * 1e6
     parts = operand * (m * k + n * k) / bandwidth, 2 * m * n / bandwidth, quantized * m * k / bandwidth
@@ -238,7 +238,7 @@ def gemm_fit(times: pd.Series[float], device: DeviceSpec, precision: str, operan
     def errors(logs: Array) -> Array:
         matmul, operands, results, cast, start = np.exp(logs)
         time = arithmetic / matmul + parts[0] / operands + parts[1] / results + parts[2] / cast + start
-        return np.asarray(np.log(time / told))
+        return np.asarray(np.log(time / measured))
 
     names = ("matmul", "operands", "results", "cast", "start_ms")
     least, most = np.array([0.05, 0.1, 0.1, 0.05, 5e-4]), np.array([1.0, MOST, MOST, 1.0, 0.1])
@@ -256,7 +256,7 @@ def expert_fit(repository: Path, tables: Tables, device: DeviceSpec, matmul: flo
     width, hidden = (table.inter_size / table.moe_tp_size).to_numpy(float), table.hidden_size.to_numpy(float)
     large = (rows / local >= LEAST_ROWS) & (width >= LEAST_ROWS)
     tokens, local, rows, width, hidden = (each[large] for each in (tokens, local, rows, width, hidden))
-    told = table.latency.to_numpy(float)[large]
+    measured = table.latency.to_numpy(float)[large]
     bandwidth = device.memory_gb_s * 1e6
     arithmetic = 6 * rows * hidden * width / (device.peak("bf16") * 1e9 * matmul)
     read = 2 * (3 * local * hidden * width + rows * (hidden + width)) / bandwidth
@@ -266,10 +266,10 @@ def expert_fit(repository: Path, tables: Tables, device: DeviceSpec, matmul: flo
 
     def errors(logs: Array) -> Array:
         operands, results, start = np.exp(logs)
-        return np.asarray(np.log((arithmetic + read / operands + written / results + between + start) / told))
+        return np.asarray(np.log((arithmetic + read / operands + written / results + between + start) / measured))
 
     least, most = np.array([0.1, 0.1, 1e-3]), np.array([MOST, MOST, 1.0])
-    return _fitted(("expert_operands", "expert_results", "start_ms"), len(told), errors, np.array([2.0, 0.6, 0.05]),
+    return _fitted(("expert_operands", "expert_results", "start_ms"), len(measured), errors, np.array([2.0, 0.6, 0.05]),
                    least, most)  # fmt: skip
 
 
@@ -299,10 +299,10 @@ def _attention_lines(row: Mapping[Any, Any]) -> Iterable[dict[str, float]]:
     else:
         passes = {"fwd": float(row["fwd_time_ms"]), "bwd": float(row["bwd_time_ms"])}
     scores = batch * heads * keys * seen
-    for each, told in passes.items():
-        if np.isfinite(told) and keys >= SHORTEST:
+    for each, measured in passes.items():
+        if np.isfinite(measured) and keys >= SHORTEST:
             yield {"flops": 2 * scores * (wide + narrow), "scores": scores, "length": length, "causal": causal,
-                   "wide": wide > narrow, "backward": each == "bwd", "told": told}  # fmt: skip
+                   "wide": wide > narrow, "backward": each == "bwd", "measured": measured}  # fmt: skip
 
 
 def rates_fit(repository: Path, name: str) -> Fit:
@@ -317,11 +317,11 @@ def rates_fit(repository: Path, name: str) -> Fit:
         length, causal = table["Sequence length"], table["Causal"]
         rates = table[f"{kernel} FWD (TFLOPs/s)"], table[f"{kernel} BWD (TFLOPs/s)"]
     edge = np.where(causal.to_numpy(dtype=bool), 1.0, 0.5) / length.to_numpy(dtype=float)
-    told = [np.log(each.to_numpy(dtype=float) / Registry.load().device(device).peak("bf16")) for each in rates]
+    measured = [np.log(each.to_numpy(dtype=float) / Registry.load().device(device).peak("bf16")) for each in rates]
 
     def errors(logs: Array) -> Array:
         slower = np.log1p(np.exp(logs[2]) * edge)
-        return np.concatenate([each - (log - slower) for each, log in zip(told, logs[:2], strict=True)])
+        return np.concatenate([each - (log - slower) for each, log in zip(measured, logs[:2], strict=True)])
 
     least, most = np.array([0.05, 0.05, 1.0]), np.array([1.0, 1.0, 1e4])
     names = ("attention", "attention_backward", "attention_tokens")
@@ -332,16 +332,18 @@ def attention_fit(cases: pd.DataFrame, device: DeviceSpec) -> Fit:
     """Shares of the peak forward and backward, FLOPs a score, tokens lost at the masks' edges."""
     causal = np.where(cases.causal.to_numpy(dtype=bool), 1.0, 0.5)
     backward, wide = (cases[name].to_numpy(dtype=bool) for name in ("backward", "wide"))
-    flops, scores, length, told = (cases[name].to_numpy(dtype=float) for name in ("flops", "scores", "length", "told"))
+    flops, scores, length, measured = (
+        cases[name].to_numpy(dtype=float) for name in ("flops", "scores", "length", "measured")
+    )
     peak = device.peak("bf16") * 1e9
-    long = told >= LONG_MS
+    long = measured >= LONG_MS
 
     def errors(logs: Array) -> Array:
         ahead, behind, behind_wide, tokens, softmax, load = np.exp(logs)
         share = np.where(backward, np.where(wide, behind_wide, behind), ahead) / np.where(long, 1.0, load)
         passes = np.where(backward, BACKWARD, 1.0)
         time = passes * (flops + softmax * scores) / (peak * share) * (1 + tokens * causal / length)
-        return np.asarray(np.log(time / told))
+        return np.asarray(np.log(time / measured))
 
     names = ("attention", "attention_backward", "attention_wide_backward", "attention_tokens", "softmax_flops", "load")
     least, most = np.array([0.05, 0.05, 0.05, 1.0, 0.1, 0.7]), np.array([1.0, 1.0, 1.0, 1e4, 1e3, 1.0])
@@ -372,7 +374,7 @@ def scan_share(repository: Path, system: str, version: str, device: DeviceSpec, 
     long = (table.kernel_source == kernel) & (table.seq_len >= SMALLEST)
     long &= table.batch_size * table.seq_len >= LEAST_TOKENS
     mine = table[long]
-    tokens, told = (mine.batch_size * mine.seq_len).to_numpy(float), mine.latency.to_numpy(float)
+    tokens, measured = (mine.batch_size * mine.seq_len).to_numpy(float), mine.latency.to_numpy(float)
     if mamba:
         inner, state = (mine.nheads * mine.head_dim).to_numpy(float), mine.d_state.to_numpy(float)
         flops, moved = 7 * inner * state, 4 * inner + 2 * mine.n_groups.to_numpy(float) * state
@@ -381,7 +383,7 @@ def scan_share(repository: Path, system: str, version: str, device: DeviceSpec, 
         values = (mine.num_v_heads * mine.head_v_dim).to_numpy(float)
         flops, moved = 6 * values * mine.head_k_dim.to_numpy(float), 2 * keys + 6 * values
     traffic = 2 * tokens * moved / (device.memory_gb_s * 1e6 * memory)
-    shares = tokens * flops / (device.peak("bf16") * 1e9) / (told - traffic)
+    shares = tokens * flops / (device.peak("bf16") * 1e9) / (measured - traffic)
     share = float(np.median(shares))
     apart = np.abs(np.log(shares / share))
     name = "scan" if mamba else "delta_scan"

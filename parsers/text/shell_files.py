@@ -58,7 +58,7 @@ def checkout_of(file: Path) -> Path:
 def named_file(word: Word, file: Path) -> Path | None:
     """The file of the checkout that a word names, by what stands behind its unknown part; None where there is none.
 
-    A path from another machine (``/root/slime/scripts/models/a.sh``) stands for the file whose path ends alike, with
+    A path from another machine (``/opt/slime/scripts/models/a.sh``) stands for the file whose path ends alike, with
     its folder's name at least.
     """
     start = 1 + max((at for at, char in enumerate(word.chars) if char.unknown), default=-1)

@@ -59,7 +59,7 @@ SCRIPT_DIR="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" &>/dev/null && pwd)"
 source "${SCRIPT_DIR}/models/small.sh"
 
 ROLLOUT_ARGS=(
-   --prompt-data /root/prompts.jsonl
+   --prompt-data /data/prompts.jsonl
    --rollout-batch-size 32
    --n-samples-per-prompt 8
    --num-steps-per-rollout 4

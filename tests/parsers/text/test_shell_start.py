@@ -93,7 +93,7 @@ def test_a_path_of_another_machine_names_the_file_that_ends_alike(tmp_path):
     (tmp_path / "scripts" / "models").mkdir(parents=True)
     (tmp_path / "scripts" / "models" / "a.sh").write_text("TP=8\n")
     (tmp_path / "examples").mkdir()
-    script = ShellScript("source /root/tool/scripts/models/a.sh\necho $TP\n", tmp_path / "examples" / "run.sh")
+    script = ShellScript("source /opt/tool/scripts/models/a.sh\necho $TP\n", tmp_path / "examples" / "run.sh")
     assert script.commands[-1].words[-1].text == "8"
 
 
