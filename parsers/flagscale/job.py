@@ -12,7 +12,7 @@ from taylor.parsers.flagscale.experiment import SECTIONS, Experiment
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.unmodelled import flag_table
 from taylor.parsers.text.fields import MAX_SIZE
-from taylor.parsers.text.flag_edit import Setting
+from taylor.parsers.text.flag_edit import Setting, has_setting, yaml_value
 from taylor.parsers.text.flags import WORLD_FLAGS, Flag, Flags
 from taylor.parsers.text.shell_words import Char, Word
 from taylor.parsers.text.yaml_source import YamlPath
@@ -85,7 +85,7 @@ class FlagScaleJob(Launch):
         edits: dict[YamlPath, Any] = {}
         beside: dict[str, tuple[str, ...]] = {}
         for name, setting in wanted.items():
-            if _has_setting(self.flags, name, setting):
+            if has_setting(self.flags, name, setting):
                 continue
             paths = self._paths.get(name)
             if setting is False and paths is None:
@@ -94,10 +94,10 @@ class FlagScaleJob(Launch):
                 home, siblings = self._home(near)
                 key = name.replace("-", "_")
                 paths, beside[key] = [(*home, key)], siblings
-            edits |= {path: _yaml_value(setting) for path in (paths if setting is False else paths[-1:])}
+            edits |= {path: yaml_value(setting) for path in (paths if setting is False else paths[-1:])}
         changed = FlagScaleJob(self._experiment.edited(edits, beside)) if edits else self
         for name, setting in wanted.items():
-            if not _has_setting(changed.flags, name, setting):
+            if not has_setting(changed.flags, name, setting):
                 raise changed.flags.error(name, "cannot be set", setting)
         return changed
 
@@ -238,23 +238,6 @@ def _word(text: str) -> Word:
     """A word that no script holds; unknown where a reference in it could not be followed."""
     unknown = "${" in text
     return Word(tuple(Char(char, None, unknown=unknown) for char in text))
-
-
-def _has_setting(flags: Flags, name: str, setting: Setting) -> bool:
-    flag = flags.by_name.get(name)
-    if isinstance(setting, bool) or flag is None:
-        return (flag is not None) is setting
-    if isinstance(setting, tuple):
-        return tuple(word.text for word in flag.values) == setting
-    return bool(flag.values) and flag.values[0].text == setting
-
-
-def _yaml_value(setting: Setting) -> Any:
-    """A setting as YAML holds it: a number where the same text comes of it."""
-    if isinstance(setting, str) and re.fullmatch(r"\d{1,18}(\.\d{1,18})?", setting):
-        number = float(setting) if "." in setting else int(setting)
-        return number if str(number) == setting else setting
-    return list(setting) if isinstance(setting, tuple) else setting
 
 
 def _mlp_width(flags: Flags) -> int | None:

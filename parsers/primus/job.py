@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -16,7 +15,7 @@ from taylor.parsers.primus.experiment import Experiment
 from taylor.parsers.primus.hybrid import REPLACED, own_stack, stack_flags
 from taylor.parsers.primus.layer_ids import GRANULARITY, IDS, layer_ids
 from taylor.parsers.primus.vocabulary import named_vocabulary
-from taylor.parsers.text.flag_edit import Setting
+from taylor.parsers.text.flag_edit import Setting, has_setting, yaml_value
 from taylor.parsers.text.flags import WORLD_FLAGS, Flag, Flags
 from taylor.parsers.text.shell_words import Char, Word
 from taylor.parsers.text.yaml_source import YamlPath
@@ -180,7 +179,7 @@ class PrimusJob(Launch):
         beside: dict[str, tuple[str, ...]] = {}
         options = self.experiment.options
         for name, setting in wanted.items():
-            if _has_setting(self.flags, name, setting) and name != "sequence-parallel":
+            if has_setting(self.flags, name, setting) and name != "sequence-parallel":
                 continue
             key, value = self._option(name, setting)
             if key in options and _same(options[key], value) and not (value is None and options[key] is False):
@@ -193,7 +192,7 @@ class PrimusJob(Launch):
             edits = {**self._without_ids(), **edits}
         changed = PrimusJob(self.experiment.edited(edits, beside)) if edits else self
         for name, setting in wanted.items():
-            if not _has_setting(changed.flags, name, setting):
+            if not has_setting(changed.flags, name, setting):
                 raise changed.flags.error(name, "cannot be set", setting)
         return changed
 
@@ -279,7 +278,7 @@ class PrimusJob(Launch):
             row = flag_table().find(name)
             switch = isinstance(self.experiment.options.get(key), bool) or (row is not None and not row.takes_value)
             return key, setting if setting or switch else None
-        return key, _yaml_value(setting)
+        return key, yaml_value(setting)
 
     def _place(self, name: str) -> str:
         """Place where the file states a flag, or would."""
@@ -372,20 +371,3 @@ def _is_set(value: Any) -> bool:
 
 def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
-
-
-def _has_setting(flags: Flags, name: str, setting: Setting) -> bool:
-    flag = flags.by_name.get(name)
-    if isinstance(setting, bool) or flag is None:
-        return (flag is not None) is setting
-    if isinstance(setting, tuple):
-        return tuple(word.text for word in flag.values) == setting
-    return bool(flag.values) and flag.values[0].text == setting
-
-
-def _yaml_value(setting: Setting) -> Any:
-    """A setting as YAML states it: a number where the same text comes of it."""
-    if isinstance(setting, str) and re.fullmatch(r"\d{1,18}(\.\d{1,18})?", setting):
-        number = float(setting) if "." in setting else int(setting)
-        return number if str(number) == setting else setting
-    return list(setting) if isinstance(setting, tuple) else setting

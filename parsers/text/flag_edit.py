@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.parsers.text.flags import Flag, Flags
@@ -283,3 +284,21 @@ def plain_value(value: object, file: object, name: str) -> Setting:
     if not _PLAIN.fullmatch(text):
         raise InputError("contains characters that a shell would split or expand", field=f"--{name}", value=text)
     return text
+
+
+def has_setting(flags: Flags, name: str, setting: Setting) -> bool:
+    """Return whether a launch has a flag set so."""
+    flag = flags.by_name.get(name)
+    if isinstance(setting, bool) or flag is None:
+        return (flag is not None) is setting
+    if isinstance(setting, tuple):
+        return tuple(word.text for word in flag.values) == setting
+    return bool(flag.values) and flag.values[0].text == setting
+
+
+def yaml_value(setting: Setting) -> Any:
+    """A setting as YAML states it: a number where the same text comes of it."""
+    if isinstance(setting, str) and re.fullmatch(r"\d{1,18}(\.\d{1,18})?", setting):
+        number = float(setting) if "." in setting else int(setting)
+        return number if str(number) == setting else setting
+    return list(setting) if isinstance(setting, tuple) else setting
