@@ -25,6 +25,7 @@ from enum import Enum
 
 import numpy as np
 
+from taylor.cost_model.adapters import adapter_kept_bytes, routed_kept_bytes
 from taylor.cost_model.parameters import expert_outer, layer_parameter_groups
 from taylor.cost_model.recurrent import entering_bytes, recurrent_bytes
 from taylor.cost_model.saved_operators import saved_bytes
@@ -32,6 +33,7 @@ from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.cost_model.torch_indexer import indexer_bytes
 from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.register.adapters import DOWN, GATE, JOINED_QKV, JOINED_UP, KEY, LATENTS, OUTPUT, QUERY, UP, VALUE
 from taylor.register.frameworks import (
     ATTENTION_CORE,
     DENSE_ACTIVATION,
@@ -49,6 +51,9 @@ from taylor.register.layers import AttentionSpec, LayerSpec, MlaSpec, MlpSpec, M
 from taylor.register.model import MTP, ModelSpec
 
 _FP32 = 4
+
+_QKV = (JOINED_QKV, QUERY, KEY, VALUE)
+_UPWARDS = (JOINED_UP, UP, GATE)
 
 
 def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
@@ -104,8 +109,22 @@ def layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees,
     if layer.moe is not None:
         kept = kept + _experts(model, layer.moe, degrees, rules, again, _experts_entry(layer))
     counted = (layer.mixer is not None) + (layer.mlp is not None) + (layer.moe is not None)
+    if rules.adapters is not None:
+        kept = kept + _adapter_bytes(model, layer, degrees, rules, again)
     further = max(0, layer.norm_count - counted) * norm_input_bytes(rules) * model.hidden / sequence_split(degrees)
     return tokens * (kept + further) + (cast_bytes(model, layer, degrees, rules) if rules.autocast else 0.0)
+
+
+def _adapter_bytes(
+    model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules, again: Collection[str]
+) -> Quantity:
+    """Bytes a token that a layer's adapters keep beside inputs; those of a block that runs again keep nothing."""
+    if (DENSE_MLP in again and layer.mlp is not None) or (EXPERT_BLOCK in again and layer.moe is not None):
+        layer = layer.replace(mlp=None, moe=None)
+    kept = adapter_kept_bytes(model, layer, degrees, rules)
+    if layer.moe is None:
+        return kept
+    return kept + routed_slots(layer.moe, degrees, rules) * routed_kept_bytes(model, layer, degrees, rules)
 
 
 def cast_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
@@ -218,7 +237,9 @@ def _norm_and_input(
     """A norm's input, the block's input behind it in the given bytes an element, its dropout mask: bytes a token."""
     ways, split = sequence_split(degrees), input_split(degrees, rules)
     kept = norm_input_bytes(rules) + (1 if rules.dropout else 0) if entry is _Entry.ALONE else 0
-    block_input: Quantity = input_bytes / split
+    # Megatron-Bridge's adapters take, and keep, the input that was gathered for the frozen matrix.
+    gathered = rules.adapters is not None and rules.adapters.gathers
+    block_input: Quantity = input_bytes / (1 if gathered else split)
     if entry is _Entry.WITH_ITS_NORM and rules.saved_narrow is None:
         # Each block gathers its own input.
         block_input = np.where(np.equal(split, ways), 0.0, block_input)
@@ -233,7 +254,8 @@ def _attention(
     mla = attention.latent
     own_norm = mla is not None or not rules.fused_norms
     # Latent attention multiplies its input by two matrices, others by one joined matrix.
-    inputs = rules.saved_input_bytes * (2 if mla is not None and rules.saved_narrow is not None else 1)
+    each = rules.input_bytes_of(*((LATENTS,) if mla is not None else _QKV))
+    inputs = each * (2 if mla is not None and rules.saved_narrow is not None else 1)
     result = _norm_and_input(model, degrees, rules, 0 if NORMS in again and own_norm else inputs)
     result = result + heads * attention.v_width * _context_bytes(attention, rules, again)
     if mla is not None and LATENT_UP in again:
@@ -248,7 +270,7 @@ def _attention(
     if attention.gate:
         # The gate, and the context behind it, which the output projection saves.
         result = result + rules.compute_bytes * attention.gate / degrees.tp
-        result = result + rules.saved_input_bytes * heads * attention.v_width
+        result = result + rules.input_bytes_of(OUTPUT) * heads * attention.v_width
         if mla is None and rules.framework.activations.joined_qkv:
             # In a joined GEMM every group's gate is separate from the next one's, and is copied beside it.
             copied = np.where(np.greater(attention.n_kv_heads / degrees.tp, 1), attention.gate / degrees.tp, 0)
@@ -309,7 +331,7 @@ def _latent_projections(mla: MlaSpec, heads: Quantity, degrees: Degrees, rules: 
     qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
     # Before their norms, and behind them as the up-projections' inputs.
     normed = mla.kv_lora_rank + (mla.q_lora_rank or 0)
-    latent = rules.compute_bytes * (normed + mla.qk_rope_head_dim) + rules.saved_input_bytes * normed
+    latent = rules.compute_bytes * (normed + mla.qk_rope_head_dim) + rules.input_bytes_of(LATENTS) * normed
     result = latent / input_split(degrees, rules)
     # q, k and the K/V up-projection (V is a view of it).
     result = result + rules.compute_bytes * heads * (2 * qk_dim + mla.qk_nope_head_dim + mla.v_head_dim)
@@ -333,7 +355,7 @@ def _mlp(
         # Its input, unless the norm runs again with it.
         kept = 0 if rules.fused_norms or NORMS in again else rules.compute_bytes
         return _norm_and_input(model, degrees, rules, kept, entry)
-    input_bytes = rules.saved_input_bytes if rules.fused_norms or NORMS not in again else 0
+    input_bytes = rules.input_bytes_of(*_UPWARDS) if rules.fused_norms or NORMS not in again else 0
     norm = _norm_and_input(model, degrees, rules, input_bytes, entry)
     return norm + _inner_bytes(rules, mlp.gated, rebuilt=DENSE_ACTIVATION in again) * mlp.width / degrees.tp
 
@@ -343,10 +365,10 @@ def _inner_bytes(rules: TrainingRules, gated: bool, *, rebuilt: bool) -> float:
     if rebuilt:
         return rules.compute_bytes * (2 if gated else 1)
     if not gated:
-        return rules.compute_bytes + rules.saved_input_bytes
+        return rules.compute_bytes + rules.input_bytes_of(DOWN)
     # A compiler makes the gate's SiLU again with what needs it; a test counts what torch's keeps.
     unfused = not (rules.framework.activations.fused_swiglu or rules.compiled)
-    return rules.compute_bytes * (3 if unfused else 2) + rules.saved_input_bytes
+    return rules.compute_bytes * (3 if unfused else 2) + rules.input_bytes_of(DOWN)
 
 
 def _experts(
@@ -363,6 +385,10 @@ def _experts(
         input_bytes: float = rules.compute_bytes
     else:
         input_bytes = _shared_input(rules)
+    if rules.adapters is not None and EXPERT_BLOCK not in again:
+        # A frozen router saves none.
+        kept_by_shared = moe.shared_width and SHARED_EXPERTS not in again
+        input_bytes = rules.input_bytes_of(*_UPWARDS) if kept_by_shared else 0.0
     norm = _norm_and_input(model, degrees, rules, 0 if NORMS in again else input_bytes, entry)
     if EXPERT_BLOCK in again:
         return norm
@@ -373,9 +399,16 @@ def _experts(
         inner = _inner_bytes(rules, moe.gated, rebuilt=SHARED_ACTIVATION in again)
         shared = inner * moe.shared_width / degrees.tp
     width, outer = moe.expert_hidden / rules.experts_over(degrees.tp), expert_outer(model, moe)
+
+    def of_experts(*targets: str) -> float:
+        """`input_bytes_of` of routed experts."""
+        return (
+            0.0 if rules.adapters is not None and not rules.adapters.beside_experts else rules.input_bytes_of(*targets)
+        )
+
     # Tensors that run again are dropped; a copy that cannot be made again stays.
-    activated = 0.0 if EXPERT_ACTIVATION in again and _quantizes_again(rules) else rules.saved_input_bytes
-    sent = 0.0 if EXPERT_ROWS in again and _quantizes_again(rules) else rules.saved_input_bytes
+    activated = 0.0 if EXPERT_ACTIVATION in again and _quantizes_again(rules) else of_experts(DOWN)
+    sent = 0.0 if EXPERT_ROWS in again and _quantizes_again(rules) else of_experts(*_UPWARDS)
     slot = sent * outer + (rules.compute_bytes * (2 if moe.gated else 1) + activated) * width
     if operators.unfused_experts:
         slot = slot + rules.compute_bytes * (outer + (2 if moe.gated else 0) * width)

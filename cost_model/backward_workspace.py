@@ -47,7 +47,7 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
 
 def makes_weight_gradients(rules: TrainingRules) -> bool:
     """Return whether one GEMM's weight gradient is alive beside the accumulated ones; FSDP's count with its layers."""
-    return not (rules.adds_in_products or rules.parameter_shard)
+    return not (rules.adds_in_products or rules.parameter_shard or rules.adapters is not None)
 
 
 def input_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:

@@ -40,6 +40,8 @@ def _layer_products(
         flops, matrices = 2 * rows * wide * narrow, local * wide * narrow
         forward = forward + speed.grouped(flops, operand * (matrices + rows * wide), result * rows * narrow)
         inputs = inputs + speed.of_gradients.grouped(flops, operand * (matrices + rows * narrow), result * rows * wide)
+        if rules.adapters is not None:
+            continue
         written = gradient_traffic(rules) * matrices
         weights = weights + of_gradients.accumulated(flops, joined * rows * (wide + narrow), written, "expert_")
     return ProductTimes(forward, inputs, weights)

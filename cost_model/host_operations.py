@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from taylor.cost_model.adapters import adapted_matrices
 from taylor.cost_model.strategy import MODULE_AN_EXPERT, ONE_KERNEL, TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.register.frameworks import (
@@ -93,6 +94,10 @@ RING_BLOCK = Operations(4, 4)
 """One block of keys and values that comes round the ring of context parallelism (TransformerEngine
 pytorch/attention/dot_product_attention/context_parallel.py:96, 139-200, 932): a transfer each way, attention,
 correction of result and statistics; back, transfer, attention (2), the gradient added."""
+
+ADAPTER = Operations(4, 6)
+"""An adapter: two GEMMs, the scaling, the sum; back, two gradients a GEMM (4), the scaling, the input's two gradients
+added. One operation more each way under dropout. torch's own operations are counted in a test."""
 
 FROM_CORE_ON = 3
 """Operations of a mixer's forward from attention's core on: the core, a GEMM, the residual."""
@@ -192,7 +197,15 @@ def _expert_groups(moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Quan
 
 
 def layer_tensors(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Tensors:
-    """Parameter tensors of one layer: a matrix each, gate and up as one; a norm's weight and bias."""
+    """Parameter tensors of one layer: a matrix each, gate and up as one; a norm's weight and bias.
+
+    Of adapters, where they alone train: two each.
+    """
+    if rules.adapters is not None:
+        each = adapted_matrices(model, layer, rules.adapters)
+        experts = sum(one.routed for one in each)
+        local = 1.0 if layer.moe is None or rules.adapters.shared_by_experts else layer.moe.n_experts / degrees.ep
+        return Tensors(2.0 * experts * local, 2.0 * (len(each) - experts))
     norm = 2 if model.norm_bias else 1
     other = norm * layer.norm_count
     if layer.attention is not None:
@@ -218,11 +231,11 @@ def stage_tensors(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> T
     routed: Quantity = 0.0
     other: Quantity = 0.0
     for kind, count in model.kind_counts.items():
-        other = other + count * (4 if kind == MTP else 0)
+        other = other + count * (4 if kind == MTP and rules.adapters is None else 0)
         for layer in model.layers_of(kind):
             tensors = layer_tensors(model, layer, degrees, rules)
             routed, other = routed + count * tensors.routed, other + count * tensors.other
-    ends = 2.0 + (0 if model.tied_embedding else 1)
+    ends = 0.0 if rules.adapters is not None else 2.0 + (0 if model.tied_embedding else 1)
     return Tensors(routed / degrees.pp, other / degrees.pp + ends / np.minimum(degrees.pp, 2))
 
 

@@ -88,6 +88,10 @@ def _layer_operations(
         behind.append((*counts.expert_operations(layer.moe, degrees, rules), GRAPHED_EXPERTS))
     elif layer.mlp is not None:
         before.append((counts.DENSE, 1, GRAPHED_MIXER))
+    if rules.adapters is not None:
+        before.append((_adapter_operations(rules), _adapters(model, layer, degrees, rules), GRAPHED_MIXER))
+        # A frozen GEMM's backward makes one gradient.
+        before.append((Operations(0, -1), _frozen_products(layer, degrees, rules), GRAPHED_MIXER))
     ahead, back = _transfers(layer, degrees, rules)
     routed = _starts(before, rules, back=False) + ahead
     experts = _starts(behind, rules, back=False)
@@ -99,6 +103,29 @@ def _layer_operations(
     checkpoint = 0.0 if whole else counts.CHECKPOINT / rules.recompute_group
     full = checkpoint + (1 - counts.WITHOUT_RECORDS) * (routed + experts)
     return routed, experts, backward, before_core, full, _selective(model, layer, degrees, rules)
+
+
+def _adapter_operations(rules: TrainingRules) -> Operations:
+    dropped = rules.adapters is not None and rules.adapters.dropout
+    return Operations(counts.ADAPTER.forward + dropped, counts.ADAPTER.backward + dropped)
+
+
+def _adapters(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Adapters of a layer on one rank: those that are no tensor of routed experts, and theirs."""
+    tensors = counts.layer_tensors(model, layer, degrees, rules)
+    return (tensors.other + tensors.routed) / 2
+
+
+def _frozen_products(layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """GEMMs of a layer whose backward makes no weight's gradient."""
+    dense = 0
+    if layer.mixer is not None:
+        dense += 2 if layer.attention is None or layer.attention.latent is None else 5
+    dense += 2 * (layer.mlp is not None)
+    if layer.moe is None:
+        return dense
+    own, number = counts.expert_operations(layer.moe, degrees, rules)
+    return dense + 2 * bool(layer.moe.shared_width) + own.backward / 2 * number
 
 
 def _transfers(layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Quantity, Quantity]:

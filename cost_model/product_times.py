@@ -57,9 +57,12 @@ def dense_products(work: LayerWork, rules: TrainingRules, speed: Speed) -> Produ
     """Times of a layer's dense GEMMs, ms."""
     operand, result = rules.operand_bytes, rules.compute_bytes
     weights, inputs, outputs = work.matrices, work.product_inputs, work.product_outputs
+    forward = speed.product(work.matmul_flops, operand * (weights + inputs), result * outputs)
+    back = speed.of_gradients.product(work.matmul_flops, operand * (weights + outputs), result * inputs)
+    if rules.adapters is not None:
+        return ProductTimes(forward, back, 0.0)
     of_gradients, joined = weight_gradients(rules, speed)
+    written = gradient_traffic(rules) * weights
     return ProductTimes(
-        speed.product(work.matmul_flops, operand * (weights + inputs), result * outputs),
-        speed.of_gradients.product(work.matmul_flops, operand * (weights + outputs), result * inputs),
-        of_gradients.accumulated(work.matmul_flops, joined * (inputs + outputs), gradient_traffic(rules) * weights),
+        forward, back, of_gradients.accumulated(work.matmul_flops, joined * (inputs + outputs), written)
     )

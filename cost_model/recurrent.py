@@ -16,6 +16,7 @@ from taylor.cost_model.products import Product
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.cost_model.torch_scan import torch_scan_bytes, torch_scan_workspace_bytes
+from taylor.register.adapters import MIXER_IN, MIXER_OUT
 from taylor.register.layers import GATED_DELTA, KIMI_DELTA, LinearAttentionSpec, MambaSpec
 
 _FP32 = 4
@@ -92,10 +93,10 @@ def entering_bytes(mixer: MambaSpec | LinearAttentionSpec, rules: TrainingRules)
     Kimi's GEMMs of low rank, whole on every TP rank, stay in the compute type.
     """
     if rules.saved_narrow is None or isinstance(mixer, MambaSpec) or mixer.style == GATED_DELTA:
-        return rules.saved_input_bytes
+        return rules.input_bytes_of(MIXER_IN)
     if mixer.style == KIMI_DELTA:
-        return (5 if mixer.full_gate else 4) * rules.saved_input_bytes + rules.compute_bytes
-    return 2 * rules.saved_input_bytes
+        return (5 if mixer.full_gate else 4) * rules.input_bytes_of(MIXER_IN) + rules.compute_bytes
+    return 2 * rules.input_bytes_of(MIXER_IN)
 
 
 def _mamba_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
@@ -114,7 +115,7 @@ def _mamba_bytes(mamba: MambaSpec, degrees: Degrees, rules: TrainingRules) -> Qu
         return b * (3 * inner + small) + _FP32 * 2 * mamba.state * inner * chunks
     if rules.torch_scan is not None:
         return torch_scan_bytes(mamba, degrees, rules, rules.torch_scan)
-    kept = b * (_mamba_columns(mamba) / degrees.tp + inner) + rules.saved_input_bytes * inner
+    kept = b * (_mamba_columns(mamba) / degrees.tp + inner) + rules.input_bytes_of(MIXER_OUT) * inner
     return kept + (b * inner + _FP32 * mamba.n_groups / degrees.tp if mamba.gate_norm else 0)
 
 
@@ -158,7 +159,7 @@ def _linear_bytes(linear: LinearAttentionSpec, degrees: Degrees, rules: Training
     which makes its decays again; lightning attention as MiniMax's models have it over fla/ops/simple_gla/chunk.py:196.
     """
     b, w = rules.compute_bytes, _Widths.of(linear, degrees.tp)
-    convolved, gated = 2 * w.keys + w.values, rules.saved_input_bytes * w.values
+    convolved, gated = 2 * w.keys + w.values, rules.input_bytes_of(MIXER_OUT) * w.values
     if linear.style == GATED_DELTA:
         projected = convolved + w.values + 2 * w.heads
         # Queries and keys before and behind their repetition, the chunks' matrices, write strengths.
@@ -169,7 +170,7 @@ def _linear_bytes(linear: LinearAttentionSpec, degrees: Degrees, rules: Training
     if linear.style == KIMI_DELTA:
         before = convolved if linear.conv_kernel else 0
         scanned = convolved + w.repeated + 2 * w.heads + 2 * w.heads * DELTA_CHUNK
-        low_ranks = rules.saved_input_bytes * (1 if linear.full_gate else 2) * linear.low_rank / split
+        low_ranks = rules.input_bytes_of(MIXER_IN) * (1 if linear.full_gate else 2) * linear.low_rank / split
         return b * (before + scanned + 2 * w.values) + low_ranks + gated + _FP32 * (2 * w.key_heads + w.heads)
     # Before the activation and behind it; gate, context, normed context.
     return b * (2 * convolved + 3 * w.values) + gated + _FP32

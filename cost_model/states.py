@@ -78,6 +78,8 @@ def group_bytes(
     in_layer : bool
         The split parameters are a layer's matrices, not a table over the vocabulary.
     """
+    if rules.adapters is not None:
+        return _frozen_bytes(groups, degrees, rules, in_layer=in_layer)
     split, whole, routed = replicas(degrees, rules)
     full = np.greater_equal(degrees.op, split)
     expert_split = degrees.ep * rules.experts_over(degrees.tp)
@@ -96,6 +98,21 @@ def group_bytes(
         shards = np.where(full, ranks, np.clip(partial, 1, ranks))
         result = result + _state(stored, shards, degrees, own, copy_weights, matrices)
     return result
+
+
+def _frozen_bytes(groups: ParameterGroups, degrees: Degrees, rules: TrainingRules, *, in_layer: bool) -> StateBytes:
+    """Bytes of a block's parameters that do not train: no gradients, no optimizer states, no copy in another type."""
+    adapters = rules.adapters
+    base = rules.compute_bytes if adapters is None or adapters.base_bytes is None else adapters.base_bytes
+    split, whole, routed = (each if rules.parameter_shard else 1 for each in replicas(degrees, rules))
+    latent_ways = degrees.tp if rules.framework.states.splits_latent_projections else 1
+    matrices = groups.split / degrees.tp / split + groups.latent / latent_ways / (
+        split if rules.framework.states.splits_latent_projections else whole
+    )
+    matrices = matrices + groups.routed / (degrees.ep * rules.experts_over(degrees.tp)) / routed
+    narrow = 0.0 if rules.narrow is None or not in_layer else rules.narrow.weight_bytes
+    own = 0.0 if narrow and rules.narrow_weights else base if in_layer else rules.compute_bytes
+    return StateBytes(weights=matrices * (own + narrow) + groups.replicated / whole * rules.compute_bytes)
 
 
 def _state(

@@ -14,6 +14,7 @@ from taylor.cost_model.activations import (
     routed_slots,
     sequence_split,
 )
+from taylor.cost_model.adapters import adapter_groups
 from taylor.cost_model.alive import alive_lower_bound
 from taylor.cost_model.backward_workspace import input_gradient_bytes, makes_weight_gradients, workspace_bytes
 from taylor.cost_model.parameters import (
@@ -42,7 +43,10 @@ _SOFTMAX_BYTES = 4
 
 def layer_state_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> StateBytes:
     """Weights, gradients and optimizer states of one layer, or of one MTP module's layers, on one device, bytes."""
-    return _states(_body_groups(model, kind), degrees, rules)
+    states = _states(_body_groups(model, kind), degrees, rules)
+    if rules.adapters is None:
+        return states
+    return states + _states(adapter_groups(model, kind, rules), degrees, rules.trained)
 
 
 def _body_groups(model: ModelSpec, kind: str) -> ParameterGroups:
@@ -210,7 +214,9 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Qu
         each = (statics.logits_bytes + (parts - 1) * statics.kept_logits_bytes) / parts
         return values * each * (1 + model.mtp_layers)
     split = sequence_split(degrees)
-    kept = tokens * model.hidden * rules.compute_bytes * (1 / split + 1 / input_split(degrees, rules))
+    # A frozen head saves no input.
+    entering = 0 if rules.adapters is not None else 1 / input_split(degrees, rules)
+    kept = tokens * model.hidden * rules.compute_bytes * (1 / split + entering)
     kept = kept * (1 + model.mtp_layers)
     # A module keeps its embedding, and both norms' results side by side.
     kept = kept + tokens * model.hidden * rules.compute_bytes * 3 / split * model.mtp_layers
@@ -409,7 +415,8 @@ def postponed_gradient_bytes(
     Such a task makes all of a chunk's in the compute type, and FSDP adds them up behind its last. The chunk is one of
     an even split.
     """
-    if not (schedule.traits.split_backward and rules.parameter_shard and rules.framework.states.whole_in_pipeline):
+    gathered = rules.parameter_shard and rules.framework.states.whole_in_pipeline and rules.adapters is None
+    if not (schedule.traits.split_backward and gathered):
         return 0.0
     layers: Quantity = 0.0
     for kind, count in model.kind_counts.items():

@@ -9,6 +9,7 @@ import numpy as np
 
 from taylor.cost_model.optimizer import OptimizerStates
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.adapters import Adapters
 from taylor.register.frameworks import DEFAULT_FRAMEWORK, LOSS_FILLED, LOSS_TRAFFIC, Framework
 from taylor.register.narrow_products import NarrowProducts
 
@@ -260,6 +261,8 @@ class TrainingRules:
     torch_indexer : (int, int) or None
         Heads of latent attention's indexer and their size, where single operations of torch score every pair of tokens
         (`cost_model.torch_indexer`; MindSpeed-LLM's ``--enable-dsa-indexer``). None: no indexer, or a fused kernel.
+    adapters : Adapters or None
+        Low-rank adapters train, and everything else is frozen (`cost_model.adapters`). None: all parameters train.
     """
 
     framework: Framework = DEFAULT_FRAMEWORK
@@ -328,6 +331,7 @@ class TrainingRules:
     pairs: bool = False
     torch_scan: int | None = None
     torch_indexer: tuple[int, int] | None = None
+    adapters: Adapters | None = None
 
     @property
     def sequences(self) -> int:
@@ -367,13 +371,32 @@ class TrainingRules:
 
     @property
     def saved_narrow(self) -> NarrowProducts | None:
-        """`narrow`, where inputs are saved in its type."""
-        return None if self.narrow is None or self.narrow.saves_wide else self.narrow
+        """`narrow`, where inputs are saved in its type; frozen matrices save none, and adapters compute in 16 bits."""
+        narrow = self.narrow
+        return None if narrow is None or narrow.saves_wide or self.adapters is not None else narrow
 
     @property
     def saved_input_bytes(self) -> float:
         """Bytes an element of an input that a GEMM alone saves."""
         return self.compute_bytes if self.saved_narrow is None else self.saved_narrow.input_bytes
+
+    def input_bytes_of(self, *targets: str) -> float:
+        """Bytes an element of an input that the GEMMs of some matrices alone save, for gradients of weights.
+
+        Parameters
+        ----------
+        targets : str
+            The matrices: names of `register.adapters.TARGETS`. Frozen ones save none without an adapter; under dropout
+            an adapter keeps a copy of its own (`cost_model.adapters`).
+        """
+        if self.adapters is None:
+            return self.saved_input_bytes
+        return self.compute_bytes if self.adapters.reaches(*targets) and not self.adapters.dropout else 0.0
+
+    @property
+    def trained(self) -> TrainingRules:
+        """The rules by which adapters are stored and updated: in 16 bits, beside nothing frozen."""
+        return self.replace(adapters=None, narrow=None, narrow_weights=False)
 
     @property
     def operand_bytes(self) -> float:

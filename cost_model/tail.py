@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from taylor.cost_model.adapters import adapter_groups
 from taylor.cost_model.collectives import all_reduce_ms, gather_ms
 from taylor.cost_model.launches import update_ms
 from taylor.cost_model.offload import HOST_LINK_SHARE
@@ -121,11 +122,12 @@ def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
     routed: Quantity = 0.0
     expert_split = degrees.ep * rules.experts_over(degrees.tp)
     for kind, count in model.kind_counts.items():
-        groups = layer_groups(model, kind)
+        groups = layer_groups(model, kind) if rules.adapters is None else adapter_groups(model, kind, rules)
         split = split + count * (groups.total - groups.routed) / degrees.tp / degrees.pp
         routed = routed + count * groups.routed / expert_split / degrees.pp
     ends = embedding_parameters(model) + (0 if model.tied_embedding else head_parameters(model))
-    split = split + ends / degrees.tp / np.minimum(degrees.pp, 2)
+    if rules.adapters is None:
+        split = split + ends / degrees.tp / np.minimum(degrees.pp, 2)
     dense_ranks, _, routed_ranks = replicas(degrees, rules)
     if not (rules.parallel_optimizer or rules.parameter_shard):
         return split, routed, split + routed

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.cost_model.activations import activation_bytes, micro_batch_tokens, sequence_split
+from taylor.cost_model.adapter_time import NO_ADAPTERS, adapter_time
 from taylor.cost_model.collectives import all_reduce_ms, all_to_all_ms, gather_ms, hops_ms, send_ms
 from taylor.cost_model.determinism import attention_backward_ms
 from taylor.cost_model.expert_exchange import (
@@ -87,6 +88,8 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         work.gradient_score_bytes + work.gradient_slice_bytes + work.gradient_filled_bytes
     )
     compute_back = compute_back + speed.bytes(work.gradient_cast_bytes, "cast")
+    beside_frozen = adapter_time(model, kind, degrees, rules, device, speed) if rules.adapters else NO_ADAPTERS
+    compute, compute_back = compute + beside_frozen.forward, compute_back + beside_frozen.backward
     shown = tensor - np.minimum((1 - speed.shares["tensor_shown_backward"]) * tensor, dense.weight_gradients)
     shown_ahead = speed.shares["tensor_shown_forward"] * tensor
     if rules.overlap_tensor:
@@ -129,7 +132,7 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     again = forward
     exposed: tuple[Quantity, Quantity] = (0.0, 0.0)
     if rules.overlap_experts:
-        weight_gradients = grouped.backward / 2
+        weight_gradients = grouped.backward / 2 if rules.adapters is None else 0.0
         again, behind, _ = with_exchange(*alone_exchange_ms(expert, rules, shared, weight_gradients))
         # A pass that overlaps more inside its own layers than beside another's takes no longer alone.
         exposed = np.maximum(again - forward, 0.0), np.maximum(behind - backward, 0.0)
@@ -322,8 +325,9 @@ def step_ms(
             once = once + share * layer.recompute[mode]
         total, body = total + count * once, once
     head, embedding = head_time(model, degrees, rules, device)
-    # The head's GEMMs double in backward as the layers' do; an embedding's gradient is a scatter.
-    ends = 3 * head, 2 * embedding
+    # The head's GEMMs double in backward as the layers' do; an embedding's gradient is a scatter. Frozen ones have no
+    # weights' gradients.
+    ends = (3 * head, 2 * embedding) if rules.adapters is None else (2 * head, embedding)
     work = total + ends[0] + ends[1]
     layers = sum(model.kind_counts.values())
     largest = np.ceil(layers / degrees.pp) * total / layers

@@ -195,7 +195,11 @@ def _layer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
 
 def _cast_bytes(rules: TrainingRules) -> float:
     """Traffic of quantizing an input or a gradient, bytes an element."""
-    return 0.0 if rules.narrow is None else rules.compute_bytes + 2 * rules.narrow.input_bytes
+    if rules.narrow is None:
+        return 0.0
+    # A copy along columns is for a weight's gradient.
+    copies = 2 if rules.adapters is None else 1
+    return rules.compute_bytes + copies * rules.narrow.input_bytes
 
 
 def _weight_cast_bytes(rules: TrainingRules) -> float:
@@ -419,7 +423,9 @@ def head_work(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> HeadW
     projection = mtp_projection_weights(model, degrees)
     # The step takes the head's backward as twice its forward.
     capped = _CAP_ELEMENTS * b if rules.capped_logits else 0
-    loss = tokens * vocab * (rules.loss_traffic + capped) / 3
+    # A frozen head's backward is one product, and takes as long as its forward.
+    passes = 3 if rules.adapters is None else 2
+    loss = tokens * vocab * (rules.loss_traffic + capped) / passes
     return HeadWork(
         flops=2 * tokens * (times * h * vocab + projection),
         read_bytes=b * (times * (h * vocab + tokens * h) + projection),

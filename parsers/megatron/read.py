@@ -16,6 +16,7 @@ from taylor.cost_model.strategy import (
     TrainingRules,
 )
 from taylor.cost_model.uneven_routing import USUAL_SPREAD
+from taylor.parsers.megatron.adapters import read_adapters
 from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, FB_OVERLAP, misfit_expert_overlap
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.kinds import (
@@ -281,6 +282,7 @@ def _read_rules(flags: Flags, notes: list[str], recipe: str) -> TrainingRules:
         pairs=flags.text("stage", default="sft") == "dpo",
         torch_scan=flags.integer("mamba-chunk-size", default=256, high=MAX_SIZE) if is_mindspeed(flags) else None,
         torch_indexer=_torch_indexer(flags),
+        adapters=read_adapters(flags),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
 

@@ -61,7 +61,9 @@ class Swift(FlagLauncher):
         launch = SwiftScript.read(path, register_path)
         config = config_from_launch(launch)
         unmodelled = tuple(map(_as_written, config.unmodelled))
-        return config.replace(rules=config.rules.replace(pairs=launch.pairs), unmodelled=unmodelled)
+        return config.replace(
+            rules=config.rules.replace(pairs=launch.pairs, adapters=launch.adapters), unmodelled=unmodelled
+        )
 
     def job_sizes(self, path: Path) -> JobSizes:
         """See `Launcher.job_sizes`: a model that is named cannot be cut down."""

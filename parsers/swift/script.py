@@ -27,16 +27,18 @@ from taylor.parsers.swift.options import (
     trained_length,
     word,
 )
+from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flag_edit import Setting, edit_flags, plain_value, set_variable
 from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.script_flags import flags_of, launch_words
 from taylor.parsers.text.shell_source import ShellScript
+from taylor.register.adapters import ALL_MEGATRON, Adapters, named_targets
 from taylor.register.model import ModelSpec
 
 _TRAINS = re.compile(r"(?:\S*/)?megatron (?:pt|sft|rlhf)|\S*swift[/.]cli[/._]+megatron[/.](?:pt|sft|rlhf)(?:\.py)?")
 RANKS = {"nproc-per-node": "NPROC_PER_NODE", "nnodes": "NNODES"}
 """Variables of ms-swift's own launcher (swift/cli/main.py:73-83), by torchrun's option."""
-_ADAPTERS = ("adapters", "mcore-adapter")
+LORA = "lora"
 _VISION = "trains the vision part alone, and only language models are planned"
 
 
@@ -54,7 +56,7 @@ class SwiftScript(Launch):
     Raises
     ------
     InputError
-        When it starts no training of ms-swift's, trains LoRA, or names an unknown model.
+        When it starts no training of ms-swift's, or names an unknown model.
     """
 
     launcher = NAME
@@ -89,6 +91,30 @@ class SwiftScript(Launch):
         """A sample is a pair of answers: ``--rlhf_type dpo``, the default of ``megatron rlhf``, and ``rm``."""
         trains_pairs = self._options.text(RLHF, default="dpo" if self._is_rlhf() else "")
         return trains_pairs in ("dpo", "rm")
+
+    @property
+    def adapters(self) -> Adapters | None:
+        """LoRA: peft's layers over TP, an adapter for each expert (modelscope/mcore-bridge f020e47
+        src/mcore_bridge/tuners/lora.py:95-231); all linear modules but router and head, unless named.
+
+        Raises
+        ------
+        InputError
+            When an option names a module beside which no adapter is modelled, or names modules by a pattern.
+        """
+        options = self._options
+        kind = "tuner-type" if options.has("tuner-type") else "train-type"
+        if options.text(kind, default="full") != LORA:
+            return None
+        if options.has("target-regex"):
+            cure = f"name the modules by {FORM.written('target-modules')}"
+            raise options.error("target-regex", "names modules by a pattern, which is not read", cure=cure)
+        given = options.by_name.get("target-modules")
+        names = ["all-linear"] if given is None else [word.text for word in given.values]
+        where = {"file": self.file, "field": FORM.written("target-modules")}
+        dropped = float(options.number("lora-dropout", default=0.05)) > 0
+        rank: int = options.integer("lora-rank", default=8, high=MAX_SIZE)
+        return Adapters(rank, named_targets(names, ALL_MEGATRON, **where), dropped)
 
     def _is_rlhf(self) -> bool:
         words = [each.text for each in launch_words(self._script, FORM)]
@@ -191,13 +217,9 @@ def _refuse(options: Flags) -> None:
     """
     kind = "tuner-type" if options.has("tuner-type") else "train-type"  # The second is the older name.
     tuner = options.text(kind, default="full")
-    cure = f"write {FORM.written(kind)} full to plan the training of all weights"
-    if tuner != "full":
-        problem = "trains adapters: their memory and step are not modelled, and they are not those of a full training"
-        raise options.error(kind, problem, tuner, cure)
-    for name in _ADAPTERS:
-        if options.has(name):
-            raise options.error(name, "trains adapters, whose memory and step are not modelled", cure="leave it out")
+    if tuner not in ("full", LORA):
+        cure = f"write {FORM.written(kind)} full or {LORA}"
+        raise options.error(kind, "trains a part of the model that is not modelled", tuner, cure)
     if is_on(options, "freeze-llm"):
         raise options.error("freeze-llm", _VISION, "true", "write --freeze_llm false")
 
