@@ -56,19 +56,26 @@ def throughput(
     each = tokens / strategy.world_size
     precision = device.peak_precision(rules.gemm_precision)
     peak = None if precision is None else device.peak(precision)
-    mfu = None if peak is None else model_flops_utilization(model, rules.seq_length, each, peak)
-    tflops = each * model_flops(model, rules.seq_length) / 1e12
+    frozen = rules.adapters is not None
+    mfu = None if peak is None else model_flops_utilization(model, rules.seq_length, each, peak, frozen=frozen)
+    tflops = each * model_flops(model, rules.seq_length, frozen=frozen) / 1e12
     days = None if train_tokens is None else train_tokens / tokens / SECONDS_A_DAY
     return Throughput(step_ms, tokens, each, mfu, tflops, days, precision)
 
 
 def model_flops_utilization(
-    model: ModelSpec, seq_length: int, tokens_per_second_per_device: float, peak_tflops: float
+    model: ModelSpec,
+    seq_length: int,
+    tokens_per_second_per_device: float,
+    peak_tflops: float,
+    *,
+    frozen: bool = False,
 ) -> float:
     """Work that the model itself asks of a device over the work that the device could do in the same time.
 
-    Forward and backward of every weight that a token meets (6 FLOPs each) and of the attention scores, none of them
-    masked, and nothing of recompute: Chowdhery et al. 2022 (PaLM, arXiv:2204.02311) appendix B, Korthikanti et al.
-    2022 (arXiv:2205.05198) appendix A. The embedding, which multiplies nothing, is not counted.
+    Forward and backward of every weight that a token meets (6 FLOPs each; of `frozen` ones, whose gradients no one
+    makes, 4) and of the attention scores, none of them masked, and nothing of recompute: Chowdhery et al. 2022 (PaLM,
+    arXiv:2204.02311) appendix B, Korthikanti et al. 2022 (arXiv:2205.05198) appendix A. The embedding, which multiplies
+    nothing, is not counted.
     """
-    return tokens_per_second_per_device * model_flops(model, seq_length) / (peak_tflops * 1e12)
+    return tokens_per_second_per_device * model_flops(model, seq_length, frozen=frozen) / (peak_tflops * 1e12)

@@ -435,12 +435,14 @@ def head_work(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> HeadW
     )
 
 
-def model_flops(model: ModelSpec, seq_length: int, *, causal: bool = False) -> float:
+def model_flops(model: ModelSpec, seq_length: int, *, causal: bool = False, frozen: bool = False) -> float:
     """Forward and backward FLOPs a token without recompute: 3 times 2 a weight, attention included.
 
-    Narayanan et al. 2021 eq. 3 without its recompute: 72·L·h²·(1 + s/6h + V/12Lh) for GPT.
+    Narayanan et al. 2021 eq. 3 without its recompute: 72·L·h²·(1 + s/6h + V/12Lh) for GPT. The backward of `frozen`
+    weights is one product in place of two; adapters beside them are not counted.
     """
-    total = 2.0 * model.hidden * model.vocab * (1 + model.mtp_layers)
+    passes = 2 if frozen else 3
+    total = 2.0 * passes * model.hidden * model.vocab * (1 + model.mtp_layers)
     for kind, count in model.kind_counts.items():
         groups = layer_groups(model, kind)
         active: float = groups.split + groups.latent
@@ -449,8 +451,8 @@ def model_flops(model: ModelSpec, seq_length: int, *, causal: bool = False) -> f
             if layer.moe is not None:
                 active += layer.moe.visited * expert_parameters(model, layer.moe) + layer.moe.router_rows * model.hidden
             core += _core_flops(layer, seq_length, causal)
-        total += count * (2.0 * active + core)
-    return 3 * total
+        total += count * (2.0 * passes * active + 3 * core)
+    return total
 
 
 def _core_flops(layer: LayerSpec, seq_length: int, causal: bool) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.console import log
+from taylor.cost_model.adapters import adapter_parameters
 from taylor.cost_model.parameters import active_parameters, total_parameters
 from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.throughput import Throughput, throughput
@@ -73,6 +74,11 @@ class JobFacts:
         published = Registry.load(register_path).published_like(model)
         if published is not None and published.published_parameters is not None:
             size += f" (published for {published.name}: {_billions(published.published_parameters)})"
+        adapters = self.config.rules.adapters
+        if adapters is not None:
+            size += (
+                f", {_billions(adapter_parameters(model, adapters))} of them train in adapters of rank {adapters.rank}"
+            )
         layers = " + ".join(f"{count} {KIND_WORDS.get(kind, kind)}" for kind, count in model.kind_counts.items())
         return f"{launcher_of(self.config).title}, {model.name}, {size}, {layers} layers"
 
@@ -123,12 +129,13 @@ class JobFacts:
 
     def to_dict(self) -> dict[str, Any]:
         """Model, device, strategy and batch as plain data."""
-        model, strategy = self.config.model, self.config.strategy
+        model, strategy, adapters = self.config.model, self.config.strategy, self.config.rules.adapters
         return {
             "model": {
                 "name": model.name,
                 "parameters": total_parameters(model),
                 "active_parameters": active_parameters(model),
+                **({} if adapters is None else {"trained_parameters": adapter_parameters(model, adapters)}),
                 "layers": model.kind_counts,
             },
             "device": {"name": self.device.spec.name, "memory_mib": self.device.spec.memory_mib},

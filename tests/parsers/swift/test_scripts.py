@@ -12,6 +12,7 @@ from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from taylor.register.adapters import ALL_MEGATRON, JOINED_QKV, OUTPUT, Adapters
 from taylor.register.model import DENSE, MOE
 from tests.parsers.swift.files import SWIFT
 
@@ -66,9 +67,26 @@ def test_a_name_that_nobody_registered_is_named_with_the_ways_out(script):
 
 
 @pytest.mark.parametrize("option", ["tuner_type", "train_type"])
-def test_adapters_are_refused_and_not_priced_as_a_full_training(script, option):
-    with pytest.raises(InputError, match=rf"--{option}: trains adapters.*found 'lora'"):
-        read_config(changed(script, "--max_length", f"--{option} lora --max_length"))
+def test_adapters_train_alone_with_ms_swifts_defaults(script, option):
+    """Rank 8 and dropout 0.05 beside all linear modules, an adapter for each expert (megatron_args.py:460-467)."""
+    config = read_config(changed(script, "--max_length", f"--{option} lora --max_length"))
+    assert config.rules.adapters == Adapters(8, ALL_MEGATRON, dropout=True)
+    more = f"--{option} lora --lora_rank 4 --lora_dropout 0 --target_modules linear_qkv linear_proj --max_length"
+    config = read_config(changed(script, "--max_length", more))
+    assert config.rules.adapters == Adapters(4, (OUTPUT, JOINED_QKV))
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ("--tuner_type lora_llm", "--tuner_type: trains a part of the model.*found 'lora_llm'"),
+        ("--tuner_type lora --target_regex .*", "--target_regex: names modules by a pattern"),
+        ("--tuner_type lora --target_modules all-embedding", "--target_modules: names the module 'all-embedding'"),
+    ],
+)
+def test_adapters_that_no_figure_knows_are_refused_by_their_option(script, more, problem):
+    with pytest.raises(InputError, match=problem):
+        read_config(changed(script, "--max_length", f"{more} --max_length"))
 
 
 def test_a_training_of_the_vision_part_alone_is_refused(script):
