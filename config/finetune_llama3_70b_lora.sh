@@ -1,0 +1,36 @@
+#!/bin/bash
+# LoRA of LLaMA 3 70B on 8 cards, as MindSpeed-LLM starts it.
+torchrun --nproc_per_node 8 --nnodes 1 posttrain_gpt.py \
+    --stage sft \
+    --finetune \
+    --is-instruction-dataset \
+    --use-mcore-models \
+    --num-layers 80 \
+    --hidden-size 8192 \
+    --ffn-hidden-size 28672 \
+    --num-attention-heads 64 \
+    --group-query-attention \
+    --num-query-groups 8 \
+    --seq-length 4096 \
+    --max-position-embeddings 8192 \
+    --normalization RMSNorm \
+    --use-fused-rmsnorm \
+    --swiglu \
+    --use-fused-swiglu \
+    --disable-bias-linear \
+    --untie-embeddings-and-output-weights \
+    --position-embedding-type rope \
+    --use-fused-rotary-pos-emb \
+    --padded-vocab-size 128256 \
+    --tensor-model-parallel-size 2 \
+    --sequence-parallel \
+    --pipeline-model-parallel-size 4 \
+    --micro-batch-size 1 \
+    --global-batch-size 32 \
+    --use-flash-attn \
+    --bf16 \
+    --attention-dropout 0.0 \
+    --hidden-dropout 0.0 \
+    --lora-r 16 \
+    --lora-alpha 32 \
+    --lora-target-modules linear_qkv linear_proj linear_fc1 linear_fc2
