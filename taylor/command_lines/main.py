@@ -36,6 +36,7 @@ SUBCOMMANDS = {
     "rank": Subcommand("pipeline_tool", "a folder of candidates, each solved and ranked by step time"),
     "merge": Subcommand("merge", "the shards of a ranking, joined to one"),
     "why-memory": Subcommand("why_memory", "the peak memory of a file's plan, its parts, and what lowers it"),
+    "lengths": Subcommand("lengths", "one plan for samples of unlike lengths, least in the mean step"),
     "timeline": Subcommand("timeline_tool", "worker logs, profiles and plans drawn as one timeline"),
     "history": Subcommand("history", "runs remembered, what was measured of them, plans found again"),
     "serve": Subcommand("serve", "a local page: what if, the proven plan, ranking, history"),
