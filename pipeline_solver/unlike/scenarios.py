@@ -143,7 +143,9 @@ class ScenarioGraph:
         for scenario, row in enumerate(rows.tolist()):
             _, counts, lag = self._graph.critical_path(self._tasks(row, durations))
             on_path, last = counts[: len(self._class)], counts[len(self._class) :]
-            weights = np.bincount(self._class, weights=on_path * self._layers[row], minlength=self.classes)
+            weights: Array = np.bincount(
+                self._class, weights=on_path * self._layers[row], minlength=self.classes
+            ).astype(np.float64)
             weights[tails:] = last
             outside = on_path * (self._ends[row] - self._layers[row]) * self._outside
             found.append(PathCut(scenario, weights, float(outside.sum()) + lag))

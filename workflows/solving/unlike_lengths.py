@@ -240,7 +240,7 @@ def _packs(lengths: SampleLengths, rng: np.random.Generator, number: int, budget
 
 
 def balanced_packs(packs: list[list[int]], costs: LengthCosts) -> list[list[int]]:
-    """The samples of some packs dealt anew: the costliest first, each to the pack that costs least and has tokens left.
+    """The samples of some packs dealt again: the costliest first, each to the pack that costs least and has tokens left.
 
     Longest processing time first (Graham 1969, doi:10.1137/0117039). Where a sample then fits nowhere the packs stay as
     they are.
@@ -294,7 +294,8 @@ def plan_lengths(
     costs = LengthCosts(config.model, config.strategy, config.rules, file.device)
     steps = max(1, min(choice.scenarios, MOST_ROWS // config.strategy.dp))
     drawn = sample_steps(choice, lengths, config.strategy, costs, steps, choice.seed)
-    alike = Scenarios(*(np.ones((1, config.strategy.micro_batches)) for _ in range(2)))
+    ones = np.ones((1, config.strategy.micro_batches))
+    alike = Scenarios(ones, ones)
     usual = solve_expected(problem, alike, gap=gap, time_limit=_USUAL_SHARE * time_limit).plan
     found = solve_expected(problem, drawn.scenarios, gap=gap, time_limit=(1 - _USUAL_SHARE) * time_limit, start=usual)
     if found.plan is None:
