@@ -240,7 +240,7 @@ def _packs(lengths: SampleLengths, rng: np.random.Generator, number: int, budget
 
 
 def balanced_packs(packs: list[list[int]], costs: LengthCosts) -> list[list[int]]:
-    """The samples of some packs dealt again: the costliest first, each to the pack that costs least and has tokens left.
+    """The samples of some packs dealt again: the costliest first, each to the cheapest pack with tokens left.
 
     Longest processing time first (Graham 1969, doi:10.1137/0117039). Where a sample then fits nowhere the packs stay as
     they are.
