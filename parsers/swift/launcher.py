@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.parsers.flag_table import UnmodelledFlag
-from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.launcher import Tools, UsualDevice
 from taylor.parsers.megatron import write
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting, Switch
+from taylor.parsers.named_jobs import NamedJobs
 from taylor.parsers.swift.options import FORM, NAME, NEGATED, OPTIONS
 from taylor.parsers.swift.script import SwiftScript
 from taylor.parsers.training_config import TrainingConfig
 
 
-class Swift(FlagLauncher):
+class Swift(NamedJobs, FlagLauncher):
     """Launch scripts of ms-swift's trainer on Megatron.
 
     The model is named, by its Hugging Face name or its folder: a plan states its layers and changes none.
@@ -62,33 +61,6 @@ class Swift(FlagLauncher):
         config = config_from_launch(launch)
         unmodelled = tuple(map(_as_written, config.unmodelled))
         return config.replace(rules=config.rules.replace(pairs=launch.pairs), unmodelled=unmodelled)
-
-    def job_sizes(self, path: Path) -> JobSizes:
-        """See `Launcher.job_sizes`: a model that is named cannot be cut down."""
-        return Launcher.job_sizes(self, path)
-
-    def small_run(
-        self,
-        path: Path,
-        setting: RunSetting,
-        machines: Machines,
-        profile: ProfiledSteps,
-        switched: Collection[str] = (),
-    ) -> str:
-        """See `Launcher.small_run`."""
-        return Launcher.small_run(self, path, setting, machines, profile, switched)
-
-    def planned_job(self, path: Path, setting: RunSetting, job: PlannedJob) -> str:
-        """See `Launcher.planned_job`."""
-        return Launcher.planned_job(self, path, setting, job)
-
-    def whole_run(self, path: Path, setting: RunSetting, job: PlannedJob, machines: Machines, iterations: int) -> str:
-        """See `Launcher.whole_run`."""
-        return Launcher.whole_run(self, path, setting, job, machines, iterations)
-
-    def switches(self, path: Path) -> tuple[Switch, ...]:
-        """See `Launcher.switches`: none."""
-        return ()
 
     def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
         """ms-swift loads the model's weights before it trains.

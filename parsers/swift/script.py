@@ -9,9 +9,8 @@ from pathlib import Path
 from taylor.base.errors import InputError
 from taylor.parsers.flag_table import FlagTable
 from taylor.parsers.megatron.launch import Launch
-from taylor.parsers.megatron.new_file import model_flags
+from taylor.parsers.megatron.named_sizes import MODEL_FLAGS, size_flags, word
 from taylor.parsers.named_model import named_model
-from taylor.parsers.new_file import NewJob
 from taylor.parsers.swift.options import (
     FORM,
     MODEL,
@@ -20,12 +19,10 @@ from taylor.parsers.swift.options import (
     RLHF,
     SWITCHES,
     VALUES,
-    flag,
     is_on,
     megatron_flags,
     table,
     trained_length,
-    word,
 )
 from taylor.parsers.text.flag_edit import Setting, edit_flags, plain_value, set_variable
 from taylor.parsers.text.flags import Flag, Flags
@@ -72,7 +69,7 @@ class SwiftScript(Launch):
             notes += remarks
             model = _trained(model, options, notes)
         self.model = model
-        self.flags = megatron_flags(options, self._rank_flags(), _model_flags(model), length)
+        self.flags = megatron_flags(options, self._rank_flags(), size_flags(model), length)
         self.notes = tuple(notes)
 
     @classmethod
@@ -115,7 +112,7 @@ class SwiftScript(Launch):
         for name, setting in wanted.items():
             if _says(self.flags, name, setting):
                 continue
-            if name in _MODEL_FLAGS:
+            if name in MODEL_FLAGS:
                 cure = "plan without changing the model's layers, or with a Megatron script"
                 raise self.flags.error(name, "is the model's, which ms-swift reads from its folder", setting, cure)
             edits[OPTIONS.get(name, name)] = self._written(name, setting)
@@ -215,29 +212,6 @@ def _trained(model: ModelSpec, options: Flags, notes: list[str]) -> ModelSpec:
         notes.append(f"{millions:,.0f} million parameters of the vision part are frozen: they are not counted")
         model = model.replace(extra_parameters=0)
     return model if depth == model.mtp_layers else model.replace(mtp_layers=depth)
-
-
-def _model_flags(model: ModelSpec) -> list[Flag]:
-    """The model's sizes as flags, for what counts layers and experts by them."""
-    stated = model_flags(NewJob(model, 1, 1, 1, 1))
-    return [
-        flag(name, None if value is None else str(value).strip('"'))
-        for name, value in stated.items()
-        if name not in _NO_SIZES
-    ]
-
-
-_NO_SIZES = (
-    "seq-length",
-    "max-position-embeddings",
-    "mtp-num-layers",
-    "use-flash-attn",
-    "moe-token-dispatcher-type",
-    "moe-grouped-gemm",
-)
-_MODEL_FLAGS = frozenset(
-    {"num-layers", "moe-layer-freq", "linear-attention-freq", "window-attn-skip-freq", "num-experts", "noop-layers"}
-)
 
 
 def _says(flags: Flags, name: str, setting: Setting) -> bool:
