@@ -22,6 +22,7 @@ from taylor.parsers.policy.job import (
     PolicyJob,
     Sizes,
     packed_samples,
+    unread_options,
 )
 from taylor.parsers.policy.options import Options, option
 from taylor.parsers.policy.sharded import ShardedJob
@@ -306,7 +307,7 @@ class RlMegatronJob(PolicyJob):
         return own_table()
 
     def _is_flag(self, each: Flag) -> bool:
-        return super()._is_flag(each) or each.name.startswith(_FLAG_SECTIONS)
+        return super()._is_flag(each) or each.name.startswith((*_FLAG_SECTIONS, DTENSOR))
 
 
 _HALVES = ("bf16", "fp16", "params_dtype", "lr", "min_lr", "weight_decay", "clip_grad")
@@ -377,6 +378,4 @@ def sharded_job(experiment: RlExperiment, register_path: Path | None) -> tuple[S
 def sharded_unmodelled(start: RlStart) -> tuple[UnmodelledFlag, ...]:
     """Options that cost and are in no figure, or that nobody knows."""
     given = [(each.name, each.values[0].text) for each in start.options.by_name.values()]
-    facts = ["@experts"] if start.model.moe is not None else []
-    kept = [pair for pair in given if not pair[0].startswith(MEGATRON)]
-    return own_table().unmodelled(kept, in_force=[*facts, *(name for name, _ in kept)])
+    return unread_options(own_table(), [pair for pair in given if not pair[0].startswith(MEGATRON)], start.model)

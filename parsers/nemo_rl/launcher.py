@@ -81,8 +81,7 @@ class NemoRl(NamedJobs, FlagLauncher):
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
         job = RlMegatronJob(RlExperiment.read(path), register_path)
-        config = config_from_launch(job)
-        return config.replace(unmodelled=(*map(job.named, config.unmodelled), *job.unread()))
+        return job.renamed(config_from_launch(job))
 
     def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
         """One recompute choice for all layers."""

@@ -85,6 +85,11 @@ def means_flag(name: str) -> bool:
     return name in NEGATED or name in RENAMED or flag_table().find(name.replace("_", "-")) is not None
 
 
+def flag_of(field: str) -> str:
+    """The flag that means a field."""
+    return NEGATED.get(field) or RENAMED.get(field) or field.replace("_", "-")
+
+
 def field_of(name: str) -> str:
     """The field that a flag means."""
     return _FIELDS.get(name, name.replace("-", "_"))

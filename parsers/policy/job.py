@@ -11,10 +11,11 @@ from taylor.parsers.flag_table import FlagTable, UnmodelledFlag
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.named_sizes import MODEL_FLAGS, flag, size_flags
 from taylor.parsers.megatron.unmodelled import flag_table
-from taylor.parsers.policy.fields import field_of, field_value, flags_of, means_flag
+from taylor.parsers.policy.fields import field_of, field_value, flag_of, flags_of, means_flag
 from taylor.parsers.policy.options import Options
 from taylor.parsers.text.flag_edit import Setting, has_setting, plain_value
 from taylor.parsers.text.flags import WORLD_FLAGS, Flag, Flags
+from taylor.parsers.training_config import TrainingConfig
 from taylor.register.model import ModelSpec
 
 PER_NODE, NODES, SAMPLES, MICRO_BATCH, LENGTH = (
@@ -98,6 +99,14 @@ class Places:
         return self.keys.get(name) or self.fields.get(called) or f"{self.overrides}{called}"
 
 
+def unread_options(
+    table: FlagTable, given: Sequence[tuple[str, str]], model: ModelSpec | None
+) -> tuple[UnmodelledFlag, ...]:
+    """Options that cost and are in no figure, or that nobody knows."""
+    facts = ["@experts"] if model is not None and model.moe is not None else []
+    return table.unmodelled(given, in_force=[*facts, *(name for name, _ in given)])
+
+
 class PolicyJob(Launch):
     """A policy's training by Megatron; see `Launch`.
 
@@ -106,6 +115,12 @@ class PolicyJob(Launch):
 
     options: Options
     places: Places
+    homes: Mapping[str, str]
+    """Key of the option that states a flag, where one does."""
+
+    def key_of(self, name: str) -> str:
+        """The key of the option that states a flag, or would."""
+        return self.homes.get(name) or self.places.of(name)
 
     def state(self, model: ModelSpec, fields: Mapping[str, Flag], sizes: Sizes, further: Sequence[Flag]) -> None:
         """State the launch's flags.
@@ -118,6 +133,7 @@ class PolicyJob(Launch):
             Flags that no field means.
         """
         self.model = model
+        self.homes = {flag_of(name): each.name for name, each in fields.items() if "." in each.name}
         stated = [
             *sizes.ranks,
             *size_flags(model),
@@ -128,7 +144,7 @@ class PolicyJob(Launch):
             *further,
         ]
         self.flags = Flags(
-            self.file, stated, len(sizes.ranks), self.places.of, replace(self.options.start, other_tool=True)
+            self.file, stated, len(sizes.ranks), self.key_of, replace(self.options.start, other_tool=True)
         )
 
     @abstractmethod
@@ -155,12 +171,26 @@ class PolicyJob(Launch):
         value = found.value
         if value is None:
             value = "false" if field_value(name, True) is False else "true"
-        return replace(found, name=self.places.of(name), value=value)
+        return replace(found, name=self.key_of(name), value=value)
 
     def unread(self) -> tuple[UnmodelledFlag, ...]:
         """Options of the tool that cost and are in no figure, or that nobody knows."""
-        given = [(each.name, each.values[0].text) for each in self.options.by_name.values() if not self._is_flag(each)]
-        return self.own_table().unmodelled(given)
+        stated = [each for each in self.options.by_name.values() if each.name not in self.options.usual]
+        given = [(each.name, each.values[0].text) for each in stated if not self._is_flag(each)]
+        return unread_options(self.own_table(), given, self.model)
+
+    def renamed(self, config: TrainingConfig) -> TrainingConfig:
+        """A configuration of these flags, whose flags are named by their options' keys."""
+
+        def key(name: str) -> str:
+            return self.key_of(name.removeprefix("--"))
+
+        moved = config.moved
+        return config.replace(
+            unmodelled=(*map(self.named, config.unmodelled), *self.unread()),
+            linked=tuple(map(key, config.linked)),
+            moved=None if moved is None else replace(moved, flags=tuple(map(key, moved.flags))),
+        )
 
     def _is_flag(self, each: Flag) -> bool:
         return each.name.startswith(self.places.overrides) and means_flag(each.name[len(self.places.overrides) :])
@@ -192,7 +222,7 @@ class PolicyJob(Launch):
         wanted : mapping of str to Setting
             All flags that are wanted together.
         """
-        return {self.places.of(name): self._value(name, setting) for name, setting in missing.items()}
+        return {self.key_of(name): self._value(name, setting) for name, setting in missing.items()}
 
     def _value(self, name: str, setting: Setting) -> object:
         each = {SAMPLES: self.places.samples_each, MICRO_BATCH: self.places.micro_batch_each}.get(name, 1)

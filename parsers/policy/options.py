@@ -17,6 +17,9 @@ _QUOTED = re.compile(r"""(["'])(.*)\1""")
 class Options(Flags):
     """All options of a job, each a `Flag` whose name is its dotted key; those without a value are absent."""
 
+    usual: frozenset[str] = frozenset()
+    """Options that hold by the tool's defaults alone."""
+
     def is_on(self, name: str, default: bool = False) -> bool:
         """Return whether a switch is on.
 
@@ -37,7 +40,9 @@ class Options(Flags):
     def under(self, defaults: Mapping[str, str]) -> Options:
         """These options with some that hold where they are absent."""
         missing = [option(name, value) for name, value in defaults.items() if name not in self.by_name]
-        return Options(self.file, [*missing, *self.flags], place=self._place, start=self.start)
+        options = Options(self.file, [*missing, *self.flags], place=self._place, start=self.start)
+        options.usual = frozenset(each.name for each in missing)
+        return options
 
 
 def option(name: str, value: str | Word) -> Flag:

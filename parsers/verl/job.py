@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from taylor.parsers.policy.job import (
     PolicyJob,
     Sizes,
     packed_samples,
+    unread_options,
 )
 from taylor.parsers.policy.options import Options, option, unquoted
 from taylor.parsers.policy.sharded import ShardedJob
@@ -244,10 +244,9 @@ class VerlMegatronJob(PolicyJob):
 
     def _is_flag(self, each: Flag) -> bool:
         program = self._start.program
-        for prefix in (f"{program.optimizer}{_OPTIMIZER}", f"{program.engine}override_ddp_config."):
-            if each.name.startswith(prefix):
-                return True
-        return super()._is_flag(each)
+        sections = [f"{program.optimizer}{_OPTIMIZER}", f"{program.engine}override_ddp_config."]
+        sections += [program.sharding] if program.sharding != program.engine else []
+        return super()._is_flag(each) or each.name.startswith(tuple(sections))
 
 
 _REPLICA = ("tensor_model", "pipeline_model", "context")
@@ -325,5 +324,8 @@ def _bytes(options: Options, name: str) -> int:
 
 def sharded_unmodelled(start: VerlStart) -> tuple[UnmodelledFlag, ...]:
     """Options that cost and are in no figure, or that nobody knows."""
-    given = [(each.name, each.values[0].text) for each in start.options.by_name.values()]
-    return own_table().unmodelled([pair for pair in given if not re.match(r"(?:model|optim|engine)$", pair[0])])
+    options, program = start.options, start.program
+    skipped = tuple(prefix for prefix in (program.engine,) if prefix and prefix != program.sharding)
+    stated = [each for each in options.by_name.values() if each.name not in options.usual]
+    given = [(each.name, each.values[0].text) for each in stated if not each.name.startswith(skipped)]
+    return unread_options(own_table(), given, start.model)

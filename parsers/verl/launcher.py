@@ -78,8 +78,7 @@ class Verl(NamedJobs, FlagLauncher):
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
         job = VerlMegatronJob(ShellScript.read(path), register_path)
-        config = config_from_launch(job)
-        return config.replace(unmodelled=(*map(job.named, config.unmodelled), *job.unread()))
+        return job.renamed(config_from_launch(job))
 
     def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
         """verl starts its training by Ray, beside engines for roll-outs.
