@@ -163,10 +163,10 @@ OTHER_FILES = (
     ),
     OtherFile(
         "a verl YAML",
-        _SEVERAL_MODELS,
-        f"{_FLAGS}, the actor's",
+        "it states a part of the options, and the script that names it the rest",
+        "give the script that starts verl.trainer.main_ppo with it",
         (("actor_rollout_ref",),),
-        r"\bverl\.trainer\b",
+        "",
         "volcengine/verl 1acd1081 verl/trainer/config/ppo_trainer.yaml",
     ),
     OtherFile(

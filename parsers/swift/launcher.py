@@ -15,7 +15,11 @@ from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.named_jobs import NamedJobs
 from taylor.parsers.swift.options import FORM, NAME, NEGATED, OPTIONS
 from taylor.parsers.swift.script import SwiftScript
+from taylor.parsers.swift.yaml_job import YAML_TELLTALE, SwiftYaml, options_file
+from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
+from taylor.register.model import ModelSpec
 
 
 class Swift(NamedJobs, FlagLauncher):
@@ -37,8 +41,8 @@ class Swift(NamedJobs, FlagLauncher):
         "seq": "--max_length",
     }
     name = NAME
-    title = "ms-swift script (megatron pt, sft, rlhf)"
-    suffixes = (".sh",)
+    title = "ms-swift script or YAML (megatron pt, sft, rlhf)"
+    suffixes = (".sh", ".yaml", ".yml")
     telltale = re.compile(
         r"^[^#\n]*(?:\bmegatron\s+(?:pt|sft|rlhf)\b|\bswift/cli/_megatron/(?:pt|sft|rlhf)\.py\b)", re.M
     )
@@ -47,17 +51,28 @@ class Swift(NamedJobs, FlagLauncher):
     log_names_parameters = False
     has_own_marks = True
 
+    def recognises(self, path: Path, text: str) -> bool:
+        """See `Launcher.recognises`."""
+        suffix = path.suffix.lower()
+        telltale = self.telltale if suffix == ".sh" else YAML_TELLTALE
+        return suffix in self.suffixes and telltale.search(text) is not None
+
+    def home_of_plan(self, config: TrainingConfig) -> Path:
+        """The YAML of options, where a script names one."""
+        launch = self.launch_of(config)
+        return launch.home if isinstance(launch, SwiftYaml) else config.path
+
     def launch(self, path: Path) -> SwiftScript:
         """See `FlagLauncher.launch`."""
-        return SwiftScript.read(path)
+        return _launch(path)
 
     def launch_of(self, config: TrainingConfig) -> SwiftScript:
         """See `FlagLauncher.launch_of`: of the model that is known, and that a script only names."""
-        return SwiftScript.read(config.path, model=config.model)
+        return _launch(config.path, model=config.model)
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        launch = SwiftScript.read(path, register_path)
+        launch = _launch(path, register_path)
         config = config_from_launch(launch)
         unmodelled = tuple(map(_as_written, config.unmodelled))
         return config.replace(rules=config.rules.replace(pairs=launch.pairs), unmodelled=unmodelled)
@@ -76,6 +91,17 @@ class Swift(NamedJobs, FlagLauncher):
             field="--dryrun_backend",
             cure="take the estimate",
         )
+
+
+def _launch(path: Path, register_path: Path | None = None, model: ModelSpec | None = None) -> SwiftScript:
+    """A script, or the YAML of options that it names or that is given."""
+    if path.suffix.lower() != ".sh":
+        return SwiftYaml(YamlSource.read(path), None, register_path, model)
+    script = ShellScript.read(path)
+    file = options_file(script)
+    if file is not None:
+        return SwiftYaml(YamlSource.read(file), script, register_path, model)
+    return SwiftScript(script, register_path, model)
 
 
 def _as_written(found: UnmodelledFlag) -> UnmodelledFlag:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from taylor.base.errors import InputError
@@ -59,10 +59,15 @@ class SwiftScript(Launch):
     def __init__(self, script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None) -> None:
         self._script, self.file, self.text = script, script.file, script.text
         _refuse_other_start(script)
-        options = flags_of(script, FORM)
+        self._state(flags_of(script, FORM), script.notes, register_path, model)
+
+    def _state(
+        self, options: Flags, remarks_of_file: Sequence[str], register_path: Path | None, model: ModelSpec | None
+    ) -> None:
+        """State the launch of some options."""
         self._options = options
         _refuse(options)
-        notes = list(script.notes)
+        notes = list(remarks_of_file)
         length = trained_length(options, notes)
         if model is None:
             model, remarks = named_model(options.text(MODEL), self.file, FORM.written(MODEL), register_path)
@@ -119,11 +124,15 @@ class SwiftScript(Launch):
         if not edits:
             return self
         beside = tuple(OPTIONS.get(name, name) for name in near)
-        changed = SwiftScript(edit_flags(self._script, edits, FORM, near=beside), model=self.model)
+        changed = self._edited(edits, beside)
         for name, setting in wanted.items():
             if not _says(changed.flags, name, setting):
                 raise changed.flags.error(name, "cannot be set", setting)
         return changed
+
+    def _edited(self, edits: Mapping[str, Setting], beside: tuple[str, ...]) -> SwiftScript:
+        """The same with some options set."""
+        return SwiftScript(edit_flags(self._script, edits, FORM, near=beside), model=self.model)
 
     def _written(self, name: str, setting: Setting) -> Setting:
         """A setting of Megatron's as ms-swift writes it: a switch has a value, and the default takes no line."""
@@ -172,8 +181,11 @@ def _refuse_other_start(script: ShellScript) -> None:
         texts = [word.text for word in command.words]
         files = [text for text in texts if text.endswith((".yaml", ".yml", ".json"))]
         if files and _TRAINS.search(" ".join(texts)) and not any(text == "--model" for text in texts):
-            problem = f"takes its options from {files[0]}, which is not read"
-            raise InputError(problem, file=script.file, cure="state them in the command, as --name value")
+            if "--config" in texts or "--use_ray" in texts:
+                problem = f"takes its options by groups of Ray from {files[0]}, which is not read"
+                raise InputError(problem, file=script.file, cure="state them in the command, as --name value")
+            cure = "put the file where the script names it, seen from one of the folders above the script"
+            raise InputError(f"takes its options from {files[0]}, which is not found", file=script.file, cure=cure)
     if not _TRAINS.search(" ".join(each.text for each in launch_words(script, FORM))):
         raise InputError("starts no training: no command starts megatron pt, sft or rlhf", file=script.file, cure=cure)
 

@@ -147,5 +147,5 @@ def test_a_strategy_of_other_ranks_is_written_into_the_variables(script, tmp_pat
 
 def test_options_in_a_file_are_named_and_not_missed(script):
     script.write_text("NPROC_PER_NODE=8 megatron rlhf --use_ray true --config job.yaml\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"takes its options from job\.yaml, which is not read"):
+    with pytest.raises(InputError, match=r"takes its options by groups of Ray from job\.yaml, which is not read"):
         read_config(script)
