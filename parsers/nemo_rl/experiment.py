@@ -26,7 +26,9 @@ TELLTALE = re.compile(
     r"|^defaults\s*:[\s\S]{0,400}?\.ya?ml[\s\S]*?^(?:policy|grpo|dpo|sft|rm|ppo|distillation|cluster|checkpointing)\s*:",
     re.MULTILINE,
 )
-"""Found in every training's YAML."""
+"""Found in a training's YAML, but for one that inherits its policy and states other sections alone."""
+INHERITS = re.compile(r"^defaults\s*:(?:[^\n]*|\s*\n\s*-[^\n]*)\.ya?ml\b", re.MULTILINE)
+"""Found in every YAML that inherits another."""
 _MOST_FILES, _MOST_STEPS = 16, 400
 _INNER = re.compile(r"\$\{([^${}]*)\}")
 _NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?")
@@ -116,10 +118,8 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in own.items():
         under = merged.get(key)
         if isinstance(value, Mapping):
-            alone = value.get(OVERRIDE) is True or not isinstance(under, Mapping)
-            merged[key] = _merged(
-                {} if alone else under, {name: each for name, each in value.items() if name != OVERRIDE}
-            )
+            kept = under if isinstance(under, Mapping) and value.get(OVERRIDE) is not True else {}
+            merged[key] = _merged(kept, {name: each for name, each in value.items() if name != OVERRIDE})
         elif value != MISSING or key not in merged:
             merged[key] = value
     return merged

@@ -11,7 +11,7 @@ from taylor.parsers.launcher import Launcher, Tools, UsualDevice
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.named_jobs import NamedJobs
-from taylor.parsers.nemo_rl.experiment import TELLTALE, RlExperiment
+from taylor.parsers.nemo_rl.experiment import INHERITS, TELLTALE, RlExperiment
 from taylor.parsers.nemo_rl.job import (
     DTENSOR,
     NAME,
@@ -22,7 +22,7 @@ from taylor.parsers.nemo_rl.job import (
     sharded_job,
     sharded_unmodelled,
 )
-from taylor.parsers.policy.sharded import MODEL_CODE, sharded_config
+from taylor.parsers.policy.sharded import sharded_config
 from taylor.parsers.policy.whole import WholeRecompute, refuse_other_degrees
 from taylor.parsers.training_config import TrainingConfig, body_layers
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
@@ -68,7 +68,11 @@ class NemoRl(NamedJobs, FlagLauncher):
 
     def recognises(self, path: Path, text: str) -> bool:
         """See `Launcher.recognises`."""
-        return super().recognises(path, text) and _by_megatron(path) is not False
+        if path.suffix.lower() not in self.suffixes:
+            return False
+        if TELLTALE.search(text):
+            return _by_megatron(path) is not False
+        return INHERITS.search(text) is not None and _by_megatron(path) is True
 
     def launch(self, path: Path) -> RlMegatronJob:
         """See `FlagLauncher.launch`."""
@@ -130,13 +134,14 @@ class NemoRlSharded(WholeRecompute, Launcher):
 
     def recognises(self, path: Path, text: str) -> bool:
         """See `Launcher.recognises`."""
-        return super().recognises(path, text) and _by_megatron(path) is False
+        alike = path.suffix.lower() in self.suffixes and (TELLTALE.search(text) or INHERITS.search(text))
+        return bool(alike) and _by_megatron(path) is False
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
         job, start = sharded_job(RlExperiment.read(path), register_path)
         names = {"dp": "cluster.num_nodes", "gbs": f"{POLICY}train_global_batch_size"}
-        return sharded_config(job, (*start.notes, MODEL_CODE), sharded_unmodelled(start), names)
+        return sharded_config(job, start.notes, sharded_unmodelled(start), names)
 
     def with_plan(
         self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None

@@ -10,17 +10,24 @@ from taylor.base.errors import InputError
 from taylor.cost_model.optimizer import OptimizerStates
 from taylor.cost_model.ranks import OpenRanks
 from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.parsers.flag_table import UnmodelledFlag
+from taylor.parsers.flag_table import EITHER, UnmodelledFlag
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, deal_kinds
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks
 from taylor.register.model import ModelSpec
 
-MODEL_CODE = (
-    "layers, loss and their kernels are counted as torchtitan's, whose FSDP it uses (assumed: Hugging Face's own code "
-    "keeps more where nothing is recomputed)"
+MODEL_CODE = UnmodelledFlag(
+    "the layers' own code",
+    None,
+    EITHER,
+    EITHER,
+    None,
+    "layers, loss and kernels are counted as torchtitan's (assumed), whose FSDP it uses; Hugging Face's layers keep "
+    "more where nothing is recomputed, and start more kernels",
+    spares_states=True,
 )
+"""What sets such a job apart from torchtitan's, whose figures it gets."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +138,7 @@ def sharded_config(
         mtp_counted=False,
         open_ranks=left_open,
         notes=tuple(notes),
-        unmodelled=tuple(unmodelled),
+        unmodelled=(*unmodelled, MODEL_CODE),
     )
 
 

@@ -133,11 +133,13 @@ class SwiftYaml(SwiftScript):
 
 
 def _refuse_groups(source: YamlSource) -> None:
-    """Refuse a file that states options by groups of workers (3602360a examples/ray), for they are more than one job."""
+    """Refuse a file that states options by groups of workers (3602360a examples/ray): more than one job."""
     groups = [key for key, value in source.data.items() if isinstance(value, Mapping) and key != ENVIRONMENT]
     if "colocate_groups" in source.data or "train" in groups:
         cure = "give a script of megatron pt, sft or rlhf, or its YAML without groups"
-        raise InputError("states options by groups of Ray, which are not read", file=source.file, field="train", cure=cure)
+        raise InputError(
+            "states options by groups of Ray, which are not read", file=source.file, field="train", cure=cure
+        )
 
 
 def options_file(script: ShellScript) -> Path | None:

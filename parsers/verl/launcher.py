@@ -14,7 +14,7 @@ from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.write import PLAN_FLAGS
 from taylor.parsers.named_jobs import NamedJobs
 from taylor.parsers.policy.fields import field_of
-from taylor.parsers.policy.sharded import MODEL_CODE, sharded_config
+from taylor.parsers.policy.sharded import sharded_config
 from taylor.parsers.policy.whole import WholeRecompute, refuse_other_degrees
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
@@ -118,7 +118,7 @@ class VerlSharded(WholeRecompute, Launcher):
         """See `Launcher.read`."""
         job, start = sharded_job(ShellScript.read(path), register_path)
         names = {"dp": "trainer.n_gpus_per_node", "gbs": start.program.samples}
-        return sharded_config(job, (*start.notes, MODEL_CODE), sharded_unmodelled(start), names)
+        return sharded_config(job, start.notes, sharded_unmodelled(start), names)
 
     def with_plan(
         self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
