@@ -29,7 +29,8 @@ TELLTALE = re.compile(
 """Found in a training's YAML, but for one that inherits its policy and states other sections alone."""
 INHERITS = re.compile(r"^defaults\s*:(?:[^\n]*|\s*\n\s*-[^\n]*)\.ya?ml\b", re.MULTILINE)
 """Found in every YAML that inherits another."""
-_MOST_FILES, _MOST_STEPS = 16, 400
+_MOST_FILES, _MOST_STEPS, _LONGEST = 32, 40, 2000
+"""Files that one inherits, interpolations in one value, characters of a value."""
 _INNER = re.compile(r"\$\{([^${}]*)\}")
 _NUMBER = re.compile(r"-?\d{1,18}(?:\.\d{1,18})?")
 
@@ -63,7 +64,7 @@ class RlExperiment:
     @classmethod
     def of(cls, source: YamlSource) -> RlExperiment:
         """The same of a file that was read."""
-        data = _inherited(source, [source.file.absolute()])
+        data = _inherited(source, [source.file.absolute()], [_MOST_FILES])
         if not isinstance(data.get("policy"), Mapping):
             cure = "give the YAML of a training, as those of examples/configs"
             raise InputError("describes no policy of NeMo RL", file=source.file, field="policy", cure=cure)
@@ -77,10 +78,9 @@ class RlExperiment:
     def options(self) -> Options:
         """Every option with its interpolations resolved; what they leave open is marked as unknown."""
         texts = dict(leaves(self.data))
-        budget = [_MOST_STEPS]
         flags = []
         for name, text in texts.items():
-            known = _resolved(name, text, texts, budget) if "${" in text else text
+            known = _resolved(name, text, texts) if "${" in text else text
             unknown = known is None or known == MISSING
             shown = text if known is None else known
             flags.append(option(name, Word(tuple(Char(char, None, unknown=unknown) for char in shown))))
@@ -92,7 +92,16 @@ class RlExperiment:
         return RlExperiment.of(edit_yaml(self.source, placed))
 
 
-def _inherited(source: YamlSource, above: list[Path]) -> dict[str, Any]:
+def _inherited(source: YamlSource, above: list[Path], files: list[int]) -> dict[str, Any]:
+    """The content of a file over that of its bases.
+
+    Parameters
+    ----------
+    above : list of Path
+        The files that inherit this one, and itself.
+    files : list of int
+        Number of files that may still be read.
+    """
     named = source.data.get(DEFAULTS)
     own = {key: value for key, value in source.data.items() if key != DEFAULTS}
     names = [named] if isinstance(named, str) else named if isinstance(named, list) else []
@@ -101,13 +110,14 @@ def _inherited(source: YamlSource, above: list[Path]) -> dict[str, Any]:
         if not isinstance(name, str) or Path(name).suffix not in (".yaml", ".yml"):
             raise InputError("must name YAML files", file=source.file, field=DEFAULTS, value=shortened(str(name), 80))
         path = (source.file.absolute().parent / name).resolve()
-        if path in above or len(above) > _MOST_FILES:
+        files[0] -= 1
+        if path in above or files[0] < 0:
             raise InputError("inherits itself, or too many files", file=source.file, field=DEFAULTS, value=name)
         if not path.is_file():
             cure = "give the file inside its checkout, where its bases lie"
             raise InputError("names a base that is not found", file=source.file, field=DEFAULTS, value=name, cure=cure)
         above.append(path)
-        merged = _merged(merged, _inherited(YamlSource.read(path), above))
+        merged = _merged(merged, _inherited(YamlSource.read(path), above, files))
         above.remove(path)
     return _merged(merged, own)
 
@@ -125,17 +135,17 @@ def _merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _resolved(name: str, text: str, texts: Mapping[str, str], budget: list[int]) -> str | None:
+def _resolved(name: str, text: str, texts: Mapping[str, str]) -> str | None:
     """A text with its interpolations; None where one is none that is known here."""
-    while (match := _INNER.search(text)) is not None:
-        budget[0] -= 1
-        if budget[0] < -20 * _MOST_STEPS or len(text) > 2000:
-            return None
+    for _ in range(_MOST_STEPS):
+        match = _INNER.search(text)
+        if match is None:
+            return text
         value = _value(name, match[1].strip(), texts)
-        if value is None:
+        if value is None or len(text) + len(value) > _LONGEST:
             return None
         text = text[: match.start()] + value + text[match.end() :]
-    return text
+    return None
 
 
 def _value(name: str, inside: str, texts: Mapping[str, str]) -> str | None:

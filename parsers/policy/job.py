@@ -215,7 +215,7 @@ class PolicyJob(Launch):
         return changed
 
     def edits(self, missing: Mapping[str, Setting], wanted: Mapping[str, Setting]) -> dict[str, object]:
-        """The options to set, for flags that do not hold yet.
+        """The options to set, for flags that are not set so yet.
 
         Parameters
         ----------

@@ -88,7 +88,8 @@ class VerlStart:
         key = next((name for name in self.program.model if self.options.has(name)), self.program.model[0])
         each = self.options.by_name.get(key)
         if each is None:
-            raise self.options.error(key, "is missing", cure=f"add it to the command, as in {key}=Qwen/Qwen3-8B")
+            problem = "is empty" if key in self.command.stated else "is missing"
+            raise self.options.error(key, problem, cure=f"write it into the command, as in {key}=Qwen/Qwen3-8B")
         chars = each.values[0].chars
         last = 1 + max((at for at, char in enumerate(chars) if char.unknown), default=-1)
         name = unquoted("".join(char.text for char in chars[last:])).rstrip("/")

@@ -85,6 +85,22 @@ def test_a_wrong_base_is_named(file, named, reason):
         read_config(path)
 
 
+def test_bases_that_multiply_are_bounded(file):
+    for level in range(6):
+        names = f"[{', '.join(['l%d.yaml' % (level + 1)] * 9)}]" if level < 5 else f"[{file.name}]"
+        (file.parent / f"l{level}.yaml").write_text(f"defaults: {names}\npolicy: {{megatron_cfg: {{enabled: true}}}}\n")
+    with pytest.raises(InputError, match="too many files"):
+        read_config(file.parent / "l0.yaml")
+
+
+def test_interpolations_that_grow_are_bounded(file):
+    chain = "".join(f"  a{level}: ${{grpo.a{level + 1}}}${{grpo.a{level + 1}}}\n" for level in range(40))
+    changed(file, "grpo:\n", f"grpo:\n{chain}  a40: '7'\n")
+    changed(file, "train_global_batch_size: 512", "train_global_batch_size: ${grpo.a0}")
+    with pytest.raises(InputError, match="known only when the job starts"):
+        read_config(file)
+
+
 def test_ranks_of_roll_outs_and_teachers_do_not_train(file):
     apart = "policy:\n  generation:\n    colocated: {enabled: false, resources: {gpus_per_node: 8, num_nodes: 1}}\n"
     assert read_config(child(file, apart + "cluster: {num_nodes: 3}\n")).strategy.world_size == 16
