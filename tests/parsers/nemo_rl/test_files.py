@@ -87,7 +87,7 @@ def test_a_wrong_base_is_named(file, named, reason):
 
 def test_bases_that_multiply_are_bounded(file):
     for level in range(6):
-        names = f"[{', '.join(['l%d.yaml' % (level + 1)] * 9)}]" if level < 5 else f"[{file.name}]"
+        names = f"[{', '.join([f'l{level + 1}.yaml'] * 9)}]" if level < 5 else f"[{file.name}]"
         (file.parent / f"l{level}.yaml").write_text(f"defaults: {names}\npolicy: {{megatron_cfg: {{enabled: true}}}}\n")
     with pytest.raises(InputError, match="too many files"):
         read_config(file.parent / "l0.yaml")
