@@ -29,9 +29,10 @@ from taylor.parsers.policy.sharded import ShardedJob
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flag
+from taylor.register import frameworks
 from taylor.register.model import ModelSpec
 
-NAME, SHARDED_NAME = "nemo-rl", "nemo-rl-dtensor"
+NAME, SHARDED_NAME = "nemo_rl", "nemo_rl-dtensor"
 POLICY, MEGATRON, DTENSOR = "policy.", "policy.megatron_cfg.", "policy.dtensor_cfg."
 OVERRIDES = f"{MEGATRON}model_overrides."
 _BRIDGE_DEFAULTS = {**CLASS_DEFAULTS, "moe_grouped_gemm": "true"}
@@ -359,6 +360,7 @@ def sharded_job(experiment: RlExperiment, register_path: Path | None) -> tuple[S
         start.file,
         SHARDED_NAME,
         start.model,
+        frameworks.TORCHTITAN,
         world,
         start.length,
         start.samples(),

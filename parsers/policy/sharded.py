@@ -14,7 +14,7 @@ from taylor.parsers.flag_table import EITHER, UnmodelledFlag
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, deal_kinds
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register import frameworks
+from taylor.register.frameworks import Framework
 from taylor.register.model import ModelSpec
 
 MODEL_CODE = UnmodelledFlag(
@@ -41,6 +41,8 @@ class ShardedJob:
     launcher : str
         Name of its launcher.
     model : ModelSpec
+    framework : Framework
+        The record whose rules of states and activations it gets.
     ranks : int
         World size of the policy.
     length, samples, micro_batch : int
@@ -70,6 +72,7 @@ class ShardedJob:
     file: Path
     launcher: str
     model: ModelSpec
+    framework: Framework
     ranks: int
     length: int
     samples: int
@@ -150,7 +153,7 @@ def _rules(job: ShardedJob) -> TrainingRules:
         reduced_bytes=None if job.reduced_bytes == 4 else job.reduced_bytes
     )  # fmt: skip
     return TrainingRules(
-        framework=frameworks.TORCHTITAN,
+        framework=job.framework,
         seq_length=job.length,
         parallel_optimizer=sharded,
         gradient_shard=sharded,

@@ -29,6 +29,7 @@ from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.verl.command import VerlCommand
 from taylor.parsers.verl.programs import MEGATRON, SHARDED, VEOMNI, Program
+from taylor.register import frameworks
 from taylor.register.model import ModelSpec
 
 NAME, SHARDED_NAME = "verl", "verl-fsdp"
@@ -300,6 +301,7 @@ def sharded_job(script: ShellScript, register_path: Path | None) -> tuple[Sharde
         start.file,
         SHARDED_NAME,
         start.model,
+        frameworks.TORCHTITAN,
         world,
         length,
         samples,

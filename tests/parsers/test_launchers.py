@@ -46,11 +46,11 @@ NEEDS_DEVICES = (
     "swift",
     "verl",
     "verl-fsdp",
-    "nemo-rl",
-    "nemo-rl-dtensor",
+    "nemo_rl",
+    "nemo_rl-dtensor",
 )
 """Launchers that start nothing without devices."""
-ONE_STAGE = ("verl-fsdp", "nemo-rl-dtensor")
+ONE_STAGE = ("verl-fsdp", "nemo_rl-dtensor")
 """Launchers whose files know no pipeline."""
 TOY_FILE = """\
 # What the toy launcher starts.

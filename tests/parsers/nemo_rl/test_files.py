@@ -40,7 +40,7 @@ def changed(file, old, new):
 def test_a_megatron_policy_is_read_with_its_own_optimizer(file):
     config = read_config(file)
     strategy = config.strategy
-    assert (config.launcher, config.model.name) == ("nemo-rl", "qwen3-8b")
+    assert (config.launcher, config.model.name) == ("nemo_rl", "qwen3-8b")
     assert (strategy.world_size, strategy.dp, strategy.tp, strategy.pp, strategy.sp) == (16, 2, 2, 4, True)
     assert (strategy.global_batch, strategy.mbs, config.rules.seq_length) == (512, 1, 4096)
     assert config.plan.recompute[FULL] == ((9, 9, 9, 9),) and config.rules.optimizer.gradient_bytes == 2
@@ -51,7 +51,7 @@ def test_a_policy_on_dtensors_shards_its_fp32_weights_within_tensor_parallel_gro
     file.write_text(SHARDED, encoding="utf-8")
     config = read_config(file)
     strategy, rules = config.strategy, config.rules
-    assert (config.launcher, config.model.name) == ("nemo-rl-dtensor", "llama3-8b")
+    assert (config.launcher, config.model.name) == ("nemo_rl-dtensor", "llama3-8b")
     assert (strategy.dp, strategy.tp, strategy.op, strategy.pp, strategy.global_batch) == (4, 2, 4, 1, 64)
     assert rules.parameter_shard and (rules.param_bytes, rules.compute_bytes) == (4, 2) and config.plan.uses(FULL)
 
