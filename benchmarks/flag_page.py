@@ -20,6 +20,8 @@ TABLES = (
     ("taylor.parsers.primus", "options.yaml", ""),
     ("taylor.parsers.swift", "flags.yaml", "--"),
     ("taylor.parsers.slime", "flags.yaml", "--"),
+    ("taylor.parsers.verl", "options.yaml", ""),
+    ("taylor.parsers.nemo_rl", "options.yaml", ""),
     ("taylor.parsers.mindformers", "keys.yaml", ""),
     ("taylor.parsers.torchtitan", "keys.yaml", ""),
 )

@@ -12,12 +12,20 @@ from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 
 _VARIANTS = re.compile(
-    r"-(?:instruct|base|chat|it|thinking|fp8|bf16|hf|int4|int8|awq|gptq|preview|pt|\d{4})$|-(?:reranker|embedding)(?=-)",
+    r"-(?:instruct|base|chat|it|thinking|fp8|bf16|hf|int4|int8|awq|gptq|preview|pt|\d{4})$|-(?:reranker|embedding)(?=-)|-(?:math|coder)(?=-\d)",
     re.IGNORECASE,
 )
 """Ends of a name that change a model's weights and not its shape, as in ``Qwen3-30B-A3B-Instruct-2507-FP8``."""
 _MAX_ENDS = 6
 _VENDORS = re.compile(r"^(?:NVIDIA|Meta)-", re.IGNORECASE)
+_DISTILLED = {
+    "DeepSeek-R1-Distill-Qwen-7B": "Qwen2.5-7B",
+    "DeepSeek-R1-Distill-Qwen-14B": "Qwen2.5-14B",
+    "DeepSeek-R1-Distill-Qwen-32B": "Qwen2.5-32B",
+    "DeepSeek-R1-Distill-Llama-8B": "Llama-3.1-8B",
+    "DeepSeek-R1-Distill-Llama-70B": "Llama-3.3-70B",
+}
+"""Models of another's shape (deepseek-ai/DeepSeek-R1 README.md, «DeepSeek-R1-Distill Models»)."""
 
 
 def named_model(
@@ -49,7 +57,8 @@ def named_model(
         except OSError:  # A name that no path can have.
             break
     registry = Registry.load(register_path)
-    for shorter in _shorter(name.rstrip("/").rpartition("/")[2]):
+    last = name.rstrip("/").rpartition("/")[2]
+    for shorter in _shorter(_DISTILLED.get(last, last)):
         try:
             model = registry.model(shorter)
         except InputError as error:

@@ -162,11 +162,19 @@ OTHER_FILES = (
         "Ascend/MindSpeed-LLM c77308a1 configs/rlhf/grpo_qwen25_7b_A3.yaml",
     ),
     OtherFile(
+        "a SkyPilot task",
+        "it starts programs, and states none of their options",
+        "give the script that launches the training",
+        (("resources.accelerators", "run"), ("resources", "setup", "run")),
+        "",
+        "volcengine/verl b178a3cd examples/skypilot/verl-ppo.yaml",
+    ),
+    OtherFile(
         "a verl YAML",
-        _SEVERAL_MODELS,
-        f"{_FLAGS}, the actor's",
+        "it states a part of the options, and the script that names it the rest",
+        "give the script that starts verl.trainer.main_ppo with it",
         (("actor_rollout_ref",),),
-        r"\bverl\.trainer\b",
+        "",
         "volcengine/verl 1acd1081 verl/trainer/config/ppo_trainer.yaml",
     ),
     OtherFile(

@@ -17,7 +17,6 @@ _FLAGS = "state the job as Megatron's flags in a .sh script"
 _ONE_STAGE = "it has no pipeline stages to plan, and it names its model by a folder"
 _NOT_TRAINING = "it trains nothing"
 _TRAINING_SCRIPT = "give the script that launches the training"
-_ROLL_OUTS = "it describes several models and their roll-outs, not one training step"
 
 OTHER_TOOLS = (
     OtherFile(
@@ -64,25 +63,12 @@ OTHER_TOOLS = (
         "EleutherAI/gpt-neox ea7aefd8 configs/local_setup.yml, sparse.yml, text_generation.yml, prof.yml",
     ),
     OtherFile(
-        "a NeMo RL YAML",
-        _ROLL_OUTS,
-        f"{_FLAGS}, the policy's",
-        (
-            ("policy.megatron_cfg",),
-            ("policy.dtensor_cfg",),
-            ("policy.train_global_batch_size",),
-            ("policy", "grpo"),
-            ("policy", "dpo"),
-            ("policy", "sft"),
-            ("defaults", "policy"),
-            ("defaults", "grpo"),
-            ("defaults", "dpo"),
-            ("defaults", "cluster"),
-            ("defaults", "checkpointing"),
-            ("cluster.gpus_per_node", "logger"),
-        ),
+        "a NeMo RL training",
+        "",
+        "give its YAML with -yaml (parallel_tool.py: --yaml_path), inside its checkout",
+        (),
         r"\bexamples/(?:nemo_gym/)?run_(?:\w*grpo\w*|sft|dpo|rm|ppo|\w*distillation\w*|eval\w*)\.py\b|\bnemo_rl\b",
-        "NVIDIA-NeMo/RL 7ea279ab examples/configs/grpo_math_1B.yaml, examples/configs/recipes, examples/run_grpo.py",
+        "NVIDIA-NeMo/RL 7ea279ab examples/configs/recipes, examples/run_grpo.py",
     ),
     OtherFile(
         "a NeMo RL evaluation",
@@ -151,12 +137,12 @@ OTHER_TOOLS = (
         "src/maxtext/trainers/pre_train/train.py",
     ),
     OtherFile(
-        "verl",
-        _ROLL_OUTS,
-        f"{_FLAGS}, the actor's",
+        "a program of verl that rolls out, merges or serves",
+        _NOT_TRAINING,
+        "give the script that starts verl.trainer.main_ppo or a trainer of fine-tuning",
         (),
-        r"\bactor_rollout_ref\.",
-        "volcengine/verl b178a3cd examples/split_placement/run_deepseek7b_llm.sh",
+        r"\bverl\.trainer\.main_(?:generation|eval)\w*|\bverl\.model_merger\b",
+        "volcengine/verl b178a3cd examples/generation/run_deepseek7b_mutli_node.sh, verl/model_merger",
     ),
     OtherFile(
         "ms-swift's trainer on Hugging Face (swift pt, sft or rlhf)",
@@ -165,6 +151,14 @@ OTHER_TOOLS = (
         (),
         r"\bswift\s+(?:pt|sft|rlhf)\b|\bswift/cli/(?:pt|sft|rlhf)\.py\b|\bswift\.cli\.(?:pt|sft|rlhf)\b",
         "modelscope/ms-swift 3602360a swift/cli/main.py:13-26",
+    ),
+    OtherFile(
+        "a YAML of ms-swift's trainer on Hugging Face (swift pt, sft or rlhf)",
+        _ONE_STAGE,
+        "give a script or YAML of megatron pt, sft or rlhf, which ms-swift has for the same models",
+        (("tuner_type", "per_device_train_batch_size"), ("train_type", "per_device_train_batch_size")),
+        "",
+        "modelscope/ms-swift 3602360a examples/yaml/deepspeed/sft.yaml",
     ),
     OtherFile(
         "an export of ms-swift",

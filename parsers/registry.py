@@ -11,12 +11,14 @@ from taylor.parsers.huggingface.registered import RegisteredModel
 from taylor.parsers.launcher import Launcher
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
+from taylor.parsers.nemo_rl.launcher import NemoRl, NemoRlSharded
 from taylor.parsers.paddlenlp.launcher import PaddleNLP
 from taylor.parsers.primus.launcher import Primus, PrimusTorchtitan
 from taylor.parsers.slime.launcher import Slime
 from taylor.parsers.swift.launcher import Swift
 from taylor.parsers.torchtitan.launcher import Torchtitan
 from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.verl.launcher import Verl, VerlSharded
 
 LAUNCHERS: tuple[Launcher, ...] = (
     MindFormers(),
@@ -28,6 +30,10 @@ LAUNCHERS: tuple[Launcher, ...] = (
     PaddleNLP(),
     Primus(),
     PrimusTorchtitan(),
+    Verl(),
+    VerlSharded(),
+    NemoRl(),
+    NemoRlSharded(),
     HuggingFace(),
     RegisteredModel(),
 )

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.parsers.flag_table import UnmodelledFlag
-from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.launcher import Tools, UsualDevice
 from taylor.parsers.megatron import write
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
-from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting, Switch
+from taylor.parsers.named_jobs import NamedJobs
 from taylor.parsers.swift.options import FORM, NAME, NEGATED, OPTIONS
 from taylor.parsers.swift.script import SwiftScript
+from taylor.parsers.swift.yaml_job import YAML_TELLTALE, SwiftYaml, options_file
+from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
+from taylor.register.model import ModelSpec
 
 
-class Swift(FlagLauncher):
+class Swift(NamedJobs, FlagLauncher):
     """Launch scripts of ms-swift's trainer on Megatron.
 
     The model is named, by its Hugging Face name or its folder: a plan states its layers and changes none.
@@ -38,8 +41,8 @@ class Swift(FlagLauncher):
         "seq": "--max_length",
     }
     name = NAME
-    title = "ms-swift script (megatron pt, sft, rlhf)"
-    suffixes = (".sh",)
+    title = "ms-swift script or YAML (megatron pt, sft, rlhf)"
+    suffixes = (".sh", ".yaml", ".yml")
     telltale = re.compile(
         r"^[^#\n]*(?:\bmegatron\s+(?:pt|sft|rlhf)\b|\bswift/cli/_megatron/(?:pt|sft|rlhf)\.py\b)", re.M
     )
@@ -48,49 +51,33 @@ class Swift(FlagLauncher):
     log_names_parameters = False
     has_own_marks = True
 
+    def recognises(self, path: Path, text: str) -> bool:
+        """See `Launcher.recognises`."""
+        suffix = path.suffix.lower()
+        telltale = self.telltale if suffix == ".sh" else YAML_TELLTALE
+        return suffix in self.suffixes and telltale.search(text) is not None
+
+    def home_of_plan(self, config: TrainingConfig) -> Path:
+        """The YAML of options, where a script names one."""
+        launch = self.launch_of(config)
+        return launch.home if isinstance(launch, SwiftYaml) else config.path
+
     def launch(self, path: Path) -> SwiftScript:
         """See `FlagLauncher.launch`."""
-        return SwiftScript.read(path)
+        return _launch(path)
 
     def launch_of(self, config: TrainingConfig) -> SwiftScript:
         """See `FlagLauncher.launch_of`: of the model that is known, and that a script only names."""
-        return SwiftScript.read(config.path, model=config.model)
+        return _launch(config.path, model=config.model)
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        launch = SwiftScript.read(path, register_path)
+        launch = _launch(path, register_path)
         config = config_from_launch(launch)
         unmodelled = tuple(map(_as_written, config.unmodelled))
         return config.replace(
             rules=config.rules.replace(pairs=launch.pairs, adapters=launch.adapters), unmodelled=unmodelled
         )
-
-    def job_sizes(self, path: Path) -> JobSizes:
-        """See `Launcher.job_sizes`: a model that is named cannot be cut down."""
-        return Launcher.job_sizes(self, path)
-
-    def small_run(
-        self,
-        path: Path,
-        setting: RunSetting,
-        machines: Machines,
-        profile: ProfiledSteps,
-        switched: Collection[str] = (),
-    ) -> str:
-        """See `Launcher.small_run`."""
-        return Launcher.small_run(self, path, setting, machines, profile, switched)
-
-    def planned_job(self, path: Path, setting: RunSetting, job: PlannedJob) -> str:
-        """See `Launcher.planned_job`."""
-        return Launcher.planned_job(self, path, setting, job)
-
-    def whole_run(self, path: Path, setting: RunSetting, job: PlannedJob, machines: Machines, iterations: int) -> str:
-        """See `Launcher.whole_run`."""
-        return Launcher.whole_run(self, path, setting, job, machines, iterations)
-
-    def switches(self, path: Path) -> tuple[Switch, ...]:
-        """See `Launcher.switches`: none."""
-        return ()
 
     def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
         """ms-swift loads the model's weights before it trains.
@@ -106,6 +93,17 @@ class Swift(FlagLauncher):
             field="--dryrun_backend",
             cure="take the estimate",
         )
+
+
+def _launch(path: Path, register_path: Path | None = None, model: ModelSpec | None = None) -> SwiftScript:
+    """A script, or the YAML of options that it names or that is given."""
+    if path.suffix.lower() != ".sh":
+        return SwiftYaml(YamlSource.read(path), None, register_path, model)
+    script = ShellScript.read(path)
+    file = options_file(script)
+    if file is not None:
+        return SwiftYaml(YamlSource.read(file), script, register_path, model)
+    return SwiftScript(script, register_path, model)
 
 
 def _as_written(found: UnmodelledFlag) -> UnmodelledFlag:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taylor.parsers.flag_table import FlagTable, load_flag_table
+from taylor.parsers.megatron.named_sizes import flag, word
 from taylor.parsers.megatron.unmodelled import flag_table
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.script_flags import FlagForm
-from taylor.parsers.text.shell_words import Char, Word
 
 NAME = "swift"
 FORM = FlagForm(
@@ -179,13 +179,3 @@ def _place(name: str) -> str:
     if name == "seq-length":
         name = LENGTH
     return FORM.written(OPTIONS.get(name, name))
-
-
-def flag(name: str, value: str | None = None) -> Flag:
-    """A flag that no text of the script states."""
-    return Flag(name, word(f"--{name}"), () if value is None else (word(value),))
-
-
-def word(text: str) -> Word:
-    """A word that no text of the script states."""
-    return Word(tuple(Char(char, None) for char in text))

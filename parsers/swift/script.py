@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.parsers.flag_table import FlagTable
 from taylor.parsers.megatron.launch import Launch
-from taylor.parsers.megatron.new_file import model_flags
+from taylor.parsers.megatron.named_sizes import MODEL_FLAGS, size_flags, word
 from taylor.parsers.named_model import named_model
-from taylor.parsers.new_file import NewJob
 from taylor.parsers.swift.options import (
     FORM,
     MODEL,
@@ -20,12 +19,10 @@ from taylor.parsers.swift.options import (
     RLHF,
     SWITCHES,
     VALUES,
-    flag,
     is_on,
     megatron_flags,
     table,
     trained_length,
-    word,
 )
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flag_edit import Setting, edit_flags, plain_value, set_variable
@@ -64,17 +61,22 @@ class SwiftScript(Launch):
     def __init__(self, script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None) -> None:
         self._script, self.file, self.text = script, script.file, script.text
         _refuse_other_start(script)
-        options = flags_of(script, FORM)
+        self._state(flags_of(script, FORM), script.notes, register_path, model)
+
+    def _state(
+        self, options: Flags, remarks_of_file: Sequence[str], register_path: Path | None, model: ModelSpec | None
+    ) -> None:
+        """State the launch of some options."""
         self._options = options
         _refuse(options)
-        notes = list(script.notes)
+        notes = list(remarks_of_file)
         length = trained_length(options, notes)
         if model is None:
             model, remarks = named_model(options.text(MODEL), self.file, FORM.written(MODEL), register_path)
             notes += remarks
             model = _trained(model, options, notes)
         self.model = model
-        self.flags = megatron_flags(options, self._rank_flags(), _model_flags(model), length)
+        self.flags = megatron_flags(options, self._rank_flags(), size_flags(model), length)
         self.notes = tuple(notes)
 
     @classmethod
@@ -141,18 +143,22 @@ class SwiftScript(Launch):
         for name, setting in wanted.items():
             if _says(self.flags, name, setting):
                 continue
-            if name in _MODEL_FLAGS:
+            if name in MODEL_FLAGS:
                 cure = "plan without changing the model's layers, or with a Megatron script"
                 raise self.flags.error(name, "is the model's, which ms-swift reads from its folder", setting, cure)
             edits[OPTIONS.get(name, name)] = self._written(name, setting)
         if not edits:
             return self
         beside = tuple(OPTIONS.get(name, name) for name in near)
-        changed = SwiftScript(edit_flags(self._script, edits, FORM, near=beside), model=self.model)
+        changed = self._edited(edits, beside)
         for name, setting in wanted.items():
             if not _says(changed.flags, name, setting):
                 raise changed.flags.error(name, "cannot be set", setting)
         return changed
+
+    def _edited(self, edits: Mapping[str, Setting], beside: tuple[str, ...]) -> SwiftScript:
+        """The same with some options set."""
+        return SwiftScript(edit_flags(self._script, edits, FORM, near=beside), model=self.model)
 
     def _written(self, name: str, setting: Setting) -> Setting:
         """A setting of Megatron's as ms-swift writes it: a switch has a value, and the default takes no line."""
@@ -201,8 +207,11 @@ def _refuse_other_start(script: ShellScript) -> None:
         texts = [word.text for word in command.words]
         files = [text for text in texts if text.endswith((".yaml", ".yml", ".json"))]
         if files and _TRAINS.search(" ".join(texts)) and not any(text == "--model" for text in texts):
-            problem = f"takes its options from {files[0]}, which is not read"
-            raise InputError(problem, file=script.file, cure="state them in the command, as --name value")
+            if "--config" in texts or "--use_ray" in texts:
+                problem = f"takes its options by groups of Ray from {files[0]}, which is not read"
+                raise InputError(problem, file=script.file, cure="state them in the command, as --name value")
+            cure = "put the file where the script names it, seen from one of the folders above the script"
+            raise InputError(f"takes its options from {files[0]}, which is not found", file=script.file, cure=cure)
     if not _TRAINS.search(" ".join(each.text for each in launch_words(script, FORM))):
         raise InputError("starts no training: no command starts megatron pt, sft or rlhf", file=script.file, cure=cure)
 
@@ -237,29 +246,6 @@ def _trained(model: ModelSpec, options: Flags, notes: list[str]) -> ModelSpec:
         notes.append(f"{millions:,.0f} million parameters of the vision part are frozen: they are not counted")
         model = model.replace(extra_parameters=0)
     return model if depth == model.mtp_layers else model.replace(mtp_layers=depth)
-
-
-def _model_flags(model: ModelSpec) -> list[Flag]:
-    """The model's sizes as flags, for what counts layers and experts by them."""
-    stated = model_flags(NewJob(model, 1, 1, 1, 1))
-    return [
-        flag(name, None if value is None else str(value).strip('"'))
-        for name, value in stated.items()
-        if name not in _NO_SIZES
-    ]
-
-
-_NO_SIZES = (
-    "seq-length",
-    "max-position-embeddings",
-    "mtp-num-layers",
-    "use-flash-attn",
-    "moe-token-dispatcher-type",
-    "moe-grouped-gemm",
-)
-_MODEL_FLAGS = frozenset(
-    {"num-layers", "moe-layer-freq", "linear-attention-freq", "window-attn-skip-freq", "num-experts", "noop-layers"}
-)
 
 
 def _says(flags: Flags, name: str, setting: Setting) -> bool:

@@ -23,18 +23,35 @@ from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT, SHARED
 from tests.parsers.flagscale.files import ONE_FILE as FLAGSCALE
+from tests.parsers.nemo_rl.files import MEGATRON as NEMO_RL
+from tests.parsers.nemo_rl.files import SHARDED as NEMO_RL_SHARDED
 from tests.parsers.primus.files import MERGED as PRIMUS
 from tests.parsers.primus.files import TITAN_MERGED as PRIMUS_TITAN
 from tests.parsers.swift.files import SWIFT
 from tests.parsers.torchtitan.test_files import BASE as TOML
+from tests.parsers.verl.files import MEGATRON as VERL
+from tests.parsers.verl.files import SHARDED as VERL_SHARDED
 from tests.toy_launcher import Toy
 
 FOLDERS = (ROOT / "config", *(SHARED / "data" / name for name in ("mindformers_yaml", "shells", "torchtitan_toml")))
 SAMPLES = sorted(
     path for folder in FOLDERS for path in folder.glob("*") if path.suffix in config_suffixes() and path.is_file()
 )
-NEEDS_DEVICES = ("flagscale", "paddlenlp", "primus", "primus-torchtitan", "slime", "swift")
+NEEDS_DEVICES = (
+    "flagscale",
+    "paddlenlp",
+    "primus",
+    "primus-torchtitan",
+    "slime",
+    "swift",
+    "verl",
+    "verl-fsdp",
+    "nemo_rl",
+    "nemo_rl-dtensor",
+)
 """Launchers that start nothing without devices."""
+ONE_STAGE = ("verl-fsdp", "nemo_rl-dtensor")
+"""Launchers whose files know no pipeline."""
 TOY_FILE = """\
 # What the toy launcher starts.
 toy_job:
@@ -71,6 +88,10 @@ FURTHER = {
     "primus.yaml": PRIMUS,
     "primus_titan.yaml": PRIMUS_TITAN,
     "swift.sh": SWIFT,
+    "verl.sh": VERL,
+    "verl_fsdp.sh": VERL_SHARDED,
+    "nemo_rl.yaml": NEMO_RL,
+    "nemo_rl_dtensor.yaml": NEMO_RL_SHARDED,
 }
 
 
@@ -134,6 +155,10 @@ def test_a_schedule_that_can_be_written_is_read_again(sample: Path, tmp_path: Pa
     schedule = ScheduleSpec(name)
     if not launcher_of(config).can_write(config, schedule):
         assert name != config.schedule.name
+        return
+    if config.launcher in ONE_STAGE:
+        with pytest.raises(InputError, match="is stated by no option"):
+            emit_variant(config, config.strategy.replace(pp=4), tmp_path / f"other{sample.suffix}", plan=None)
         return
     vpp = ScheduleSpec(name).traits.least_interleaves
     strategy = config.strategy.replace(pp=4, vpp=vpp, micro_batches=8)

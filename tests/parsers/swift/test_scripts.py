@@ -165,5 +165,69 @@ def test_a_strategy_of_other_ranks_is_written_into_the_variables(script, tmp_pat
 
 def test_options_in_a_file_are_named_and_not_missed(script):
     script.write_text("NPROC_PER_NODE=8 megatron rlhf --use_ray true --config job.yaml\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"takes its options from job\.yaml, which is not read"):
+    with pytest.raises(InputError, match=r"takes its options by groups of Ray from job\.yaml, which is not read"):
         read_config(script)
+
+
+OPTIONS = """\
+# what to train
+ENV: {MAX_PIXELS: '1003520'}
+model: Qwen/Qwen3-8B-Base
+dataset:
+  - 'AI-ModelScope/alpaca-gpt4-data-zh#500'
+tensor_model_parallel_size: 2
+pipeline_model_parallel_size: 4
+sequence_parallel: true
+micro_batch_size: 1
+global_batch_size: 16 # small
+recompute_granularity: full
+recompute_method: uniform
+recompute_num_layers: 1
+max_length: 2048
+cross_entropy_loss_fusion: true
+attention_backend: flash
+"""
+
+
+@pytest.fixture
+def started_by_yaml(script):
+    folder = script.parent / "examples"
+    folder.mkdir()
+    (folder / "sft.yaml").write_text(OPTIONS, encoding="utf-8")
+    start = folder / "sft.sh"
+    start.write_text("NPROC_PER_NODE=8 \\\nmegatron sft \\\n    examples/sft.yaml\n", encoding="utf-8")
+    return start
+
+
+def test_options_in_a_yaml_mean_what_they_mean_in_the_command(script, started_by_yaml):
+    by_command, by_yaml = read_config(script), read_config(started_by_yaml)
+    assert by_yaml.strategy == by_command.strategy and by_yaml.plan == by_command.plan
+    assert by_yaml.rules == by_command.rules and by_yaml.launcher == "swift"
+    alone = read_config(started_by_yaml.with_suffix(".yaml"))
+    assert alone.open_ranks is not None and alone.rules == by_command.rules
+
+
+def test_an_option_of_the_command_goes_before_the_yaml(started_by_yaml):
+    changed(started_by_yaml, "sft.yaml", "sft.yaml --global_batch_size 32")
+    config = read_config(started_by_yaml)
+    assert config.strategy.global_batch == 32
+    with pytest.raises(InputError, match="stands in the script's command, over the YAML"):
+        write_plan(config, config.plan, micro_batches=8)
+
+
+def test_a_plan_is_written_into_the_yaml_and_the_script_stays(started_by_yaml):
+    start, config = started_by_yaml.read_text(encoding="utf-8"), read_config(started_by_yaml)
+    plan = PipelinePlan({DENSE: as_grid([[8, 9, 9, 10]])}, {FULL: as_grid([[2, 2, 2, 2]])})
+    write_plan(config, plan, micro_batches=8)
+    assert started_by_yaml.read_text(encoding="utf-8") == start
+    written = started_by_yaml.with_suffix(".yaml").read_text(encoding="utf-8")
+    assert "global_batch_size: 8 # small" in written and written.startswith("# what to train\n")
+    reread = read_config(started_by_yaml)
+    assert reread.plan.layers == plan.layers and reread.plan.recompute[FULL] == plan.recompute[FULL]
+
+
+def test_a_yaml_of_ray_groups_is_refused_as_such(started_by_yaml):
+    path = started_by_yaml.with_suffix(".yaml")
+    path.write_text(OPTIONS + "train: {gpus: 4, tuner_type: lora}\n", encoding="utf-8")
+    with pytest.raises(InputError, match="states options by groups of Ray"):
+        read_config(path)

@@ -1,0 +1,214 @@
+"""NeMo RL's YAML: policies that Megatron Core trains, and those on DTensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from taylor.base.errors import InputError
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.megatron.flag_launcher import FlagLauncher
+from taylor.parsers.megatron.read import config_from_launch
+from taylor.parsers.named_jobs import NamedJobs
+from taylor.parsers.nemo_rl.experiment import INHERITS, TELLTALE, RlExperiment
+from taylor.parsers.nemo_rl.job import (
+    DTENSOR,
+    NAME,
+    POLICY,
+    SHARDED_NAME,
+    RlMegatronJob,
+    RlStart,
+    sharded_job,
+    sharded_unmodelled,
+)
+from taylor.parsers.policy.sharded import sharded_config
+from taylor.parsers.policy.whole import WholeRecompute, refuse_other_degrees
+from taylor.parsers.training_config import TrainingConfig, body_layers
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
+
+_USUAL = UsualDevice("h100-80g", "NeMo RL files")
+
+
+class NemoRl(NamedJobs, FlagLauncher):
+    """Files whose policy Megatron Core trains, and the refusal of damaged ones."""
+
+    degree_words = {
+        "tp": "tensor_model_parallel_size",
+        "pp": "pipeline_model_parallel_size",
+        "ep": "expert_model_parallel_size",
+        "cp": "context_parallel_size",
+        "op": "use_distributed_optimizer",
+        "sp": "sequence_parallel",
+        "vpp": "virtual_pipeline_model_parallel_size",
+        "mbs": "train_micro_batch_size",
+        "gbs": "train_global_batch_size",
+        "seq": "max_total_sequence_length",
+    }
+    name = NAME
+    title = "NeMo RL YAML"
+    suffixes = (".yaml", ".yml")
+    telltale = TELLTALE
+    plan_keys = frozenset(
+        {
+            "activation_checkpointing",
+            "recompute_granularity",
+            "recompute_modules",
+            "num_layers_in_first_pipeline_stage",
+            "num_layers_in_last_pipeline_stage",
+            "pipeline_model_parallel_layout",
+            "virtual_pipeline_model_parallel_size",
+            "model_overrides",
+            "train_global_batch_size",
+        }
+    )
+    usual_device = _USUAL
+    log_names_parameters = False
+    has_own_marks = True
+
+    def recognises(self, path: Path, text: str) -> bool:
+        """See `Launcher.recognises`."""
+        if path.suffix.lower() not in self.suffixes:
+            return False
+        if TELLTALE.search(text):
+            return _by_megatron(path) is not False
+        return INHERITS.search(text) is not None and _by_megatron(path) is True
+
+    def launch(self, path: Path) -> RlMegatronJob:
+        """See `FlagLauncher.launch`."""
+        return RlMegatronJob(RlExperiment.read(path))
+
+    def launch_of(self, config: TrainingConfig) -> RlMegatronJob:
+        """See `FlagLauncher.launch_of`: of the model that is known, and that a file only names."""
+        return RlMegatronJob(RlExperiment.read(config.path), model=config.model)
+
+    def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
+        """See `Launcher.read`."""
+        job = RlMegatronJob(RlExperiment.read(path), register_path)
+        return job.renamed(config_from_launch(job))
+
+    def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
+        """One recompute choice for all layers."""
+        body, used = body_layers(plan), [mode for mode in (FULL, SELECT) if plan.uses(mode)]
+        if not used or plan.recomputed(used[0]) == body:
+            return plan, ()
+        said = f"NeMo RL recomputes all layers alike: the nearest that fits memory is {used[0]} recompute everywhere"
+        return PipelinePlan(plan.layers, {used[0]: body}), (said,)
+
+    def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """No layer recomputed, all fully, or all selectively."""
+        return tuple(choice for choice in ((FULL, 0), (FULL, layers), (SELECT, layers)) if choice[0] in modes)
+
+    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
+        """NeMo RL starts its training by Ray.
+
+        Raises
+        ------
+        InputError
+            Always.
+        """
+        raise _no_dryrun(original)
+
+
+class NemoRlSharded(WholeRecompute, Launcher):
+    """Files whose policy is trained on DTensors."""
+
+    degree_words = {
+        "dp": "num_nodes",
+        "tp": "tensor_parallel_size",
+        "ep": "expert_parallel_size",
+        "cp": "context_parallel_size",
+        "op": "dp_replicate_size",
+        "sp": "sequence_parallel",
+        "mbs": "train_micro_batch_size",
+        "gbs": "train_global_batch_size",
+        "seq": "max_total_sequence_length",
+    }
+    name = SHARDED_NAME
+    title = "NeMo RL YAML of DTensors"
+    suffixes = (".yaml", ".yml")
+    telltale = TELLTALE
+    plan_keys = frozenset({"activation_checkpointing", "train_global_batch_size", "dtensor_cfg"})
+    usual_device = _USUAL
+    has_own_marks = True
+
+    def recognises(self, path: Path, text: str) -> bool:
+        """See `Launcher.recognises`."""
+        alike = path.suffix.lower() in self.suffixes and (TELLTALE.search(text) or INHERITS.search(text))
+        return bool(alike) and _by_megatron(path) is False
+
+    def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
+        """See `Launcher.read`."""
+        job, start = sharded_job(RlExperiment.read(path), register_path)
+        names = {"dp": "cluster.num_nodes", "gbs": f"{POLICY}train_global_batch_size"}
+        return sharded_config(job, start.notes, sharded_unmodelled(start), names)
+
+    def with_plan(
+        self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
+    ) -> tuple[str, str]:
+        """See `Launcher.with_plan`."""
+        experiment = RlExperiment.read(config.path)
+        start = RlStart(experiment, model=config.model)
+        samples = config.strategy.dp * config.strategy.mbs * (micro_batches or config.strategy.micro_batches)
+        wanted = _recompute(start, plan) | _batch(start, samples)
+        return experiment.source.text, experiment.edited(wanted).source.text
+
+    def with_strategy(
+        self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
+    ) -> str:
+        """See `Launcher.with_strategy`; the keys of `extra` are options."""
+        experiment = RlExperiment.read(config.path)
+        start = RlStart(experiment, model=config.model)
+        refuse_other_degrees(config, strategy, ("pp", "vpp"))
+        own = config.strategy
+        wanted: dict[str, object] = dict(extra)
+        degrees = {"tensor_parallel_size": "tp", "context_parallel_size": "cp", "expert_parallel_size": "ep"}
+        wanted |= {
+            f"{DTENSOR}{key}": getattr(strategy, name)
+            for key, name in degrees.items()
+            if getattr(strategy, name) != getattr(own, name)
+        }
+        if strategy.sp != own.sp:
+            wanted[f"{DTENSOR}sequence_parallel"] = strategy.sp
+        if strategy.mbs != own.mbs:
+            wanted[f"{POLICY}train_micro_batch_size"] = strategy.mbs // start.each
+        wanted |= _batch(start, strategy.global_batch)
+        wanted |= {} if plan is None else _recompute(start, plan)
+        return experiment.edited(wanted).source.text
+
+    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
+        """See `NemoRl.dryrun_command`.
+
+        Raises
+        ------
+        InputError
+            Always.
+        """
+        raise _no_dryrun(original)
+
+
+def _recompute(start: RlStart, plan: PipelinePlan) -> dict[str, object]:
+    key = f"{DTENSOR}activation_checkpointing"
+    return {} if plan.uses(FULL) == start.options.is_on(key) else {key: plan.uses(FULL)}
+
+
+def _batch(start: RlStart, samples: int) -> dict[str, object]:
+    return {} if samples == start.samples() else {f"{POLICY}train_global_batch_size": samples // start.each}
+
+
+def _by_megatron(path: Path) -> bool | None:
+    """Return whether Megatron Core trains a file's policy; None where the file says nothing."""
+    try:
+        options = RlExperiment.read(path).options()
+        return options.is_on("policy.megatron_cfg.enabled")
+    except InputError:
+        return None  # The reader says what is wrong.
+
+
+def _no_dryrun(original: Path) -> InputError:
+    return InputError(
+        "is started by NeMo RL through Ray, which no dry-run has",
+        file=original,
+        field="--dryrun_backend",
+        cure="take the estimate",
+    )

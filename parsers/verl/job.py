@@ -1,0 +1,334 @@
+"""A shell script that starts one of verl's programs, as a launch by Megatron's flags or on sharded parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from taylor.parsers.flag_table import FlagTable, UnmodelledFlag, load_flag_table
+from taylor.parsers.megatron.named_sizes import flag
+from taylor.parsers.named_model import named_model
+from taylor.parsers.policy.fields import CLASS_DEFAULTS
+from taylor.parsers.policy.job import (
+    LENGTH,
+    MICRO_BATCH,
+    NODES,
+    PER_NODE,
+    SAMPLES,
+    TRAINING_HALF,
+    Places,
+    PolicyJob,
+    Sizes,
+    packed_samples,
+    unread_options,
+)
+from taylor.parsers.policy.options import Options, option, unquoted
+from taylor.parsers.policy.sharded import ShardedJob
+from taylor.parsers.text.fields import MAX_SIZE
+from taylor.parsers.text.flags import Flag, Flags
+from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.verl.command import VerlCommand
+from taylor.parsers.verl.programs import MEGATRON, SHARDED, VEOMNI, Program
+from taylor.register import frameworks
+from taylor.register.model import ModelSpec
+
+NAME, SHARDED_NAME = "verl", "verl-fsdp"
+_BRIDGE_DEFAULTS = {**CLASS_DEFAULTS, "moe_token_dispatcher_type": "alltoall", "moe_grouped_gemm": "true"}
+"""Fields that the models' bridges set: verl b178a3cd verl/models/mcore/config_converter.py:88, 243; ISEEKYAN/mbridge
+10cb17f5 mbridge/core/llm_bridge.py:82, mbridge/models/deepseek_v3.py:148, glm4moe.py:155."""
+_OPTIMIZER = "override_optimizer_config."
+_TYPES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+
+
+class VerlStart:
+    """What a script says of its program, whatever trains it.
+
+    Raises
+    ------
+    InputError
+        When it starts no training, trains LoRA, or a size is missing or wrong.
+    """
+
+    def __init__(self, script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None) -> None:
+        self.command = VerlCommand.of(script)
+        self.program: Program = self.command.program
+        self.options: Options = self.command.options
+        self.notes = [*script.notes, *self.command.notes]
+        self.notes.append(TRAINING_HALF if self.program.rolls_out else "the training step alone is predicted")
+        self.kind = str(self.options.text(self.program.strategy, default="fsdp")).lower()
+        self._refuse()
+        self.model = model if model is not None else self._named(register_path)
+
+    @property
+    def file(self) -> Path:
+        """The script's file."""
+        return self.options.file
+
+    def _refuse(self) -> None:
+        options, program = self.options, self.program
+        for name in program.adapters:
+            rank = options.text(name, default="0")
+            if rank != "0":
+                problem = (
+                    "trains adapters: their memory and step are not modelled, and are not those of a full training"
+                )
+                raise options.error(name, problem, rank, "write 0 to plan the training of all weights")
+        path = f"{program.model[0].rpartition('.')[0]}.lora_adapter_path"
+        if options.has(path):
+            raise options.error(path, "trains adapters, whose memory and step are not modelled", cure="leave it out")
+        if self.kind == VEOMNI:
+            cure = "write fsdp, fsdp2 or megatron"
+            raise options.error(program.strategy, "trains by VeOmni, which is not read", self.kind, cure)
+        if self.kind not in (*SHARDED, MEGATRON) or (self.kind == MEGATRON and not program.engine):
+            raise options.error(
+                program.strategy, "is no trainer that is read", self.kind, "write fsdp, fsdp2 or megatron"
+            )
+
+    def _named(self, register_path: Path | None) -> ModelSpec:
+        """The model of the path, by its last part where only the shell knows the first."""
+        key = next((name for name in self.program.model if self.options.has(name)), self.program.model[0])
+        each = self.options.by_name.get(key)
+        if each is None:
+            problem = "is empty" if key in self.command.stated else "is missing"
+            raise self.options.error(key, problem, cure=f"write it into the command, as in {key}=Qwen/Qwen3-8B")
+        chars = each.values[0].chars
+        last = 1 + max((at for at, char in enumerate(chars) if char.unknown), default=-1)
+        name = unquoted("".join(char.text for char in chars[last:])).rstrip("/")
+        if last:
+            name = name.lstrip("}/\"'")
+        if not name:
+            self.options.text(key)  # The error names the line that leaves it open.
+        model, remarks = named_model(name, self.file, key, register_path)
+        self.notes += remarks
+        return self._trained(model)
+
+    def _trained(self, model: ModelSpec) -> ModelSpec:
+        """The model as it is trained: MTP layers where an option asks for them, a vision part that may be frozen.
+
+        Sources: verl b178a3cd verl/trainer/config/model/hf_model.yaml (``mtp``),
+        verl/workers/megatron_workers.py:155-168, verl/trainer/config/actor/actor.yaml (``freeze_vision_tower``).
+        """
+        options = self.options
+        mtp = options.is_on("actor_rollout_ref.model.mtp.enable") and options.is_on(
+            "actor_rollout_ref.model.mtp.enable_train"
+        )
+        if model.mtp_layers and not mtp:
+            model = model.replace(mtp_layers=0)
+        if model.extra_parameters and options.is_on("actor_rollout_ref.actor.freeze_vision_tower"):
+            self.notes.append(f"{model.extra_parameters / 1e6:,.0f} million parameters of the vision part are frozen")
+            model = model.replace(extra_parameters=0)
+        return model
+
+    # ---- sizes -----------------------------------------------------------------------------------
+
+    def length(self) -> int:
+        """Tokens of the longest sample: prompt and answer, or ``data.max_length``."""
+        options = self.options
+        if not self.program.rolls_out:
+            return int(options.integer("data.max_length", high=MAX_SIZE))
+        prompt = options.integer("data.max_prompt_length", low=0, high=MAX_SIZE)
+        answer = options.integer("data.max_response_length", high=MAX_SIZE)
+        self.notes.append(f"samples are as long as they can be: {prompt} tokens of prompt and {answer} of answer")
+        return int(prompt + answer)
+
+    @property
+    def answers(self) -> int:
+        """Samples that come of one prompt (verl b178a3cd verl/workers/megatron_workers.py:354)."""
+        return int(self.options.integer("actor_rollout_ref.rollout.n")) if self.program.rolls_out else 1
+
+    def samples(self) -> int:
+        """Samples of one step of the optimizer."""
+        return int(self.options.integer(self.program.samples, high=2**31)) * self.answers
+
+    def micro_batch(self, replicas: int, context: int, length: int, samples: int) -> int:
+        """Samples of a rank's micro-batch.
+
+        Packed by tokens, it is `packed_samples` (verl b178a3cd verl/workers/actor/megatron_actor.py:223,
+        dp_actor.py:552).
+        """
+        options, program = self.options, self.program
+        each = max(1, samples // replicas)
+        if program.dynamic and options.is_on(program.dynamic):
+            tokens = options.integer(program.tokens, high=MAX_SIZE) * context
+            count = packed_samples(tokens * context, length, each)
+            packed = f"micro-batches are packed up to {tokens * context} tokens"
+            self.notes.append(f"{packed}: {count} sample(s) of {length} tokens are taken")
+            return count
+        if (
+            not options.has(program.micro_batch)
+            and program.former_micro_batch
+            and options.has(program.former_micro_batch)
+        ):
+            return max(1, int(options.integer(program.former_micro_batch, high=2**31)) // replicas)
+        if not options.has(program.micro_batch):
+            cure = "add it to the command, as in =1"
+            raise options.error(program.micro_batch, "is missing", cure=cure)
+        return int(options.integer(program.micro_batch, high=2**31))
+
+    def ranks(self) -> tuple[Flag, ...]:
+        """The ranks that train, by torchrun's flags; none that only the start knows."""
+        found = []
+        for name, key in ((PER_NODE, "trainer.n_gpus_per_node"), (NODES, "trainer.nnodes")):
+            each = self.options.by_name.get(key)
+            if each is not None and not each.values[0].unknown:
+                found.append(Flag(name, flag(name).word, (each.values[0],)))
+        return tuple(found)
+
+
+class VerlMegatronJob(PolicyJob):
+    """A script whose policy Megatron trains; see `PolicyJob`."""
+
+    launcher = NAME
+
+    def __init__(self, script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None) -> None:
+        start = VerlStart(script, register_path, model)
+        self._start, self.options = start, start.options
+        self.file, self.text = script.file, script.text
+        program, options = start.program, start.options
+        if start.kind != MEGATRON:
+            problem = "is trained on sharded parameters, without Megatron's flags"
+            raise options.error(program.strategy, problem, start.kind)
+        engine, override = program.engine, f"{program.engine}override_transformer_config."
+        self.places = Places(
+            keys={
+                SAMPLES: program.samples,
+                MICRO_BATCH: program.micro_batch,
+                LENGTH: "data.max_response_length" if program.rolls_out else "data.max_length",
+                PER_NODE: "trainer.n_gpus_per_node",
+                NODES: "trainer.nnodes",
+            },
+            fields={name: f"{engine}{name}" for name in _DEGREES},
+            overrides=override,
+            samples_each=start.answers,
+        )
+        length, samples = start.length(), start.samples()
+        tp, pp, cp = (options.integer(f"{engine}{name}_parallel_size") for name in _REPLICA)
+        ranks = start.ranks()
+        world = Flags(self.file, ranks).world_size()
+        replicas = max(1, (world or tp * pp * cp) // (tp * pp * cp))
+        sizes = Sizes(length, samples, start.micro_batch(replicas, cp, length, samples), ranks)
+        self.state(start.model, self._fields(tp), sizes, self._further(start))
+        self.notes = tuple(start.notes)
+
+    def _fields(self, tp: int) -> dict[str, Flag]:
+        """Fields of Megatron's classes: the bridges', the engine's, and what is laid over them."""
+        program, options = self._start.program, self.options
+        fields = {name: option(name, value) for name, value in _BRIDGE_DEFAULTS.items()}
+        engine = options.below(program.engine)
+        fields |= {name: engine[name] for name in _DEGREES if name in engine}
+        fields["sequence_parallel"] = option("sequence_parallel", str(tp > 1).lower())
+        fields |= options.below(f"{program.engine}override_ddp_config.")
+        fields |= options.below(f"{program.optimizer}{_OPTIMIZER}")
+        fields |= options.below(f"{program.engine}override_transformer_config.")
+        virtual = fields.get("virtual_pipeline_model_parallel_size")
+        if virtual is not None and virtual.values[0].text == "1":
+            del fields["virtual_pipeline_model_parallel_size"]
+        return fields
+
+    def _further(self, start: VerlStart) -> list[Flag]:
+        half = str(self.options.text(f"{start.program.engine}dtype", default="bfloat16"))
+        depth = start.model.mtp_layers
+        return [
+            flag("fp16" if half in ("float16", "fp16") else "bf16"),
+            flag("hidden-dropout", "0.0"),
+            flag("attention-dropout", "0.0"),
+            flag("no-create-attention-mask-in-dataloader"),
+            *([flag("mtp-num-layers", str(depth))] if depth else []),
+        ]
+
+    def edited(self, wanted: Mapping[str, object]) -> VerlMegatronJob:
+        """See `PolicyJob.edited`."""
+        return VerlMegatronJob(self._start.command.edited(wanted), model=self.model)
+
+    def own_table(self) -> FlagTable:
+        """See `PolicyJob.own_table`."""
+        return own_table()
+
+    def _is_flag(self, each: Flag) -> bool:
+        program = self._start.program
+        sections = [f"{program.optimizer}{_OPTIMIZER}", f"{program.engine}override_ddp_config."]
+        sections += [program.sharding] if program.sharding != program.engine else []
+        return super()._is_flag(each) or each.name.startswith(tuple(sections))
+
+
+_REPLICA = ("tensor_model", "pipeline_model", "context")
+_DEGREES = (
+    "tensor_model_parallel_size",
+    "expert_model_parallel_size",
+    "expert_tensor_parallel_size",
+    "pipeline_model_parallel_size",
+    "virtual_pipeline_model_parallel_size",
+    "context_parallel_size",
+    "use_distributed_optimizer",
+)
+"""Fields that stand in verl's own part and not among those that are laid over Megatron's."""
+
+
+def own_table() -> FlagTable:
+    """The table of verl's options."""
+    return load_flag_table("taylor.parsers.verl", "options.yaml")
+
+
+def is_sharded(script: ShellScript) -> bool:
+    """Return whether the script's policy is trained on sharded parameters."""
+    command = VerlCommand.of(script)
+    return str(command.options.text(command.program.strategy, default="fsdp")).lower() != MEGATRON
+
+
+def sharded_job(script: ShellScript, register_path: Path | None) -> tuple[ShardedJob, VerlStart]:
+    """The training of a script's policy on sharded parameters.
+
+    Sources: verl b178a3cd verl/workers/fsdp_workers.py:98-105 (replicas), 241-249 (batch), 493-500 (types),
+    verl/workers/engine/fsdp; verl/trainer/fsdp_sft_trainer.py.
+    """
+    start = VerlStart(script, register_path)
+    options, program = start.options, start.program
+    context = max(int(options.integer(name, default=1)) for name in program.ulysses)
+    length, samples = start.length(), start.samples()
+    ranks = Flags(start.file, start.ranks())
+    world, note = ranks.world_size(), ""
+    if world is None:
+        world = context
+        note = f"the file does not say how many ranks it starts: {world} is assumed, the least multiple of its degrees"
+    elif ranks.assumed(PER_NODE, NODES):
+        note = f"a world size of {world:,} is assumed, by the default of a variable that the script leaves open"
+    replicas = max(1, world // context)
+    prefix = program.sharding
+    shards = int(options.integer(f"{prefix}fsdp_size", low=-1))
+    reduced = options.text(f"{prefix}mixed_precision.reduce_dtype", default="fp32")
+    computed = options.text(f"{prefix}mixed_precision.param_dtype", default=options.text(f"{prefix}dtype"))
+    job = ShardedJob(
+        start.file,
+        SHARDED_NAME,
+        start.model,
+        frameworks.TORCHTITAN,
+        world,
+        length,
+        samples,
+        start.micro_batch(replicas, context, length, samples),
+        cp=context,
+        shards=world if shards < 0 or shards >= world else shards,
+        recomputed=options.is_on(program.checkpoints),
+        stored_bytes=_bytes(options, f"{prefix}model_dtype"),
+        compute_bytes=_TYPES.get(str(computed), 2),
+        reduced_bytes=_TYPES.get(str(reduced), 4),
+        stay_gathered=not options.is_on(f"{prefix}reshard_after_forward", default=True),
+        open_note=note,
+    )
+    return job, start
+
+
+def _bytes(options: Options, name: str) -> int:
+    written = str(options.text(name))
+    if written not in _TYPES:
+        raise options.error(name, "is no type that is read", written, f"use one of {', '.join(_TYPES)}")
+    return _TYPES[written]
+
+
+def sharded_unmodelled(start: VerlStart) -> tuple[UnmodelledFlag, ...]:
+    """Options that cost and are in no figure, or that nobody knows."""
+    options, program = start.options, start.program
+    skipped = tuple(prefix for prefix in (program.engine,) if prefix and prefix != program.sharding)
+    stated = [each for each in options.by_name.values() if each.name not in options.usual]
+    given = [(each.name, each.values[0].text) for each in stated if not each.name.startswith(skipped)]
+    return unread_options(own_table(), given, start.model)

@@ -1,0 +1,195 @@
+"""verl's programs that train: which options they have, and where each size stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MEGATRON, FSDP, FSDP2, VEOMNI = "megatron", "fsdp", "fsdp2", "veomni"
+SHARDED = (FSDP, FSDP2)
+
+
+@dataclass(frozen=True)
+class Program:
+    """One kind of training program.
+
+    Parameters
+    ----------
+    pattern : str
+        Pattern of its module.
+    title : str
+        What it trains, as messages say it.
+    model : tuple of str
+        Keys of the model's path, the newest first.
+    engine : str
+        Prefix of Megatron's options; empty where it does not train by Megatron.
+    sharding : str
+        Prefix of FSDP's options.
+    optimizer : str
+        Prefix of the optimizer's options.
+    ulysses : tuple of str
+        Keys of the ranks that split a sample, the one that counts first.
+    strategy : str
+        Key of the trainer's kind.
+    checkpoints : str
+        Key of the recompute of every layer.
+    samples, micro_batch, dynamic, tokens : str
+        Keys of the batch, the micro-batch of a rank, whether micro-batches are packed by tokens, and their tokens.
+    former_micro_batch : str
+        Key of the micro-batch of all ranks together.
+    adapters : tuple of str
+        Keys of the rank of LoRA.
+    liger : tuple of str
+        Keys of fused kernels.
+    defaults : mapping of str to str
+        The program's own values where nothing is stated, by key.
+    """
+
+    pattern: str
+    title: str
+    model: tuple[str, ...]
+    engine: str
+    sharding: str
+    optimizer: str
+    ulysses: tuple[str, ...]
+    strategy: str
+    checkpoints: str
+    samples: str
+    micro_batch: str
+    dynamic: str
+    tokens: str
+    former_micro_batch: str
+    adapters: tuple[str, ...]
+    defaults: Mapping[str, str]
+
+    @property
+    def rolls_out(self) -> bool:
+        """Its samples are prompts with several answers each."""
+        return self.engine.startswith("actor_rollout_ref.")
+
+
+_ACTOR = "actor_rollout_ref.actor"
+_RANKS = {"trainer.nnodes": "1", "trainer.n_gpus_per_node": "8"}
+_ENGINE = {
+    "tensor_model_parallel_size": "1",
+    "expert_model_parallel_size": "1",
+    "pipeline_model_parallel_size": "1",
+    "context_parallel_size": "1",
+    "use_distributed_optimizer": "true",
+    "override_transformer_config.recompute_modules": "[core_attn]",
+    "override_transformer_config.attention_backend": "flash",
+}
+"""Megatron's part: verl b178a3cd verl/trainer/config/engine/megatron.yaml:17-74."""
+_SHARDING = {"model_dtype": "fp32", "dtype": "bfloat16", "fsdp_size": "-1", "reshard_after_forward": "true"}
+"""FSDP's part: verl b178a3cd verl/trainer/config/engine/fsdp.yaml:26-74."""
+
+
+def _below(prefix: str, values: Mapping[str, str]) -> dict[str, str]:
+    return {f"{prefix}{name}": value for name, value in values.items()}
+
+
+PPO = Program(
+    pattern=r"verl\.(?:trainer|experimental\.\w+)\.(?:main_ppo|fully_async_main|main_split)|recipe\.[\w.]+\.main_\w+"
+    r"|(?:\S*/)?main_(?:ppo|dapo)\w*\.py",
+    title="a policy",
+    model=("actor_rollout_ref.model.path",),
+    engine=f"{_ACTOR}.megatron.",
+    sharding=f"{_ACTOR}.fsdp_config.",
+    optimizer=f"{_ACTOR}.optim.",
+    ulysses=(f"{_ACTOR}.ulysses_sequence_parallel_size", f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size"),
+    strategy=f"{_ACTOR}.strategy",
+    checkpoints="actor_rollout_ref.model.enable_gradient_checkpointing",
+    samples=f"{_ACTOR}.ppo_mini_batch_size",
+    micro_batch=f"{_ACTOR}.ppo_micro_batch_size_per_gpu",
+    dynamic=f"{_ACTOR}.use_dynamic_bsz",
+    tokens=f"{_ACTOR}.ppo_max_token_len_per_gpu",
+    former_micro_batch=f"{_ACTOR}.ppo_micro_batch_size",
+    adapters=("actor_rollout_ref.model.lora_rank", "actor_rollout_ref.model.lora.rank"),
+    defaults={
+        **_RANKS,
+        **_below(f"{_ACTOR}.megatron.", _ENGINE),
+        **_below(f"{_ACTOR}.fsdp_config.", _SHARDING),
+        f"{_ACTOR}.strategy": FSDP,
+        f"{_ACTOR}.ppo_mini_batch_size": "256",
+        f"{_ACTOR}.ppo_max_token_len_per_gpu": "16384",
+        "actor_rollout_ref.model.enable_gradient_checkpointing": "true",
+        "actor_rollout_ref.rollout.n": "1",
+        "data.max_prompt_length": "512",
+        "data.max_response_length": "512",
+    },
+)
+"""Sources of the defaults, verl b178a3cd: verl/trainer/config/actor/actor.yaml:22-44, actor/dp_actor.yaml:27,
+data/legacy_data.yaml, rollout/rollout.yaml, model/hf_model.yaml, ppo_trainer.yaml (``trainer``)."""
+
+SFT = Program(
+    pattern=r"verl\.trainer\.sft_trainer(?:_ray)?",
+    title="a supervised fine-tuning",
+    model=("model.path",),
+    engine="engine.",
+    sharding="engine.",
+    optimizer="optim.",
+    ulysses=("engine.ulysses_sequence_parallel_size",),
+    strategy="engine.strategy",
+    checkpoints="model.enable_gradient_checkpointing",
+    samples="data.train_batch_size",
+    micro_batch="data.micro_batch_size_per_gpu",
+    dynamic="data.use_dynamic_bsz",
+    tokens="data.max_token_len_per_gpu",
+    former_micro_batch="data.micro_batch_size",
+    adapters=("model.lora_rank", "model.lora.rank"),
+    defaults={
+        **_RANKS,
+        "trainer.n_gpus_per_node": "1",
+        **_below("engine.", {**_ENGINE, **_SHARDING}),
+        "data.train_batch_size": "256",
+        "data.micro_batch_size_per_gpu": "4",
+        "data.max_token_len_per_gpu": "8192",
+        "data.use_dynamic_bsz": "true",
+        "data.max_length": "1024",
+        "model.enable_gradient_checkpointing": "true",
+    },
+)
+"""Sources: verl b178a3cd verl/trainer/config/sft_trainer_engine.yaml:15-88, model/hf_model.yaml."""
+
+FSDP_SFT = Program(
+    pattern=r"verl\.trainer\.fsdp_sft_trainer|\S*\bfsdp_sft_trainer\.py",
+    title="a supervised fine-tuning",
+    model=("model.partial_pretrain",),
+    engine="",
+    sharding="model.fsdp_config.",
+    optimizer="optim.",
+    ulysses=("ulysses_sequence_parallel_size",),
+    strategy="model.strategy",
+    checkpoints="model.enable_gradient_checkpointing",
+    samples="data.train_batch_size",
+    micro_batch="data.micro_batch_size_per_gpu",
+    dynamic="",
+    tokens="",
+    former_micro_batch="",
+    adapters=("model.lora_rank",),
+    defaults={
+        **_RANKS,
+        **_below("model.fsdp_config.", _SHARDING),
+        "data.train_batch_size": "256",
+        "data.micro_batch_size_per_gpu": "4",
+        "data.max_length": "1024",
+        "model.strategy": FSDP2,
+        "model.enable_gradient_checkpointing": "true",
+    },
+)
+"""Sources: verl b178a3cd verl/trainer/config/sft_trainer.yaml:4-75; ``data.micro_batch_size`` is read nowhere in
+verl/trainer/fsdp_sft_trainer.py."""
+
+PROGRAMS = (FSDP_SFT, SFT, PPO)
+CONFIGS = {"ppo_trainer": FSDP, "ppo_megatron_trainer": MEGATRON}
+"""Kinds of trainer of verl's own configurations (verl/trainer/config), by their name."""
+
+
+def program_of(words: list[str]) -> Program | None:
+    """The program that a command starts; None where it trains nothing."""
+    for program in PROGRAMS:
+        pattern = re.compile(rf"(?:{program.pattern})")
+        if any(pattern.fullmatch(word) for word in words):
+            return program
+    return None

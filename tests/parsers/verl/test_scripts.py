@@ -1,0 +1,175 @@
+"""verl's scripts: sizes of the policy's step, the two kinds of trainer, refusals, plans written back."""
+
+from __future__ import annotations
+
+import difflib
+import subprocess
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.parsers.policy.job import packed_samples
+from taylor.parsers.read import read_config
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.text.shell_start import ShellStart, started
+from taylor.parsers.verl.job import own_table
+from taylor.parsers.write_back import write_plan
+from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
+from taylor.register.model import DENSE
+from tests.parsers.verl.files import MEGATRON, SHARDED, TUNING
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(MEGATRON, encoding="utf-8")
+    return path
+
+
+def changed(script, old, new):
+    text = script.read_text(encoding="utf-8")
+    assert old in text
+    script.write_text(text.replace(old, new), encoding="utf-8")
+    return script
+
+
+def options_under_bash(script, *arguments):
+    """The options that the script's program gets, by bash with a stand-in for python3 that prints its arguments."""
+    printing = (
+        'python3() { printf \'%s\\n\' "$@"; }; torchrun() { python3 "$@"; }; set -- ' + " ".join(arguments) + "\n"
+    )
+    text = printing + script.read_text(encoding="utf-8")
+    run = subprocess.run(["bash", "-c", text], capture_output=True, text=True, check=True, env={"HOME": "/root"})
+    return dict(line.lstrip("+").split("=", 1) for line in run.stdout.splitlines() if "=" in line)
+
+
+def test_a_megatron_policy_has_the_degrees_that_bash_hands_over(script):
+    config, options = read_config(script), options_under_bash(script)
+    actor = "actor_rollout_ref.actor."
+    strategy = config.strategy
+    assert config.launcher == "verl" and config.model.n_layers == 36
+    assert strategy.tp == int(options[f"{actor}megatron.tensor_model_parallel_size"])
+    assert strategy.pp == int(options[f"{actor}megatron.pipeline_model_parallel_size"])
+    assert strategy.world_size == int(options["trainer.nnodes"]) * int(options["trainer.n_gpus_per_node"])
+    samples = int(options[f"{actor}ppo_mini_batch_size"]) * int(options["actor_rollout_ref.rollout.n"])
+    assert (strategy.global_batch, strategy.mbs, strategy.sp, strategy.op) == (samples, 1, True, strategy.dp)
+    assert config.rules.seq_length == int(options["data.max_prompt_length"]) + int(options["data.max_response_length"])
+    assert config.plan.recompute[FULL] == ((9, 9, 9, 9),) and config.rules.param_bytes == 2
+    assert any("no roll-outs" in note for note in config.notes) and config.rules.fused_accumulation is False
+
+
+def test_a_policy_on_fsdp_shards_its_fp32_weights_over_all_ranks(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(SHARDED, encoding="utf-8")
+    config = read_config(path)
+    strategy, rules = config.strategy, config.rules
+    assert config.launcher == "verl-fsdp" and config.model.name == "qwen3-8b"
+    assert (strategy.dp, strategy.cp, strategy.pp, strategy.op) == (4, 2, 1, 8)
+    assert (strategy.global_batch, strategy.mbs, strategy.micro_batches) == (256 * 5, 8, 40)
+    assert rules.parameter_shard and (rules.param_bytes, rules.compute_bytes, rules.ulysses_degree) == (4, 2, None)
+    assert config.plan.recompute[FULL] == ((36,),)
+    [code] = [each for each in config.unmodelled if each.name == "the layers' own code"]
+    assert code.may_raise_memory and "torchtitan" in code.sentence
+
+
+def test_a_fine_tuning_takes_its_ranks_from_torchrun(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(TUNING, encoding="utf-8")
+    open_config = read_config(path)
+    assert open_config.open_ranks is not None and open_config.strategy.world_size == 2
+    with started(ShellStart(("8",))):
+        config = read_config(path)
+    assert config.strategy.world_size == 8 and config.strategy.global_batch == 64 and config.strategy.mbs == 4
+    assert config.model.n_layers == 24 and config.model.tied_embedding
+
+
+def test_packed_micro_batches_have_as_many_samples_as_go_into_their_tokens(script):
+    changed(script, "ppo_micro_batch_size_per_gpu=1", "use_dynamic_bsz=True")
+    assert read_config(script).strategy.mbs == 2  # 16384 tokens by default, samples of 8192
+    options = {each.name for each in read_config(script).unmodelled}
+    assert "actor_rollout_ref.actor.use_dynamic_bsz" in options
+    for tokens, length, each in ((100, 30, 7), (100, 30, 6), (10, 30, 6), (10**6, 1, 12)):
+        count = packed_samples(tokens, length, each)
+        assert each % count == 0 and (count == 1 or count * length <= tokens)
+
+
+def test_a_configuration_of_the_checkout_stands_behind_the_command(script, tmp_path):
+    folder = tmp_path / "config"
+    folder.mkdir()
+    (folder / "multiturn.yaml").write_text(
+        "defaults:\n  - ppo_megatron_trainer\n  - _self_\nactor_rollout_ref:\n  rollout: {n: 3}\n"
+        "  actor: {ppo_mini_batch_size: 7}\n",
+        encoding="utf-8",
+    )
+    changed(script, "'ppo_megatron_trainer.yaml'", "'multiturn'")
+    changed(script, "    actor_rollout_ref.rollout.n=${n_resp_per_prompt} \\\n", "")
+    assert read_config(script).strategy.global_batch == 32 * 3
+    with pytest.raises(InputError, match=r"--config-name: takes its options from elsewhere\.yaml, which is not found"):
+        read_config(changed(script, "'multiturn'", "'elsewhere'"))
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ("actor_rollout_ref.model.lora_rank=32", "lora_rank: trains adapters"),
+        ("actor_rollout_ref.model.lora.rank=8", "lora.rank: trains adapters"),
+        ("actor_rollout_ref.actor.strategy=veomni", "trains by VeOmni, which is not read"),
+        ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=two", "must be a whole number"),
+        ("actor_rollout_ref.model.path=some/other-7B", "is no registered model"),
+    ],
+)
+def test_what_is_not_read_is_refused_by_its_option(script, more, reason):
+    with pytest.raises(InputError, match=reason):
+        read_config(changed(script, "trainer.nnodes=2", f"{more} trainer.nnodes=2"))
+
+
+def test_an_unknown_option_is_named_and_roll_outs_are_not(script):
+    changed(script, "trainer.nnodes=2", "actor_rollout_ref.actor.ppo_mini_batch_sise=2 trainer.nnodes=2")
+    found = {each.name: each for each in read_config(script).unmodelled}
+    assert found["actor_rollout_ref.actor.ppo_mini_batch_sise"].meant == "actor_rollout_ref.actor.ppo_mini_batch_size"
+    assert not any(name.startswith(("actor_rollout_ref.rollout", "trainer", "algorithm")) for name in found)
+
+
+def test_a_plan_is_written_as_options_and_bash_hands_it_over(script):
+    before, config = script.read_text(encoding="utf-8"), read_config(script)
+    plan = PipelinePlan({DENSE: as_grid([[8, 9, 9, 10]])}, {FULL: as_grid([[2, 2, 2, 2]])})
+    write_plan(config, plan, micro_batches=64)
+    after = script.read_text(encoding="utf-8")
+    reread = read_config(script)
+    assert reread.plan.layers == plan.layers and reread.plan.recompute[FULL] == plan.recompute[FULL]
+    assert reread.strategy == config.strategy.replace(micro_batches=64)
+    options, prefix = options_under_bash(script), "actor_rollout_ref.actor.megatron.override_transformer_config."
+    assert options[f"{prefix}num_layers_in_first_pipeline_stage"] == "8"
+    assert options[f"{prefix}num_layers_in_last_pipeline_stage"] == "10"
+    assert (options[f"{prefix}recompute_method"], options[f"{prefix}recompute_num_layers"]) == ("block", "2")
+    assert options["actor_rollout_ref.actor.ppo_mini_batch_size"] == "8"
+    lines = list(difflib.ndiff(before.splitlines(), after.splitlines()))
+    assert sum(line.startswith("- ") for line in lines) == 3 and sum(line.startswith("+ ") for line in lines) == 5
+
+
+def test_stages_of_the_reference_stay_where_a_variable_states_both(script):
+    """The actor's stages come of a chain of variables that the reference's come of too."""
+    config = read_config(script)
+    other = launcher_of(config).with_strategy(
+        config, config.strategy.replace(pp=2, dp=4, op=4, micro_batches=128), None, {}
+    )
+    script.write_text(other, encoding="utf-8")
+    options = options_under_bash(script)
+    assert options["actor_rollout_ref.actor.megatron.pipeline_model_parallel_size"] == "2"
+    assert options["actor_rollout_ref.ref.megatron.pipeline_model_parallel_size"] == "4"
+    assert read_config(script).strategy.pp == 2
+
+
+def test_recompute_of_fsdp_is_a_switch_that_bash_hands_over(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(SHARDED, encoding="utf-8")
+    config = read_config(path)
+    write_plan(config, PipelinePlan(config.plan.layers, {}), micro_batches=20)
+    options = options_under_bash(path)
+    assert options["actor_rollout_ref.model.enable_gradient_checkpointing"] == "False"
+    assert options["actor_rollout_ref.actor.ppo_mini_batch_size"] == "128"
+    assert not read_config(path).plan.uses(FULL)
+
+
+def test_every_row_of_the_table_has_its_source():
+    assert all(row.source.startswith(("verl b178a3cd", "Megatron-LM")) for row in own_table().rows.values())
