@@ -35,6 +35,7 @@ from taylor.register.layers import AttentionSpec, LayerSpec
 from taylor.register.model import MTP, ModelSpec
 
 _WHOLE = Strategy(1, 1, 1)
+"""One rank, whose products are the matrices themselves."""
 
 _SCALED, _ADDED = 2, 3
 """Elements moved where a result is scaled, read and written, and where it is added to another, both read."""

@@ -20,10 +20,9 @@ def read_adapters(flags: Flags) -> Adapters | None:
     InputError
         When it names a module beside which no adapter is modelled.
     """
-    flag = flags.by_name.get(TARGET_MODULES)
-    if flag is None or not flag.values:
+    names = [word.text for word in flags.by_name[TARGET_MODULES].values] if flags.has(TARGET_MODULES) else []
+    if not names:
         return None
-    names = [word.text for word in flag.values]
     where = {"file": flags.file, "field": f"--{TARGET_MODULES}"}
     rank: int = flags.integer("lora-r", default=16, high=MAX_SIZE)
     return Adapters(rank, named_targets(names, None, **where))

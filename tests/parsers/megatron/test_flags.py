@@ -275,6 +275,7 @@ def test_the_rows_called_read_are_the_flags_that_the_reader_and_the_writer_ask_f
         _flags_of("--use-precision-aware-optimizer --main-grads-dtype bf16 --optimizer-cpu-offload"),
         _flags_of("--use-precision-aware-optimizer --fp8-format hybrid"),
         _flags_of("--optimizer sgd"),
+        _flags_of("--lora-target-modules linear_qkv --lora-r 8"),
         _flags_of("--optimizer muon --fp4-format e2m1"),
         _flags_of("--use-megatron-fsdp"),
         _flags_of("--cross-entropy-loss-fusion"),
