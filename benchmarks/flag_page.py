@@ -20,6 +20,7 @@ TABLES = (
     ("taylor.parsers.primus", "options.yaml", ""),
     ("taylor.parsers.swift", "flags.yaml", "--"),
     ("taylor.parsers.slime", "flags.yaml", "--"),
+    ("taylor.parsers.pai", "flags.yaml", "--"),
     ("taylor.parsers.mindformers", "keys.yaml", ""),
     ("taylor.parsers.torchtitan", "keys.yaml", ""),
 )

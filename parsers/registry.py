@@ -12,6 +12,7 @@ from taylor.parsers.launcher import Launcher
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
 from taylor.parsers.paddlenlp.launcher import PaddleNLP
+from taylor.parsers.pai.launcher import Pai
 from taylor.parsers.primus.launcher import Primus, PrimusTorchtitan
 from taylor.parsers.slime.launcher import Slime
 from taylor.parsers.swift.launcher import Swift
@@ -23,6 +24,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Megatron(),
     Swift(),
     Slime(),
+    Pai(),
     Torchtitan(),
     FlagScale(),
     PaddleNLP(),
