@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from taylor.base.files import read_text
+from taylor.parsers.bridge.launcher import Bridge, BridgeRecipe
 from taylor.parsers.flagscale.launcher import FlagScale
 from taylor.parsers.huggingface.launcher import HuggingFace
 from taylor.parsers.huggingface.registered import RegisteredModel
@@ -25,6 +26,8 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Swift(),
     Slime(),
     Pai(),
+    Bridge(),
+    BridgeRecipe(),
     Torchtitan(),
     FlagScale(),
     PaddleNLP(),
