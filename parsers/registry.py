@@ -12,6 +12,7 @@ from taylor.parsers.huggingface.registered import RegisteredModel
 from taylor.parsers.launcher import Launcher
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
+from taylor.parsers.mlperf.launcher import Mlperf
 from taylor.parsers.paddlenlp.launcher import PaddleNLP
 from taylor.parsers.pai.launcher import Pai
 from taylor.parsers.primus.launcher import Primus, PrimusTorchtitan
@@ -26,6 +27,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Swift(),
     Slime(),
     Pai(),
+    Mlperf(),
     Bridge(),
     BridgeRecipe(),
     Torchtitan(),
