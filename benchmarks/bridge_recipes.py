@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 
 SOURCE = Path("src/megatron/bridge")
-FOLDERS = ("recipes", "perf_recipes")
+FOLDERS = ("perf_recipes", "recipes")
 MOST_CALLS = 20_000
 KEPT: Mapping[str, tuple[str, ...]] = {
     "model": ("",),
@@ -423,7 +423,10 @@ class Reader:
 
 
 def recipe_names(source: Source) -> Iterator[tuple[str, Function]]:
-    """The recipes of a checkout by the names that ``--recipe`` takes; canonical ones first."""
+    """The recipes of a checkout by the names that ``--recipe`` takes.
+
+    Of two with one name the benchmark's counts (scripts/training/recipe_runner.py:234-247).
+    """
     seen = set()
     for folder in FOLDERS:
         for path in sorted((source.root / SOURCE / folder).rglob("*.py")):
@@ -432,7 +435,8 @@ def recipe_names(source: Source) -> Iterator[tuple[str, Function]]:
             module = source.module(".".join(("megatron.bridge", *parts)))
             if module is None:
                 continue
-            for name in (*module.functions, *module.values, *module.imports):
+            others = () if folder == "perf_recipes" else (*module.values, *module.imports)
+            for name in (*module.functions, *others):
                 if not name.endswith("_config") or name.startswith("_") or name in seen:
                     continue
                 found = source.named(module, name)
@@ -475,6 +479,8 @@ def record(source: Source, name: str, function: Function) -> dict[str, Any] | No
     if isinstance(peft, (Node, Function)) or peft is UNKNOWN:
         return {**row, "adapters": True}
     row["options"] = dict(_options(container))
+    if model.fields.get("_pipeline_model_parallel_layout_builder") is not None:
+        row["rebuilds"] = True
     open_fields = sorted(set(_unsettled(container)))
     return {**row, "unsettled": open_fields} if open_fields else row
 
@@ -533,7 +539,8 @@ def table(root: Path, commit: str) -> str:
     for name, function in sorted(recipe_names(source), key=lambda pair: (pair[0] != pair[1].tree.name, pair[0])):
         row = record(source, name, function)
         if row is None:
-            continue
+            place = function.module.path.relative_to(source.root / SOURCE).as_posix()
+            row = {"source": f"{place}:{function.tree.lineno}", "opaque": True}
         if "options" in row:
             row["options"] = {key: value for key, value in row["options"].items() if _says(key, value)}
         if (known := first.setdefault(_line(row), name)) != name:

@@ -72,6 +72,14 @@ OTHER_TOOLS = (
         "alibaba/Pai-Megatron-Patch a098ca5 examples/qwen3/run_mcore_qwen3_8b_chatlearn.sh",
     ),
     OtherFile(
+        "a MegatronMIMO job of Megatron-Bridge",
+        "its vision and language parts have degrees of their own",
+        f"{_FLAGS}, the language model's",
+        (),
+        r"\bmegatron_mimo/[\w./]+\.py\b|\bmimo\w*\.py\b",
+        "NVIDIA-NeMo/Megatron-Bridge 067f987d examples/megatron_mimo/qwen35_vl/slurm_sft.sh",
+    ),
+    OtherFile(
         "a NeMo RL YAML",
         _ROLL_OUTS,
         f"{_FLAGS}, the policy's",

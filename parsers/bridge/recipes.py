@@ -39,6 +39,8 @@ class Recipe:
         It trains low-rank adapters.
     unsettled : tuple of str
         Fields that it computes from what no text states.
+    rebuilds : bool
+        Its layout is computed again for another number of stages or virtual stages.
     """
 
     name: str
@@ -47,6 +49,7 @@ class Recipe:
     options: Mapping[str, Any] = field(default_factory=dict)
     adapters: bool = False
     unsettled: tuple[str, ...] = ()
+    rebuilds: bool = False
 
     @property
     def ranks(self) -> int | None:
@@ -93,6 +96,7 @@ def known_recipe(name: str) -> Recipe | None:
         {key: value for key, value in options.items() if value is not None},
         bool(row.get("adapters", False)),
         tuple(row.get("unsettled", ())),
+        bool(row.get("rebuilds", False)),
     )
 
 

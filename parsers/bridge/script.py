@@ -101,6 +101,7 @@ class BridgeScript(Launch):
         own = _overrides(script, words)
         fields |= own
         _refuse_unsettled(self.recipe, own, self.file)
+        _with_stages(fields, own, self.recipe, self.file)
         self.model = model or _model(self.recipe, fields, self.file, register_path, notes)
         self.fields = fields
         _with_precision(fields)
@@ -324,6 +325,35 @@ def _refuse_unsettled(recipe: Recipe, own: Mapping[str, Any], file: Path) -> Non
                 field=field,
                 cure=f"write {field}=VALUE into the command, or give the ConfigContainer.yaml of a run",
             )
+
+
+_STAGES = ("model.pipeline_model_parallel_size", "model.virtual_pipeline_model_parallel_size")
+_ENDS = ("model.num_layers_in_first_pipeline_stage", "model.num_layers_in_last_pipeline_stage")
+
+
+def _with_stages(fields: dict[str, Any], own: Mapping[str, Any], recipe: Recipe, file: Path) -> None:
+    """Follow an override of the stages: a layout that the recipe computes is another one then.
+
+    Source: scripts/training/recipe_runner.py:373-417 (``sync_model_pipeline_layout``).
+
+    Raises
+    ------
+    InputError
+        When the recipe computes a layout for the new stages, which no text states.
+    """
+    changed = [name for name in _STAGES if name in own and own[name] != recipe.options.get(name)]
+    layout = "model.pipeline_model_parallel_layout"
+    if not changed or layout in own:
+        return
+    if recipe.rebuilds:
+        problem = f"is computed by the recipe for the stages that {changed[0]} asks for, and no text states it"
+        raise InputError(problem, file=file, field=layout, cure=f"write {layout}=VALUE into the command")
+    if layout not in fields and not all(name in own for name in _ENDS):
+        ends = [fields.get(name) for name in _ENDS]
+        stages = int(fields.get(_STAGES[0]) or 1)
+        if sum(end is not None for end in ends) > stages:
+            for name in _ENDS:
+                fields.pop(name, None)
 
 
 def _model(
