@@ -21,6 +21,8 @@ TABLES = (
     ("taylor.parsers.swift", "flags.yaml", "--"),
     ("taylor.parsers.slime", "flags.yaml", "--"),
     ("taylor.parsers.pai", "flags.yaml", "--"),
+    ("taylor.parsers.bridge", "options.yaml", ""),
+    ("taylor.parsers.mlperf", "variables.yaml", ""),
     ("taylor.parsers.mindformers", "keys.yaml", ""),
     ("taylor.parsers.torchtitan", "keys.yaml", ""),
 )

@@ -76,7 +76,7 @@ OTHER_TOOLS = (
         "its vision and language parts have degrees of their own",
         f"{_FLAGS}, the language model's",
         (),
-        r"\bmegatron_mimo/[\w./]+\.py\b|\bmimo\w*\.py\b",
+        r"\bmegatron_mimo_training\w*\.py\b|\bmegatron_mimo/[\w./]*finetune\w*\.py\b",
         "NVIDIA-NeMo/Megatron-Bridge 067f987d examples/megatron_mimo/qwen35_vl/slurm_sft.sh",
     ),
     OtherFile(

@@ -13,7 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError, shortened
-from taylor.parsers.bridge.fields import RENAMED, SWITCHED_OFF, flags_of, flattened, layout_text, stated_flags
+from taylor.parsers.bridge.fields import (
+    RENAMED,
+    SWITCHED_OFF,
+    flags_of,
+    flattened,
+    layout_text,
+    refuse_frozen,
+    stated_flags,
+)
 from taylor.parsers.bridge.recipes import precision
 from taylor.parsers.flag_table import FlagTable
 from taylor.parsers.megatron.launch import Launch
@@ -50,6 +58,7 @@ class BridgeContainer(Launch):
         _refuse(data, self.file)
         self.fields = flattened(data)
         _named_precision(data, self.fields)
+        refuse_frozen(self.fields, self.file)
         self.stated = stated_flags(self.fields)
         self.flags = Flags(self.file, flags_of(self.stated), 0, self._place)
         self.notes = ()

@@ -10,8 +10,11 @@ d98e8a64 megatron/core/transformer/transformer_config.py, megatron/training/argu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+from taylor.base.errors import InputError
+from taylor.parsers.flag_table import FlagTable, UnmodelledFlag, load_flag_table
 from taylor.parsers.megatron.mindspeed import telltales
 from taylor.parsers.megatron.unmodelled import flag_table
 from taylor.parsers.text.flags import WORLD_FLAGS, Flag
@@ -32,6 +35,8 @@ RENAMED = {
     "ddp.num_distributed_optimizer_instances": "num-distributed-optimizer-instances",
     "mixed_precision.fp8": "fp8-format",
     "mixed_precision.fp4": "fp4-format",
+    "mixed_precision.fp8_param": "fp8-param-gather",
+    "mixed_precision.fp4_param": "fp4-param-gather",
     "comm_overlap.overlap_moe_expert_parallel_comm": "overlap-moe-expert-parallel-comm",
 }
 """Flags under another name than their field."""
@@ -57,7 +62,7 @@ SPECIAL = frozenset(
         "model.virtual_pipeline_model_parallel_size", "model.attention_backend", "model.cuda_graph_scope",
         "model.cuda_graph_modules", "model.bias_activation_fusion", "optimizer.bf16", "optimizer.fp16",
         "ddp.use_megatron_fsdp", "dist.use_megatron_fsdp", "model.group_query_attention", "model.cuda_graph_impl",
-        "ddp.data_parallel_sharding_strategy", "model.mtp_num_layers", "model.moe_layer_recompute",
+        "ddp.data_parallel_sharding_strategy", "model.mtp_num_layers", "model.cpu_offloading_num_layers",
     }
 )  # fmt: skip
 """Fields that are read by rules of their own."""
@@ -104,6 +109,36 @@ def stated_flags(fields: Mapping[str, Any]) -> dict[str, tuple[str, tuple[str, .
     for name, field, words in _special(fields):
         found[name] = field, words
     return found
+
+
+def own_table() -> FlagTable:
+    """Meaning of the fields that are no flags of Megatron's."""
+    return load_flag_table("taylor.parsers.bridge", "options.yaml")
+
+
+def unread(fields: Mapping[str, Any], stated: Mapping[str, tuple[str, tuple[str, ...]]]) -> tuple[UnmodelledFlag, ...]:
+    """Fields that are in force, became no flag, and cost something that no figure includes."""
+    known = {field for field, _ in stated.values()}
+    given = [
+        (field, None if value is True else str(value)[:80])
+        for field, value in fields.items()
+        if field not in known and value not in (None, False, "", []) and own_table().find(field) is not None
+    ]
+    return own_table().unmodelled(given)
+
+
+def refuse_frozen(fields: Mapping[str, Any], file: Path) -> None:
+    """Refuse a job that trains a vision part alone.
+
+    Raises
+    ------
+    InputError
+        With the field.
+    """
+    if fields.get("model.freeze_language_model") is True:
+        problem = "freezes the language model and trains the parts beside it, which are not planned"
+        cure = "set it to false to plan the training of all weights"
+        raise InputError(problem, file=file, field="model.freeze_language_model", value=True, cure=cure)
 
 
 def flags_of(stated: Mapping[str, tuple[str, tuple[str, ...]]]) -> list[Flag]:
@@ -180,6 +215,11 @@ def _special(fields: Mapping[str, Any]) -> Iterator[tuple[str, str, tuple[str, .
         yield "num-virtual-stages-per-pipeline-rank", field, (str(interleaves),)
     if value("mtp_num_layers"):
         yield "mtp-num-layers", "model.mtp_num_layers", (str(value("mtp_num_layers")),)
+    if value("cpu_offloading") and value("cpu_offloading_num_layers"):
+        field = "model.cpu_offloading_num_layers"
+        yield "cpu-offloading-num-layers", field, (str(value("cpu_offloading_num_layers")),)
+    if fields.get("comm_overlap.overlap_p2p_comm") is False and interleaves not in (None, 1):
+        yield "no-overlap-p2p-communication", "comm_overlap.overlap_p2p_comm", ()
     yield from _kinds(fields)
     yield from _kernels(fields)
     yield from _sharding(fields)

@@ -10,6 +10,7 @@ from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.parsers.bridge import container, script
 from taylor.parsers.bridge.container import BridgeContainer
+from taylor.parsers.bridge.fields import unread
 from taylor.parsers.bridge.script import BridgeScript
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.parsers.launcher import Launcher, Tools, UsualDevice
@@ -64,7 +65,11 @@ class Bridge(FlagLauncher):
         """See `Launcher.read`."""
         launch = self.launch(path)
         config = config_from_launch(launch)
-        return config.replace(unmodelled=tuple(_as_written(found, launch) for found in config.unmodelled))
+        unmodelled = (
+            *(_as_written(found, launch) for found in config.unmodelled),
+            *unread(launch.fields, launch.stated),
+        )
+        return config.replace(unmodelled=unmodelled)
 
     def job_sizes(self, path: Path) -> JobSizes:
         """None: a small run would need a recipe of its own."""
@@ -109,7 +114,11 @@ class BridgeRecipe(FlagLauncher):
         """See `Launcher.read`."""
         launch = BridgeScript.read(path, register_path)
         config = config_from_launch(launch)
-        return config.replace(unmodelled=tuple(_as_written(found, launch) for found in config.unmodelled))
+        unmodelled = (
+            *(_as_written(found, launch) for found in config.unmodelled),
+            *unread(launch.fields, launch.stated),
+        )
+        return config.replace(unmodelled=unmodelled)
 
     def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
         """The device in the recipe's name."""
@@ -138,6 +147,12 @@ class BridgeRecipe(FlagLauncher):
 
 
 _PROGRAMS = re.compile(r"\brun_recipe\.py\b|\btrain\.sh\b|\bsetup_experiment\.py\b|\brun_script\.py\b")
+
+
+def _unmodelled(config: TrainingConfig, launch: BridgeContainer | BridgeScript) -> tuple[UnmodelledFlag, ...]:
+    """What no figure includes, by its field."""
+    written = (_as_written(found, launch) for found in config.unmodelled)
+    return (*written, *unread(launch.fields, launch.stated))
 
 
 def _as_written(found: UnmodelledFlag, launch: BridgeContainer | BridgeScript) -> UnmodelledFlag:

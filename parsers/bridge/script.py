@@ -18,7 +18,7 @@ import yaml
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.base.shipped import SAFE_LOADER
-from taylor.parsers.bridge.fields import RENAMED, flag, flags_of, stated_flags
+from taylor.parsers.bridge.fields import RENAMED, flag, flags_of, refuse_frozen, stated_flags
 from taylor.parsers.bridge.recipes import SOURCE, Recipe, known_recipe, nearest_names, precision
 from taylor.parsers.flag_table import FlagTable
 from taylor.parsers.megatron.launch import Launch
@@ -102,6 +102,7 @@ class BridgeScript(Launch):
         fields |= own
         _refuse_unsettled(self.recipe, own, self.file)
         _with_stages(fields, own, self.recipe, self.file)
+        refuse_frozen(fields, self.file)
         self.model = model or _model(self.recipe, fields, self.file, register_path, notes)
         self.fields = fields
         _with_precision(fields)
@@ -385,10 +386,12 @@ def _model(
     if isinstance(depth, int) and depth != model.mtp_layers and 0 <= depth <= model.mtp_layers:
         model = model.replace(mtp_layers=depth)
     fields["model.mtp_num_layers"] = model.mtp_layers
-    if model.extra_parameters:
-        notes.append(
-            f"{model.extra_parameters / 1e6:,.0f} million parameters of the vision part are counted as trained"
-        )
+    millions = model.extra_parameters / 1e6
+    if millions and fields.get("model.freeze_vision_model") is True:
+        notes.append(f"{millions:,.0f} million parameters of the vision part are frozen: they are not counted")
+        model = model.replace(extra_parameters=0)
+    elif millions:
+        notes.append(f"{millions:,.0f} million parameters of the vision part are counted as trained")
     return model
 
 

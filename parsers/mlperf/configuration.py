@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
+from taylor.parsers.flag_table import UnmodelledFlag, load_flag_table
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.new_file import model_flags
 from taylor.parsers.mlperf.variables import DEFAULTS, SEQUENCE, Stated, Variables, amd_flags, nemo_flags
@@ -56,6 +58,7 @@ class MlperfConfiguration(Launch):
     def __init__(self, script: ShellScript, register_path: Path | None = None) -> None:
         self.file, self.text = script.file, script.text
         stated = _exported(script)
+        self._stated = stated
         _refuse_others(self.file, stated)
         harness = _harness(self.file)
         defaults, length = _defaults(harness), _length(harness)
@@ -106,6 +109,15 @@ class MlperfConfiguration(Launch):
             for name, value in stated.items()
             if name not in _NO_SIZES
         ]
+
+    def named(self, found: UnmodelledFlag) -> UnmodelledFlag:
+        """A flag that no figure includes, by the variable that states it."""
+        return replace(found, name=self._variable_of(found.name.removeprefix("--")))
+
+    def unread(self) -> tuple[UnmodelledFlag, ...]:
+        """Variables that cost something and became no flag."""
+        own = load_flag_table("taylor.parsers.mlperf", "variables.yaml")
+        return own.unmodelled([(name, text) for name, text in self._stated.items() if own.find(name) is not None])
 
     def _variable_of(self, name: str) -> str:
         return getattr(self, "_variables", {}).get(name) or f"--{name}"

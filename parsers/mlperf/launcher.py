@@ -66,7 +66,9 @@ class Mlperf(FlagLauncher):
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        return config_from_launch(MlperfConfiguration.read(path, register_path))
+        launch = MlperfConfiguration.read(path, register_path)
+        config = config_from_launch(launch)
+        return config.replace(unmodelled=(*map(launch.named, config.unmodelled), *launch.unread()))
 
     def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
         """The device in the file's name."""

@@ -34,7 +34,18 @@ FOLDERS = (ROOT / "config", *(SHARED / "data" / name for name in ("mindformers_y
 SAMPLES = sorted(
     path for folder in FOLDERS for path in folder.glob("*") if path.suffix in config_suffixes() and path.is_file()
 )
-NEEDS_DEVICES = ("bridge", "bridge-script", "flagscale", "mlperf", "paddlenlp", "pai", "primus", "primus-torchtitan", "slime", "swift")
+NEEDS_DEVICES = (
+    "bridge",
+    "bridge-script",
+    "flagscale",
+    "mlperf",
+    "paddlenlp",
+    "pai",
+    "primus",
+    "primus-torchtitan",
+    "slime",
+    "swift",
+)
 """Launchers that start nothing without devices."""
 TOY_FILE = """\
 # What the toy launcher starts.
