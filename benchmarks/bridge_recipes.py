@@ -5,8 +5,8 @@ Run from the repository's root with a checkout of NVIDIA-NeMo/Megatron-Bridge::
     python -m benchmarks.bridge_recipes ../Megatron-Bridge 067f987d > parsers/bridge/recipes.yaml
 
 A recipe is a function that sets fields of a ``ConfigContainer``. Its syntax tree is followed: assignments, calls of
-other functions of the same source, conditions on known values. What this reader does not know (a tokenizer, a path, a
-device at hand) is left out, and so is every field that no plan depends on (`KEPT`).
+other functions of the same source, conditions on known values. What this reader does not know (a tokenizer, a path, the
+device of a run) is left out, and so is every field that no plan depends on (`KEPT`).
 """
 
 from __future__ import annotations

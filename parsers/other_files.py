@@ -112,7 +112,8 @@ OTHER_FILES = (
     OtherFile(
         "a file of Megatron-Bridge",
         "it states what differs from a recipe, and the rest stands in Python",
-        f"{_FLAGS}; what --export megatron-layout writes is the value of model.pipeline_model_parallel_layout",
+        "give the ConfigContainer.yaml that a run writes (logger.save_config_filepath), or a .sh script that starts a "
+        f"published recipe by --recipe; or {_FLAGS}",
         (
             ("model.tensor_model_parallel_size",),
             ("model.pipeline_model_parallel_size",),
