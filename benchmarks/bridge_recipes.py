@@ -514,7 +514,9 @@ def _plain(value: Any) -> Any:
 def precisions(source: Source) -> Iterator[tuple[str, dict[str, Any]]]:
     """The named settings of mixed precision."""
     module = source.module("megatron.bridge.training.mixed_precision")
-    for name, tree in () if module is None else module.functions.items():
+    if module is None:
+        return
+    for name, tree in module.functions.items():
         if any(isinstance(each, ast.Name) and each.id == "register" for each in tree.decorator_list):
             found = Reader(source).call(Function(module, tree), (), {})
             if isinstance(found, Node):
