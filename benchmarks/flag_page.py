@@ -22,6 +22,9 @@ TABLES = (
     ("taylor.parsers.slime", "flags.yaml", "--"),
     ("taylor.parsers.verl", "options.yaml", ""),
     ("taylor.parsers.nemo_rl", "options.yaml", ""),
+    ("taylor.parsers.pai", "flags.yaml", "--"),
+    ("taylor.parsers.bridge", "options.yaml", ""),
+    ("taylor.parsers.mlperf", "variables.yaml", ""),
     ("taylor.parsers.mindformers", "keys.yaml", ""),
     ("taylor.parsers.torchtitan", "keys.yaml", ""),
 )

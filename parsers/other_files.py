@@ -101,14 +101,6 @@ OTHER_FILES = (
         "AMD-AGI/Primus fd1eeabb runner/primus-cli, examples/run_pretrain.sh",
     ),
     OtherFile(
-        "a resolved configuration of Megatron-Bridge",
-        "its options are fields of Megatron's classes, whose names and defaults differ from those of the flags",
-        f"{_FLAGS}; what --export megatron-layout writes is the value of model.pipeline_model_parallel_layout",
-        (("_target_", "model._target_", "train"),),
-        "",
-        "NVIDIA-NeMo/Megatron-Bridge 067f987d src/megatron/bridge/training/config.py:290 (ConfigContainer.to_dict)",
-    ),
-    OtherFile(
         "a card of Megatron-Bridge",
         "it lists commands that were tried and their results, not one job",
         _FLAGS,
@@ -120,7 +112,8 @@ OTHER_FILES = (
     OtherFile(
         "a file of Megatron-Bridge",
         "it states what differs from a recipe, and the rest stands in Python",
-        f"{_FLAGS}; what --export megatron-layout writes is the value of model.pipeline_model_parallel_layout",
+        "give the ConfigContainer.yaml that a run writes (logger.save_config_filepath), or a .sh script that starts a "
+        f"published recipe by --recipe; or {_FLAGS}",
         (
             ("model.tensor_model_parallel_size",),
             ("model.pipeline_model_parallel_size",),

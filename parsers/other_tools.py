@@ -63,6 +63,22 @@ OTHER_TOOLS = (
         "EleutherAI/gpt-neox ea7aefd8 configs/local_setup.yml, sparse.yml, text_generation.yml, prof.yml",
     ),
     OtherFile(
+        "a ChatLearn job",
+        _ROLL_OUTS,
+        f"{_FLAGS}, the policy's",
+        (),
+        r"\bchatlearn_entrypoint\.py\b|\bchatlearn\.\w",
+        "alibaba/Pai-Megatron-Patch a098ca5 examples/qwen3/run_mcore_qwen3_8b_chatlearn.sh",
+    ),
+    OtherFile(
+        "a MegatronMIMO job of Megatron-Bridge",
+        "its vision and language parts have degrees of their own",
+        f"{_FLAGS}, the language model's",
+        (),
+        r"\bmegatron_mimo_training\w*\.py\b|\bmegatron_mimo/[\w./]*finetune\w*\.py\b",
+        "NVIDIA-NeMo/Megatron-Bridge 067f987d examples/megatron_mimo/qwen35_vl/slurm_sft.sh",
+    ),
+    OtherFile(
         "a NeMo RL training",
         "",
         "give its YAML with -yaml (parallel_tool.py: --yaml_path), inside its checkout",
@@ -199,7 +215,7 @@ OTHER_TOOLS = (
         _ONE_STAGE,
         f"{_FLAGS} to plan it with pipeline stages",
         (),
-        r"\A(?![\s\S]*_parallel_degree)[\s\S]*--per[-_]device[-_]train[-_]batch[-_]size\b",
+        r"\A(?![\s\S]*_parallel_degree)[\s\S]*(?:--per[-_]device[-_]train[-_]batch[-_]size|\bds_train_huggingface\w*\.py)\b",
         "huggingface/transformers v4.57.1 src/transformers/training_args.py, per_device_train_batch_size; "
         "alibaba/Pai-Megatron-Patch a098ca5 examples/baichuan/run_ds_train_huggingface_baichuan.sh",
     ),

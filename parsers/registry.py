@@ -5,14 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from taylor.base.files import read_text
+from taylor.parsers.bridge.launcher import Bridge, BridgeRecipe
 from taylor.parsers.flagscale.launcher import FlagScale
 from taylor.parsers.huggingface.launcher import HuggingFace
 from taylor.parsers.huggingface.registered import RegisteredModel
 from taylor.parsers.launcher import Launcher
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
+from taylor.parsers.mlperf.launcher import Mlperf
 from taylor.parsers.nemo_rl.launcher import NemoRl, NemoRlSharded
 from taylor.parsers.paddlenlp.launcher import PaddleNLP
+from taylor.parsers.pai.launcher import Pai
 from taylor.parsers.primus.launcher import Primus, PrimusTorchtitan
 from taylor.parsers.slime.launcher import Slime
 from taylor.parsers.swift.launcher import Swift
@@ -25,6 +28,10 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Megatron(),
     Swift(),
     Slime(),
+    Pai(),
+    Mlperf(),
+    Bridge(),
+    BridgeRecipe(),
     Torchtitan(),
     FlagScale(),
     PaddleNLP(),

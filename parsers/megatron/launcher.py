@@ -15,7 +15,10 @@ _RUN = 'eval "$(cat -- "$1")"'
 """Runs a variant of a script under the original's name ($0): ``dirname $0`` then says the original's folder."""
 
 
-_OTHER_STARTERS = r"\A(?!(?:.*\n)*?[^#\n]*(?:\bmegatron[ \t]+(?:pt|sft|rlhf)\b|--actor-num-nodes\b))[\s\S]*?"
+_OTHER_STARTERS = (
+    r"\A(?!(?:.*\n)*?[^#\n]*(?:\bmegatron[ \t]+(?:pt|sft|rlhf)\b|--actor-num-nodes\b|\bMEGATRON_PATCH_PATH="
+    r"|--recipe[ =]))[\s\S]*?"
+)
 """Marks of tools that pass Megatron's options on to it and have readers of their own."""
 
 

@@ -65,7 +65,7 @@ def _reparse(script: ShellScript, splices: list[Splice]) -> ShellScript:
     text = script.text
     for start, end, new in sorted(splices, reverse=True):
         text = text[:start] + new + text[end:]
-    return ShellScript(text, script.file)
+    return ShellScript(text, script.file, start=script.start)
 
 
 def _has_setting(flags: Flags, name: str, setting: Setting) -> bool:

@@ -22,6 +22,7 @@ from taylor.register.model import MTP
 from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT, SHARED
+from tests.parsers.bridge.files import CONTAINER as BRIDGE
 from tests.parsers.flagscale.files import ONE_FILE as FLAGSCALE
 from tests.parsers.nemo_rl.files import MEGATRON as NEMO_RL
 from tests.parsers.nemo_rl.files import SHARDED as NEMO_RL_SHARDED
@@ -40,6 +41,10 @@ SAMPLES = sorted(
 NEEDS_DEVICES = (
     "flagscale",
     "paddlenlp",
+    "bridge",
+    "bridge-script",
+    "mlperf",
+    "pai",
     "primus",
     "primus-torchtitan",
     "slime",
@@ -92,6 +97,7 @@ FURTHER = {
     "verl_fsdp.sh": VERL_SHARDED,
     "nemo_rl.yaml": NEMO_RL,
     "nemo_rl_dtensor.yaml": NEMO_RL_SHARDED,
+    "bridge.yaml": BRIDGE,
 }
 
 

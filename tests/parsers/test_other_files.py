@@ -29,10 +29,6 @@ FILES = {
         "dataset: {seq_length: 4096}\ntrain: {train_iters: 9, micro_batch_size: 1}\nmodel: {seq_length: 4096}\n",
         "train: {train_iters: 9}\ncheckpoint: {save: out}\nmodel: {num_layers: 4, hidden_size: 64}\n",
     ],
-    "resolved configuration of Megatron-Bridge": [
-        "_target_: megatron.bridge.training.config.ConfigContainer\n"
-        "model: {_target_: a, tensor_model_parallel_size: 1, num_layers: 4}\ntrain: {micro_batch_size: 1}\n",
-    ],
     "card of Megatron-Bridge": [
         "title: a\nverification_index: {training: {}}\nmodel: {hf_id: a/b}\nitems: {}\n",
         "title: a\nvalidated_on: '2026-06-29'\nsummary: b\n",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import shutil
 import subprocess
 from pathlib import Path
@@ -235,11 +236,44 @@ def test_arithmetic_is_bash_s() -> None:
     assert shown('N=5\nshow "$((N*2-1))" $((1/0)) a$(( $N % 3 ))b') == "<9><$((1/0))><a2b>"
 
 
+def test_comparisons_and_choices_of_arithmetic_are_as_bash_computes_them() -> None:
+    drawn = random.Random(7)
+    operators = ("+", "-", "*", "<", ">", "<=", ">=", "==", "!=", "&&", "||")
+    expressions = []
+    for _ in range(300):
+        words = [str(drawn.randint(0, 9))]
+        for _ in range(drawn.randint(1, 6)):
+            words += [drawn.choice(operators), drawn.choice((str(drawn.randint(1, 9)), "N", "(2 > N)", "(N<7)"))]
+        text = " ".join(words)
+        expressions.append(f"({text}) ? {drawn.randint(0, 9)} : N < 3 ? 1 : 2" if drawn.random() < 0.3 else text)
+    program = "N=5; for each; do eval \"printf '%s ' \\$(( $each ))\"; done"
+    told = subprocess.run(["bash", "-c", program, "bash", *expressions], capture_output=True, text=True, check=True)
+    assert [evaluate_arithmetic(each, {"N": 5}.get) for each in expressions] == list(map(int, told.stdout.split()))
+
+
 def test_arithmetic_beyond_these_operators_or_18_digits_is_left_as_it_is() -> None:
     def value(text: str) -> int | None:
         return evaluate_arithmetic(text, {"N": 5}.get)
 
-    for text in ("2**3", "1<<2", "1==1", "a", "1 2", "(1", "1)", "", "+", "1+", "1.5", "x+1", "1/0", "1%(2-2)", "N N"):
+    for text in (
+        "2**3",
+        "1<<2",
+        "1=1",
+        "1?2",
+        "1==",
+        "a",
+        "1 2",
+        "(1",
+        "1)",
+        "",
+        "+",
+        "1+",
+        "1.5",
+        "x+1",
+        "1/0",
+        "1%(2-2)",
+        "N N",
+    ):
         assert value(text) is None, text
     assert value("9" * 18) == 10**18 - 1 and value("9" * 19) is None
     assert value("1000000000*1000000000") == 10**18 and value("1000000000*1000000000+1") is None

@@ -1,0 +1,1 @@
+"""Megatron-Bridge: resolved configurations, and scripts that start a published recipe."""

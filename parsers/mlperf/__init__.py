@@ -1,0 +1,1 @@
+"""Configurations of MLPerf Training submissions: ``config_*.sh`` of the language models."""
