@@ -171,17 +171,17 @@ OTHER_FILES = (
     ),
     OtherFile(
         "a LLaMA-Factory YAML",
-        _NO_STAGES,
-        f"{_FLAGS} to plan it with pipeline stages",
-        (("model_name_or_path", "stage"), ("model_name_or_path", "finetuning_type")),
+        "",
+        "give its YAML with -yaml (parallel_tool.py: --yaml_path)",
+        (),
         r"\bllamafactory-cli\s+train\b",
         "hiyouga/LLaMA-Factory e8deda53 examples/ascend/qwen3_full_sft_fsdp2.yaml",
     ),
     OtherFile(
         "an axolotl YAML",
-        _NO_STAGES,
-        f"{_FLAGS} to plan it with pipeline stages",
-        (("base_model", "datasets"), ("base_model", "sequence_len"), ("base_model", "micro_batch_size")),
+        "",
+        "give its YAML with -yaml (parallel_tool.py: --yaml_path)",
+        (),
         r"\baxolotl\s+train\b|\baxolotl\.cli\.train\b",
         "axolotl-ai-cloud/axolotl 15f7910d examples/llama-3/fft-8b.yaml",
     ),
@@ -218,7 +218,7 @@ OTHER_FILES = (
     OtherFile(
         "an Accelerate configuration",
         "it states how a program is spread over ranks, not the model",
-        f"{_FLAGS} to plan it with pipeline stages",
+        f"give the YAML or the script of the training; {_FLAGS} to plan it with pipeline stages",
         (("compute_environment", "distributed_type"),),
         "",
         "hiyouga/LLaMA-Factory 06d78ff1 examples/accelerate/fsdp2_config.yaml",
@@ -226,7 +226,7 @@ OTHER_FILES = (
     OtherFile(
         "a DeepSpeed JSON",
         "it states how states are sharded, not the model",
-        "give the .sh script that starts the training with Megatron's flags",
+        "give the YAML or the script of the training that names it, or a .sh script with Megatron's flags",
         (
             ("zero_optimization",),
             ("train_micro_batch_size_per_gpu",),

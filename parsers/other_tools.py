@@ -101,17 +101,12 @@ OTHER_TOOLS = (
         "NVIDIA-NeMo/RL 7ea279ab examples/modelopt/quant_configs/nvfp4_a16.yaml",
     ),
     OtherFile(
-        "a LLaMA-Factory (v1) YAML",
-        _ONE_STAGE,
-        f"{_FLAGS} to plan it with pipeline stages",
-        (
-            ("dist_config", "train_dataset"),
-            ("model_class", "train_dataset"),
-            ("model", "peft_config"),
-        ),
+        "a LLaMA-Factory (v1) YAML that exports a model",
+        _NOT_TRAINING,
+        "give the YAML of the training",
+        (("model", "peft_config.export_dir"),),
         "",
-        "hiyouga/LLaMA-Factory ff6d4d12 examples/v1/train_full/train_full_fsdp2.yaml, "
-        "examples/v1/train_lora/export_lora.yaml",
+        "hiyouga/LLaMA-Factory ff6d4d12 examples/v1/train_lora/export_lora.yaml",
     ),
     OtherFile(
         "a LLaMA-Factory YAML that merges or exports a model",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from taylor.base.files import read_text
+from taylor.parsers.axolotl.launcher import Axolotl
 from taylor.parsers.flagscale.launcher import FlagScale
 from taylor.parsers.huggingface.launcher import HuggingFace
 from taylor.parsers.huggingface.registered import RegisteredModel
 from taylor.parsers.launcher import Launcher
+from taylor.parsers.llamafactory.launcher import LlamaFactory
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
 from taylor.parsers.paddlenlp.launcher import PaddleNLP
@@ -28,6 +30,8 @@ LAUNCHERS: tuple[Launcher, ...] = (
     PaddleNLP(),
     Primus(),
     PrimusTorchtitan(),
+    LlamaFactory(),
+    Axolotl(),
     HuggingFace(),
     RegisteredModel(),
 )

@@ -33,7 +33,29 @@ FOLDERS = (ROOT / "config", *(SHARED / "data" / name for name in ("mindformers_y
 SAMPLES = sorted(
     path for folder in FOLDERS for path in folder.glob("*") if path.suffix in config_suffixes() and path.is_file()
 )
-NEEDS_DEVICES = ("flagscale", "paddlenlp", "primus", "primus-torchtitan", "slime", "swift")
+NEEDS_DEVICES = (
+    "axolotl",
+    "flagscale",
+    "gpt-neox",
+    "llamafactory",
+    "paddlenlp",
+    "primus",
+    "primus-torchtitan",
+    "slime",
+    "swift",
+    "trainer",
+)
+    "axolotl",
+    "flagscale",
+    "gpt-neox",
+    "llamafactory",
+    "paddlenlp",
+    "primus",
+    "primus-torchtitan",
+    "slime",
+    "swift",
+    "trainer",
+)
 """Launchers that start nothing without devices."""
 TOY_FILE = """\
 # What the toy launcher starts.

@@ -19,7 +19,7 @@ FILES = {
     "NeMo RL YAML": "defaults: grpo.yaml\npolicy:\n  megatron_cfg: {tensor_model_parallel_size: 2}\n",
     "NeMo RL evaluation": "eval: {metric: pass@k}\ngeneration: {temperature: 0.0}\n",
     "quantization recipe": "quantize: {quant_cfg: []}\nmetadata: {recipe_type: ptq}\n",
-    "LLaMA-Factory (v1)": "model: a/b\nmodel_class: llm\ndist_config: {name: fsdp2}\ntrain_dataset: data.yaml\n",
+    "LLaMA-Factory (v1)": "model: a/b\npeft_config: {name: lora, export_dir: out}\n",
     "merges or exports": "model_name_or_path: a/b\nexport_dir: out\n",
     "serves a model": "model_name_or_path: a/b\ninfer_backend: vllm\n",
     "OLMo-core": "train_module:\n  dp_config: {name: hsdp}\n",

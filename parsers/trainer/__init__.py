@@ -1,0 +1,1 @@
+"""Hugging Face's Trainer: command lines, and what LLaMA-Factory and axolotl pass on to it."""
