@@ -1,6 +1,7 @@
 """Trainers that launch scripts and YAML files name by marks of their own, and that no launcher here reads.
 
-The kinds stand before those of `parsers.other_files`, whose signs are wider: a gpt-neox YAML has DeepSpeed's keys too.
+The kinds stand before those of `parsers.other_files`, whose signs are wider: a part of a gpt-neox configuration may
+have DeepSpeed's keys too.
 """
 
 from __future__ import annotations
@@ -30,31 +31,15 @@ OTHER_TOOLS = (
         mistaken=r"^\s*(tp_mode|pp_engine|tp_linear_async_communication|data_stages)\s*:",
     ),
     OtherFile(
-        "a gpt-neox YAML",
-        "gpt-neox builds its own stages on DeepSpeed, by keys that Megatron-LM does not have",
-        f"{_FLAGS}: pipe_parallel_size is --pipeline-model-parallel-size, model_parallel_size is "
-        "--tensor-model-parallel-size",
-        (
-            ("pipe_parallel_size",),
-            ("pipe-parallel-size",),
-            ("model_parallel_size", "num_layers"),
-            ("model-parallel-size", "num-layers"),
-            ("pos_emb", "no_weight_tying"),
-            ("pos-emb", "no-weight-tying"),
-            ("zero_optimization", "data_impl"),
-            ("zero_optimization", "checkpoint_activations"),
-        ),
-        r"\bdeepy\.py\b",
-        "EleutherAI/gpt-neox ea7aefd8 configs/1-3B.yml, configs/6-7B.yml, README.md (deepy.py)",
-    ),
-    OtherFile(
         "a part of a gpt-neox configuration",
         "it states data, checkpoints or logging, and the model stands in another file",
-        f"{_FLAGS}",
+        "give the file with the model, or a script that runs deepy.py with all of them",
         (
             ("data_path", "vocab_file"),
             ("data-path", "vocab-file"),
             ("train_data_paths", "vocab_file"),
+            ("train_data_paths",),
+            ("train-data-paths",),
             ("sparsity_config", "attention_config"),
             ("text_gen_type",),
             ("global_num_gpus",),

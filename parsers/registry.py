@@ -7,6 +7,7 @@ from pathlib import Path
 from taylor.base.files import read_text
 from taylor.parsers.axolotl.launcher import Axolotl
 from taylor.parsers.flagscale.launcher import FlagScale
+from taylor.parsers.gptneox.launcher import GptNeox, GptNeoxScript
 from taylor.parsers.huggingface.launcher import HuggingFace
 from taylor.parsers.huggingface.registered import RegisteredModel
 from taylor.parsers.launcher import Launcher
@@ -32,6 +33,8 @@ LAUNCHERS: tuple[Launcher, ...] = (
     PrimusTorchtitan(),
     LlamaFactory(),
     Axolotl(),
+    GptNeox(),
+    GptNeoxScript(),
     HuggingFace(),
     RegisteredModel(),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taylor.register.frameworks import OF_TORCH, ActivationRules, Framework, StateRules, StaticRules
+from taylor.register.frameworks import IN_PLACE, OF_TORCH, ActivationRules, Framework, StateRules, StaticRules
 
 TRANSFORMERS = Framework(
     name="transformers",
@@ -47,3 +47,29 @@ DEEPSPEED = replace(
 )
 """The same models under DeepSpeed, whose buffer of gradients stays from step to step (deepspeedai/DeepSpeed edaa7221
 deepspeed/runtime/zero/stage3.py:742, ``grad_partitions_flat_buffer``)."""
+
+GPT_NEOX = Framework(
+    name="gpt-neox",
+    repositories=("gpt-neox", "DeeperSpeed", "DeepSpeed"),
+    schedules=("1f1b",),
+    interleaved_schedule="megatron-interleaved",
+    legality=(),
+    states=StateRules(keeps_weights_whole=True),
+    activations=ActivationRules(joined_qkv=True),
+    statics=StaticRules(
+        cross_entropy=IN_PLACE,
+        logits_bytes=6,
+        counted_as_fitted=False,
+        transfer_buffers=2,
+        buffers_every_micro_batch=False,
+        overhead_mib=1536.0,
+    ),
+    starts_experts_singly=True,
+)
+"""gpt-neox on DeepSpeed's pipeline: Megatron's parallel layers of 2021.
+
+One GEMM gives Q, K and V, and a gated MLP's halves are chunks of another (EleutherAI/gpt-neox ea7aefd8
+megatron/model/transformer.py:166-199, 430); the cross entropy works in place on an fp32 copy of the logits
+(megatron/model/gpt2_model.py:75, megatron/mpu/cross_entropy.py:33-90). DeepSpeed's engine has no virtual stages. The
+memory of context and NCCL is assumed, as for Megatron.
+"""

@@ -34,27 +34,8 @@ SAMPLES = sorted(
     path for folder in FOLDERS for path in folder.glob("*") if path.suffix in config_suffixes() and path.is_file()
 )
 NEEDS_DEVICES = (
-    "axolotl",
-    "flagscale",
-    "gpt-neox",
-    "llamafactory",
-    "paddlenlp",
-    "primus",
-    "primus-torchtitan",
-    "slime",
-    "swift",
-    "trainer",
-)
-    "axolotl",
-    "flagscale",
-    "gpt-neox",
-    "llamafactory",
-    "paddlenlp",
-    "primus",
-    "primus-torchtitan",
-    "slime",
-    "swift",
-    "trainer",
+    *("axolotl", "gpt-neox", "gpt-neox-script", "llamafactory", "trainer"),
+    *("flagscale", "paddlenlp", "primus", "primus-torchtitan", "slime", "swift"),
 )
 """Launchers that start nothing without devices."""
 TOY_FILE = """\

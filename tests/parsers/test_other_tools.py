@@ -14,7 +14,6 @@ FILES = {
         "tokens:\n  micro_batch_size: 2\n  sequence_length: 256\n"
         "model:\n  model_config:\n    hidden_size: 16\n    num_hidden_layers: 4\n    num_attention_heads: 4\n"
     ),
-    "gpt-neox YAML": "pipe_parallel_size: 1\nmodel_parallel_size: 1\nnum_layers: 24\nzero_optimization: {stage: 1}\n",
     "part of a gpt-neox": "data_path: data/enwik8\nvocab_file: data/vocab.json\nsave: checkpoints\n",
     "NeMo RL YAML": "defaults: grpo.yaml\npolicy:\n  megatron_cfg: {tensor_model_parallel_size: 2}\n",
     "NeMo RL evaluation": "eval: {metric: pass@k}\ngeneration: {temperature: 0.0}\n",
@@ -27,7 +26,6 @@ FILES = {
 }
 COMMANDS = {
     "nanotron": "torchrun --nproc_per_node 8 run_train.py --config-file examples/config.yaml",
-    "gpt-neox": "python deepy.py train.py configs/1-3B.yml configs/local_setup.yml",
     "NeMo RL": "uv run examples/run_grpo.py --config grpo.yaml",
     "OLMo-core": "torchrun --nproc-per-node=8 src/scripts/train/OLMo2/OLMo2-7B.py train",
     "MaxText": "python3 -m maxtext.trainers.pre_train.train configs/base.yml",
