@@ -180,15 +180,6 @@ OTHER_TOOLS = (
         r"\bvllm\s+serve\b|\bvllm\.entrypoints\b|\bsglang\.launch_server\b",
         "vllm-project/vllm docs/cli/serve.md; sgl-project/sglang python/sglang/launch_server.py",
     ),
-    OtherFile(
-        "a program on Hugging Face's Trainer",
-        _ONE_STAGE,
-        f"{_FLAGS} to plan it with pipeline stages",
-        (),
-        r"\A(?![\s\S]*_parallel_degree)[\s\S]*--per[-_]device[-_]train[-_]batch[-_]size\b",
-        "huggingface/transformers v4.57.1 src/transformers/training_args.py, per_device_train_batch_size; "
-        "alibaba/Pai-Megatron-Patch a098ca5 examples/baichuan/run_ds_train_huggingface_baichuan.sh",
-    ),
 )
 """The kinds, the narrower signs first."""
 

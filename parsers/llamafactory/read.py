@@ -50,32 +50,37 @@ _PAIRS, _SEVERAL = ("dpo",), ("ppo",)
 
 
 def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSpec | None = None) -> TrainerJob:
-    """The job that a file states.
+    """The job that a file states; see `job_in`."""
+    return job_in(Fields(source.data, source.file, asked=source.asked), source.text, register_path, model)
+
+
+def job_in(fields: Fields, text: str, register_path: Path | None = None, model: ModelSpec | None = None) -> TrainerJob:
+    """The job that settings state.
+
+    Parameters
+    ----------
+    text : str
+        The file's text, whose comments may say how it is started.
 
     Raises
     ------
     InputError
         When it trains adapters or a part of the weights, trains nothing, or a value is wrong.
     """
-    fields = Fields(source.data, source.file, asked=source.asked)
     _refuse_other_jobs(fields)
     notes: list[str] = []
     if model is None:
-        model, remarks = named_model(str(fields.text(MODEL)), source.file, MODEL, register_path)
+        model, remarks = named_model(str(fields.text(MODEL)), fields.file, MODEL, register_path)
         notes += remarks
     model = trained(model, notes, freezes_vision=switch(fields, "freeze_vision_tower", default=True))
     pure = switch(fields, "pure_bf16")
     mixed = switch(fields, "bf16") or switch(fields, "fp16")
-    compute = 2 if mixed or pure else 4
-    accelerate = Accelerate.named_in(source.text, source.file)
-    world = None
+    accelerate = Accelerate.named_in(text, fields.file)
     sharding = _sharding(fields, model, accelerate, notes)
-    if accelerate is not None:
-        world = accelerate.world
     if sharding.wide_weights and pure:
         sharding = replace(sharding, wide_weights=False)
     return TrainerJob(
-        file=source.file,
+        file=fields.file,
         launcher=NAME,
         model=model,
         sharding=sharding,
@@ -84,16 +89,16 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         seq_length=count(fields, "cutoff_len", 2048, MAX_SIZE),
         recomputes=not switch(fields, CHECKPOINTS),
         optimizer=_optimizer(fields),
-        world=world,
+        world=None if accelerate is None else accelerate.world,
         loaded_bytes=2 if pure else 4,
-        compute_bytes=compute,
+        compute_bytes=2 if mixed or pure else 4,
         pairs=fields.text("stage", default="sft") in _PAIRS,
         fused_loss=switch(fields, "enable_liger_kernel"),
         fused_elements=switch(fields, "enable_liger_kernel"),
         eager_attention=fields.raw("flash_attn") == "disabled",
         compiled=switch(fields, "torch_compile"),
         notes=tuple(notes),
-        unmodelled=unmodelled_keys(table(), source.data, ["@experts"] if model.moe else ()),
+        unmodelled=unmodelled_keys(table(), dict(fields.data), ["@experts"] if model.moe else ()),
     )
 
 

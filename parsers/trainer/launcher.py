@@ -18,6 +18,7 @@ from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import ModelSpec
 
+USUAL_DEVICE = UsualDevice("h100-80g", "files of Hugging Face's Trainer")
 _DEGREES = ("tp", "pp", "ep", "cp", "vpp")
 
 
@@ -25,7 +26,7 @@ class TrainerYaml(Launcher):
     """YAML files of a job on one stage: recompute, micro-batch and accumulation are what a plan can say."""
 
     suffixes = (".yaml", ".yml")
-    usual_device = UsualDevice("h100-80g", "files of Hugging Face's Trainer")
+    usual_device = USUAL_DEVICE
     has_own_marks = True
 
     @abstractmethod
@@ -90,13 +91,7 @@ class TrainerYaml(Launcher):
 
     def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
         """All layers recomputed where any is, or none: gradient checkpointing is on or off."""
-        body = body_layers(plan)
-        if not plan.uses(FULL) and not plan.uses(SELECT):
-            return plan, ()
-        if plan.recomputed(FULL) == body and not plan.uses(SELECT):
-            return plan, ()
-        change = "gradient checkpointing recomputes all layers or none: the nearest that fits memory is all of them"
-        return PipelinePlan(plan.layers, {FULL: body}), (change,)
+        return one_choice(plan)
 
     def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
         """No layer or all."""
@@ -112,3 +107,14 @@ class TrainerYaml(Launcher):
         """
         problem = "is started by Hugging Face's Trainer, which has no dry-run"
         raise InputError(problem, file=original, field="--dryrun_backend", cure="take the estimate")
+
+
+def one_choice(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
+    """The plan with all layers recomputed where any is, and a sentence where that changed it."""
+    body = body_layers(plan)
+    if not plan.uses(FULL) and not plan.uses(SELECT):
+        return plan, ()
+    if plan.recomputed(FULL) == body and not plan.uses(SELECT):
+        return plan, ()
+    change = "gradient checkpointing recomputes all layers or none: the nearest that fits memory is all of them"
+    return PipelinePlan(plan.layers, {FULL: body}), (change,)

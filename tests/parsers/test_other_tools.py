@@ -34,7 +34,6 @@ COMMANDS = {
     "export of ms-swift": "swift export --model a --to_mcore true",
     "serves, predicts": "swift infer --adapters a --stream true",
     "server of a model": "vllm serve a --tensor-parallel-size 8",
-    "Hugging Face's Trainer": "deepspeed train.py --model_name_or_path a --per_device_train_batch_size 4",
 }
 
 
