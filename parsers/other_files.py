@@ -174,7 +174,7 @@ OTHER_FILES = (
         "",
         "give its YAML with -yaml (parallel_tool.py: --yaml_path)",
         (),
-        r"\bllamafactory-cli\s+train\b",
+        r"\bllamafactory-cli\s+train\b|\btrain\.py\s+[\w./-]+\.ya?ml\b",
         "hiyouga/LLaMA-Factory e8deda53 examples/ascend/qwen3_full_sft_fsdp2.yaml",
     ),
     OtherFile(
@@ -187,8 +187,8 @@ OTHER_FILES = (
     ),
     OtherFile(
         "a program that accelerate launch starts",
-        _NO_STAGES,
-        f"{_FLAGS} to plan it with pipeline stages",
+        "it has none of the options of Hugging Face's Trainer",
+        f"give a script with --per_device_train_batch_size and the like; {_FLAGS} to plan it with pipeline stages",
         (),
         r"\baccelerate\s+launch\b",
         "Ascend/MindSpeed-MM 57069cd5 examples/diffusers/flux/finetune_flux_dreambooth_deepspeed_bf16.sh:69",
