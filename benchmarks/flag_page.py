@@ -25,7 +25,7 @@ TABLES = (
     ("taylor.parsers.llamafactory", "options.yaml", ""),
     ("taylor.parsers.llamafactory", "newer.yaml", ""),
     ("taylor.parsers.axolotl", "options.yaml", ""),
-    ("taylor.parsers.trainer", "options.yaml", "--"),
+    ("taylor.parsers.trainer_script", "options.yaml", "--"),
     ("taylor.parsers.gptneox", "options.yaml", ""),
 )
 """Package and file of each launcher's table, and what stands before a name in the launcher's files."""

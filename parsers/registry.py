@@ -19,7 +19,7 @@ from taylor.parsers.primus.launcher import Primus, PrimusTorchtitan
 from taylor.parsers.slime.launcher import Slime
 from taylor.parsers.swift.launcher import Swift
 from taylor.parsers.torchtitan.launcher import Torchtitan
-from taylor.parsers.trainer.script_launcher import TrainerScript
+from taylor.parsers.trainer_script.launcher import TrainerScript
 from taylor.parsers.training_config import TrainingConfig
 
 LAUNCHERS: tuple[Launcher, ...] = (

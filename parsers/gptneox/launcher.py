@@ -161,7 +161,7 @@ class GptNeoxScript(GptNeox):
     title = "gpt-neox script"
     suffixes = (".sh",)
     telltale = re.compile(rf"^[^#\n]*{_STARTS.pattern}", re.MULTILINE)
-    plan_keys = frozenset({"no key: the files that it names hold them"})
+    plan_keys = frozenset({"no key: they stand in the files that it names"})
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
@@ -195,7 +195,7 @@ class GptNeoxScript(GptNeox):
 
 def _elsewhere(config: TrainingConfig) -> InputError:
     cure = "give the YAML with the model and the batch by -yaml"
-    return InputError("names the files that hold the job, and nothing is written into it", file=config.path, cure=cure)
+    return InputError("names the files that state the job, and nothing is written into it", file=config.path, cure=cure)
 
 
 def _named_files(path: Path) -> list[Path]:
@@ -235,5 +235,6 @@ def _paths(source: YamlSource, wanted: Mapping[str, object]) -> dict[tuple[Any, 
     paths: dict[tuple[Any, ...], Any] = {}
     for name, value in wanted.items():
         first, *rest = name.split(".")
-        paths[(spelled.get(first, first), *rest)] = value
+        path = (spelled.get(first, first), *rest)
+        paths[path] = value
     return paths

@@ -1,1 +1,1 @@
-"""Hugging Face's Trainer: command lines, and what LLaMA-Factory and axolotl pass on to it."""
+"""Jobs of Hugging Face's Trainer, which LLaMA-Factory, axolotl and plain scripts state: sharding, optimizer, states."""

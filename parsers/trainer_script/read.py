@@ -128,7 +128,7 @@ def _plain_job(fields: Fields, text: str, register_path: Path | None, model: Mod
         compiled=switch(fields, "torch_compile"),
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
-            load_flag_table("taylor.parsers.trainer", "options.yaml"),
+            load_flag_table("taylor.parsers.trainer_script", "options.yaml"),
             dict(fields.data),
             ["@experts"] if model.moe else (),
         ),

@@ -15,7 +15,7 @@ from taylor.parsers.text.script_flags import flags_of
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.trainer.job import config_of
 from taylor.parsers.trainer.launcher import USUAL_DEVICE, one_choice
-from taylor.parsers.trainer.script import ACCUMULATION, CHECKPOINTS, FORM, MBS, NAME, script_job
+from taylor.parsers.trainer_script.read import ACCUMULATION, CHECKPOINTS, FORM, MBS, NAME, script_job
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
