@@ -28,6 +28,7 @@ TRANSFORMERS = Framework(
     ),
     single_operations=True,
     overlaps_reduction=True,
+    searched=("dp", "mbs", "micro_batches"),
 )
 """Models of transformers under torch's DDP or FSDP.
 
@@ -65,6 +66,7 @@ GPT_NEOX = Framework(
         overhead_mib=1536.0,
     ),
     starts_experts_singly=True,
+    searched=("dp", "tp", "pp", "sp", "mbs", "micro_batches"),
 )
 """gpt-neox on DeepSpeed's pipeline: Megatron's parallel layers of 2021.
 

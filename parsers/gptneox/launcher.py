@@ -9,8 +9,11 @@ from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
+from taylor.parsers.gptneox.model import attention_kinds
+from taylor.parsers.gptneox.partition import METHODS, stage_layers
 from taylor.parsers.gptneox.read import ACCUMULATION, CHECKPOINTS, MBS, METHOD, NAME, TOTAL, config_of, merged
 from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.text.yaml_edit import edit_yaml
 from taylor.parsers.text.yaml_source import YamlSource
@@ -27,7 +30,8 @@ _MOST_FILES = 32
 class GptNeox(Launcher):
     """gpt-neox's YAML.
 
-    Layers follow from the partition's method: a plan states recompute of all layers or none, and the batch.
+    Layers follow from the partition's method: a plan that one of `METHODS` gives can be written, with recompute of all
+    layers or none.
     """
 
     degree_words = {
@@ -47,7 +51,7 @@ class GptNeox(Launcher):
         r"|checkpoint[-_]activations|pos[-_]emb)[\"']?\s*:",
         re.MULTILINE,
     )
-    plan_keys = frozenset({MBS, ACCUMULATION, TOTAL, CHECKPOINTS, "checkpoint_num_layers"})
+    plan_keys = frozenset({MBS, ACCUMULATION, TOTAL, CHECKPOINTS, "checkpoint_num_layers", METHOD})
     usual_device = UsualDevice("a100-80g", "gpt-neox files")
     has_own_marks = True
 
@@ -80,9 +84,13 @@ class GptNeox(Launcher):
         if TOTAL in merged([source]):
             wanted[TOTAL] = strategy.global_batch
         wanted |= extra
+        if plan is not None:
+            wanted |= _layers(config, sum(map(sum, body_layers(plan))), merged([source]))
         changed = edit_yaml(source, _paths(source, wanted))
         current = config_of(merged([changed]), config.path)
-        return self._edited(changed, current, plan or current.even_plan(strategy), {}, placed=plan is not None).text
+        if plan is None:
+            plan = current.even_plan(strategy)
+        return self._edited(changed, current, plan, {}).text
 
     @staticmethod
     def _batch(config: TrainingConfig, mbs: int | None, micro_batches: int) -> dict[str, object]:
@@ -97,26 +105,18 @@ class GptNeox(Launcher):
         return wanted
 
     def _edited(
-        self,
-        source: YamlSource,
-        config: TrainingConfig,
-        plan: PipelinePlan,
-        wanted: dict[str, object],
-        *,
-        placed: bool = True,
+        self, source: YamlSource, config: TrainingConfig, plan: PipelinePlan, wanted: dict[str, object]
     ) -> YamlSource:
-        """The file with a plan's recompute.
+        """The file with a plan's recompute, and the method that places layers as it does.
 
         Raises
         ------
         InputError
-            When the plan places layers as the partition's method does not.
+            When none does.
         """
         own = config.plan
-        if placed and (own is None or body_layers(own) != body_layers(plan)):
-            cure = "plan the recompute of the file's stages, or keep the plan as JSON (-o FILE.json)"
-            problem = "places layers by a method, which gives other stages than the plan"
-            raise InputError(problem, file=config.path, field=METHOD, cure=cure)
+        if own is None or body_layers(own) != body_layers(plan):
+            wanted[METHOD] = _method(config, plan)
         recomputes = plan.uses(FULL)
         if own is None or own.uses(FULL) != recomputes or (recomputes and config.recompute_group > 1):
             wanted[CHECKPOINTS] = recomputes
@@ -152,6 +152,43 @@ class GptNeox(Launcher):
         """
         problem = "is started by gpt-neox, which has no dry-run"
         raise InputError(problem, file=original, field="--dryrun_backend", cure="take the estimate")
+
+
+def _method(config: TrainingConfig, plan: PipelinePlan) -> str:
+    """The partition's method that places layers as a plan does.
+
+    Raises
+    ------
+    InputError
+        When none does.
+    """
+    sizes = [sum(column) for column in zip(*body_layers(plan), strict=True)]
+    for method in METHODS:
+        if plan.interleaves == 1 and stage_layers(method, config.model, plan.stages) == sizes:
+            return method
+    cure = "plan the recompute of the file's stages, or keep the plan as JSON (-o FILE.json)"
+    problem = "places layers by a method, of which none gives the plan's stages"
+    raise InputError(problem, file=config.path, field=METHOD, value=str(sizes), cure=cure)
+
+
+def _layers(config: TrainingConfig, layers: int, data: Mapping[str, Any]) -> dict[str, object]:
+    """Settings of another number of layers; none where it is the model's.
+
+    Raises
+    ------
+    InputError
+        When the file names several kinds of attention in turn.
+    """
+    if layers == config.model.n_layers:
+        return {}
+    wanted: dict[str, object] = {"num_layers": layers}
+    if data.get("attention_config") is not None:
+        kinds = attention_kinds(Fields(data, config.path))
+        if len(kinds) > 1:
+            problem = "names several kinds of attention in turn: another number of layers cannot be written"
+            raise InputError(problem, file=config.path, field="attention_config")
+        wanted["attention_config"] = [[sorted(kinds), layers]]
+    return wanted
 
 
 class GptNeoxScript(GptNeox):

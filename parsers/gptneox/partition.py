@@ -20,6 +20,8 @@ BEFORE, LAYER = ("EmbeddingPipe", "_pre_transformer_block"), "ParallelTransforme
 AFTER = ("_post_transformer_block", "NormPipe")
 HEAD, TIED = "ParallelLinearPipe", "EmbeddingPipe"
 """Names of the modules and functions in the pipeline; a tied head is the embedding's class again."""
+METHODS = ("type:transformer|mlp", "type:transformerlayer", "uniform", "parameters")
+"""Methods that a plan is written by, the default first; the second counts the layers alone, so that it is even."""
 _MOST_STATES = 200_000
 _LONGEST_PATTERN = 64
 _PLAIN_PATTERN = re.compile(r"[\w|]{1,64}")

@@ -129,10 +129,19 @@ def test_recompute_and_accumulation_are_written_and_nothing_else(path):
 def test_layers_that_no_method_places_are_refused(path):
     config = read_config(path)
     [row] = config.plan.total_layers()
-    other = (row[0] + 1, row[1] - 1, *row[2:])
+    other = (row[0] + 3, row[1] - 3, *row[2:])
     layers = {next(iter(config.plan.layers)): as_grid([other])}
     with pytest.raises(InputError, match="pipe_partition_method"):
         write_plan(config, PipelinePlan(layers, {FULL: as_grid([other])}))
+
+
+def test_an_even_plan_is_written_by_a_method_that_counts_the_layers_alone(path):
+    config = changed(path, ('"num-layers": 36', '"num-layers": 44'))
+    assert config.plan.total_layers() == ((11, 12, 11, 10),)
+    layers = {next(iter(config.plan.layers)): as_grid([[11] * 4])}
+    write_plan(config, PipelinePlan(layers, {FULL: as_grid([[11] * 4])}))
+    assert "type:transformerlayer" in path.read_text(encoding="utf-8")
+    assert read_config(path).plan.total_layers() == ((11, 11, 11, 11),)
 
 
 def test_other_degrees_are_written_and_read_again(path, tmp_path):
