@@ -36,7 +36,6 @@ _WHOLE = "leave adapter out to plan the training of all weights"
 _PARTS = {
     "unfrozen_parameters": "trains a part of the weights",
     "lisa_n_layers": "trains a few layers at a time, others in turn (LISA)",
-    "relora_steps": "trains LoRA adapters, merged from time to time",
     "relora": "trains LoRA adapters, merged from time to time",
     "ebft": "trains beside roll-outs of its own, which are not modelled",
     "hatchery": "trains by a remote service, which states no ranks",
@@ -128,7 +127,7 @@ def _sharding(fields: Fields, model: ModelSpec, *, mixed: bool) -> Sharding:
     group = None
     if fields.has("dp_shard_size") and count(fields, "dp_replicate_size", 1) > 1:
         group = shards * _context_ranks(fields)
-    sharding = read_fsdp(words, stated, group)
+    sharding = read_fsdp(words, stated, group, version)
     if str(version) == "2" and stated.raw("reshard_after_forward", "fsdp_reshard_after_forward") is None:
         sharding = replace(sharding, stays_gathered=False)
     return replace(sharding, wide_weights=mixed)

@@ -19,6 +19,7 @@ from taylor.parsers.trainer.sharding import ZERO, Sharding
 AUTO = "auto"
 _MAX_ELEMENTS = 10**15
 _FOLDERS_ABOVE = 8
+_LEAST_RANKS = 8
 _BUCKET, _LIVE = 500_000_000, 1_000_000_000
 """Defaults of ``reduce_bucket_size`` (config.py:113) and of ``stage3_max_live_parameters`` and ``_max_reuse_distance``
 (:238, :244)."""
@@ -129,8 +130,7 @@ class DeepSpeedConfig:
             overlaps=overlaps,
             gradient_bytes=4 if accumulated in ("fp32", "float32") else None,
             buffer_elements=buffers,
-            # The own part of the gradients, all at once (stage_1_and_2.py:2339) or by groups (stage3.py:1255-1294).
-            fp32_step=stage in (1, 2) and not on_host,
+            fp32_step=not on_host and self._whole_step(zero, stage, parameters),
         )
 
     @staticmethod
@@ -143,6 +143,18 @@ class DeepSpeedConfig:
         live = DeepSpeedConfig._elements(zero, "stage3_max_live_parameters", _LIVE, _LIVE, "max_live_parameters")
         reuse = DeepSpeedConfig._elements(zero, "stage3_max_reuse_distance", _LIVE, _LIVE, "max_reuse_distance")
         return float(min(live, reuse / 2, parameters))
+
+    @staticmethod
+    def _whole_step(zero: Fields, stage: int, parameters: int) -> bool:
+        """Return whether the step casts the rank's whole part of the gradients at once.
+
+        So it does in stages 1 and 2 (stage_1_and_2.py:2339), and in stage 3 where one group contains the part
+        (stage3.py:1255-1294; ``sub_group_size`` :175), of eight ranks at least (assumed).
+        """
+        if stage < 3:
+            return stage > 0
+        group = DeepSpeedConfig._elements(zero, "sub_group_size", _LIVE, _LIVE)
+        return group * _LEAST_RANKS >= parameters
 
     @staticmethod
     def _on_host(zero: Fields, name: str) -> bool:

@@ -48,8 +48,12 @@ def _named(names: Collection[str]) -> list[str]:
     return [each for name in names for each in (name, f"fsdp_{name}")]
 
 
-def read_fsdp(options: Collection[str], config: Fields, group: int | None = None) -> Sharding:
+def read_fsdp(options: Collection[str], config: Fields, group: int | None = None, version: object = None) -> Sharding:
     """The division of states.
+
+    The first version keeps what its outermost unit holds, the embedding and the head, from its forward to its backward
+    (torch 2.13 torch/distributed/fsdp/_runtime_utils.py, ``_post_forward_reshard``); the second has units of their own
+    for both (accelerate 16cb6eb8 src/accelerate/utils/fsdp_utils.py:861-873).
 
     Parameters
     ----------
@@ -59,6 +63,8 @@ def read_fsdp(options: Collection[str], config: Fields, group: int | None = None
         The section ``fsdp_config``.
     group : int, optional
         Ranks of one shard, where the file states them.
+    version : int or str, optional
+        FSDP's version where the file states it outside the section; the first by default.
 
     Raises
     ------
@@ -76,11 +82,13 @@ def read_fsdp(options: Collection[str], config: Fields, group: int | None = None
         shards, stays, replicated = _STRATEGIES.get(low, (True, low == "false", False))
     elif reshard is not None:
         raise config.error(name, "must be True or False", shortened(str(reshard), 60))
+    stated = version if version is not None else config.raw("fsdp_version", "version")
     on_host = "offload" in words or bool(on(config, "offload_params"))
     return Sharding(
         FSDP if shards else DDP,
         3 if shards else 0,
         stays_gathered=stays,
+        whole_ends=shards and str(stated) != "2",
         group=(group or PER_NODE) if replicated or group else None,
         states_on_host=on_host,
         gradients_on_host=on_host,

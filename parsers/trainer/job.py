@@ -189,6 +189,7 @@ def _rules(job: TrainerJob, strategy: Strategy) -> TrainingRules:
         gradient_shard=sharding.shards_gradients,
         parameter_shard=sharding.shards_weights,
         stay_gathered=sharding.shards_weights and sharding.stays_gathered,
+        whole_ends=sharding.shards_weights and sharding.whole_ends,
         accumulates_whole=sharding.shards_weights and sharding.kind != ZERO,
         param_bytes=stored,
         compute_bytes=job.compute_bytes,

@@ -19,6 +19,8 @@ class Sharding:
         Of `ZERO`: 0 to 3. Of `FSDP`: 3.
     stays_gathered : bool
         Of `FSDP`: weights stay gathered from forward to backward (``SHARD_GRAD_OP``, ``reshard_after_forward`` off).
+    whole_ends : bool
+        Of `FSDP`: embedding and head stay gathered once they were.
     group : int or None
         Ranks of one shard where shards are replicated; None: all.
     states_on_host : bool
@@ -42,6 +44,7 @@ class Sharding:
     kind: str = DDP
     stage: int = 0
     stays_gathered: bool = False
+    whole_ends: bool = False
     group: int | None = None
     states_on_host: bool = False
     gradients_on_host: bool = False

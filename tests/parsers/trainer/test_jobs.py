@@ -11,8 +11,12 @@ from taylor.base.errors import InputError, TaylorError
 from taylor.cost_model.parameters import ParameterGroups, layer_parameters
 from taylor.cost_model.states import group_bytes
 from taylor.cost_model.statics import layer_state_bytes
+from taylor.parsers.axolotl.launcher import Axolotl
+from taylor.parsers.flag_table import READ, load_flag_table
+from taylor.parsers.llamafactory.launcher import LlamaFactory
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import LAUNCHERS, launcher_of
+from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan, zero_grid
 from tests.parsers.test_hostile import ODD
@@ -106,6 +110,19 @@ def test_gradients_are_added_up_whole_under_fsdp_where_a_step_has_several_micro_
     assert shards.gradients == 0 and whole.weights == shards.weights  # They come with the only backward.
 
 
+def test_the_first_version_of_fsdp_keeps_embedding_and_head_gathered_and_the_second_does_not(place):
+    second = read_config(place / "axolotl.yml")
+    first = read_config(with_text(place, "axolotl.yml", "fsdp_version: 2", "fsdp_version: 1"))
+    assert first.rules.whole_ends and not second.rules.whole_ends
+
+
+def test_a_step_of_zero_3_casts_the_whole_part_unless_its_groups_are_small(place):
+    with_stage(place, 3, sub_group_size=1e12)
+    assert read_config(place / "lf.yaml").rules.optimizer.step_bytes == 4
+    with_stage(place, 3, sub_group_size=0)
+    assert read_config(place / "lf.yaml").rules.optimizer.step_bytes == 0
+
+
 def test_optimizer_states_on_the_host_take_no_memory_of_the_device(place):
     with_stage(place, 3, offload_optimizer={"device": "cpu"})
     config = read_config(place / "lf.yaml")
@@ -187,6 +204,24 @@ def test_an_odd_value_is_read_or_refused_with_a_reason(place, name, odd):
             read_config(place / name)
         except TaylorError as error:
             assert str(error)
+
+
+READERS = {
+    "lf.yaml": (LlamaFactory(), ("taylor.parsers.llamafactory", "options.yaml")),
+    "newer.yaml": (LlamaFactory(), ("taylor.parsers.llamafactory", "newer.yaml")),
+    "axolotl.yml": (Axolotl(), ("taylor.parsers.axolotl", "options.yaml")),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_setting_that_a_reader_asks_for_has_a_row_that_says_so(place, name):
+    launcher, table = READERS[name]
+    source = YamlSource.read(place / name)
+    launcher.job(source)
+    rows = load_flag_table(*table)
+    sections = {row.partition(".")[0] for row in rows.rows if "." in row}
+    found = {asked: rows.find(asked) for asked in source.asked - sections}
+    assert len(found) > 12 and [asked for asked, row in found.items() if row is None or row.status != READ] == []
 
 
 def test_names_of_the_settings_stand_in_the_tables(place):
