@@ -87,6 +87,7 @@ def config_of(data: Mapping[str, Any], file: Path) -> TrainingConfig:
     if pp > model.n_layers:
         raise fields.error("pipe_parallel_size", f"asks for {pp} stages and the model has {model.n_layers} layers", pp)
     zero = DeepSpeedConfig.read(_deepspeed(fields), file, "").sharding(model.hidden, total_parameters(model))
+    notes += zero.notes
     strategy, left_open, follows = _strategy(fields, pp, tp, zero, notes)
     plan, group = _plan(fields, model, pp, notes)
     return TrainingConfig(

@@ -109,6 +109,10 @@ class DeepSpeedConfig:
             When an entry is wrong.
         """
         zero = self.fields.section("zero_optimization")
+        split = self.fields.section("tensor_parallel").raw("autotp_size")
+        if split not in (None, 0, 1):
+            problem, cure = "splits the model over tensor-parallel ranks by itself, which is not read", "write 1"
+            raise self.fields.error("tensor_parallel.autotp_size", problem, shortened(str(split), 40), cure)
         stage = zero.integer("stage", default=0, low=0, high=3)
         on_host = self._on_host(zero, "offload_optimizer") or (
             zero.raw("offload_optimizer") is None and zero.boolean("cpu_offload", default=False)
@@ -131,6 +135,7 @@ class DeepSpeedConfig:
             gradient_bytes=4 if accumulated in ("fp32", "float32") else None,
             buffer_elements=buffers,
             fp32_step=not on_host and self._whole_step(zero, stage, parameters),
+            notes=tuple(_remarks(zero, stage)),
         )
 
     @staticmethod
@@ -166,6 +171,30 @@ class DeepSpeedConfig:
         if zero.raw(*names) == AUTO:
             return float(automatic)
         return float(zero.number(*names, default=float(default), high=float(_MAX_ELEMENTS)))
+
+
+_NOT_MODELLED = {
+    "zero_hpz_partition_size": (0, 1),
+    "mics_shard_size": (-1, 0),
+    "zero_quantized_weights": (False,),
+    "zero_quantized_gradients": (False,),
+    "zero_quantized_nontrainable_weights": (False,),
+}
+"""Settings of ZeRO++ and MiCS (config.py:309-341), and the values that switch them off."""
+
+
+def _remarks(zero: Fields, stage: int) -> list[str]:
+    """Sentences about what lies elsewhere or is divided otherwise than it is counted."""
+    remarks = []
+    if stage == 3 and DeepSpeedConfig._on_host(zero, "offload_param"):
+        remarks.append("offload_param moves weights to the host: they are counted on the device, and their way is not")
+    for name, off in _NOT_MODELLED.items():
+        value = zero.raw(name)
+        if value is not None and value not in off:
+            remarks.append(
+                f"{name} {shortened(str(value), 20)} is not modelled: states and transfers are those without it"
+            )
+    return remarks
 
 
 def beside(written: str, home: Path) -> Path | None:

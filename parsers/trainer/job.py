@@ -112,6 +112,7 @@ def config_of(job: TrainerJob) -> TrainingConfig:
     """
     notes = [
         *job.notes,
+        *job.sharding.notes,
         "it has no pipeline stages: a plan states gradient checkpointing, of all layers or none",
     ]
     if job.model.mtp_layers:

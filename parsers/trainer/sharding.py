@@ -39,6 +39,8 @@ class Sharding:
         It recomputes every layer by a setting of its own.
     wide_weights : bool
         Weights are stored in fp32 however they were loaded.
+    notes : tuple of str
+        Settings that no figure includes, one sentence each.
     """
 
     kind: str = DDP
@@ -54,6 +56,7 @@ class Sharding:
     fp32_step: bool = False
     checkpoints: bool = False
     wide_weights: bool = False
+    notes: tuple[str, ...] = ()
 
     @property
     def shards_optimizer(self) -> bool:

@@ -129,6 +129,15 @@ def test_optimizer_states_on_the_host_take_no_memory_of_the_device(place):
     assert config.rules.optimizer.host_share == 1.0 and bytes_a_parameter(config) == pytest.approx(2 / 8)
 
 
+def test_weights_on_the_host_are_named_and_a_split_by_deepspeed_itself_is_refused(place):
+    with_stage(place, 3, offload_param={"device": "cpu"})
+    assert any("offload_param" in note for note in read_config(place / "lf.yaml").notes)
+    data = {"zero_optimization": {"stage": 2}, "tensor_parallel": {"autotp_size": 4}}
+    (place / "ds.json").write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(InputError, match="autotp_size"):
+        read_config(place / "lf.yaml")
+
+
 def test_an_8_bit_optimizer_keeps_two_bytes_a_parameter(place):
     path = with_text(place, "axolotl.yml", "adamw_torch_fused", "adamw_bnb_8bit")
     assert read_config(path).rules.moments_bytes == 2
