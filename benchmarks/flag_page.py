@@ -27,6 +27,11 @@ TABLES = (
     ("taylor.parsers.mlperf", "variables.yaml", ""),
     ("taylor.parsers.mindformers", "keys.yaml", ""),
     ("taylor.parsers.torchtitan", "keys.yaml", ""),
+    ("taylor.parsers.llamafactory", "options.yaml", ""),
+    ("taylor.parsers.llamafactory", "newer.yaml", ""),
+    ("taylor.parsers.axolotl", "options.yaml", ""),
+    ("taylor.parsers.trainer_script", "options.yaml", "--"),
+    ("taylor.parsers.gptneox", "options.yaml", ""),
 )
 """Package and file of each launcher's table, and what stands before a name in the launcher's files."""
 _INTRO = """# What every flag of a training file means for a plan

@@ -128,7 +128,7 @@ def _state(
     weight = _weight_bytes(shards, rules, copy_weights, matrices)
     kept = _kept_bytes(shards, split, rules, matrices)
     if rules.pairs:
-        weight = weight + rules.param_bytes  # The reference model's.
+        weight = weight + rules.param_bytes / (shards if rules.parameter_shard else 1)  # The reference model's.
     return StateBytes(stored * weight, stored * gradient, stored * kept / (shards if split else 1))
 
 

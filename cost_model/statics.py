@@ -96,10 +96,11 @@ def _states(
     whole = _gathered(groups, degrees, rules, in_layer=in_layer)
     in_pipeline = np.greater(degrees.pp, 1) & rules.framework.states.whole_in_pipeline
     stays = in_pipeline | rules.stay_gathered | (rules.whole_ends and not in_layer)
+    adds_whole = in_pipeline | (rules.accumulates_whole & np.greater(degrees.micro_batches, 1))
     # Shards that come with the reduction at the end of a pipeline's step are not alive beside the whole gradients.
-    gradients = np.where(in_pipeline & rules.framework.states.fresh_gradients, 0.0, gradients)
+    gradients = np.where(adds_whole & rules.framework.states.fresh_gradients, 0.0, gradients)
     cached = state.gradients - gradients if rules.separate_pools else 0.0
-    weights, gradients = state.weights + whole.weights * stays, gradients + whole.gradients * in_pipeline
+    weights, gradients = state.weights + whole.weights * stays, gradients + whole.gradients * adds_whole
     return StateBytes(weights, gradients, state.optimizer, cached)
 
 

@@ -169,6 +169,9 @@ class TrainingRules:
     stay_gathered : bool
         Of fully sharded parameters: all stay gathered from their forward to the end of their backward, without a
         pipeline too (`StateRules.whole_in_pipeline`).
+    accumulates_whole : bool
+        Of fully sharded parameters: gradients are added up whole until a step's last micro-batch, without a pipeline
+        too (accelerate's ``no_sync``).
     separate_pools : bool
         Of fully sharded parameters: what their collectives allocate lies in pools of their own streams, from which
         torch's allocator serves nothing else, and the job's memory is what it reserves (`cost_model.reserved`). Off:
@@ -298,6 +301,7 @@ class TrainingRules:
     fused_accumulation: bool | None = None
     whole_ends: bool = False
     stay_gathered: bool = False
+    accumulates_whole: bool = False
     separate_pools: bool = False
     autocast: bool = False
     wide_residual: bool | None = None

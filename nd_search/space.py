@@ -91,11 +91,13 @@ def build_space(context: SearchContext, options: SearchOptions) -> StrategySpace
 
     Every searched degree ranges over the divisors of the world size (op: of dp·cp), vpp and mbs over their bounds
     (`DEFAULT_BOUNDS`; mbs over powers of two); the others keep the file's value, op and sp follow by rule (see
-    `SearchOptions`).
+    `SearchOptions`). So do those that no file of the framework can state (`Framework.searched`).
     """
     searched = set(options.search) - set(options.fix)
     if "micro_batches" in options.search or "micro_batches" in options.fix:
         searched |= {"mbs"} - set(options.fix)
+    if context.rules.framework.searched is not None:
+        searched &= set(context.rules.framework.searched)
     every_degree = divisors(context.world_size)
 
     def bounded(name: str, values: Ints) -> Ints:

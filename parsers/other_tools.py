@@ -1,6 +1,7 @@
 """Trainers that launch scripts and YAML files name by marks of their own, and that no launcher here reads.
 
-The kinds stand before those of `parsers.other_files`, whose signs are wider: a gpt-neox YAML has DeepSpeed's keys too.
+The kinds stand before those of `parsers.other_files`, whose signs are wider: a part of a gpt-neox configuration may
+have DeepSpeed's keys too.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from taylor.parsers.text.yaml_source import MAX_BYTES
 
 _FLAGS = "state the job as Megatron's flags in a .sh script"
 _ONE_STAGE = "it has no pipeline stages to plan, and it names its model by a folder"
+_ROLL_OUTS = "it describes several models and their roll-outs, not one training step"
 _NOT_TRAINING = "it trains nothing"
 _TRAINING_SCRIPT = "give the script that launches the training"
 
@@ -29,31 +31,15 @@ OTHER_TOOLS = (
         mistaken=r"^\s*(tp_mode|pp_engine|tp_linear_async_communication|data_stages)\s*:",
     ),
     OtherFile(
-        "a gpt-neox YAML",
-        "gpt-neox builds its own stages on DeepSpeed, by keys that Megatron-LM does not have",
-        f"{_FLAGS}: pipe_parallel_size is --pipeline-model-parallel-size, model_parallel_size is "
-        "--tensor-model-parallel-size",
-        (
-            ("pipe_parallel_size",),
-            ("pipe-parallel-size",),
-            ("model_parallel_size", "num_layers"),
-            ("model-parallel-size", "num-layers"),
-            ("pos_emb", "no_weight_tying"),
-            ("pos-emb", "no-weight-tying"),
-            ("zero_optimization", "data_impl"),
-            ("zero_optimization", "checkpoint_activations"),
-        ),
-        r"\bdeepy\.py\b",
-        "EleutherAI/gpt-neox ea7aefd8 configs/1-3B.yml, configs/6-7B.yml, README.md (deepy.py)",
-    ),
-    OtherFile(
         "a part of a gpt-neox configuration",
         "it states data, checkpoints or logging, and the model stands in another file",
-        f"{_FLAGS}",
+        "give the file with the model, or a script that runs deepy.py with all of them",
         (
             ("data_path", "vocab_file"),
             ("data-path", "vocab-file"),
             ("train_data_paths", "vocab_file"),
+            ("train_data_paths",),
+            ("train-data-paths",),
             ("sparsity_config", "attention_config"),
             ("text_gen_type",),
             ("global_num_gpus",),
@@ -103,17 +89,12 @@ OTHER_TOOLS = (
         "NVIDIA-NeMo/RL 7ea279ab examples/modelopt/quant_configs/nvfp4_a16.yaml",
     ),
     OtherFile(
-        "a LLaMA-Factory (v1) YAML",
-        _ONE_STAGE,
-        f"{_FLAGS} to plan it with pipeline stages",
-        (
-            ("dist_config", "train_dataset"),
-            ("model_class", "train_dataset"),
-            ("model", "peft_config"),
-        ),
+        "a LLaMA-Factory (v1) YAML that exports a model",
+        _NOT_TRAINING,
+        "give the YAML of the training",
+        (("model", "peft_config.export_dir"),),
         "",
-        "hiyouga/LLaMA-Factory ff6d4d12 examples/v1/train_full/train_full_fsdp2.yaml, "
-        "examples/v1/train_lora/export_lora.yaml",
+        "hiyouga/LLaMA-Factory ff6d4d12 examples/v1/train_lora/export_lora.yaml",
     ),
     OtherFile(
         "a LLaMA-Factory YAML that merges or exports a model",
@@ -209,15 +190,6 @@ OTHER_TOOLS = (
         (),
         r"\bvllm\s+serve\b|\bvllm\.entrypoints\b|\bsglang\.launch_server\b",
         "vllm-project/vllm docs/cli/serve.md; sgl-project/sglang python/sglang/launch_server.py",
-    ),
-    OtherFile(
-        "a program on Hugging Face's Trainer",
-        _ONE_STAGE,
-        f"{_FLAGS} to plan it with pipeline stages",
-        (),
-        r"\A(?![\s\S]*_parallel_degree)[\s\S]*(?:--per[-_]device[-_]train[-_]batch[-_]size|\bds_train_huggingface\w*\.py)\b",
-        "huggingface/transformers v4.57.1 src/transformers/training_args.py, per_device_train_batch_size; "
-        "alibaba/Pai-Megatron-Patch a098ca5 examples/baichuan/run_ds_train_huggingface_baichuan.sh",
     ),
 )
 """The kinds, the narrower signs first."""

@@ -61,7 +61,8 @@ def read_config(
         )
     if len(launchers) > 1:
         # A file that none recognises is read all the same: the reader says what is missing.
-        launchers = registry.recognising(file) or launchers
+        known = sorted(registry.recognising(file), key=lambda one: not one.has_own_marks)
+        launchers = known or launchers
     launcher = launchers[0]
     refuse_mistaken(file)
     try:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from taylor.base.files import read_text
+from taylor.parsers.axolotl.launcher import Axolotl
 from taylor.parsers.bridge.launcher import Bridge, BridgeRecipe
 from taylor.parsers.flagscale.launcher import FlagScale
+from taylor.parsers.gptneox.launcher import GptNeox, GptNeoxScript
 from taylor.parsers.huggingface.launcher import HuggingFace
 from taylor.parsers.huggingface.registered import RegisteredModel
 from taylor.parsers.launcher import Launcher
+from taylor.parsers.llamafactory.launcher import LlamaFactory
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
 from taylor.parsers.mlperf.launcher import Mlperf
@@ -20,6 +23,7 @@ from taylor.parsers.primus.launcher import Primus, PrimusTorchtitan
 from taylor.parsers.slime.launcher import Slime
 from taylor.parsers.swift.launcher import Swift
 from taylor.parsers.torchtitan.launcher import Torchtitan
+from taylor.parsers.trainer_script.launcher import TrainerScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.verl.launcher import Verl, VerlSharded
 
@@ -41,6 +45,11 @@ LAUNCHERS: tuple[Launcher, ...] = (
     VerlSharded(),
     NemoRl(),
     NemoRlSharded(),
+    LlamaFactory(),
+    Axolotl(),
+    GptNeox(),
+    GptNeoxScript(),
+    TrainerScript(),
     HuggingFace(),
     RegisteredModel(),
 )

@@ -311,6 +311,8 @@ class Framework:
         The known error of estimated peaks was seen in published runs of it (`cost_model.known_error`).
     repositories : tuple of str
         Beginning of the sources of its rules.
+    searched : tuple of str or None
+        Degrees and sizes that its files can state, by `Strategy`'s names: a search keeps the others. None: all.
     filled_schedules : tuple of str
         V-shaped schedules that it starts with 2 * pp micro-batches or more, one more than their order needs
         (rule ``micro-batches-fill-zero-bubble``); of MindFormers its core models alone.
@@ -331,6 +333,7 @@ class Framework:
     peaks_measured: bool = False
     repositories: tuple[str, ...] = ()
     filled_schedules: tuple[str, ...] = ()
+    searched: tuple[str, ...] | None = None
 
     def own_checks(self, source: str) -> str:
         """Return the checks of this framework's repositories among those that a rule stands for."""

@@ -53,6 +53,7 @@ NEEDS_DEVICES = (
     "verl-fsdp",
     "nemo_rl",
     "nemo_rl-dtensor",
+    *("axolotl", "gpt-neox", "gpt-neox-script", "llamafactory", "trainer"),
 )
 """Launchers that start nothing without devices."""
 ONE_STAGE = ("verl-fsdp", "nemo_rl-dtensor")

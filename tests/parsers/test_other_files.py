@@ -46,8 +46,6 @@ FILES = {
     "MindSpeed-RL": ["megatron_training: {model: a}\nactor_config: {pipeline_model_parallel_size: 2}\nrl_config: {}\n"],
     "SkyPilot": ["resources: {accelerators: H100:8}\nsetup: pip install verl\nrun: python3 train.py\n"],
     "verl": ["actor_rollout_ref:\n  model: {path: a}\ntrainer: {nnodes: 1}\n"],
-    "LLaMA-Factory": ["model_name_or_path: a/b\nstage: sft\ndo_train: true\nfinetuning_type: full\n"],
-    "axolotl": ["base_model: a/b\ndatasets:\n  - path: c\nsequence_len: 4096\nmicro_batch_size: 1\n"],
     "MindFormers PyNative": [
         "training: {local_batch_size: 2}\nparallelism: {tensor_parallel: 1, data_parallel_shard: -1}\n"
         "model: {model_type: deepseek_v3, num_hidden_layers: 12}\n"
@@ -141,7 +139,7 @@ def test_the_command_ends_with_the_refusal_and_its_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "job.yaml"
-    path.write_text(FILES["LLaMA-Factory"][0])
+    path.write_text(FILES["verl"][0])
     assert run_command(lambda: run(["-yaml", str(path)])) == EXIT_BAD_INPUT
     told = "".join(capsys.readouterr())
-    assert "LLaMA-Factory" in told and "Traceback" not in told
+    assert "verl" in told and "Traceback" not in told

@@ -14,12 +14,11 @@ FILES = {
         "tokens:\n  micro_batch_size: 2\n  sequence_length: 256\n"
         "model:\n  model_config:\n    hidden_size: 16\n    num_hidden_layers: 4\n    num_attention_heads: 4\n"
     ),
-    "gpt-neox YAML": "pipe_parallel_size: 1\nmodel_parallel_size: 1\nnum_layers: 24\nzero_optimization: {stage: 1}\n",
     "part of a gpt-neox": "data_path: data/enwik8\nvocab_file: data/vocab.json\nsave: checkpoints\n",
     "YAML of ms-swift": "model: a/b\ntuner_type: full\nper_device_train_batch_size: 1\n",
     "NeMo RL evaluation": "eval: {metric: pass@k}\ngeneration: {temperature: 0.0}\n",
     "quantization recipe": "quantize: {quant_cfg: []}\nmetadata: {recipe_type: ptq}\n",
-    "LLaMA-Factory (v1)": "model: a/b\nmodel_class: llm\ndist_config: {name: fsdp2}\ntrain_dataset: data.yaml\n",
+    "LLaMA-Factory (v1)": "model: a/b\npeft_config: {name: lora, export_dir: out}\n",
     "merges or exports": "model_name_or_path: a/b\nexport_dir: out\n",
     "serves a model": "model_name_or_path: a/b\ninfer_backend: vllm\n",
     "OLMo-core": "train_module:\n  dp_config: {name: hsdp}\n",
@@ -27,7 +26,6 @@ FILES = {
 }
 COMMANDS = {
     "nanotron": "torchrun --nproc_per_node 8 run_train.py --config-file examples/config.yaml",
-    "gpt-neox": "python deepy.py train.py configs/1-3B.yml configs/local_setup.yml",
     "NeMo RL": "uv run examples/run_grpo.py --config grpo.yaml",
     "OLMo-core": "torchrun --nproc-per-node=8 src/scripts/train/OLMo2/OLMo2-7B.py train",
     "MaxText": "python3 -m maxtext.trainers.pre_train.train configs/base.yml",
@@ -36,7 +34,6 @@ COMMANDS = {
     "export of ms-swift": "swift export --model a --to_mcore true",
     "serves, predicts": "swift infer --adapters a --stream true",
     "server of a model": "vllm serve a --tensor-parallel-size 8",
-    "Hugging Face's Trainer": "deepspeed train.py --model_name_or_path a --per_device_train_batch_size 4",
 }
 
 

@@ -1,0 +1,1 @@
+"""axolotl, whose YAML trains a named model by Hugging Face's Trainer."""

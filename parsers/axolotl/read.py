@@ -1,0 +1,171 @@
+"""axolotl's training files, read to a job of Hugging Face's Trainer.
+
+Source of names and defaults: axolotl-ai-cloud/axolotl 067b021c src/axolotl/utils/schemas/ (config.py:600, 665,
+1091-1125; training.py:71-122; fsdp.py:10-90), src/axolotl/utils/config/__init__.py:191-196 (the type in which weights
+are loaded).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from taylor.cost_model.parameters import total_parameters
+from taylor.parsers.flag_table import load_flag_table
+from taylor.parsers.named_model import named_model
+from taylor.parsers.nested_keys import unmodelled_keys
+from taylor.parsers.text.fields import MAX_SIZE, Fields
+from taylor.parsers.text.yaml_source import YamlSource
+from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
+from taylor.parsers.trainer.fsdp import read_fsdp
+from taylor.parsers.trainer.job import TrainerJob
+from taylor.parsers.trainer.settings import count, fsdp_words, optimizer_of, refuse, switch, trained
+from taylor.parsers.trainer.sharding import DDP, Sharding
+from taylor.register.model import ModelSpec
+
+NAME = "axolotl"
+MODEL, MBS, ACCUMULATION, CHECKPOINTS = (
+    "base_model",
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+)
+_WHOLE = "leave adapter out to plan the training of all weights"
+_PARTS = {
+    "unfrozen_parameters": "trains a part of the weights",
+    "lisa_n_layers": "trains a few layers at a time, others in turn (LISA)",
+    "relora": "trains LoRA adapters, merged from time to time",
+    "ebft": "trains beside roll-outs of its own, which are not modelled",
+    "hatchery": "trains by a remote service, which states no ranks",
+    "use_onebitllms": "trains weights of one bit, whose layers are not modelled",
+}
+"""Settings that train something else than the job that is predicted (src/axolotl/utils/schemas/)."""
+_PAIRS, _ROLL_OUTS = ("dpo", "ipo"), ("grpo", "gdpo", "ebft", "gkd", "distillation")
+
+
+def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSpec | None = None) -> TrainerJob:
+    """The job that a file states.
+
+    Raises
+    ------
+    InputError
+        When it trains adapters or a part of the weights, or a value is wrong.
+    """
+    fields = Fields(source.data, source.file, asked=source.asked)
+    _refuse_other_jobs(fields)
+    notes: list[str] = []
+    if model is None:
+        model, remarks = named_model(str(fields.text(MODEL)), source.file, MODEL, register_path)
+        notes += remarks
+    model = trained(model, notes, freezes_vision=False)
+    half = any(_is_on(fields, name) for name in ("bf16", "bfloat16", "fp16", "float16"))
+    plugins = " ".join(map(str, fields.raw("plugins") or ())) if isinstance(fields.raw("plugins"), list) else ""
+    tp, cp = count(fields, "tensor_parallel_size", 1), _context_ranks(fields)
+    sharding = _sharding(fields, model, mixed=_is_on(fields, "bf16") or _is_on(fields, "fp16"))
+    return TrainerJob(
+        file=source.file,
+        launcher=NAME,
+        model=model,
+        sharding=sharding,
+        mbs=count(fields, MBS, 1),
+        accumulation=count(fields, ACCUMULATION, 1),
+        seq_length=count(fields, "sequence_len", 512, MAX_SIZE),
+        recomputes=_recomputes(fields) or sharding.checkpoints,
+        optimizer=optimizer_of(fields, "optimizer", "adamw_torch_fused"),
+        world=_world(fields, tp, cp),
+        tp=tp,
+        cp=cp,
+        loaded_bytes=2 if half else 4,
+        compute_bytes=2 if half else 4,
+        pairs=str(fields.raw("rl") or "").lower() in _PAIRS,
+        fused_loss=switch(fields, "liger_fused_linear_cross_entropy") or "CutCrossEntropyPlugin" in plugins,
+        fused_elements=switch(fields, "liger_rms_norm") and switch(fields, "liger_glu_activation"),
+        eager_attention=str(fields.raw("attn_implementation") or "") == "eager",
+        compiled=_is_on(fields, "torch_compile"),
+        notes=tuple(notes),
+        unmodelled=unmodelled_keys(
+            load_flag_table("taylor.parsers.axolotl", "options.yaml"),
+            source.data,
+            ["@experts"] if model.moe else (),
+        ),
+    )
+
+
+def _is_on(fields: Fields, name: str) -> bool:
+    """A switch that ``auto`` and ``full`` turn on too, on devices that have the type."""
+    return str(fields.raw(name)).lower() in ("true", "auto", "full", "yes")
+
+
+def _recomputes(fields: Fields) -> bool:
+    """Gradient checkpointing; ``offload`` and ``offload_disk`` recompute too (config.py:600)."""
+    return str(fields.raw(CHECKPOINTS)).lower() in ("true", "offload", "offload_disk", "unsloth", "yes")
+
+
+def _context_ranks(fields: Fields) -> int:
+    name = "context_parallel_size" if fields.has("context_parallel_size") else "sequence_parallel_degree"
+    return count(fields, name, 1)
+
+
+def _world(fields: Fields, tp: int, cp: int) -> int | None:
+    """Ranks, where the file states how shards and their copies lie (config.py:1091-1125)."""
+    if not fields.has("dp_shard_size"):
+        return None
+    return count(fields, "dp_shard_size") * count(fields, "dp_replicate_size", 1) * tp * cp
+
+
+def _sharding(fields: Fields, model: ModelSpec, *, mixed: bool) -> Sharding:
+    written = fields.raw("deepspeed")
+    if written is not None and written is not False:
+        return DeepSpeedConfig.read(written, fields.file, "deepspeed").sharding(model.hidden, total_parameters(model))
+    words, shards = fsdp_words(fields.raw("fsdp")), count(fields, "dp_shard_size", 1)
+    if not words and not fields.has("fsdp_config") and shards == 1:
+        return Sharding(DDP)
+    stated = fields.section("fsdp_config")
+    version = fields.raw("fsdp_version") or stated.raw("fsdp_version")
+    group = None
+    if fields.has("dp_shard_size") and count(fields, "dp_replicate_size", 1) > 1:
+        group = shards * _context_ranks(fields)
+    sharding = read_fsdp(words, stated, group, version)
+    if str(version) == "2" and stated.raw("reshard_after_forward", "fsdp_reshard_after_forward") is None:
+        sharding = replace(sharding, stays_gathered=False)
+    return replace(sharding, wide_weights=mixed)
+
+
+def _refuse_other_jobs(fields: Fields) -> None:
+    """Refuse what trains something else than all weights.
+
+    Raises
+    ------
+    InputError
+        With the setting.
+    """
+    adapter = fields.raw("adapter")
+    if adapter not in (None, "", False) and str(adapter).lower() != "none":
+        problem = "trains adapters, whose memory and step are not modelled and are not those of a full training"
+        raise refuse(fields, "adapter", problem, _WHOLE)
+    for name in ("load_in_8bit", "load_in_4bit"):
+        if switch(fields, name) and adapter:
+            raise refuse(fields, name, "quantizes the weights, with which all of them cannot be trained", _WHOLE)
+    for name, why in _PARTS.items():
+        value = fields.raw(name)
+        if value not in (None, False, "", [], 0):
+            what = value if not isinstance(value, (list, Mapping)) else f"{len(value)} entries"
+            raise refuse(fields, name, why, f"leave {name} out to plan the training of all weights", what)
+    rl = str(fields.raw("rl") or "").lower()
+    if rl in _ROLL_OUTS:
+        why = "trains beside roll-outs and rewards, of which none is modelled"
+        raise refuse(fields, "rl", why, "leave rl out to plan one training step")
+
+
+def edits_of(recomputes: bool | None, mbs: int | None, accumulation: int | None) -> dict[tuple[Any, ...], Any]:
+    """Settings that say a plan's recompute and batch."""
+    wanted: dict[tuple[Any, ...], Any] = {}
+    if recomputes is not None:
+        wanted[(CHECKPOINTS,)] = recomputes
+    if mbs is not None:
+        wanted[(MBS,)] = mbs
+    if accumulation is not None:
+        wanted[(ACCUMULATION,)] = accumulation
+    return wanted

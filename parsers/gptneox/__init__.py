@@ -1,0 +1,1 @@
+"""gpt-neox: YAML files of its own keys, which DeepSpeed's pipeline runs."""

@@ -1,0 +1,171 @@
+"""LLaMA-Factory's training files, read to a job of Hugging Face's Trainer.
+
+Source of names and defaults: hiyouga/LLaMA-Factory ff6d4d12 src/llamafactory/hparams/ (data_args.py:46,
+model_args.py:145, finetuning_args.py:456-560), and huggingface/transformers v4.57.1
+src/transformers/training_args.py for what it hands on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from taylor.cost_model.parameters import total_parameters
+from taylor.parsers.flag_table import FlagTable, load_flag_table
+from taylor.parsers.named_model import named_model
+from taylor.parsers.nested_keys import unmodelled_keys
+from taylor.parsers.text.fields import MAX_SIZE, Fields
+from taylor.parsers.text.yaml_source import YamlSource
+from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
+from taylor.parsers.trainer.fsdp import read_fsdp
+from taylor.parsers.trainer.job import TrainerJob
+from taylor.parsers.trainer.settings import Accelerate, count, fsdp_words, optimizer_of, refuse, switch, trained
+from taylor.parsers.trainer.sharding import DDP, Sharding
+from taylor.register.model import ModelSpec
+
+NAME = "llamafactory"
+MODEL = "model_name_or_path"
+MBS, ACCUMULATION, CHECKPOINTS = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "disable_gradient_checkpointing",
+)
+_ALL_WEIGHTS = "write finetuning_type: full to plan the training of all weights"
+_ON_MEGATRON = "is started on Megatron-LM (MCoreAdapter or Megatron-Bridge), whose options are not read from this file"
+_ELSEWHERE = {
+    "use_mca": "is started by MCoreAdapter on Megatron-LM, whose options are not read from this file",
+    "tensor_model_parallel_size": _ON_MEGATRON,
+    "pipeline_model_parallel_size": _ON_MEGATRON,
+    "use_kt": "is started by KTransformers, whose experts compute on the host",
+    "use_badam": "trains one block of layers at a time",
+    "use_galore": "keeps the optimizer's states of projected gradients, whose size is not modelled",
+    "use_apollo": "keeps the optimizer's states of projected gradients, whose size is not modelled",
+    "use_llama_pro": "trains added layers alone",
+    "mixture_of_depths": "lets tokens skip layers, which is not modelled",
+    "quantization_bit": "quantizes the weights, with which all of them cannot be trained",
+}
+"""Settings that train something else than the job that is predicted (finetuning_args.py, model_args.py)."""
+_PAIRS, _SEVERAL = ("dpo",), ("ppo",)
+
+
+def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSpec | None = None) -> TrainerJob:
+    """The job that a file states; see `job_in`."""
+    return job_in(Fields(source.data, source.file, asked=source.asked), source.text, register_path, model)
+
+
+def job_in(fields: Fields, text: str, register_path: Path | None = None, model: ModelSpec | None = None) -> TrainerJob:
+    """The job that settings state.
+
+    Parameters
+    ----------
+    text : str
+        The file's text, whose comments may say how it is started.
+
+    Raises
+    ------
+    InputError
+        When it trains adapters or a part of the weights, trains nothing, or a value is wrong.
+    """
+    _refuse_other_jobs(fields)
+    notes: list[str] = []
+    if model is None:
+        model, remarks = named_model(str(fields.text(MODEL)), fields.file, MODEL, register_path)
+        notes += remarks
+    model = trained(model, notes, freezes_vision=switch(fields, "freeze_vision_tower", default=True))
+    pure = switch(fields, "pure_bf16")
+    mixed = switch(fields, "bf16") or switch(fields, "fp16")
+    accelerate = Accelerate.named_in(text, fields.file)
+    sharding = _sharding(fields, model, accelerate, notes)
+    if sharding.wide_weights and pure:
+        sharding = replace(sharding, wide_weights=False)
+    return TrainerJob(
+        file=fields.file,
+        launcher=NAME,
+        model=model,
+        sharding=sharding,
+        mbs=count(fields, MBS, 8),
+        accumulation=count(fields, ACCUMULATION, 1),
+        seq_length=count(fields, "cutoff_len", 2048, MAX_SIZE),
+        recomputes=not switch(fields, CHECKPOINTS),
+        optimizer=_optimizer(fields),
+        world=None if accelerate is None else accelerate.world,
+        loaded_bytes=2 if pure else 4,
+        compute_bytes=2 if mixed or pure else 4,
+        pairs=fields.text("stage", default="sft") in _PAIRS,
+        fused_loss=switch(fields, "enable_liger_kernel"),
+        fused_elements=switch(fields, "enable_liger_kernel"),
+        eager_attention=fields.raw("flash_attn") == "disabled",
+        compiled=switch(fields, "torch_compile"),
+        notes=tuple(notes),
+        unmodelled=unmodelled_keys(table(), dict(fields.data), ["@experts"] if model.moe else ()),
+    )
+
+
+def table() -> FlagTable:
+    """Meaning of every setting."""
+    return load_flag_table("taylor.parsers.llamafactory", "options.yaml")
+
+
+def _sharding(fields: Fields, model: ModelSpec, accelerate: Accelerate | None, notes: list[str]) -> Sharding:
+    written = fields.raw("deepspeed")
+    if written is not None:
+        return DeepSpeedConfig.read(written, fields.file, "deepspeed").sharding(model.hidden, total_parameters(model))
+    words = fsdp_words(fields.raw("fsdp"))
+    if words or fields.has("fsdp_config"):
+        return read_fsdp(words, fields.section("fsdp_config"))
+    if accelerate is not None:
+        notes.append(f"ranks and sharding are those of {accelerate.file.name}, with which the file says it is started")
+        return accelerate.sharding(model, total_parameters(model))
+    return Sharding(DDP)
+
+
+def _optimizer(fields: Fields) -> str:
+    if switch(fields, "use_adam_mini"):
+        return "adam_mini"
+    if switch(fields, "use_muon"):
+        return "muon"
+    return optimizer_of(fields, "optim", "adamw_torch")
+
+
+def _refuse_other_jobs(fields: Fields) -> None:
+    """Refuse what trains something else than all weights, or nothing.
+
+    Raises
+    ------
+    InputError
+        With the setting.
+    """
+    if not fields.has(MODEL):
+        raise fields.error(MODEL, "is missing", cure="give the YAML that llamafactory-cli train starts")
+    if fields.has("export_dir"):
+        raise refuse(fields, "export_dir", "exports a model and trains nothing", "give a file with do_train: true")
+    if fields.has("infer_backend"):
+        raise refuse(fields, "infer_backend", "answers prompts and trains nothing", "give a file with do_train: true")
+    kind = fields.raw("finetuning_type")
+    if kind is None or str(kind) != "full":
+        what = {"freeze": "a part of the layers", "oft": "orthogonal adapters"}.get(str(kind), "LoRA adapters")
+        told = "trains LoRA adapters by default" if kind is None else f"trains {what}"
+        problem = f"{told}, whose memory and step are not modelled and are not those of a full training"
+        raise fields.error("finetuning_type", problem, "lora" if kind is None else str(kind)[:40], _ALL_WEIGHTS)
+    for name, why in _ELSEWHERE.items():
+        value = fields.raw(name)
+        if value is not None and str(value).lower() not in ("false", "none", "0"):
+            raise refuse(fields, name, why, f"leave {name} out to plan it under Hugging Face's Trainer")
+    if fields.text("stage", default="sft") in _SEVERAL:
+        why = "trains beside roll-outs, a reward and a value model, of which none is modelled"
+        raise refuse(fields, "stage", why, "write stage: sft to plan one training step")
+    if not switch(fields, "do_train", default=True):
+        raise refuse(fields, "do_train", "trains nothing", "give a file with do_train: true")
+
+
+def edits_of(recomputes: bool | None, mbs: int | None, accumulation: int | None) -> dict[tuple[Any, ...], Any]:
+    """Settings that say a plan's recompute and batch."""
+    wanted: dict[tuple[Any, ...], Any] = {}
+    if recomputes is not None:
+        wanted[(CHECKPOINTS,)] = not recomputes
+    if mbs is not None:
+        wanted[(MBS,)] = mbs
+    if accumulation is not None:
+        wanted[(ACCUMULATION,)] = accumulation
+    return wanted

@@ -1,0 +1,147 @@
+"""Settings that LLaMA-Factory, axolotl and plain command lines share, read from names and values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from taylor.base.errors import InputError, shortened
+from taylor.parsers.text.fields import MAX_DEGREE, Fields
+from taylor.parsers.text.yaml_source import YamlSource
+from taylor.parsers.trainer.deepspeed import DeepSpeedConfig, beside
+from taylor.parsers.trainer.fsdp import read_fsdp
+from taylor.parsers.trainer.optimizers import MOMENTS
+from taylor.parsers.trainer.sharding import DDP, Sharding
+from taylor.register.model import ModelSpec
+
+_TRUE, _FALSE = ("true", "yes", "y", "1", "on"), ("false", "no", "n", "0", "off", "none", "null", "")
+_ACCELERATE = re.compile(r"--config[_-]file[ =]+([\w./-]+\.ya?ml)\b")
+
+
+def switch(fields: Fields, name: str, *, default: bool = False) -> bool:
+    """A switch, as YAML or a command line writes it.
+
+    Raises
+    ------
+    InputError
+        When it is neither on nor off.
+    """
+    value = fields.raw(name)
+    if value is None:
+        return default
+    low = str(value).strip().lower()
+    if low not in (*_TRUE, *_FALSE):
+        raise fields.error(name, "must be true or false", shortened(str(value), 60))
+    return low in _TRUE
+
+
+def count(fields: Fields, name: str, default: int | None = None, high: int = MAX_DEGREE) -> int:
+    """A whole number, as YAML or a command line writes it.
+
+    Raises
+    ------
+    InputError
+        When it is another value, or is missing and has no default.
+    """
+    value = fields.raw(name)
+    if isinstance(value, str) and re.fullmatch(r"\d{1,12}", value.strip()):
+        fields = Fields({**fields.data, name: int(value)}, fields.file, fields.prefix, fields.asked)
+    if default is None:
+        return int(fields.integer(name, high=high))
+    return int(fields.integer(name, default=default, high=high))
+
+
+def optimizer_of(fields: Fields, name: str, default: str) -> str:
+    """The optimizer's name, as `MOMENTS` has it.
+
+    Raises
+    ------
+    InputError
+        When its states are not known.
+    """
+    value = fields.raw(name)
+    written = default if value is None else str(value)
+    low = written.lower()
+    if low in MOMENTS:
+        return low
+    cure = f"the optimizers whose states are known are {', '.join(dict.fromkeys(MOMENTS))}"
+    raise fields.error(name, "has states that are not modelled", shortened(written, 60), cure)
+
+
+def trained(model: ModelSpec, notes: list[str], *, freezes_vision: bool) -> ModelSpec:
+    """The model without a vision part that is frozen."""
+    if model.extra_parameters and freezes_vision:
+        millions = model.extra_parameters / 1e6
+        notes.append(f"{millions:,.0f} million parameters of the vision part are frozen: they are not counted")
+        return model.replace(extra_parameters=0)
+    return model
+
+
+def fsdp_words(value: Any) -> list[str]:
+    """Words of the setting ``fsdp``: a list, or a text with blanks or commas; none where it is switched off."""
+    if isinstance(value, (list, tuple)):
+        return [str(word) for word in value][:16]
+    if value is None or value is False or str(value).lower() in _FALSE:
+        return []
+    return ["full_shard"] if value is True else re.split(r"[\s,]+", str(value))[:16]
+
+
+class Accelerate:
+    """A configuration of accelerate that a file names where it says how it is started.
+
+    Source: huggingface/accelerate 16cb6eb8 src/accelerate/commands/config/config_args.py, ``ClusterConfig``.
+    """
+
+    def __init__(self, source: YamlSource) -> None:
+        self.fields = Fields(source.data, source.file)
+
+    @classmethod
+    def named_in(cls, text: str, home: Path) -> Accelerate | None:
+        """The one that a text names behind ``--config_file``, in a comment too; None where it is not there."""
+        for written in _ACCELERATE.findall(text):
+            file = beside(written, home)
+            if file is not None:
+                source = YamlSource.read(file)
+                if "distributed_type" in source.data:
+                    return cls(source)
+        return None
+
+    @property
+    def file(self) -> Path:
+        """Its file."""
+        return self.fields.file
+
+    @property
+    def world(self) -> int:
+        """Ranks that it starts."""
+        return count(self.fields, "num_processes", 1)
+
+    def sharding(self, model: ModelSpec, parameters: int) -> Sharding:
+        """The division of states that it states."""
+        kind = str(self.fields.raw("distributed_type")).upper()
+        if kind == "FSDP":
+            return read_fsdp((), self.fields.section("fsdp_config"))
+        if kind == "DEEPSPEED":
+            section = self.fields.section("deepspeed_config")
+            named = section.raw("deepspeed_config_file")
+            if named is not None:
+                config = DeepSpeedConfig.read(named, self.file, "deepspeed_config.deepspeed_config_file")
+                return config.sharding(model.hidden, parameters)
+            zero = {"stage": count(section, "zero_stage", 2) if section.raw("zero_stage") != 0 else 0}
+            devices = ("offload_optimizer_device", "offload_optimizer")
+            host = {two: {"device": section.raw(one)} for one, two in (devices,) if section.raw(one) is not None}
+            data = {"zero_optimization": {**zero, **host}}
+            return DeepSpeedConfig.read(data, self.file, "deepspeed_config").sharding(model.hidden, parameters)
+        return Sharding(DDP)
+
+
+def refuse(fields: Fields, name: str, why: str, cure: str, value: Any = None) -> InputError:
+    """An error about a setting that trains something else than all weights of a language model."""
+    return fields.error(name, why, shortened(str(fields.raw(name) if value is None else value), 80), cure)
+
+
+def as_settings(data: Mapping[Any, Any]) -> dict[str, Any]:
+    """A file's settings by name, as text keys."""
+    return {str(name): value for name, value in data.items()}

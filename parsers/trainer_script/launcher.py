@@ -1,0 +1,106 @@
+"""Launch scripts of Hugging Face's Trainer: torchrun, deepspeed or accelerate with a user's program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from taylor.base.errors import InputError
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.launcher import Launcher, Tools
+from taylor.parsers.llamafactory.read import CHECKPOINTS as KEEPS_ALL
+from taylor.parsers.text.flag_edit import Setting, edit_flags
+from taylor.parsers.text.script_flags import flags_of
+from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.trainer.job import config_of
+from taylor.parsers.trainer.launcher import USUAL_DEVICE, one_choice
+from taylor.parsers.trainer_script.read import ACCUMULATION, CHECKPOINTS, FORM, MBS, NAME, script_job
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.pipeline.schedule import ScheduleSpec
+
+_NEAR = ("per-device-train-batch-size", "learning-rate", "output-dir")
+
+
+class TrainerScript(Launcher):
+    """Scripts with the Trainer's options."""
+
+    degree_words = {"mbs": f"--{MBS}", "gbs": f"--{ACCUMULATION}", "seq": "--block_size"}
+    name = NAME
+    title = "script of Hugging Face's Trainer"
+    suffixes = (".sh",)
+    telltale = re.compile(
+        r"\A(?![\s\S]*_parallel_degree)(?![\s\S]*\bswift\s+(?:pt|sft|rlhf)\b)"
+        r"[\s\S]*^[^#\n]*--per[-_]device[-_]train[-_]batch[-_]size\b",
+        re.MULTILINE,
+    )
+    plan_keys = frozenset({MBS, ACCUMULATION, CHECKPOINTS, KEEPS_ALL})
+    usual_device = USUAL_DEVICE
+    has_own_marks = True
+
+    def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
+        """See `Launcher.read`."""
+        return config_of(script_job(ShellScript.read(path), register_path))
+
+    def with_plan(
+        self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
+    ) -> tuple[str, str]:
+        """See `Launcher.with_plan`."""
+        config.refuse_other_stages(plan, "pipeline stages")
+        script = ShellScript.read(config.path)
+        return script.text, self._edited(script, config, plan, None, micro_batches).text
+
+    def with_strategy(
+        self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
+    ) -> str:
+        """See `Launcher.with_strategy`: micro-batches alone."""
+        for name in ("tp", "pp", "ep", "cp", "vpp"):
+            if getattr(strategy, name) != getattr(config.strategy, name):
+                problem = "cannot be said by a script of Hugging Face's Trainer, which has one stage"
+                raise InputError(problem, file=config.path, field=name, value=getattr(strategy, name))
+        script = ShellScript.read(config.path)
+        plan = config.even_plan(strategy) if plan is None else self.nearest_plan(plan)[0]
+        edited = self._edited(script, config, plan, strategy.mbs, strategy.micro_batches)
+        further: dict[str, Setting] = {name.replace("_", "-"): str(value) for name, value in extra.items()}
+        return edit_flags(edited, further, FORM, near=_NEAR).text if further else edited.text
+
+    @staticmethod
+    def _edited(
+        script: ShellScript, config: TrainingConfig, plan: PipelinePlan, mbs: int | None, accumulation: int | None
+    ) -> ShellScript:
+        job = script_job(script, model=config.model)
+        flags = flags_of(script, FORM)
+        wanted: dict[str, Setting] = {}
+        if plan.uses(FULL) != job.recomputes:
+            kept = flags.has("finetuning-type", "stage")
+            name, on = (KEEPS_ALL, not plan.uses(FULL)) if kept else (CHECKPOINTS, plan.uses(FULL))
+            wanted[name.replace("_", "-")] = "True" if on else "False"
+        if mbs is not None and mbs != job.mbs:
+            wanted[MBS.replace("_", "-")] = str(mbs)
+        if accumulation is not None and accumulation != job.accumulation:
+            wanted[ACCUMULATION.replace("_", "-")] = str(accumulation)
+        return edit_flags(script, wanted, FORM, near=_NEAR) if wanted else script
+
+    def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
+        """See `Launcher.can_write`: without stages there is one order of tasks."""
+        return schedule.name == config.schedule.name
+
+    def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
+        """All layers recomputed where any is, or none."""
+        return one_choice(plan)
+
+    def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """No layer or all."""
+        return tuple((FULL, count) for count in (0, layers) if FULL in modes)
+
+    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
+        """The user's program loads the model's weights before it trains.
+
+        Raises
+        ------
+        InputError
+            Always.
+        """
+        problem = "starts a program of Hugging Face's Trainer, which has no dry-run"
+        raise InputError(problem, file=original, field="--dryrun_backend", cure="take the estimate")

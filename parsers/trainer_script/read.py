@@ -1,0 +1,202 @@
+"""A command line of Hugging Face's Trainer, or of LLaMA-Factory, read to a job.
+
+Source of names and defaults: huggingface/transformers v4.57.1 src/transformers/training_args.py;
+the sample's length is the user's program's own option, by the names of transformers' and TRL's examples
+(examples/pytorch/language-modeling/run_clm.py, ``block_size``; huggingface/trl trl/trainer/sft_config.py,
+``max_length``) and of programs derived from Alpaca's (``model_max_length``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from taylor.base.errors import InputError, shortened
+from taylor.cost_model.parameters import total_parameters
+from taylor.parsers.flag_table import load_flag_table
+from taylor.parsers.llamafactory import read as llamafactory
+from taylor.parsers.named_model import named_model
+from taylor.parsers.nested_keys import unmodelled_keys
+from taylor.parsers.text.fields import MAX_SIZE, Fields
+from taylor.parsers.text.flags import Flags
+from taylor.parsers.text.json_source import read_json
+from taylor.parsers.text.script_flags import FlagForm, flags_of
+from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.trainer.deepspeed import DeepSpeedConfig, beside
+from taylor.parsers.trainer.fsdp import read_fsdp
+from taylor.parsers.trainer.job import TrainerJob
+from taylor.parsers.trainer.settings import Accelerate, count, fsdp_words, optimizer_of, refuse, switch
+from taylor.parsers.trainer.sharding import DDP, Sharding
+from taylor.register.model import ModelSpec
+
+NAME = "trainer"
+MBS, ACCUMULATION, CHECKPOINTS = (
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "gradient_checkpointing",
+)
+FORM = FlagForm(
+    telltale=("per-device-train-batch-size", "model-name-or-path", "output-dir", "learning-rate", "deepspeed", "bf16"),
+    beside=("per-device-train-batch-size", "output-dir", "learning-rate"),
+    joint="_",
+)
+_MODELS = ("model_name_or_path", "model_id", "model_name", "config_name", "model")
+_LENGTHS = ("block_size", "model_max_length", "max_seq_length", "max_length", "cutoff_len", "max_seq_len")
+_ADAPTERS = ("use_peft", "use_lora", "lora_enable", "lora_r", "lora_rank", "use_qlora", "load_in_4bit", "load_in_8bit")
+_OFF = ("false", "0", "none", "no", "")
+
+
+def script_job(script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None) -> TrainerJob:
+    """The job that a script starts.
+
+    Raises
+    ------
+    InputError
+        When it starts none of the Trainer's, trains adapters, or a value is wrong.
+    """
+    flags = flags_of(script, FORM)
+    fields = Fields(_settings(flags), script.file)
+    if fields.has("finetuning_type", "stage"):
+        job = llamafactory.job_in(fields, script.text, register_path, model)
+    else:
+        job = _plain_job(fields, script.text, register_path, model)
+    world = _world(script, flags)
+    return replace(
+        job,
+        launcher=NAME,
+        world=job.world if world is None else world,
+        notes=(*script.notes, *job.notes),
+    )
+
+
+def _settings(flags: Flags) -> dict[str, Any]:
+    """Options by name, with ``_`` for ``-``; a bare one is true.
+
+    Raises
+    ------
+    InputError
+        When a value is known only as the job starts.
+    """
+    found: dict[str, Any] = {}
+    for flag in flags.flags[flags.starting :]:
+        name = flag.name.replace("-", "_")
+        if name == "deepspeed" or not flag.values:
+            found[name] = flags.text(flag.name) if flag.values else True
+        elif any(word.unknown for word in flag.values[:1]) and name not in (*_MODELS, *_LENGTHS, MBS, ACCUMULATION):
+            continue
+        else:
+            found[name] = flags.text(flag.name)
+    return found
+
+
+def _plain_job(fields: Fields, text: str, register_path: Path | None, model: ModelSpec | None) -> TrainerJob:
+    for name in _ADAPTERS:
+        if fields.has(name) and str(fields.raw(name)).lower() not in _OFF:
+            why = "trains adapters, whose memory and step are not modelled and are not those of a full training"
+            raise refuse(fields, name, why, f"leave --{name} out to plan the training of all weights")
+    named = next((name for name in _MODELS if fields.has(name)), None)
+    if named is None:
+        raise fields.error(_MODELS[0], "is missing", cure="give the script that starts a training with it")
+    notes: list[str] = []
+    if model is None:
+        model, remarks = named_model(str(fields.raw(named)), fields.file, f"--{named}", register_path)
+        notes += remarks
+    accelerate = Accelerate.named_in(text, fields.file)
+    sharding = _sharding(fields, model, accelerate, notes)
+    half = switch(fields, "bf16") or switch(fields, "fp16")
+    loaded = str(fields.raw("torch_dtype") or fields.raw("dtype") or "float32")
+    return TrainerJob(
+        file=fields.file,
+        launcher=NAME,
+        model=model,
+        sharding=sharding,
+        mbs=count(fields, MBS, 8),
+        accumulation=count(fields, ACCUMULATION, 1),
+        seq_length=_length(fields),
+        recomputes=switch(fields, CHECKPOINTS) or sharding.checkpoints,
+        optimizer=optimizer_of(fields, "optim", "adamw_torch"),
+        world=None if accelerate is None else accelerate.world,
+        loaded_bytes=2 if loaded in ("bfloat16", "float16") else 4,
+        compute_bytes=2 if half or loaded in ("bfloat16", "float16") else 4,
+        fused_loss=switch(fields, "use_liger_kernel"),
+        fused_elements=switch(fields, "use_liger_kernel"),
+        eager_attention=fields.raw("attn_implementation") == "eager",
+        compiled=switch(fields, "torch_compile"),
+        notes=tuple(notes),
+        unmodelled=unmodelled_keys(
+            load_flag_table("taylor.parsers.trainer_script", "options.yaml"),
+            dict(fields.data),
+            ["@experts"] if model.moe else (),
+        ),
+    )
+
+
+def _length(fields: Fields) -> int:
+    """Tokens of a sample.
+
+    Raises
+    ------
+    InputError
+        When no option says so.
+    """
+    named = next((name for name in _LENGTHS if fields.has(name)), None)
+    if named is None:
+        cure = f"add one of {', '.join(f'--{name}' for name in _LENGTHS)} to the command"
+        raise fields.error(_LENGTHS[0], "is missing: no option says how long a sample is", cure=cure)
+    return count(fields, named, high=MAX_SIZE)
+
+
+def _sharding(fields: Fields, model: ModelSpec, accelerate: Accelerate | None, notes: list[str]) -> Sharding:
+    written = fields.raw("deepspeed")
+    if written is not None and written is not True:
+        return DeepSpeedConfig.read(written, fields.file, "--deepspeed").sharding(model.hidden, total_parameters(model))
+    words = fsdp_words(fields.raw("fsdp"))
+    if words:
+        return read_fsdp(words, _fsdp_config(fields))
+    if accelerate is not None:
+        notes.append(f"sharding is that of {accelerate.file.name}, with which the script starts it")
+        return accelerate.sharding(model, total_parameters(model))
+    return Sharding(DDP)
+
+
+def _fsdp_config(fields: Fields) -> Fields:
+    """``--fsdp_config``: a JSON file, or JSON itself."""
+    written = fields.raw("fsdp_config")
+    if written is None:
+        return Fields({}, fields.file, "fsdp_config")
+    text = str(written)
+    if text.lstrip().startswith("{"):
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError):
+            raise fields.error("fsdp_config", "is not valid JSON", shortened(text, 60)) from None
+    else:
+        file = beside(text, fields.file)
+        if file is None:
+            cure = "put it beside the script, or in a folder above it"
+            raise fields.error("fsdp_config", "is not found", shortened(text, 120), cure)
+        data = read_json(file, "a configuration of FSDP")
+    if not isinstance(data, Mapping):
+        raise fields.error("fsdp_config", "is no configuration of FSDP", shortened(text, 60))
+    return Fields(data, fields.file, "fsdp_config")
+
+
+def _world(script: ShellScript, flags: Flags) -> int | None:
+    """Ranks that the command starts: by torchrun's, DeepSpeed's or accelerate's options, or the devices it may see."""
+    world = flags.world_size()
+    if world is not None:
+        return world
+    for name, nodes in (("num-processes", None), ("num-gpus", "num-nodes")):
+        try:
+            each = flags.integer(name, default=None)
+            if each is not None:
+                return int(each * (1 if nodes is None else flags.integer(nodes, default=1)))
+        except InputError:
+            return None
+    seen = script.variable("CUDA_VISIBLE_DEVICES")
+    text = "" if seen is None or not seen.words else seen.words[0].text
+    return text.count(",") + 1 if re.fullmatch(r"\d{1,3}(?:,\d{1,3}){0,1023}", text) else None

@@ -1,0 +1,239 @@
+"""Jobs of Hugging Face's Trainer: what is read, what is refused, and the bytes of their states."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from taylor.base.errors import InputError, TaylorError
+from taylor.cost_model.parameters import ParameterGroups, layer_parameters
+from taylor.cost_model.states import group_bytes
+from taylor.cost_model.statics import layer_state_bytes
+from taylor.parsers.axolotl.launcher import Axolotl
+from taylor.parsers.flag_table import READ, load_flag_table
+from taylor.parsers.llamafactory.launcher import LlamaFactory
+from taylor.parsers.read import read_config
+from taylor.parsers.registry import LAUNCHERS, launcher_of
+from taylor.parsers.text.yaml_source import YamlSource
+from taylor.parsers.write_back import write_plan
+from taylor.pipeline.plan import FULL, PipelinePlan, zero_grid
+from tests.parsers.test_hostile import ODD
+from tests.parsers.trainer.files import AXOLOTL, DEEPSPEED, FILES, LLAMA_FACTORY, NEWER, SCRIPT
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "ds.json").write_text(DEEPSPEED, encoding="utf-8")
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def with_text(place, name, old, new):
+    text = FILES[name]
+    assert old in text
+    (place / name).write_text(text.replace(old, new), encoding="utf-8")
+    return place / name
+
+
+def with_stage(place, stage, **more):
+    data = json.loads(DEEPSPEED)
+    data["zero_optimization"] = {"stage": stage, **more}
+    (place / "ds.json").write_text(json.dumps(data), encoding="utf-8")
+
+
+def bytes_a_parameter(config, parameters=1e9):
+    """Weights, gradients and optimizer states of a block of parameters, without the step's own copy of gradients."""
+    optimizer = replace(config.rules.optimizer, step_bytes=0)
+    groups = ParameterGroups(split=parameters)
+    state = group_bytes(groups, config.strategy, config.rules.replace(optimizer=optimizer))
+    return state.total / parameters
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_recognised_by_its_launcher_alone_and_read_by_it(place, name):
+    path = place / name
+    known = [launcher for launcher in LAUNCHERS if launcher.recognises(path, FILES[name])]
+    assert known == [launcher_of(read_config(path))]
+
+
+def test_sizes_of_the_step_are_those_of_the_file(place):
+    config = read_config(place / "lf.yaml")
+    assert config.rules.seq_length == 4096 and config.model.name == "qwen3-8b"
+    assert (config.strategy.mbs, config.strategy.micro_batches) == (2, 4)
+    assert config.plan.recomputed(FULL) == ((36,),)
+
+
+def test_ranks_that_no_file_states_are_open_and_the_batch_follows_them(place):
+    config = read_config(place / "lf.yaml")
+    assert config.open_ranks is not None and config.strategy.world_size == 8
+    more = config.on_ranks(32)
+    assert (more.strategy.dp, more.strategy.op, more.strategy.global_batch) == (32, 32, 256)
+
+
+def test_ranks_of_a_script_are_those_that_its_command_starts(place):
+    assert read_config(place / "run.sh").strategy.world_size == 16
+    path = with_text(place, "run.sh", "torchrun --nproc_per_node=8 --nnodes=2", "deepspeed --num_gpus 4")
+    assert read_config(path).strategy.world_size == 4
+
+
+@pytest.mark.parametrize(
+    ("stage", "gigabytes"), [(0, 120.0), (1, 31.4), (2, 16.6), (3, 1.88)], ids=["plain", "one", "two", "three"]
+)
+def test_states_take_what_the_paper_of_zero_says_for_7_5_billion_parameters_on_64_devices(place, stage, gigabytes):
+    with_stage(place, stage)
+    config = read_config(place / "lf.yaml").on_ranks(64)
+    assert bytes_a_parameter(config) * 7.5 == pytest.approx(gigabytes, rel=0.01)
+
+
+def test_fsdp_divides_sixteen_bytes_a_parameter_over_all_ranks(place):
+    config = read_config(place / "axolotl.yml")
+    assert bytes_a_parameter(config) == pytest.approx(16 / 8)
+
+
+def test_weights_that_are_never_sharded_stay_in_the_type_in_which_axolotl_loads_them(place):
+    path = with_text(place, "axolotl.yml", AXOLOTL[AXOLOTL.index("fsdp_version") :], "")
+    config = read_config(path)
+    # 2 of the weight, 2 of the gradient and 2 of DDP's bucket, 4 of two moments.
+    assert bytes_a_parameter(config) == pytest.approx(10) and not config.rules.parallel_optimizer
+
+
+def test_gradients_are_added_up_whole_under_fsdp_where_a_step_has_several_micro_batches(place):
+    several = read_config(place / "axolotl.yml")
+    path = with_text(place, "axolotl.yml", "gradient_accumulation_steps: 4", "gradient_accumulation_steps: 1")
+    one = read_config(path)
+    parameters = layer_parameters(one.model, "dense")
+    whole, shards = (layer_state_bytes(each.model, "dense", each.strategy, each.rules) for each in (several, one))
+    assert whole.gradients / parameters == pytest.approx(2)  # In the type in which they are reduced.
+    assert shards.gradients == 0 and whole.weights == shards.weights  # They come with the only backward.
+
+
+def test_the_first_version_of_fsdp_keeps_embedding_and_head_gathered_and_the_second_does_not(place):
+    second = read_config(place / "axolotl.yml")
+    first = read_config(with_text(place, "axolotl.yml", "fsdp_version: 2", "fsdp_version: 1"))
+    assert first.rules.whole_ends and not second.rules.whole_ends
+
+
+def test_a_step_of_zero_3_casts_the_whole_part_unless_its_groups_are_small(place):
+    with_stage(place, 3, sub_group_size=1e12)
+    assert read_config(place / "lf.yaml").rules.optimizer.step_bytes == 4
+    with_stage(place, 3, sub_group_size=0)
+    assert read_config(place / "lf.yaml").rules.optimizer.step_bytes == 0
+
+
+def test_optimizer_states_on_the_host_take_no_memory_of_the_device(place):
+    with_stage(place, 3, offload_optimizer={"device": "cpu"})
+    config = read_config(place / "lf.yaml")
+    assert config.rules.optimizer.host_share == 1.0 and bytes_a_parameter(config) == pytest.approx(2 / 8)
+
+
+def test_weights_on_the_host_are_named_and_a_split_by_deepspeed_itself_is_refused(place):
+    with_stage(place, 3, offload_param={"device": "cpu"})
+    assert any("offload_param" in note for note in read_config(place / "lf.yaml").notes)
+    data = {"zero_optimization": {"stage": 2}, "tensor_parallel": {"autotp_size": 4}}
+    (place / "ds.json").write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(InputError, match="autotp_size"):
+        read_config(place / "lf.yaml")
+
+
+def test_an_8_bit_optimizer_keeps_two_bytes_a_parameter(place):
+    path = with_text(place, "axolotl.yml", "adamw_torch_fused", "adamw_bnb_8bit")
+    assert read_config(path).rules.moments_bytes == 2
+
+
+def test_a_comment_names_the_accelerate_configuration_that_starts_a_file(place):
+    (place / "fsdp.yaml").write_text(
+        "compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\nnum_processes: 16\nmixed_precision: bf16\n"
+        "fsdp_config: {fsdp_sharding_strategy: FULL_SHARD}\n"
+    )
+    text = LLAMA_FACTORY.replace("deepspeed: ds.json  # beside the file\n", "")
+    (place / "lf.yaml").write_text("# accelerate launch --config_file fsdp.yaml src/train.py lf.yaml\n" + text)
+    config = read_config(place / "lf.yaml")
+    assert config.strategy.world_size == 16 and config.rules.parameter_shard and config.open_ranks is None
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "told"),
+    [
+        ("lf.yaml", "finetuning_type: full", "finetuning_type: lora", "LoRA"),
+        ("lf.yaml", "finetuning_type: full\n", "", "LoRA adapters by default"),
+        ("lf.yaml", "finetuning_type: full", "finetuning_type: freeze", "part of the layers"),
+        ("lf.yaml", "stage: sft", "stage: ppo", "roll-outs"),
+        ("lf.yaml", "bf16: true", "bf16: true\nuse_galore: true", "projected gradients"),
+        ("lf.yaml", "bf16: true", "bf16: true\npipeline_model_parallel_size: 2", "Megatron"),
+        ("lf.yaml", "do_train: true", "do_train: false", "trains nothing"),
+        ("lf.yaml", "ds.json", "missing.json", "is not found"),
+        ("axolotl.yml", "bf16: auto", "adapter: qlora", "trains adapters"),
+        ("axolotl.yml", "bf16: auto", "unfrozen_parameters: [a]", "part of the weights"),
+        ("axolotl.yml", "bf16: auto", "rl: grpo", "roll-outs"),
+        ("axolotl.yml", "adamw_torch_fused", "shampoo", "states that are not modelled"),
+        ("newer.yaml", "name: fsdp2", "name: fsdp2\npeft_config: {name: lora}", "trains adapters"),
+        ("run.sh", "--bf16 True", "--lora_r 8", "trains adapters"),
+        ("run.sh", "--block_size 4096", "--seed 1", "how long a sample is"),
+    ],
+)
+def test_what_trains_something_else_is_refused_with_the_setting_that_says_so(place, name, old, new, told):
+    path = with_text(place, name, old, new)
+    with pytest.raises(InputError) as caught:
+        read_config(path)
+    assert told in str(caught.value) and caught.value.cure
+
+
+@pytest.mark.parametrize("name", ["lf.yaml", "axolotl.yml", "newer.yaml", "run.sh"])
+def test_a_written_plan_changes_recompute_and_accumulation_alone_and_is_read_again(place, name):
+    path = place / name
+    config = read_config(path)
+    plan = PipelinePlan(config.plan.layers, {FULL: zero_grid(1, 1)})
+    write_plan(config, plan, micro_batches=8)
+    again = read_config(path)
+    assert not again.plan.uses(FULL) and again.strategy.micro_batches == 8
+    before, after = FILES[name].splitlines(), path.read_text(encoding="utf-8").splitlines()
+    keys = launcher_of(config).plan_keys
+    assert all(any(key in line for key in keys) for line in set(after) ^ set(before))
+
+
+def test_a_stage_more_cannot_be_written(place):
+    config = read_config(place / "lf.yaml")
+    with pytest.raises(InputError, match="one stage"):
+        launcher_of(config).with_strategy(config, config.strategy.replace(pp=2), None, {})
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("odd", [odd for odd in ODD if odd.strip()])
+def test_an_odd_value_is_read_or_refused_with_a_reason(place, name, odd):
+    lines = FILES[name].splitlines(keepends=True)
+    for at, line in enumerate(lines):
+        head, mark, _ = line.partition(": ") if name != "run.sh" else line.rpartition(" ")
+        if not mark:
+            continue
+        (place / name).write_text("".join([*lines[:at], head + mark + odd + "\n", *lines[at + 1 :]]), encoding="utf-8")
+        try:
+            read_config(place / name)
+        except TaylorError as error:
+            assert str(error)
+
+
+READERS = {
+    "lf.yaml": (LlamaFactory(), ("taylor.parsers.llamafactory", "options.yaml")),
+    "newer.yaml": (LlamaFactory(), ("taylor.parsers.llamafactory", "newer.yaml")),
+    "axolotl.yml": (Axolotl(), ("taylor.parsers.axolotl", "options.yaml")),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_setting_that_a_reader_asks_for_has_a_row_that_says_so(place, name):
+    launcher, table = READERS[name]
+    source = YamlSource.read(place / name)
+    launcher.job(source)
+    rows = load_flag_table(*table)
+    sections = {row.partition(".")[0] for row in rows.rows if "." in row}
+    found = {asked: rows.find(asked) for asked in source.asked - sections}
+    assert len(found) > 12 and [asked for asked, row in found.items() if row is None or row.status != READ] == []
+
+
+def test_names_of_the_settings_stand_in_the_tables(place):
+    for name, text in {"lf.yaml": LLAMA_FACTORY, "newer.yaml": NEWER, "run.sh": SCRIPT, "axolotl.yml": AXOLOTL}.items():
+        assert text
+        assert [each.name for each in read_config(place / name).unmodelled if not each.known] == [], name
