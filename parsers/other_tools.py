@@ -21,13 +21,12 @@ _ROLL_OUTS = "it describes several models and their roll-outs, not one training 
 
 OTHER_TOOLS = (
     OtherFile(
-        "a nanotron YAML",
-        "its model and degrees have names of their own",
-        f"{_FLAGS}; or write the model's config.json and plan that with -hf",
-        (("parallelism.tp_mode",), ("parallelism.pp_engine",), ("tokens.micro_batch_size", "parallelism.dp")),
-        r"\brun_train\.py\b[^\n]*--config-file\b|\bnanotron\b",
-        "huggingface/nanotron 2411b022 examples/config_tiny_llama.yaml, examples/train_tiny_llama.sh",
-        mistaken=r"^\s*(tp_mode|pp_engine|tp_linear_async_communication|data_stages)\s*:",
+        "a nanotron training",
+        "",
+        "give its YAML with -yaml (parallel_tool.py: --yaml_path)",
+        (),
+        r"\brun_train\.py\b[^\n]*--config-file\b|\btrain_\w+\.py\b[^\n]*--config-file\b|\bnanotron\b",
+        "huggingface/nanotron 2411b022 examples/train_tiny_llama.sh",
     ),
     OtherFile(
         "a gpt-neox YAML",

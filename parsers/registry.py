@@ -11,6 +11,7 @@ from taylor.parsers.huggingface.registered import RegisteredModel
 from taylor.parsers.launcher import Launcher
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
+from taylor.parsers.nanotron.launcher import Nanotron
 from taylor.parsers.paddlenlp.launcher import PaddleNLP
 from taylor.parsers.primus.launcher import Primus, PrimusTorchtitan
 from taylor.parsers.slime.launcher import Slime
@@ -28,6 +29,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     PaddleNLP(),
     Primus(),
     PrimusTorchtitan(),
+    Nanotron(),
     HuggingFace(),
     RegisteredModel(),
 )
@@ -53,7 +55,8 @@ def launchers_for(path: Path) -> list[Launcher]:
 
 
 def recognising(path: Path) -> list[Launcher]:
-    """The launchers whose files end as this path does, and that know the text as one of theirs.
+    """The launchers whose files end as this path does, and that know the text as one of theirs: those with marks of
+    their own alone, where there are any.
 
     Raises
     ------
@@ -62,7 +65,8 @@ def recognising(path: Path) -> list[Launcher]:
     """
     launchers = launchers_for(path)
     text = read_text(path) if launchers else ""
-    return [launcher for launcher in launchers if launcher.recognises(path, text)]
+    found = [launcher for launcher in launchers if launcher.recognises(path, text)]
+    return [launcher for launcher in found if launcher.has_own_marks] or found
 
 
 def is_training_file(path: Path) -> bool:

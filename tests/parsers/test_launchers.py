@@ -23,6 +23,7 @@ from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT, SHARED
 from tests.parsers.flagscale.files import ONE_FILE as FLAGSCALE
+from tests.parsers.nanotron.files import LLAMA as NANOTRON
 from tests.parsers.primus.files import MERGED as PRIMUS
 from tests.parsers.primus.files import TITAN_MERGED as PRIMUS_TITAN
 from tests.parsers.swift.files import SWIFT
@@ -33,7 +34,7 @@ FOLDERS = (ROOT / "config", *(SHARED / "data" / name for name in ("mindformers_y
 SAMPLES = sorted(
     path for folder in FOLDERS for path in folder.glob("*") if path.suffix in config_suffixes() and path.is_file()
 )
-NEEDS_DEVICES = ("flagscale", "paddlenlp", "primus", "primus-torchtitan", "slime", "swift")
+NEEDS_DEVICES = ("flagscale", "nanotron", "paddlenlp", "primus", "primus-torchtitan", "slime", "swift")
 """Launchers that start nothing without devices."""
 TOY_FILE = """\
 # What the toy launcher starts.
@@ -71,6 +72,7 @@ FURTHER = {
     "primus.yaml": PRIMUS,
     "primus_titan.yaml": PRIMUS_TITAN,
     "swift.sh": SWIFT,
+    "nanotron.yaml": NANOTRON,
 }
 
 

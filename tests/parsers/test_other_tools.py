@@ -9,11 +9,6 @@ from taylor.parsers.other_tools import OTHER_TOOLS
 from taylor.parsers.read import read_config
 
 FILES = {
-    "nanotron": (
-        "parallelism:\n  dp: 2\n  pp: 2\n  pp_engine: 1f1b\n  tp: 2\n  tp_mode: REDUCE_SCATTER\n"
-        "tokens:\n  micro_batch_size: 2\n  sequence_length: 256\n"
-        "model:\n  model_config:\n    hidden_size: 16\n    num_hidden_layers: 4\n    num_attention_heads: 4\n"
-    ),
     "gpt-neox YAML": "pipe_parallel_size: 1\nmodel_parallel_size: 1\nnum_layers: 24\nzero_optimization: {stage: 1}\n",
     "part of a gpt-neox": "data_path: data/enwik8\nvocab_file: data/vocab.json\nsave: checkpoints\n",
     "NeMo RL YAML": "defaults: grpo.yaml\npolicy:\n  megatron_cfg: {tensor_model_parallel_size: 2}\n",
