@@ -22,6 +22,7 @@ TABLES = (
     ("taylor.parsers.slime", "flags.yaml", "--"),
     ("taylor.parsers.mindformers", "keys.yaml", ""),
     ("taylor.parsers.torchtitan", "keys.yaml", ""),
+    ("taylor.parsers.torchtitan", "options.yaml", "--"),
     ("taylor.parsers.nanotron", "keys.yaml", ""),
 )
 """Package and file of each launcher's table, and what stands before a name in the launcher's files."""

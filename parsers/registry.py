@@ -17,6 +17,7 @@ from taylor.parsers.primus.launcher import Primus, PrimusTorchtitan
 from taylor.parsers.slime.launcher import Slime
 from taylor.parsers.swift.launcher import Swift
 from taylor.parsers.torchtitan.launcher import Torchtitan
+from taylor.parsers.torchtitan.script_launcher import TorchtitanScript
 from taylor.parsers.training_config import TrainingConfig
 
 LAUNCHERS: tuple[Launcher, ...] = (
@@ -25,6 +26,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Swift(),
     Slime(),
     Torchtitan(),
+    TorchtitanScript(),
     FlagScale(),
     PaddleNLP(),
     Primus(),

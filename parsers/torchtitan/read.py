@@ -73,7 +73,7 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
     schedule, interleaves = _read_schedule(top, model)
     release = release_in(source)
     strategy, sharded, left_open = _read_strategy(top, source, interleaves, notes, release)
-    if model.n_layers < strategy.pp * strategy.vpp:
+    if model.n_layers + sum(_less_layers(top)) < strategy.pp * strategy.vpp:
         raise _degree_error(
             top,
             "pipeline_parallel_degree",
