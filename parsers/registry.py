@@ -12,6 +12,7 @@ from taylor.parsers.launcher import Launcher
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
 from taylor.parsers.nanotron.launcher import Nanotron
+from taylor.parsers.olmo.launcher import OlmoConfig, OlmoScript
 from taylor.parsers.paddlenlp.launcher import PaddleNLP
 from taylor.parsers.primus.launcher import Primus, PrimusTorchtitan
 from taylor.parsers.slime.launcher import Slime
@@ -32,6 +33,8 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Primus(),
     PrimusTorchtitan(),
     Nanotron(),
+    OlmoScript(),
+    OlmoConfig(),
     HuggingFace(),
     RegisteredModel(),
 )
