@@ -28,7 +28,8 @@ MODELS = "src/olmo_core/nn/transformer/config.py"
 COOKBOOK = "src/olmo_core/internal/cookbook.py"
 TOKENIZERS = {"dolma2": 100278, "dolma2_sigdig": 100278, "gpt_neox_olmo_dolma_v1_5": 50280, "gpt2": 50257}
 """Vocabularies (src/olmo_core/data/tokenizer.py:85-127)."""
-KEPT = ("model", "train_module")
+SIZELESS = ("backend", "use_flash", "rope", "init_method", "embed_scale")
+"""Settings of a model that change no size."""
 _OPERATORS = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -77,10 +78,9 @@ class Script:
                     self._set(target, self.value(node.value, names, depth), names)
             elif isinstance(node, ast.AnnAssign) and node.value is not None:
                 self._set(node.target, self.value(node.value, names, depth), names)
-            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
-                names[node.target.id] = self._combined(
-                    node.op, names.get(node.target.id, UNKNOWN), self.value(node.value, names, depth)
-                )
+            elif isinstance(node, ast.AugAssign):
+                before, by = self.value(node.target, names, depth), self.value(node.value, names, depth)
+                self._set(node.target, self._combined(node.op, before, by), names)
             elif isinstance(node, ast.If):
                 test = self.value(node.test, names, depth)
                 if test is not UNKNOWN:
@@ -102,8 +102,6 @@ class Script:
             place = place.setdefault(name, {}) if isinstance(place, dict) else None
         if isinstance(place, dict) and path:
             place[path[-1]] = value
-            if place.get(CALLED) in ("TransformerConfig", "TransformerBlockConfig") or "block" in path:
-                names["changed"] = True
 
     def value(self, node: ast.expr, names: dict[str, Any], depth: int) -> Any:
         """The value of an expression; `UNKNOWN` where the text does not say it."""
@@ -206,6 +204,9 @@ class Script:
                 given |= value
         if isinstance(node.func, ast.Attribute) and node.func.attr == "with_rope_scaling":
             return self.value(node.func.value, names, depth)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "replace":
+            inner = self.value(node.func.value, names, depth)
+            return {**inner, **given} if isinstance(inner, dict) else UNKNOWN
         if called == "kwargs.pop" and isinstance(names.get("kwargs"), dict):
             return names["kwargs"].pop(ordered[0], ordered[1] if len(ordered) > 1 else UNKNOWN)
         if called in ("int", "float", "min", "max") and UNKNOWN not in ordered:
@@ -277,23 +278,18 @@ def _literal(node: ast.expr) -> Any:
 
 def row_of(script: Script, source: str) -> dict[str, Any] | None:
     """A row of the table; None where the file builds no training."""
-    text = script.file.read_text(encoding="utf-8")
     sizes = _stated_sizes(script)
     tokenizer = {CALLED: "TokenizerConfig.dolma2"}
     common = {**sizes, "launch": None, "tokenizer": tokenizer}
     found: dict[str, Any] = {}
-    changed = False
     if "build_model_config" in script.functions:
         for name, key in (("build_model_config", "model"), ("build_train_module_config", "train_module")):
             node = script.functions.get(name)
             if node is not None:
-                names: dict[str, Any] = {node.args.args[0].arg: common}
-                found[key] = script.run(node, names)
-                changed = changed or bool(names.get("changed"))
+                found[key] = script.run(node, {node.args.args[0].arg: common})
     elif (node := script.functions.get("build_config") or script.functions.get("build_experiment_config")) is not None:
-        names = {"opts": {"sequence_length": None}, "changed": False}
+        names: dict[str, Any] = {"opts": {"sequence_length": None}}
         script._follow(node.body, names, 0)
-        changed = bool(names["changed"])
         found = {
             "model": names.get("model_config", names.get("model")),
             "train_module": names.get("train_module_config"),
@@ -307,13 +303,17 @@ def row_of(script: Script, source: str) -> dict[str, Any] | None:
         return None
     row: dict[str, Any] = {"source": source}
     model = found.get("model")
-    if not isinstance(model, dict) or "d_model" not in model:
-        row["reason"] = "its model is put together by other functions of the script"
-    elif changed or "GatedDeltaNet" in text or "block_mods" in text:
-        row["reason"] = "its layers are changed one by one in the script"
+    if not isinstance(model, dict) or "d_model" not in model or _unknown_in(model):
+        row["reason"] = "its model is put together by functions whose result the text does not say"
     row |= {key: plain(value) for key, value in found.items() if isinstance(value, dict)}
     row |= {key: value for key, value in sizes.items() if isinstance(value, int)}
     return row
+
+
+def _unknown_in(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(_unknown_in(item) for name, item in value.items() if name not in SIZELESS)
+    return any(map(_unknown_in, value)) if isinstance(value, list) else value is UNKNOWN
 
 
 def _stated_sizes(script: Script) -> dict[str, Any]:

@@ -131,9 +131,9 @@ OTHER_TOOLS = (
     OtherFile(
         "an OLMo-core job",
         "its model and degrees are classes of Python",
-        _FLAGS,
+        "give the config.json that a run of it saves, or the .sh script that starts a published training script",
         (("model.block.attention", "data_loader"), ("train_module.dp_config",)),
-        r"\bsrc/scripts/(?:train|official)/\S+\.py\b",
+        "",
         "allenai/OLMo-core fa6c5014 src/scripts/train/OLMo2/OLMo2-7B.py, docs/source/guides",
     ),
     OtherFile(

@@ -39,7 +39,7 @@ class OlmoScript(Launcher):
     degree_words = _WORDS
     name = NAME
     title = "OLMo-core script"
-    suffixes: tuple[str, ...] = (".sh", ".sbatch")
+    suffixes: tuple[str, ...] = (".sh",)
     telltale = re.compile(r"^[^#\n]*\bsrc/scripts/(?:train|official)/[\w./-]+\.py\b", re.MULTILINE)
     plan_keys = write.PLAN_KEYS
     usual_device = _USUAL

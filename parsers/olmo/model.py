@@ -6,10 +6,11 @@ Sources are lines of allenai/OLMo-core fa6c5014; src/olmo_core is left out of th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
-from taylor.register.layers import SLIDING, AttentionSpec, LayerSpec, MlpSpec, MoeSpec
+from taylor.register.layers import SLIDING, AttentionSpec, LayerSpec, LinearAttentionSpec, MlpSpec, MoeSpec
 from taylor.register.model import ModelSpec
 from taylor.register.pattern import pattern_of
 
@@ -24,6 +25,8 @@ BLOCKS = (
 )
 """Types of blocks that are read (nn/transformer/config.py:100-148): the place of a norm changes no size."""
 _FOUR_NORMS = ("peri_norm",)
+_GDN = ("expand_v", "allow_neg_eigval", "n_v_heads")
+"""Settings that mark a gated delta net (nn/attention/recurrent.py:324-376)."""
 _ALL_TOKENS = -1
 
 
@@ -40,27 +43,18 @@ def read_model(top: Fields, name: str) -> ModelSpec:
         raise model.error("name", "is a type of model that is not read", model.raw("name"), "plan one of type default")
     hidden = model.integer("d_model", high=MAX_SIZE)
     layers = model.integer("n_layers", high=MAX_LAYERS)
-    for other in ("block_overrides", "block_pattern"):
-        if model.raw(other):
-            cure = "write the model's config.json of Hugging Face and plan that with -hf"
-            raise model.error(other, "makes layers of other kinds, which are not read", cure=cure)
-    block = model.section("block")
-    kind = block.text("name", default="default")
-    if kind not in BLOCKS:
-        raise block.error("name", "is a type of block that is not read", kind, f"use {', '.join(BLOCKS)}")
-    mixer = block.section("sequence_mixer" if block.has("sequence_mixer") else "attention")
-    attention = _attention(mixer, hidden)
-    mlp, moe = _blocks(block, kind)
-    norms = 4 if kind in _FOUR_NORMS else None
-    windows = _windows(mixer, layers)
+    if model.raw("block_overrides"):
+        cure = "write the model's config.json of Hugging Face and plan that with -hf"
+        raise model.error("block_overrides", "makes layers of other kinds, which are not read", cure=cure)
     kinds: dict[str, LayerSpec] = {}
     names = []
-    for window in windows:
-        sliding = window != _ALL_TOKENS
-        called = f"attn{f'-{window}' if sliding else ''}{'+dense' if mlp else ''}{'+moe' if moe else ''}"
-        spec = attention if not sliding else AttentionSpec(**{**_fields(attention), "reach": SLIDING, "window": window})
-        kinds.setdefault(called, LayerSpec(called, spec, mlp=mlp, moe=moe, norms=norms))
-        names.append(called)
+    for at, block in enumerate(_blocks_in_order(model, layers)):
+        layer = _layer(block, hidden, at, layers)
+        kinds.setdefault(layer.name, layer)
+        names.append(layer.name)
+    usual = next((each for each in kinds.values() if each.attention), next(iter(kinds.values())))
+    attention = usual.attention or AttentionSpec(1, 1, hidden)
+    mlp, moe = usual.mlp, usual.moe
     head = model.section("lm_head")
     if head.raw("bias"):
         raise head.error("bias", "is a bias of the head, which is not read", True)
@@ -81,8 +75,52 @@ def read_model(top: Fields, name: str) -> ModelSpec:
     )
 
 
-def _fields(spec: AttentionSpec) -> dict[str, Any]:
-    return {name: getattr(spec, name) for name in spec.__dataclass_fields__}
+def _blocks_in_order(model: Fields, layers: int) -> list[Fields]:
+    """The block of every layer: one for all, or named ones by a pattern that repeats (config.py:2005-2067)."""
+    pattern = model.raw("block_pattern")
+    section = model.section("block")
+    if pattern is None:
+        return [section] * layers
+    if not isinstance(pattern, list) or not pattern or not all(isinstance(each, str) for each in pattern):
+        raise model.error("block_pattern", "must list names of blocks", str(pattern)[:80])
+    missing = next((each for each in pattern if not section.raw(each)), None)
+    if missing is not None:
+        raise section.error(missing, "is named by block_pattern and missing", cure="add it, or correct the pattern")
+    named = {each: section.section(each) for each in dict.fromkeys(pattern)}
+    return [named[pattern[at % len(pattern)]] for at in range(layers)]
+
+
+def _layer(block: Fields, hidden: int, at: int, layers: int) -> LayerSpec:
+    """The layer at a place of the model."""
+    kind = block.text("name", default="default")
+    if kind not in BLOCKS:
+        raise block.error("name", "is a type of block that is not read", kind, f"use {', '.join(BLOCKS)}")
+    mixer = block.section("sequence_mixer" if block.has("sequence_mixer") else "attention")
+    mlp, moe = _blocks(block, kind)
+    ends = f"{'+dense' if mlp else ''}{'+moe' if moe else ''}"
+    norms = 4 if kind in _FOUR_NORMS else None
+    if any(mixer.has(name) for name in _GDN) or mixer.raw("type") == "gated_delta_net":
+        return LayerSpec(f"gdn{ends}", linear=_delta_net(mixer, hidden), mlp=mlp, moe=moe, norms=norms)
+    attention, window = _attention(mixer, hidden), _window(mixer, at, layers)
+    if window != _ALL_TOKENS:
+        attention = replace(attention, reach=SLIDING, window=window)
+        return LayerSpec(f"attn-{window}{ends}", attention, mlp=mlp, moe=moe, norms=norms)
+    return LayerSpec(f"attn{ends}", attention, mlp=mlp, moe=moe, norms=norms)
+
+
+def _delta_net(mixer: Fields, hidden: int) -> LinearAttentionSpec:
+    """nn/attention/recurrent.py:324-376."""
+    heads = mixer.integer("n_heads", default=16)
+    size = mixer.integer("head_dim", default=hidden // heads, high=MAX_SIZE)
+    wide = mixer.number("expand_v", default=2.0, low=0.01, high=64.0)
+    return LinearAttentionSpec(
+        "gdn",
+        heads,
+        mixer.integer("n_v_heads", default=heads),
+        size,
+        int(size * wide),
+        conv_kernel=mixer.integer("conv_size", default=4, high=64),
+    )
 
 
 def _attention(mixer: Fields, hidden: int) -> AttentionSpec:
@@ -137,22 +175,19 @@ def _blocks(block: Fields, kind: str) -> tuple[MlpSpec | None, MoeSpec | None]:
     return mlp, moe
 
 
-def _windows(mixer: Fields, layers: int) -> list[int]:
-    """Window of every layer, -1 for all tokens (nn/attention/__init__.py:101-146)."""
+def _window(mixer: Fields, at: int, layers: int) -> int:
+    """Window of a layer, -1 for all tokens (nn/attention/__init__.py:101-146)."""
     if not mixer.raw("sliding_window"):
-        return [_ALL_TOKENS] * layers
+        return _ALL_TOKENS
     section = mixer.section("sliding_window")
     pattern = section.raw("pattern")
     if not isinstance(pattern, list) or not pattern or not all(_is_window(each) for each in pattern):
         raise section.error("pattern", "must list windows, -1 for all tokens", str(pattern)[:80])
     first = section.boolean("force_full_attention_on_first_layer", default=True)
     last = section.boolean("force_full_attention_on_last_layer", default=True)
-    windows = [pattern[(at - first) % len(pattern)] for at in range(layers)]
-    if first:
-        windows[0] = _ALL_TOKENS
-    if last:
-        windows[-1] = _ALL_TOKENS
-    return windows
+    if (first and at == 0) or (last and at == layers - 1):
+        return _ALL_TOKENS
+    return int(pattern[(at - first) % len(pattern)])
 
 
 def _is_window(value: Any) -> bool:

@@ -11,6 +11,7 @@ from taylor.base.files import read_text
 
 _MOST_BYTES = 2**22
 _DEEPEST = 60
+CLASS = "_CLASS_"
 
 
 def read_saved(path: Path) -> tuple[dict[str, Any], str]:
@@ -38,5 +39,15 @@ def read_saved(path: Path) -> tuple[dict[str, Any], str]:
         raise InputError(f"is nested more than {_DEEPEST} deep", file=path) from None
     if not isinstance(data, dict):
         raise InputError("is no configuration: it has no names and values", file=path)
-    kept = {key: data[key] for key in ("model", "train_module", "data_loader") if key in data}
+    kept = {key: _named(data[key], path) for key in ("model", "train_module", "data_loader") if key in data}
     return kept, str(data.get("run_name") or path.parent.name or "olmo")[:80]
+
+
+def _named(value: Any, path: Path, depth: int = 0, above: str = "") -> Any:
+    """The values without the names of classes, but for the optimizer's (src/olmo_core/config.py:73, 129)."""
+    if depth > _DEEPEST:
+        raise InputError(f"is nested more than {_DEEPEST} deep", file=path)
+    if isinstance(value, dict):
+        left_out = () if above == "optim" else (CLASS,)
+        return {key: _named(item, path, depth + 1, key) for key, item in value.items() if key not in left_out}
+    return [_named(item, path, depth + 1) for item in value] if isinstance(value, list) else value

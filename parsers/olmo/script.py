@@ -1,7 +1,7 @@
 """Shell scripts that start a published training script of OLMo-core, with the overrides of their command.
 
-``torchrun --nproc-per-node=8 src/scripts/train/OLMo2/OLMo2-7B.py train NAME CLUSTER --train_module.optim.lr=6e-3``: options
-with a dot override the configuration that the script's functions build (allenai/OLMo-core fa6c5014
+``torchrun --nproc-per-node=8 src/scripts/train/OLMo2/OLMo2-7B.py train NAME CLUSTER --train_module.optim.lr=6e-3``:
+options with a dot override the configuration that the script's functions build (allenai/OLMo-core fa6c5014
 src/olmo_core/internal/experiment.py:363-366, script_utils.py:95-130, config.py:197-226). The functions are in
 `scripts.yaml`; none is ever run.
 """

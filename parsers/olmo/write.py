@@ -149,7 +149,7 @@ def _with_override(job: OlmoJob, name: str, text: str) -> ShellScript:
     if found is not None:
         return _spliced(job, found.value, text, name)
     whole = job.script.text
-    ends = [span[1] for word in job.words if (span := word.span()) is not None and _in_place(word)]
+    ends = [char.at + 1 for word in job.words for char in word.chars if char.at is not None and char.via is None]
     if not ends:
         raise InputError("has no place for an override in its command", file=job.file, field=f"--{name}")
     end = max(ends)
@@ -178,7 +178,3 @@ def _spliced(job: OlmoJob, word: Word, text: str, name: str) -> ShellScript:
     quoted = job.script.text[span[0] - 1 : span[0]] in ("'", '"') and text.startswith("'")
     new = text[1:-1] if quoted else text
     return ShellScript(job.script.text[: span[0]] + new + job.script.text[span[1] :], job.file)
-
-
-def _in_place(word: Word) -> bool:
-    return all(char.via is None for char in word.chars)

@@ -149,16 +149,12 @@ def _spliced(job: TitanJob, word: Word, text: str, name: str) -> ShellScript:
 def _appended(job: TitanJob, text: str) -> ShellScript:
     """The script with words behind the last word of the command that stands in it."""
     whole = job.script.text
-    ends = [span[1] for word in job.words if (span := word.span()) is not None and _in_place(word)]
+    ends = [char.at + 1 for word in job.words for char in word.chars if char.at is not None and char.via is None]
     if not ends:
         raise InputError("has no place for an option in its command", file=job.file, cure="write the command out")
     end = max(ends)
     end += whole[end : end + 1] in ("'", '"')
     return ShellScript(f"{whole[:end]} {text}{whole[end:]}", job.script.file)
-
-
-def _in_place(word: Word) -> bool:
-    return all(char.via is None for char in word.chars)
 
 
 def _fixed(job: TitanJob, option: Option) -> InputError:

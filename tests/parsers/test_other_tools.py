@@ -24,7 +24,6 @@ COMMANDS = {
     "nanotron": "torchrun --nproc_per_node 8 run_train.py --config-file examples/config.yaml",
     "gpt-neox": "python deepy.py train.py configs/1-3B.yml configs/local_setup.yml",
     "NeMo RL": "uv run examples/run_grpo.py --config grpo.yaml",
-    "OLMo-core": "torchrun --nproc-per-node=8 src/scripts/train/OLMo2/OLMo2-7B.py train",
     "MaxText": "python3 -m maxtext.trainers.pre_train.train configs/base.yml",
     "verl": "python3 main_ppo_split.py actor_rollout_ref.model.path=a",
     "swift pt, sft or rlhf": "CUDA_VISIBLE_DEVICES=0 swift sft --model a --tuner_type lora",
