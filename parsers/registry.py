@@ -34,9 +34,9 @@ LAUNCHERS: tuple[Launcher, ...] = (
     PrimusTorchtitan(),
     Nanotron(),
     OlmoScript(),
-    OlmoConfig(),
     HuggingFace(),
     RegisteredModel(),
+    OlmoConfig(),
 )
 
 

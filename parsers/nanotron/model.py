@@ -163,7 +163,7 @@ def _mamba(section: Fields, name: str, vocab: int) -> ModelSpec:
         gate_norm=False,
     )
     kind = LayerSpec("mamba", mamba=spec)
-    return ModelSpec(name, layers, hidden, 1, 1, hidden, 0, vocab, kinds=(kind,), pattern=f"{layers} mamba")
+    return ModelSpec(name, layers, hidden, inner, inner, 1, 0, vocab, kinds=(kind,), pattern=f"{layers} mamba")
 
 
 def block_costs(model: ModelSpec, data: Mapping[str, Any], kind: str) -> tuple[float, float]:
