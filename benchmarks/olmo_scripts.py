@@ -4,7 +4,7 @@ Run from the repository's root with a checkout of OLMo-core and its commit::
 
     python -m benchmarks.olmo_scripts ../OLMo-core fa6c5014 > parsers/olmo/scripts.yaml
 
-A row holds what a script's functions hand to ``TransformerConfig``, ``TransformerTrainModuleConfig`` and the loader, in
+A row is what a script's functions hand to ``TransformerConfig``, ``TransformerTrainModuleConfig`` and the loader, in
 the form of the config.json that a run saves; a script whose model is put together after that is a row with a reason.
 """
 

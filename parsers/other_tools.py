@@ -163,6 +163,7 @@ OTHER_TOOLS = (
         (),
         r"\bmaxtext\.(?:checkpoint_conversion|inference)\.\w+|\bforward_pass_logit_checker\b",
         "AI-Hypercomputer/maxtext e591f30c tests/end_to_end/tpu/deepseek/v3-671b/1_test_deepseek.sh",
+        said="starts",
     ),
     OtherFile(
         "verl",

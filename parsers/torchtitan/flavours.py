@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from taylor.register.layers import SLIDING, AttentionSpec, LayerSpec, MlpSpec
 from taylor.register.model import MlaSpec, ModelSpec, MoeSpec
 
@@ -17,10 +19,10 @@ def _qwen3(size: str, layers: int, hidden: int, heads: int, ffn: int, tied: bool
 
 def _gpt_oss_debug() -> ModelSpec:
     moe = MoeSpec(8, 4, 2880, router_bias=True, expert_bias=True)
-    heads = {"bias": True, "output_bias": True, "sinks": True}
+    whole = AttentionSpec(64, 8, 64, bias=True, output_bias=True, sinks=True)
     kinds = (
-        LayerSpec("attn-sliding+moe", AttentionSpec(64, 8, 64, reach=SLIDING, window=128, **heads), moe=moe),
-        LayerSpec("attn+moe", AttentionSpec(64, 8, 64, **heads), moe=moe),
+        LayerSpec("attn-sliding+moe", replace(whole, reach=SLIDING, window=128), moe=moe),
+        LayerSpec("attn+moe", whole, moe=moe),
     )
     pattern = "2 x (1 attn-sliding+moe, 1 attn+moe)"
     return ModelSpec("gpt-oss-debug", 4, 256, 64, 8, 64, 2880, 2048, moe=moe, kinds=kinds, pattern=pattern)

@@ -171,6 +171,6 @@ def _verify(before: TitanJob, after: TitanJob, wanted: Mapping[str, Any]) -> Non
     if changed or (before.module, before.config) != (after.module, after.config):
         name = min(changed, default="config")
         raise InputError(
-            "would change with another value: one variable holds both", file=before.file, field=f"--{name}",
+            "would change with another value: both come from one variable", file=before.file, field=f"--{name}",
             cure="write the value out",
         )  # fmt: skip
