@@ -34,7 +34,10 @@ FOLDERS = (ROOT / "config", *(SHARED / "data" / name for name in ("mindformers_y
 SAMPLES = sorted(
     path for folder in FOLDERS for path in folder.glob("*") if path.suffix in config_suffixes() and path.is_file()
 )
-NEEDS_DEVICES = ("flagscale", "nanotron", "paddlenlp", "primus", "primus-torchtitan", "slime", "swift")
+NEEDS_DEVICES = (
+    "flagscale", "nanotron", "olmo", "olmo-config", "paddlenlp", "primus", "primus-torchtitan", "slime", "swift",
+    "torchtitan-script",
+)  # fmt: skip
 """Launchers that start nothing without devices."""
 TOY_FILE = """\
 # What the toy launcher starts.
