@@ -5,6 +5,7 @@ Source: huggingface/nanotron 2411b022 src/nanotron/models/base.py:190-217.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -31,13 +32,15 @@ def layers_of_stages(layer: float, head: float, layers: int, stages: int) -> lis
     Raises
     ------
     ValueError
-        When the last stage lies idle: the head's stage is an earlier one.
+        When there are more stages than blocks, or the last stage lies idle: the head's stage is an earlier one.
     """
+    if stages > layers + 1:
+        raise ValueError(f"{stages} stages are more than the {layers} layers and the head can fill")
     places = stages_of_blocks([0.0, *[layer] * layers, 0.0, head], stages)
     if places[-1] != stages - 1:
         raise ValueError(
             f"nanotron puts the head on stage {places[-1]}, and the stages behind it have no block: "
             "fewer stages, or more layers, use all"
         )
-    body = places[1:-2]
-    return [body.count(stage) for stage in range(stages)]
+    counts = Counter(places[1:-2])
+    return [counts[stage] for stage in range(stages)]

@@ -76,6 +76,11 @@ def test_stages_that_get_no_block_settle_no_plan() -> None:
         layers_of_stages(1.0, 10.0, 1, 2)
 
 
+def test_more_stages_than_blocks_settle_no_plan_at_once(file: Writer) -> None:
+    config = read_config(file(LLAMA.replace("pp: 4", "pp: 1000000")))
+    assert config.plan is None and any("more than the 32 layers" in note for note in config.notes)
+
+
 def test_nanotrons_own_loop_deals_the_layers_alike(file: Writer) -> None:
     """The lines of build_model itself, run on blocks that are no torch modules."""
     if not MIRROR.is_dir():
