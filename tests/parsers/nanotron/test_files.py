@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from pathlib import Path
 from typing import Callable
 
@@ -18,8 +17,8 @@ from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan
 from tests.parsers.nanotron.files import LLAMA, MOE
 
-MIRROR = Path(os.environ.get("TAYLOR_NANOTRON", "nowhere"))
-"""A git checkout of nanotron, for the test that runs its own loop."""
+SOURCES = Path(os.environ.get("TAYLOR_CHECKOUTS", "checkouts")) / "huggingface+nanotron"
+"""A checkout of nanotron, for the test that runs its own loop."""
 Writer = Callable[[str], Path]
 
 
@@ -86,16 +85,12 @@ def test_more_stages_than_blocks_settle_no_plan_at_once(file: Writer) -> None:
 
 def test_nanotrons_own_loop_deals_the_layers_alike(file: Writer) -> None:
     """The lines of build_model itself, run on blocks that are no torch modules."""
-    if not MIRROR.is_dir():
-        pytest.skip("TAYLOR_NANOTRON names no checkout of nanotron")
+    base = SOURCES / "src" / "nanotron" / "models" / "base.py"
+    if not base.is_file():
+        pytest.skip("TAYLOR_CHECKOUTS has no nanotron")
     import numpy as np
 
-    shown = subprocess.run(
-        ["git", "-C", str(MIRROR), "show", "HEAD:src/nanotron/models/base.py"],
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
+    shown = base.read_text(encoding="utf-8").splitlines()
     first = next(at for at, line in enumerate(shown) if "thresholds = [" in line)
     last = next(at for at, line in enumerate(shown) if "model.input_pp_rank = target_pp_ranks" in line)
     loop = "\n".join(line[8:] for line in shown[first:last])
