@@ -32,6 +32,9 @@ TABLES = (
     ("taylor.parsers.axolotl", "options.yaml", ""),
     ("taylor.parsers.trainer_script", "options.yaml", "--"),
     ("taylor.parsers.gptneox", "options.yaml", ""),
+    ("taylor.parsers.torchtitan", "options.yaml", "--"),
+    ("taylor.parsers.nanotron", "keys.yaml", ""),
+    ("taylor.parsers.olmo", "keys.yaml", "--"),
 )
 """Package and file of each launcher's table, and what stands before a name in the launcher's files."""
 _INTRO = """# What every flag of a training file means for a plan

@@ -22,13 +22,12 @@ _TRAINING_SCRIPT = "give the script that launches the training"
 
 OTHER_TOOLS = (
     OtherFile(
-        "a nanotron YAML",
-        "its model and degrees have names of their own",
-        f"{_FLAGS}; or write the model's config.json and plan that with -hf",
-        (("parallelism.tp_mode",), ("parallelism.pp_engine",), ("tokens.micro_batch_size", "parallelism.dp")),
-        r"\brun_train\.py\b[^\n]*--config-file\b|\bnanotron\b",
-        "huggingface/nanotron 2411b022 examples/config_tiny_llama.yaml, examples/train_tiny_llama.sh",
-        mistaken=r"^\s*(tp_mode|pp_engine|tp_linear_async_communication|data_stages)\s*:",
+        "a nanotron training",
+        "",
+        "give its YAML with -yaml (parallel_tool.py: --yaml_path)",
+        (),
+        r"\brun_train\.py\b[^\n]*--config-file\b|\btrain_\w+\.py\b[^\n]*--config-file\b|\bnanotron\b",
+        "huggingface/nanotron 2411b022 examples/train_tiny_llama.sh",
     ),
     OtherFile(
         "a part of a gpt-neox configuration",
@@ -115,9 +114,9 @@ OTHER_TOOLS = (
     OtherFile(
         "an OLMo-core job",
         "its model and degrees are classes of Python",
-        _FLAGS,
+        "give the config.json that a run of it saves, or the .sh script that starts a published training script",
         (("model.block.attention", "data_loader"), ("train_module.dp_config",)),
-        r"\bsrc/scripts/(?:train|official)/\S+\.py\b",
+        "",
         "allenai/OLMo-core fa6c5014 src/scripts/train/OLMo2/OLMo2-7B.py, docs/source/guides",
     ),
     OtherFile(
@@ -128,10 +127,26 @@ OTHER_TOOLS = (
             ("base_emb_dim", "base_num_decoder_layers"),
             ("ici_fsdp_parallelism",),
             ("base_config", "per_device_batch_size"),
+            ("base_config", "model_name"),
+            ("base_config", "use_sft"),
+            ("base_config", "data_sharding"),
+            ("base_config", "enable_jax_profiler"),
+            ("mesh_axes", "logical_axis_rules"),
+            ("trainer_devices_fraction", "sampler_devices_fraction"),
+            ("model_call_mode", "enable_nnx"),
         ),
         r"\bmaxtext\.trainers\.\w+|\bMaxText[./]train\b|\bMaxText\.\w*train\w*",
         "AI-Hypercomputer/maxtext e591f30c src/maxtext/configs/base.yml:23, 176, 674, "
         "src/maxtext/trainers/pre_train/train.py",
+    ),
+    OtherFile(
+        "a program of MaxText that converts, checks or decodes",
+        _NOT_TRAINING,
+        _TRAINING_SCRIPT,
+        (),
+        r"\bmaxtext\.(?:checkpoint_conversion|inference)\.\w+|\bforward_pass_logit_checker\b",
+        "AI-Hypercomputer/maxtext e591f30c tests/end_to_end/tpu/deepseek/v3-671b/1_test_deepseek.sh",
+        said="starts",
     ),
     OtherFile(
         "a program of verl that rolls out, merges or serves",

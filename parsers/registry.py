@@ -16,13 +16,16 @@ from taylor.parsers.llamafactory.launcher import LlamaFactory
 from taylor.parsers.megatron.launcher import Megatron
 from taylor.parsers.mindformers.launcher import MindFormers
 from taylor.parsers.mlperf.launcher import Mlperf
+from taylor.parsers.nanotron.launcher import Nanotron
 from taylor.parsers.nemo_rl.launcher import NemoRl, NemoRlSharded
+from taylor.parsers.olmo.launcher import OlmoConfig, OlmoScript
 from taylor.parsers.paddlenlp.launcher import PaddleNLP
 from taylor.parsers.pai.launcher import Pai
 from taylor.parsers.primus.launcher import Primus, PrimusTorchtitan
 from taylor.parsers.slime.launcher import Slime
 from taylor.parsers.swift.launcher import Swift
 from taylor.parsers.torchtitan.launcher import Torchtitan
+from taylor.parsers.torchtitan.script_launcher import TorchtitanScript
 from taylor.parsers.trainer_script.launcher import TrainerScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.verl.launcher import Verl, VerlSharded
@@ -37,6 +40,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     Bridge(),
     BridgeRecipe(),
     Torchtitan(),
+    TorchtitanScript(),
     FlagScale(),
     PaddleNLP(),
     Primus(),
@@ -50,8 +54,11 @@ LAUNCHERS: tuple[Launcher, ...] = (
     GptNeox(),
     GptNeoxScript(),
     TrainerScript(),
+    Nanotron(),
+    OlmoScript(),
     HuggingFace(),
     RegisteredModel(),
+    OlmoConfig(),
 )
 
 
@@ -75,7 +82,8 @@ def launchers_for(path: Path) -> list[Launcher]:
 
 
 def recognising(path: Path) -> list[Launcher]:
-    """The launchers whose files end as this path does, and that know the text as one of theirs.
+    """The launchers whose files end as this path does, and that know the text as one of theirs: those with marks of
+    their own alone, where there are any.
 
     Raises
     ------
@@ -84,7 +92,8 @@ def recognising(path: Path) -> list[Launcher]:
     """
     launchers = launchers_for(path)
     text = read_text(path) if launchers else ""
-    return [launcher for launcher in launchers if launcher.recognises(path, text)]
+    found = [launcher for launcher in launchers if launcher.recognises(path, text)]
+    return [launcher for launcher in found if launcher.has_own_marks] or found
 
 
 def is_training_file(path: Path) -> bool:

@@ -73,7 +73,7 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
     schedule, interleaves = _read_schedule(top, model)
     release = release_in(source)
     strategy, sharded, left_open = _read_strategy(top, source, interleaves, notes, release)
-    if model.n_layers < strategy.pp * strategy.vpp:
+    if model.n_layers + sum(_less_layers(top)) < strategy.pp * strategy.vpp:
         raise _degree_error(
             top,
             "pipeline_parallel_degree",
@@ -121,7 +121,7 @@ def release_in(source: TomlSource) -> Release:
 
 def matters_in(release: Release, rules: TrainingRules) -> bool:
     """Return whether the log names the release: something dates the file, or its compiled loss depends on it."""
-    return bool(release.why) or rules.compiled
+    return bool(release.why) or rules.compiled or rules.compiled_loss
 
 
 def home_of(top: Fields, name: str) -> str:
@@ -324,8 +324,8 @@ def _read_rules(top: Fields, sharded: bool, quantization: Quantization, release:
         separate_pools=sharded,
         compute_bytes=4 if training.raw("mixed_precision_param") == "float32" else 2,
         expert_tensor_parallel=experts.integer("expert_tensor_parallel_degree", default=1) != 1,
-        compiled=_compiles(top),
-        compiled_loss=_compiles(top) and release.compiles_loss and _compiles_loss(top),
+        compiled=_compiles(top) and _compiles_part(top, "model"),
+        compiled_loss=_compiles(top) and release.compiles_loss and _compiles_part(top, "loss"),
         saves_exchanges=top.section("model").text("name").lower() not in _EXCHANGES_AGAIN,
         narrow=quantization.recipe,
         narrow_experts=quantization.experts,
@@ -334,10 +334,11 @@ def _read_rules(top: Fields, sharded: bool, quantization: Quantization, release:
     )
 
 
-def _compiles_loss(top: Fields) -> bool:
-    """By its name since August 2025 (v0.2.2 torchtitan/components/loss.py:33); before, as `Release` has it."""
+def _compiles_part(top: Fields, part: str) -> bool:
+    """By its name since August 2025 (v0.2.2 torchtitan/components/loss.py:33, models/deepseek_v3/infra/parallelize.py:
+    144-145); before, the model always, and the loss as `Release` has it."""
     components = top.section("compile").raw("components")
-    return not isinstance(components, list) or "loss" in components
+    return not isinstance(components, list) or part in components
 
 
 def _compiles(top: Fields) -> bool:
@@ -364,8 +365,13 @@ def _read_optimizer(training: Fields) -> OptimizerStates:
 
 
 def default_split(layers: int, chunks: int, first_less: int, last_less: int) -> list[int]:
-    """torchtitan's split: even over layers, embedding and head counted as layers; the first stages take more."""
+    """torchtitan's split: even over layers, embedding and head counted as layers; the first stages take more.
+
+    Neither may count for more layers than a stage has (v0.2.2 torchtitan/distributed/pipeline_parallel.py:279-297).
+    """
     each, left = divmod(layers + first_less + last_less, chunks)
+    if max(first_less, last_less, 1) > each:
+        raise ValueError(f"embedding and head count for {first_less} and {last_less} layers, and a stage has {each}")
     sizes = [each + (index < left) for index in range(chunks)]
     sizes[0] -= first_less
     sizes[-1] -= last_less

@@ -24,6 +24,7 @@ from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT, SHARED
 from tests.parsers.bridge.files import CONTAINER as BRIDGE
 from tests.parsers.flagscale.files import ONE_FILE as FLAGSCALE
+from tests.parsers.nanotron.files import LLAMA as NANOTRON
 from tests.parsers.nemo_rl.files import MEGATRON as NEMO_RL
 from tests.parsers.nemo_rl.files import SHARDED as NEMO_RL_SHARDED
 from tests.parsers.primus.files import MERGED as PRIMUS
@@ -39,21 +40,29 @@ SAMPLES = sorted(
     path for folder in FOLDERS for path in folder.glob("*") if path.suffix in config_suffixes() and path.is_file()
 )
 NEEDS_DEVICES = (
-    "flagscale",
-    "paddlenlp",
+    "axolotl",
     "bridge",
     "bridge-script",
+    "flagscale",
+    "gpt-neox",
+    "gpt-neox-script",
+    "llamafactory",
     "mlperf",
+    "nanotron",
+    "nemo_rl",
+    "nemo_rl-dtensor",
+    "olmo",
+    "olmo-config",
+    "paddlenlp",
     "pai",
     "primus",
     "primus-torchtitan",
     "slime",
     "swift",
+    "torchtitan-script",
+    "trainer",
     "verl",
     "verl-fsdp",
-    "nemo_rl",
-    "nemo_rl-dtensor",
-    *("axolotl", "gpt-neox", "gpt-neox-script", "llamafactory", "trainer"),
 )
 """Launchers that start nothing without devices."""
 ONE_STAGE = ("verl-fsdp", "nemo_rl-dtensor")
@@ -99,6 +108,7 @@ FURTHER = {
     "nemo_rl.yaml": NEMO_RL,
     "nemo_rl_dtensor.yaml": NEMO_RL_SHARDED,
     "bridge.yaml": BRIDGE,
+    "nanotron.yaml": NANOTRON,
 }
 
 

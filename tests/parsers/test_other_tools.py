@@ -9,11 +9,6 @@ from taylor.parsers.other_tools import OTHER_TOOLS
 from taylor.parsers.read import read_config
 
 FILES = {
-    "nanotron": (
-        "parallelism:\n  dp: 2\n  pp: 2\n  pp_engine: 1f1b\n  tp: 2\n  tp_mode: REDUCE_SCATTER\n"
-        "tokens:\n  micro_batch_size: 2\n  sequence_length: 256\n"
-        "model:\n  model_config:\n    hidden_size: 16\n    num_hidden_layers: 4\n    num_attention_heads: 4\n"
-    ),
     "part of a gpt-neox": "data_path: data/enwik8\nvocab_file: data/vocab.json\nsave: checkpoints\n",
     "YAML of ms-swift": "model: a/b\ntuner_type: full\nper_device_train_batch_size: 1\n",
     "NeMo RL evaluation": "eval: {metric: pass@k}\ngeneration: {temperature: 0.0}\n",
@@ -27,7 +22,6 @@ FILES = {
 COMMANDS = {
     "nanotron": "torchrun --nproc_per_node 8 run_train.py --config-file examples/config.yaml",
     "NeMo RL": "uv run examples/run_grpo.py --config grpo.yaml",
-    "OLMo-core": "torchrun --nproc-per-node=8 src/scripts/train/OLMo2/OLMo2-7B.py train",
     "MaxText": "python3 -m maxtext.trainers.pre_train.train configs/base.yml",
     "program of verl": "python3 -m verl.trainer.main_generation model.path=a rollout.n=4",
     "swift pt, sft or rlhf": "CUDA_VISIBLE_DEVICES=0 swift sft --model a --tuner_type lora",

@@ -1,0 +1,1 @@
+"""nanotron of Hugging Face: its YAML files."""

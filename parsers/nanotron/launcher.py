@@ -1,0 +1,83 @@
+"""nanotron, as its YAML files configure it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from taylor.base.errors import InputError
+from taylor.cost_model.strategy import Strategy
+from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.nanotron import write
+from taylor.parsers.nanotron.read import ENGINES, NAME, config_from_source
+from taylor.parsers.text.yaml_source import YamlSource
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.pipeline.schedule import ScheduleSpec
+
+
+class Nanotron(Launcher):
+    """nanotron's YAML files."""
+
+    degree_words = {
+        "dp": "parallelism.dp",
+        "tp": "parallelism.tp",
+        "pp": "parallelism.pp",
+        "cp": "parallelism.context_parallel_size",
+        "op": "optimizer.zero_stage",
+        "sp": "parallelism.tp_mode",
+        "mbs": "tokens.micro_batch_size",
+        "seq": "tokens.sequence_length",
+    }
+    name = NAME
+    title = "nanotron YAML"
+    suffixes = (".yaml", ".yml")
+    telltale = re.compile(r"^[ \t]+(?:batch_accumulation_per_replica|tp_mode|pp_engine)[ \t]*:", re.MULTILINE)
+    plan_keys = write.PLAN_KEYS
+    usual_device = UsualDevice("h100-80g", "nanotron files")
+    has_own_marks = True
+
+    def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
+        """See `Launcher.read`."""
+        return config_from_source(YamlSource.read(path))
+
+    def with_plan(
+        self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None
+    ) -> tuple[str, str]:
+        """See `Launcher.with_plan`."""
+        source = YamlSource.read(config.path)
+        return source.text, write.with_plan(source, config, plan, micro_batches).text
+
+    def with_strategy(
+        self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
+    ) -> str:
+        """See `Launcher.with_strategy`; the keys of `extra` are ``section.key``."""
+        return write.with_strategy(YamlSource.read(config.path), config, strategy, plan, extra).text
+
+    def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
+        """Return whether one of nanotron's engines runs the schedule."""
+        return schedule.name in ENGINES.values()
+
+    def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
+        """All layers recomputed, or none."""
+        return write.nearest_plan(plan)
+
+    def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """None, or all."""
+        return ((FULL, 0), (FULL, layers)) if FULL in modes else ()
+
+    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
+        """nanotron starts jobs on devices alone.
+
+        Raises
+        ------
+        InputError
+            Always.
+        """
+        raise InputError(
+            "is started by nanotron, which runs no training without its devices",
+            file=original,
+            field="--dryrun_backend",
+            cure="take the estimate, or torch's dry-run",
+        )

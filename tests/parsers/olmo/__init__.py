@@ -1,0 +1,1 @@
+"""OLMo-core: launches of its scripts, and what a run saves."""
