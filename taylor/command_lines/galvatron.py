@@ -27,8 +27,8 @@ def build_parser(program: str = "taylor galvatron") -> CommandParser:
     )
     group = parser.add_argument_group("files")
     explained = (
-        "folders with profiles, or one file: a strategy (galvatron_config_*.json, fine_grained_config.json), a training "
-        "in GLOBAL or JSON mode (train_dist.sh, train_dist.yaml), or a job, arguments or history of Paddle's auto tuner"
+        "folders with profiles, or one file: a strategy (galvatron_config_*.json, fine_grained_config.json), a job "
+        "in GLOBAL mode (train_dist.sh, train_dist.yaml), or a job, arguments or history of Paddle's auto tuner"
     )
     group.add_argument("paths", nargs="*", metavar="PATH", help=explained)
     model = (
