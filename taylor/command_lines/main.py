@@ -66,8 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="taylor",
         usage="taylor COMMAND ..., example: taylor solve -yaml config.yaml -evaluate y",
-        description="Plans the parallel training of large language models.",
-        epilog=f"commands (taylor COMMAND --help explains the flags):\n{listed}",
+        epilog=f"Plans the parallel training of large language models (taylor COMMAND --help):\n{listed}",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
