@@ -50,7 +50,7 @@ SUBCOMMANDS = {
     "operators": Subcommand("operators", "a base of measured operators: filled, merged, exported"),
     "models": Subcommand("models", "the registered models, with layers in order and parameters by part"),
     "devices": Subcommand("devices", "the registered devices, each figure with its source"),
-    "support": Subcommand("support", "what can be evaluated, solved and written: model, device, launcher, precision"),
+    "support": Subcommand("support", "whether a model, device, launcher and precision are supported"),
     "rules": Subcommand("rules", "the rules that prune a search, each with its sources"),
     "completion": Subcommand("completion", "lets the Tab key complete commands, flags and values"),
 }
