@@ -46,7 +46,7 @@ def test_a_schedule_is_a_feature_of_the_frameworks_that_run_it() -> None:
 
 
 def test_an_option_is_answered_for_by_its_row() -> None:
-    """Megatron-LM core_v0.19.0: --log-interval only writes logs; two options of main cost memory and are not modelled."""
+    """Megatron-LM: --log-interval only writes logs; sharding weights beyond TP changes memory and is not modelled."""
     assert one("megatron", features=("--log-interval",)).evaluated
     assert one("megatron", features=("log_interval",)).reasons[0].startswith("log_interval: neutral")
     answer = one("megatron", features=("tensor-parallel-num-weight-shards",))
