@@ -32,7 +32,7 @@ TEXT_CONFIGS = {
 """Classes of language models that transformers registers under no name of their own."""
 WINDOWED = ("sliding_attention", "chunked_attention")
 IN_ENCODER = re.compile(r"vision|visual|audio|embed_audio|embed_vision")
-IN_LAYER = re.compile(r"(?:^|\.)(?:layers|h)\.(\d+)\.")
+IN_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ LAYER_TYPES = {
 LISTS_OF = {
     "qwen3_next": "linear", "qwen3_5_text": "linear", "qwen3_5_moe_text": "linear", "kimi_linear": "linear",
     "minimax": "linear", "granitemoehybrid": "mamba", "llama4_text": "chunked", "deepseek_v4": "v4",
-    "minimax_m3_vl_text": "m3", "lfm2": "conv", "lfm2_moe": "conv",
+    "minimax_m3_vl_text": "m3", "lfm2": "conv", "lfm2_moe": "conv", "bailing_hybrid": "linear",
 }  # fmt: skip
 """Names that a type's ``layer_types`` can hold; windows and full attention where it is not named here."""
 FIXED: dict[str, dict[str, Any]] = {
@@ -191,6 +191,8 @@ FIXED: dict[str, dict[str, Any]] = {
     "phi": {"qk_layernorm": False},
     "stablelm": {"qk_layernorm": False, "use_parallel_residual": False},
     "kimi_linear": {"tie_word_embeddings": False},
+    "bailing_hybrid": {"tie_word_embeddings": False},
+    "dbrx": {"tie_word_embeddings": False},
     "nemotron_h": {"tie_word_embeddings": False, "mlp_bias": False},
 }
 SWITCHES_LEFT = {
@@ -359,8 +361,8 @@ def _fitting(rng: random.Random, model_type: str, config_class: Any) -> dict[str
                 return
 
     put(hidden, "hidden_size", "n_embd", "d_model")
-    put(heads, "num_attention_heads", "n_head", "num_heads")
-    put(layers, "num_hidden_layers", "n_layer", "num_layers")
+    put(heads, "num_attention_heads", "n_head", "num_heads", "n_heads")
+    put(layers, "num_hidden_layers", "n_layer", "num_layers", "n_layers")
     if "num_key_value_heads" in known:
         data["num_key_value_heads"] = rng.choice([each for each in (1, 2, 3, 4, heads) if heads % each == 0])
     if rng.random() < 0.6 or model_type in ("nemotron", "deepseek_v4", "ministral") or "hunyuan" in model_type:
@@ -370,6 +372,15 @@ def _fitting(rng: random.Random, model_type: str, config_class: Any) -> dict[str
     experts = rng.choice((2, 4, 6))
     put(experts, "n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
     put(rng.choice((1, 2)), "num_experts_per_tok", "moe_k", "moe_topk", "top_k_experts")
+    _fit_sections(rng, model_type, known, data)
+    return data
+
+
+def _fit_sections(rng: random.Random, model_type: str, known: set[str], data: dict[str, Any]) -> None:
+    """Mixers other than softmax attention, and nested sections."""
+    hidden = next((data[name] for name in ("hidden_size", "n_embd", "d_model") if name in data), 0)
+    heads = next((data[name] for name in ("num_attention_heads", "n_head", "num_heads", "n_heads") if name in data), 1)
+    layers = next((data[name] for name in ("num_hidden_layers", "n_layer", "num_layers") if name in data), 0)
     if "mamba_n_heads" in known:
         data["mamba_expand"] = 2
         data["mamba_n_heads"] = rng.choice([each for each in (2, 4, 8) if 2 * hidden % each == 0])
@@ -389,7 +400,19 @@ def _fitting(rng: random.Random, model_type: str, config_class: Any) -> dict[str
         data["head_dim"] = hidden // heads
     if model_type == "nemotron_h":
         data["layers_block_type"] = [rng.choice(LISTED["layers_block_type"]) for _ in range(layers)]
-    return data
+    if model_type == "dbrx":
+        data["attn_config"] = {"rope_theta": 10000.0}
+        data["attn_config"]["kv_n_heads"] = rng.choice([each for each in (1, 2, heads) if heads % each == 0])
+        data["ffn_config"] = {
+            "ffn_hidden_size": rng.choice((16, 40)),
+            "moe_num_experts": rng.choice((2, 4, 6)),
+            "moe_top_k": 1,
+        }
+    if model_type == "falcon_h1":
+        data["mamba_d_ssm"] = rng.choice((None, 32, 64))
+        data["mamba_n_heads"] = rng.choice([each for each in (2, 4) if (data["mamba_d_ssm"] or 2 * hidden) % each == 0])
+    if model_type == "bailing_hybrid":
+        data["num_key_value_heads"] = heads
 
 
 def _config_class(model_type: str) -> Any:

@@ -219,12 +219,10 @@ def _linear_attention(model: ModelSpec, linear: LinearAttentionSpec) -> Paramete
         return ParameterGroups(split=split, replicated=linear.value_head_dim)
     if linear.style == KIMI_DELTA:
         rank, decays = linear.low_rank, linear.decay_width
-        # Decay a channel and gate, both of low rank; a write strength and A a head, a time bias a channel.
-        split += rank * decays + h * linear.value_heads + linear.value_heads + decays
-        if linear.full_gate:
-            split += h * values
-            return ParameterGroups(split=split, replicated=linear.value_head_dim + h * rank)
-        return ParameterGroups(split=split + rank * values, replicated=linear.value_head_dim + 2 * h * rank)
+        # Decay a channel and gate, of low rank or full; a write strength and A a head, a time bias a channel.
+        split += (h if linear.full_decay else rank) * decays + (h if linear.full_gate else rank) * values
+        split += h * linear.value_heads + linear.value_heads + decays
+        return ParameterGroups(split=split, replicated=linear.value_head_dim + linear.low_ranks * h * rank)
     # A gate as wide as the values, and a norm of the context.
     return ParameterGroups(split=split + h * values + values)
 

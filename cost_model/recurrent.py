@@ -64,7 +64,9 @@ def recurrent_products(hidden: int, mixer: MambaSpec | LinearAttentionSpec, degr
     keys, values, heads = mixer.key_width / tp, mixer.value_width / tp, mixer.value_heads / tp
     if mixer.style == KIMI_DELTA:
         rank, decays = mixer.low_rank, mixer.decay_width / tp
-        sizes = [(hidden, keys), (hidden, keys), (hidden, values), (hidden, rank), (rank, decays), (hidden, heads)]
+        sizes = [(hidden, keys), (hidden, keys), (hidden, values)]
+        sizes += [(hidden, decays)] if mixer.full_decay else [(hidden, rank), (rank, decays)]
+        sizes += [(hidden, heads)]
         sizes += [(hidden, values)] if mixer.full_gate else [(hidden, rank), (rank, values)]
         return *(Product(*size) for size in sizes), Product(values, hidden)
     if mixer.style == GATED_DELTA:
@@ -95,7 +97,9 @@ def entering_bytes(mixer: MambaSpec | LinearAttentionSpec, rules: TrainingRules)
     if rules.saved_narrow is None or isinstance(mixer, MambaSpec) or mixer.style == GATED_DELTA:
         return rules.input_bytes_of(MIXER_IN)
     if mixer.style == KIMI_DELTA:
-        return (5 if mixer.full_gate else 4) * rules.input_bytes_of(MIXER_IN) + rules.compute_bytes
+        # Narrow: queries, keys, values, write strengths, and what has full rank.
+        narrow = (6 - mixer.low_ranks) * rules.input_bytes_of(MIXER_IN)
+        return narrow + (rules.compute_bytes if mixer.low_ranks else 0)
     return 2 * rules.input_bytes_of(MIXER_IN)
 
 
@@ -170,7 +174,7 @@ def _linear_bytes(linear: LinearAttentionSpec, degrees: Degrees, rules: Training
     if linear.style == KIMI_DELTA:
         before = convolved if linear.conv_kernel else 0
         scanned = convolved + w.repeated + 2 * w.heads + 2 * w.heads * DELTA_CHUNK
-        low_ranks = rules.input_bytes_of(MIXER_IN) * (1 if linear.full_gate else 2) * linear.low_rank / split
+        low_ranks = rules.input_bytes_of(MIXER_IN) * linear.low_ranks * linear.low_rank / split
         return b * (before + scanned + 2 * w.values) + low_ranks + gated + _FP32 * (2 * w.key_heads + w.heads)
     # Before the activation and behind it; gate, context, normed context.
     return b * (2 * convolved + 3 * w.values) + gated + _FP32

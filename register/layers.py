@@ -218,6 +218,8 @@ class LinearAttentionSpec:
         Rank of the decay's and the gate's projections (``kda``), see `low_rank`.
     full_gate : bool
         The gate's projection is of full rank (Kimi K3).
+    full_decay : bool
+        The decay's projection is of full rank (Ling 3).
     """
 
     style: str
@@ -228,6 +230,7 @@ class LinearAttentionSpec:
     conv_kernel: int = 4
     gate_rank: int | None = None
     full_gate: bool = False
+    full_decay: bool = False
 
     def __post_init__(self) -> None:
         if self.style not in STYLES:
@@ -255,6 +258,11 @@ class LinearAttentionSpec:
         fla-org/flash-linear-attention bc3b101d fla/layers/kda.py, ``f_proj`` and ``g_proj``.
         """
         return self.value_head_dim if self.gate_rank is None else self.gate_rank
+
+    @property
+    def low_ranks(self) -> int:
+        """Projections of low rank out of the decay's and the gate's (``kda``)."""
+        return 2 - self.full_gate - self.full_decay
 
 
 @dataclass(frozen=True)

@@ -118,10 +118,8 @@ class KimiDeltaAttention(_LinearBase):
         self.project = [Weight(site, (width, hidden), SPLIT) for width in widths]
         taps = linear.conv_kernel
         self.convolutions = [Weight(site, (width, taps), SPLIT) for width in widths] if taps else []
-        self.decay_down, self.decay_up = (
-            Weight(site, (rank, hidden), REPLICATED),
-            Weight(site, (sizes.keys, rank), SPLIT),
-        )
+        self.decay_down = None if linear.full_decay else Weight(site, (rank, hidden), REPLICATED)
+        self.decay_up = Weight(site, (sizes.keys, hidden if linear.full_decay else rank), SPLIT)
         self.gate_down = None if linear.full_gate else Weight(site, (rank, hidden), REPLICATED)
         self.gate_up = Weight(site, (self.values, hidden if linear.full_gate else rank), SPLIT)
         self.strength = Weight(site, (sizes.heads, hidden), SPLIT)
@@ -130,8 +128,8 @@ class KimiDeltaAttention(_LinearBase):
 
     def weights(self) -> list[Weight]:
         """Every weight of the mixer."""
-        gate = [self.gate_up] if self.gate_down is None else [self.gate_down, self.gate_up]
-        low = [self.decay_down, self.decay_up, *gate]
+        chain = (self.decay_down, self.decay_up, self.gate_down, self.gate_up)
+        low = [each for each in chain if each is not None]
         return [*self.project, *self.convolutions, *low, self.strength, *self.small, self.norm, self.out]
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:

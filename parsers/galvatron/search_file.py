@@ -70,31 +70,31 @@ def read_search_file(path: Path) -> SearchFile:
             "is no search of Hetu's Galvatron", file=path, field="search_engine",
             cure="give the YAML that its search_dist.py takes",
         )  # fmt: skip
-    top = Fields(_resolved(data, data, path, "", 0), path).section("search_engine")
+    top = Fields(resolved(data, data, path, "", 0), path).section("search_engine")
     reader = _Reader(top, path)
     reader.read()
     return SearchFile(path, reader.options, reader.fields, reader.profiles(), tuple(reader.notes))
 
 
-def _resolved(value: Any, root: Mapping[str, Any], path: Path, field: str, depth: int) -> Any:
+def resolved(value: Any, root: Mapping[str, Any], path: Path, field: str = "", depth: int = 0) -> Any:
     """A value with its references ``${NAME}`` put in."""
     if depth > MOST_STEPS:
         raise InputError("refers to itself", file=path, field=field, cure="write the value out")
     if isinstance(value, dict):
         return {
-            key: _resolved(each, root, path, f"{field}.{key}".strip("."), depth if field else 0)
+            key: resolved(each, root, path, f"{field}.{key}".strip("."), depth if field else 0)
             for key, each in value.items()
         }
     if isinstance(value, list):
-        return [_resolved(each, root, path, field, depth) for each in value]
+        return [resolved(each, root, path, field, depth) for each in value]
     if not isinstance(value, str):
         return value
     whole = _REFERENCE.fullmatch(value)
     if whole:
-        return _resolved(_named(whole[1], root, path, field), root, path, field, depth + 1)
+        return resolved(_named(whole[1], root, path, field), root, path, field, depth + 1)
 
     def put(match: re.Match[str]) -> str:
-        named = _resolved(_named(match[1], root, path, field), root, path, field, depth + 1)
+        named = resolved(_named(match[1], root, path, field), root, path, field, depth + 1)
         if isinstance(named, (dict, list)):
             raise InputError(f"refers to {match[1]}, which is no plain value", file=path, field=field, value=value)
         return str(named)[:4096]

@@ -101,11 +101,21 @@ def read_strategy(file: Path, world: int | None = None) -> StrategyFile:
     InputError
         When the file cannot be read, is none of the two, an entry is missing or wrong, or two contradict each other.
     """
-    data = read_table(file)
+    return strategy_of(read_table(file), file, world)
+
+
+def strategy_of(data: Mapping[str, Any], file: Path, world: int | None = None) -> StrategyFile:
+    """Read the entries of a strategy file of Hetu or of Paddle.
+
+    Raises
+    ------
+    InputError
+        As `read_strategy` does.
+    """
     if "tp_sizes_enc" in data or "pp_deg" in data:
-        return _Hetu(data, file).read(world)
+        return _Hetu(dict(data), file).read(world)
     if "tp_size_list" in data or "pp_size" in data:
-        return _Paddle(data, file).read()
+        return _Paddle(dict(data), file).read()
     raise InputError(
         "is no strategy file: it has neither tp_sizes_enc (Hetu) nor tp_size_list (Paddle)",
         file=file,

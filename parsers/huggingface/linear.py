@@ -73,10 +73,10 @@ def _qwen(values: Values, placement: Placement, experts: ExpertRule | None) -> D
     mlp = None if all(routed) else dense_block(values)
     bias = attention.gate if attention.bias else 0  # The gate is part of the query's projection.
     layers = [
-        _layer(linear, moe if has else mlp) if kind else _layer(attention, moe if has else mlp, bias)
+        mixed_layer(linear, moe if has else mlp) if kind else mixed_layer(attention, moe if has else mlp, bias)
         for kind, has in zip(is_linear, routed, strict=True)
     ]
-    return Described(layers, mtp=(_layer(attention, moe or mlp, bias),))
+    return Described(layers, mtp=(mixed_layer(attention, moe or mlp, bias),))
 
 
 def kimi_linear(values: Values) -> Described:
@@ -112,7 +112,7 @@ def kimi_linear(values: Values) -> Described:
     residuals = 4 * values.size(*HIDDEN) if values.size_or_none("attn_res_block_size") is not None else 0
     return Described(
         [
-            _layer(linear if kind else attention, moe if has else mlp, residuals + (latent_norm if has else 0))
+            mixed_layer(linear if kind else attention, moe if has else mlp, residuals + (latent_norm if has else 0))
             for kind, has in zip(kinds, routed, strict=True)
         ],
         extra_parameters=residuals // 2,
@@ -154,10 +154,13 @@ def minimax(values: Values) -> Described:
     if listed is None:
         numbers = values.by_layer("attn_type_list", values.zero_or_one, count)
         listed = [not each for each in numbers] if numbers is not None else [at % 2 == 1 for at in range(count)]
-    return Described([_layer(linear if kind else attention, moe) for kind in listed])
+    return Described([mixed_layer(linear if kind else attention, moe) for kind in listed])
 
 
-def _layer(mixer: AttentionSpec | LinearAttentionSpec, block: MlpSpec | MoeSpec | None, extra: int = 0) -> LayerSpec:
+def mixed_layer(
+    mixer: AttentionSpec | LinearAttentionSpec, block: MlpSpec | MoeSpec | None, extra: int = 0
+) -> LayerSpec:
+    """A layer of softmax or linear attention and an MLP or experts."""
     assert block is not None
     if isinstance(mixer, AttentionSpec):
         return decoder_layer(mixer, block, extra=extra)

@@ -11,12 +11,15 @@ from typing import Any
 from taylor.base.errors import InputError
 from taylor.base.near import near_names
 from taylor.base.shipped import shipped_table
-from taylor.parsers.huggingface import convolutions, linear, mamba, own_layers, vision
+from taylor.parsers.huggingface import bailing, convolutions, linear, mamba, own_layers, vision
+from taylor.parsers.huggingface.dbrx import dbrx
 from taylor.parsers.huggingface.decoders import DECODERS
 from taylor.parsers.huggingface.deepseek_v4 import deepseek_v4
+from taylor.parsers.huggingface.falcon_h1 import falcon_h1
 from taylor.parsers.huggingface.gemma4 import gemma4
 from taylor.parsers.huggingface.latent import LATENT_DECODERS, longcat_flash
 from taylor.parsers.huggingface.shape import Described, model_of
+from taylor.parsers.huggingface.step3 import step3
 from taylor.parsers.huggingface.values import Values
 from taylor.parsers.huggingface.without_effect import has_effect, is_shape
 from taylor.register.model import ModelSpec
@@ -53,6 +56,11 @@ READERS: dict[str, Reader] = {
     "minimax_m3_vl_text": own_layers.minimax_m3,
     "hunyuan_v1_moe": own_layers.hunyuan_moe,
     "nemotron-nas": own_layers.nemotron_nas,
+    "dbrx": dbrx,
+    "falcon_h1": falcon_h1,
+    "step3_text": step3,
+    "bailing_moe_linear": bailing.ring_linear,
+    "bailing_hybrid": bailing.bailing_hybrid,
 }
 """By the ``model_type`` of the language model."""
 

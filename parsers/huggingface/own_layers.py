@@ -65,11 +65,11 @@ def step3p7(values: Values) -> Described:
     """Step-3.7: a gate a head, layers with the window with heads of their own, experts from the fourth layer on."""
     count = values.size(*LAYERS, high=MAX_LAYERS)
     reaches = listed_reaches(values, count, all_full)
-    enumerated = _enumerated(values, "moe_layers_enum")
+    named = enumerated(values, "moe_layers_enum")
     routed = experts_of(
         values,
         count,
-        after_layer(3) if enumerated is None else lambda _, layers: [at in enumerated for at in range(layers)],
+        after_layer(3) if named is None else lambda _, layers: [at in named for at in range(layers)],
     )
     other = values.section("attention_other_setting", {})
     sliding_heads = values.size_or_none("num_sliding_attention_heads") or other.size_or_none(*HEADS)
@@ -94,7 +94,7 @@ def step3p7(values: Values) -> Described:
     )
 
 
-def _enumerated(values: Values, name: str) -> set[int] | None:
+def enumerated(values: Values, name: str) -> set[int] | None:
     """Layers as a list of numbers or as a text with commas."""
     written = values.data.get(name)
     values.asked.add(name)

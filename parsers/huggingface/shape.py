@@ -85,7 +85,7 @@ def model_of(name: str, values: Values, found: Described, tied: bool) -> ModelSp
     kinds = tuple({each.name: each for each in named}.values())
     pattern = pattern_of([each.name for each in body])
     counts = {kind.name: sum(each.name == kind.name for each in body) for kind in kinds}
-    usual = sorted(kinds, key=lambda kind: -counts[kind.name])
+    usual = [half for kind in sorted(kinds, key=lambda kind: -counts[kind.name]) for half in kind.halves]
     attention = next((kind.attention for kind in usual if kind.attention), None)
     heads = attention or AttentionSpec(1, 1, 1)
     mlp = next((kind.mlp for kind in usual if kind.mlp), None)

@@ -42,7 +42,7 @@ class PaddleNLP(Launcher):
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        return config_from_script(PaddleScript.read(path))
+        return config_from_script(PaddleScript.read(path), register_path)
 
     def home_of_plan(self, config: TrainingConfig) -> Path:
         """The strategy file where the script names one."""

@@ -7,11 +7,13 @@ What its flags mean: paddle-galvatron b0bdd07 paddlenlp/trainer/training_args.py
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from taylor.cost_model.measured.layer_strategy import LayerwisePlan, even_division
 from taylor.cost_model.ranks import OpenRanks
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import FlagTable, UnmodelledFlag, load_flag_table
+from taylor.parsers.named_model import named_model
 from taylor.parsers.paddlenlp.script import FORM, NAME, SHARDING_LEVEL, ULYSSES, PaddleScript, enabled
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.parsers.text.flags import Flags
@@ -30,8 +32,13 @@ def flag_table() -> FlagTable:
     return load_flag_table("taylor.parsers.paddlenlp", "flags.yaml")
 
 
-def config_from_script(script: PaddleScript) -> TrainingConfig:
+def config_from_script(script: PaddleScript, register_path: Path | None = None) -> TrainingConfig:
     """Read a script.
+
+    Parameters
+    ----------
+    register_path : Path, optional
+        The user's folder of registrations: models that ``--model_name_or_path`` may name.
 
     Raises
     ------
@@ -40,7 +47,7 @@ def config_from_script(script: PaddleScript) -> TrainingConfig:
     """
     flags = script.flags
     notes = list(script.source.notes)
-    model = _read_model(flags, notes)
+    model = _read_model(flags, notes, register_path)
     layerwise = script.layerwise()
     if layerwise is not None and len(layerwise.layers) != model.n_layers:
         raise flags.error(
@@ -71,7 +78,11 @@ def config_from_script(script: PaddleScript) -> TrainingConfig:
     )
 
 
-def _read_model(flags: Flags, notes: list[str]) -> ModelSpec:
+def _read_model(flags: Flags, notes: list[str], register_path: Path | None) -> ModelSpec:
+    """The model by its sizes; where the script has none, the one that ``--model_name_or_path`` names."""
+    named = flags.text("model-name-or-path", default=None)
+    if named is not None and flags.text("hidden-size", default=None) is None:
+        return _named_model(flags, named, notes, register_path)
     kind = flags.text("model-type", "model-name-or-path", default="llama")
     if not any(name in kind.lower() for name in _MODELS):
         notes.append(f"{kind}: taken for a model built as LLaMA is")
@@ -92,6 +103,19 @@ def _read_model(flags: Flags, notes: list[str]) -> ModelSpec:
         ffn_hidden=flags.integer("intermediate-size", high=MAX_SIZE),
         vocab=flags.integer("vocab-size", high=MAX_SIZE),
     )
+
+
+def _named_model(flags: Flags, name: str, notes: list[str], register_path: Path | None) -> ModelSpec:
+    """A registered model or that of a folder, with the layers that the script counts."""
+    model, assumed = named_model(name, flags.file, "--model_name_or_path", register_path)
+    notes.extend(assumed)
+    layers = flags.integer("num-hidden-layers", default=None, high=MAX_LAYERS)
+    if layers is None or layers == model.n_layers:
+        return model
+    if model.pattern:
+        cure = f"leave it out, or describe the {layers} layers by their sizes"
+        raise flags.error("num-hidden-layers", f"is not the {model.n_layers} layers of {name}", layers, cure)
+    return model.replace(n_layers=layers)
 
 
 def _read_strategy(

@@ -27,9 +27,9 @@ def build_parser(program: str = "taylor galvatron") -> CommandParser:
     )
     group = parser.add_argument_group("files")
     explained = (
-        "folders with profiles, or one file: a strategy (galvatron_config_*.json, fine_grained_config.json), or a "
+        "folders with profiles, or one file: a strategy (galvatron_config_*.json, fine_grained_config.json), a job "
+        "in GLOBAL mode (train_dist.sh, train_dist.yaml), or a job, arguments or history of Paddle's auto tuner"
     )
-    explained += "job, arguments or history of Paddle's auto tuner"
     group.add_argument("paths", nargs="*", metavar="PATH", help=explained)
     model = (
         "the model, where a folder has several: bf16_llama2-7b; of --costs estimate a registered one or a config.json"
@@ -57,7 +57,7 @@ def build_parser(program: str = "taylor galvatron") -> CommandParser:
         "--reduce_every_micro_batch", action="store_true", help="gradients are reduced in every micro-batch"
     )
     group = parser.add_argument_group("strategy files")
-    group.add_argument("--to", choices=("hetu", "paddle"), help="form in which the strategy is written")
+    group.add_argument("--to", choices=("hetu", "paddle", "global"), help="form in which the strategy is written")
     group.add_argument(
         "--script", metavar="FILE", help="a PaddleNLP launch script, written so that it trains the strategy"
     )
@@ -175,11 +175,12 @@ def _tuner(args: argparse.Namespace, path: Path) -> bool:
     """Print a file of Paddle's auto tuner; False where it is none."""
     from dataclasses import asdict
 
+    from taylor.parsers.galvatron.global_mode import SCRIPTS, YAMLS
     from taylor.parsers.paddlenlp.auto_tuner import read_tuner_file
     from taylor.report.measured import tuned_table, tuner_pairs
     from taylor.report.terminal import print_pairs, print_table
 
-    found = read_tuner_file(path)
+    found = None if path.suffix.lower() in (*SCRIPTS, *YAMLS) else read_tuner_file(path)
     if found is None:
         return False
     if args.json:
@@ -193,11 +194,13 @@ def _tuner(args: argparse.Namespace, path: Path) -> bool:
 
 
 def _strategy(args: argparse.Namespace, path: Path) -> None:
-    from taylor.parsers.galvatron.strategy_file import read_strategy, strategy_text, write_strategy
+    from taylor.base.files import write_atomic
+    from taylor.parsers.galvatron.global_mode import GLOBAL, global_text, read_any_strategy
+    from taylor.parsers.galvatron.strategy_file import strategy_text
     from taylor.report.measured import layerwise_table, plan_text
     from taylor.report.terminal import print_table
 
-    found = read_strategy(path, args.world_size)
+    found = read_any_strategy(path, args.world_size)
     for note in found.notes:
         log.warning("%s", note)
     target, script = path_or_none(args.o), path_or_none(args.script)
@@ -211,10 +214,12 @@ def _strategy(args: argparse.Namespace, path: Path) -> None:
     if args.to is None:
         print(plan_text(found.plan))
         print_table(layerwise_table(found.plan))
-    elif target is None:
-        print(strategy_text(found.plan, args.to), end="")
+        return
+    text = global_text(found.plan) if args.to == GLOBAL else strategy_text(found.plan, args.to)
+    if target is None:
+        print(text, end="")
     else:
-        print(f"strategy: {write_strategy(found.plan, args.to, target)}")
+        print(f"strategy: {write_atomic(target, text)}")
 
 
 def _script(args: argparse.Namespace, strategy: Path, script: Path, target: Path | None) -> None:

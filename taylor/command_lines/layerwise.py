@@ -22,6 +22,12 @@ from taylor.command_lines.arguments import (
     relative_gap,
     yes_no,
 )
+from taylor.command_lines.galvatron_names import (
+    add_manual_names,
+    settle_manual_names,
+    unless_minus_one,
+    with_script,
+)
 
 if TYPE_CHECKING:
     from taylor.workflows.layerwise.layerwise_search import SearchedJob
@@ -49,7 +55,7 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
         "programs, and the YAML of Hetu's. The plan of Galvatron's own search stands beside it.",
         "configs hardware_configs --world_size 8 --layers 32 --hidden 4096 --seq 8192 --memory 36 --gbs 64",
     )
-    explained = "folders with profiles, profiles themselves, and the YAML of Hetu's search (search_dist.yaml)"
+    explained = "folders with profiles, profiles themselves, and the search's search_dist.sh or search_dist.yaml"
     parser.add_argument("paths", nargs="*", metavar="PATH", help=explained)
     group = parser.add_argument_group("job")
     group.add_argument("--model", "--model_size", metavar="NAME", help="the model, where a folder has several")
@@ -60,7 +66,7 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
     group.add_argument("--layernum", type=positive_int, metavar="N", help="layers of all kinds together")
     group.add_argument("--num_layertype", type=positive_int, metavar="N", help="kinds of layers")
     group.add_argument("--hidden", "--hidden_size_list", type=int_list, metavar="N", help="width of the hidden states")
-    group.add_argument("--seq", "--seqlen_list", type=int_list, metavar="N", help="tokens a sample")
+    group.add_argument("--seq", "--seqlen_list", "--seq_length", type=int_list, metavar="N", help="tokens a sample")
     group.add_argument("--kv_hidden", type=positive_int, metavar="N", help="width of keys, where fewer heads have them")
     group.add_argument(
         "--memory", "--memory_constraint", "--memory_upper_limit", type=positive_float, metavar="GB",
@@ -72,19 +78,20 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
         choices=("bf16", "fp16", "fp32"),
         help="precision (default: bf16)",
     )
-    group.add_argument("--sequence_parallel", type=yes_no, metavar="y/n", help="of TP layers (default: y)")
+    group.add_argument("--sequence_parallel", type=yes_no, nargs="?", const=True, metavar="y/n",
+        help="of TP layers (default: y)")  # fmt: skip
     group.add_argument(
         "--reduce_every_micro_batch", action="store_true", help="gradients are reduced in every micro-batch"
     )
     group.add_argument("--global_memory_buffer", type=yes_no, nargs="?", const=True, metavar="y/n",
         help="gathered hidden states keep a buffer of their own (default: n)")  # fmt: skip
     group = parser.add_argument_group("batch")
-    group.add_argument("--gbs", "--settle_bsz", type=positive_int, metavar="N", help="samples a step")
+    group.add_argument("--gbs", "--settle_bsz", type=unless_minus_one(positive_int), metavar="N", help="samples a step")
     group.add_argument("--min_bsz", type=positive_int, metavar="N", help="least batch, where it is searched")
     group.add_argument("--max_bsz", type=positive_int, metavar="N", help="largest batch")
     group.add_argument("--bsz_scale", "--bsz_step", type=positive_int, metavar="N", help="step between batches")
     group.add_argument(
-        "--micro_batches", "--settle_chunk", type=int_list, metavar="N,...",
+        "--micro_batches", "--settle_chunk", type=unless_minus_one(int_list), metavar="N,...",
         help="micro-batches a step (default: every divisor of the batch)",
     )  # fmt: skip
     group = parser.add_argument_group("space")
@@ -116,7 +123,7 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
     group.add_argument(
         "--default_dp_type", choices=("ddp", "zero2", "zero3"), help="Hetu's name for the lesser of them"
     )
-    group.add_argument("--sp_space", choices=("tp", "tp+sp"), help="Paddle's: tp is without Ulysses")
+    group.add_argument("--sp_space", choices=("tp", "tp+sp", "sp"), help="tp is without Ulysses, sp with it alone")
     group.add_argument("--all_degrees", action="store_true", help="degrees that are no powers of two, too")
     group.add_argument("--offload", action="store_true", help="activations may go to the host")
     group.add_argument("--fine_grained_mode", type=int, choices=(0, 1), help="0: one strategy for all layers")
@@ -155,6 +162,7 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
     )
     group.add_argument("--worker", type=non_negative_int, metavar="N", help="how many (default, and 0: cores)")
     group.add_argument("--log_dir", metavar="PATH", help="taken, without effect: what was tried is in the results")
+    add_manual_names(parser)
     group = parser.add_argument_group("results")
     group.add_argument("-o", "--output_config_path", dest="output_config_path", metavar="PATH",
         help="strategy file, or the folder it goes to (default: ./output/layerwise)")  # fmt: skip
@@ -170,7 +178,8 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
 
 def run(arguments: Sequence[str], program: str = "taylor layerwise") -> int | None:
     """Parse, search, write, print."""
-    args = build_parser(program).parse(arguments)
+    args = build_parser(program).parse(with_script(arguments))
+    manual_notes = settle_manual_names(args)
     budget = TimeBudget.of(args.t)
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from taylor.command_lines.layerwise_options import search_request
@@ -178,7 +187,7 @@ def run(arguments: Sequence[str], program: str = "taylor layerwise") -> int | No
     from taylor.workflows.layerwise.layerwise_search import search_job
 
     options, request = search_request(args)
-    for note in options.notes:
+    for note in (*manual_notes, *options.notes):
         log.warning("%s", note)
     wanted = Wanted(
         path_or_none(args.output_config_path or options.get("output_config_path")), args.to,

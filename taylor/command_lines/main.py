@@ -51,6 +51,7 @@ SUBCOMMANDS = {
     "operators": Subcommand("operators", "a base of measured operators: filled, merged, exported"),
     "models": Subcommand("models", "the registered models, with layers in order and parameters by part"),
     "devices": Subcommand("devices", "the registered devices, each figure with its source"),
+    "support": Subcommand("support", "whether a model, device, launcher and precision are supported"),
     "rules": Subcommand("rules", "the rules that prune a search, each with its sources"),
     "completion": Subcommand("completion", "lets the Tab key complete commands, flags and values"),
 }
@@ -66,8 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="taylor",
         usage="taylor COMMAND ..., example: taylor solve -yaml config.yaml -evaluate y",
-        description="Plans the parallel training of large language models.",
-        epilog=f"commands (taylor COMMAND --help explains the flags):\n{listed}",
+        epilog=f"Plans the parallel training of large language models (taylor COMMAND --help):\n{listed}",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

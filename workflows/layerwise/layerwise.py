@@ -14,7 +14,8 @@ from taylor.cost_model.measured.layer_strategy import LayerwisePlan
 from taylor.layerwise.checker import LayerwiseCheck, check_plan
 from taylor.layerwise.job import LayerwiseJob
 from taylor.parsers.galvatron.folder import ProfileFolder, read_folders
-from taylor.parsers.galvatron.strategy_file import StrategyFile, read_strategy
+from taylor.parsers.galvatron.global_mode import read_any_strategy
+from taylor.parsers.galvatron.strategy_file import StrategyFile
 from taylor.workflows.layerwise.measured_costs import CostRequest, provider_of
 
 
@@ -170,7 +171,7 @@ def check_file(path: Path, request: LayerwiseRequest, world: int | None = None) 
     InputError
         When the file or a profile cannot be used.
     """
-    file = read_strategy(path, world)
+    file = read_any_strategy(path, world)
     plan = file.plan
     folder = read_folders(list(request.folders))
     provider, warnings = request.provider(folder, plan.world, len(plan.layers))
