@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -31,6 +31,9 @@ from taylor.workflows.statement.problem import plan_in_terms_of
 
 EQUAL_SHARE = 5e-4
 """Relative difference below which two step times are reported as equal."""
+
+FITS: Mapping[Fit, bool | None] = {Fit.FITS: True, Fit.AT_RISK: False, Fit.DOES_NOT_FIT: False, Fit.UNKNOWN: None}
+"""Fit in the result's JSON: within the job's risk."""
 
 SMALLEST_CHANGE = "the smallest change of the job that makes it fit"
 
@@ -187,7 +190,7 @@ class PlannedFile:
 
     @property
     def card_memory(self) -> tuple[CardMemory, ...] | None:
-        """Allocated and reserved memory of every stage; None where it is not modelled, or the peaks rest on others."""
+        """Allocated and reserved memory of every stage; None without torch's allocator or by other peaks."""
         config, plan = self.facts.config, self.solution.plan
         if plan is None or self.memory.source != MemorySource.ESTIMATE:
             return None
@@ -203,7 +206,7 @@ class PlannedFile:
 
     def job_dict(self) -> dict[str, Any]:
         """Facts of the job that a result states in addition to problem and solution, as plain data."""
-        speed, own = self.speed, self.own
+        speed, own, known = self.speed, self.own, self.config.memory_error(self.memory.source)
         return self.facts.to_dict() | {
             "assumed": self.assumed,
             **dict.fromkeys(one.name for one in fields(Throughput)),
@@ -211,6 +214,8 @@ class PlannedFile:
             "step_interval_ms": self.step_interval_ms,
             **({} if (cards := self.card_memory) is None else {"card_memory": [each.to_dict() for each in cards]}),
             "risk": self.config.margin.stated_risk,
+            "planned_risk": self.config.margin.planned_risk(known),
+            "peak_error": None if known is None else [known.below, known.above, known.typical],
             "verdict": self.fit.to_dict(),
             "own_plan": None if own is None else self._own_dict(own),
             **({} if self.even is None else {"even_split": self._own_dict(self.even)}),
@@ -221,7 +226,7 @@ class PlannedFile:
         return {
             "step_ms": self._milliseconds(own),
             "peak_memory": [round(value, 3) for value in own.peak_memory_mib],
-            "fits": {Fit.FITS: True, Fit.DOES_NOT_FIT: False, Fit.UNKNOWN: None}[self.fit_of(own).fit],
+            "fits": FITS[self.fit_of(own).fit],
         }
 
     def _milliseconds(self, solution: Solution) -> float | None:
