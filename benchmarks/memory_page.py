@@ -189,7 +189,8 @@ def _verdicts(found: MemoryAccuracy) -> Iterator[str]:
     false_fits = sum(row.false_fit for row in failed)
     yield (
         f"False «fits»: {false_fits}. False «does not fit»: {misfits} of {len(ran)} "
-        f"({100 * misfits / len(ran):.1f} %). Not planned at this risk though they ran: {refused} ({100 * refused / len(ran):.1f} %)."
+        f"({100 * misfits / len(ran):.1f} %). Not planned at this risk though they ran: {refused} "
+        f"({100 * refused / len(ran):.1f} %)."
     )
     yield ""
     wrong = [row for row in rows if row.refused or row.false_fit]
