@@ -14,11 +14,9 @@ from taylor.cost_model.margin import MemoryMargin
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB
 from taylor.pipeline_solver.model.solution import Solution
-from taylor.report.ranking import NOT_CERTAIN
+from taylor.report.ranking import AT_RISK, NOT_CERTAIN, percent_text
 
 NAMED_FLAGS = 4
-MOST_CERTAIN = 99
-"""Largest probability that is named, %."""
 UNKNOWN_FIT = NOT_CERTAIN
 """Sentence part for a plan whose answer unmodelled flags may change."""
 
@@ -27,7 +25,7 @@ class Fit(str, Enum):
     """Answer; at risk is a plan whose predicted peaks fit the devices with more risk than the job may have."""
 
     FITS = "fits"
-    AT_RISK = "exceeds the risk"
+    AT_RISK = AT_RISK
     DOES_NOT_FIT = "does not fit"
     UNKNOWN = "unknown"
 
@@ -88,11 +86,6 @@ class FitVerdict:
         if self.risk is None or self.fit is Fit.UNKNOWN:
             return None
         return 100.0 * (self.risk if self.fit is Fit.DOES_NOT_FIT else 1.0 - self.risk)
-
-
-def percent_text(percent: float) -> str:
-    """Probability in words: no prediction is certain."""
-    return f"{percent:.0f} %" if percent < MOST_CERTAIN else f"more than {MOST_CERTAIN} %"
 
 
 def doubt_of_no(flags: Sequence[UnmodelledFlag]) -> str:

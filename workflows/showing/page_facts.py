@@ -15,9 +15,10 @@ from taylor.pipeline_solver.model.solution import PROVEN_GAP, Solution
 from taylor.report.compress import compress
 from taylor.report.facts import BAD, GOOD, WARNING, Answer, PageFacts, PageTable
 from taylor.report.memory_parts import MemoryParts, from_breakdown, from_dryrun
+from taylor.report.ranking import percent_text
 from taylor.report.tables import gap_text
 from taylor.workflows.showing.dryrun_result import stage_memories
-from taylor.workflows.showing.fit import UNKNOWN_FIT, Fit, percent_text, risk_of
+from taylor.workflows.showing.fit import UNKNOWN_FIT, Fit, risk_of
 from taylor.workflows.showing.planned_file import EQUAL_SHARE, PlannedFile, over_limit
 from taylor.workflows.showing.verdict import (
     MEMORY_WORDS,
