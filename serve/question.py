@@ -22,7 +22,7 @@ from taylor.register.registry import Registry
 from taylor.report.memory_parts import from_breakdown, from_problem
 from taylor.workflows.searching.model_job import ModelJob, model_file, per_node, state_model
 from taylor.workflows.showing.fit import Fit
-from taylor.workflows.showing.planned_file import SMALLEST_CHANGE, PlannedFile
+from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.solving.measured_peaks import with_measured
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.job_facts import JobFacts
@@ -243,9 +243,8 @@ class Models:
         facts = JobFacts(config, device, learned=seen.learned)
         speed = facts.throughput(step)
         planned = PlannedFile(config, facts, memory, problem, solution)
-        lever, intervals, known = planned.smallest_change(), planned.peak_intervals, config.memory_error(memory.source)
-        cure = "" if lever is None else f"{SMALLEST_CHANGE}: {lever.name}"
-        judged = planned.fit_of(solution, cure=cure)
+        intervals, known = planned.peak_intervals, config.memory_error(memory.source)
+        judged = planned.fit_of(solution, cure=planned.changes_text())
         stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
         parts = from_breakdown(stages, peaks) or from_problem(problem, plan, peaks)
         return {

@@ -16,6 +16,7 @@ from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting, Switch
 from taylor.parsers.swift.options import FORM, NAME, NEGATED, OPTIONS
 from taylor.parsers.swift.script import SwiftScript
+from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.training_config import TrainingConfig
 
 
@@ -47,6 +48,10 @@ class Swift(FlagLauncher):
     usual_device = UsualDevice("h100-80g", "ms-swift files")
     log_names_parameters = False
     has_own_marks = True
+
+    def written(self, flag: str, setting: Setting) -> str:
+        """See `FlagLauncher.written`."""
+        return f"--{OPTIONS.get(flag, flag).replace('-', '_')} {'true' if setting is True else setting}"
 
     def launch(self, path: Path) -> SwiftScript:
         """See `FlagLauncher.launch`."""

@@ -190,3 +190,22 @@ def test_the_command_prints_parts_moment_and_levers(
     for one in data["stages"]:
         assert sum(one["parts_mib"].values()) == pytest.approx(one["peak_mib"], abs=0.1)
     assert Outputs().folder.exists() is False
+
+
+def test_a_misfit_names_the_states_in_lower_precision_that_the_file_omits_and_with_them_it_fits(tmp_path: Path) -> None:
+    text = (ROOT / "config" / FILES[0]).read_text(encoding="utf-8").rstrip()
+    plain = evaluate_file(FileJob(ROOT / "config" / FILES[0], dryrun=False, check=False)).solution
+    # Between the peaks with moments in 32 and in 16 bits: the first stage's states are above 8 GiB of moments.
+    job = FileJob(ROOT / "config" / FILES[0], dryrun=False, check=False, margin=MemoryMargin(risk=0.0))
+    limits = tuple((stage, peak - 3000.0) for stage, peak in enumerate(plain.peak_memory_mib))
+    sentence = evaluate_file(replace(job, stage_limits=limits)).fit.sentence
+    flags = (
+        sentence.split("with states in lower precision it fits as it is: ")[1].split("the file omits ")[1].split(")")[0]
+    )
+    assert flags.startswith("--use-precision-aware-optimizer --exp-avg-dtype bf16")
+    path = tmp_path / "narrow.sh"
+    path.write_text(f"{text} {flags}\n", encoding="utf-8")
+    narrow = evaluate_file(replace(job, path=path, stage_limits=limits))
+    assert narrow.fit.fit is Fit.FITS
+    assert max(narrow.solution.peak_memory_mib) < max(plain.peak_memory_mib) - 3000.0
+    assert "states in lower precision" not in narrow.fit.sentence

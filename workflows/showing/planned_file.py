@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -23,7 +23,7 @@ from taylor.workflows.showing.chosen_order import ChosenOrder
 from taylor.workflows.showing.dryrun_result import dryrun_dict
 from taylor.workflows.showing.fit import Fit, FitVerdict, fit_verdict, shortage
 from taylor.workflows.showing.memory_interval import Interval, peak_intervals
-from taylor.workflows.showing.memory_levers import Lever, smallest_change_of
+from taylor.workflows.showing.memory_levers import Lever, narrow_change_of, smallest_change_of
 from taylor.workflows.statement.job_facts import JobFacts
 from taylor.workflows.statement.module_choices import own_plan
 from taylor.workflows.statement.options import Export
@@ -36,6 +36,7 @@ FITS: Mapping[Fit, bool | None] = {Fit.FITS: True, Fit.AT_RISK: False, Fit.DOES_
 """Fit in the result's JSON: within the job's risk."""
 
 SMALLEST_CHANGE = "the smallest change of the job that makes it fit"
+NARROWED = "with states in lower precision it fits as it is"
 
 
 @dataclass(frozen=True)
@@ -111,20 +112,29 @@ class PlannedFile:
         """Fit of the plan."""
         evaluated = self.solution.termination is Termination.NOT_SOLVED
         cure = "solve it: leave out -evaluate" if evaluated else ""
-        if (change := self.smallest_change()) is not None:
-            lever = f"{SMALLEST_CHANGE}: {change.name}"
-            cure = f"{cure}; {lever}" if cure else lever
+        cure = "; ".join(filter(None, [cure, self.changes_text()]))
         return self.fit_of(self.solution, confirmed=self.dryrun is not None, cure=cure)
+
+    def changes_text(self) -> str:
+        """Smallest change that makes a job fit, and the states in lower precision that do; empty where it fits."""
+        change = self.smallest_change()
+        parts = [] if change is None else [f"{SMALLEST_CHANGE}: {change.name}"]
+        if (change is None or not change.narrows) and (narrow := self._change_by(narrow_change_of)) is not None:
+            parts.append(f"{NARROWED}: {narrow.name}")
+        return "; ".join(parts)
 
     def smallest_change(self) -> Lever | None:
         """Smallest single change that makes a job fit; None where it fits or its memory is no estimate."""
+        return self._change_by(smallest_change_of)
+
+    def _change_by(self, find: Callable[..., Lever | None]) -> Lever | None:
         solution, plan, facts = self.solution, self.solution.plan, self.facts
         if not any(shortage(solution.peak_memory_mib, solution.memory_limit_mib)):
             return None
         chosen = plan is not None and any(plan.uses(name) for name in self.problem.choices)
         if self.memory.source != MemorySource.ESTIMATE or chosen:
             return None
-        return smallest_change_of(facts.config, plan, facts.device.spec, solution.memory_limit_mib, facts.learned)
+        return find(facts.config, plan, facts.device.spec, solution.memory_limit_mib, facts.learned)
 
     def fit_of(self, solution: Solution, *, confirmed: bool = False, cure: str = "") -> FitVerdict:
         """Fit of a plan of this job, as far as its figures and their unmodelled flags allow an answer.
