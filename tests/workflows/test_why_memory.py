@@ -163,7 +163,7 @@ def test_a_plan_near_its_limit_fits_with_a_probability() -> None:
     risky = evaluate_file(job).fit
     assert risky.fit is Fit.AT_RISK and risky.risk == pytest.approx(close.risk)
     assert risky.sentence.startswith(f"fits with {100 * (1 - close.risk):.0f} % probability only; ")
-    assert "than 5 % risk allows; " in risky.sentence and "full recompute of" in risky.cure
+    assert " MiB less than 5 % risk asks for; " in risky.sentence and "full recompute of" in risky.cure
 
 
 def test_no_lever_breaks_a_rule_of_the_framework(tmp_path: Path) -> None:

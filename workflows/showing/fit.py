@@ -173,7 +173,9 @@ def fit_verdict(
             unknown = f"{figure}; {may} and {is_or_are(higher)} not modelled"
             return FitVerdict(Fit.UNKNOWN, False, short, risk, unknown, _measure(higher))
     if any(short) and risk is not None:
-        return _at_risk(short, risk, margin.planned_risk(known), cure)
+        worst = short.index(max(short))
+        free = f"{margin.within(limits[worst], known) - peaks[worst]:,.0f} MiB free on stage {worst}"
+        return _at_risk(short, risk, f"{free}, {short[worst]:,.0f} MiB less", margin.planned_risk(known), cure)
     most = peaks[tightest] * (1.0 if known is None or confirmed else known.upper(margin.stated_risk))
     likely = most > whole[tightest] + MEMORY_TOLERANCE_MIB
     if not likely:
@@ -182,10 +184,9 @@ def fit_verdict(
     return FitVerdict(Fit.FITS, True, short, risk, free, f"--risk {100 * margin.stated_risk:g}% plans with more free")
 
 
-def _at_risk(short: tuple[float, ...], risk: float, planned: float, cure: str) -> FitVerdict:
+def _at_risk(short: tuple[float, ...], risk: float, free: str, planned: float, cure: str) -> FitVerdict:
     """Verdict of a plan within the memory of every device, but not with the risk that it may have."""
-    worst = short.index(max(short))
-    reason = f"{short[worst]:,.0f} MiB more on stage {worst} than {100 * planned:g} % risk allows"
+    reason = f"{free} than {100 * planned:g} % risk asks for"
     allowed = f"--risk {math.ceil(100 * risk)}% allows it"
     return FitVerdict(Fit.AT_RISK, True, short, risk, reason, cure or allowed)
 
