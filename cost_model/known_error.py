@@ -22,8 +22,9 @@ DEVICE_WIDTH = 0.15
 """Common error of all speeds of a device that was not measured, likewise; a calibration is drawn towards the register
 by it. Assumed."""
 FRAMEWORK_WIDTH = 0.085
-"""Common error of all peaks under a framework without measured ones, likewise: fits to MindFormers' dry-runs lie up to
-15 % above the analytical model (95 % upper limit, taken as that of a normal distribution)."""
+"""Common error of all peaks under a framework without measured ones, likewise: fits to MindFormers' dry-runs lay up to
+15 % above the analytical model (95 % upper limit, taken as that of a normal distribution) before any of them took part
+in it."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,15 @@ class KnownError:
         Its error in the median.
     source : str
         Source of the figures, in words.
+    planned : bool
+        Plans keep memory free for it at `DEFAULT_RISK` where no other risk is asked for.
     """
 
     below: float
     above: float
     typical: float
     source: str = ""
+    planned: bool = False
 
     def __post_init__(self) -> None:
         if not (0 <= self.below < 1 and 0 <= self.above < math.inf):
@@ -76,7 +80,7 @@ class KnownError:
 
         Other risks than one of 20 follow a normal distribution of the logarithm, each side with its own deviation.
         """
-        return math.exp(math.log1p(self.above) * _deviations(risk))
+        return math.exp(math.log1p(self.above) * _deviations(risk)) if self.above else 1.0
 
     def lower(self, risk: float = DEFAULT_RISK) -> float:
         """Factor on the figure so that a measured one is lower with this risk."""
@@ -110,12 +114,11 @@ _MEASURED = KnownError(0.02, 0.02, 0.01, "a fit to dry-runs is")
 """Fits to dry-runs with noise of 2 %, judged on plans that were not dry-run (`docs/dryrun.md`)."""
 
 MEMORY_ERRORS: dict[str, KnownError] = {
-    MemorySource.ESTIMATE: KnownError(0.03, 0.08, 0.02, "the estimate is"),
     MemorySource.DRY_RUN: _MEASURED,
     MemorySource.SAVED: _MEASURED,
 }
-"""Errors by `MemoryProfile.source`. The estimate: peaks of the published runs whose files state what ran, without flags
-that no figure has (``python -m benchmarks.measured_runs``). Dry-runs: under noise of 2 % (`docs/dryrun.md`)."""
+"""Errors of measured memory by `MemoryProfile.source`: under noise of 2 % (`docs/dryrun.md`). Estimated peaks have
+their class's (`cost_model.peak_interval`)."""
 
 STEP_ERROR = KnownError(0.11, 0.14, 0.06, "estimated steps are")
 """Error of steps on a device that is calibrated to the user's own runs: that of steps on a measured device in the same
@@ -124,17 +127,3 @@ table, without flags that no figure has. All other steps have their class's (`co
 NEIGHBOUR_ERROR = 0.08
 """Relative difference of two predicted steps of one model on one device above which their order is right with 95 %
 probability: what pairs of runs of the same model and software do, the same table."""
-
-
-def memory_error(source: str, *, measured_framework: bool = False) -> KnownError | None:
-    """Error of peaks by their `MemoryProfile.source`; None where it is not known.
-
-    Parameters
-    ----------
-    measured_framework : bool
-        Peaks of the job's framework are among those that the error comes from.
-    """
-    known = MEMORY_ERRORS.get(source)
-    if known is None or source != MemorySource.ESTIMATE or measured_framework:
-        return known
-    return known.widened(FRAMEWORK_WIDTH)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from taylor.base.errors import InputError
 from taylor.cost_model.known_error import DEFAULT_RISK, KnownError
+
+HALF = 0.5
+"""Largest risk: that of a predicted peak that reaches the limit."""
 
 
 @dataclass(frozen=True)
@@ -20,12 +23,13 @@ class MemoryMargin:
     share : float
         Fraction of every device's limit, in addition to `mib`.
     risk : float or None
-        Probability that the real peak is over the remaining memory; None lets the predicted peak reach it.
+        Probability that the real peak is over the remaining memory; 0 lets the predicted peak reach it. None:
+        `DEFAULT_RISK` for estimated peaks, 0 for measured ones (`KnownError.planned`).
 
     Raises
     ------
     ValueError
-        When one is negative or no number, the fraction is the whole limit, or the risk is not between 0 and 1.
+        When one is negative or no number, the fraction is the whole limit, or the risk is not from 0 to one half.
     """
 
     mib: float = 0.0
@@ -37,13 +41,21 @@ class MemoryMargin:
             raise ValueError(f"a margin must be a finite number of MiB >= 0, found {self.mib}")
         if not 0 <= self.share < 1:
             raise ValueError(f"a margin must be a share from 0 to below 1, found {self.share}")
-        if self.risk is not None and not 0 < self.risk < 1:
-            raise ValueError(f"a risk must lie between 0 and 1, found {self.risk}")
+        if self.risk is not None and not 0 <= self.risk <= HALF:
+            raise ValueError(f"a risk must lie from 0 to {HALF:g}, found {self.risk}")
 
     @property
     def stated_risk(self) -> float:
-        """The risk at which a plan is reported to fit."""
-        return DEFAULT_RISK if self.risk is None else self.risk
+        """The risk at the ends of reported intervals."""
+        return self.risk or DEFAULT_RISK
+
+    def planned_risk(self, known: KnownError | None) -> float:
+        """The risk that a plan may have; 0 where the predicted peak may reach the limit."""
+        if known is None:
+            return 0.0
+        if self.risk is None:
+            return DEFAULT_RISK if known.planned else 0.0
+        return self.risk
 
     @classmethod
     def parse(cls, text: str) -> MemoryMargin:
@@ -86,14 +98,25 @@ class MemoryMargin:
         """The limit of which `left_mib` remains; the inverse of `below`."""
         return (left_mib * self._reserve(known) + self.mib) / (1.0 - self.share)
 
+    def within(self, limit_mib: float, known: KnownError | None) -> float:
+        """Memory that a real peak may take where `limit_mib` remains for a predicted one, MiB."""
+        return limit_mib * self._reserve(known)
+
+    def described(self, known: KnownError | None) -> str:
+        """All that is kept free for peaks with a known error, in words; empty where nothing is."""
+        parts = [str(replace(self, risk=None))] if self.share or self.mib else []
+        risk = self.planned_risk(known)
+        return " and ".join([*parts, *([f"free memory for {100 * risk:g} % risk"] if risk else [])])
+
     def _reserve(self, known: KnownError | None) -> float:
-        return 1.0 if known is None or self.risk is None else known.upper(self.risk)
+        risk = self.planned_risk(known)
+        return known.upper(risk) if known is not None and risk else 1.0
 
     def __bool__(self) -> bool:
-        return bool(self.mib or self.share or self.risk is not None)
+        return bool(self.mib or self.share or self.risk)
 
     def __str__(self) -> str:
         parts = [f"{100 * self.share:g} %"] if self.share else []
         parts += [f"{self.mib:,.0f} MiB"] if self.mib else []
-        parts += [f"free memory for {100 * self.risk:g} % risk"] if self.risk is not None else []
+        parts += [f"free memory for {100 * self.risk:g} % risk"] if self.risk else []
         return " and ".join(parts) or "0 MiB"

@@ -75,7 +75,7 @@ def job_class(model: ModelSpec, strategy: Strategy, rules: TrainingRules, device
     """Class of a job."""
     tokens = rules.seq_length * strategy.mbs / (strategy.tp * strategy.cp)
     return JobClass(
-        _layers(model),
+        layer_class(model),
         device.is_measured,
         rules.narrow is not None,
         rules.framework.name,
@@ -84,7 +84,8 @@ def job_class(model: ModelSpec, strategy: Strategy, rules: TrainingRules, device
     )
 
 
-def _layers(model: ModelSpec) -> str:
+def layer_class(model: ModelSpec) -> str:
+    """Kind of layers that decides a job's class."""
     layers = [layer for kind in model.kind_counts for layer in model.layers_of(kind)]
     attentions = [layer.attention for layer in layers if layer.attention is not None]
     if any(one.indexer is not None or one.compression or one.sinks for one in attentions):

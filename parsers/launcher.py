@@ -14,6 +14,7 @@ from typing import Callable
 
 from taylor.base.errors import InputError
 from taylor.cost_model.module_choices import ModuleWords
+from taylor.cost_model.optimizer import OptimizerStates
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunLog, RunSetting, Switch
 from taylor.parsers.training_config import TrainingConfig
@@ -107,6 +108,25 @@ class ExportForm:
     text: Callable[[PipelinePlan, bool, bool], str] | None
     places_only: bool = False
     order: Callable[[Schedule], str] | None = None
+
+
+@dataclass(frozen=True)
+class NarrowStates:
+    """Optimizer states in lower precision.
+
+    Parameters
+    ----------
+    name : str
+        The states in words.
+    flags : str
+        Settings that the file lacks, as it would write them.
+    optimizer : OptimizerStates
+        States with them.
+    """
+
+    name: str
+    flags: str
+    optimizer: OptimizerStates
 
 
 class Launcher(ABC):
@@ -321,6 +341,10 @@ class Launcher(ABC):
         """
         reason, cure = f"{self.title} has no optimizer on the host that is read here", "plan a Megatron-LM script"
         raise InputError(reason, file=config.path, field="--offload_optimizer", value="y", cure=cure)
+
+    def narrow_states(self, config: TrainingConfig) -> tuple[NarrowStates, ...] | None:
+        """Optimizer states in lower precision that the file could ask for and does not; None where it states none."""
+        return None
 
     def job_sizes(self, path: Path) -> JobSizes:
         """Constraints on small runs of a file, whatever network it trains.

@@ -8,8 +8,9 @@ from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.known_error import KnownError, memory_error
+from taylor.cost_model.known_error import MEMORY_ERRORS, KnownError
 from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.peak_interval import PeakClass, peak_class, recorded_errors
 from taylor.cost_model.profile import MemorySource
 from taylor.cost_model.ranks import OpenRanks, choices, nearest_multiples
 from taylor.cost_model.step_interval import job_class, step_error
@@ -183,7 +184,15 @@ class TrainingConfig:
 
     def memory_error(self, source: MemorySource) -> KnownError | None:
         """Known error of the job's peaks by their source; None where it is unknown."""
-        return memory_error(source, measured_framework=self.rules.framework.peaks_measured)
+        if source == MemorySource.ESTIMATE:
+            return recorded_errors().of(self.peak_class)
+        return MEMORY_ERRORS.get(source)
+
+    @property
+    def peak_class(self) -> PeakClass:
+        """Class whose error the job's estimated peaks have; what starts the job stands for its framework."""
+        started = min(self.flags.programs, default=self.rules.framework.name)
+        return peak_class(self.model, started.partition("-")[0].lower())
 
     def step_error(self, device: DeviceSpec) -> KnownError:
         """Known error of the job's estimated steps."""

@@ -307,8 +307,9 @@ class Framework:
     step_ms : float
         Time of every step outside its operations in layers, ms: data, optimizer's and log's calls, reading results.
         Megatron's is fitted to 16 steps of its small tests that the host bounds (``python -m benchmarks.short_steps``).
-    peaks_measured : bool
-        The known error of estimated peaks was seen in published runs of it (`cost_model.known_error`).
+    torch_allocator : bool
+        Tensors come from torch's caching allocator, whose counters and the card's own differ
+        (`cost_model.reserved`).
     repositories : tuple of str
         Beginning of the sources of its rules.
     searched : tuple of str or None
@@ -330,7 +331,7 @@ class Framework:
     dispatches_shards: bool = False
     overlaps_reduction: bool = False
     step_ms: float = 0.0
-    peaks_measured: bool = False
+    torch_allocator: bool = True
     repositories: tuple[str, ...] = ()
     filled_schedules: tuple[str, ...] = ()
     searched: tuple[str, ...] | None = None
@@ -344,6 +345,7 @@ class Framework:
 
 MINDFORMERS = Framework(
     name="mindformers",
+    torch_allocator=False,
     repositories=("MindFormers", "MindSpore"),
     filled_schedules=("zero_bubble_v",),
     schedules=("1f1b", "gpipe", "interleaved", "zero_bubble_v"),
@@ -400,7 +402,6 @@ MEGATRON = Framework(
     repositories=("Megatron-LM", "MindSpeed"),
     dispatches_shards=True,
     overlaps_reduction=True,
-    peaks_measured=True,
     schedules=("1f1b", "gpipe", "megatron-interleaved"),
     interleaved_schedule="megatron-interleaved",
     legality=(
@@ -492,6 +493,7 @@ TORCHTITAN = Framework(
 
 PADDLENLP = Framework(
     name="paddlenlp",
+    torch_allocator=False,
     repositories=("Paddle", "PaddleNLP"),
     schedules=("1f1b", "gpipe", "megatron-interleaved"),
     interleaved_schedule="megatron-interleaved",

@@ -20,6 +20,11 @@ WIDE = 100
 _PLANNED = (OPTIMAL.value, FEASIBLE.value)
 
 NOT_CERTAIN = "it is unknown whether it fits"
+AT_RISK = "exceeds the risk"
+"""Answer on a plan within the memory of its devices with more risk than the job may have."""
+
+MOST_CERTAIN = 99
+"""Largest probability that is named, %."""
 """Start of a row's certainty where unmodelled flags may change the answer."""
 
 LISTED_REASONS = 5
@@ -171,8 +176,20 @@ def _fit_line(best: Mapping[str, Any]) -> str:
     free_text = f"{free:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest"
     if isinstance(certainty, str) and certainty.startswith(NOT_CERTAIN):
         return f"{certainty}; predicted: {free_text}"
-    line = f"fits, {free_text}"
+    line = f"{fits_text(number(best.get('risk')))}, {free_text}"
     return f"{line}; {certainty}" if isinstance(certainty, str) and certainty else line
+
+
+def fits_text(risk: float | None) -> str:
+    """Answer of a plan within its limits, with its probability where that is known."""
+    if risk is None:
+        return "fits"
+    return f"fits with {percent_text(100 * (1 - risk))} probability"
+
+
+def percent_text(percent: float) -> str:
+    """Probability in words: no prediction is certain."""
+    return f"{percent:.0f} %" if percent < MOST_CERTAIN else f"more than {MOST_CERTAIN} %"
 
 
 def _basis_line(records: Sequence[Mapping[str, Any]]) -> str:
@@ -248,6 +265,8 @@ def _peak(row: Mapping[str, Any]) -> Text:
 def _proof(row: Mapping[str, Any]) -> Text:
     status, gap, bound = str(row.get("status") or "-"), number(row.get("gap")), number(row.get("bound_ms"))
     if _is_own(row):
+        if str(row.get("reason")).startswith(AT_RISK):
+            return Text(AT_RISK, style="yellow")
         return Text("too large", style="red bold") if status == OVER_LIMIT.value else Text("evaluated")
     if status == CUT_OFF.value and bound is not None:
         return Text(f"≥ {bound:,.0f}", style=STATUS_STYLE[status])

@@ -24,6 +24,7 @@ from taylor.workflows.ranking.rank import RankOptions, rank
 from taylor.workflows.searching.model_job import ModelJob, write_strategies
 from taylor.workflows.solving.interrupted import FOLDER as INTERRUPTED
 from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.measured_run import MeasuredRun
 from taylor.workflows.statement.options import FileJob, Outputs
 
 JOB, PROGRESS, DONE = "job.json", "progress.json", "done.json"
@@ -73,7 +74,12 @@ def _solve(folder: Path, ask: Question, models: Models, store: Store | None) -> 
         result_json=folder / FILES["result"],
         html=folder / FILES["report"],
     )
-    job = FileJob(path=path, dryrun=False, check=False, device=ask.device, made_for_model=True)
+    seen = models.seen(ask)
+    measured = MeasuredRun() if seen.learned is None else MeasuredRun(earlier=seen.learned.seen)
+    job = FileJob(
+        path=path, dryrun=False, check=False, device=ask.device, made_for_model=True, margin=ask.margin,
+        measured=measured, stage_limits=seen.limits,
+    )  # fmt: skip
 
     def watch(progress: Progress) -> None:
         unit = progress.unit_ms or 1.0
@@ -113,14 +119,15 @@ def _so_far(folder: Path) -> dict[str, Any]:
 
 
 def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> dict[str, Any]:
-    job = ModelJob(models.path(ask.model), ask.ranks, ask.seq, ask.gbs, device=ask.device)
+    job = ModelJob(models.path(ask.model), ask.ranks, ask.seq, ask.gbs, device=ask.device, margin=ask.margin)
     files = write_strategies(job, folder / "work", RANKED)
     how = SolveOptions(time_limit=ask.seconds)
     options = RankOptions(how, 1, report=folder / FILES["report"], output=folder / "work")
-    ranking = rank(load_candidates(files, ask.device), options, own=False)
+    candidates = load_candidates(files, ask.device, margin=ask.margin, seen=models.seen(ask))
+    ranking = rank(candidates, options, own=False)
     write_atomic(folder / FILES["table"], ranking.csv.read_bytes())
     run = None if store is None else remember_ranking(store, "taylor serve", [], ranking)
-    columns = ["dp", "tp", "pp", "ep", "cp", "vpp", "mbs", "cost", "gap", "mfu", "status"]
+    columns = ["dp", "tp", "pp", "ep", "cp", "vpp", "mbs", "cost", "gap", "mfu", "risk", "status"]
     rows = json.loads(ranking.table[columns].to_json(orient="values"))
     return {"run": run, "columns": columns, "rows": rows}
 

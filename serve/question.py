@@ -5,32 +5,60 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from taylor.base.errors import InputError
+from taylor.cost_model.known_error import DEFAULT_RISK
+from taylor.cost_model.margin import HALF, MemoryMargin
 from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.time import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, PipelinePlan
-from taylor.pipeline_solver.timing.evaluate import peak_memory_mib, step_time
+from taylor.pipeline.plan import FULL, Grid, PipelinePlan
+from taylor.pipeline_solver.timing.evaluate import evaluate
 from taylor.register.registry import Registry
 from taylor.report.memory_parts import from_breakdown, from_problem
 from taylor.workflows.searching.model_job import ModelJob, model_file, per_node, state_model
+from taylor.workflows.showing.fit import Fit
+from taylor.workflows.showing.planned_file import PlannedFile
+from taylor.workflows.solving.measured_peaks import with_measured
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.job_facts import JobFacts
 from taylor.workflows.statement.legality import require_legal
+from taylor.workflows.statement.measured_run import MeasuredRun, SeenMemory
+from taylor.workflows.statement.options import FileJob
 from taylor.workflows.statement.problem import build_problem, plan_in_terms_of
 from taylor.workflows.statement.schedules import require_schedule
-from taylor.workflows.statement.stated_file import read_for
+from taylor.workflows.statement.stated_file import StatedFile, read_for
 
 MOST_KNOWN = 64
 """Models kept in memory."""
 
 MOST_FILES = 500
 """Model files of a folder that are listed."""
+
+
+Stages = Annotated[dict[int, float], Field(max_length=1024)]
+"""MiB by stage."""
+
+
+class SeenRun(BaseModel):
+    """Memory seen in a run of other settings of the sliders: those of the even plan that ran."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tp: int = Field(default=1, ge=1, le=4096)
+    pp: int = Field(default=1, ge=1, le=1024)
+    ep: int = Field(default=1, ge=1, le=4096)
+    cp: int = Field(default=1, ge=1, le=4096)
+    vpp: int = Field(default=1, ge=1, le=64)
+    mbs: int = Field(default=1, ge=1, le=4096)
+    recompute: float = Field(default=100.0, ge=0.0, le=100.0)
+    measured_peak: Stages = Field(default_factory=dict)
+    out_of_memory: tuple[int, ...] = Field(default=(), max_length=1024)
+    peak_of: Literal["allocated", "card"] = "allocated"
 
 
 class Question(BaseModel):
@@ -51,6 +79,21 @@ class Question(BaseModel):
     mbs: int = Field(default=1, ge=1, le=4096)
     recompute: float = Field(default=100.0, ge=0.0, le=100.0)
     seconds: float = Field(default=30.0, gt=0.0, le=3600.0)
+    risk: float = Field(default=100.0 * DEFAULT_RISK, ge=0.0, le=100.0 * HALF)
+    stage_limit: Stages = Field(default_factory=dict)
+    run: SeenRun | None = None
+
+    @property
+    def margin(self) -> MemoryMargin:
+        """Memory that a plan leaves free."""
+        return MemoryMargin(risk=self.risk / 100.0)
+
+    @property
+    def of_run(self) -> Question:
+        """The settings of the run that was seen."""
+        assert self.run is not None
+        kept = self.run.model_dump(exclude={"measured_peak", "out_of_memory", "peak_of"})
+        return self.model_copy(update={**kept, "run": None, "stage_limit": {}})
 
     @classmethod
     def parse(cls, data: bytes) -> Question:
@@ -145,7 +188,7 @@ class Models:
             dp=dp, tp=ask.tp, pp=ask.pp, ep=ask.ep, cp=ask.cp, vpp=ask.vpp, mbs=ask.mbs, sp=ask.tp > 1,
             op=dp * ask.cp, micro_batches=ask.gbs // (dp * ask.mbs),
         )  # fmt: skip
-        config = base.replace(strategy=strategy, plan=None)
+        config = base.replace(strategy=strategy, plan=None, margin=ask.margin)
         config = config.replace(schedule=config.schedule_for(ask.vpp))
         try:
             config = require_legal(config, choose_device(config, ask.device).spec)
@@ -153,6 +196,29 @@ class Models:
         except InputError as error:  # the file is the page's own, not the asker's
             raise InputError(str(error).removeprefix(f"{config.path}: ")) from None
         return config
+
+    def seen(self, ask: Question) -> SeenMemory:
+        """What a run of other settings showed of the memory model, and limits of single stages.
+
+        Raises
+        ------
+        InputError
+            When the run's settings cannot run, or what was seen contradicts them.
+        """
+        limits = tuple(ask.stage_limit.items())
+        if ask.run is None:
+            return SeenMemory(None, limits)
+        config = self.config(ask.of_run)
+        even = config.even_plan(config.strategy, FULL)
+        config = config.replace(plan=_recomputed(even, even.recomputed(FULL), ask.of_run))
+        chosen = choose_device(config, ask.device)
+        run = MeasuredRun(tuple(ask.run.measured_peak.items()), ask.run.out_of_memory, ask.run.peak_of)
+        job = FileJob(config.path, dryrun=False, check=False, device=ask.device, margin=ask.margin, measured=run)
+        file = StatedFile.of(job, config, chosen)
+        try:
+            return SeenMemory(with_measured(file, estimate_memory(file.running, file.device)).learned, limits)
+        except InputError as error:
+            raise InputError(str(error).removeprefix(f"{config.path}: ")) from None
 
     def answer(self, ask: Question) -> dict[str, Any]:
         """Step, MFU and memory by stage of the even plan, by the analytical model and one pass over the event graph.
@@ -166,15 +232,19 @@ class Models:
         config = self.config(ask)
         device = choose_device(config, ask.device)
         ratios = estimate_ratios(config.model, config.strategy, config.rules, device.spec)
-        memory = estimate_memory(config, device.spec)
-        problem = build_problem(config, memory, ratios)
+        memory, seen = estimate_memory(config, device.spec), self.seen(ask)
+        seen.refuse([config], device.spec)
+        problem = seen.on(build_problem(config, memory, ratios), config, memory.source)
         even = plan_in_terms_of(problem, config.even_plan(config.strategy, FULL))
-        share = ask.recompute / 100.0
-        grid = tuple(tuple(round(share * count) for count in row) for row in even.total_layers())
-        plan = PipelinePlan(even.layers, {FULL: grid})
-        peaks = peak_memory_mib(problem, plan)
-        step = step_time(problem, plan) * (ratios.unit_ms or 1.0)
-        speed = JobFacts(config, device).throughput(step)
+        plan = _recomputed(even, even.total_layers(), ask)
+        solution = evaluate(problem, plan)
+        peaks, limits = solution.peak_memory_mib, solution.memory_limit_mib
+        step = (solution.objective or 0.0) * (ratios.unit_ms or 1.0)
+        facts = JobFacts(config, device, learned=seen.learned)
+        speed = facts.throughput(step)
+        planned = PlannedFile(config, facts, memory, problem, solution)
+        intervals, known = planned.peak_intervals, config.memory_error(memory.source)
+        judged = planned.fit_of(solution, cure=planned.changes_text())
         stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
         parts = from_breakdown(stages, peaks) or from_problem(problem, plan, peaks)
         return {
@@ -185,10 +255,21 @@ class Models:
             "dp": config.strategy.dp,
             "micro_batches": config.strategy.micro_batches,
             "limit_mib": memory.device_limit_mib,
+            "limits_mib": list(limits),
+            "whole_mib": [config.margin.within(limit, known) for limit in limits],
             "peak_mib": list(peaks),
-            "fits": max(peaks) <= memory.device_limit_mib,
+            "peak_interval_mib": None if intervals is None else [list(each) for each in intervals],
+            "fits": judged.fit is Fit.FITS,
+            "verdict": judged.to_dict() | {"sentence": judged.sentence, "probability": judged.probability},
+            "learned": [] if seen.learned is None else list(seen.learned.sentences),
             "parts": {name: list(mib) for name, mib in parts.mib.items()},
             "layers": [sum(stage) for stage in zip(*even.total_layers(), strict=True)],
             "unmodelled": [flag.sentence for flag in config.unmodelled],
             "answered_in_ms": 1000.0 * (time.perf_counter() - began),
         }
+
+
+def _recomputed(even: PipelinePlan, whole: Grid, ask: Question) -> PipelinePlan:
+    """Even plan with a share of the layers of every chunk recomputed, of those that may be, int [vpp, pp]."""
+    grid = tuple(tuple(round(ask.recompute / 100.0 * count) for count in row) for row in whole)
+    return PipelinePlan(even.layers, {FULL: grid})

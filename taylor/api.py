@@ -14,6 +14,7 @@ from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
+from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.nd_search.emit import emit_yaml
@@ -78,6 +79,7 @@ def evaluate(
     peak_of: str = ALLOCATED,
     earlier: Sequence[StageMeasurement] = (),
     stage_limits: Mapping[int, float] | None = None,
+    risk: float | None = None,
     allow_illegal: Sequence[str] = (),
 ) -> Planned:
     """Evaluate a plan: step time, peak memory by stage, idle time.
@@ -87,7 +89,7 @@ def evaluate(
     what : path, TrainingConfig or PipelineProblem
     plan : PipelinePlan, optional
         The plan; the one in the configuration when omitted. A problem needs one.
-    device, ratios, memory, measured_peaks, out_of_memory, peak_of, earlier, stage_limits, allow_illegal
+    device, ratios, memory, measured_peaks, out_of_memory, peak_of, earlier, stage_limits, risk, allow_illegal
         As in `solve`. The measured run is that of the plan in the configuration, whatever `plan` is.
 
     Raises
@@ -99,7 +101,7 @@ def evaluate(
         if plan is None:
             raise InputError("a problem has no plan of its own", field="plan", cure="give the plan to evaluate")
         return Planned(Result(what, evaluation.evaluate(what, plan)))
-    config = what if isinstance(what, TrainingConfig) else read_config(what)
+    config = _at_risk(what if isinstance(what, TrainingConfig) else read_config(what), risk)
     stated = {
         "allow_illegal": tuple(allow_illegal),
         "measured": _run(measured_peaks, out_of_memory, peak_of, earlier),
@@ -130,6 +132,7 @@ def solve(
     peak_of: str = ALLOCATED,
     earlier: Sequence[StageMeasurement] = (),
     stage_limits: Mapping[int, float] | None = None,
+    risk: float | None = None,
     solver: str = "HIGHS",
     time_limit: float | None = None,
     workers: int = 1,
@@ -168,6 +171,9 @@ def solve(
         `Planned.measurements` of an earlier plan of the same job.
     stage_limits : mapping of stage to MiB, optional
         Memory limits of single stages, instead of that of their device.
+    risk : float, optional
+        Probability from 0 to 0.5 with which a real peak may exceed its limit; 0 lets the predicted peak reach it. The
+        configuration's when omitted: 0.05 of estimated memory, 0 of measured memory.
     solver : str
         ``HIGHS``, ``HIGHS-MILP``, ``CBC``, or any solver that Pyomo finds.
     time_limit : float, optional
@@ -194,12 +200,12 @@ def solve(
     if isinstance(what, PipelineProblem):
         given: dict[str, object] = {"device": device, "ratios": ratios, "memory": memory, "vpp": vpp}
         given |= {"schedule": schedule, "measured_peaks": measured_peaks, "stage_limits": stage_limits}
-        given |= {"out_of_memory": out_of_memory or None, "earlier": earlier or None}
+        given |= {"out_of_memory": out_of_memory or None, "earlier": earlier or None, "risk": risk}
         named = [name for name, value in given.items() if value is not None] + ["select"] * bool(select)
         if named:
             raise InputError("is settled by the problem itself", field=named[0], cure="change the problem")
         return Planned(Result(what, plan_or_raise(what, how, on_progress, "the problem")))
-    config = what if isinstance(what, TrainingConfig) else read_config(what)
+    config = _at_risk(what if isinstance(what, TrainingConfig) else read_config(what), risk)
     choices: dict[str, Any] = {"search_select": select, "vpp": vpp, "schedule": schedule}
     choices |= {"allow_illegal": tuple(allow_illegal), "stage_limits": _by_stage(stage_limits)}
     run = _run(measured_peaks, out_of_memory, peak_of, earlier)
@@ -216,6 +222,7 @@ def search(
     device: str | DeviceSpec | None = None,
     rules_path: str | Path | None = None,
     allow_illegal: Sequence[str] = (),
+    risk: float | None = None,
     **options: Any,
 ) -> Found:
     """Search the parallel strategies of a configuration: those that obey the rules and fit the memory.
@@ -228,6 +235,8 @@ def search(
         Folder of one's own rules; its Python files are run.
     allow_illegal : sequence of str
         Names of legality rules that do not apply.
+    risk : float, optional
+        As in `solve`.
     **options
         Fields of `SearchOptions`: ``world_size``, ``gbs``, ``search``, ``fix``, ``bounds``, ``profile_num``, ….
 
@@ -238,7 +247,7 @@ def search(
     InfeasibleError
         No strategy fits the memory.
     """
-    config = what if isinstance(what, TrainingConfig) else read_config(what)
+    config = _at_risk(what if isinstance(what, TrainingConfig) else read_config(what), risk)
     rules = None if rules_path is None else Path(rules_path)
     refuse_unknown_rules(allow_illegal, config)
     options["disabled_rules"] = (*options.get("disabled_rules", ()), *allow_illegal)
@@ -260,6 +269,7 @@ def rank(
     output: str | Path = "pipeline_output",
     report: bool | str | Path = False,
     allow_illegal: Sequence[str] = (),
+    risk: float | None = None,
 ) -> Ranking:
     """Solve every candidate and rank them by step time.
 
@@ -286,6 +296,8 @@ def rank(
         Page to write, True beside the table.
     allow_illegal : sequence of str
         Names of legality rules that a candidate may break.
+    risk : float, optional
+        As in `solve`; that of the search where there was one.
 
     Raises
     ------
@@ -295,7 +307,9 @@ def rank(
     output = Path(output)
     compared: list[Path] = []
     ranks: int | None = None
+    margin = MemoryMargin() if risk is None else _margin(risk)
     if isinstance(candidates, Found):
+        margin = candidates.config.margin if risk is None else margin
         device = device or candidates.result.device
         files = _emit(candidates, output / "candidates")
         ranks = candidates.result.candidates.row(0).world_size
@@ -313,8 +327,9 @@ def rank(
     )
     table = None if ratios is None else Path(ratios)
     known = load_candidates(
-        [*files, *compared], device, parser_result=table, gbs=gbs, allow_illegal=allow_illegal, ranks=ranks
-    )
+        [*files, *compared], device, parser_result=table, gbs=gbs, allow_illegal=allow_illegal, ranks=ranks,
+        margin=margin,
+    )  # fmt: skip
     own = known[-1] if compared else not isinstance(candidates, Found)
     return rank_candidates(known[: len(files)], options, own=own)
 
@@ -441,6 +456,25 @@ def _stated(
 ) -> StatedFile:
     job = FileJob(config.path, ratios=ratios or RatioChoice(), dryrun=False, check=False, **choices)
     return StatedFile.of(job, config, choose_device(config, device))
+
+
+def _at_risk(config: TrainingConfig, risk: float | None) -> TrainingConfig:
+    """Configuration with a risk, where one is named."""
+    return config if risk is None else config.replace(margin=replace(config.margin, risk=_margin(risk).risk))
+
+
+def _margin(risk: float) -> MemoryMargin:
+    """Margin of a risk.
+
+    Raises
+    ------
+    InputError
+        When it is none.
+    """
+    try:
+        return MemoryMargin(risk=risk)
+    except (TypeError, ValueError):
+        raise InputError("is no risk", field="risk", value=risk, cure="name a share from 0 to 0.5") from None
 
 
 def _run(

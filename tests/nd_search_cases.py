@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.schedule import ScheduleSpec
@@ -40,6 +41,10 @@ def job(
     rules: TrainingRules = OWN_RULES,
     **changes: Any,
 ) -> TrainingConfig:
-    """A job as a file would give it; DeepSeek-V3 on 1,024 cards unless told otherwise."""
-    settled: dict[str, Any] = {"schedule": ScheduleSpec(), "plan": None, "device_limit_mib": 55296.0, **changes}
+    """A job as a file would give it; DeepSeek-V3 on 1,024 cards unless told otherwise.
+
+    It has no risk, so that predicted peaks are compared with the stated limit itself.
+    """
+    settled: dict[str, Any] = {"schedule": ScheduleSpec(), "plan": None, "device_limit_mib": 55296.0}
+    settled |= {"margin": MemoryMargin(risk=0.0), **changes}
     return TrainingConfig(Path("job.yaml"), "mindformers", model, strategy, rules, **settled)

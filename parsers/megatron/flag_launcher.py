@@ -8,16 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from taylor.base.errors import TaylorError
 from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.ascend import stated_device
-from taylor.parsers.launcher import Launcher, UsualDevice
+from taylor.parsers.launcher import Launcher, NarrowStates, UsualDevice
 from taylor.parsers.megatron import recompute, small_run, write
 from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, FB_OVERLAP
 from taylor.parsers.megatron.kinds import layer_positions
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.mindspeed import is_mindspeed, sign_of_mindspeed
-from taylor.parsers.megatron.optimizer import BESIDE_OPTIMIZER, host_optimizer_flags
+from taylor.parsers.megatron.optimizer import BESIDE_OPTIMIZER, host_optimizer_flags, narrow_state_flags
 from taylor.parsers.megatron.own_plan import V_SCHEDULE, ZERO_BUBBLE
 from taylor.parsers.megatron.ranks import ranks_of_a_node
 from taylor.parsers.megatron.read import config_from_launch
@@ -174,6 +175,26 @@ class FlagLauncher(Launcher):
             linked=changed.linked,
             added=tuple(wanted.items()),
         )
+
+    def narrow_states(self, config: TrainingConfig) -> tuple[NarrowStates, ...]:
+        """See `Launcher.narrow_states`; each as it is read from the file with the flags."""
+        try:
+            launch = self.launch_of(config)
+            offered = narrow_state_flags(launch.flags, mindspeed=is_mindspeed(launch.flags))
+            read = {
+                name: config_from_launch(launch.with_flags(wanted, BESIDE_OPTIMIZER)).rules.optimizer
+                for name, wanted in offered.items()
+            }
+        except TaylorError:  # the file states the flags where none can be added
+            return ()
+        return tuple(
+            NarrowStates(name, " ".join(self.written(flag, offered[name][flag]) for flag in offered[name]), states)
+            for name, states in read.items()
+        )
+
+    def written(self, flag: str, setting: Flag) -> str:
+        """A flag with its setting, as the launcher's files write it."""
+        return f"--{flag}" if setting is True else f"--{flag} {setting}"
 
     def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
         """The first N layers of every chunk, or all selectively."""

@@ -164,6 +164,32 @@ SWAPPED = "swap-optimizer"
 BESIDE_OPTIMIZER = ("use-distributed-optimizer", "num-layers")
 
 
+HALF_MOMENTS: dict[str, Setting] = {AWARE: True, "exp-avg-dtype": "bf16", "exp-avg-sq-dtype": "bf16"}
+HALF_GRADIENTS: dict[str, Setting] = {"main-grads-dtype": "bf16"}
+BYTE_MOMENTS: dict[str, Setting] = {AWARE: True, "exp-avg-dtype": "fp8", "exp-avg-sq-dtype": "fp8"}
+
+
+def narrow_state_flags(flags: Flags, *, mindspeed: bool) -> dict[str, dict[str, Setting]]:
+    """Flags of a launch that keep states in lower precision, by the states in words; the least change first.
+
+    Empty where the job does not start with them. Sources: Megatron-LM main megatron/training/arguments.py:3667-3678
+    (the flags), core/optimizer/optimizer_config.py:380-420 (Adam's, of a split optimizer, beside 16-bit weights); of
+    MindSpeed master docs/zh/features/reuse-fp32-param.md.
+    """
+    starts = flags.has("bf16") and read_sharding(flags).parallel_optimizer and not flags.has(*FULL_SHARDING)
+    if not starts or flags.text("optimizer", default="adam") != "adam" or _host_share(flags):
+        return {}
+    if mindspeed:
+        if flags.has("reuse-fp32-param"):
+            return {}
+        return {"master weights as what their 16-bit weights lack": {"reuse-fp32-param": True}}
+    return {
+        "Adam's moments in 16 bits": HALF_MOMENTS,
+        "Adam's moments and gradients in 16 bits": {**HALF_MOMENTS, **HALF_GRADIENTS},
+        "Adam's moments in 8 bits, gradients in 16 bits": {**BYTE_MOMENTS, **HALF_GRADIENTS},
+    }
+
+
 def misfit_host_optimizer(flags: Flags) -> Misfit | None:
     """Jobs with the optimizer on the host that do not start.
 

@@ -19,6 +19,7 @@ from taylor.parsers.primus.experiment import MEGATRON, TELLTALE, TORCHTITAN, Exp
 from taylor.parsers.primus.job import NAME, PrimusJob
 from taylor.parsers.primus.layer_ids import with_layer_ids
 from taylor.parsers.small_run import JobSizes
+from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.torchtitan import write
 from taylor.parsers.torchtitan.launcher import Torchtitan
 from taylor.parsers.torchtitan.read import config_from_source
@@ -44,6 +45,10 @@ class Primus(FlagLauncher):
     def recognises(self, path: Path, text: str) -> bool:
         """See `Launcher.recognises`."""
         return path.suffix.lower() in self.suffixes and Experiment.backend(path, text) not in (None, TORCHTITAN)
+
+    def written(self, flag: str, setting: Setting) -> str:
+        """See `FlagLauncher.written`."""
+        return f"{flag.replace('-', '_')}: {'true' if setting is True else setting}"
 
     def launch(self, path: Path) -> PrimusJob:
         """See `FlagLauncher.launch`."""

@@ -16,6 +16,7 @@ from taylor.parsers.named_jobs import NamedJobs
 from taylor.parsers.swift.options import FORM, NAME, NEGATED, OPTIONS
 from taylor.parsers.swift.script import SwiftScript
 from taylor.parsers.swift.yaml_job import YAML_TELLTALE, SwiftYaml, options_file
+from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
@@ -61,6 +62,10 @@ class Swift(NamedJobs, FlagLauncher):
         """The YAML of options, where a script names one."""
         launch = self.launch_of(config)
         return launch.home if isinstance(launch, SwiftYaml) else config.path
+
+    def written(self, flag: str, setting: Setting) -> str:
+        """See `FlagLauncher.written`."""
+        return f"--{OPTIONS.get(flag, flag).replace('-', '_')} {'true' if setting is True else setting}"
 
     def launch(self, path: Path) -> SwiftScript:
         """See `FlagLauncher.launch`."""

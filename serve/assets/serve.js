@@ -18,7 +18,10 @@ const WORDS = {
     config: "configuration", script: "start script", yaml: "training YAML", toml: "training TOML", result: "result (JSON)", report: "report", table: "table (CSV)",
     gap: "Gap", status: "", take: "use", proven: "proven", open: "limit reached", slower: "proven slower",
     over: "does not fit", failed: "failed", run: "Run", when: "When", kind: "", strategy: "Strategy", a_solve: "plan",
-    nothing: "Nothing yet: what is solved and ranked here is remembered.", unmodelled: "Not in the figures: " },
+    nothing: "Nothing yet: what is solved and ranked here is remembered.", unmodelled: "Not in the figures: ",
+    risk: "Risk of exceeding memory, %", run_out: "Risk", seen: "What a run of these settings showed", seen_peak: "Measured peaks, stage=MiB",
+    seen_out: "Stages out of memory", seen_limit: "Limits of stages, stage=MiB", learn: "Learn from it", forget: "Forget",
+    risky: "above the risk", open_fit: "unknown", upto: "up to", wrong_seen: "Write 0=61300,1=58000 for MiB by stage, 0,3 for stages." },
   zh: { what: "换一种跑法会怎样", model: "模型", device: "设备", ranks: "卡数", seq: "序列长度", gbs: "全局批大小",
     recompute: "重计算比例, %", seconds: "求解时限, 秒", solve: "求解", rank: "策略排名", stop: "停止",
     even: "当前设置，各级层数均分", memory: "各流水级峰值显存, GiB", plan: "方案", ranking: "排名", history: "历史记录",
@@ -29,6 +32,9 @@ const WORDS = {
     ranks_now: "正在比较最快的十个策略……", lost: "服务器没有响应，正在重试。",
     optimal: "已证明最优：单步 {step}。MFU {mfu}，{rate} token/秒。",
     feasible: "单步 {step}；任何方案都不少于 {bound}（差距 {gap}）。MFU {mfu}，{rate} token/秒。",
+    risk: "超出显存的风险, %", run_out: "风险", seen: "以当前设置实际运行的结果", seen_peak: "实测峰值, 级=MiB",
+    seen_out: "显存不足的级", seen_limit: "各级上限, 级=MiB", learn: "据此修正", forget: "清除",
+    risky: "超出允许的风险", open_fit: "未知", upto: "至多", wrong_seen: "各级 MiB 写作 0=61300,1=58000，级写作 0,3。",
     stopped: "已停止；目前最好的方案：", layers: "{kind} 层", again: "重计算（{mode}）", chunk: "{text}，第 {chunk} 块",
     peak: "峰值, GiB",
     config: "配置文件", script: "启动脚本", yaml: "训练 YAML", toml: "训练 TOML", result: "结果 (JSON)", report: "报告", table: "表格 (CSV)",
@@ -60,14 +66,17 @@ const CHINESE = [
 const STATUS = { optimal: "proven", feasible: "open", cut_off: "slower", infeasible: "over", over_limit: "over" };
 const POWERS = [1, 2, 4, 8, 16, 32, 64];
 const SLIDERS = { tp: POWERS, pp: POWERS, ep: POWERS, cp: POWERS, vpp: [1, 2, 3, 4, 5, 6, 8], mbs: [1, 2, 4, 8],
-  recompute: Array.from({ length: 21 }, (_, i) => 5 * i), seconds: [5, 10, 30, 60, 120, 300] };
-const START = { model: "llama3-70b", device: "h100-80g", tp: 8, pp: 4, recompute: 100, seconds: 30 };
+  recompute: Array.from({ length: 21 }, (_, i) => 5 * i), risk: [0, 1, 2, 5, 10, 20, 50],
+  seconds: [5, 10, 30, 60, 120, 300] };
+const START = { model: "llama3-70b", device: "h100-80g", tp: 8, pp: 4, recompute: 100, risk: 5, seconds: 30 };
+const FIT = { fits: "yes", "exceeds the risk": "risky", "does not fit": "no" };
+const OF_RUN = ["tp", "pp", "ep", "cp", "vpp", "mbs", "recompute"];
 const FIELDS = ["model", "device", "ranks", "seq", "gbs"];
 const DEGREES = ["dp", "tp", "pp", "ep", "cp", "vpp", "mbs"];
 const COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#999999", "#f0e442"];
 const $ = (id) => document.getElementById(id);
 let language = navigator.language.startsWith("zh") ? "zh" : "en";
-let asked = 0, last = null, job = null, told = null, runs = [];
+let asked = 0, last = null, job = null, told = null, runs = [], seenRun = null, limits = {};
 
 const word = (name) => WORDS[language][name] ?? name;
 const fill = (name, values) => word(name).replace(/\{(\w+)\}/g, (_, key) => values[key]);
@@ -126,7 +135,37 @@ function question() {
   const ask = { model: $("model").value.trim(), device: $("device").value };
   for (const name of ["ranks", "seq", "gbs"]) ask[name] = Number($(name).value);
   for (const [name, values] of Object.entries(SLIDERS)) ask[name] = values[Number($(name).value)];
+  if (Object.keys(limits).length) ask.stage_limit = limits;
+  if (seenRun) ask.run = seenRun;
   return ask;
+}
+
+/* What a run of the present settings showed; null where the text is not of that form. */
+
+function byStage(text) {
+  const found = {};
+  for (const part of text.split(",").filter((piece) => piece.trim())) {
+    const match = part.match(/^\s*(\d+)\s*=\s*(\d+(?:\.\d+)?)\s*$/);
+    if (!match) return null;
+    found[match[1]] = Number(match[2]);
+  }
+  return found;
+}
+
+function learn() {
+  const peaks = byStage($("seen-peak").value), kept = byStage($("seen-limit").value), out = $("seen-out").value.trim();
+  if (!peaks || !kept || !/^[\d\s,]*$/.test(out)) { $("error").textContent = word("wrong_seen"); return; }
+  const stages = out.split(",").filter((piece) => piece.trim()).map(Number), now = question();
+  seenRun = Object.keys(peaks).length || stages.length ? { measured_peak: peaks, out_of_memory: stages } : null;
+  if (seenRun) for (const name of OF_RUN) seenRun[name] = now[name];
+  limits = kept;
+  estimate();
+}
+
+function forget() {
+  for (const name of ["seen-peak", "seen-out", "seen-limit"]) $(name).value = "";
+  seenRun = null; limits = {};
+  estimate();
 }
 
 function set(ask) {
@@ -161,10 +200,13 @@ const utilization = (speed) => share(speed.mfu) + (speed.mfu_precision ? ` (${sp
 
 function showFigures() {
   $("figures").replaceChildren(); $("chart").hidden = !last;
-  $("notes").textContent = last && last.unmodelled.length ? word("unmodelled") + last.unmodelled.join("; ") : "";
+  const notes = last && last.unmodelled.length ? [word("unmodelled") + last.unmodelled.join("; ")] : [];
+  if (last) notes.unshift(...last.learned.map(reason));
+  if (last && !last.fits) notes.unshift(reason(last.verdict.sentence));
+  $("notes").textContent = notes.join(" · ");
   if (!last) return;
   const figures = { step: ms(last.step_ms), mfu: utilization(last), rate: number(last.tokens_per_second),
-    dp: number(last.dp), micro: number(last.micro_batches), fits: word(last.fits ? "yes" : "no") };
+    dp: number(last.dp), micro: number(last.micro_batches), fits: word(FIT[last.verdict.fit] ?? "open_fit") + sure(last.verdict) };
   for (const [name, text] of Object.entries(figures)) {
     const box = element("div", null), value = element("dd", text, { id: `figure-${name}` });
     if (name === "fits" && !last.fits) value.className = "bad";
@@ -174,9 +216,15 @@ function showFigures() {
   drawMemory(last);
 }
 
+/* Probability of the answer; none is certain. */
+
+const sure = (verdict) => verdict.probability === null ? ""
+  : verdict.probability < 99 ? ` (${number(verdict.probability)} %)` : " (> 99 %)";
+
 function drawMemory(told) {
   const svg = $("memory"), stages = told.peak_mib.length, names = Object.keys(told.parts);
-  const right = svg.clientWidth || 640, top = 1.08 * Math.max(told.limit_mib, ...told.peak_mib);
+  const most = told.peak_mib.map((peak, stage) => told.peak_interval_mib?.[stage][1] ?? peak);
+  const right = svg.clientWidth || 640, top = 1.08 * Math.max(told.limit_mib, ...told.whole_mib, ...most);
   const wide = (right - 44) / stages, bottom = 205, high = 200 / top;
   const level = (mib) => bottom - high * mib;
   svg.setAttribute("viewBox", `0 0 ${right} 230`);
@@ -196,12 +244,16 @@ function drawMemory(told) {
       bar.append(element("title", `${word("stage")} ${stage}: ${word(name)} ${gib(mib)} GiB`));
       svg.append(bar);
     });
+    const whisker = element("line", null, { class: "interval", x1: x + wide / 2, x2: x + wide / 2,
+      y1: level(told.peak_mib[stage]), y2: level(most[stage]) });
+    whisker.append(element("title", `${word("stage")} ${stage}: ${word("upto")} ${gib(most[stage])} GiB`));
+    svg.append(whisker);
     const every = Math.ceil(24 / wide);
     if (stage % every === 0) svg.append(element("text", String(stage), { x: x + wide / 2, y: 220, "text-anchor": "middle" }));
   }
-  const limit = level(told.limit_mib);
+  const whole = Math.max(...told.whole_mib), limit = level(whole);
   svg.append(element("line", null, { class: "limit", x1: 40, x2: right, y1: limit, y2: limit }),
-    element("text", `${word("limit")} ${gib(told.limit_mib)}`, { x: right, y: limit - 4, "text-anchor": "end" }));
+    element("text", `${word("limit")} ${gib(whole)}`, { x: right, y: limit - 4, "text-anchor": "end" }));
   svg.setAttribute("aria-label", `${word("memory")}: ${told.peak_mib.map(gib).join(", ")}`);
   $("legend").replaceChildren(...names.map((name, index) => {
     const shown = element("span", word(name)), mark = element("i", null);
@@ -286,9 +338,10 @@ function showRanking(answer) {
     const row = Object.fromEntries(answer.columns.map((name, index) => [name, cells[index]]));
     const take = element("button", word("take"), { type: "button" });
     take.addEventListener("click", () => { set(Object.fromEntries(DEGREES.slice(1).map((name) => [name, row[name]]))); estimate(); });
-    return [take, strategy(row), ms(row.cost), share(row.mfu), share(row.gap, 2), word(STATUS[row.status] || "failed")];
+    return [take, strategy(row), ms(row.cost), share(row.mfu), share(row.gap, 2), share(row.risk),
+      word(STATUS[row.status] || "failed")];
   });
-  $("plan").append(table(["", ...["strategy", "step", "mfu", "gap", "status"].map(word)], rows, [0, 1, 5]));
+  $("plan").append(table(["", ...["strategy", "step", "mfu", "gap", "run_out", "status"].map(word)], rows, [0, 1, 6]));
 }
 
 /* What was found before. */
@@ -350,6 +403,8 @@ async function begin() {
   set({ ep: 1, cp: 1, vpp: 1, mbs: 1, ...START, ...kept.ask });
   $("solve").addEventListener("click", () => start("solve"));
   $("rank").addEventListener("click", () => start("rank"));
+  $("learn").addEventListener("click", learn);
+  $("forget").addEventListener("click", forget);
   $("stop").addEventListener("click", () => api(`/api/job/${job.name}/stop`, {}));
   $("compare").addEventListener("click", compare);
   window.addEventListener("resize", () => last && drawMemory(last));

@@ -17,7 +17,7 @@ from taylor.base.errors import InputError, shortened
 from taylor.base.files import read_text
 from taylor.base.near import did_you_mean, near_names
 from taylor.base.shipped import own_or_shipped
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.margin import HALF, MemoryMargin
 from taylor.parsers.tables.ratios import MAX_RATIO
 from taylor.register.device import STACK_SIGN
 
@@ -384,11 +384,11 @@ def memory_margin(text: str) -> MemoryMargin:
 
 
 def risk_share(text: str) -> float:
-    """Type of a risk: ``5%`` or ``0.05``, below one half."""
+    """Type of a risk: ``5%`` or ``0.05``, from 0 to one half."""
     stripped = text.strip()
     value = non_negative_float(stripped.rstrip("%")) / (100.0 if stripped.endswith("%") else 1.0)
-    if not 0 < value < 0.5:
-        raise argparse.ArgumentTypeError(f"{shortened(repr(text))} is no risk: name a share below one half, such as 5%")
+    if value > HALF:
+        raise argparse.ArgumentTypeError(f"{shortened(repr(text))} is no risk: name a share from 0 to 50%, such as 5%")
     return value
 
 
@@ -558,8 +558,8 @@ def add_planning_options(parser: CommandParser) -> None:
         type=risk_share,
         metavar="P%",
         help="plan so that the real peak is over the limit in at most this share of cases, by the known error of the "
-        "memory figures: 5%% or 0.05 (default: the predicted peak reaches the limit; its upper limit is reported for "
-        "5%%)",
+        "memory figures: 5%% or 0.05; 0 lets the predicted peak reach the limit (default: 5%% of "
+        "estimated memory, 0 of measured memory)",
     )
     group.add_argument(
         "--train_tokens",

@@ -16,6 +16,7 @@ from taylor.command_lines.arguments import (
     SHELL_HELP,
     CommandParser,
     add_environment_options,
+    add_measured_options,
     add_module_options,
     add_planning_options,
     add_variable_option,
@@ -162,6 +163,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     )
     add_ranking_options(results)
     add_module_options(results)
+    add_measured_options(parser.add_argument_group("memory seen in a run of the file"))
     results.add_argument(
         "--output_path",
         metavar="DIR",
@@ -241,6 +243,10 @@ def _refuse_misfits(args: argparse.Namespace) -> None:
         refuse_without_effect(
             args, {"seq", "framework", *OF_SOFTWARE}, "without --model or --hf_path: the file says it itself"
         )
+    else:
+        refuse_without_effect(args, {"measured_peak", "out_of_memory"}, "without a file that ran")
+    if not args.measured_peak:
+        refuse_without_effect(args, {"peak_of"}, "without --measured_peak")
     if args.full or args.profile_data_dir:
         refuse_unknown_solver(args.solver_name)
     else:
@@ -258,6 +264,7 @@ def _search_options(args: argparse.Namespace) -> StrategySearchOptions:
     from taylor.pipeline_solver.model.options import SolveOptions
     from taylor.workflows.ranking.rank import RankOptions
     from taylor.workflows.searching.search import StrategySearchOptions
+    from taylor.workflows.statement.measured_run import MeasuredRun
     from taylor.workflows.statement.options import AskedModules
 
     sources = _sources(args)
@@ -303,6 +310,8 @@ def _search_options(args: argparse.Namespace) -> StrategySearchOptions:
         ),
         margin=asked_margin(args),
         modules=AskedModules(args.recompute_modules, args.offload),
+        measured=MeasuredRun(args.measured_peak, args.out_of_memory, args.peak_of),
+        stage_limits=args.stage_limit,
     )
 
 

@@ -468,9 +468,8 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
     )
     from taylor.workflows.statement.export import print_exports
 
-    answer = (
-        "the plan does not fit:" if solved.fit.fit is Fit.DOES_NOT_FIT else f"{UNKNOWN_FIT}: by the prediction it is"
-    )
+    known = {Fit.DOES_NOT_FIT: "the plan does not fit:", Fit.AT_RISK: "the plan exceeds the risk:"}
+    answer = known.get(solved.fit.fit, f"{UNKNOWN_FIT}: by the prediction it is")
     if over := over_text(solved.solution, answer):
         print(over)
     if verbose:

@@ -15,6 +15,7 @@ from taylor.command_lines.arguments import (
     CommandParser,
     Default,
     add_environment_options,
+    add_measured_options,
     add_module_options,
     add_planning_options,
     asked_margin,
@@ -116,6 +117,7 @@ def add_options(parser: CommandParser) -> None:
     )
     add_ranking_options(solving)
     add_module_options(solving)
+    add_measured_options(parser.add_argument_group("memory seen in a run of the file that was searched"))
     solving.add_argument(
         "--output_path",
         metavar="DIR",
@@ -151,17 +153,21 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
     """Solve, print and store, from parsed flags."""
     refuse_unknown_solver(args.solver_name)
     if args.model:
-        refuse_without_effect(args, {"yaml_path"}, "with --model, whose strategies are searched")
+        named = {"yaml_path", "measured_peak", "out_of_memory"}
+        refuse_without_effect(args, named, "with --model, whose strategies are searched")
     else:
         refuse_without_effect(
             args,
             {"world_size", "seq", "fix", "framework", *OF_SOFTWARE},
             "without --model: the files say it themselves",
         )
+    if not args.measured_peak:
+        refuse_without_effect(args, {"peak_of"}, "without --measured_peak")
     from taylor.pipeline_solver.model.options import SolveOptions
     from taylor.report.terminal import print_ranking, print_ranking_verdict
     from taylor.workflows.ranking.candidates import rank_folder
     from taylor.workflows.ranking.rank import RankOptions
+    from taylor.workflows.statement.measured_run import MeasuredRun
     from taylor.workflows.statement.options import AskedModules
 
     shard = _shard(args)
@@ -190,6 +196,8 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
             margin=asked_margin(args),
             modules=AskedModules(args.recompute_modules, args.offload),
             allow_illegal=args.allow_illegal,
+            measured=MeasuredRun(args.measured_peak, args.out_of_memory, args.peak_of),
+            stage_limits=args.stage_limit,
             executor=executor,
             shard=shard,
         )

@@ -69,6 +69,15 @@ def test_a_plan_of_ones_own_is_evaluated_in_place_of_the_files() -> None:
     assert other.step_ms is not None and own.step_ms is not None and other.step_ms > own.step_ms
 
 
+def test_a_risk_leaves_memory_free_and_none_lets_the_peaks_reach_the_limit() -> None:
+    bold, usual, careful = (taylor.evaluate(CONFIG, risk=risk).solution.memory_limit_mib for risk in (0.0, None, 0.01))
+    assert bold[0] == taylor.read(CONFIG).device_limit_mib and bold[0] > usual[0] > careful[0]
+    with pytest.raises(taylor.TaylorError, match="risk: is no risk"):
+        taylor.evaluate(CONFIG, risk=0.7)
+    with pytest.raises(taylor.TaylorError, match="is settled by the problem itself"):
+        taylor.solve(problem(), risk=0.1)
+
+
 @pytest.mark.slow
 def test_interleaves_and_schedules_may_be_left_to_the_tool() -> None:
     done = taylor.solve(CONFIG, vpp="auto", time_limit=3)

@@ -191,7 +191,7 @@ def test_gap_margin_and_length_of_the_training_are_said_alike_in_all_tools(tool)
 @pytest.mark.parametrize(
     "flag, value",
     [("-gap", "1"), ("-gap", "-0.1"), ("-gap", "x"), ("--margin", "5GB"), ("--margin", "101%"),
-     ("--risk", "0"), ("--risk", "50%"), ("--risk", "x"),
+     ("--risk", "-0.1"), ("--risk", "51%"), ("--risk", "x"),
      ("--train_tokens", "0"), ("--train_tokens", "many"), ("--train_tokens", "-1T"), ("--train_tokens", "nan")],
 )  # fmt: skip
 def test_a_gap_margin_or_length_that_is_none_is_refused_with_its_value(flag, value):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from taylor.base.errors import InputError
 from taylor.cost_model.known_error import KnownError
 from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.profile import MemorySource
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.parsers.read import read_config
 from taylor.register.registry import Registry
@@ -66,11 +67,25 @@ def test_a_solve_a_search_and_a_ranking_are_held_to_the_same_limit() -> None:
     device = Registry.load().device("ascend-910b")
     config = read_config(LLAMA)
     assert config.device_limit_mib is not None
-    limit = 0.9 * config.device_limit_mib
+    known = config.memory_error(MemorySource.ESTIMATE)
+    assert known is not None
+    limit = 0.9 * config.device_limit_mib / known.upper(0.05)
     searched = SearchContext.settle(config.replace(margin=margin), device, SearchOptions())
     (candidate,) = load_candidates([LLAMA], device, margin=margin)
     assert candidate.memory is not None
     assert searched.device_limit_mib == pytest.approx(limit) == candidate.memory.device_limit_mib
+
+
+def test_an_estimate_is_planned_with_the_default_risk_and_a_measurement_as_it_is() -> None:
+    estimated, measured = (KnownError(0.05, 0.1, 0.03, planned=planned) for planned in (True, False))
+    assert MemoryMargin().below(1100.0, estimated) == pytest.approx(1000.0)
+    assert MemoryMargin().below(1100.0, measured) == 1100.0 == MemoryMargin().below(1100.0)
+    assert MemoryMargin(risk=0.0).below(1100.0, estimated) == 1100.0 == MemoryMargin(risk=0.5).below(1100.0, estimated)
+    assert MemoryMargin(risk=0.05).below(1100.0, measured) == pytest.approx(1000.0)
+    assert MemoryMargin().described(estimated) == "free memory for 5 % risk" and not MemoryMargin().described(measured)
+    for risk in (-0.1, 0.51, float("nan")):
+        with pytest.raises(ValueError, match="risk"):
+            MemoryMargin(risk=risk)
 
 
 def test_a_margin_goes_off_the_limit_of_a_given_profile_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -262,3 +262,40 @@ def test_the_plan_of_the_page_is_the_one_that_its_start_script_says(tmp_path):
         Outputs(folder=tmp_path / "again"),
     ).result().to_dict()  # fmt: skip
     assert again["step_ms"] == told["step_ms"] and again["peak_memory"] == told["peak_memory"]
+
+
+def test_an_answer_has_interval_risk_and_the_smallest_change(client):
+    def ask(**changes: object) -> dict:
+        return client.post("/api/estimate", json={**ASK, "ranks": 32, "gbs": 32, "seq": 8192, **changes}).json()
+
+    close = ask(pp=2, recompute=0)
+    assert close["verdict"]["fit"] == "exceeds the risk" and not close["fits"]
+    assert 0.05 < close["verdict"]["risk"] < 0.5 and "full recompute of" in close["verdict"]["sentence"]
+    assert all(
+        low < peak < high for peak, (low, high) in zip(close["peak_mib"], close["peak_interval_mib"], strict=True)
+    )
+    bold = ask(pp=2, recompute=0, risk=20)
+    assert bold["fits"] and max(bold["limits_mib"]) > max(close["limits_mib"])
+    assert bold["whole_mib"] == pytest.approx(close["whole_mib"])
+    assert ask(stage_limit={"1": 20_000})["verdict"]["fit"] == "does not fit"
+
+
+def test_a_run_of_other_settings_corrects_the_answer(client):
+    run = {"tp": 8, "pp": 4, "recompute": 100}
+    ask = {**ASK, "ranks": 32, "gbs": 32, "seq": 8192}
+    plain = client.post("/api/estimate", json=ask).json()
+    peak = plain["peak_mib"][0] + 5000.0
+    seen = {**run, "measured_peak": {"0": peak}, "peak_of": "card"}
+    corrected = client.post("/api/estimate", json={**ask, "run": seen}).json()
+    assert corrected["peak_mib"][0] == pytest.approx(peak, abs=1.0)
+    assert corrected["peak_mib"][1:] == pytest.approx(plain["peak_mib"][1:])
+    assert "stage 0 needed 5,000 MiB more than predicted" in corrected["learned"][0]
+    failed = client.post("/api/estimate", json={**ask, "run": {**run, "out_of_memory": [2]}}).json()
+    assert failed["verdict"]["fit"] == "does not fit" and failed["peak_mib"][2] > failed["whole_mib"][2]
+    for wrong, words in (
+        ({"run": {**run, "out_of_memory": [4]}}, "names no stage of 4"),
+        ({"stage_limit": {"0": 1e9}}, "is above the 81,559 MiB"),
+        ({"risk": 60}, "less than or equal to 50"),
+    ):
+        reply = client.post("/api/estimate", json={**ask, **wrong})
+        assert reply.status_code == 400 and words in reply.json()["error"]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import taylor
+from taylor.cost_model.margin import MemoryMargin
 from taylor.nd_search.options import SearchOptions
 from taylor.parsers.read import read_config
 from taylor.pipeline_solver.model.options import SolveOptions
@@ -40,20 +41,23 @@ def test_a_script_is_planned_for_its_family_s_device_on_every_road(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     usual = USUAL[script.name]
-    job = FileJob(script, dryrun=False, check=False, ratios=taylor.TimeRatios())
+    # Without risk, so that the limit is the device's own.
+    margin = MemoryMargin(risk=0.0)
+    job = FileJob(script, dryrun=False, check=False, ratios=taylor.TimeRatios(), margin=margin)
     outputs = Outputs(folder=tmp_path / "out", write=False)
     for planned in (evaluate_file(job, outputs), solve_file(job, SolveOptions(time_limit=10), outputs)):
         assert planned.facts.device.spec.name == usual
         assert set(planned.problem.limit_mib) == {LIMITS[usual]}
     space = SearchOptions(profile_num=1)
     found = search_strategies(
-        StrategySearchOptions(script, space, DryRunOptions("estimate"), output=tmp_path / "nd" / "nd_output")
+        StrategySearchOptions(
+            script, space, DryRunOptions("estimate"), output=tmp_path / "nd" / "nd_output", margin=margin
+        )
     )
     assert (found.device.name, found.result.device_limit_mib) == (usual, LIMITS[usual])
     estimate = DryRunOptions("estimate")
-    ranking = rank_folder(
-        script.parent, RankOptions(SolveOptions(time_limit=10), workers=1, report=False), dryruns=estimate
-    )
+    how = RankOptions(SolveOptions(time_limit=10), workers=1, report=False)
+    ranking = rank_folder(script.parent, how, dryruns=estimate, margin=margin)
     assert str(int(LIMITS[usual])) in ranking.table["memory_limit"][0]
     own = taylor.evaluate(script)
     assert own.planned is not None and own.planned.facts.device.spec.name == usual

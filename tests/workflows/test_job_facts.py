@@ -33,7 +33,7 @@ PHRASES = {
         "sequences of 4,096 tokens",
         "computing in 16 bits, parameters in 32",
         "no device named: ascend-910b (64 GiB), the default for MindFormers",
-        "memory limit 56,320 MiB, by the file",
+        " MiB, by the file less a margin of free memory for 5 % risk",
         "time ratios estimated for this job on ascend-910b",
     ],
     "pretrain_llama3_70b.sh": [
@@ -43,7 +43,7 @@ PHRASES = {
         "batch 32 = DP 1 x 32 micro-batches of 1",
         "sequences of 8,192 tokens; computing in 16 bits",
         "no device named: h100-80g (80 GiB), the default for Megatron files",
-        "memory limit 77,824 MiB, what the device offers",
+        " MiB, what the device offers less a margin of free memory for 5 % risk",
         "time ratios estimated for this job on h100-80g",
     ],
     "job.toml": ["torchtitan TOML", " B parameters", "the default for torchtitan files", "time ratios estimated"],

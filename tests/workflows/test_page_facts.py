@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from taylor.cost_model.known_error import memory_error
+from taylor.cost_model.known_error import KnownError
+from taylor.cost_model.margin import MemoryMargin
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.solution import Termination
 from taylor.pipeline_solver.timing.evaluate import evaluate
@@ -50,8 +51,9 @@ def test_the_verdict_tells_step_gain_and_room_of_the_result(solved: tuple[Planne
     gain = 100 * (own.objective / planned.solution.objective - 1)
     expected = f"{gain:.1f} % faster" if gain >= 0.05 else "as fast"
     assert facts.answers[1].answer == expected and expected in facts.verdict
-    room = min(np.subtract(planned.solution.memory_limit_mib, planned.solution.peak_memory_mib))
-    assert f"yes, {room:,.0f} MiB free" in facts.answers[2].answer
+    assert planned.config.device_limit_mib is not None  # the limits are below it by 5 % risk
+    room = planned.config.device_limit_mib - max(planned.solution.peak_memory_mib)
+    assert f"yes with more than 99 % probability, {room:,.0f} MiB free" == facts.answers[2].answer
     assert list(facts.assumed) == planned.assumed and facts.ranks == f"{planned.config.strategy.world_size:,}"
     text = html.unescape(page.read_text(encoding="utf-8"))
     for said in (facts.title, facts.verdict, *facts.assumed, FILE.name):
@@ -90,16 +92,25 @@ def test_an_evaluated_plan_is_not_compared_with_itself(tmp_path: Path) -> None:
 
 
 def test_too_little_room_is_bad_and_a_little_is_a_warning() -> None:
+    known = KnownError(0.03, 0.08, 0.02, planned=True)
     answers = [
-        memory_answer([700.0, peak], [1000.0, 1000.0], "estimate", memory_error("estimate"))
-        for peak in (1000.5, 990.0, 800.0)
+        memory_answer([700.0, peak], [1000.0, 1000.0], "estimate", known, MemoryMargin(risk=0.0))
+        for peak in (1000.5, 990.0, 900.0)
     ]
     assert [one.tone for one in answers] == [BAD, WARNING, GOOD]
     assert [one.answer for one in answers] == [
         "no, 0 MiB too much",
-        "yes with 54 % probability, 10 MiB free (tight)",
-        "yes, 200 MiB free",
+        "yes with 59 % probability, 10 MiB free (tight)",
+        "yes with 99 % probability, 100 MiB free",
     ]
+
+
+def test_a_plan_above_its_risk_is_a_warning_with_its_probability() -> None:
+    known = KnownError(0.03, 0.08, 0.02, planned=True)
+    answers = [memory_answer([peak], [1000.0], "estimate", known) for peak in (1090.0, 1040.0, 1000.0)]
+    assert [one.tone for one in answers] == [BAD, WARNING, GOOD]
+    assert answers[1].answer == "yes with 79 % probability only, 40 MiB free: 5 % risk allows 1,000 MiB"
+    assert answers[2].answer == "yes with 95 % probability, 80 MiB free"
 
 
 def test_a_bound_that_says_nothing_is_no_proof() -> None:

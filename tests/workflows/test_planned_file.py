@@ -16,7 +16,8 @@ from tests.conftest import ROOT
 FILE = ROOT / "config" / "pretrain_llama2_7b.yaml"
 JOB_KEYS = [
     "model", "device", "strategy", "batch", "assumed", "step_ms", "tokens_per_second", "tokens_per_second_per_device",
-    "mfu", "tflops_per_device", "train_days", "mfu_precision", "step_interval_ms", "risk", "verdict", "own_plan",
+    "mfu", "tflops_per_device", "train_days", "mfu_precision", "step_interval_ms", "risk", "planned_risk",
+    "peak_error", "verdict", "own_plan",
 ]  # fmt: skip
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import taylor
-from benchmarks.measured_runs import MEASURED, PEAK, known_error, measured_runs, neighbour_error, summary
-from taylor.cost_model.known_error import MEMORY_ERRORS, NEIGHBOUR_ERROR
+from benchmarks.measured_runs import MEASURED, PEAK, measured_runs, neighbour_error, summary
+from taylor.cost_model.known_error import NEIGHBOUR_ERROR
 from taylor.cost_model.margin import MemoryMargin
 from taylor.cost_model.profile import MemoryProfile
 from taylor.pipeline_solver.model.problem import PipelineProblem
@@ -82,19 +82,23 @@ def test_a_file_without_a_plan_is_solved_without_a_comparison() -> None:
 
 
 def test_room_below_the_error_of_its_source_is_tight_and_the_cure_mends_it(solved: PlannedFile) -> None:
-    known, limits = solved.config.memory_error("estimate"), solved.solution.memory_limit_mib
+    bold = evaluate_file(FileJob(FILE, dryrun=False, check=False, margin=MemoryMargin(risk=0.0)))
+    known, limits = bold.config.memory_error("estimate"), bold.solution.memory_limit_mib
     assert known is not None
-    full = solved.solution.replace(peak_memory_mib=tuple(limit - 152 for limit in limits))
-    line = fit_line(PlannedFile(**{**vars(solved), "solution": full}))
-    assert line.startswith(f"fits with 51 % probability: 152 of {limits[0]:,.0f} MiB (0.3 %) free on stage 0")
-    assert f"; tight: up to {known.upper() * (limits[0] - 152):,.0f} MiB with 5 % risk, as the estimate is" in line
+    full = bold.solution.replace(peak_memory_mib=tuple(limit - 152 for limit in limits))
+    line = fit_line(PlannedFile(**{**vars(bold), "solution": full}))
+    assert line.startswith(f"fits with 53 % probability: 152 of {limits[0]:,.0f} MiB (0.3 %) free on stage 0")
+    assert (
+        f"; tight: up to {known.upper() * (limits[0] - 152):,.0f} MiB with 5 % risk, as estimated peaks of such jobs"
+        in line
+    )
     assert "--risk 5%" in line
-    roomy = evaluate_file(FileJob(FILE, dryrun=False, check=False, margin=MemoryMargin(risk=0.05)))
+    roomy = evaluate_file(FileJob(FILE, dryrun=False, check=False))
     assert roomy.solution.memory_limit_mib[0] == pytest.approx(limits[0] / known.upper())
     brimful = roomy.solution.replace(peak_memory_mib=roomy.solution.memory_limit_mib)
     line = fit_line(PlannedFile(**{**vars(roomy), "solution": brimful}))
-    assert "apart from the margin of free memory for 5 % risk" in line and "tight" not in line
-    assert f"up to {limits[0]:,.0f} of {limits[0]:,.0f} MiB with 5 % risk" in line
+    assert line.startswith("fits with 95 % probability: ") and "tight" not in line
+    assert f" of {limits[0]:,.0f} MiB (" in line and f"up to {limits[0]:,.0f} MiB with 5 % risk" in line
     bolder = PlannedFile(**{**vars(roomy), "config": roomy.config.replace(margin=MemoryMargin(risk=0.2))})
     assert bolder.peak_intervals is not None and roomy.peak_intervals is not None
     for (low, high), (least, most) in zip(bolder.peak_intervals, roomy.peak_intervals, strict=True):
@@ -151,10 +155,7 @@ def test_what_the_figures_rest_on_names_what_was_assumed(solved: PlannedFile) ->
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path(MEASURED).is_dir(), reason="the measured runs are not here")
-def test_the_stated_errors_of_peaks_are_those_of_the_measured_runs_and_nine_of_ten_lie_within() -> None:
+def test_nine_of_ten_measured_peaks_lie_in_the_intervals_that_other_sets_show() -> None:
     runs, _ = measured_runs(MEASURED)
-    stated, seen = MEMORY_ERRORS["estimate"], known_error(runs, PEAK)
-    for name in ("below", "above", "typical"):
-        assert getattr(stated, name) == pytest.approx(getattr(seen, name), abs=0.01)
     assert 85 <= summary(runs, PEAK).set_index("set").loc["all", "covered %"] <= 95
     assert pytest.approx(neighbour_error(runs), abs=0.01) == NEIGHBOUR_ERROR

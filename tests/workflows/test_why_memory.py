@@ -10,9 +10,11 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.command_lines import why_memory as command
+from taylor.cost_model.margin import MemoryMargin
 from taylor.parsers.read import read_config
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL
+from taylor.workflows.showing.fit import Fit
 from taylor.workflows.showing.memory_levers import corrected_peaks
 from taylor.workflows.solving.evaluate_file import evaluate_file
 from taylor.workflows.solving.why_memory import MemoryReasons, why_memory
@@ -138,7 +140,9 @@ def test_a_misfit_states_the_fewest_layers_to_recompute() -> None:
     path = ROOT / "config" / FILES[0]
     plain = evaluate_file(FileJob(path, dryrun=False, check=False))
     limit = plain.solution.peak_memory_mib[0] - 4000.0
-    over = evaluate_file(FileJob(path, dryrun=False, check=False, stage_limits=((0, limit),)))
+    # Without risk, so that the stage's limit is that of the predicted peak.
+    margin = MemoryMargin(risk=0.0)
+    over = evaluate_file(FileJob(path, dryrun=False, check=False, stage_limits=((0, limit),), margin=margin))
     assert "the smallest change of the job that makes it fit: full recompute of " in over.fit.sentence
     count = int(over.fit.cure.split("full recompute of ")[1].split()[0])
     config, plan = over.facts.config, over.plan
@@ -152,9 +156,14 @@ def test_a_plan_near_its_limit_fits_with_a_probability() -> None:
     path = ROOT / "config" / FILES[0]
     plain = evaluate_file(FileJob(path, dryrun=False, check=False)).solution
     limit = plain.peak_memory_mib[0] * 1.01
-    close = evaluate_file(FileJob(path, dryrun=False, check=False, stage_limits=((0, limit),))).fit
-    assert close.likely and close.risk is not None
+    job = FileJob(path, dryrun=False, check=False, stage_limits=((0, limit),))
+    close = evaluate_file(replace(job, margin=MemoryMargin(risk=0.0))).fit
+    assert close.fit is Fit.FITS and close.likely and close.risk is not None
     assert close.sentence.startswith(f"fits with {100 * (1 - close.risk):.0f} % probability; ")
+    risky = evaluate_file(job).fit
+    assert risky.fit is Fit.AT_RISK and risky.risk == pytest.approx(close.risk)
+    assert risky.sentence.startswith(f"fits with {100 * (1 - close.risk):.0f} % probability only; ")
+    assert " MiB less than 5 % risk asks for; " in risky.sentence and "full recompute of" in risky.cure
 
 
 def test_no_lever_breaks_a_rule_of_the_framework(tmp_path: Path) -> None:
@@ -181,3 +190,22 @@ def test_the_command_prints_parts_moment_and_levers(
     for one in data["stages"]:
         assert sum(one["parts_mib"].values()) == pytest.approx(one["peak_mib"], abs=0.1)
     assert Outputs().folder.exists() is False
+
+
+def test_a_misfit_names_the_states_in_lower_precision_that_the_file_omits_and_with_them_it_fits(tmp_path: Path) -> None:
+    text = (ROOT / "config" / FILES[0]).read_text(encoding="utf-8").rstrip()
+    plain = evaluate_file(FileJob(ROOT / "config" / FILES[0], dryrun=False, check=False)).solution
+    # Between the peaks with moments in 32 and in 16 bits: the first stage's states are above 8 GiB of moments.
+    job = FileJob(ROOT / "config" / FILES[0], dryrun=False, check=False, margin=MemoryMargin(risk=0.0))
+    limits = tuple((stage, peak - 3000.0) for stage, peak in enumerate(plain.peak_memory_mib))
+    sentence = evaluate_file(replace(job, stage_limits=limits)).fit.sentence
+    flags = (
+        sentence.split("with states in lower precision it fits as it is: ")[1].split("the file omits ")[1].split(")")[0]
+    )
+    assert flags.startswith("--use-precision-aware-optimizer --exp-avg-dtype bf16")
+    path = tmp_path / "narrow.sh"
+    path.write_text(f"{text} {flags}\n", encoding="utf-8")
+    narrow = evaluate_file(replace(job, path=path, stage_limits=limits))
+    assert narrow.fit.fit is Fit.FITS
+    assert max(narrow.solution.peak_memory_mib) < max(plain.peak_memory_mib) - 3000.0
+    assert "states in lower precision" not in narrow.fit.sentence

@@ -12,6 +12,7 @@ from taylor.cost_model.throughput import Throughput
 from taylor.parsers.training_config import TrainingConfig
 from taylor.workflows.statement.devices import ChosenDevice
 from taylor.workflows.statement.job_facts import JobFacts
+from taylor.workflows.statement.measured_run import SeenMemory
 
 
 def same_model(config: TrainingConfig) -> Hashable:
@@ -43,6 +44,8 @@ class CandidateFile:
         Device that it is planned for.
     modules : ModuleWords or None
         Modules to choose from, where recompute or offload by module was requested.
+    seen : SeenMemory
+        What runs showed of its memory, and limits of single stages.
     """
 
     config: TrainingConfig | None
@@ -54,6 +57,7 @@ class CandidateFile:
     other_batch: bool = False
     device: ChosenDevice | None = None
     modules: ModuleWords | None = None
+    seen: SeenMemory = SeenMemory()
 
     @property
     def job(self) -> Hashable:

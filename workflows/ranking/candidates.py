@@ -31,13 +31,15 @@ from taylor.workflows.ranking.own_plans import runs_on
 from taylor.workflows.ranking.profiles import parse_profiles
 from taylor.workflows.ranking.rank import Ranking, RankOptions, rank
 from taylor.workflows.running.far_solve import sharing
+from taylor.workflows.solving.measured_peaks import learned_for_candidates
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.dryrun_backend import open_backend
 from taylor.workflows.statement.job_facts import JobFacts, log_head, log_misspelled, log_unmodelled
 from taylor.workflows.statement.legality import require_legal
+from taylor.workflows.statement.measured_run import OUT_FLAG, PEAK_FLAG, LearnedMemory, MeasuredRun, SeenMemory
 from taylor.workflows.statement.memory_source import obtain_memory
 from taylor.workflows.statement.module_choices import assumptions, offered_words, with_host_priced
-from taylor.workflows.statement.options import AskedModules, DryRunOptions
+from taylor.workflows.statement.options import AskedModules, DryRunOptions, FileJob
 from taylor.workflows.statement.schedules import log_interleaving
 
 if TYPE_CHECKING:
@@ -79,6 +81,7 @@ def load_candidates(
     margin: MemoryMargin = MemoryMargin(),  # noqa: B008 - frozen
     modules: AskedModules = AskedModules(),  # noqa: B008 - frozen
     allow_illegal: Sequence[str] = (),
+    seen: SeenMemory = SeenMemory(),  # noqa: B008 - frozen
 ) -> list[CandidateFile]:
     """Read each file and join it with its measured ratios; missing ones are estimated.
 
@@ -109,6 +112,8 @@ def load_candidates(
         Choices by module that are allowed.
     allow_illegal : sequence of str
         Legality rules that a candidate may break; one that breaks another keeps its place, with the rule.
+    seen : SeenMemory
+        What runs showed of the candidates' memory, and limits of single stages.
 
     Raises
     ------
@@ -127,6 +132,7 @@ def load_candidates(
         margin=margin,
         modules=modules,
         allow_illegal=allow_illegal,
+        seen=seen,
     )
     candidates = []
     paths = list(files)
@@ -165,6 +171,7 @@ class _Reading:
     margin: MemoryMargin
     modules: AskedModules
     allow_illegal: Sequence[str]
+    seen: SeenMemory
 
     def candidate(self, path: Path) -> CandidateFile:
         """Candidate of a file; one that cannot be read, started or stated has the reason.
@@ -202,7 +209,9 @@ class _Reading:
         except TaylorError as error:
             return CandidateFile(config, None, ratios, str(error))
         other_batch = config.strategy.micro_batches != own_batch
-        return CandidateFile(config, memory, ratios, other_batch=other_batch, device=chosen, modules=words)
+        return CandidateFile(
+            config, memory, ratios, other_batch=other_batch, device=chosen, modules=words, seen=self.seen
+        )
 
 
 def _note_ratios(
@@ -274,11 +283,14 @@ def rank_folder(
     shard: Shard | None = None,
     modules: AskedModules = AskedModules(),  # noqa: B008 - frozen
     allow_illegal: Sequence[str] = (),
+    measured: MeasuredRun = MeasuredRun(),  # noqa: B008 - frozen
+    stage_limits: tuple[tuple[int, float], ...] = (),
 ) -> Ranking:
     """Solve every candidate file of a folder, or of a shard of it, and rank them.
 
     Ratios come from `parser_result`, else from the profiles in `profile_data`, else from estimates.
     The peak memory that a search predicted (`nd_path`, its candidates' CSV) appears beside the solved one.
+    `measured` is of a run of the plan in the file that the candidates were searched from.
     Dry-runs and solves go to the `executor`, where one is given.
 
     Raises
@@ -296,6 +308,11 @@ def rank_folder(
     _require_one_model(folder, readable)
     _log_jobs(folder, readable, device, register_path, gbs)
     baseline = _baseline(folder, readable, register_path, margin)
+    job = FileJob(baseline[0] if baseline else folder, margin=margin, measured=measured)
+    learned = _learned(job, baseline, options.output, device, register_path)
+    seen = SeenMemory(learned, stage_limits)
+    for config in readable[:1]:
+        seen.refuse(readable, choose_device(config, device, register_path).spec)
     profiled: dict[Path, TimeRatios] = {}
     if parser_result is None and profile_data is not None:
         profiled = parse_profiles(files, profile_data, device, options.output, register_path, dryruns.env_json)
@@ -326,6 +343,7 @@ def rank_folder(
             margin=margin,
             modules=modules,
             allow_illegal=allow_illegal,
+            seen=seen,
         )
     candidates, compared = loaded[: len(files)], loaded[len(files) :]
     peaks = {} if nd_path is None else {(c.dp, c.tp, c.pp, c.ep): c.peak_mib for c in read_candidates(nd_path)}
@@ -370,6 +388,27 @@ def _baseline(
         log.warning("the plan in the searched file is not compared: %s", error)
         return []
     return [path] if runs_on(config, configs[0].strategy.world_size) else []
+
+
+def _learned(
+    job: FileJob, baseline: Sequence[Path], output: Path, device: str | None, register_path: Path | None
+) -> LearnedMemory | None:
+    """Correction of the candidates' memory by runs of the plan in the file that they were searched from.
+
+    Raises
+    ------
+    InputError
+        When runs are named and the candidates come from no file.
+    """
+    if not baseline:
+        if job.measured:
+            raise InputError(
+                "is of a run of the file that the candidates were searched from, which is not known", file=job.path,
+                field=f"{PEAK_FLAG}, {OUT_FLAG}", cure="name it in taylor search, or solve the file that ran",
+            )  # fmt: skip
+        return None
+    config = read_config(job.path, register_path).replace(margin=job.margin)
+    return learned_for_candidates(job, config, choose_device(config, device, register_path), output)
 
 
 def _degrees(strategy: Strategy) -> tuple[int, int, int, int]:

@@ -30,9 +30,9 @@ def problem_of(candidate: CandidateFile) -> PipelineProblem:
         raise TaylorError(candidate.failure or "no memory profile or time ratios")
     require_schedule(candidate.config)
     problem = build_problem(candidate.config, candidate.memory, candidate.ratios)
-    if candidate.device is None:
-        return problem
-    return with_module_choices(problem, candidate.config, candidate.device.spec, candidate.modules)
+    if candidate.device is not None:
+        problem = with_module_choices(problem, candidate.config, candidate.device.spec, candidate.modules)
+    return candidate.seen.on(problem, candidate.config, candidate.memory.source)
 
 
 def own_solution(candidate: CandidateFile, problem: PipelineProblem) -> Solution | None:

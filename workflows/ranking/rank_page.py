@@ -21,7 +21,7 @@ from taylor.report.facts import GOOD, WARNING, Answer, PageFacts
 from taylor.report.html import write_html_report
 from taylor.report.memory_parts import MemoryParts, from_breakdown, from_problem
 from taylor.report.planned import planned_timeline
-from taylor.report.ranking import NOT_CERTAIN
+from taylor.report.ranking import NOT_CERTAIN, percent_text
 from taylor.report.timeline import Timeline
 from taylor.workflows.ranking.candidate_file import CandidateFile
 from taylor.workflows.showing.page_facts import EQUAL_GAIN, NOT_KNOWN, gap_words, memory_answer, memory_text
@@ -171,6 +171,9 @@ def _fit(best: Row) -> Answer:
         return replace(
             answer, answer=f"{NOT_KNOWN}, {free_text} predicted on stage {stage}", detail=detail, tone=WARNING
         )
+    if answer.tone == GOOD and (risk := number(best.get("risk"))) is not None:
+        sure = f"yes with {percent_text(100 * (1 - risk))} probability"
+        answer = replace(answer, answer=answer.answer.replace("yes", sure, 1))
     if answer.tone != GOOD or not str(best.get("certainty")).startswith(TIGHT):
         return answer
     return replace(answer, answer=f"{answer.answer} (tight)", tone=WARNING)

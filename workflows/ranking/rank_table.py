@@ -19,7 +19,7 @@ from taylor.pipeline_solver.model.solution import CUT_OFF, FEASIBLE, OPTIMAL, OV
 from taylor.pipeline_solver.solving.result import Result, plan_of_row
 from taylor.report.ranking import NOT_CERTAIN
 from taylor.workflows.ranking.candidate_file import CandidateFile
-from taylor.workflows.showing.fit import Fit, is_or_are, named_flags
+from taylor.workflows.showing.fit import Fit, is_or_are, named_flags, risk_of
 from taylor.workflows.showing.verdict import sure_text
 
 DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs", "micro_batches")
@@ -68,10 +68,11 @@ COLUMNS = (
     "free_mib",
     "fullest_stage",
     "certainty",
+    "risk",
 )
 """Columns of the ranking: strategy, ratios, objective (body-layer forwards), cost (ms a step), proof, plan, memory;
-then whether the row is a plan in a file before, the gain over that one (%), speed, the least free memory and its
-certainty.
+then whether the row is a plan in a file before, the gain over that one (%), speed, the least free memory, its
+certainty, and the probability that it runs out.
 """
 
 PLACES = {str(OPTIMAL): 0, str(FEASIBLE): 0, str(CUT_OFF): 0, str(OVER_LIMIT): 1}
@@ -180,6 +181,23 @@ def _certainty(candidate: CandidateFile, cells: Mapping[str, Any]) -> str | None
     return sure_text(config.memory_error(memory.source), config.margin, limit - free, limit).removeprefix("; ")
 
 
+def _risk(candidate: CandidateFile, cells: Mapping[str, Any]) -> tuple[float | None, bool]:
+    """Largest probability that a stage runs out of memory, and whether every predicted peak is within its device's.
+
+    The probability is None where no plan, or no error of its peaks, is known.
+    """
+    config, memory = candidate.config, candidate.memory
+    if config is None or memory is None or not cells.get("peak_memory"):
+        return None, False
+    margin, known = config.margin, config.memory_error(memory.source)
+    peaks, limits = (json.loads(cells[name]) for name in ("peak_memory", "memory_limit"))
+    stages = list(zip(peaks, limits, strict=True))
+    within = all(peak <= margin.within(limit, known) + MEMORY_TOLERANCE_MIB for peak, limit in stages)
+    risks = [risk_of(known, peak, margin.around(limit, known)) for peak, limit in stages]
+    found = [one for one in risks if one is not None]
+    return (round(max(found), 4) if found else None), within
+
+
 def _doubt(candidate: CandidateFile) -> str:
     """Clause on unmodelled flags that may lower the peaks of a plan over its limit; empty where there are none."""
     config, memory = candidate.config, candidate.memory
@@ -209,7 +227,10 @@ def _record(entry: RankEntry, folder: Path, taken: set[str], train_tokens: float
         record["memory_source"] = candidate.memory.source
     record |= entry.cells
     record["certainty"] = _certainty(candidate, entry.cells)
-    if entry.cells.get("status") == OVER_LIMIT and (doubt := _doubt(candidate)):
+    record["risk"], within = _risk(candidate, entry.cells)
+    if entry.cells.get("status") == OVER_LIMIT and within:
+        record["reason"] = str(record["reason"]).replace(DOES_NOT_FIT, str(Fit.AT_RISK), 1)
+    elif entry.cells.get("status") == OVER_LIMIT and (doubt := _doubt(candidate)):
         record["reason"] = str(record["reason"]).replace(DOES_NOT_FIT, NOT_CERTAIN, 1) + doubt
     record["file"] = printable(str(candidate.path))
     if record.get("cost"):

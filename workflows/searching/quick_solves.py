@@ -30,6 +30,7 @@ from taylor.workflows.running.kept_solves import SolveStore
 from taylor.workflows.running.process_pool import Failed, run_in_processes
 from taylor.workflows.statement.devices import ChosenDevice
 from taylor.workflows.statement.legality import require_legal
+from taylor.workflows.statement.measured_run import SeenMemory
 from taylor.workflows.statement.module_choices import offered_words, with_host_priced
 from taylor.workflows.statement.options import AskedModules
 from taylor.workflows.statement.stated_file import read_for
@@ -64,6 +65,8 @@ class QuickSolves:
         Store of finished solves.
     allow_illegal : tuple of str
         Legality rules that a strategy may break.
+    seen : SeenMemory
+        What runs showed of the memory, and limits of single stages.
     until : float
         Time of the monotonic clock after which no solve begins: an unsolved strategy keeps its estimate.
     """
@@ -79,6 +82,7 @@ class QuickSolves:
     store: SolveStore | None = None
     allow_illegal: tuple[str, ...] = ()
     until: float = math.inf
+    seen: SeenMemory = SeenMemory()
 
     def __call__(self, strategies: Sequence[Strategy], limit_mib: float) -> list[SolvedStep]:
         """Step time of the first plan of each strategy, or the reason why there is none."""
@@ -147,7 +151,7 @@ class QuickSolves:
         memory = replace(estimate_memory(config, card), device_limit_mib=limit_mib)
         ratios = estimate_ratios(config.model, strategy, config.rules, card)
         words = offered_words(config, card, self.modules)
-        return problem_of(CandidateFile(config, memory, ratios, device=self.device, modules=words))
+        return problem_of(CandidateFile(config, memory, ratios, device=self.device, modules=words, seen=self.seen))
 
     def _step(self, problem: PipelineProblem, solution: Solution) -> SolvedStep:
         if solution.objective is not None and problem.unit_ms is not None:

@@ -10,11 +10,12 @@ from pathlib import Path
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError
 from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.memory import best_case_peak_mib
 from taylor.dryrun.fitting.grey_box import CorrectedPeaks
 from taylor.dryrun.interface import DryRunBackend
 from taylor.nd_search.emit import emit_yaml, pruned_frame, write_candidates_csv, write_pruned_csv
 from taylor.nd_search.options import SearchOptions
-from taylor.nd_search.search import SearchResult, search
+from taylor.nd_search.search import SearchResult, estimated_all, search
 from taylor.parsers.training_config import TrainingConfig
 from taylor.profiling.folders import find_profile_folders
 from taylor.register.device import DeviceSpec
@@ -24,15 +25,18 @@ from taylor.workflows.ranking.profiles import parse_profiles
 from taylor.workflows.ranking.rank import Ranking, RankOptions, rank
 from taylor.workflows.running.far_solve import sharing
 from taylor.workflows.running.kept_solves import SolveStore
+from taylor.workflows.searching.learned_peaks import LearnedPeaks
 from taylor.workflows.searching.quick_solves import QuickSolves
 from taylor.workflows.searching.search_memory import measured_peaks, replayed_peaks
 from taylor.workflows.showing.fit import doubt_of_no
+from taylor.workflows.solving.measured_peaks import learned_for_candidates
 from taylor.workflows.statement.devices import ChosenDevice, choose_device
 from taylor.workflows.statement.dryrun_backend import open_backend
 from taylor.workflows.statement.job_facts import JobFacts, degrees_text, log_head, log_misspelled, log_notes
 from taylor.workflows.statement.legality import rules_waived, why_illegal
+from taylor.workflows.statement.measured_run import MeasuredRun, SeenMemory
 from taylor.workflows.statement.module_choices import offered_words
-from taylor.workflows.statement.options import AskedModules, DryRunOptions
+from taylor.workflows.statement.options import AskedModules, DryRunOptions, FileJob
 from taylor.workflows.statement.stated_file import read_for
 
 
@@ -56,6 +60,10 @@ class StrategySearchOptions:
         Memory that every device keeps free.
     modules : AskedModules
         Choices by module for the solves.
+    measured : MeasuredRun
+        Memory seen in a run of the plan in the file: it corrects every strategy's.
+    stage_limits : tuple of (stage, MiB)
+        Memory limits of single stages of every strategy that is solved.
     """
 
     path: Path
@@ -73,6 +81,8 @@ class StrategySearchOptions:
     ranking: RankOptions = field(default_factory=RankOptions)
     margin: MemoryMargin = MemoryMargin()
     modules: AskedModules = AskedModules()
+    measured: MeasuredRun = MeasuredRun()
+    stage_limits: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,6 +137,7 @@ def _search(
 ) -> StrategySearch:
     device = chosen.spec
     corrected = _measured(options, config, device, backend)
+    seen = _seen(options, config, chosen)
     solves = QuickSolves(
         config,
         chosen,
@@ -138,20 +149,20 @@ def _search(
         env_json=options.dryruns.env_json,
         store=SolveStore(options.ranking.output) if options.full else None,
         allow_illegal=rules_waived(options.space.disabled_rules, config),
+        seen=seen,
     )
     if corrected is None:
         log.info("memory: estimated by the analytical model")
-        result = search(config, device, options.space, options.rules_path, quick_solve=solves)
-    else:
-        result = search(
-            config,
-            device,
-            options.space,
-            options.rules_path,
-            peak_of=corrected,
-            sources_of=corrected.sources,
-            quick_solve=solves,
-        )
+    base = best_case_peak_mib if corrected is None else corrected
+    result = search(
+        config,
+        device,
+        options.space,
+        options.rules_path,
+        peak_of=base if seen.learned is None else LearnedPeaks(base, seen.learned.correction),
+        sources_of=estimated_all if corrected is None else corrected.sources,
+        quick_solve=solves,
+    )
     for step, count in result.counts.items():
         log.info("strategies %s: %d", step, count)
     siblings = options.output.parent
@@ -197,11 +208,20 @@ def _search(
         margin=options.margin,
         modules=options.modules,
         allow_illegal=rules_waived(options.space.disabled_rules, config),
+        seen=seen,
     )
     candidates, compared = loaded[: len(dryrun_files)], loaded[len(dryrun_files) :]
     own_file = compared[0] if compared else False
     ranking = rank(candidates, options.ranking, executor, pruned=pruned_frame(result), own=own_file)
     return replace(done, ranking=ranking)
+
+
+def _seen(options: StrategySearchOptions, config: TrainingConfig, chosen: ChosenDevice) -> SeenMemory:
+    """What runs of the plan in the file showed of the memory, and limits of stages."""
+    job = FileJob(options.path, device=options.device, margin=options.margin, measured=options.measured)
+    seen = SeenMemory(learned_for_candidates(job, config, chosen, options.ranking.output), options.stage_limits)
+    seen.refuse((), chosen.spec)
+    return seen
 
 
 def _log_head(options: StrategySearchOptions, facts: JobFacts) -> None:

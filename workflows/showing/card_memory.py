@@ -20,42 +20,44 @@ class CardMemory:
     ----------
     allocated_mib : float
         Tensors: ``torch.cuda.max_memory_allocated``.
-    reserved_mib : float
-        What torch's allocator took of the card: ``torch.cuda.max_memory_reserved``.
+    reserved_mib : float or None
+        What torch's allocator took of the card: ``torch.cuda.max_memory_reserved``; None where that is not modelled.
     card_mib : float
         That and what lies outside the allocator, the CUDA context and NCCL's buffers: nvidia-smi.
     """
 
     allocated_mib: float
-    reserved_mib: float
+    reserved_mib: float | None
     card_mib: float
 
     @property
     def sentence(self) -> str:
         """The three figures with the counters that they compare with."""
+        reserved = "no model of what torch's allocator reserves beyond them (max_memory_reserved)"
+        if self.reserved_mib is not None:
+            reserved = f"{self.reserved_mib:,.0f} of them reserved by torch's allocator (max_memory_reserved)"
         return (
-            f"{self.card_mib:,.0f} MiB (nvidia-smi), {self.reserved_mib:,.0f} of them reserved by torch's allocator "
-            f"(max_memory_reserved), {self.allocated_mib:,.0f} allocated (max_memory_allocated)"
+            f"{self.card_mib:,.0f} MiB of the card (nvidia-smi), {self.allocated_mib:,.0f} of them allocated "
+            f"(max_memory_allocated), {reserved}"
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {name: round(value, 3) for name, value in asdict(self).items()}
+        return {name: None if value is None else round(value, 3) for name, value in asdict(self).items()}
 
 
 def card_memory(config: TrainingConfig, plan: PipelinePlan, device: DeviceSpec) -> tuple[CardMemory, ...] | None:
-    """The figures of every stage by the analytical model, [pp]; None where reserved memory is not modelled.
+    """The figures of every stage by the analytical model, [pp]; None under another allocator than torch's.
 
     Parameters
     ----------
     config : TrainingConfig
         With the virtual stages and the schedule of the plan, which has recompute modes of a file alone.
     """
-    if not config.rules.separate_pools:
+    if not config.rules.framework.torch_allocator:
         return None
     found = []
     for stage in stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule):
         reserved = reserved_mib(stage, config.model, config.rules, device)
-        assert reserved is not None
         found.append(CardMemory(allocated_mib(stage, config.model, config.rules, device), reserved, stage.total))
     return tuple(found)

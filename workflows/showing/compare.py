@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.files import printable
-from taylor.cost_model.known_error import NEIGHBOUR_ERROR, memory_error
+from taylor.cost_model.known_error import MEMORY_ERRORS, NEIGHBOUR_ERROR, KnownError
+from taylor.cost_model.margin import MemoryMargin
 from taylor.pipeline_solver.model.problem import span
 from taylor.pipeline_solver.solving.result import Result, read_result
 from taylor.pipeline_solver.timing.evaluate import bubble_shares, evaluate
@@ -161,10 +162,7 @@ def write_comparison_page(path: Path, first: Path, second: Path) -> None:
     timelines = {
         name: planned_timeline(result.problem, result.plan, name) for name, result in zip(names, results, strict=True)
     }
-    fits = [
-        memory_answer(*_memory(result), result.memory_source or "", memory_error(result.memory_source or ""))
-        for result in results
-    ]
+    fits = [memory_answer(*_memory(result), result.memory_source or "", *_error(result)) for result in results]
     answers = [
         Answer(f"Does {name} fit?", one.answer, one.detail, one.tone) for name, one in zip(names, fits, strict=True)
     ]
@@ -350,6 +348,17 @@ def _memory(result: Result) -> tuple[Sequence[float], Sequence[float]]:
         solution if solution.peak_memory_mib and solution.memory_limit_mib else evaluate(result.problem, result.plan)
     )
     return known.peak_memory_mib, known.memory_limit_mib
+
+
+def _error(result: Result) -> tuple[KnownError | None, MemoryMargin]:
+    """Known error of a result's peaks and the risk that it was planned with; none where the file lacks them."""
+    source, stated, risk = result.memory_source or "", result.job.get("peak_error"), result.job.get("planned_risk")
+    try:
+        below, above, typical = map(float, stated)  # type: ignore[arg-type]  # a file may hold anything
+        known = KnownError(below, above, typical, f"{'estimated' if risk else 'stated'} peaks of such jobs are")
+        return known, MemoryMargin(risk=float(risk or 0.0))
+    except (TypeError, ValueError):
+        return MEMORY_ERRORS.get(source), MemoryMargin(risk=0.0)
 
 
 def _batch(result: Result) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from taylor.cost_model.margin import MemoryMargin
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB
 from taylor.pipeline_solver.model.solution import Solution
-from taylor.report.ranking import NOT_CERTAIN
+from taylor.report.ranking import AT_RISK, NOT_CERTAIN, percent_text
 
 NAMED_FLAGS = 4
 UNKNOWN_FIT = NOT_CERTAIN
@@ -22,9 +22,10 @@ UNKNOWN_FIT = NOT_CERTAIN
 
 
 class Fit(str, Enum):
-    """The answer."""
+    """Answer; at risk is a plan whose predicted peaks fit the devices with more risk than the job may have."""
 
     FITS = "fits"
+    AT_RISK = AT_RISK
     DOES_NOT_FIT = "does not fit"
     UNKNOWN = "unknown"
 
@@ -40,11 +41,11 @@ class FitVerdict:
     ----------
     fit : Fit
     likely : bool
-        Whether the answer is that of the predicted peaks while the interval of one of them crosses its limit.
+        Whether the answer is that of the predicted peaks while the interval of one of them crosses its device's memory.
     shortage_mib : tuple of float [pp]
         Excess of each stage's predicted peak over its limit, MiB; 0 where it is below. Empty without a peak.
     risk : float or None
-        Probability that the stage with the least memory free runs out of it; None where no error is known.
+        Probability that the stage with the highest one runs out of memory; None where no error is known.
     reason : str
         Reason for an uncertain answer or a shortage; empty where the plan fits.
     cure : str
@@ -70,19 +71,21 @@ class FitVerdict:
 
     @property
     def answer(self) -> str:
-        """Answer with its probability where the limit lies within the interval of a peak."""
+        """Answer with its probability, where that is known."""
         if self.fit is Fit.UNKNOWN:
             return UNKNOWN_FIT
-        if not self.likely or self.risk is None:
+        if self.probability is None:
             return f"likely {self.fit}" if self.likely else str(self.fit)
-        return f"{self.fit} with {self.probability:.0f} % probability"
+        word = Fit.DOES_NOT_FIT if self.fit is Fit.DOES_NOT_FIT else Fit.FITS
+        only = " only" if self.fit is Fit.AT_RISK else ""
+        return f"{word} with {percent_text(self.probability)} probability{only}"
 
     @property
     def probability(self) -> float | None:
-        """Probability of the answer, %; None where no error is known or the answer is not one of the two."""
+        """Probability of the answer, that it fits where it is at risk, %; None where no error is known."""
         if self.risk is None or self.fit is Fit.UNKNOWN:
             return None
-        return 100.0 * (1.0 - self.risk if self.fit is Fit.FITS else self.risk)
+        return 100.0 * (self.risk if self.fit is Fit.DOES_NOT_FIT else 1.0 - self.risk)
 
 
 def doubt_of_no(flags: Sequence[UnmodelledFlag]) -> str:
@@ -144,9 +147,9 @@ def fit_verdict(
         return FitVerdict(Fit.UNKNOWN, reason=solution.message or "its memory is not known")
     short = shortage(peaks, limits)
     whole = [margin.around(limit, known) for limit in limits]
-    tightest = min(range(len(peaks)), key=lambda stage: whole[stage] - peaks[stage])
+    tightest = min(range(len(peaks)), key=lambda stage: whole[stage] / max(peaks[stage], MEMORY_TOLERANCE_MIB))
     risk = None if confirmed else risk_of(known, peaks[tightest], whole[tightest])
-    if any(short):
+    if any(shortage(peaks, [margin.within(limit, known) for limit in limits])):
         worst = short.index(max(short))
         beside = sum(map(bool, short)) - 1
         more = f", and {beside} further stage{'s' * (beside > 1)}" if beside else ""
@@ -169,12 +172,23 @@ def fit_verdict(
             may = f"{named_flags(higher)} may raise the peak above the limit"
             unknown = f"{figure}; {may} and {is_or_are(higher)} not modelled"
             return FitVerdict(Fit.UNKNOWN, False, short, risk, unknown, _measure(higher))
+    if any(short) and risk is not None:
+        worst = short.index(max(short))
+        free = f"{margin.within(limits[worst], known) - peaks[worst]:,.0f} MiB free on stage {worst}"
+        return _at_risk(short, risk, f"{free}, {short[worst]:,.0f} MiB less", margin.planned_risk(known), cure)
     most = peaks[tightest] * (1.0 if known is None or confirmed else known.upper(margin.stated_risk))
     likely = most > whole[tightest] + MEMORY_TOLERANCE_MIB
     if not likely:
         return FitVerdict(Fit.FITS, False, short, risk)
     free = f"{whole[tightest] - peaks[tightest]:,.0f} MiB free on stage {tightest}"
     return FitVerdict(Fit.FITS, True, short, risk, free, f"--risk {100 * margin.stated_risk:g}% plans with more free")
+
+
+def _at_risk(short: tuple[float, ...], risk: float, free: str, planned: float, cure: str) -> FitVerdict:
+    """Verdict of a plan within the memory of every device, but not with the risk that it may have."""
+    reason = f"{free} than {100 * planned:g} % risk asks for"
+    allowed = f"--risk {math.ceil(100 * risk)}% allows it"
+    return FitVerdict(Fit.AT_RISK, True, short, risk, reason, cure or allowed)
 
 
 def _predicted(peaks: Sequence[float], limits: Sequence[float], stage: int) -> str:

@@ -138,20 +138,26 @@ def _states(
     return total
 
 
-def log_intervals(config: TrainingConfig, solution: Solution, intervals: Sequence[Interval] | None) -> None:
+def log_intervals(
+    config: TrainingConfig, solution: Solution, intervals: Sequence[Interval] | None, memory: MemoryProfile
+) -> None:
     """Log where the peak may be higher than predicted, and whether the plan still fits then.
 
     Parameters
     ----------
     intervals : sequence of Interval [pp] or None
         `peak_intervals` of the plan.
+    memory : MemoryProfile
+        Memory that the plan rests on.
     """
     if intervals is None:
         return
     higher = [flag for flag in config.unmodelled if flag.may_raise_memory]
     if not higher:
         return
-    peaks, limits = solution.peak_memory_mib, solution.memory_limit_mib
+    # The upper ends include the known error, for which the limits leave memory free.
+    known, peaks = config.memory_error(memory.source), solution.peak_memory_mib
+    limits = [config.margin.around(limit, known) for limit in solution.memory_limit_mib]
     stage = min(range(len(peaks)), key=lambda s: limits[s] - (intervals[s][1] or peaks[s]))
     most = intervals[stage][1]
     at_most = "more where no bound is known" if most is None else f"at most {most:,.0f} MiB"

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from taylor.cost_model.memory import StageBreakdown, lightest_plan, stage_breakdown
 from taylor.cost_model.optimizer import OptimizerStates
 from taylor.nd_search.stated import broken_rules
+from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
 from taylor.register.device import DeviceSpec
@@ -17,6 +18,8 @@ NARROW_MOMENTS = 4
 """Bytes a parameter of Adam's two moments in 16 bits."""
 NARROW_GRADIENT = 2
 """Bytes of a gradient that is accumulated in 16 bits."""
+OMITTED = "the file omits"
+"""Words before flags of states in lower precision."""
 
 Peaks = Callable[[TrainingConfig, PipelinePlan | None], list[float]]
 
@@ -35,22 +38,29 @@ class Lever:
         Largest peak of all stages after the change.
     fits : bool
         Whether every stage is then within its limit.
+    narrows : bool
+        The optimizer keeps states in lower precision.
     """
 
     name: str
     saved_mib: float
     largest_mib: float
     fits: bool
+    narrows: bool = False
 
 
 @dataclass(frozen=True)
 class _Change:
-    """A changed job; `plan` None is the even plan in the baseline's recompute mode."""
+    """A changed job; `plan` None is the even plan in the baseline's recompute mode.
+
+    `narrows`: its optimizer keeps states in lower precision.
+    """
 
     name: str
     config: TrainingConfig
     plan: PipelinePlan | None = None
     same_stages: bool = True
+    narrows: bool = False
 
 
 def levers_of(
@@ -105,11 +115,40 @@ def smallest_change_of(
         Plan that does not fit: then the fewest further layers under full recompute are tried first. None: no plan of
         the job fits, and each change is judged by its plan that needs the least memory.
     """
-    allowed = _waived(config, device)
     if plan is not None and (lever := _fewest_recomputed(config, plan, device, limits_mib, learned)) is not None:
         return lever
+    return _first_that_fits(_restated(config), config, plan, device, limits_mib, learned)
+
+
+def narrow_change_of(
+    config: TrainingConfig,
+    plan: PipelinePlan | None,
+    device: DeviceSpec,
+    limits_mib: Sequence[float],
+    learned: LearnedMemory | None = None,
+) -> Lever | None:
+    """First optimizer states in lower precision that make the job fit alone; None where none do.
+
+    Parameters
+    ----------
+    plan : PipelinePlan or None
+        As in `smallest_change_of`.
+    """
+    return _first_that_fits(_narrow_states(config), config, plan, device, limits_mib, learned)
+
+
+def _first_that_fits(
+    changes: Iterator[_Change],
+    config: TrainingConfig,
+    plan: PipelinePlan | None,
+    device: DeviceSpec,
+    limits_mib: Sequence[float],
+    learned: LearnedMemory | None,
+) -> Lever | None:
+    """First of some changes with which every stage is within its limit."""
+    allowed = _waived(config, device)
     before = max(corrected_peaks(config, plan or _lightest(config), device, learned))
-    for change in _restated(config):
+    for change in changes:
         if broken_rules(change.config.replace(plan=None), device, allowed):
             continue
         try:
@@ -120,7 +159,7 @@ def smallest_change_of(
             continue
         limits = limits_mib if change.same_stages else [min(limits_mib)] * len(after)
         if _within(after, limits):
-            return Lever(change.name, before - max(after), max(after), fits=True)
+            return Lever(change.name, before - max(after), max(after), fits=True, narrows=change.narrows)
     return None
 
 
@@ -189,15 +228,7 @@ def _restated(config: TrainingConfig) -> Iterator[_Change]:
         yield _Change("sequence parallelism", config.replace(strategy=strategy.replace(sp=True)))
     if not rules.flash_attention:
         yield ruled("flash attention", flash_attention=True)
-    if rules.framework.states.takes_narrow_states and rules.parallel_optimizer:
-        narrow: OptimizerStates = replace(
-            rules.optimizer, moments_bytes=NARROW_MOMENTS, other_moments_bytes=NARROW_MOMENTS, step_bytes=0
-        )
-        if rules.moments_bytes > NARROW_MOMENTS:
-            yield ruled("Adam's moments in 16 bits (precision-aware optimizer)", optimizer=narrow)
-        if rules.gradient_bytes > NARROW_GRADIENT:
-            narrow = replace(narrow, gradient_bytes=NARROW_GRADIENT)
-            yield ruled("Adam's moments and gradients in 16 bits (precision-aware optimizer)", optimizer=narrow)
+    yield from _narrow_states(config)
     if strategy.mbs % 2 == 0:
         half = strategy.replace(mbs=strategy.mbs // 2, micro_batches=2 * strategy.micro_batches)
         yield _Change(f"micro-batches of {half.mbs} instead of {strategy.mbs}", config.replace(strategy=half))
@@ -216,6 +247,28 @@ def _restated(config: TrainingConfig) -> Iterator[_Change]:
                 f"{name.upper()} {degree} and DP {fewer.dp}", config.replace(strategy=fewer, plan=None),
                 same_stages=name != "pp",
             )  # fmt: skip
+
+
+def _narrow_states(config: TrainingConfig) -> Iterator[_Change]:
+    """Optimizer states in lower precision: by the launcher's flags, else as the framework takes them."""
+    rules, offered = config.rules, launcher_of(config).narrow_states(config)
+    if offered is not None:
+        for one in offered:
+            if one.optimizer != rules.optimizer:
+                changed = config.replace(rules=rules.replace(optimizer=one.optimizer))
+                yield _Change(f"{one.name} ({OMITTED} {one.flags})", changed, narrows=True)
+        return
+    if not (rules.framework.states.takes_narrow_states and rules.parallel_optimizer):
+        return
+    narrow: OptimizerStates = replace(
+        rules.optimizer, moments_bytes=NARROW_MOMENTS, other_moments_bytes=NARROW_MOMENTS, step_bytes=0
+    )
+    if rules.moments_bytes > NARROW_MOMENTS:
+        changed = config.replace(rules=rules.replace(optimizer=narrow))
+        yield _Change("Adam's moments in 16 bits (precision-aware optimizer)", changed, narrows=True)
+    if rules.gradient_bytes > NARROW_GRADIENT:
+        changed = config.replace(rules=rules.replace(optimizer=replace(narrow, gradient_bytes=NARROW_GRADIENT)))
+        yield _Change("Adam's moments and gradients in 16 bits (precision-aware optimizer)", changed, narrows=True)
 
 
 def _free_kinds(config: TrainingConfig, plan: PipelinePlan) -> list[str]:

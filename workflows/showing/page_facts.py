@@ -15,6 +15,7 @@ from taylor.pipeline_solver.model.solution import PROVEN_GAP, Solution
 from taylor.report.compress import compress
 from taylor.report.facts import BAD, GOOD, WARNING, Answer, PageFacts, PageTable
 from taylor.report.memory_parts import MemoryParts, from_breakdown, from_dryrun
+from taylor.report.ranking import percent_text
 from taylor.report.tables import gap_text
 from taylor.workflows.showing.dryrun_result import stage_memories
 from taylor.workflows.showing.fit import UNKNOWN_FIT, Fit, risk_of
@@ -105,8 +106,8 @@ def page_tables(planned: PlannedFile) -> list[PageTable]:
 
 def _figures(planned: PlannedFile, solution: Solution) -> list[str]:
     fit = planned.fit.fit if solution is planned.solution else planned.fit_of(solution).fit
-    if fit is Fit.DOES_NOT_FIT or (over_limit(solution) and fit is not Fit.UNKNOWN):
-        status = str(Fit.DOES_NOT_FIT)
+    if fit in (Fit.DOES_NOT_FIT, Fit.AT_RISK):
+        status = str(fit)
     elif solution is planned.own or over_limit(solution):
         status = NOT_KNOWN if fit is Fit.UNKNOWN else str(Fit.FITS)
     else:
@@ -220,19 +221,23 @@ def memory_answer(
     """
     question = "Does it fit?"
     peak, limit, stage = _least_free(peaks, limits)
+    within, whole = margin.within(limit, known), margin.around(limit, known)
     memory_words = MEMORY_WORDS.get(source, f"memory: {source}" if source else "")
     words = [
-        f"stage {stage} is the fullest: {peak:,.0f} of {limit:,.0f} MiB",
+        f"stage {stage} is the fullest: {peak:,.0f} of {within:,.0f} MiB",
         memory_words,
         known.sentence if known else "",
     ]
-    detail, free = "; ".join(filter(None, words)), limit - peak
+    detail, free = "; ".join(filter(None, words)), within - peak
+    risk = None if dry_run else risk_of(known, peak, whole)
+    sure = "" if risk is None else f" with {percent_text(100 * (1 - risk))} probability"
     if free < -MEMORY_TOLERANCE_MIB:
-        return Answer(question, f"no, {-free:,.0f} MiB too much", detail, BAD)
+        return Answer(question, f"no, {peak - limit:,.0f} MiB too much", detail, BAD)
+    if peak > limit + MEMORY_TOLERANCE_MIB:
+        allowed = f"{100 * margin.planned_risk(known):g} % risk allows {limit:,.0f} MiB"
+        return Answer(question, f"yes{sure} only, {free:,.0f} MiB free: {allowed}", detail, WARNING)
     if dry_run or TIGHT not in sure_text(known, margin, peak, limit):
-        return Answer(question, f"yes, {free:,.0f} MiB free", detail, GOOD)
-    risk = risk_of(known, peak, margin.around(limit, known))
-    sure = "" if risk is None else f" with {100 * (1 - risk):.0f} % probability"
+        return Answer(question, f"yes{sure}, {free:,.0f} MiB free", detail, GOOD)
     return Answer(question, f"yes{sure}, {free:,.0f} MiB free (tight)", detail, WARNING)
 
 

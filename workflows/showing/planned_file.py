@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -23,7 +23,7 @@ from taylor.workflows.showing.chosen_order import ChosenOrder
 from taylor.workflows.showing.dryrun_result import dryrun_dict
 from taylor.workflows.showing.fit import Fit, FitVerdict, fit_verdict, shortage
 from taylor.workflows.showing.memory_interval import Interval, peak_intervals
-from taylor.workflows.showing.memory_levers import Lever, smallest_change_of
+from taylor.workflows.showing.memory_levers import Lever, narrow_change_of, smallest_change_of
 from taylor.workflows.statement.job_facts import JobFacts
 from taylor.workflows.statement.module_choices import own_plan
 from taylor.workflows.statement.options import Export
@@ -32,7 +32,11 @@ from taylor.workflows.statement.problem import plan_in_terms_of
 EQUAL_SHARE = 5e-4
 """Relative difference below which two step times are reported as equal."""
 
+FITS: Mapping[Fit, bool | None] = {Fit.FITS: True, Fit.AT_RISK: False, Fit.DOES_NOT_FIT: False, Fit.UNKNOWN: None}
+"""Fit in the result's JSON: within the job's risk."""
+
 SMALLEST_CHANGE = "the smallest change of the job that makes it fit"
+NARROWED = "with states in lower precision it fits as it is"
 
 
 @dataclass(frozen=True)
@@ -108,20 +112,29 @@ class PlannedFile:
         """Fit of the plan."""
         evaluated = self.solution.termination is Termination.NOT_SOLVED
         cure = "solve it: leave out -evaluate" if evaluated else ""
-        if (change := self.smallest_change()) is not None:
-            lever = f"{SMALLEST_CHANGE}: {change.name}"
-            cure = f"{cure}; {lever}" if cure else lever
+        cure = "; ".join(filter(None, [cure, self.changes_text()]))
         return self.fit_of(self.solution, confirmed=self.dryrun is not None, cure=cure)
+
+    def changes_text(self) -> str:
+        """Smallest change that makes a job fit, and the states in lower precision that do; empty where it fits."""
+        change = self.smallest_change()
+        parts = [] if change is None else [f"{SMALLEST_CHANGE}: {change.name}"]
+        if (change is None or not change.narrows) and (narrow := self._change_by(narrow_change_of)) is not None:
+            parts.append(f"{NARROWED}: {narrow.name}")
+        return "; ".join(parts)
 
     def smallest_change(self) -> Lever | None:
         """Smallest single change that makes a job fit; None where it fits or its memory is no estimate."""
+        return self._change_by(smallest_change_of)
+
+    def _change_by(self, find: Callable[..., Lever | None]) -> Lever | None:
         solution, plan, facts = self.solution, self.solution.plan, self.facts
         if not any(shortage(solution.peak_memory_mib, solution.memory_limit_mib)):
             return None
         chosen = plan is not None and any(plan.uses(name) for name in self.problem.choices)
         if self.memory.source != MemorySource.ESTIMATE or chosen:
             return None
-        return smallest_change_of(facts.config, plan, facts.device.spec, solution.memory_limit_mib, facts.learned)
+        return find(facts.config, plan, facts.device.spec, solution.memory_limit_mib, facts.learned)
 
     def fit_of(self, solution: Solution, *, confirmed: bool = False, cure: str = "") -> FitVerdict:
         """Fit of a plan of this job, as far as its figures and their unmodelled flags allow an answer.
@@ -187,7 +200,7 @@ class PlannedFile:
 
     @property
     def card_memory(self) -> tuple[CardMemory, ...] | None:
-        """Allocated and reserved memory of every stage; None where it is not modelled, or the peaks rest on others."""
+        """Allocated and reserved memory of every stage; None without torch's allocator or by other peaks."""
         config, plan = self.facts.config, self.solution.plan
         if plan is None or self.memory.source != MemorySource.ESTIMATE:
             return None
@@ -203,7 +216,7 @@ class PlannedFile:
 
     def job_dict(self) -> dict[str, Any]:
         """Facts of the job that a result states in addition to problem and solution, as plain data."""
-        speed, own = self.speed, self.own
+        speed, own, known = self.speed, self.own, self.config.memory_error(self.memory.source)
         return self.facts.to_dict() | {
             "assumed": self.assumed,
             **dict.fromkeys(one.name for one in fields(Throughput)),
@@ -211,6 +224,8 @@ class PlannedFile:
             "step_interval_ms": self.step_interval_ms,
             **({} if (cards := self.card_memory) is None else {"card_memory": [each.to_dict() for each in cards]}),
             "risk": self.config.margin.stated_risk,
+            "planned_risk": self.config.margin.planned_risk(known),
+            "peak_error": None if known is None else [known.below, known.above, known.typical],
             "verdict": self.fit.to_dict(),
             "own_plan": None if own is None else self._own_dict(own),
             **({} if self.even is None else {"even_split": self._own_dict(self.even)}),
@@ -221,7 +236,7 @@ class PlannedFile:
         return {
             "step_ms": self._milliseconds(own),
             "peak_memory": [round(value, 3) for value in own.peak_memory_mib],
-            "fits": {Fit.FITS: True, Fit.DOES_NOT_FIT: False, Fit.UNKNOWN: None}[self.fit_of(own).fit],
+            "fits": FITS[self.fit_of(own).fit],
         }
 
     def _milliseconds(self, solution: Solution) -> float | None:

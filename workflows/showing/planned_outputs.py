@@ -64,7 +64,7 @@ def store_result(
     budget : TimeBudget
         Limit on further solves for the page.
     """
-    log_intervals(planned.config, planned.solution, planned.peak_intervals)
+    log_intervals(planned.config, planned.solution, planned.peak_intervals, planned.memory)
     done = store_json(planned, files, outputs)
     views = _write_views(planned, outputs, beside, history, budget)
     exports = export_what_can_be(outputs.exports, planned.problem, planned.plan, planned.mtp_among_layers)

@@ -237,16 +237,21 @@ def fit_line(planned: PlannedFile) -> str:
     if judged.fit is not Fit.FITS:
         return judged.sentence
     by_stage = zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)
-    free, stage = min((limit - peak, stage) for stage, (peak, limit) in enumerate(by_stage))
-    limit, margin = solution.memory_limit_mib[stage], planned.config.margin
-    beside = f", apart from the margin of {margin}" if margin else ""
-    share = f"{100 * free / limit:.1f} %"
-    answer = f"{judged.answer}{':' if judged.likely else ','}"
-    line = f"{answer} {free:,.0f} of {limit:,.0f} MiB ({share}) free on stage {stage}, the fullest{beside}"
+    margin, known = planned.config.margin, planned.config.memory_error(planned.memory.source)
+    _, peak, limit, stage = min((limit - peak, peak, limit, stage) for stage, (peak, limit) in enumerate(by_stage))
+    beside = ", apart from the margin" if margin.mib or margin.share else ""
+    certain = judged.probability is not None
+    line = f"{judged.answer}{':' if certain else ','} {free_text(margin, known, peak, limit, stage)}{beside}"
     if planned.dryrun is not None:
         return f"{line}; a dry-run of this very plan passed"
-    known = planned.config.memory_error(planned.memory.source)
-    return line + sure_text(known, margin, limit - free, limit)
+    return line + sure_text(known, margin, peak, limit)
+
+
+def free_text(margin: MemoryMargin, known: KnownError | None, peak_mib: float, limit_mib: float, stage: int) -> str:
+    """Free memory of the fullest stage, of all that its real peak may take."""
+    whole = margin.within(limit_mib, known)
+    share = 100 * (whole - peak_mib) / whole
+    return f"{whole - peak_mib:,.0f} of {whole:,.0f} MiB ({share:.1f} %) free on stage {stage}, the fullest"
 
 
 def sure_text(known: KnownError | None, margin: MemoryMargin, peak_mib: float, limit_mib: float) -> str:

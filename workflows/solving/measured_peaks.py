@@ -15,11 +15,13 @@ from taylor.cost_model.peak_correction import PeakCorrection, SeenPeak, correcti
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.cost_model.statics import overhead_mib
 from taylor.cost_model.workspaces import workspaces_mib
+from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.timing.evaluate import peak_memory_mib
+from taylor.workflows.statement.devices import ChosenDevice
 from taylor.workflows.statement.measured_run import (
     ALLOCATED,
     OUT_FLAG,
@@ -30,6 +32,7 @@ from taylor.workflows.statement.measured_run import (
 )
 from taylor.workflows.statement.memory_source import MEMORY_INFO
 from taylor.workflows.statement.module_choices import own_plan
+from taylor.workflows.statement.options import FileJob
 from taylor.workflows.statement.problem import plan_in_terms_of
 from taylor.workflows.statement.stated_file import StatedFile
 
@@ -75,6 +78,31 @@ def with_measured(file: StatedFile, memory: MemoryProfile, folder: Path | None =
     for sentence in learned.sentences:
         log.info("memory: %s", sentence)
     return replace(file, learned=learned)
+
+
+def learned_for_candidates(
+    job: FileJob, config: TrainingConfig, chosen: ChosenDevice, folder: Path
+) -> LearnedMemory | None:
+    """Correction of the memory of candidates by runs of the plan in the file that they come from.
+
+    Parameters
+    ----------
+    job : FileJob
+        With the new measurements.
+    config : TrainingConfig
+        Of that file.
+    folder : Path
+        Folder of the results: measurements are kept in it, and earlier ones are read.
+
+    Raises
+    ------
+    InputError
+        As `with_measured`, or when the job of the file cannot be stated.
+    """
+    if not job.measured and not kept_path(config, folder).is_file():
+        return None
+    file = StatedFile.of(job, config, chosen)
+    return with_measured(file, estimate_memory(file.running, file.device), folder).learned
 
 
 def kept_path(config: TrainingConfig, folder: Path) -> Path:

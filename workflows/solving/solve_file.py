@@ -23,7 +23,7 @@ from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_OBJECT
 from taylor.pipeline_solver.timing.evaluate import peak_memory_mib
 from taylor.workflows.running.kept_solves import SolveStore, solve_or_find
 from taylor.workflows.showing.fit import Fit, doubt_of_no
-from taylor.workflows.showing.planned_file import SMALLEST_CHANGE, PlannedFile
+from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.showing.planned_outputs import refuse_outputs, store_json, store_result
 from taylor.workflows.showing.verdict import expressible_cost, step_text
 from taylor.workflows.solving.check_variants import best_checked
@@ -144,9 +144,9 @@ def _solve_unchecked(
         store_json(without, {}, outputs)
         if not isinstance(error, InfeasibleError):
             raise
-        change = without.smallest_change()
+        changes = without.changes_text()
         doubt = doubt_of_no(file.config.unmodelled) if without.fit.fit is Fit.UNKNOWN else ""
-        cure = "" if change is None else f"; {SMALLEST_CHANGE}: {change.name}"
+        cure = f"; {changes}" if changes else ""
         if not doubt and not cure:
             raise
         raise InfeasibleError(f"{error}{doubt}{cure}") from error

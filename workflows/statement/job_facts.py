@@ -10,6 +10,7 @@ from typing import Any
 from taylor.base.console import log
 from taylor.cost_model.adapters import adapter_parameters
 from taylor.cost_model.parameters import active_parameters, total_parameters
+from taylor.cost_model.profile import MemorySource
 from taylor.cost_model.strategy import Strategy
 from taylor.cost_model.throughput import Throughput, throughput
 from taylor.parsers.registry import launcher_of
@@ -104,7 +105,8 @@ class JobFacts:
         """Device with its memory, and the limit that applies."""
         described = self.device.assumption or f"device {self.device.described}"
         by = "what the device offers" if self.config.device_limit_mib is None else "by the file"
-        margin = f" less a margin of {self.config.margin}" if self.config.margin else ""
+        kept = self.config.margin.described(self.config.memory_error(MemorySource.ESTIMATE))
+        margin = f" less a margin of {kept}" if kept else ""
         limit = self.config.memory_limit_mib(self.device.spec)
         if self.stages is not None:
             return f"{self.stages.described}; memory limit of each {by}{margin}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taylor.base.errors import InputError, shortened
 from taylor.cost_model.peak_correction import PeakCorrection
+from taylor.cost_model.profile import MemorySource
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
@@ -146,6 +147,13 @@ class LearnedMemory:
     sentences: tuple[str, ...] = ()
     seen: tuple[StageMeasurement, ...] = ()
 
+    def for_stages(self, count: int) -> LearnedMemory:
+        """Correction of a job with another number of stages: the part that stages without a measurement have."""
+        if len(self.correction.extra_mib) == count:
+            return self
+        common = (self.correction.common_mib,) * count
+        return replace(self, correction=replace(self.correction, extra_mib=common))
+
     def on(self, problem: PipelineProblem) -> PipelineProblem:
         """Problem with the corrected memory; static memory does not fall below zero."""
         static = tuple(
@@ -160,6 +168,59 @@ class LearnedMemory:
             "kept_factor": round(self.correction.kept_factor, 6),
             "sentences": list(self.sentences),
         }
+
+
+@dataclass(frozen=True)
+class SeenMemory:
+    """Memory of the candidates of a file beyond their estimates.
+
+    Parameters
+    ----------
+    learned : LearnedMemory or None
+        Correction by runs of the plan in the file.
+    limits : tuple of (stage, MiB)
+        Memory limits of single stages, instead of that of their device.
+    """
+
+    learned: LearnedMemory | None = None
+    limits: tuple[tuple[int, float], ...] = ()
+
+    def on(self, problem: PipelineProblem, config: TrainingConfig, source: MemorySource) -> PipelineProblem:
+        """Problem of a candidate with its limits and the corrected memory."""
+        limited = with_limits(problem, self.limits, config, source)
+        return limited if self.learned is None else self.learned.for_stages(problem.stages).on(limited)
+
+    def refuse(self, configs: Sequence[TrainingConfig], device: DeviceSpec) -> None:
+        """Refuse limits above the memory of the device, and of stages that no candidate has.
+
+        Raises
+        ------
+        InputError
+            With the option, the value and the cure.
+        """
+        most = max((config.strategy.pp for config in configs), default=0)
+        for stage, mib in self.limits:
+            if configs and not 0 <= stage < most:
+                raise InputError(
+                    f"names a stage that no candidate has: they have {most} at most", field=LIMIT_FLAG, value=stage,
+                    cure=f"stages count from 0 to {most - 1}",
+                )  # fmt: skip
+            if not 0 < mib <= device.memory_mib:
+                raise InputError(
+                    f"is above the {device.memory_mib:,} MiB of {device.name}",
+                    field=LIMIT_FLAG, value=f"{stage}={mib:g}", cure="name MiB that one device of the stage has",
+                )  # fmt: skip
+
+
+def with_limits(
+    problem: PipelineProblem, limits: tuple[tuple[int, float], ...], config: TrainingConfig, source: MemorySource
+) -> PipelineProblem:
+    """Problem whose stages have limits of their own, less the job's margin; those that it lacks are left out."""
+    if not limits:
+        return problem
+    margin, known, found = config.margin, config.memory_error(source), dict(enumerate(problem.limit_mib))
+    found |= {stage: margin.below(mib, known) for stage, mib in limits if stage < problem.stages}
+    return problem.replace(limit_mib=tuple(found[stage] for stage in range(problem.stages)))
 
 
 def scaled_activations(problem: PipelineProblem, factor: float) -> PipelineProblem:

@@ -31,7 +31,7 @@ from taylor.workflows.statement.entries import entry_lines
 from taylor.workflows.statement.export import refuse_impossible
 from taylor.workflows.statement.job_facts import JobFacts, log_head, log_misspelled, log_notes
 from taylor.workflows.statement.legality import require_legal
-from taylor.workflows.statement.measured_run import LearnedMemory, limits_by_stage
+from taylor.workflows.statement.measured_run import LearnedMemory, limits_by_stage, with_limits
 from taylor.workflows.statement.memory_source import obtain_memory
 from taylor.workflows.statement.module_choices import (
     assumptions,
@@ -273,11 +273,7 @@ class StatedFile:
             When there are fewer layers than chunks, or the profile lacks a mode that is searched.
         """
         problem = self._problem_on_cards(memory)
-        if self.job.stage_limits:
-            margin, known = self.config.margin, self.config.memory_error(memory.source)
-            limits = dict(enumerate(problem.limit_mib))
-            limits |= {stage: margin.below(mib, known) for stage, mib in self.job.stage_limits}
-            problem = problem.replace(limit_mib=tuple(limits[stage] for stage in range(problem.stages)))
+        problem = with_limits(problem, self.job.stage_limits, self.config, memory.source)
         return problem if self.learned is None else self.learned.on(problem)
 
     def _problem_on_cards(self, memory: MemoryProfile) -> PipelineProblem:
