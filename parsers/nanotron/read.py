@@ -34,7 +34,6 @@ _BASE = frameworks.MEGATRON
 RECORD = replace(
     _BASE,
     overlaps_reduction=True,
-    peaks_measured=False,
     # A GEMM makes a gradient, which is added to the fp32 one behind the backward of a micro-batch
     # (optim/gradient_accumulator.py:183-212).
     states=replace(_BASE.states, fused_accumulation=False, takes_narrow_states=False),
