@@ -11,6 +11,7 @@ mindspeed_llm/features_manager/finetune/lora.py:12-30.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Collection
 
@@ -48,12 +49,27 @@ TARGET_NAMES = {
     "c_proj": (OUTPUT, DOWN),
     "qkv_proj": (JOINED_QKV,),
     "gate_up_proj": (JOINED_UP,),
+    "fc1": (JOINED_UP,),
+    "fc2": (DOWN,),
+    "w1": (GATE,),
+    "w2": (DOWN,),
+    "w3": (UP,),
+    "Wqkv": (JOINED_QKV,),
+    "query_key_value": (JOINED_QKV,),
+    "dense": (OUTPUT,),
+    "dense_h_to_4h": (JOINED_UP,),
+    "dense_4h_to_h": (DOWN,),
+    "in_proj_qkvz": (MIXER_IN,),
+    "in_proj_ba": (),
+    "x_proj": (),
+    "dt_proj": (),
+    "gate": (),
     "all-router": (),
     "router": (),
 }
 """Targets by the names of Megatron-LM's and Hugging Face's modules. Latent attention's projections count together: a
-file that names one of them and not all gets an adapter beside each. A router's adapter, of a few thousand parameters,
-is not counted."""
+file that names one of them and not all gets an adapter beside each. Adapters of a router and of small
+projections, of a few thousand parameters, are not counted."""
 
 MEGATRON_TARGETS = tuple(sorted((JOINED_QKV, OUTPUT, JOINED_UP, DOWN)))
 """Megatron-Bridge's default (lora.py:145): every name stands for a matrix that a layer may lack."""
@@ -106,6 +122,15 @@ class Adapters:
         return not set(targets).isdisjoint(self.targets)
 
 
+_SEVERAL = re.compile(r"\(([a-z0-9]+(?:\|[a-z0-9]+){0,15})\)_proj\$?\Z")
+
+
+def _spelled(name: str) -> list[str]:
+    """Last parts of the modules that a name stands for: ``layers.[0-9]+.(mlp|self_attn).(up|down)_proj`` for two."""
+    several = _SEVERAL.search(name[-200:])
+    return [f"{part}_proj" for part in several[1].split("|")] if several else [name.rsplit(".", 1)[-1]]
+
+
 def named_targets(names: Collection[str], everything: Collection[str] | None, **where: Any) -> tuple[str, ...]:
     """Targets that a file names.
 
@@ -128,11 +153,10 @@ def named_targets(names: Collection[str], everything: Collection[str] | None, **
         if everything is not None and name in ("all-linear", "all"):
             found |= set(everything)
             continue
-        last = name.rsplit(".", 1)[-1]
-        if last not in TARGET_NAMES:
-            known = ", ".join(TARGET_NAMES)
-            raise InputError(
-                f"names the module {name!r}, beside which no adapter is modelled (known: {known})", **where
-            )
-        found |= set(TARGET_NAMES[last])
+        for last in _spelled(name):
+            if last not in TARGET_NAMES:
+                known = ", ".join(TARGET_NAMES)
+                problem = f"names the module {name!r}, beside which no adapter is modelled (known: {known})"
+                raise InputError(problem, **where)
+            found |= set(TARGET_NAMES[last])
     return tuple(sorted(found))

@@ -18,14 +18,17 @@ from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.yaml_source import YamlSource
+from taylor.parsers.trainer.adapters import low_rank, rank_of, refuse_whole
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
 from taylor.parsers.trainer.settings import count, fsdp_words, optimizer_of, refuse, switch, trained
 from taylor.parsers.trainer.sharding import DDP, Sharding
+from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
 from taylor.register.model import ModelSpec
 
 NAME = "axolotl"
+_LOW_RANK = ("lora", "qlora")
 MODEL, MBS, ACCUMULATION, CHECKPOINTS = (
     "base_model",
     "micro_batch_size",
@@ -51,7 +54,7 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
     Raises
     ------
     InputError
-        When it trains adapters or a part of the weights, or a value is wrong.
+        When it trains a part of the weights, or a value is wrong.
     """
     fields = Fields(source.data, source.file, asked=source.asked)
     _refuse_other_jobs(fields)
@@ -84,6 +87,7 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         fused_elements=switch(fields, "liger_rms_norm") and switch(fields, "liger_glu_activation"),
         eager_attention=str(fields.raw("attn_implementation") or "") == "eager",
         compiled=_is_on(fields, "torch_compile"),
+        adapters=_adapters(fields),
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
             load_flag_table("taylor.parsers.axolotl", "options.yaml"),
@@ -91,6 +95,23 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
             ["@experts"] if model.moe else (),
         ),
     )
+
+
+def _adapter(fields: Fields) -> str | None:
+    """Kind of the adapters that train; None where all weights do."""
+    adapter = fields.raw("adapter")
+    return None if adapter in (None, "", False) or str(adapter).lower() == "none" else str(adapter).lower()
+
+
+def _adapters(fields: Fields) -> Adapters | None:
+    """LoRA or QLoRA (src/axolotl/utils/schemas/peft.py:31-62, 80)."""
+    if _adapter(fields) is None:
+        return None
+    bits = 4 if switch(fields, "load_in_4bit") else 8 if switch(fields, "load_in_8bit") else None
+    usual = ALL_HUGGING_FACE if switch(fields, "lora_target_linear") else ()
+    rank = rank_of(fields, "lora_r")
+    found = low_rank(fields, rank, "lora_target_modules", "lora_dropout", bits=bits, usual=usual)
+    return replace(found, targets=tuple(sorted({*found.targets, *usual})))
 
 
 def _is_on(fields: Fields, name: str) -> bool:
@@ -141,13 +162,11 @@ def _refuse_other_jobs(fields: Fields) -> None:
     InputError
         With the setting.
     """
-    adapter = fields.raw("adapter")
-    if adapter not in (None, "", False) and str(adapter).lower() != "none":
-        problem = "trains adapters, whose memory and step are not modelled and are not those of a full training"
-        raise refuse(fields, "adapter", problem, _WHOLE)
-    for name in ("load_in_8bit", "load_in_4bit"):
-        if switch(fields, name) and adapter:
-            raise refuse(fields, name, "quantizes the weights, with which all of them cannot be trained", _WHOLE)
+    adapter = _adapter(fields)
+    if adapter not in (None, *_LOW_RANK):
+        raise refuse(fields, "adapter", "trains adapters of another kind than LoRA, which are not modelled", _WHOLE)
+    if adapter is not None:
+        refuse_whole(fields, "peft_use_dora", "lora_modules_to_save", "lora_target_parameters", "lora_rank_pattern")
     for name, why in _PARTS.items():
         value = fields.raw(name)
         if value not in (None, False, "", [], 0):

@@ -17,14 +17,16 @@ from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.yaml_source import YamlSource
+from taylor.parsers.trainer.adapters import low_rank, rank_of, refuse_whole
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
 from taylor.parsers.trainer.settings import Accelerate, count, fsdp_words, optimizer_of, refuse, switch, trained
 from taylor.parsers.trainer.sharding import DDP, Sharding
+from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
 from taylor.register.model import ModelSpec
 
-NAME = "llamafactory"
+NAME, LORA = "llamafactory", "lora"
 MODEL = "model_name_or_path"
 MBS, ACCUMULATION, CHECKPOINTS = (
     "per_device_train_batch_size",
@@ -43,7 +45,6 @@ _ELSEWHERE = {
     "use_apollo": "keeps the optimizer's states of projected gradients, whose size is not modelled",
     "use_llama_pro": "trains added layers alone",
     "mixture_of_depths": "lets tokens skip layers, which is not modelled",
-    "quantization_bit": "quantizes the weights, with which all of them cannot be trained",
 }
 """Settings that train something else than the job that is predicted (finetuning_args.py, model_args.py)."""
 _PAIRS, _SEVERAL = ("dpo",), ("ppo",)
@@ -65,7 +66,7 @@ def job_in(fields: Fields, text: str, register_path: Path | None = None, model: 
     Raises
     ------
     InputError
-        When it trains adapters or a part of the weights, trains nothing, or a value is wrong.
+        When it trains a part of the weights or nothing, or a value is wrong.
     """
     _refuse_other_jobs(fields)
     notes: list[str] = []
@@ -97,9 +98,19 @@ def job_in(fields: Fields, text: str, register_path: Path | None = None, model: 
         fused_elements=switch(fields, "enable_liger_kernel"),
         eager_attention=fields.raw("flash_attn") == "disabled",
         compiled=switch(fields, "torch_compile"),
+        adapters=_adapters(fields),
         notes=tuple(notes),
         unmodelled=unmodelled_keys(table(), dict(fields.data), ["@experts"] if model.moe else ()),
     )
+
+
+def _adapters(fields: Fields) -> Adapters | None:
+    """LoRA, which is trained by default (finetuning_args.py:77, 81, 464; model_args.py:283)."""
+    if fields.text("finetuning_type", default=LORA) != LORA:
+        return None
+    bits = count(fields, "quantization_bit") if fields.raw("quantization_bit") is not None else None
+    rank = rank_of(fields, "lora_rank", 8)
+    return low_rank(fields, rank, "lora_target", "lora_dropout", bits=bits, usual=ALL_HUGGING_FACE)
 
 
 def table() -> FlagTable:
@@ -142,12 +153,16 @@ def _refuse_other_jobs(fields: Fields) -> None:
         raise refuse(fields, "export_dir", "exports a model and trains nothing", "give a file with do_train: true")
     if fields.has("infer_backend"):
         raise refuse(fields, "infer_backend", "answers prompts and trains nothing", "give a file with do_train: true")
-    kind = fields.raw("finetuning_type")
-    if kind is None or str(kind) != "full":
-        what = {"freeze": "a part of the layers", "oft": "orthogonal adapters"}.get(str(kind), "LoRA adapters")
-        told = "trains LoRA adapters by default" if kind is None else f"trains {what}"
-        problem = f"{told}, whose memory and step are not modelled and are not those of a full training"
-        raise fields.error("finetuning_type", problem, "lora" if kind is None else str(kind)[:40], _ALL_WEIGHTS)
+    kind = str(fields.text("finetuning_type", default=LORA))
+    if kind not in ("full", LORA):
+        what = {"freeze": "a part of the layers", "oft": "orthogonal adapters"}.get(kind, "something else")
+        problem = f"trains {what}, whose memory and step are not modelled"
+        raise fields.error("finetuning_type", problem, kind[:40], _ALL_WEIGHTS)
+    if kind == LORA:
+        refuse_whole(fields, "use_dora", "additional_target")
+    elif fields.has("quantization_bit"):
+        why = "quantizes the weights, with which all of them cannot be trained"
+        raise refuse(fields, "quantization_bit", why, "leave quantization_bit out, or write finetuning_type: lora")
     for name, why in _ELSEWHERE.items():
         value = fields.raw(name)
         if value is not None and str(value).lower() not in ("false", "none", "0"):

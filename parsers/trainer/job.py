@@ -15,6 +15,7 @@ from taylor.parsers.trainer.sharding import ZERO, Sharding
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, zero_grid
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.adapters import Adapters
 from taylor.register.model import ModelSpec
 from taylor.register.trainers import DEEPSPEED, TRANSFORMERS
 
@@ -64,6 +65,8 @@ class TrainerJob:
         ``torch.compile`` fuses element-wise operations.
     fused_elements : bool
         Norms, rotary embedding and activation functions are a kernel each (liger's).
+    adapters : Adapters or None
+        Adapters that train alone; None: all weights train.
     notes : tuple of str
     unmodelled : tuple of UnmodelledFlag
     """
@@ -87,6 +90,7 @@ class TrainerJob:
     eager_attention: bool = False
     compiled: bool = False
     fused_elements: bool = False
+    adapters: Adapters | None = None
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledFlag, ...] = field(default=())
 
@@ -182,7 +186,9 @@ def _rules(job: TrainerJob, strategy: Strategy) -> TrainingRules:
     if sharding.buffer_elements:
         overhead = framework.statics.overhead_mib + sharding.buffer_elements * job.compute_bytes / _MIB
     alone = sharding.kind != ZERO and not sharding.shards_weights
-    autocast = alone and stored > job.compute_bytes
+    # Frozen weights are stored in the compute type; peft casts adapters to fp32 (peft 5d602fdb
+    # src/peft/tuners/tuners_utils.py, ``cast_adapter_dtype``).
+    autocast = alone and stored > job.compute_bytes and job.adapters is None
     return TrainingRules(
         framework=framework,
         seq_length=job.seq_length,
@@ -207,6 +213,7 @@ def _rules(job: TrainerJob, strategy: Strategy) -> TrainingRules:
         overhead_mib=overhead,
         pairs=job.pairs,
         ulysses_degree=1,
+        adapters=job.adapters,
     )
 
 
@@ -225,7 +232,8 @@ def _states(job: TrainerJob, strategy: Strategy) -> tuple[int, OptimizerStates]:
         step = _WIDE if sharding.fp32_step else 0
         states = OptimizerStates(gradient, master_bytes=_WIDE, step_bytes=step, reduced_bytes=compute)
         return _HALF, _of(job, _WIDE, states, sharding)
-    stored = _WIDE if sharding.wide_weights or job.loaded_bytes == _WIDE else _HALF
+    wide = sharding.wide_weights or job.loaded_bytes == _WIDE or job.adapters is not None
+    stored = _WIDE if wide else _HALF
     master = None if stored == _WIDE else 0
     if sharding.shards_weights:
         gradient = 0 if sharding.gradients_on_host else stored

@@ -19,6 +19,7 @@ from taylor.parsers.registry import LAUNCHERS, launcher_of
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan, zero_grid
+from taylor.register.adapters import ALL_HUGGING_FACE, QUERY, VALUE, Adapters
 from tests.parsers.test_hostile import ODD
 from tests.parsers.trainer.files import AXOLOTL, DEEPSPEED, FILES, LLAMA_FACTORY, NEWER, SCRIPT
 
@@ -157,15 +158,17 @@ def test_a_comment_names_the_accelerate_configuration_that_starts_a_file(place):
 @pytest.mark.parametrize(
     ("name", "old", "new", "told"),
     [
-        ("lf.yaml", "finetuning_type: full", "finetuning_type: lora", "LoRA"),
-        ("lf.yaml", "finetuning_type: full\n", "", "LoRA adapters by default"),
         ("lf.yaml", "finetuning_type: full", "finetuning_type: freeze", "part of the layers"),
         ("lf.yaml", "stage: sft", "stage: ppo", "roll-outs"),
         ("lf.yaml", "bf16: true", "bf16: true\nuse_galore: true", "projected gradients"),
         ("lf.yaml", "bf16: true", "bf16: true\npipeline_model_parallel_size: 2", "Megatron"),
         ("lf.yaml", "do_train: true", "do_train: false", "trains nothing"),
         ("lf.yaml", "ds.json", "missing.json", "is not found"),
-        ("axolotl.yml", "bf16: auto", "adapter: qlora", "trains adapters"),
+        ("lf.yaml", "finetuning_type: full", "finetuning_type: oft", "orthogonal adapters"),
+        ("lf.yaml", "finetuning_type: full", "finetuning_type: lora\nuse_dora: true", "trains more than"),
+        ("lf.yaml", "finetuning_type: full", "finetuning_type: full\nquantization_bit: 4", "quantizes the weights"),
+        ("axolotl.yml", "bf16: auto", "adapter: llama-adapter", "another kind than LoRA"),
+        ("axolotl.yml", "bf16: auto", "adapter: lora\nlora_r: 8", "is missing"),
         ("axolotl.yml", "bf16: auto", "unfrozen_parameters: [a]", "part of the weights"),
         ("axolotl.yml", "bf16: auto", "rl: grpo", "roll-outs"),
         ("axolotl.yml", "adamw_torch_fused", "shampoo", "states that are not modelled"),
@@ -237,3 +240,24 @@ def test_names_of_the_settings_stand_in_the_tables(place):
     for name, text in {"lf.yaml": LLAMA_FACTORY, "newer.yaml": NEWER, "run.sh": SCRIPT, "axolotl.yml": AXOLOTL}.items():
         assert text
         assert [each.name for each in read_config(place / name).unmodelled if not each.known] == [], name
+
+
+def test_lora_is_read_with_each_tools_defaults(place):
+    """Rank 8 beside all linear modules (LLaMA-Factory); four bits keep one scale of a byte for 64 weights."""
+    config = read_config(with_text(place, "lf.yaml", "finetuning_type: full\n", ""))
+    assert config.rules.adapters == Adapters(8, ALL_HUGGING_FACE)
+    more = "adapter: qlora\nload_in_4bit: true\nlora_r: 32\nlora_dropout: 0.05\nlora_target_modules: [q_proj, v_proj]"
+    found = read_config(with_text(place, "axolotl.yml", "bf16: auto", f"bf16: auto\n{more}")).rules.adapters
+    assert (found.rank, found.targets, found.dropout) == (32, (QUERY, VALUE), True)
+    assert found.base_bytes == pytest.approx(0.516, abs=0.001)
+
+
+def test_frozen_weights_are_in_the_compute_type_and_adapters_in_fp32(place):
+    """Under DDP: no gradients and states of the frozen; of an adapter 4 B a weight, 8 of gradients with the buckets'
+    copy and 8 of moments, and one of two bytes as its GEMMs take it."""
+    text = LLAMA_FACTORY.replace("deepspeed: ds.json  # beside the file\n", "").replace("finetuning_type: full\n", "")
+    (place / "lf.yaml").write_text(text, encoding="utf-8")
+    config = read_config(place / "lf.yaml")
+    assert bytes_a_parameter(config) == 2
+    trained = group_bytes(ParameterGroups(split=10**9), config.strategy, config.rules.trained)
+    assert trained.total / 1e9 == pytest.approx(4 + 8 + 8, abs=2)

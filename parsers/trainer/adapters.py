@@ -1,0 +1,82 @@
+"""Low-rank adapters of Hugging Face's peft, as trainers' settings state them."""
+
+from __future__ import annotations
+
+import re
+
+from taylor.parsers.text.fields import Fields
+from taylor.parsers.trainer.settings import count, refuse
+from taylor.register.adapters import ALL_HUGGING_FACE, Adapters, named_targets
+
+_NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""Bytes a weight of four bits: one scale of eight bits for 64 weights, and one fp32 scale for 256 of these
+(Dettmers et al. 2023, arXiv:2305.14314 §3)."""
+_BASE_BYTES = {4: _NF4_BYTES, 8: 1.0}
+"""Bytes a frozen weight by its bits; the scales of eight bits, one a row, are not counted (Dettmers et al. 2022,
+arXiv:2208.07339)."""
+_MOST_RANK = 2**16
+
+
+def low_rank(
+    fields: Fields, rank: int, targets: str, dropout: str, *, bits: int | None, usual: tuple[str, ...] = ()
+) -> Adapters:
+    """Adapters of a file.
+
+    Parameters
+    ----------
+    rank : int
+        Where the file states none.
+    targets, dropout : str
+        Names of the settings that name modules, and the dropout.
+    bits : int or None
+        Bits of a frozen weight; None: as it is computed.
+    usual : tuple of str
+        What the file means without a name of a module.
+
+    Raises
+    ------
+    InputError
+        When a module or a value is not known.
+    """
+    written = fields.raw(targets)
+    names = [str(name) for name in written] if isinstance(written, (list, tuple)) else []
+    if isinstance(written, str):
+        names = [name for name in re.split(r"[\s,]+", written) if name]
+    where = {"file": fields.file, "field": targets}
+    chosen = named_targets(names, ALL_HUGGING_FACE, **where) if names else usual
+    if not chosen:
+        raise fields.error(targets, "is missing", cure="name the modules that have adapters")
+    dropped = fields.raw(dropout)
+    if dropped is not None and not (isinstance(dropped, (int, float)) or re.fullmatch(r"[\d.]{1,12}", str(dropped))):
+        raise fields.error(dropout, "must be a number from 0 to 1", str(dropped)[:40])
+    if bits is not None and bits not in _BASE_BYTES:
+        raise fields.error("quantization_bit", "has another number of bits than 4 or 8", bits)
+    base = None if bits is None else _BASE_BYTES[bits]
+    return Adapters(rank, chosen, dropped is not None and float(dropped) > 0, base)
+
+
+def refuse_whole(fields: Fields, *names: str) -> None:
+    """Refuse settings that train more than low-rank adapters beside the frozen weights.
+
+    Raises
+    ------
+    InputError
+        With the setting.
+    """
+    for name in names:
+        value = fields.raw(name)
+        if value in (None, False, "", [], 0) or str(value).lower() in ("false", "none"):
+            continue
+        why = "trains more than low-rank adapters, which is not modelled"
+        raise refuse(fields, name, why, f"leave {name} out to plan LoRA")
+
+
+def rank_of(fields: Fields, name: str, default: int | None = None) -> int:
+    """The rank that a setting states.
+
+    Raises
+    ------
+    InputError
+        When it is no whole number, or missing and has no default.
+    """
+    return count(fields, name, default, _MOST_RANK)
