@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import reduce
 
 import numpy as np
@@ -20,7 +21,7 @@ from taylor.cost_model.recurrent import recurrent_workspace_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.cost_model.torch_indexer import indexer_workspace_bytes
-from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.layers import LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec, MoeSpec
 from taylor.register.model import ModelSpec
 from taylor.register.narrow_products import NarrowProducts
@@ -43,6 +44,43 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
             extra = extra + reduce(np.maximum, gradients)
         largest = np.maximum(largest, extra)
     return largest
+
+
+def needed_workspace_bytes(
+    model: ModelSpec, modes: Mapping[str, Collection[str]], degrees: Degrees, rules: TrainingRules
+) -> Quantity:
+    """The part of `workspace_bytes` that a stage needs for its own layers and recompute modes.
+
+    `workspace_bytes` is one figure for every plan of a strategy, and so counts a layer that is rebuilt whole. A layer
+    that keeps everything needs its gradients alone, one in selective recompute what its parts make again beside them.
+
+    Parameters
+    ----------
+    modes : mapping of kind to collection of str
+        Recompute modes of the stage's layers.
+    """
+    whole = workspace_bytes(model, degrees, rules)
+    if rules.framework.statics.counted_as_fitted:
+        return whole
+    needed: Quantity = 0.0
+    for kind, used in modes.items():
+        for mode in used:
+            needed = np.maximum(needed, _mode_workspace_bytes(model, kind, mode, degrees, rules))
+    return np.minimum(whole, needed)
+
+
+def _mode_workspace_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    layers = model.layers_of(kind)
+    gradients = [_gradient_workspace_bytes(model, each, degrees, rules) for each in layers]
+    if mode == NONE:
+        return reduce(np.maximum, gradients)
+    if mode == SELECT:
+        again = (
+            layer_bytes(model, each, NONE, degrees, rules) - layer_bytes(model, each, SELECT, degrees, rules)
+            for each in layers
+        )
+        return reduce(np.maximum, (more + extra for more, extra in zip(again, gradients, strict=True)))
+    return workspace_bytes(model, degrees, rules)
 
 
 def makes_weight_gradients(rules: TrainingRules) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Mapping
 
 from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
-from taylor.cost_model.backward_workspace import workspace_bytes
+from taylor.cost_model.backward_workspace import needed_workspace_bytes, workspace_bytes
 from taylor.cost_model.best_case import best_case_peak_mib, lightest_layers
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.cost_model.states import StateBytes
@@ -21,6 +21,7 @@ from taylor.cost_model.statics import (
     late_gradient_bytes,
     layer_state_bytes,
     mask_bytes,
+    outer_transfer_bytes,
     overhead_mib,
     postponed_gradient_bytes,
     static_mib,
@@ -92,6 +93,11 @@ class StageBreakdown:
         Memory to rebuild and differentiate one layer.
     cached : float
         What torch's allocator reserves beside these tensors (`cost_model.reserved`); 0 where it is not modelled.
+    spare : float
+        The part of `total` that this plan never needs. The workspace, and on the last stage the loss, are one figure
+        for all plans of a strategy, with a layer that is rebuilt whole (`backward_workspace.needed_workspace_bytes`),
+        and so are the transfers of every stage (`statics.outer_transfer_bytes`); a plan is made with these, and what
+        torch allocates is less by this.
     """
 
     stage: int
@@ -106,6 +112,7 @@ class StageBreakdown:
     workspace: float
     overhead: float
     cached: float = 0.0
+    spare: float = 0.0
 
     @property
     def total(self) -> float:
@@ -211,14 +218,19 @@ def _stage(
     if stage == 0:
         cached += at_embedding
         states = states + embedding_state_bytes(model, strategy, rules)
+    needed = float(needed_workspace_bytes(model, _modes(plan, stage), strategy, rules))
+    spare = workspace - needed
     if stage == schedule.head_stage(strategy.pp):
         states = states + head_state_bytes(model, strategy, rules)
         logits, workspace, buffers = (float(part) for part in end_of_step_bytes(model, strategy, rules))
+        spare = logits + workspace + buffers - float(sum(end_of_step_bytes(model, strategy, rules, needed)))
         late += float(late_gradient_bytes(model, strategy, rules, logits + workspace + buffers))
         buffers += float(of_last)
         cached += at_head
     if stage == 0:
         buffers += float(of_first)
+    if stage in (0, strategy.pp - 1) and not schedule.v_shape:
+        spare += float(outer_transfer_bytes(model, strategy, rules))
     alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage)
     layers_alive = sum(alive[v] * grid[v][stage] for grid in plan.layers.values() for v in range(plan.interleaves))
     return StageBreakdown(
@@ -234,7 +246,18 @@ def _stage(
         workspace=workspace / MIB,
         overhead=overhead_mib(rules),
         cached=(float(states.cached) + cached) / MIB,
+        spare=max(0.0, spare) / MIB,
     )
+
+
+def _modes(plan: PipelinePlan, stage: int) -> dict[str, set[str]]:
+    """Recompute modes of a stage's layers, by kind."""
+    found: dict[str, set[str]] = {}
+    for run, modes in plan.recompute_by_kind().items():
+        used = {mode for mode, grid in modes.items() if any(grid[v][stage] for v in range(plan.interleaves))}
+        if used:
+            found.setdefault(kind_of(run), set()).update(used)
+    return found
 
 
 def _worst_moment(

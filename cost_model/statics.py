@@ -271,6 +271,17 @@ def _transfer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
     return np.where(piped, count * boundary, 0.0)
 
 
+def outer_transfer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """The part of `buffer_bytes` that the first and the last stage of a pipeline have no neighbour for.
+
+    With virtual stages each has two, the other end of the pipeline being one.
+    """
+    statics = rules.framework.statics
+    if statics.buffers_every_micro_batch or statics.counted_as_fitted:
+        return 0.0
+    return np.where(np.equal(degrees.vpp, 1), _transfer_bytes(model, degrees, rules) / 2, 0.0)
+
+
 def _passing(rules: TrainingRules, degrees: Degrees) -> Quantity:
     """Return whether weights are gathered around their use and gradients scattered behind it."""
     if not rules.parameter_shard:
@@ -289,15 +300,23 @@ def _largest_layer(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> 
     return _gathered(layer_groups(model, largest), degrees, rules)
 
 
-def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Quantity, Quantity, Quantity]:
+def end_of_step_bytes(
+    model: ModelSpec, degrees: Degrees, rules: TrainingRules, workspace: Quantity | None = None
+) -> tuple[Quantity, Quantity, Quantity]:
     """Logits, workspace and buffers of the last stage at its worst moment.
 
     The loss is over before the first layer's backward begins, so the larger of the two counts alone;
     under `StaticRules.counted_as_fitted` both do. At the loss torch's FSDP holds the gathered head and no layer
     (`StateRules.gathers_blocks`); behind it the head's gradient is there, if it was not before
     (`StateRules.fresh_gradients`).
+
+    Parameters
+    ----------
+    workspace : scalar or array [n], optional
+        Bytes of the workspace where it is not that of every plan (`backward_workspace.needed_workspace_bytes`).
     """
-    logits, workspace = logits_bytes(model, degrees, rules), workspace_bytes(model, degrees, rules)
+    logits = logits_bytes(model, degrees, rules)
+    workspace = workspace_bytes(model, degrees, rules) if workspace is None else workspace
     buffers = buffer_bytes(model, degrees, rules)
     if rules.framework.statics.counted_as_fitted:
         return logits, workspace, buffers

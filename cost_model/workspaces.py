@@ -37,7 +37,7 @@ def workspaces_mib(model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -
 
 def allocated_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -> float:
     """torch's peak of allocated memory on a stage: no context and no communication buffers, MiB."""
-    return stage.total - stage.overhead - stage.cached + workspaces_mib(model, rules, device)
+    return stage.total - stage.overhead - stage.cached - stage.spare + workspaces_mib(model, rules, device)
 
 
 def reserved_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -> float | None:
@@ -45,4 +45,4 @@ def reserved_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, 
 
     What a card must provide is this and the overhead outside the allocator: the CUDA context and NCCL's buffers.
     """
-    return allocated_mib(stage, model, rules, device) + stage.cached if rules.separate_pools else None
+    return stage.total - stage.overhead + workspaces_mib(model, rules, device) if rules.separate_pools else None
