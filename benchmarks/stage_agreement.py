@@ -121,6 +121,8 @@ def jobs(framework: str, count: int, seed: int) -> Iterator[tuple[str, DryRun]]:
     for number in range(count):
         shape = SHAPES[framework][number % len(SHAPES[framework])]
         model, rules = _model(draw, shape), _rules(draw, framework, shape)
+        if framework == "torchtitan":
+            model = model.replace(mtp_layers=0)
         tp, cp, pp = draw.choice((1, 2, 4, 8)), draw.choice((1, 1, 2)), draw.choice((1, 2, 4))
         dp = draw.choice((8, 16))
         vpp = 2 if pp > 1 and model.n_layers % (2 * pp) == 0 and not model.mtp_layers and draw.random() < 0.3 else 1

@@ -16,8 +16,9 @@ from taylor.cost_model.activations import (
     routed_slots,
     sequence_split,
 )
-from taylor.cost_model.parameters import expert_outer
+from taylor.cost_model.parameters import expert_outer, layer_groups
 from taylor.cost_model.recurrent import recurrent_workspace_bytes
+from taylor.cost_model.states import group_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.cost_model.torch_indexer import indexer_workspace_bytes
@@ -43,7 +44,22 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
             gradients = (_gradient_workspace_bytes(model, each, degrees, rules) for each in layers)
             extra = extra + reduce(np.maximum, gradients)
         largest = np.maximum(largest, extra)
+    for kind in model.body_counts:
+        largest = np.maximum(largest, new_gradient_bytes(model, kind, degrees, rules))
     return largest
+
+
+def new_gradient_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """A layer's gradients of one micro-batch, beside that of its input, where FSDP adds them up; else 0.
+
+    In a pipeline fully sharded parameters stay whole, and so do their gradients, which are added up behind a layer's
+    backward (torch 2.13 torch/distributed/fsdp/_fully_shard/_fsdp_param.py, ``accumulate_unsharded_grad_if_needed``).
+    """
+    if not (rules.parameter_shard and rules.framework.states.whole_in_pipeline):
+        return 0.0
+    whole = group_bytes(layer_groups(model, kind), degrees, rules.replace(narrow=None).gathered()).weights
+    entering = micro_batch_tokens(degrees, rules) * model.hidden * residual_bytes(rules) / sequence_split(degrees)
+    return np.where(np.greater(degrees.pp, 1), whole + entering, 0.0)
 
 
 def needed_workspace_bytes(
@@ -70,17 +86,17 @@ def needed_workspace_bytes(
 
 
 def _mode_workspace_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    if mode not in (NONE, SELECT):
+        return workspace_bytes(model, degrees, rules)
     layers = model.layers_of(kind)
+    kept = sum(layer_bytes(model, each, mode, degrees, rules) for each in layers)
+    made = new_gradient_bytes(model, kind, degrees, rules) - kept
     gradients = [_gradient_workspace_bytes(model, each, degrees, rules) for each in layers]
-    if mode == NONE:
-        return reduce(np.maximum, gradients)
-    if mode == SELECT:
-        again = (
-            layer_bytes(model, each, NONE, degrees, rules) - layer_bytes(model, each, SELECT, degrees, rules)
-            for each in layers
-        )
-        return reduce(np.maximum, (more + extra for more, extra in zip(again, gradients, strict=True)))
-    return workspace_bytes(model, degrees, rules)
+    again = [
+        layer_bytes(model, each, NONE, degrees, rules) - layer_bytes(model, each, mode, degrees, rules)
+        for each in layers
+    ]
+    return reduce(np.maximum, (more + extra for more, extra in zip(again, gradients, strict=True)), made)
 
 
 def makes_weight_gradients(rules: TrainingRules) -> bool:

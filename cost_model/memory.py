@@ -14,6 +14,7 @@ from taylor.cost_model.statics import (
     MIB,
     buffer_bytes,
     cached_bytes,
+    embedding_gradient_bytes,
     embedding_state_bytes,
     end_of_step_bytes,
     head_state_bytes,
@@ -210,7 +211,8 @@ def _stage(
     states = StateBytes()
     for kind, count in counts.items():
         states = states + layer_state_bytes(model, kind, strategy, rules).scaled(count)
-    logits, late = 0.0, float(postponed_gradient_bytes(model, strategy, rules, schedule))
+    logits, behind, at_loss = 0.0, 0.0, 0.0
+    late = float(postponed_gradient_bytes(model, strategy, rules, schedule))
     workspace, buffers = (float(part(model, strategy, rules)) for part in (workspace_bytes, buffer_bytes))
     of_first, of_last = mask_bytes(strategy, rules, schedule)
     of_embedding, cached, of_head = (float(part) for part in cached_bytes(model, strategy, rules))
@@ -224,14 +226,19 @@ def _stage(
         states = states + head_state_bytes(model, strategy, rules)
         logits, workspace, buffers = (float(part) for part in end_of_step_bytes(model, strategy, rules))
         spare = logits + workspace + buffers - float(sum(end_of_step_bytes(model, strategy, rules, needed)))
-        late += float(late_gradient_bytes(model, strategy, rules, logits + workspace + buffers))
+        at_loss = logits + workspace + buffers
+        behind = float(late_gradient_bytes(model, strategy, rules, at_loss))
+        late += behind
         buffers += float(of_last)
         cached += at_head
     if stage == 0:
         buffers += float(of_first)
+        late += float(embedding_gradient_bytes(model, strategy, rules))
     if stage in (0, strategy.pp - 1) and not schedule.v_shape:
         spare += float(outer_transfer_bytes(model, strategy, rules))
     alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage)
+    if behind:
+        spare += behind - float(late_gradient_bytes(model, strategy, rules, at_loss, sum(kept.values()) * MIB))
     layers_alive = sum(alive[v] * grid[v][stage] for grid in plan.layers.values() for v in range(plan.interleaves))
     return StageBreakdown(
         stage=stage,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from taylor.cost_model.activations import (
     activation_bytes,
     input_split,
+    layers_a_chunk,
     micro_batch_tokens,
     routed_slots,
     sequence_split,
@@ -386,7 +388,9 @@ def _head_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRule
     return group_bytes(_head_groups(model, degrees, rules), degrees, rules, in_layer=False).gradients
 
 
-def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules, at_loss: Quantity) -> Quantity:
+def late_gradient_bytes(
+    model: ModelSpec, degrees: Degrees, rules: TrainingRules, at_loss: Quantity, kept: Quantity | None = None
+) -> Quantity:
     """Bytes that the end of the only backward needs beyond its loss, of gradients that come no sooner; else 0.
 
     Behind the last layer all gradients are there and no activation: with every layer recomputed, which keeps least,
@@ -398,15 +402,18 @@ def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules
     ----------
     at_loss : scalar or array [n]
         All parts of `end_of_step_bytes`, bytes.
+    kept : scalar or array [n], optional
+        Bytes of the activations that the plan keeps; without it, with every layer recomputed.
     """
     late = _makes_gradients_late(degrees, rules)
     if not np.any(late):
         return 0.0
     layers: Quantity = 0.0
-    kept: Quantity = 0.0
+    least: Quantity = 0.0
     for kind, count in model.kind_counts.items():
         layers = layers + count * group_bytes(layer_groups(model, kind), degrees, rules).gradients
-        kept = kept + count * activation_bytes(model, kind, FULL, degrees, rules)
+        least = least + count * activation_bytes(model, kind, FULL, degrees, rules)
+    kept = least if kept is None else kept
     table = _embedding_groups(model, degrees, rules)
     own = group_bytes(table, degrees, rules, in_layer=False).gradients
     made: Quantity = table.total * rules.gradient_bytes if model.tied_embedding else 0.0
@@ -418,6 +425,24 @@ def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules
     at_last_layer = workspace_bytes(model, degrees, rules) + buffer_bytes(model, degrees, rules)
     end = _head_gradient_bytes(model, degrees, rules) + layers + np.maximum(at_last_layer, own + made)
     return np.where(late, np.maximum(0.0, end - kept - at_loss), 0.0)
+
+
+def embedding_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Bytes that the first stage of a pipeline needs beyond its worst moment in a layer for the table's new gradient.
+
+    It is added to the accumulated one as a layer's is (`backward_workspace.new_gradient_bytes`), with the rows of all
+    ranks of TP where `StateRules.gathers_embedding_gradient`. It comes last, when the micro-batch's activations and the
+    workspace are gone: of these the least count, with every layer recomputed.
+    """
+    states = rules.framework.states
+    if not (rules.parameter_shard and states.whole_in_pipeline):
+        return 0.0
+    table = _embedding_groups(model, degrees, rules)
+    ways = 1 if states.gathers_embedding_gradient else degrees.tp
+    made = rules.compute_bytes * (table.split / ways + table.replicated)
+    least = reduce(np.minimum, (activation_bytes(model, kind, FULL, degrees, rules) for kind in model.body_counts))
+    gone = layers_a_chunk(model, degrees) * least + workspace_bytes(model, degrees, rules)
+    return np.where(np.greater(degrees.pp, 1), np.maximum(0.0, made - gone), 0.0)
 
 
 def postponed_gradient_bytes(
@@ -484,6 +509,7 @@ def static_mib(
     at_end = at_loss + late_gradient_bytes(model, degrees, rules, at_loss)
     last = (head_state_bytes(model, degrees, rules).total + at_end + cached[2]) / MIB + always
     of_first, of_last = mask_bytes(degrees, rules, schedule)
+    of_first = of_first + embedding_gradient_bytes(model, degrees, rules)
     first, last = first + of_first / MIB, last + of_last / MIB
     if schedule is not None and schedule.head_stage(2) == 0:
         return first + last - middle, middle, middle

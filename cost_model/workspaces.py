@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from taylor.cost_model.fragmentation import MIB, one_pool_bytes
 from taylor.cost_model.memory import StageBreakdown
 from taylor.cost_model.strategy import TrainingRules
 from taylor.register.device import DeviceSpec
@@ -41,8 +42,20 @@ def allocated_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules,
 
 
 def reserved_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -> float | None:
-    """torch's peak of reserved memory on a stage, MiB; None where it is not modelled (`cost_model.reserved`).
+    """torch's peak of reserved memory on a stage, MiB; None where it is not modelled.
 
-    What a card must provide is this and the overhead outside the allocator: the CUDA context and NCCL's buffers.
+    With pools of several streams it is that of `cost_model.reserved`, else that of `cost_model.fragmentation`. What a
+    card must provide is this and the overhead outside the allocator: the CUDA context and NCCL's buffers.
     """
-    return stage.total - stage.overhead + workspaces_mib(model, rules, device) if rules.separate_pools else None
+    if rules.separate_pools:
+        return stage.total - stage.overhead + workspaces_mib(model, rules, device)
+    if rules.expandable_segments is None:
+        return None
+    sizes = (each * MIB for each in (allocated_mib(stage, model, rules, device), stage.weights, stage.gradients))
+    joined = rules.parallel_optimizer and rules.framework.states.keeps_weights_whole
+    return float(one_pool_bytes(*sizes, expandable=rules.expandable_segments, joined=joined)) / MIB
+
+
+def outside_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -> float:
+    """Memory of a stage's card outside torch's allocator, MiB: the context and buffers of communication."""
+    return stage.overhead - workspaces_mib(model, rules, device)

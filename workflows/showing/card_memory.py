@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.workspaces import allocated_mib, reserved_mib
+from taylor.cost_model.workspaces import allocated_mib, outside_mib, reserved_mib
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.register.device import DeviceSpec
@@ -51,11 +51,11 @@ def card_memory(config: TrainingConfig, plan: PipelinePlan, device: DeviceSpec) 
     config : TrainingConfig
         With the virtual stages and the schedule of the plan, which has recompute modes of a file alone.
     """
-    if not config.rules.separate_pools:
-        return None
-    found = []
-    for stage in stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule):
-        reserved = reserved_mib(stage, config.model, config.rules, device)
-        assert reserved is not None
-        found.append(CardMemory(allocated_mib(stage, config.model, config.rules, device), reserved, stage.total))
+    model, rules, found = config.model, config.rules, []
+    for stage in stage_breakdown(model, config.strategy, rules, plan, config.schedule):
+        reserved = reserved_mib(stage, model, rules, device)
+        if reserved is None:
+            return None
+        card = reserved + outside_mib(stage, model, rules, device)
+        found.append(CardMemory(allocated_mib(stage, model, rules, device), reserved, card))
     return tuple(found)
