@@ -211,7 +211,7 @@ def _stage(
     states = StateBytes()
     for kind, count in counts.items():
         states = states + layer_state_bytes(model, kind, strategy, rules).scaled(count)
-    logits, behind, at_loss = 0.0, 0.0, 0.0
+    logits, behind, at_loss, of_table = 0.0, 0.0, 0.0, 0.0
     late = float(postponed_gradient_bytes(model, strategy, rules, schedule))
     workspace, buffers = (float(part(model, strategy, rules)) for part in (workspace_bytes, buffer_bytes))
     of_first, of_last = mask_bytes(strategy, rules, schedule)
@@ -233,17 +233,23 @@ def _stage(
         cached += at_head
     if stage == 0:
         buffers += float(of_first)
-        late += float(embedding_gradient_bytes(model, strategy, rules))
+        of_table = float(embedding_gradient_bytes(model, strategy, rules))
+        late += of_table
     if stage in (0, strategy.pp - 1) and not schedule.v_shape:
         spare += float(outer_transfer_bytes(model, strategy, rules))
     alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage)
-    if behind:
-        spare += behind - float(late_gradient_bytes(model, strategy, rules, at_loss, sum(kept.values()) * MIB))
     layers_alive = sum(alive[v] * grid[v][stage] for grid in plan.layers.values() for v in range(plan.interleaves))
+    passes = float(layers_alive / max(1, sum(counts.values())))
+    of_plan = sum(kept.values()) * MIB
+    if behind:
+        spare += behind - float(late_gradient_bytes(model, strategy, rules, at_loss, of_plan))
+    if of_table and passes:
+        gone = of_plan / passes / strategy.vpp + needed
+        spare += of_table - float(embedding_gradient_bytes(model, strategy, rules, gone))
     return StageBreakdown(
         stage=stage,
         layers=counts,
-        alive=float(layers_alive / max(1, sum(counts.values()))),
+        alive=passes,
         weights=float(states.weights) / MIB,
         gradients=(float(states.gradients) + late) / MIB,
         optimizer=float(states.optimizer) / MIB,

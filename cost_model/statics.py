@@ -427,12 +427,19 @@ def late_gradient_bytes(
     return np.where(late, np.maximum(0.0, end - kept - at_loss), 0.0)
 
 
-def embedding_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+def embedding_gradient_bytes(
+    model: ModelSpec, degrees: Degrees, rules: TrainingRules, gone: Quantity | None = None
+) -> Quantity:
     """Bytes that the first stage of a pipeline needs beyond its worst moment in a layer for the table's new gradient.
 
     It is added to the accumulated one as a layer's is (`backward_workspace.new_gradient_bytes`), with the rows of all
     ranks of TP where `StateRules.gathers_embedding_gradient`. It comes last, when the micro-batch's activations and the
-    workspace are gone: of these the least count, with every layer recomputed.
+    workspace are gone.
+
+    Parameters
+    ----------
+    gone : scalar or array [n], optional
+        Bytes of these in a plan; without it the least that they are, with every layer recomputed.
     """
     states = rules.framework.states
     if not (rules.parameter_shard and states.whole_in_pipeline):
@@ -440,8 +447,9 @@ def embedding_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: Training
     table = _embedding_groups(model, degrees, rules)
     ways = 1 if states.gathers_embedding_gradient else degrees.tp
     made = rules.compute_bytes * (table.split / ways + table.replicated)
-    least = reduce(np.minimum, (activation_bytes(model, kind, FULL, degrees, rules) for kind in model.body_counts))
-    gone = layers_a_chunk(model, degrees) * least + workspace_bytes(model, degrees, rules)
+    if gone is None:
+        least = reduce(np.minimum, (activation_bytes(model, kind, FULL, degrees, rules) for kind in model.body_counts))
+        gone = layers_a_chunk(model, degrees) * least + workspace_bytes(model, degrees, rules)
     return np.where(np.greater(degrees.pp, 1), np.maximum(0.0, made - gone), 0.0)
 
 

@@ -51,7 +51,8 @@ def reserved_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, 
         return stage.total - stage.overhead + workspaces_mib(model, rules, device)
     if rules.expandable_segments is None:
         return None
-    sizes = (each * MIB for each in (allocated_mib(stage, model, rules, device), stage.weights, stage.gradients))
+    allocated = allocated_mib(stage, model, rules, device)
+    sizes = (each * MIB for each in (allocated, stage.logits, stage.weights, stage.gradients))
     joined = rules.parallel_optimizer and rules.framework.states.keeps_weights_whole
     return float(one_pool_bytes(*sizes, expandable=rules.expandable_segments, joined=joined)) / MIB
 

@@ -67,23 +67,29 @@ def test_weights_that_were_copied_into_a_buffer_stay_reserved() -> None:
     """Little else is alive: both buffers and the weights that the model was built with."""
     weights, gradients = np.array([1000, 10]) * MIB, np.array([2000, 20]) * MIB
     peak = np.array([3200, 3000]) * MIB
-    reserved = one_pool_bytes(peak, weights, gradients, expandable=False, joined=True)
+    reserved = one_pool_bytes(peak, 0, weights, gradients, expandable=False, joined=True)
     assert reserved[0] == 4000 * MIB
     assert 3000 * MIB < reserved[1] < 3200 * MIB
 
 
+@pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("mode", [NONE, FULL])
-def test_a_stage_reserves_about_what_the_allocator_s_rules_take(mode: str) -> None:
+def test_a_stage_reserves_about_what_the_allocator_s_rules_take(mode: str, place: int) -> None:
     pytest.importorskip("torch")
     from taylor.dryrun.torch_stage.requests import recorded_stage
 
     model = cases.LLAMA.replace(hidden=2048, n_heads=16, n_kv_heads=8, head_dim=128, ffn_hidden=5632, vocab=32000)
     rules = cases.MEGATRON.replace(seq_length=4096)
     run = cases.job(model, Strategy(4, 2, 2, op=4, micro_batches=8), rules, mode=mode)
-    recorded = recorded_stage(run, 0)
-    stage = stage_breakdown(model, run.strategy, rules, run.plan)[0]
+    recorded = recorded_stage(run, place)
+    stage = stage_breakdown(model, run.strategy, rules, run.plan)[place]
     for expandable in (False, True):
         closed = one_pool_bytes(
-            recorded.peak_mib * MIB, stage.weights * MIB, stage.gradients * MIB, expandable=expandable, joined=True
+            recorded.peak_mib * MIB,
+            stage.logits * MIB,
+            stage.weights * MIB,
+            stage.gradients * MIB,
+            expandable=expandable,
+            joined=True,
         )
-        assert float(closed) / MIB == pytest.approx(recorded.reserved_mib(expandable=expandable), rel=0.05)
+        assert float(closed) / MIB == pytest.approx(recorded.reserved_mib(expandable=expandable), rel=0.08)
