@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Mapping
 
 from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
 from taylor.cost_model.backward_workspace import needed_workspace_bytes, workspace_bytes
 from taylor.cost_model.best_case import best_case_peak_mib, lightest_layers
+from taylor.cost_model.offload import IN_FLIGHT_LAYERS, offloaded_bytes
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.cost_model.states import StateBytes
 from taylor.cost_model.statics import (
@@ -152,6 +153,7 @@ def stage_breakdown(
     plan: PipelinePlan | None = None,
     schedule: ScheduleSpec = ONE_FORWARD_ONE_BACKWARD,
     recompute: str = FULL,
+    moved: Collection[str] = (),
 ) -> list[StageBreakdown]:
     """Memory of every stage by category.
 
@@ -159,6 +161,9 @@ def stage_breakdown(
     ----------
     plan : PipelinePlan, optional
         Layers and recompute of every chunk; without one, `lightest_plan` with the mode `recompute`.
+    moved : collection of str
+        Parts that layers without full recompute move to the host (`cost_model.offload`). Of the layers in flight they
+        are among `buffers`.
 
     Returns
     -------
@@ -170,7 +175,8 @@ def stage_breakdown(
             f"the plan is for {chosen.stages} stages x {chosen.interleaves} virtual stages, "
             f"the strategy for {strategy.pp} x {strategy.vpp}"
         )
-    return [_stage(model, strategy, rules, chosen, schedule, stage) for stage in range(strategy.pp)]
+    on_host = {kind: float(offloaded_bytes(model, kind, moved, strategy, rules)) for kind in model.body_counts if moved}
+    return [_stage(model, strategy, rules, chosen, schedule, stage, on_host) for stage in range(strategy.pp)]
 
 
 def lightest_plan(
@@ -204,6 +210,7 @@ def _stage(
     plan: PipelinePlan,
     schedule: ScheduleSpec,
     stage: int,
+    on_host: Mapping[str, float],
 ) -> StageBreakdown:
     counts: dict[str, int] = {}
     for run, grid in plan.layers.items():
@@ -237,7 +244,8 @@ def _stage(
         late += of_table
     if stage in (0, strategy.pp - 1) and not schedule.v_shape:
         spare += float(outer_transfer_bytes(model, strategy, rules))
-    alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage)
+    buffers += _in_flight_bytes(model, strategy, rules, _modes(plan, stage), on_host)
+    alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage, on_host)
     layers_alive = sum(alive[v] * grid[v][stage] for grid in plan.layers.values() for v in range(plan.interleaves))
     passes = float(layers_alive / max(1, sum(counts.values())))
     of_plan = sum(kept.values()) * MIB
@@ -263,6 +271,23 @@ def _stage(
     )
 
 
+def _in_flight_bytes(
+    model: ModelSpec,
+    strategy: Strategy,
+    rules: TrainingRules,
+    modes: Mapping[str, Collection[str]],
+    on_host: Mapping[str, float],
+) -> float:
+    """Moved tensors that are on the device at the worst moment, of the kind that moves most."""
+    kept = [
+        min(on_host[kind], float(kept_bytes(model, kind, mode, strategy, rules)))
+        for kind, used in modes.items()
+        for mode in used
+        if kind in on_host and mode != FULL
+    ]
+    return IN_FLIGHT_LAYERS * max(kept, default=0.0)
+
+
 def _modes(plan: PipelinePlan, stage: int) -> dict[str, set[str]]:
     """Recompute modes of a stage's layers, by kind."""
     found: dict[str, set[str]] = {}
@@ -280,9 +305,15 @@ def _worst_moment(
     plan: PipelinePlan,
     schedule: ScheduleSpec,
     stage: int,
+    on_host: Mapping[str, float],
 ) -> tuple[tuple[float, ...], dict[str, float]]:
     """Micro-batches alive, by interleave, and activations kept, MiB by kind, when a stage keeps most."""
     running = schedule.for_interleaves(strategy.vpp, rules.framework)
+
+    def on_device(kind: str, mode: str) -> float:
+        kept = float(kept_bytes(model, kind, mode, strategy, rules))
+        return kept if mode == FULL else max(0.0, kept - on_host.get(kind, 0.0))
+
     moments = []
     for alive in alive_micro_batches(running, strategy.pp, strategy.vpp, strategy.micro_batches)[stage]:
         kept: dict[str, float] = {}
@@ -291,11 +322,7 @@ def _worst_moment(
             used = [(mode, v) for mode in modes for v in range(plan.interleaves) if modes[mode][v][stage]]
             kind = kind_of(run)
             kept[kind] = kept.get(kind, 0.0) + (
-                sum(
-                    modes[mode][v][stage] * float(kept_bytes(model, kind, mode, strategy, rules)) * alive[v]
-                    for mode, v in used
-                )
-                / MIB
+                sum(modes[mode][v][stage] * on_device(kind, mode) * alive[v] for mode, v in used) / MIB
             )
         moments.append((alive, kept))
     return max(moments, key=lambda moment: sum(moment[1].values()))
