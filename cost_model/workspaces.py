@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from taylor.cost_model.communicators import communication_mib
 from taylor.cost_model.fragmentation import MIB, one_pool_bytes
 from taylor.cost_model.memory import StageBreakdown
 from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Degrees
 from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 
@@ -57,6 +59,12 @@ def reserved_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, 
     return float(one_pool_bytes(*sizes, expandable=rules.expandable_segments, joined=joined)) / MIB
 
 
-def outside_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -> float:
-    """Memory of a stage's card outside torch's allocator, MiB: the context and buffers of communication."""
-    return stage.overhead - workspaces_mib(model, rules, device)
+def outside_mib(
+    stage: StageBreakdown, model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec
+) -> float:
+    """Memory of a stage's card outside torch's allocator, MiB: the context and the buffers of communication.
+
+    It is the rest of `statics.overhead_mib`, or all communicators' buffers where these alone are more.
+    """
+    known = float(communication_mib(model, degrees, rules, device))
+    return max(stage.overhead - workspaces_mib(model, rules, device), known)

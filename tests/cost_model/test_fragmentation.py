@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from taylor.cost_model.communicators import communication_mib
 from taylor.cost_model.fragmentation import one_pool_bytes
 from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.statics import MIB
@@ -38,7 +39,7 @@ def test_a_job_reserves_more_than_it_allocates_and_less_with_expandable_segments
         assert reserved is not None
         allocated = allocated_mib(stage, config.model, config.rules, H100)
         assert allocated < reserved < 1.1 * allocated
-        assert outside_mib(stage, config.model, config.rules, H100) > 0
+        assert outside_mib(stage, config.model, config.strategy, config.rules, H100) > 0
         found.append(reserved)
     assert found[1] < found[0]
 
@@ -61,6 +62,18 @@ def test_a_job_reserves_more_than_it_allocates_and_less_with_expandable_segments
 )
 def test_the_last_setting_of_the_allocator_counts(text: str, on: bool) -> None:
     assert expandable_segments(text) is on
+
+
+def test_each_communicator_of_hccl_has_two_buffers_of_200_mb() -> None:
+    """Replicas, TP, PP, EP, replicas of experts, and two groups of the whole job."""
+    ascend = Registry.load().device("ascend-910b")
+    rules = cases.MEGATRON.replace(expert_tensor_parallel=False)
+    strategy = Strategy(8, 4, 2, 8, op=8, micro_batches=8)
+    assert communication_mib(cases.MOE, strategy, rules, ascend) == 7 * 2 * 200
+    assert communication_mib(cases.LLAMA, strategy.replace(ep=1), rules, ascend) == 5 * 2 * 200
+    assert communication_mib(cases.LLAMA, Strategy(1, 1, 1), rules, ascend) == 0
+    # NVIDIA's channels: 4 MiB, 0.5 MiB and 4.6875 MiB a protocol.
+    assert communication_mib(cases.LLAMA, Strategy(8, 1, 1), rules, H100) == 3 * 16 * 9.1875
 
 
 def test_weights_that_were_copied_into_a_buffer_stay_reserved() -> None:

@@ -56,6 +56,6 @@ def card_memory(config: TrainingConfig, plan: PipelinePlan, device: DeviceSpec) 
         reserved = reserved_mib(stage, model, rules, device)
         if reserved is None:
             return None
-        card = reserved + outside_mib(stage, model, rules, device)
+        card = reserved + outside_mib(stage, model, config.strategy, rules, device)
         found.append(CardMemory(allocated_mib(stage, model, rules, device), reserved, card))
     return tuple(found)
