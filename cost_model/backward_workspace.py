@@ -140,11 +140,25 @@ def _gradient_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degre
         extra = np.maximum(extra, _mlp_workspace_bytes(model, layer.mlp, degrees, rules))
     if not layer.has_block:
         extra = np.maximum(extra, _mixer_workspace_bytes(model, layer, degrees, rules))
+    if layer.attention is not None and not rules.flash_attention:
+        extra = np.maximum(extra, _score_workspace_bytes(model, layer, degrees, rules))
     if layer.attention is not None and rules.torch_indexer is not None:
         # In the forward, before MLP and experts keep anything.
         indexer = micro_batch_tokens(degrees, rules) * indexer_workspace_bytes(layer.attention, degrees, rules)
         extra = np.maximum(extra, indexer - block_bytes(model, layer, degrees, rules))
     return extra
+
+
+def _score_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Kept scores' backward: one gradient of theirs, when what MLP and experts kept is gone.
+
+    The kernel of the softmax writes its gradient over the one that it gets (NVIDIA/apex
+    csrc/megatron/scaled_upper_triang_masked_softmax_cuda.cu), a dropout's over the result that it kept.
+    """
+    tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
+    heads = 0 if layer.attention is None else layer.attention.n_heads / degrees.tp
+    extra = tokens * rules.compute_bytes * (heads * rules.seq_length + model.hidden / ways)
+    return extra - block_bytes(model, layer, degrees, rules)
 
 
 def _scan_workspace_bytes(
