@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from taylor.cost_model.communicators import HCCL
 from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.workspaces import allocated_mib, outside_mib, reserved_mib
 from taylor.parsers.training_config import TrainingConfig
@@ -23,24 +24,27 @@ class CardMemory:
     reserved_mib : float
         What torch's allocator took of the card: ``torch.cuda.max_memory_reserved``.
     card_mib : float
-        That and what lies outside the allocator, the CUDA context and NCCL's buffers: nvidia-smi.
+        That and what lies outside the allocator, the context and the buffers of communication: nvidia-smi, npu-smi.
+    counter : str
+        The card's own one.
     """
 
     allocated_mib: float
     reserved_mib: float
     card_mib: float
+    counter: str = "nvidia-smi"
 
     @property
     def sentence(self) -> str:
         """The three figures with the counters that they compare with."""
         return (
-            f"{self.card_mib:,.0f} MiB (nvidia-smi), {self.reserved_mib:,.0f} of them reserved by torch's allocator "
+            f"{self.card_mib:,.0f} MiB ({self.counter}), {self.reserved_mib:,.0f} of them reserved by torch's allocator "
             f"(max_memory_reserved), {self.allocated_mib:,.0f} allocated (max_memory_allocated)"
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {name: round(value, 3) for name, value in asdict(self).items()}
+        return {name: round(value, 3) for name, value in asdict(self).items() if name != "counter"}
 
 
 def card_memory(config: TrainingConfig, plan: PipelinePlan, device: DeviceSpec) -> tuple[CardMemory, ...] | None:
@@ -57,5 +61,6 @@ def card_memory(config: TrainingConfig, plan: PipelinePlan, device: DeviceSpec) 
         if reserved is None:
             return None
         card = reserved + outside_mib(stage, model, config.strategy, rules, device)
-        found.append(CardMemory(allocated_mib(stage, model, rules, device), reserved, card))
+        counter = "npu-smi" if device.collectives == HCCL else "nvidia-smi"
+        found.append(CardMemory(allocated_mib(stage, model, rules, device), reserved, card, counter))
     return tuple(found)
