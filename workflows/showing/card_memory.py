@@ -38,8 +38,8 @@ class CardMemory:
     def sentence(self) -> str:
         """The three figures with the counters that they compare with."""
         return (
-            f"{self.card_mib:,.0f} MiB ({self.counter}), {self.reserved_mib:,.0f} of them reserved by torch's allocator "
-            f"(max_memory_reserved), {self.allocated_mib:,.0f} allocated (max_memory_allocated)"
+            f"{self.card_mib:,.0f} MiB ({self.counter}), {self.reserved_mib:,.0f} of them reserved by torch's "
+            f"allocator (max_memory_reserved), {self.allocated_mib:,.0f} allocated (max_memory_allocated)"
         )
 
     def to_dict(self) -> dict[str, Any]:
