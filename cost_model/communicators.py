@@ -52,7 +52,8 @@ def communicators(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Q
     count = sum(np.greater(size, 1).astype(int) for size in (*sizes, of_experts * has_experts))
     world = degrees.dp * degrees.cp * degrees.tp * degrees.pp
     tied = model.tied_embedding * np.greater(degrees.pp, 1)
-    return count + tied + WHOLE_JOB * np.greater(world, 1)
+    total: Quantity = count + tied + WHOLE_JOB * np.greater(world, 1)
+    return total
 
 
 def communication_mib(model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> Quantity:
