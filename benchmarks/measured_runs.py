@@ -38,6 +38,7 @@ from taylor.cost_model.known_error import FLAG_WIDTH, KnownError
 from taylor.cost_model.memory import StageBreakdown, stage_breakdown
 from taylor.cost_model.workspaces import allocated_mib, reserved_mib
 from taylor.parsers.read import read_config
+from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
@@ -160,7 +161,8 @@ def measured_runs(folder: Path, *, source_flags: bool = False) -> tuple[list[Mea
                 config = config.replace(rules=config.rules.replace(**flags))
         timed = not pd.isna(row["step_ms"])
         plan = config.plan or config.even_plan(config.strategy)
-        stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
+        moved = moved_parts(config)
+        stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule, moved=moved)
         heaviest = max(stages, key=lambda stage: stage.total)
         reporting = stages[-1] if "last rank" in row["source"] else heaviest
         runs.append(
@@ -182,6 +184,14 @@ def measured_runs(folder: Path, *, source_flags: bool = False) -> tuple[list[Mea
             )
         )
     return runs, refused
+
+
+def moved_parts(config: TrainingConfig) -> tuple[str, ...]:
+    """Parts of a layer that a file moves to the host (`cost_model.offload`)."""
+    if config.moved is None:
+        return ()
+    known = launcher_of(config).module_words(config).offload
+    return tuple(part for word, part in known.items() if word in config.moved.words)
 
 
 def _reported_mib(

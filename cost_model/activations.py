@@ -280,10 +280,13 @@ def _attention(
     if rules.flash_attention:
         result = result + heads * rules.framework.activations.attention_statistics * _FP32
     else:
-        # Softmax output; with dropout its mask and output too (Korthikanti's 5as²b).
-        scores = 2 * rules.compute_bytes + 1 if rules.dropout else rules.compute_bytes
-        result = result + scores * heads * rules.seq_length
+        result = result + score_bytes(rules) * heads * rules.seq_length
     return result
+
+
+def score_bytes(rules: TrainingRules) -> int:
+    """Bytes of a kept score: the softmax's output; with dropout its mask and output too (Korthikanti's 5as²b)."""
+    return 2 * rules.compute_bytes + 1 if rules.dropout else rules.compute_bytes
 
 
 def _context_bytes(attention: AttentionSpec, rules: TrainingRules, again: Collection[str]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from functools import reduce
 
 import numpy as np
@@ -15,12 +16,13 @@ from taylor.cost_model.activations import (
     routed_slots,
     sequence_split,
 )
-from taylor.cost_model.parameters import expert_outer
+from taylor.cost_model.parameters import expert_outer, layer_groups
 from taylor.cost_model.recurrent import recurrent_workspace_bytes
+from taylor.cost_model.states import group_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.cost_model.torch_indexer import indexer_workspace_bytes
-from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.layers import LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec, MoeSpec
 from taylor.register.model import ModelSpec
 from taylor.register.narrow_products import NarrowProducts
@@ -42,7 +44,59 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
             gradients = (_gradient_workspace_bytes(model, each, degrees, rules) for each in layers)
             extra = extra + reduce(np.maximum, gradients)
         largest = np.maximum(largest, extra)
+    for kind in model.body_counts:
+        largest = np.maximum(largest, new_gradient_bytes(model, kind, degrees, rules))
     return largest
+
+
+def new_gradient_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """A layer's gradients of one micro-batch, beside that of its input, where FSDP adds them up; else 0.
+
+    In a pipeline fully sharded parameters stay whole, and so do their gradients, which are added up behind a layer's
+    backward (torch 2.13 torch/distributed/fsdp/_fully_shard/_fsdp_param.py, ``accumulate_unsharded_grad_if_needed``).
+    """
+    if not (rules.parameter_shard and rules.framework.states.whole_in_pipeline):
+        return 0.0
+    whole = group_bytes(layer_groups(model, kind), degrees, rules.replace(narrow=None).gathered()).weights
+    entering = micro_batch_tokens(degrees, rules) * model.hidden * residual_bytes(rules) / sequence_split(degrees)
+    return np.where(np.greater(degrees.pp, 1), whole + entering, 0.0)
+
+
+def needed_workspace_bytes(
+    model: ModelSpec, modes: Mapping[str, Collection[str]], degrees: Degrees, rules: TrainingRules
+) -> Quantity:
+    """The part of `workspace_bytes` that a stage needs for its own layers and recompute modes.
+
+    `workspace_bytes` is one figure for every plan of a strategy, and so counts a layer that is rebuilt whole. A layer
+    that keeps everything needs its gradients alone, one in selective recompute what its parts make again beside them.
+
+    Parameters
+    ----------
+    modes : mapping of kind to collection of str
+        Recompute modes of the stage's layers.
+    """
+    whole = workspace_bytes(model, degrees, rules)
+    if rules.framework.statics.counted_as_fitted:
+        return whole
+    needed: Quantity = 0.0
+    for kind, used in modes.items():
+        for mode in used:
+            needed = np.maximum(needed, _mode_workspace_bytes(model, kind, mode, degrees, rules))
+    return np.minimum(whole, needed)
+
+
+def _mode_workspace_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    if mode not in (NONE, SELECT):
+        return workspace_bytes(model, degrees, rules)
+    layers = model.layers_of(kind)
+    kept = sum(layer_bytes(model, each, mode, degrees, rules) for each in layers)
+    made = new_gradient_bytes(model, kind, degrees, rules) - kept
+    gradients = [_gradient_workspace_bytes(model, each, degrees, rules) for each in layers]
+    again = [
+        layer_bytes(model, each, NONE, degrees, rules) - layer_bytes(model, each, mode, degrees, rules)
+        for each in layers
+    ]
+    return reduce(np.maximum, (more + extra for more, extra in zip(again, gradients, strict=True)), made)
 
 
 def makes_weight_gradients(rules: TrainingRules) -> bool:
@@ -86,11 +140,25 @@ def _gradient_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degre
         extra = np.maximum(extra, _mlp_workspace_bytes(model, layer.mlp, degrees, rules))
     if not layer.has_block:
         extra = np.maximum(extra, _mixer_workspace_bytes(model, layer, degrees, rules))
+    if layer.attention is not None and not rules.flash_attention:
+        extra = np.maximum(extra, _score_workspace_bytes(model, layer, degrees, rules))
     if layer.attention is not None and rules.torch_indexer is not None:
         # In the forward, before MLP and experts keep anything.
         indexer = micro_batch_tokens(degrees, rules) * indexer_workspace_bytes(layer.attention, degrees, rules)
         extra = np.maximum(extra, indexer - block_bytes(model, layer, degrees, rules))
     return extra
+
+
+def _score_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Kept scores' backward: one gradient of theirs, when what MLP and experts kept is gone.
+
+    The kernel of the softmax writes its gradient over the one that it gets (NVIDIA/apex
+    csrc/megatron/scaled_upper_triang_masked_softmax_cuda.cu), a dropout's over the result that it kept.
+    """
+    tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
+    heads = 0 if layer.attention is None else layer.attention.n_heads / degrees.tp
+    extra = tokens * rules.compute_bytes * (heads * rules.seq_length + model.hidden / ways)
+    return extra - block_bytes(model, layer, degrees, rules)
 
 
 def _scan_workspace_bytes(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Mapping
 
 from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
-from taylor.cost_model.backward_workspace import workspace_bytes
+from taylor.cost_model.backward_workspace import needed_workspace_bytes, workspace_bytes
 from taylor.cost_model.best_case import best_case_peak_mib, lightest_layers
+from taylor.cost_model.offload import IN_FLIGHT_LAYERS, offloaded_bytes
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.cost_model.states import StateBytes
 from taylor.cost_model.statics import (
     MIB,
     buffer_bytes,
     cached_bytes,
+    embedding_gradient_bytes,
     embedding_state_bytes,
     end_of_step_bytes,
     head_state_bytes,
@@ -21,6 +23,7 @@ from taylor.cost_model.statics import (
     late_gradient_bytes,
     layer_state_bytes,
     mask_bytes,
+    outer_transfer_bytes,
     overhead_mib,
     postponed_gradient_bytes,
     static_mib,
@@ -92,6 +95,11 @@ class StageBreakdown:
         Memory to rebuild and differentiate one layer.
     cached : float
         What torch's allocator reserves beside these tensors (`cost_model.reserved`); 0 where it is not modelled.
+    spare : float
+        The part of `total` that this plan never needs. The workspace, and on the last stage the loss, are one figure
+        for all plans of a strategy, with a layer that is rebuilt whole (`backward_workspace.needed_workspace_bytes`),
+        and so are the transfers of every stage (`statics.outer_transfer_bytes`); a plan is made with these, and what
+        torch allocates is less by this.
     """
 
     stage: int
@@ -106,6 +114,7 @@ class StageBreakdown:
     workspace: float
     overhead: float
     cached: float = 0.0
+    spare: float = 0.0
 
     @property
     def total(self) -> float:
@@ -144,6 +153,7 @@ def stage_breakdown(
     plan: PipelinePlan | None = None,
     schedule: ScheduleSpec = ONE_FORWARD_ONE_BACKWARD,
     recompute: str = FULL,
+    moved: Collection[str] = (),
 ) -> list[StageBreakdown]:
     """Memory of every stage by category.
 
@@ -151,6 +161,9 @@ def stage_breakdown(
     ----------
     plan : PipelinePlan, optional
         Layers and recompute of every chunk; without one, `lightest_plan` with the mode `recompute`.
+    moved : collection of str
+        Parts that layers without full recompute move to the host (`cost_model.offload`). Of the layers in flight they
+        are among `buffers`.
 
     Returns
     -------
@@ -162,7 +175,8 @@ def stage_breakdown(
             f"the plan is for {chosen.stages} stages x {chosen.interleaves} virtual stages, "
             f"the strategy for {strategy.pp} x {strategy.vpp}"
         )
-    return [_stage(model, strategy, rules, chosen, schedule, stage) for stage in range(strategy.pp)]
+    on_host = {kind: float(offloaded_bytes(model, kind, moved, strategy, rules)) for kind in model.body_counts if moved}
+    return [_stage(model, strategy, rules, chosen, schedule, stage, on_host) for stage in range(strategy.pp)]
 
 
 def lightest_plan(
@@ -196,6 +210,7 @@ def _stage(
     plan: PipelinePlan,
     schedule: ScheduleSpec,
     stage: int,
+    on_host: Mapping[str, float],
 ) -> StageBreakdown:
     counts: dict[str, int] = {}
     for run, grid in plan.layers.items():
@@ -203,7 +218,8 @@ def _stage(
     states = StateBytes()
     for kind, count in counts.items():
         states = states + layer_state_bytes(model, kind, strategy, rules).scaled(count)
-    logits, late = 0.0, float(postponed_gradient_bytes(model, strategy, rules, schedule))
+    logits, behind, at_loss, of_table = 0.0, 0.0, 0.0, 0.0
+    late = float(postponed_gradient_bytes(model, strategy, rules, schedule))
     workspace, buffers = (float(part(model, strategy, rules)) for part in (workspace_bytes, buffer_bytes))
     of_first, of_last = mask_bytes(strategy, rules, schedule)
     of_embedding, cached, of_head = (float(part) for part in cached_bytes(model, strategy, rules))
@@ -211,20 +227,37 @@ def _stage(
     if stage == 0:
         cached += at_embedding
         states = states + embedding_state_bytes(model, strategy, rules)
+    needed = float(needed_workspace_bytes(model, _modes(plan, stage), strategy, rules))
+    spare = workspace - needed
     if stage == schedule.head_stage(strategy.pp):
         states = states + head_state_bytes(model, strategy, rules)
         logits, workspace, buffers = (float(part) for part in end_of_step_bytes(model, strategy, rules))
-        late += float(late_gradient_bytes(model, strategy, rules, logits + workspace + buffers))
+        spare = logits + workspace + buffers - float(sum(end_of_step_bytes(model, strategy, rules, needed)))
+        at_loss = logits + workspace + buffers
+        behind = float(late_gradient_bytes(model, strategy, rules, at_loss))
+        late += behind
         buffers += float(of_last)
         cached += at_head
     if stage == 0:
         buffers += float(of_first)
-    alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage)
+        of_table = float(embedding_gradient_bytes(model, strategy, rules))
+        late += of_table
+    if stage in (0, strategy.pp - 1) and not schedule.v_shape:
+        spare += float(outer_transfer_bytes(model, strategy, rules))
+    buffers += _in_flight_bytes(model, strategy, rules, _modes(plan, stage), on_host)
+    alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage, on_host)
     layers_alive = sum(alive[v] * grid[v][stage] for grid in plan.layers.values() for v in range(plan.interleaves))
+    passes = float(layers_alive / max(1, sum(counts.values())))
+    of_plan = sum(kept.values()) * MIB
+    if behind:
+        spare += behind - float(late_gradient_bytes(model, strategy, rules, at_loss, of_plan))
+    if of_table and passes:
+        gone = of_plan / passes / strategy.vpp + needed
+        spare += of_table - float(embedding_gradient_bytes(model, strategy, rules, gone))
     return StageBreakdown(
         stage=stage,
         layers=counts,
-        alive=float(layers_alive / max(1, sum(counts.values()))),
+        alive=passes,
         weights=float(states.weights) / MIB,
         gradients=(float(states.gradients) + late) / MIB,
         optimizer=float(states.optimizer) / MIB,
@@ -234,7 +267,35 @@ def _stage(
         workspace=workspace / MIB,
         overhead=overhead_mib(rules),
         cached=(float(states.cached) + cached) / MIB,
+        spare=max(0.0, spare) / MIB,
     )
+
+
+def _in_flight_bytes(
+    model: ModelSpec,
+    strategy: Strategy,
+    rules: TrainingRules,
+    modes: Mapping[str, Collection[str]],
+    on_host: Mapping[str, float],
+) -> float:
+    """Moved tensors that are on the device at the worst moment, of the kind that moves most."""
+    kept = [
+        min(on_host[kind], float(kept_bytes(model, kind, mode, strategy, rules)))
+        for kind, used in modes.items()
+        for mode in used
+        if kind in on_host and mode != FULL
+    ]
+    return IN_FLIGHT_LAYERS * max(kept, default=0.0)
+
+
+def _modes(plan: PipelinePlan, stage: int) -> dict[str, set[str]]:
+    """Recompute modes of a stage's layers, by kind."""
+    found: dict[str, set[str]] = {}
+    for run, modes in plan.recompute_by_kind().items():
+        used = {mode for mode, grid in modes.items() if any(grid[v][stage] for v in range(plan.interleaves))}
+        if used:
+            found.setdefault(kind_of(run), set()).update(used)
+    return found
 
 
 def _worst_moment(
@@ -244,9 +305,15 @@ def _worst_moment(
     plan: PipelinePlan,
     schedule: ScheduleSpec,
     stage: int,
+    on_host: Mapping[str, float],
 ) -> tuple[tuple[float, ...], dict[str, float]]:
     """Micro-batches alive, by interleave, and activations kept, MiB by kind, when a stage keeps most."""
     running = schedule.for_interleaves(strategy.vpp, rules.framework)
+
+    def on_device(kind: str, mode: str) -> float:
+        kept = float(kept_bytes(model, kind, mode, strategy, rules))
+        return kept if mode == FULL else max(0.0, kept - on_host.get(kind, 0.0))
+
     moments = []
     for alive in alive_micro_batches(running, strategy.pp, strategy.vpp, strategy.micro_batches)[stage]:
         kept: dict[str, float] = {}
@@ -255,11 +322,7 @@ def _worst_moment(
             used = [(mode, v) for mode in modes for v in range(plan.interleaves) if modes[mode][v][stage]]
             kind = kind_of(run)
             kept[kind] = kept.get(kind, 0.0) + (
-                sum(
-                    modes[mode][v][stage] * float(kept_bytes(model, kind, mode, strategy, rules)) * alive[v]
-                    for mode, v in used
-                )
-                / MIB
+                sum(modes[mode][v][stage] * on_device(kind, mode) * alive[v] for mode, v in used) / MIB
             )
         moments.append((alive, kept))
     return max(moments, key=lambda moment: sum(moment[1].values()))

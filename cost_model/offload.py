@@ -4,7 +4,8 @@ Megatron-LM d98e8a64 moves what a module saves for its backward to pinned host m
 direction (megatron/core/pipeline_parallel/fine_grained_activation_offload.py; which modules: megatron/core/transformer
 attention.py:397-409, transformer_layer.py:1544-1556, moe/experts.py:254-266). This module counts their inputs, by the
 formulas of `activations`: of the attention core queries, keys and values, not its result, which the output projection's
-module moves.
+module moves. A core without a flash kernel saves its scores too, and a module's hook moves every tensor that its
+forward saves (fine_grained_activation_offload.py:863, ``on_save_for_backward``).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from taylor.cost_model.activations import (
     micro_batch_tokens,
     norm_input_bytes,
     routed_slots,
+    score_bytes,
     sequence_split,
 )
 from taylor.cost_model.parameters import expert_outer
@@ -47,6 +49,11 @@ them."""
 WHOLE_LAYER, CORE_RESULT = "all that a layer keeps", "what attention's core gives"
 """Tensors of an offloaded cell that MindSpore moves: results of its operators, so all that a layer keeps
 (mindspore/python/mindspore/nn/cell.py, ``Cell.offload``)."""
+
+IN_FLIGHT_LAYERS = 2
+"""Layers whose moved tensors are on the device at the worst moment: the one whose backward runs, and the next one's,
+which come back meanwhile (megatron/core/pipeline_parallel/fine_grained_activation_offload.py:1198,
+``pre_reload_last_layer``, 1271, ``bulk_reload``)."""
 
 OFFLOADED = (ATTENTION_NORM, PROJECTION_INPUT, CORE_INPUTS, CONTEXT, BLOCK_NORM, EXPERT_INPUT, EXPERT_INNER)
 """Parts that Megatron-LM can move, each the input of a module."""
@@ -108,7 +115,10 @@ def _of_layer(model: ModelSpec, layer: LayerSpec, part: str, degrees: Degrees, r
         return attention.n_heads / degrees.tp * (context + statistics)
     if part == CONTEXT:
         return rules.saved_input_bytes * attention.n_heads / degrees.tp * attention.v_width
-    return rules.compute_bytes * _core_inputs(attention, degrees)
+    scores: Quantity = 0.0
+    if not rules.flash_attention:
+        scores = score_bytes(rules) * attention.n_heads / degrees.tp * rules.seq_length
+    return rules.compute_bytes * _core_inputs(attention, degrees) + scores
 
 
 def _core_inputs(attention: AttentionSpec, degrees: Degrees) -> Quantity:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from taylor.cost_model.activations import (
     activation_bytes,
     input_split,
+    layers_a_chunk,
     micro_batch_tokens,
     routed_slots,
     sequence_split,
@@ -278,6 +280,17 @@ def _transfer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
     return np.where(piped, count * boundary, 0.0)
 
 
+def outer_transfer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """The part of `buffer_bytes` that the first and the last stage of a pipeline have no neighbour for.
+
+    With virtual stages each has two, the other end of the pipeline being one.
+    """
+    statics = rules.framework.statics
+    if statics.buffers_every_micro_batch or statics.counted_as_fitted:
+        return 0.0
+    return np.where(np.equal(degrees.vpp, 1), _transfer_bytes(model, degrees, rules) / 2, 0.0)
+
+
 def _passing(rules: TrainingRules, degrees: Degrees) -> Quantity:
     """Return whether weights are gathered around their use and gradients scattered behind it."""
     if not rules.parameter_shard:
@@ -296,15 +309,23 @@ def _largest_layer(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> 
     return _gathered(layer_groups(model, largest), degrees, rules)
 
 
-def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Quantity, Quantity, Quantity]:
+def end_of_step_bytes(
+    model: ModelSpec, degrees: Degrees, rules: TrainingRules, workspace: Quantity | None = None
+) -> tuple[Quantity, Quantity, Quantity]:
     """Logits, workspace and buffers of the last stage at its worst moment.
 
     The loss is over before the first layer's backward begins, so the larger of the two counts alone;
     under `StaticRules.counted_as_fitted` both do. At the loss torch's FSDP holds the gathered head and no layer
     (`StateRules.gathers_blocks`); behind it the head's gradient is there, if it was not before
     (`StateRules.fresh_gradients`).
+
+    Parameters
+    ----------
+    workspace : scalar or array [n], optional
+        Bytes of the workspace where it is not that of every plan (`backward_workspace.needed_workspace_bytes`).
     """
-    logits, workspace = logits_bytes(model, degrees, rules), workspace_bytes(model, degrees, rules)
+    logits = logits_bytes(model, degrees, rules)
+    workspace = workspace_bytes(model, degrees, rules) if workspace is None else workspace
     buffers = buffer_bytes(model, degrees, rules)
     if rules.framework.statics.counted_as_fitted:
         return logits, workspace, buffers
@@ -374,7 +395,9 @@ def _head_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRule
     return group_bytes(_head_groups(model, degrees, rules), degrees, rules, in_layer=False).gradients
 
 
-def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules, at_loss: Quantity) -> Quantity:
+def late_gradient_bytes(
+    model: ModelSpec, degrees: Degrees, rules: TrainingRules, at_loss: Quantity, kept: Quantity | None = None
+) -> Quantity:
     """Bytes that the end of the only backward needs beyond its loss, of gradients that come no sooner; else 0.
 
     Behind the last layer all gradients are there and no activation: with every layer recomputed, which keeps least,
@@ -386,15 +409,18 @@ def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules
     ----------
     at_loss : scalar or array [n]
         All parts of `end_of_step_bytes`, bytes.
+    kept : scalar or array [n], optional
+        Bytes of the activations that the plan keeps; without it, with every layer recomputed.
     """
     late = _makes_gradients_late(degrees, rules)
     if not np.any(late):
         return 0.0
     layers: Quantity = 0.0
-    kept: Quantity = 0.0
+    least: Quantity = 0.0
     for kind, count in model.kind_counts.items():
         layers = layers + count * group_bytes(layer_groups(model, kind), degrees, rules).gradients
-        kept = kept + count * activation_bytes(model, kind, FULL, degrees, rules)
+        least = least + count * activation_bytes(model, kind, FULL, degrees, rules)
+    kept = least if kept is None else kept
     table = _embedding_groups(model, degrees, rules)
     own = group_bytes(table, degrees, rules, in_layer=False).gradients
     made: Quantity = table.total * rules.gradient_bytes if model.tied_embedding else 0.0
@@ -406,6 +432,32 @@ def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules
     at_last_layer = workspace_bytes(model, degrees, rules) + buffer_bytes(model, degrees, rules)
     end = _head_gradient_bytes(model, degrees, rules) + layers + np.maximum(at_last_layer, own + made)
     return np.where(late, np.maximum(0.0, end - kept - at_loss), 0.0)
+
+
+def embedding_gradient_bytes(
+    model: ModelSpec, degrees: Degrees, rules: TrainingRules, gone: Quantity | None = None
+) -> Quantity:
+    """Bytes that the first stage of a pipeline needs beyond its worst moment in a layer for the table's new gradient.
+
+    It is added to the accumulated one as a layer's is (`backward_workspace.new_gradient_bytes`), with the rows of all
+    ranks of TP where `StateRules.gathers_embedding_gradient`. It comes last, when the micro-batch's activations and the
+    workspace are gone.
+
+    Parameters
+    ----------
+    gone : scalar or array [n], optional
+        Bytes of these in a plan; without it the least that they are, with every layer recomputed.
+    """
+    states = rules.framework.states
+    if not (rules.parameter_shard and states.whole_in_pipeline):
+        return 0.0
+    table = _embedding_groups(model, degrees, rules)
+    ways = 1 if states.gathers_embedding_gradient else degrees.tp
+    made = rules.compute_bytes * (table.split / ways + table.replicated)
+    if gone is None:
+        least = reduce(np.minimum, (activation_bytes(model, kind, FULL, degrees, rules) for kind in model.body_counts))
+        gone = layers_a_chunk(model, degrees) * least + workspace_bytes(model, degrees, rules)
+    return np.where(np.greater(degrees.pp, 1), np.maximum(0.0, made - gone), 0.0)
 
 
 def postponed_gradient_bytes(
@@ -473,6 +525,7 @@ def static_mib(
     at_end = at_loss + late_gradient_bytes(model, degrees, rules, at_loss)
     last = (head_state_bytes(model, degrees, rules).total + at_end + cached[2]) / MIB + always
     of_first, of_last = mask_bytes(degrees, rules, schedule)
+    of_first = of_first + embedding_gradient_bytes(model, degrees, rules)
     first, last = first + of_first / MIB, last + of_last / MIB
     if schedule is not None and schedule.head_stage(2) == 0:
         return first + last - middle, middle, middle

@@ -176,6 +176,10 @@ class TrainingRules:
         Of fully sharded parameters: what their collectives allocate lies in pools of their own streams, from which
         torch's allocator serves nothing else, and the job's memory is what it reserves (`cost_model.reserved`). Off:
         it is what is allocated.
+    expandable_segments : bool or None
+        Where torch's allocator has one pool for all tensors of the job: the pool's one segment grows
+        (``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, `cost_model.fragmentation`). None: another allocator, or
+        pools of several streams.
     autocast : bool
         fp32 weights are cast where a GEMM takes them, and so are its inputs, one copy a GEMM; what runs again does not
         keep them (torch's autocast, `activations.cast_bytes`). Off: a copy of the weights in the compute type stays.
@@ -303,6 +307,7 @@ class TrainingRules:
     stay_gathered: bool = False
     accumulates_whole: bool = False
     separate_pools: bool = False
+    expandable_segments: bool | None = None
     autocast: bool = False
     wide_residual: bool | None = None
     optimizer: OptimizerStates = OptimizerStates()

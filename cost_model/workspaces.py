@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from taylor.cost_model.communicators import communication_mib
+from taylor.cost_model.fragmentation import MIB, one_pool_bytes
 from taylor.cost_model.memory import StageBreakdown
 from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.strategy_table import Degrees
 from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 
@@ -37,12 +40,31 @@ def workspaces_mib(model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -
 
 def allocated_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -> float:
     """torch's peak of allocated memory on a stage: no context and no communication buffers, MiB."""
-    return stage.total - stage.overhead - stage.cached + workspaces_mib(model, rules, device)
+    return stage.total - stage.overhead - stage.cached - stage.spare + workspaces_mib(model, rules, device)
 
 
 def reserved_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, device: DeviceSpec) -> float | None:
-    """torch's peak of reserved memory on a stage, MiB; None where it is not modelled (`cost_model.reserved`).
+    """torch's peak of reserved memory on a stage, MiB; None where it is not modelled.
 
-    What a card must provide is this and the overhead outside the allocator: the CUDA context and NCCL's buffers.
+    With pools of several streams it is that of `cost_model.reserved`, else that of `cost_model.fragmentation`. What a
+    card must provide is this and the overhead outside the allocator: the CUDA context and NCCL's buffers.
     """
-    return allocated_mib(stage, model, rules, device) + stage.cached if rules.separate_pools else None
+    if rules.separate_pools:
+        return stage.total - stage.overhead + workspaces_mib(model, rules, device)
+    if rules.expandable_segments is None:
+        return None
+    allocated = allocated_mib(stage, model, rules, device)
+    sizes = (each * MIB for each in (allocated, stage.logits, stage.weights, stage.gradients))
+    joined = rules.parallel_optimizer and rules.framework.states.keeps_weights_whole
+    return float(one_pool_bytes(*sizes, expandable=rules.expandable_segments, joined=joined)) / MIB
+
+
+def outside_mib(
+    stage: StageBreakdown, model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec
+) -> float:
+    """Memory of a stage's card outside torch's allocator, MiB: the context and the buffers of communication.
+
+    It is the rest of `statics.overhead_mib`, or all communicators' buffers where these alone are more.
+    """
+    known = float(communication_mib(model, degrees, rules, device))
+    return max(stage.overhead - workspaces_mib(model, rules, device), known)

@@ -111,8 +111,9 @@ class DeviceSpec:
     stacks : tuple of SoftwareStack
         Generations of it from new to old, where older ones are known: `efficiency` is that of the first.
     collectives : str
-        The library of collectives whose latencies are known (`cost_model.nccl.LIBRARY`); empty: a step of `latency_us`
-        for every doubling of the ranks.
+        The library of collectives, where its latencies (`cost_model.nccl.LIBRARY`) or its buffers
+        (`cost_model.communicators`) are known. Of another one an exchange takes a step of `latency_us` for every
+        doubling of the ranks.
     aliases : tuple of str
         Other names, of the card or of the system that tables of results state.
     sources : mapping of str to str

@@ -83,6 +83,9 @@ class Weight:
         states = group_bytes(whole, site.strategy, site.rules, copy_weights=copy, in_layer=in_layer)
         self.narrow = site.rules.saved_narrow if in_layer and group != REPLICATED else None
         """Number format where its GEMMs run in fewer than 16 bits, from copies of the weight."""
+        quantized = site.rules.narrow if site.rules.narrow_gather and in_layer and group != REPLICATED else None
+        self.gathers_narrow = None if group == ROUTED and not site.rules.narrow_experts else quantized
+        """Number format in which it is gathered, where that is not the one that GEMMs compute from."""
         copies = 0.0 if self.narrow is None or site.rules.narrow_weights else count * self.narrow.weight_bytes
         stored = float(states.weights) - copies
         width = self._narrow_width(site.rules.compute_bytes)
@@ -129,6 +132,10 @@ class Weight:
     def make_whole(self) -> None:
         """Make the weight as GEMMs take it."""
         site, count = self.site, math.prod(self.shape)
+        if self.gathers_narrow is not None:
+            self.copies = _bytes(count * self.gathers_narrow.input_bytes, site)
+            self.tensor = self._shape_alone(self.shape)
+            return
         if self.narrow is None or not site.rules.narrow_weights:
             self.tensor = torch.empty(self.shape, dtype=site.dtype, device=site.device)
             return
@@ -140,7 +147,7 @@ class Weight:
         """Drop the whole weight, where a shard of it is stored."""
         if not self.kept:
             self.tensor = None
-            if self.site.rules.narrow_weights:
+            if self.site.rules.narrow_weights or self.gathers_narrow is not None:
                 self.copies = None
 
     def read(self) -> torch.Tensor:

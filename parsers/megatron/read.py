@@ -64,6 +64,7 @@ from taylor.parsers.megatron.recompute import (
 from taylor.parsers.megatron.start_flags import earlier_branch, read_stated_flags
 from taylor.parsers.megatron.swap import moves_attention
 from taylor.parsers.megatron.unmodelled import EXPERTS, MINDSPEED, PLAIN_NORMS, ROUTER_CASTS, SCORES, read_unmodelled
+from taylor.parsers.text.allocator import expandable_segments
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flags import Flags
 from taylor.parsers.training_config import Misfit, TrainingConfig
@@ -126,6 +127,8 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
             "each other are not counted (1 to 4 % of a step in trials)"
         )
     rules = _read_rules(flags, notes, usual_recipe(launch.text))
+    if not rules.parameter_shard:
+        rules = rules.replace(expandable_segments=expandable_segments(launch.text))
     if (kept := kept_modules(flags)) and any(kind.linear is not None for kind in model.kinds):
         notes.append(f"--recompute-modules {' '.join(kept)}: counted as kept")
     notes += activation_notes(flags, plan)

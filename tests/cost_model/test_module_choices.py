@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from taylor.cost_model.activations import activation_bytes
+from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.module_choices import (
     MOST_CHOICES,
     ModuleChoice,
@@ -28,7 +29,7 @@ from taylor.cost_model.statics import MIB
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.time import layer_time
 from taylor.parsers.megatron.recompute import MODULE_WORDS
-from taylor.pipeline.plan import FULL, NONE
+from taylor.pipeline.plan import FULL, NONE, even_plan
 from taylor.register.frameworks import MEGATRON
 from taylor.register.model import MOE
 from taylor.register.registry import Registry
@@ -120,3 +121,23 @@ def test_of_a_long_front_those_stay_between_which_the_largest_steps_lie(most: in
     one = ModuleChoice((), (), {})
     front = [(time, mib, one) for time, mib in [(0, 100), (1, 70), (2, 60), (3, 50), (13, 25), (21, 10), (23, 0)]]
     assert [mib for _, mib, _ in _spread(front, most)] == kept
+
+
+def test_scores_that_are_kept_move_with_the_core_s_inputs() -> None:
+    """A matrix of 4096 scores a head and token, of two bytes, beside queries, keys and values."""
+    [kind] = LLAMA.body_counts
+    flash = offloaded_bytes(LLAMA, kind, (CORE_INPUTS,), STRATEGY, RULES)
+    unfused = offloaded_bytes(LLAMA, kind, (CORE_INPUTS,), STRATEGY, RULES.replace(flash_attention=False))
+    assert unfused - flash == 4096 * 4096 * 16 * 2
+
+
+def test_moved_inputs_leave_the_stage_but_for_the_layers_in_flight() -> None:
+    strategy = STRATEGY.replace(pp=2, micro_batches=8)
+    plan = even_plan(LLAMA.layer_counts(), 2, 1, recompute=NONE)
+    [kind] = LLAMA.body_counts
+    one = float(offloaded_bytes(LLAMA, kind, (CORE_INPUTS,), strategy, RULES)) / 2**20
+    here = stage_breakdown(LLAMA, strategy, RULES, plan)[0]
+    gone = stage_breakdown(LLAMA, strategy, RULES, plan, moved=(CORE_INPUTS,))[0]
+    layers = here.layers[kind]
+    assert here.activations[kind] - gone.activations[kind] == pytest.approx(2 * layers * one)
+    assert here.total - gone.total == pytest.approx((2 * layers - 2) * one)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from taylor.cost_model.communicators import HCCL
 from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.workspaces import allocated_mib, reserved_mib
+from taylor.cost_model.workspaces import allocated_mib, outside_mib, reserved_mib
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.register.device import DeviceSpec
@@ -23,12 +24,15 @@ class CardMemory:
     reserved_mib : float or None
         What torch's allocator took of the card: ``torch.cuda.max_memory_reserved``; None where that is not modelled.
     card_mib : float
-        That and what lies outside the allocator, the CUDA context and NCCL's buffers: nvidia-smi.
+        That and what lies outside the allocator, the context and the buffers of communication: nvidia-smi, npu-smi.
+    counter : str
+        The card's own one.
     """
 
     allocated_mib: float
     reserved_mib: float | None
     card_mib: float
+    counter: str = "nvidia-smi"
 
     @property
     def sentence(self) -> str:
@@ -37,13 +41,14 @@ class CardMemory:
         if self.reserved_mib is not None:
             reserved = f"{self.reserved_mib:,.0f} of them reserved by torch's allocator (max_memory_reserved)"
         return (
-            f"{self.card_mib:,.0f} MiB of the card (nvidia-smi), {self.allocated_mib:,.0f} of them allocated "
+            f"{self.card_mib:,.0f} MiB of the card ({self.counter}), {self.allocated_mib:,.0f} of them allocated "
             f"(max_memory_allocated), {reserved}"
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {name: None if value is None else round(value, 3) for name, value in asdict(self).items()}
+        stated = {name: value for name, value in asdict(self).items() if name != "counter"}
+        return {name: None if value is None else round(value, 3) for name, value in stated.items()}
 
 
 def card_memory(config: TrainingConfig, plan: PipelinePlan, device: DeviceSpec) -> tuple[CardMemory, ...] | None:
@@ -54,10 +59,14 @@ def card_memory(config: TrainingConfig, plan: PipelinePlan, device: DeviceSpec) 
     config : TrainingConfig
         With the virtual stages and the schedule of the plan, which has recompute modes of a file alone.
     """
-    if not config.rules.framework.torch_allocator:
+    model, rules, found = config.model, config.rules, []
+    if not rules.framework.torch_allocator:
         return None
-    found = []
-    for stage in stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule):
-        reserved = reserved_mib(stage, config.model, config.rules, device)
-        found.append(CardMemory(allocated_mib(stage, config.model, config.rules, device), reserved, stage.total))
+    counter = "npu-smi" if device.collectives == HCCL else "nvidia-smi"
+    for stage in stage_breakdown(model, config.strategy, rules, plan, config.schedule):
+        allocated, reserved = allocated_mib(stage, model, rules, device), reserved_mib(stage, model, rules, device)
+        card = stage.total
+        if reserved is not None:
+            card = reserved + outside_mib(stage, model, config.strategy, rules, device)
+        found.append(CardMemory(allocated, reserved, card, counter))
     return tuple(found)
