@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def read_vocabulary(flags: Flags, shape: tuple[int, ...], notes: list[str]) -> i
     vocab = flags.integer("vocab-size", default=None, high=MAX_SIZE)
     if vocab is not None:
         return -(-vocab // multiple) * multiple
-    vocab, why = _from_tokenizer(flags) or _from_shape(shape) or (_ASSUMED, "an assumption")
+    vocab, why = _from_tokenizer(flags) or _from_shape(shape, flags.file.stem) or (_ASSUMED, "an assumption")
     padded = -(-vocab // multiple) * multiple
     notes.append(f"the file does not say the vocabulary: {padded} is taken ({why}); {_CURE}")
     return padded
@@ -76,10 +77,11 @@ def _configured(config: Any) -> Any:
     return config["vocab_size"]
 
 
-def _from_shape(shape: tuple[int, ...]) -> tuple[int, str] | None:
+def _from_shape(shape: tuple[int, ...], stem: str) -> tuple[int, str] | None:
     """The vocabulary of the published models with these sizes; of a cut model, of those with its widths.
 
     A cut model has fewer layers, and may have fewer experts: its widths count, where all models that have them agree.
+    Of several that do not, the file's name may begin with one's family (``llama3_tp2_pp2.sh`` for ``llama3-8b``).
     """
     registry = Registry.load()
     models = [registry.model(name) for name in registry.model_names()]
@@ -96,8 +98,16 @@ def _from_shape(shape: tuple[int, ...]) -> tuple[int, str] | None:
         if len({model.vocab for model in found}) == 1:
             return found[0].vocab, f"that of {found[0].name}, which has the same {same}"
         if found:
+            named = [model for model in found if _plain(stem).startswith(_plain(model.name.split("-")[0]))]
+            if len({model.vocab for model in named}) == 1:
+                return named[0].vocab, f"that of {named[0].name}, which has the same {same} and the file's name"
             return None
     return None
+
+
+def _plain(name: str) -> str:
+    """Letters and digits of a name; that of a script begins with what it starts."""
+    return re.sub(r"^(?:pretrain|tune|train|finetune|sft)", "", re.sub(r"[^a-z0-9]", "", name.lower()))
 
 
 def _widths(model: ModelSpec) -> list[int]:
