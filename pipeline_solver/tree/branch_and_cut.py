@@ -25,7 +25,9 @@ from taylor.pipeline_solver.columns.phases import period_of
 from taylor.pipeline_solver.columns.stage_tuples import FEW_KINDS, TooManyColumns, stage_tuples
 from taylor.pipeline_solver.columns.work_limits import WorkLimits
 from taylor.pipeline_solver.heuristics import annealing, walk_kernels
+from taylor.pipeline_solver.heuristics.border_annealing import BorderAnnealing
 from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
+from taylor.pipeline_solver.heuristics.plan_walk import alternates
 from taylor.pipeline_solver.milp.least_memory import most_frugal_plan, over_limit
 from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
@@ -137,6 +139,7 @@ class _TreeRun:
         # With virtual stages and many kinds, the local search and, at the end, the MILP choose positions.
         self.ordered = problem.interleaves == 1 or len(problem.placed_kinds) <= FEW_KINDS
         self.best_plan = BestPlan(problem, self.graph)
+        self.borders: BorderAnnealing | None = None
         self.bound = memory.bound
         self.outcome, self.account = Outcome(), Account()
 
@@ -249,10 +252,13 @@ class _TreeRun:
 
     def _some(self, first: FirstPlans) -> None:
         """Generate columns against the best plan, and search those that are not ruled out."""
-        generation = self._generation(first.time)
         own = self.params.heuristics
         settled = walked = self.memory.walked
         self.memory.walked = True
+        if self._repeats() and self.problem.interleaves >= own.border_first_stages and not walked:
+            self._anneal_borders(first, own.border_first_runs, own.border_first_share)
+            settled = True
+        generation = self._generation(first.time)
         for attempt in range(own.long_searches + 1):
             aim = self.aim()
             self.report(f"pricing stage configurations under {aim:.6g}")
@@ -301,9 +307,26 @@ class _TreeRun:
         self.memory.forget_trees()
         return True
 
+    def _repeats(self) -> bool:
+        """Return whether kinds alternate on several virtual stages, where plans come from border annealing."""
+        alternating = alternates(self.problem, self.params.heuristics)
+        return self.params.heuristics.border_annealing and not self.ordered and alternating
+
+    def _anneal_borders(self, first: FirstPlans, runs: int, share: float) -> None:
+        """Anneal from unlike starts for a fraction of the remaining time."""
+        left = self.left()
+        seconds = None if left is None else share * left
+        self.borders = self.borders or BorderAnnealing(first, self.seed)
+        enough = self.bound / (1.0 - self.closing_gap)
+        self.borders.run(runs, seconds, enough, lambda: self.report("annealing borders"))
+
     def _walk_on(self, first: FirstPlans, generation: Generation) -> None:
         """Repeat long local searches while they find better plans: columns with open order of kinds give no plan."""
         own, left, in_vain = self.params.heuristics, self.left(), 0
+        if self._repeats():
+            self._anneal_borders(first, own.border_runs, own.loose_share)
+            self.bound = max(self.bound, min(generation.bound(self.aim()), self.aim()))
+            return
         until = np.inf if left is None else time.monotonic() + own.loose_share * left
         for attempt in range(own.loose_searches):
             beaten = first.time > self.stopper.cutoff()
