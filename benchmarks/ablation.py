@@ -59,6 +59,7 @@ OFF: dict[str, object] = {
     "heuristics.long_searches": 0,
     "heuristics.loose_searches": 0,
     "heuristics.root_search": False,
+    "heuristics.border_annealing": False,
     "heuristics.root_annealing": False,
     "bounds.count_lp": False,
     "bounds.half_way_cuts": False,

@@ -123,6 +123,10 @@ class FirstPlans:
                 break
         return met
 
+    def offer(self, state: State) -> None:
+        """Take a state where it is better, with the least recompute that fits."""
+        self._take(*self.walk.fitted(state))
+
     def anneal(self, start: State, moves: float, hot: float, cold: float) -> tuple[float, State | None]:
         """Search once from a state; return the step time and the state of its best plan, None where none fits.
 

@@ -423,6 +423,18 @@ class BoundsParams:
         Most dual values against which a set of columns is checked, the newest ones.
     most_costs : int
         Most reduced costs that are kept: fewer dual values where the columns are many.
+    flow_stages : int
+        Least virtual stages with which repeating patterns are bounded by the phase-flow LP and its tree; 0 for never.
+    flow_columns : int
+        Most choices of chunks in that LP.
+    flow_nodes : int
+        Nodes of its tree before columns are generated, and as many again where they are too many.
+    flow_share : float
+        Fraction of the remaining time for each of these.
+    flow_root_lps, flow_node_lps, flow_tried_lps : int
+        Most LPs at its root, at a node, and for a child of a split that is tried.
+    flow_phases : int
+        Chunks whose phases are tried as a split of a node.
     pricings : int
         Most pricings of an LP in column generation.
     pricing_lps : int
@@ -462,6 +474,14 @@ class BoundsParams:
     recent_cuts: int = 1200
     most_prices: int = 400
     most_costs: int = 4_000_000
+    flow_stages: int = 3
+    flow_columns: int = 30_000
+    flow_nodes: int = 400
+    flow_share: float = 0.5
+    flow_root_lps: int = 120
+    flow_node_lps: int = 12
+    flow_tried_lps: int = 3
+    flow_phases: int = 2
     pricings: int = 60
     pricing_lps: int = 40
     priced: int = 40

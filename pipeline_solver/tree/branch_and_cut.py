@@ -18,10 +18,12 @@ from taylor.base.console import log
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.bounds.cut_pool import PathCuts
 from taylor.pipeline_solver.bounds.generation import Generation
+from taylor.pipeline_solver.bounds.phase_flow import PhaseFlow, covers
 from taylor.pipeline_solver.columns import columns as columns_module
 from taylor.pipeline_solver.columns import stage_programs
 from taylor.pipeline_solver.columns.columns import ColumnSet, build_columns
 from taylor.pipeline_solver.columns.phases import period_of
+from taylor.pipeline_solver.columns.positions import State
 from taylor.pipeline_solver.columns.stage_tuples import FEW_KINDS, TooManyColumns, stage_tuples
 from taylor.pipeline_solver.columns.work_limits import WorkLimits
 from taylor.pipeline_solver.heuristics import annealing, walk_kernels
@@ -36,6 +38,7 @@ from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, Solution
 from taylor.pipeline_solver.model.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.timing import event_kernels
 from taylor.pipeline_solver.timing.durations import chunk_durations, graph_of
+from taylor.pipeline_solver.tree.flow_tree import FlowTree
 from taylor.pipeline_solver.tree.root import bound_root, start_search
 from taylor.pipeline_solver.tree.targets import Targets
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory, closed_by_milp
@@ -93,11 +96,7 @@ def branch_and_cut(
         run.paths.pool.add(np.array(cut[: run.paths.classes]), cut[-1])
     try:
         with run.stopper.catching_interrupts():
-            run.solve(warm_start)
-    except TooManyColumns as reason:
-        log.warning("%s: the compact MILP takes over", reason)
-        run.outcome.hand_over = run.outcome.crowded = True
-        run.memory.unlisted = min(run.memory.unlisted, run.aim())
+            run.solve_listed(warm_start)
     except (KeyboardInterrupt, OutOfTime, TimeoutError) as stop:
         run.outcome.stopped = Termination.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else Termination.TIME_LIMIT
     solution = run.solution()
@@ -140,6 +139,7 @@ class _TreeRun:
         self.ordered = problem.interleaves == 1 or len(problem.placed_kinds) <= FEW_KINDS
         self.best_plan = BestPlan(problem, self.graph)
         self.borders: BorderAnnealing | None = None
+        self.flow: FlowTree | None = None
         self.bound = memory.bound
         self.outcome, self.account = Outcome(), Account()
 
@@ -160,6 +160,18 @@ class _TreeRun:
                     note,
                 )
             )
+
+    def solve_listed(self, warm_start: PipelinePlan | None) -> None:
+        """`solve`; where columns are too many, over chunks or by the compact MILP."""
+        try:
+            self.solve(warm_start)
+        except TooManyColumns as reason:
+            if self.go_on_over_chunks():
+                self.outcome.finished = self.bound < self.stopper.cutoff()
+                return
+            log.warning("%s: the compact MILP takes over", reason)
+            self.outcome.hand_over = self.outcome.crowded = True
+            self.memory.unlisted = min(self.memory.unlisted, self.aim())
 
     def solve(self, warm_start: PipelinePlan | None) -> None:
         """Resume the tree of an earlier solve, or begin."""
@@ -258,6 +270,11 @@ class _TreeRun:
         if self._repeats() and self.problem.interleaves >= own.border_first_stages and not walked:
             self._anneal_borders(first, own.border_first_runs, own.border_first_share)
             settled = True
+        if self._flows():
+            self._search_flow(self._flow_tree(first))
+            if self._closed():
+                self.outcome.finished = self.bound < self.stopper.cutoff()
+                return
         generation = self._generation(first.time)
         for attempt in range(own.long_searches + 1):
             aim = self.aim()
@@ -319,6 +336,47 @@ class _TreeRun:
         self.borders = self.borders or BorderAnnealing(first, self.seed)
         enough = self.bound / (1.0 - self.closing_gap)
         self.borders.run(runs, seconds, enough, lambda: self.report("annealing borders"))
+
+    def _flows(self) -> bool:
+        """Return whether the phase-flow LP bounds the problem."""
+        own = self.params.bounds
+        enough = 0 < own.flow_stages <= self.problem.interleaves
+        return enough and not self.ordered and covers(self.problem)
+
+    def _flow_tree(self, first: FirstPlans) -> FlowTree | None:
+        """The tree over chunks; None where they have too many choices."""
+        flow = PhaseFlow(self.problem, first.walk, self.paths, self.limits, self.aim())
+        if flow.count > self.params.bounds.flow_columns:
+            return None
+
+        def offer(state: State | None) -> float:
+            if state is not None:
+                first.offer(state)
+            return self.aim()
+
+        for cut in self.paths.seeds():
+            flow.keep(cut)
+        self.flow = FlowTree(flow, self.params.bounds, self.closing_gap, offer)
+        return self.flow
+
+    def _search_flow(self, tree: FlowTree | None, share: float | None = None) -> None:
+        """Branch over chunks for a fraction of the remaining time, and use the bound that this proves."""
+        if tree is None:
+            return
+        own, left = self.params.bounds, self.left()
+        share = own.flow_share if share is None else share
+        until = np.inf if left is None else time.monotonic() + share * left
+
+        def note() -> None:
+            self._note(min(tree.lower_bound(), self.aim()), f"{tree.nodes} nodes over chunks, {len(tree.open)} open")
+
+        tree.search(self.stopper, own.flow_nodes, lambda: time.monotonic() >= until, note)
+
+    def go_on_over_chunks(self) -> bool:
+        """Continue the tree over chunks where columns are too many; return whether that closes the gap."""
+        if self.flow is not None and not self._closed():
+            self._search_flow(self.flow, 1.0)
+        return self._closed()
 
     def _walk_on(self, first: FirstPlans, generation: Generation) -> None:
         """Repeat long local searches while they find better plans: columns with open order of kinds give no plan."""
