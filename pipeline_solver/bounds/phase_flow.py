@@ -163,7 +163,13 @@ class PhaseFlow:
         problem, line, own = self.problem, self.line, self.choices
         n, chunks, S = len(own.chunk), self.cells, problem.stages
         self.lp = lp = highspy.Highs()
-        for option, value in (("output_flag", False), ("presolve", "off"), ("threads", 1), ("simplex_strategy", 1)):
+        for option, value in (
+            ("output_flag", False),
+            ("presolve", "off"),
+            ("threads", 1),
+            ("simplex_strategy", 1),
+            ("simplex_dual_edge_weight_strategy", 1),
+        ):
             lp.setOptionValue(option, value)
         self.count, self.first_duration = n, n
         self.step = n + self.directions * chunks

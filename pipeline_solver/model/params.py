@@ -431,8 +431,11 @@ class BoundsParams:
         Nodes of its tree before columns are generated, and as many again where they are too many.
     flow_share : float
         Fraction of the remaining time for each of these.
-    flow_root_lps, flow_node_lps, flow_tried_lps : int
-        Most LPs at its root, at a node, and for a child of a split that is tried.
+    flow_root_lps, flow_node_lps, flow_child_lps, flow_tried_lps : int
+        Most LPs at its root, at a node that is split, at one that joins the open nodes, and for a child of a split
+        that is tried.
+    flow_gain : float
+        Fraction of the gap that a split on caps must close, or splits on phases are tried.
     flow_phases : int
         Chunks whose phases are tried as a split of a node.
     pricings : int
@@ -480,7 +483,9 @@ class BoundsParams:
     flow_share: float = 0.5
     flow_root_lps: int = 120
     flow_node_lps: int = 12
+    flow_child_lps: int = 4
     flow_tried_lps: int = 3
+    flow_gain: float = 0.02
     flow_phases: int = 2
     pricings: int = 60
     pricing_lps: int = 40

@@ -37,10 +37,20 @@ class Node(NamedTuple):
 
 
 class Branching(NamedTuple):
-    """A disjunction: masks of its children, of which one contains every plan."""
+    """A disjunction: every plan of the node lies in one of its children.
+
+    Parameters
+    ----------
+    children : list of bool [n]
+    tried : list of int
+        Children that are likely to have the least bound.
+    late : bool
+        Tried only where earlier ones close little.
+    """
 
     children: list[Mask]
     tried: list[int]
+    late: bool = False
 
 
 class FlowTree:
@@ -126,7 +136,7 @@ class FlowTree:
             branching = None if bound >= self.cutoff else self._chosen(stopper, allowed, weights, bound)
             if branching is not None:
                 for mask in branching.children:
-                    value, _, _, _ = self._bounded(stopper, mask, self.own.flow_node_lps)
+                    value, _, _, _ = self._bounded(stopper, mask, self.own.flow_child_lps)
                     value = max(value, bound)
                     if value < self.cutoff:
                         children.append(Node(value, next(self.numbers), self._not_excluded(value)))
@@ -152,6 +162,8 @@ class FlowTree:
         """The disjunction whose worst tried child has the greatest bound; None where nothing can be split."""
         best, best_score = None, -np.inf
         for branching in self._candidates(allowed, weights):
+            if branching.late and best_score > bound + self.own.flow_gain * (self.cutoff - bound):
+                break
             score = np.inf
             for number in branching.tried:
                 value, _, _, _ = self._bounded(stopper, branching.children[number], self.own.flow_tried_lps)
@@ -165,13 +177,9 @@ class FlowTree:
         return best
 
     def _candidates(self, allowed: Mask, weights: NDArray[np.float64]) -> list[Branching]:
-        """Caps of each virtual stage, phases in the middle of each, and where neither remains any split at all."""
-        found = []
-        for v in range(self.flow.line.place.shape[0]):
-            found += self._caps(v, allowed, weights)
-        phases = self._phases(allowed, weights)
-        found += phases[: self.own.flow_phases]
-        return found or self._any_split(allowed, weights)
+        """Caps of each virtual stage, phases of the most mixed chunks, and where neither remains any split at all."""
+        found = [one for v in range(self.flow.line.place.shape[0]) for one in self._caps(v, allowed, weights)]
+        return [*found, *self._phases(allowed, weights)] or self._any_split(allowed, weights)
 
     def _caps(self, v: int, allowed: Mask, weights: NDArray[np.float64]) -> list[Branching]:
         """No chunk of virtual stage v above a cap, or the last one above it on each stage."""
@@ -219,7 +227,7 @@ class FlowTree:
                 if (allowed & here & (choices.phase == q)).any()
             ]
             order = np.argsort([-weights[here & child].sum() for child in children], kind="stable")
-            found.append(Branching(children, [int(order[0]), int(order[1])]))
+            found.append(Branching(children, [int(order[0]), int(order[1])], late=True))
         return found
 
     def _any_split(self, allowed: Mask, weights: NDArray[np.float64]) -> list[Branching]:
