@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from taylor.base.files import read_text
-from taylor.parsers.flagscale.launcher import FlagScale
-from taylor.parsers.huggingface.launcher import HuggingFace
-from taylor.parsers.huggingface.registered import RegisteredModel
+from taylor.parsers.late import Late, Launchers
 from taylor.parsers.launcher import Launcher
-from taylor.parsers.megatron.launcher import Megatron
-from taylor.parsers.mindformers.launcher import MindFormers
-from taylor.parsers.paddlenlp.launcher import PaddleNLP
-from taylor.parsers.primus.launcher import Primus, PrimusTorchtitan
-from taylor.parsers.slime.launcher import Slime
-from taylor.parsers.swift.launcher import Swift
-from taylor.parsers.torchtitan.launcher import Torchtitan
 from taylor.parsers.training_config import TrainingConfig
 
-LAUNCHERS: tuple[Launcher, ...] = (
-    MindFormers(),
-    Megatron(),
-    Swift(),
-    Slime(),
-    Torchtitan(),
-    FlagScale(),
-    PaddleNLP(),
-    Primus(),
-    PrimusTorchtitan(),
-    HuggingFace(),
-    RegisteredModel(),
+YAML = (".yaml", ".yml")
+
+LAUNCHERS: Sequence[Launcher] = Launchers(
+    Late(
+        "mindformers.launcher:MindFormers",
+        "mindformers",
+        YAML,
+        r"(parallel|pretrained_model_dir|config)\s*:",
+        ("mindformers",),
+    ),
+    Late("megatron.launcher:Megatron", "megatron", (".sh",), r"--", ("megatron-layout", "mindspeed-list")),
+    Late("swift.launcher:Swift", "swift", (".sh",), "megatron"),
+    Late("slime.launcher:Slime", "slime", (".sh",), r"--"),
+    Late("torchtitan.launcher:Torchtitan", "torchtitan", (".toml",), r"\[model\]", ("torchtitan", "torch-actions")),
+    Late("flagscale.launcher:FlagScale", "flagscale", YAML, r"^\ufeff?(experiment|system)\s*:"),
+    Late("paddlenlp.launcher:PaddleNLP", "paddlenlp", (".sh",), "_parallel_degree"),
+    Late("primus.launcher:Primus", "primus", YAML, r"^\ufeff?modules\s*:"),
+    Late("primus.launcher:PrimusTorchtitan", "primus-torchtitan", YAML, r"^\ufeff?modules\s*:"),
+    Late("huggingface.launcher:HuggingFace", "huggingface", (".json",), "model_type"),
+    Late("huggingface.registered:RegisteredModel", "registered", (".json",), "registered_model"),
 )
+"""A line each; a launcher that is imported anyway may stand for itself."""
+
+
+def _known() -> Launchers:
+    """The launchers with what is known of them before they are imported."""
+    return LAUNCHERS if isinstance(LAUNCHERS, Launchers) else Launchers(*LAUNCHERS)
 
 
 def launcher_of(config: TrainingConfig) -> Launcher:
     """The launcher that a configuration's file belongs to."""
-    return {launcher.name: launcher for launcher in LAUNCHERS}[config.launcher]
+    found = _known().named(config.launcher)
+    if found is None:
+        raise KeyError(config.launcher)
+    return found
 
 
 def speaking_for(config: TrainingConfig) -> Launcher:
@@ -44,12 +53,27 @@ def speaking_for(config: TrainingConfig) -> Launcher:
     own = launcher_of(config)
     if own.starts_training:
         return own
-    return {each.name: each for each in LAUNCHERS}.get(config.rules.framework.name, own)
+    return _known().named(config.rules.framework.name) or own
 
 
 def launchers_for(path: Path) -> list[Launcher]:
     """The launchers whose files end as this path does."""
-    return [launcher for launcher in LAUNCHERS if path.suffix.lower() in launcher.suffixes]
+    return _known().for_suffix(path.suffix.lower())
+
+
+def reading(path: Path) -> list[Launcher]:
+    """The launchers to read a file with: those that recognise it or, where none does or one alone has its suffix, those
+    whose files end as it does.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read.
+    """
+    known, suffix = _known(), path.suffix.lower()
+    if known.count_of(suffix) > 1 and (found := recognising(path)):
+        return found
+    return known.for_suffix(suffix)
 
 
 def recognising(path: Path) -> list[Launcher]:
@@ -60,9 +84,11 @@ def recognising(path: Path) -> list[Launcher]:
     InputError
         When the file cannot be read.
     """
-    launchers = launchers_for(path)
-    text = read_text(path) if launchers else ""
-    return [launcher for launcher in launchers if launcher.recognises(path, text)]
+    known, suffix = _known(), path.suffix.lower()
+    if not known.count_of(suffix):
+        return []
+    text = read_text(path)
+    return [launcher for launcher in known.for_suffix(suffix, text) if launcher.recognises(path, text)]
 
 
 def is_training_file(path: Path) -> bool:
@@ -80,3 +106,8 @@ def config_suffixes() -> tuple[str, ...]:
     """The suffixes that only training files have, in lower case."""
     deciding = [launcher for launcher in LAUNCHERS if launcher.suffix_decides]
     return tuple(dict.fromkeys(suffix for launcher in deciding for suffix in launcher.suffixes))
+
+
+def form_names() -> tuple[str, ...]:
+    """Names of all launchers' export forms, known without importing any launcher."""
+    return _known().form_names()

@@ -51,6 +51,7 @@ SUBCOMMANDS = {
     "models": Subcommand("models", "the registered models, with layers in order and parameters by part"),
     "devices": Subcommand("devices", "the registered devices, each figure with its source"),
     "rules": Subcommand("rules", "the rules that prune a search, each with its sources"),
+    "warm": Subcommand("warm", "the solver's kernels compiled once, after an installation"),
     "completion": Subcommand("completion", "lets the Tab key complete commands, flags and values"),
 }
 
