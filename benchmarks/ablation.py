@@ -62,6 +62,7 @@ OFF: dict[str, object] = {
     "heuristics.border_annealing": False,
     "heuristics.root_annealing": False,
     "bounds.count_lp": False,
+    "bounds.flow_stages": 0,
     "bounds.half_way_cuts": False,
     "bounds.known_cuts": 0,
     "milp.few_chunks": 0,

@@ -25,7 +25,6 @@ from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.timing.durations import duration_blocks
 
 INFINITY = highspy.kHighsInf
-MOST_CHUNKS_COLUMNS = 60_000
 
 
 def exact_period(problem: PipelineProblem) -> int | None:
@@ -81,7 +80,7 @@ class ChunkChoices:
 def chunk_choices(
     problem: PipelineProblem, walk: PlanWalk, period: int, most_layers: NDArray[np.int64]
 ) -> ChunkChoices:
-    """All choices of every chunk with at most so many layers, int64 [C]."""
+    """All choices of every chunk with at most `most_layers` layers, int64 [C]."""
     stack, line, layers = walk.stack, walk.line, problem.layers
     chunks = len(line.stage)
     upper = np.minimum(line.upper, most_layers)

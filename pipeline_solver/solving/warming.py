@@ -47,7 +47,7 @@ def repeating_problem(interleaves: int) -> PipelineProblem:
 
 
 def _with_layers(problem: PipelineProblem, layers: int) -> PipelineProblem:
-    """The problem with so many layers of its last kind, on as much memory."""
+    """The problem with more layers of its last kind, on more memory."""
     *others, last = problem.kinds
     grown = LayerKind(last.name, layers, last.forward, last.layer_mib, last.activation_mib)
     more = layers - last.count
