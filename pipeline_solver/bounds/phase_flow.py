@@ -73,8 +73,16 @@ class ChunkChoices:
 
     def take(self, rows: NDArray[np.bool_]) -> ChunkChoices:
         """Some of them."""
-        parts = (self.chunk, self.phase, self.length, self.taken, self.forward, self.states, self.kept)
-        return ChunkChoices(*(part[rows] for part in parts), self.durations[:, rows])  # type: ignore[arg-type]
+        return ChunkChoices(
+            self.chunk[rows],
+            self.phase[rows],
+            self.length[rows],
+            self.taken[rows],
+            self.forward[rows],
+            self.states[rows],
+            self.kept[rows],
+            self.durations[:, rows],
+        )
 
 
 def chunk_choices(

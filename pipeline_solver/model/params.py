@@ -359,10 +359,10 @@ class HeuristicsParams:
     loose_share: float = 0.5
     border_annealing: bool = True
     border_first_stages: int = 3
-    border_first_runs: int = 8
+    border_first_runs: int = 16
     border_runs: int = 120
     border_without_success: int = 24
-    border_first_share: float = 0.15
+    border_first_share: float = 0.25
     border_moves: float = 25_000
     border_tasks: float = 4e8
     border_starts: int = 8
@@ -480,7 +480,7 @@ class BoundsParams:
     flow_stages: int = 3
     flow_columns: int = 30_000
     flow_nodes: int = 400
-    flow_share: float = 0.5
+    flow_share: float = 0.4
     flow_root_lps: int = 120
     flow_node_lps: int = 12
     flow_child_lps: int = 4
