@@ -356,13 +356,13 @@ class HeuristicsParams:
     far_gap: float = 0.02
     loose_searches: int = 24
     loose_without_success: int = 6
-    loose_share: float = 0.5
+    loose_share: float = 0.4
     border_annealing: bool = True
     border_first_stages: int = 3
-    border_first_runs: int = 16
+    border_first_runs: int = 6
     border_runs: int = 120
     border_without_success: int = 24
-    border_first_share: float = 0.25
+    border_first_share: float = 0.15
     border_moves: float = 25_000
     border_tasks: float = 4e8
     border_starts: int = 8
@@ -425,6 +425,8 @@ class BoundsParams:
         Most reduced costs that are kept: fewer dual values where the columns are many.
     flow_stages : int
         Least virtual stages with which repeating patterns are bounded by the phase-flow LP and its tree; 0 for never.
+    flow_chunks : int
+        Least chunks for it where columns with phases are few: of fewer chunks these close the tree sooner.
     flow_columns : int
         Most choices of chunks in that LP.
     flow_nodes : int
@@ -478,9 +480,10 @@ class BoundsParams:
     most_prices: int = 400
     most_costs: int = 4_000_000
     flow_stages: int = 3
+    flow_chunks: int = 20
     flow_columns: int = 30_000
     flow_nodes: int = 400
-    flow_share: float = 0.4
+    flow_share: float = 0.6
     flow_root_lps: int = 120
     flow_node_lps: int = 12
     flow_child_lps: int = 4

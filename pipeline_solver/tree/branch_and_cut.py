@@ -270,11 +270,6 @@ class _TreeRun:
         if self._repeats() and self.problem.interleaves >= own.border_first_stages and not walked:
             self._anneal_borders(first, own.border_first_runs, own.border_first_share)
             settled = True
-        if self._flows():
-            self._search_flow(self._flow_tree(first))
-            if self._closed():
-                self.outcome.finished = self.bound < self.stopper.cutoff()
-                return
         generation = self._generation(first.time)
         for attempt in range(own.long_searches + 1):
             aim = self.aim()
@@ -294,6 +289,9 @@ class _TreeRun:
         few = not (self.ordered or self._closed()) and self._few_loose(generation)
         if not (self.ordered or walked or few) and self._far(self.aim()):
             self._walk_on(first, generation)
+        many = self.problem.stages * self.problem.interleaves >= self.params.bounds.flow_chunks
+        if (many or not few) and not self._closed() and self._flows():
+            self._search_flow(self._flow_tree(first))
         if few and self._distinguish_phases():
             generation = self._generation(self.aim(), generation.kept)
         self._raise_targets(Targets(self.memory, self.aim(), self.bound, self.params.tree), generation)
