@@ -18,7 +18,6 @@ from taylor.base.console import log
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.bounds.cut_pool import PathCuts
 from taylor.pipeline_solver.bounds.generation import Generation
-from taylor.pipeline_solver.bounds.phase_flow import PhaseFlow, covers
 from taylor.pipeline_solver.columns import columns as columns_module
 from taylor.pipeline_solver.columns import stage_programs
 from taylor.pipeline_solver.columns.columns import ColumnSet, build_columns
@@ -39,6 +38,7 @@ from taylor.pipeline_solver.model.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.timing import event_kernels
 from taylor.pipeline_solver.timing.durations import chunk_durations, graph_of
 from taylor.pipeline_solver.tree.flow_tree import FlowTree
+from taylor.pipeline_solver.tree.phase_flow import PhaseFlow, covers
 from taylor.pipeline_solver.tree.root import bound_root, start_search
 from taylor.pipeline_solver.tree.targets import Targets
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory, closed_by_milp

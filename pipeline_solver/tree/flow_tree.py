@@ -14,10 +14,10 @@ from typing import Callable, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.pipeline_solver.bounds.phase_flow import PhaseFlow
 from taylor.pipeline_solver.columns.positions import State
 from taylor.pipeline_solver.model.params import BoundsParams
 from taylor.pipeline_solver.model.stopping import Stopper
+from taylor.pipeline_solver.tree.phase_flow import PhaseFlow
 
 WHOLE = 1e-6
 """Distance from 0 or 1 within which a choice of the LP is decided."""

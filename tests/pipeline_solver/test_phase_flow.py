@@ -13,7 +13,6 @@ from benchmarks.random_instances import alternating_problem
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.bounds.cut_pool import PathCuts
-from taylor.pipeline_solver.bounds.phase_flow import PhaseFlow, covers, exact_period
 from taylor.pipeline_solver.columns.work_limits import WorkLimits
 from taylor.pipeline_solver.heuristics.plan_walk import PlanWalk
 from taylor.pipeline_solver.model.params import DEFAULT_PARAMS
@@ -21,6 +20,7 @@ from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.timing.durations import graph_of
 from taylor.pipeline_solver.tree.flow_tree import FlowTree
+from taylor.pipeline_solver.tree.phase_flow import PhaseFlow, covers, exact_period
 
 MOST_PLANS = 20_000
 GAP = 1e-6
