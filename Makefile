@@ -25,6 +25,8 @@ install: $(STAMP)
 demo:
 	@echo "Two minutes on two cores; where nothing is installed yet, the packages (0.8 GB in $(VENV)) are half a minute of them."
 	@$(MAKE) --no-print-directory $(CORE)
+	# The kernels of the solver, compiled once.
+	$(BIN)/python -m taylor warm
 	# DeepSeek-V3 671B on 1024 ranks: strategies searched, the best eight solved and ranked, a page.
 	$(BIN)/python parallel_tool.py --yaml_path config/pretrain_deepseek3_671b_1024p.yaml --full --profile_num 8
 	# The same from profiles (synthetic, and labelled so), parsed to ratios, to a ranking.

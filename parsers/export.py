@@ -55,6 +55,11 @@ def export_order(schedule: Schedule, form: str) -> str | None:
     return None if order is None else order(schedule)
 
 
+def export_names() -> tuple[str, ...]:
+    """Names of the export forms, known without importing any launcher."""
+    return (*registry.form_names(), "json")
+
+
 def export_forms() -> dict[str, ExportForm]:
     """Export forms by name: every launcher's forms, and ``json``."""
     forms = {name: form for launcher in registry.LAUNCHERS for name, form in launcher.export_forms.items()}

@@ -13,7 +13,6 @@ from taylor.parsers import registry
 from taylor.parsers.launch_scripts import refuse_launch_of_other
 from taylor.parsers.other_files import refuse_other_file
 from taylor.parsers.other_tools import refuse_mistaken, refuse_other_tool
-from taylor.parsers.registry import launchers_for
 from taylor.parsers.stage_comment import Rows, stage_devices_in
 from taylor.parsers.stated_size import size_note
 from taylor.parsers.training_config import TrainingConfig
@@ -48,7 +47,8 @@ def read_config(
         environment hold wrong values.
     """
     file = config_of(Path(path))
-    launchers = launchers_for(file)
+    # A file that none recognises is read all the same: the reader says what is missing.
+    launchers = registry.reading(file)
     if not launchers:
         refuse_other_tool(file)
         refuse_other_file(file)
@@ -59,10 +59,6 @@ def read_config(
             value=file.suffix,
             cure=f"give a {', a '.join(kinds)}",
         )
-    if len(launchers) > 1:
-        # A file that none recognises is read all the same: the reader says what is missing.
-        known = sorted(registry.recognising(file), key=lambda one: not one.has_own_marks)
-        launchers = known or launchers
     launcher = launchers[0]
     refuse_mistaken(file)
     try:

@@ -2,69 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from taylor.base.files import read_text
-from taylor.parsers.axolotl.launcher import Axolotl
-from taylor.parsers.bridge.launcher import Bridge, BridgeRecipe
-from taylor.parsers.flagscale.launcher import FlagScale
-from taylor.parsers.gptneox.launcher import GptNeox, GptNeoxScript
-from taylor.parsers.huggingface.launcher import HuggingFace
-from taylor.parsers.huggingface.registered import RegisteredModel
+from taylor.parsers.late import Late, Launchers
 from taylor.parsers.launcher import Launcher
-from taylor.parsers.llamafactory.launcher import LlamaFactory
-from taylor.parsers.megatron.launcher import Megatron
-from taylor.parsers.mindformers.launcher import MindFormers
-from taylor.parsers.mlperf.launcher import Mlperf
-from taylor.parsers.nanotron.launcher import Nanotron
-from taylor.parsers.nemo_rl.launcher import NemoRl, NemoRlSharded
-from taylor.parsers.olmo.launcher import OlmoConfig, OlmoScript
-from taylor.parsers.paddlenlp.launcher import PaddleNLP
-from taylor.parsers.pai.launcher import Pai
-from taylor.parsers.primus.launcher import Primus, PrimusTorchtitan
-from taylor.parsers.slime.launcher import Slime
-from taylor.parsers.swift.launcher import Swift
-from taylor.parsers.torchtitan.launcher import Torchtitan
-from taylor.parsers.torchtitan.script_launcher import TorchtitanScript
-from taylor.parsers.trainer_script.launcher import TrainerScript
 from taylor.parsers.training_config import TrainingConfig
-from taylor.parsers.verl.launcher import Verl, VerlSharded
 
-LAUNCHERS: tuple[Launcher, ...] = (
-    MindFormers(),
-    Megatron(),
-    Swift(),
-    Slime(),
-    Pai(),
-    Mlperf(),
-    Bridge(),
-    BridgeRecipe(),
-    Torchtitan(),
-    TorchtitanScript(),
-    FlagScale(),
-    PaddleNLP(),
-    Primus(),
-    PrimusTorchtitan(),
-    Verl(),
-    VerlSharded(),
-    NemoRl(),
-    NemoRlSharded(),
-    LlamaFactory(),
-    Axolotl(),
-    GptNeox(),
-    GptNeoxScript(),
-    TrainerScript(),
-    Nanotron(),
-    OlmoScript(),
-    HuggingFace(),
-    RegisteredModel(),
-    OlmoConfig(),
+YAML = (".yaml", ".yml")
+
+LAUNCHERS: Sequence[Launcher] = Launchers(
+    Late(
+        "mindformers.launcher:MindFormers",
+        "mindformers",
+        YAML,
+        r"(parallel|pretrained_model_dir|config)\s*:",
+        ("mindformers",),
+    ),
+    Late("megatron.launcher:Megatron", "megatron", (".sh",), r"--", ("megatron-layout", "mindspeed-list")),
+    Late(
+        "swift.launcher:Swift", "swift", (".sh", *YAML), r"megatron|^(micro_batch_size|tensor_model_parallel_size)\s*:"
+    ),
+    Late("slime.launcher:Slime", "slime", (".sh",), r"--"),
+    Late("pai.launcher:Pai", "pai", (".sh",), "MEGATRON_PATCH_PATH="),
+    Late(
+        "mlperf.launcher:Mlperf",
+        "mlperf",
+        (".sh",),
+        r"(DGX|MLPERF_|NVTE_|FP[48]|CUDA_GRAPH|_MODEL_PARALLEL|MINIBS|MODEL_SIZE|_cont_mounts)\w*=",
+    ),
+    Late("bridge.launcher:Bridge", "bridge", YAML, "ConfigContainer"),
+    Late("bridge.launcher:BridgeRecipe", "bridge-script", (".sh",), r"--recipe|--model_recipe_name"),
+    Late("torchtitan.launcher:Torchtitan", "torchtitan", (".toml",), r"\[model\]", ("torchtitan", "torch-actions")),
+    Late("torchtitan.script_launcher:TorchtitanScript", "torchtitan-script", (".sh",), r"torchtitan|run_train\.sh"),
+    Late("flagscale.launcher:FlagScale", "flagscale", YAML, r"^\ufeff?(experiment|system)\s*:"),
+    Late("paddlenlp.launcher:PaddleNLP", "paddlenlp", (".sh",), "_parallel_degree"),
+    Late("primus.launcher:Primus", "primus", YAML, r"^\ufeff?modules\s*:"),
+    Late("primus.launcher:PrimusTorchtitan", "primus-torchtitan", YAML, r"^\ufeff?modules\s*:"),
+    Late("verl.launcher:Verl", "verl", (".sh",), r"actor_rollout_ref|\bverl\b"),
+    Late("verl.launcher:VerlSharded", "verl-fsdp", (".sh",), r"actor_rollout_ref|\bverl\b"),
+    Late("nemo_rl.launcher:NemoRl", "nemo_rl", YAML, r"^(policy|defaults)\s*:"),
+    Late("nemo_rl.launcher:NemoRlSharded", "nemo_rl-dtensor", YAML, r"^(policy|defaults)\s*:"),
+    Late("llamafactory.launcher:LlamaFactory", "llamafactory", YAML, r"^(model_name_or_path|train_dataset)\s*:"),
+    Late("axolotl.launcher:Axolotl", "axolotl", YAML, r"^base_model\s*:"),
+    Late(
+        "gptneox.launcher:GptNeox",
+        "gpt-neox",
+        (".yml", ".yaml"),
+        r"^[\s{]*[\"']?(pipe[-_]par|model[-_]par|gpt[-_]j|no[-_]weight|checkpoint[-_]act|pos[-_]emb)",
+    ),
+    Late("gptneox.launcher:GptNeoxScript", "gpt-neox-script", (".sh",), r"deepy\.py"),
+    Late("trainer_script.launcher:TrainerScript", "trainer", (".sh",), r"per[-_]device[-_]train[-_]batch"),
+    Late("nanotron.launcher:Nanotron", "nanotron", YAML, r"(batch_accumulation_per_replica|tp_mode|pp_engine)[ \t]*:"),
+    Late("olmo.launcher:OlmoScript", "olmo", (".sh",), "src/scripts/"),
+    Late("huggingface.launcher:HuggingFace", "huggingface", (".json",), "model_type"),
+    Late("huggingface.registered:RegisteredModel", "registered", (".json",), "registered_model"),
+    Late("olmo.launcher:OlmoConfig", "olmo-config", (".json",), "train_module"),
 )
+"""A line each; a launcher that is imported anyway may stand for itself."""
+
+
+def _known() -> Launchers:
+    """The launchers with what is known of them before they are imported."""
+    return LAUNCHERS if isinstance(LAUNCHERS, Launchers) else Launchers(*LAUNCHERS)
 
 
 def launcher_of(config: TrainingConfig) -> Launcher:
     """The launcher that a configuration's file belongs to."""
-    return {launcher.name: launcher for launcher in LAUNCHERS}[config.launcher]
+    found = _known().named(config.launcher)
+    if found is None:
+        raise KeyError(config.launcher)
+    return found
 
 
 def speaking_for(config: TrainingConfig) -> Launcher:
@@ -73,26 +82,43 @@ def speaking_for(config: TrainingConfig) -> Launcher:
     own = launcher_of(config)
     if own.starts_training:
         return own
-    return {each.name: each for each in LAUNCHERS}.get(config.rules.framework.name, own)
+    return _known().named(config.rules.framework.name) or own
 
 
 def launchers_for(path: Path) -> list[Launcher]:
     """The launchers whose files end as this path does."""
-    return [launcher for launcher in LAUNCHERS if path.suffix.lower() in launcher.suffixes]
+    return _known().for_suffix(path.suffix.lower())
 
 
-def recognising(path: Path) -> list[Launcher]:
-    """The launchers whose files end as this path does, and that know the text as one of theirs: those with marks of
-    their own alone, where there are any.
+def reading(path: Path) -> list[Launcher]:
+    """The launchers to read a file with: those that recognise it or, where none does or one alone has its suffix, those
+    whose files end as it does.
 
     Raises
     ------
     InputError
         When the file cannot be read.
     """
-    launchers = launchers_for(path)
-    text = read_text(path) if launchers else ""
-    found = [launcher for launcher in launchers if launcher.recognises(path, text)]
+    known, suffix = _known(), path.suffix.lower()
+    if known.count_of(suffix) > 1 and (found := recognising(path)):
+        return found
+    return known.for_suffix(suffix)
+
+
+def recognising(path: Path) -> list[Launcher]:
+    """The launchers whose files end as this path does, and that know the text as one of theirs.
+
+    Raises
+    ------
+    InputError
+        When the file cannot be read.
+    """
+    known, suffix = _known(), path.suffix.lower()
+    if not known.count_of(suffix):
+        return []
+    text = read_text(path)
+    # A file of a launcher with marks of its own may look like another's too.
+    found = [launcher for launcher in known.for_suffix(suffix, text) if launcher.recognises(path, text)]
     return [launcher for launcher in found if launcher.has_own_marks] or found
 
 
@@ -111,3 +137,8 @@ def config_suffixes() -> tuple[str, ...]:
     """The suffixes that only training files have, in lower case."""
     deciding = [launcher for launcher in LAUNCHERS if launcher.suffix_decides]
     return tuple(dict.fromkeys(suffix for launcher in deciding for suffix in launcher.suffixes))
+
+
+def form_names() -> tuple[str, ...]:
+    """Names of all launchers' export forms, known without importing any launcher."""
+    return _known().form_names()

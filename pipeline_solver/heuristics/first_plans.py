@@ -123,6 +123,28 @@ class FirstPlans:
                 break
         return met
 
+    def offer(self, state: State) -> None:
+        """Take a state where it is better, with the least recompute that fits."""
+        self._take(*self.walk.fitted(state))
+
+    def anneal(self, start: State, moves: float, hot: float, cold: float) -> tuple[float, State | None]:
+        """Search once from a state; return the step time and the state of its best plan, None where none fits.
+
+        Temperatures are fractions of the start's step time.
+        """
+        walk, step_time, found, now = self.walk, np.inf, None, start
+        scale, moves = walk.time_of(start), max(self.params.least_moves, int(moves))
+        slices = max(1, int(np.ceil(moves * self.size / self.params.slice_tasks)))
+        heats = np.geomspace(hot, cold, slices + 1) * scale
+        for before, after in zip(heats[:-1], heats[1:], strict=True):
+            self.stopper.check()
+            seed = int(self.random.integers(2**31))
+            over, met, best, now = walk.run(now, -(-moves // slices), seed, before, after)
+            self._take(over, met, best)
+            if over <= MEMORY_TOLERANCE_MIB and met < step_time:
+                step_time, found = met, best
+        return step_time, found
+
     def _take(self, over: float, time: float, state: State) -> None:
         if self.problem.choices and (over, time) < (self.over, self.time):
             over, time = self._exact(state)

@@ -287,6 +287,32 @@ class HeuristicsParams:
         Most of the latter searches, 0 for none, and most without success.
     loose_share : float
         Their fraction of the remaining time.
+    border_annealing : bool
+        Repeating patterns with virtual stages are annealed from many unlike starts (`border_annealing`).
+    border_first_stages : int
+        Least virtual stages with which annealing comes before the first bound: with two of them the root mostly proves
+        what a short local search finds.
+    border_first_runs, border_runs : int
+        Most runs before the first bound, and where the gap remains far.
+    border_without_success : int
+        Runs in a row without a better plan after which they end.
+    border_first_share : float
+        Fraction of the remaining time for the runs before the first bound; the later ones have `loose_share`.
+    border_moves, border_tasks : float
+        Most moves of a run from a new start, and most tasks that they evaluate at most; twice as many for one of the
+        best states.
+    border_starts : int
+        Runs from new starts before the best states are annealed again.
+    border_new : float
+        Fraction of the later runs that have a new start.
+    border_pool, border_elite : int
+        States that are kept, and those of them that are annealed again.
+    border_limits : tuple of float
+        Work limits of chunks from which each virtual stage's is drawn, as multiples of an even chunk's work.
+    border_hot, border_cold : float
+        First temperature of a run from a new start and last one of all, as fractions of the step time.
+    border_again : tuple of float
+        First temperatures of the other runs, drawn at random.
     root_search : bool
         Local search where all columns are listed and the root's gap is large.
     few_to_search : int
@@ -330,7 +356,23 @@ class HeuristicsParams:
     far_gap: float = 0.02
     loose_searches: int = 24
     loose_without_success: int = 6
-    loose_share: float = 0.5
+    loose_share: float = 0.4
+    border_annealing: bool = True
+    border_first_stages: int = 3
+    border_first_runs: int = 6
+    border_runs: int = 120
+    border_without_success: int = 24
+    border_first_share: float = 0.15
+    border_moves: float = 25_000
+    border_tasks: float = 4e8
+    border_starts: int = 8
+    border_new: float = 0.35
+    border_pool: int = 12
+    border_elite: int = 4
+    border_limits: tuple[float, ...] = (1.2, 1.2, 1.2, 1.7, 2.0, 2.5)
+    border_hot: float = 0.03
+    border_cold: float = 3e-4
+    border_again: tuple[float, ...] = (0.004, 0.01, 0.02)
     root_search: bool = True
     few_to_search: int = 500
     local_cuts: int = 400
@@ -381,6 +423,23 @@ class BoundsParams:
         Most dual values against which a set of columns is checked, the newest ones.
     most_costs : int
         Most reduced costs that are kept: fewer dual values where the columns are many.
+    flow_stages : int
+        Least virtual stages with which repeating patterns are bounded by the phase-flow LP and its tree; 0 for never.
+    flow_chunks : int
+        Least chunks for it where columns with phases are few: of fewer chunks these close the tree sooner.
+    flow_columns : int
+        Most choices of chunks in that LP.
+    flow_nodes : int
+        Nodes of its tree before columns are generated, and as many again where they are too many.
+    flow_share : float
+        Fraction of the remaining time for each of these.
+    flow_root_lps, flow_node_lps, flow_child_lps, flow_tried_lps : int
+        Most LPs at its root, at a node that is split, at one that joins the open nodes, and for a child of a split
+        that is tried.
+    flow_gain : float
+        Fraction of the gap that a split on caps must close, or splits on phases are tried.
+    flow_phases : int
+        Chunks whose phases are tried as a split of a node.
     pricings : int
         Most pricings of an LP in column generation.
     pricing_lps : int
@@ -420,6 +479,17 @@ class BoundsParams:
     recent_cuts: int = 1200
     most_prices: int = 400
     most_costs: int = 4_000_000
+    flow_stages: int = 3
+    flow_chunks: int = 20
+    flow_columns: int = 30_000
+    flow_nodes: int = 400
+    flow_share: float = 0.6
+    flow_root_lps: int = 120
+    flow_node_lps: int = 12
+    flow_child_lps: int = 4
+    flow_tried_lps: int = 3
+    flow_gain: float = 0.02
+    flow_phases: int = 2
     pricings: int = 60
     pricing_lps: int = 40
     priced: int = 40

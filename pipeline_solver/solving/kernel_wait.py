@@ -39,7 +39,7 @@ def kernels_by(deadline: float | None) -> bool:
         return True
     log.warning("compiling the solver's kernels: once, about half a minute, which the time limit counts")
     fork = multiprocessing.get_context("fork")
-    children = [fork.Process(target=_compile, args=(part,), daemon=True) for part in (_search_plans, _search_tree)]
+    children = [fork.Process(target=_compile, args=(part,), daemon=True) for part in (search_plans, search_tree)]
     for child in children:
         child.start()
     try:
@@ -64,7 +64,7 @@ def _compile(part: Callable[[], None]) -> None:
     part()
 
 
-def _search_plans() -> None:
+def search_plans() -> None:
     """Search a small problem's first plans, which calls every kernel of the local search: half of all compilation."""
     from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
     from taylor.pipeline_solver.model.stopping import Stopper
@@ -74,7 +74,7 @@ def _search_plans() -> None:
     FirstPlans(problem, graph_of(problem), 0, Stopper(None)).begin(None)
 
 
-def _search_tree() -> None:
+def search_tree() -> None:
     """Solve small problems, which calls every other kernel of a solve with its argument types."""
     from taylor.pipeline_solver.solving.uniform_recompute import solve_uniform
     from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut

@@ -22,10 +22,13 @@ from taylor.pipeline_solver.columns import columns as columns_module
 from taylor.pipeline_solver.columns import stage_programs
 from taylor.pipeline_solver.columns.columns import ColumnSet, build_columns
 from taylor.pipeline_solver.columns.phases import period_of
+from taylor.pipeline_solver.columns.positions import State
 from taylor.pipeline_solver.columns.stage_tuples import FEW_KINDS, TooManyColumns, stage_tuples
 from taylor.pipeline_solver.columns.work_limits import WorkLimits
 from taylor.pipeline_solver.heuristics import annealing, walk_kernels
+from taylor.pipeline_solver.heuristics.border_annealing import BorderAnnealing
 from taylor.pipeline_solver.heuristics.first_plans import FirstPlans
+from taylor.pipeline_solver.heuristics.plan_walk import alternates
 from taylor.pipeline_solver.milp.least_memory import most_frugal_plan, over_limit
 from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
@@ -34,6 +37,8 @@ from taylor.pipeline_solver.model.solution import FEASIBLE, INFEASIBLE, Solution
 from taylor.pipeline_solver.model.stopping import LpTrouble, OutOfTime, Stopper
 from taylor.pipeline_solver.timing import event_kernels
 from taylor.pipeline_solver.timing.durations import chunk_durations, graph_of
+from taylor.pipeline_solver.tree.flow_tree import FlowTree
+from taylor.pipeline_solver.tree.phase_flow import PhaseFlow, covers
 from taylor.pipeline_solver.tree.root import bound_root, start_search
 from taylor.pipeline_solver.tree.targets import Targets
 from taylor.pipeline_solver.tree.tree_memory import TreeMemory, closed_by_milp
@@ -91,11 +96,7 @@ def branch_and_cut(
         run.paths.pool.add(np.array(cut[: run.paths.classes]), cut[-1])
     try:
         with run.stopper.catching_interrupts():
-            run.solve(warm_start)
-    except TooManyColumns as reason:
-        log.warning("%s: the compact MILP takes over", reason)
-        run.outcome.hand_over = run.outcome.crowded = True
-        run.memory.unlisted = min(run.memory.unlisted, run.aim())
+            run.solve_listed(warm_start)
     except (KeyboardInterrupt, OutOfTime, TimeoutError) as stop:
         run.outcome.stopped = Termination.INTERRUPTED if isinstance(stop, KeyboardInterrupt) else Termination.TIME_LIMIT
     solution = run.solution()
@@ -137,6 +138,8 @@ class _TreeRun:
         # With virtual stages and many kinds, the local search and, at the end, the MILP choose positions.
         self.ordered = problem.interleaves == 1 or len(problem.placed_kinds) <= FEW_KINDS
         self.best_plan = BestPlan(problem, self.graph)
+        self.borders: BorderAnnealing | None = None
+        self.flow: FlowTree | None = None
         self.bound = memory.bound
         self.outcome, self.account = Outcome(), Account()
 
@@ -157,6 +160,18 @@ class _TreeRun:
                     note,
                 )
             )
+
+    def solve_listed(self, warm_start: PipelinePlan | None) -> None:
+        """`solve`; where columns are too many, over chunks or by the compact MILP."""
+        try:
+            self.solve(warm_start)
+        except TooManyColumns as reason:
+            if self.go_on_over_chunks():
+                self.outcome.finished = self.bound < self.stopper.cutoff()
+                return
+            log.warning("%s: the compact MILP takes over", reason)
+            self.outcome.hand_over = self.outcome.crowded = True
+            self.memory.unlisted = min(self.memory.unlisted, self.aim())
 
     def solve(self, warm_start: PipelinePlan | None) -> None:
         """Resume the tree of an earlier solve, or begin."""
@@ -249,10 +264,13 @@ class _TreeRun:
 
     def _some(self, first: FirstPlans) -> None:
         """Generate columns against the best plan, and search those that are not ruled out."""
-        generation = self._generation(first.time)
         own = self.params.heuristics
         settled = walked = self.memory.walked
         self.memory.walked = True
+        if self._repeats() and self.problem.interleaves >= own.border_first_stages and not walked:
+            self._anneal_borders(first, own.border_first_runs, own.border_first_share)
+            settled = True
+        generation = self._generation(first.time)
         for attempt in range(own.long_searches + 1):
             aim = self.aim()
             self.report(f"pricing stage configurations under {aim:.6g}")
@@ -271,6 +289,9 @@ class _TreeRun:
         few = not (self.ordered or self._closed()) and self._few_loose(generation)
         if not (self.ordered or walked or few) and self._far(self.aim()):
             self._walk_on(first, generation)
+        many = self.problem.stages * self.problem.interleaves >= self.params.bounds.flow_chunks
+        if (many or not few) and not self._closed() and self._flows():
+            self._search_flow(self._flow_tree(first))
         if few and self._distinguish_phases():
             generation = self._generation(self.aim(), generation.kept)
         self._raise_targets(Targets(self.memory, self.aim(), self.bound, self.params.tree), generation)
@@ -301,9 +322,67 @@ class _TreeRun:
         self.memory.forget_trees()
         return True
 
+    def _repeats(self) -> bool:
+        """Return whether kinds alternate on several virtual stages, where plans come from border annealing."""
+        alternating = alternates(self.problem, self.params.heuristics)
+        return self.params.heuristics.border_annealing and not self.ordered and alternating
+
+    def _anneal_borders(self, first: FirstPlans, runs: int, share: float) -> None:
+        """Anneal from unlike starts for a fraction of the remaining time."""
+        left = self.left()
+        seconds = None if left is None else share * left
+        self.borders = self.borders or BorderAnnealing(first, self.seed)
+        enough = self.bound / (1.0 - self.closing_gap)
+        self.borders.run(runs, seconds, enough, lambda: self.report("annealing borders"))
+
+    def _flows(self) -> bool:
+        """Return whether the phase-flow LP bounds the problem."""
+        own = self.params.bounds
+        enough = 0 < own.flow_stages <= self.problem.interleaves
+        return enough and not self.ordered and covers(self.problem)
+
+    def _flow_tree(self, first: FirstPlans) -> FlowTree | None:
+        """The tree over chunks; None where they have too many choices."""
+        flow = PhaseFlow(self.problem, first.walk, self.paths, self.limits, self.aim())
+        if flow.count > self.params.bounds.flow_columns:
+            return None
+
+        def offer(state: State | None) -> float:
+            if state is not None:
+                first.offer(state)
+            return self.aim()
+
+        for cut in self.paths.seeds():
+            flow.keep(cut)
+        self.flow = FlowTree(flow, self.params.bounds, self.closing_gap, offer)
+        return self.flow
+
+    def _search_flow(self, tree: FlowTree | None, share: float | None = None) -> None:
+        """Branch over chunks for a fraction of the remaining time, and use the bound that this proves."""
+        if tree is None:
+            return
+        own, left = self.params.bounds, self.left()
+        share = own.flow_share if share is None else share
+        until = np.inf if left is None else time.monotonic() + share * left
+
+        def note() -> None:
+            self._note(min(tree.lower_bound(), self.aim()), f"{tree.nodes} nodes over chunks, {len(tree.open)} open")
+
+        tree.search(self.stopper, own.flow_nodes, lambda: time.monotonic() >= until, note)
+
+    def go_on_over_chunks(self) -> bool:
+        """Continue the tree over chunks where columns are too many; return whether that closes the gap."""
+        if self.flow is not None and not self._closed():
+            self._search_flow(self.flow, 1.0)
+        return self._closed()
+
     def _walk_on(self, first: FirstPlans, generation: Generation) -> None:
         """Repeat long local searches while they find better plans: columns with open order of kinds give no plan."""
         own, left, in_vain = self.params.heuristics, self.left(), 0
+        if self._repeats():
+            self._anneal_borders(first, own.border_runs, own.loose_share)
+            self.bound = max(self.bound, min(generation.bound(self.aim()), self.aim()))
+            return
         until = np.inf if left is None else time.monotonic() + own.loose_share * left
         for attempt in range(own.loose_searches):
             beaten = first.time > self.stopper.cutoff()

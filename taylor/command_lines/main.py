@@ -53,6 +53,7 @@ SUBCOMMANDS = {
     "devices": Subcommand("devices", "the registered devices, each figure with its source"),
     "support": Subcommand("support", "whether a model, device, launcher and precision are supported"),
     "rules": Subcommand("rules", "the rules that prune a search, each with its sources"),
+    "warm": Subcommand("warm", "the solver's kernels compiled once, after an installation"),
     "completion": Subcommand("completion", "lets the Tab key complete commands, flags and values"),
 }
 

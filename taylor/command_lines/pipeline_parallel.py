@@ -45,7 +45,7 @@ from taylor.command_lines.model_start import (
     model_path,
 )
 from taylor.cost_model.profile import TimeRatios
-from taylor.parsers.export import export_forms
+from taylor.parsers.export import export_names
 from taylor.parsers.read import config_of
 from taylor.parsers.stage_comment import rows_of
 from taylor.parsers.text.shell_start import parse_start, started
@@ -92,8 +92,8 @@ def export_form(text: str) -> Export:
     from taylor.workflows.statement.options import Export
 
     form, _, file = text.partition("=")
-    if form not in export_forms():
-        raise argparse.ArgumentTypeError(f"{form!r} is no form of export; {did_you_mean(form, export_forms())}")
+    if form not in export_names():
+        raise argparse.ArgumentTypeError(f"{form!r} is no form of export; {did_you_mean(form, export_names())}")
     return Export(form, path_or_none(file))
 
 
@@ -247,7 +247,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         action="append",
         default=[],
         metavar="FORM[=FILE]",
-        help="the plan for another launcher, printed or in a file: " + ", ".join(export_forms()) + "; may be repeated, "
+        help="the plan for another launcher, printed or in a file: " + ", ".join(export_names()) + "; may be repeated, "
         "and goes with -extract y and a result JSON too",
     )
     results.add_argument("--result_json", metavar="FILE", help="the result as JSON")
