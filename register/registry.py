@@ -106,7 +106,9 @@ class Registry:
         known = [found for found in map(self.model, near) if found.published_parameters is not None]
         named = [found for found in known if _letters(found.name) == _letters(model.name)]
         alike = [found for found in known if _same_shape(found, model)]
-        alike.sort(key=lambda found: found.mtp_layers != model.mtp_layers)
+        alike.sort(
+            key=lambda found: (found.mtp_layers != model.mtp_layers, found.tied_embedding != model.tied_embedding)
+        )
         return next(iter([*named, *alike]), None)
 
     def device(self, name: str) -> DeviceSpec:
