@@ -72,11 +72,17 @@ class _Rows:
 
 
 def fit(residuals: Sequence[PeakResidual]) -> tuple[PeakErrors, float]:
-    """Errors of every class, and the number of sets that the class around a class counts for."""
+    """Errors of every class, and the number of sets that the class around a class counts for.
+
+    Of the numbers whose scores lie within one standard error of the best, the smallest: a class that has rows of its
+    own is then described by them (Breiman et al., Classification and Regression Trees, 1984, section 3.4.3).
+    """
     rows = _Rows(residuals)
     everyone = np.ones(len(residuals), dtype=bool)
-    scores = {shrink: _score(rows, everyone, shrink) for shrink in SHRINKS}
-    shrink = min(scores, key=lambda one: scores[one])
+    scores = {shrink: _scores(rows, everyone, shrink) for shrink in SHRINKS}
+    best = min(scores.values(), key=np.mean)
+    bound = float(best.mean() + best.std() / math.sqrt(best.size)) if best.size else math.inf
+    shrink = min(shrink for shrink, each in scores.items() if not each.size or each.mean() <= bound)
     return _record(rows, everyone, shrink), shrink
 
 
@@ -87,17 +93,16 @@ def without_each(residuals: Sequence[PeakResidual], shrink: float) -> dict[str, 
     return {name: _record(rows, rows.fold != place, shrink) for place, name in enumerate(names)}
 
 
-def _score(rows: _Rows, among: Mask, shrink: float) -> float:
-    """Mean interval score of the sides that rows bound, each by a fit without its fold."""
-    total, count = 0.0, 0
+def _scores(rows: _Rows, among: Mask, shrink: float) -> Array:
+    """Interval scores of the sides that rows bound, each by a fit without its fold."""
+    found = []
     for side, known in zip(rows.sides, rows.known, strict=True):
         ends = _left_out_ends(rows, among, side, known, shrink)
         margins = _margins(rows, among, side - ends, known, shrink)
         width = np.maximum(ends + np.array([margins[name] for name in rows.software]), 0.0)
         mine = among & known
-        total += float(np.sum((width + np.maximum(side - width, 0.0) / DEFAULT_RISK)[mine]))
-        count += int(mine.sum())
-    return total / max(count, 1)
+        found.append((width + np.maximum(side - width, 0.0) / DEFAULT_RISK)[mine])
+    return np.concatenate(found)
 
 
 def _record(rows: _Rows, train: Mask, shrink: float) -> PeakErrors:
