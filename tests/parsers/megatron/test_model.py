@@ -82,6 +82,21 @@ def test_a_vocabulary_that_is_not_given_is_assumed_aloud(flags: str, vocab: int,
         assert read_config(copy).model.vocab == vocab
 
 
+@pytest.mark.parametrize(
+    ("name", "vocab"), [("llama3_tp2_pp2.sh", 128256), ("pretrain_llama3_8b.sh", 128256), ("run.sh", 32000)]
+)
+def test_a_file_is_named_after_one_of_several_models_of_its_widths(name: str, vocab: int, tmp_path: Path) -> None:
+    """LLaMA 3 8B's config.json states 128,256 tokens, Mistral 7B's 32,000, with the same widths."""
+    flags = (
+        NO_VOCABULARY.replace("--num-layers 24", "--num-layers 4")
+        .replace("--hidden-size 1024", "--hidden-size 4096")
+        .replace("--num-attention-heads 16", "--num-attention-heads 32")
+    ) + "--ffn-hidden-size 14336\n--group-query-attention\n--num-query-groups 8\n--swiglu\n"
+    file = tmp_path / name
+    file.write_bytes(script_of(tmp_path, flags).read_bytes())
+    assert read_config(file).model.vocab == vocab
+
+
 def test_a_tokenizer_that_is_there_gives_the_vocabulary(tmp_path: Path) -> None:
     folder = tmp_path / "tokenizer"
     folder.mkdir()
