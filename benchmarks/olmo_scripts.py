@@ -14,7 +14,7 @@ import argparse
 import ast
 import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +210,8 @@ class Script:
         if called == "kwargs.pop" and isinstance(names.get("kwargs"), dict):
             return names["kwargs"].pop(ordered[0], ordered[1] if len(ordered) > 1 else UNKNOWN)
         if called in ("int", "float", "min", "max") and UNKNOWN not in ordered:
-            return {"int": int, "float": float, "min": min, "max": max}[called](*ordered)
+            functions: dict[str, Callable[..., Any]] = {"int": int, "float": float, "min": min, "max": max}
+            return functions[called](*ordered)
         if called == "ensure_multiple_of" and UNKNOWN not in ordered:
             return -(-ordered[0] // ordered[1]) * ordered[1]
         if called == "dict":

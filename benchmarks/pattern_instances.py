@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     solve(instance(0)[1], SolveOptions(time_limit=5.0, workers=1))  # loads or compiles the kernels
     if chosen.cpu_clock:
-        time.monotonic = time.process_time  # type: ignore[assignment]
+        time.monotonic = time.process_time
     console, table, gaps = Console(width=120), Table(), []
     for heading in ("no.", "instance", "step time", "bound", "gap %", "seconds", "CPU s"):
         table.add_column(heading, justify="left" if heading == "instance" else "right")

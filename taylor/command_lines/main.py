@@ -71,7 +71,10 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=f"Plans the parallel training of large language models (taylor COMMAND --help):\n{listed}",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
     )
+    # The epilogue names --help; a line of its own would leave the screen one command short.
+    parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"taylor {taylor.__version__}")
     return parser
 

@@ -32,7 +32,7 @@ def solved(folder, **changes):
 
 def test_the_better_of_both_is_kept_and_the_script_reads_back_as_the_plan_that_was_solved(tmp_path):
     """In a long step that lacks memory the states' way spares recompute; a short one that has enough gains nothing."""
-    tight = MemoryMargin(mib=36_000)
+    tight = MemoryMargin(mib=36_000, risk=0)
     long = tmp_path / "long.sh"
     long.write_text(re.sub(r"(--global-batch-size) \d+", r"\1 256", SCRIPT.read_text()))
     alone, chosen = (solved(tmp_path, path=long, margin=tight, offload_optimizer=choose) for choose in (False, True))

@@ -11,7 +11,7 @@ import importlib.resources
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -154,7 +154,7 @@ def _unknown(flag: str, value: str, known: Iterable[str]) -> InputError:
     return InputError("is not known", field=flag, value=value, cure=did_you_mean(value, list(known)))
 
 
-def _launchers(name: str | None) -> tuple[Launcher, ...]:
+def _launchers(name: str | None) -> Sequence[Launcher]:
     if name is None:
         return LAUNCHERS
     found = tuple(each for each in LAUNCHERS if each.name == name.lower())
