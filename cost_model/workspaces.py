@@ -55,7 +55,8 @@ def reserved_mib(stage: StageBreakdown, model: ModelSpec, rules: TrainingRules, 
         return None
     allocated = allocated_mib(stage, model, rules, device)
     sizes = (each * MIB for each in (allocated, stage.logits, stage.weights, stage.gradients))
-    joined = rules.parallel_optimizer and rules.framework.states.keeps_weights_whole
+    # Frozen weights have no gradients, and stay where they were built.
+    joined = rules.parallel_optimizer and rules.framework.states.keeps_weights_whole and rules.adapters is None
     return float(one_pool_bytes(*sizes, expandable=rules.expandable_segments, joined=joined)) / MIB
 
 

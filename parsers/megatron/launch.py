@@ -34,6 +34,11 @@ class Launch(ABC):
     plan_error: InputError | None = None
     """Reason why no plan is written into it, where its layers stand in another file."""
 
+    @property
+    def environment(self) -> str:
+        """The text that sets variables of the training."""
+        return self.text
+
     def table(self) -> FlagTable:
         """Meaning of each of its flags for a plan."""
         return flag_table()

@@ -128,7 +128,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         )
     rules = _read_rules(flags, notes, usual_recipe(launch.text))
     if not rules.parameter_shard:
-        rules = rules.replace(expandable_segments=expandable_segments(launch.text))
+        rules = rules.replace(expandable_segments=expandable_segments(launch.environment))
     if (kept := kept_modules(flags)) and any(kind.linear is not None for kind in model.kinds):
         notes.append(f"--recompute-modules {' '.join(kept)}: counted as kept")
     notes += activation_notes(flags, plan)

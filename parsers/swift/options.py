@@ -152,6 +152,9 @@ def megatron_flags(options: Flags, starting: Sequence[Flag], model: Sequence[Fla
     flags.append(flag("attention-dropout", "0.0"))
     if is_on(options, "padding-free"):
         flags.append(flag("no-create-attention-mask-in-dataloader"))
+    if options.text(RLHF, default="") == "rm":
+        # A reward model is a classifier of one label (ms-swift 3602360a swift/megatron/arguments/rlhf_args.py:17-19).
+        flags.append(flag("task-type", "seq_cls"))
     return Flags(options.file, flags, len(starting), place=_place, start=options.start)
 
 

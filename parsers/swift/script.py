@@ -76,6 +76,12 @@ class SwiftScript(Launch):
             notes += remarks
             model = _trained(model, options, notes)
         self.model = model
+        if is_on(options, "packing"):
+            notes.append(
+                f"samples are packed to {length} tokens, and attention is counted over all of them: each sample "
+                "attends to itself alone, so that short ones take less time; "
+                "taylor lengths plans for the lengths of a table"
+            )
         self.flags = megatron_flags(options, self._rank_flags(), size_flags(model), length)
         self.notes = tuple(notes)
 

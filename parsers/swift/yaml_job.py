@@ -67,6 +67,11 @@ class SwiftYaml(SwiftScript):
         notes = [] if script is None else [*script.notes, f"options of {source.file.name} stand before the command's"]
         self._state(options, notes, register_path, model)
 
+    @property
+    def environment(self) -> str:
+        """See `Launch.environment`: the script's variables, then the file's."""
+        return self.text if self._start is None else f"{self._start.text}\n{self.text}"
+
     def _is_rlhf(self) -> bool:
         if self._start is None:
             return self._options.has(RLHF)

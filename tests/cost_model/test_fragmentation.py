@@ -16,6 +16,7 @@ from taylor.cost_model.workspaces import allocated_mib, outside_mib, reserved_mi
 from taylor.parsers.read import read_config
 from taylor.parsers.text.allocator import expandable_segments
 from taylor.pipeline.plan import FULL, NONE
+from taylor.register.adapters import ALL_MEGATRON, Adapters
 from taylor.register.registry import Registry
 from tests import torch_stage_cases as cases
 
@@ -42,6 +43,19 @@ def test_a_job_reserves_more_than_it_allocates_and_less_with_expandable_segments
         assert outside_mib(stage, config.model, config.strategy, config.rules, H100) > 0
         found.append(reserved)
     assert found[1] < found[0]
+
+
+def test_frozen_weights_are_not_copied_into_a_buffer(tmp_path: Path) -> None:
+    """ms-swift's examples/megatron/rlhf/kto/moe.sh states 48 GiB reserved by such a job."""
+    path = tmp_path / "job.sh"
+    recompute = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    text = SCRIPT.replace("--tensor-model-parallel-size 4", recompute)
+    path.write_text(text.format(setting="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"))
+    config = read_config(path)
+    rules = config.rules.replace(adapters=Adapters(8, ALL_MEGATRON))
+    [stage] = stage_breakdown(config.model, config.strategy, rules, config.plan)
+    reserved = reserved_mib(stage, config.model, rules, H100)
+    assert reserved is not None and reserved < 1.1 * allocated_mib(stage, config.model, rules, H100)
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,8 @@ def started_by_yaml(script):
     folder.mkdir()
     (folder / "sft.yaml").write_text(OPTIONS, encoding="utf-8")
     start = folder / "sft.sh"
-    start.write_text("NPROC_PER_NODE=8 \\\nmegatron sft \\\n    examples/sft.yaml\n", encoding="utf-8")
+    ways = "PYTORCH_CUDA_ALLOC_CONF='expandable_segments:True' \\\nNPROC_PER_NODE=8 \\\n"
+    start.write_text(f"{ways}megatron sft \\\n    examples/sft.yaml\n", encoding="utf-8")
     return start
 
 
@@ -204,7 +205,8 @@ def test_options_in_a_yaml_mean_what_they_mean_in_the_command(script, started_by
     assert by_yaml.strategy == by_command.strategy and by_yaml.plan == by_command.plan
     assert by_yaml.rules == by_command.rules and by_yaml.launcher == "swift"
     alone = read_config(started_by_yaml.with_suffix(".yaml"))
-    assert alone.open_ranks is not None and alone.rules == by_command.rules
+    # The allocator is set in the environment, which options alone do not have.
+    assert alone.open_ranks is not None and alone.rules == by_command.rules.replace(expandable_segments=False)
 
 
 def test_an_option_of_the_command_goes_before_the_yaml(started_by_yaml):
@@ -231,3 +233,18 @@ def test_a_yaml_of_ray_groups_is_refused_as_such(started_by_yaml):
     path.write_text(OPTIONS + "train: {gpus: 4, tuner_type: lora}\n", encoding="utf-8")
     with pytest.raises(InputError, match="states options by groups of Ray"):
         read_config(path)
+
+
+def test_a_reward_models_head_is_not_the_vocabularys(script):
+    """It is a classifier of one label (ms-swift 3602360a swift/megatron/arguments/rlhf_args.py:17-19)."""
+    text = script.read_text(encoding="utf-8")
+    script.write_text(text.replace("megatron sft", "megatron rlhf --rlhf_type rm"), encoding="utf-8")
+    found = {flag.name: flag for flag in read_config(script).unmodelled}
+    assert found["--task_type"].may_lower_memory and found["--task_type"].may_raise_memory
+
+
+def test_packed_samples_are_reported(script):
+    text = script.read_text(encoding="utf-8")
+    assert not any("packed" in note for note in read_config(script).notes)
+    script.write_text(text.replace("--max_length", "--packing true --max_length"), encoding="utf-8")
+    assert any("packed to 2048 tokens" in note for note in read_config(script).notes)
