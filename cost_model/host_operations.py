@@ -98,6 +98,9 @@ correction of result and statistics; back, transfer, attention (2), the gradient
 ADAPTER = Operations(4, 6)
 """An adapter: two GEMMs, the scaling, the sum; back, two gradients a GEMM (4), the scaling, the input's two gradients
 added. One operation more each way under dropout. torch's own operations are counted in a test."""
+ADAPTER_GEMMS = Operations(2, 4)
+"""The part of `ADAPTER` that runs for each expert where experts are grouped: adapters beside them are grouped modules
+too (modelscope/mcore-bridge f020e47 src/mcore_bridge/tuners/lora.py:166-200), with a GEMM an expert."""
 
 FROM_CORE_ON = 3
 """Operations of a mixer's forward from attention's core on: the core, a GEMM, the residual."""

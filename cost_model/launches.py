@@ -19,7 +19,13 @@ from taylor.cost_model import host_operations as counts
 from taylor.cost_model.host_operations import Operations
 from taylor.cost_model.selective_time import repeated_parts
 from taylor.cost_model.states import replicas
-from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, TrainingRules
+from taylor.cost_model.strategy import (
+    GRAPHED_EXPERTS,
+    GRAPHED_MIXER,
+    GRAPHED_ROUTER,
+    MODULE_AN_EXPERT,
+    TrainingRules,
+)
 from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.cost_model.torch_operations import torch_host_ms
 from taylor.register.device import DeviceSpec
@@ -89,7 +95,8 @@ def _layer_operations(
     elif layer.mlp is not None:
         before.append((counts.DENSE, 1, GRAPHED_MIXER))
     if rules.adapters is not None:
-        before.append((_adapter_operations(rules), _adapters(model, layer, degrees, rules), GRAPHED_MIXER))
+        apart, grouped = _adapter_parts(model, layer, degrees, rules)
+        before, behind = before + apart, behind + grouped
         # A frozen GEMM's backward makes one gradient.
         before.append((Operations(0, -1), _frozen_products(layer, degrees, rules), GRAPHED_MIXER))
     ahead, back = _transfers(layer, degrees, rules)
@@ -105,15 +112,23 @@ def _layer_operations(
     return routed, experts, backward, before_core, full, _selective(model, layer, degrees, rules)
 
 
-def _adapter_operations(rules: TrainingRules) -> Operations:
-    dropped = rules.adapters is not None and rules.adapters.dropout
-    return Operations(counts.ADAPTER.forward + dropped, counts.ADAPTER.backward + dropped)
-
-
-def _adapters(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
-    """Adapters of a layer on one rank: those that are no tensor of routed experts, and theirs."""
+def _adapter_parts(
+    model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules
+) -> tuple[list[_Part], list[_Part]]:
+    """Operations of a layer's adapters: of those that are modules of their own, and of those of grouped experts."""
+    adapters = rules.adapters
+    if adapters is None:
+        return [], []
+    one = Operations(counts.ADAPTER.forward + adapters.dropout, counts.ADAPTER.backward + adapters.dropout)
     tensors = counts.layer_tensors(model, layer, degrees, rules)
-    return (tensors.other + tensors.routed) / 2
+    if layer.moe is None or adapters.shared_by_experts or rules.expert_gemms == MODULE_AN_EXPERT:
+        return [(one, (tensors.other + tensors.routed) / 2, GRAPHED_MIXER)], []
+    each = counts.ADAPTER_GEMMS
+    _, groups = counts.expert_operations(layer.moe, degrees, rules)
+    matrices = tensors.routed / 2 / (layer.moe.n_experts / degrees.ep)
+    rest = Operations(one.forward - each.forward, one.backward - each.backward)
+    grouped = [(each, matrices * groups, GRAPHED_EXPERTS), (rest, matrices, GRAPHED_EXPERTS)]
+    return [(one, tensors.other / 2, GRAPHED_MIXER)], grouped
 
 
 def _frozen_products(layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:

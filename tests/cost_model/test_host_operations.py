@@ -30,6 +30,7 @@ from taylor.cost_model.torch_operations import DENSE
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register import frameworks
+from taylor.register.adapters import ALL_MEGATRON, Adapters
 from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 from taylor.workflows.statement.planned_step import planned_step_ms
@@ -87,6 +88,22 @@ def test_one_kernel_for_all_experts_starts_no_more_for_many_of_them() -> None:
     for way in (GEMM_AN_EXPERT, MODULE_AN_EXPERT):
         assert all(many > few for many, few in zip(starts(way, 16), starts(way, 64), strict=True))
     assert starts(ONE_KERNEL, 16) < starts(GEMM_AN_EXPERT, 16) < starts(MODULE_AN_EXPERT, 16)
+
+
+def test_adapters_of_grouped_experts_start_a_gemm_an_expert_and_scale_together() -> None:
+    """Per expert, of the fused gate and up and of down: two GEMMs each; the scaling and the sum once a matrix."""
+    experts, rules = 256 / 64, MEGATRON.replace(expert_gemms=GEMM_AN_EXPERT)
+    plain, grouped, modules = (
+        host_time(DEEPSEEK, "moe", ONE.replace(ep=64), each, H100)
+        for each in (
+            rules,
+            rules.replace(adapters=Adapters(8, ALL_MEGATRON)),
+            rules.replace(adapters=Adapters(8, ALL_MEGATRON), expert_gemms=MODULE_AN_EXPERT),
+        )
+    )
+    more = (float(grouped.experts) - float(plain.experts)) * 1e3 / H100.operation_us
+    assert more == pytest.approx(2 * (2 * experts + 2))
+    assert float(grouped.routed + grouped.experts) < float(modules.routed + modules.experts)
 
 
 def test_a_distributed_optimizer_updates_its_part_of_the_tensors() -> None:
