@@ -9,6 +9,9 @@ import pytest
 
 import taylor
 from taylor.base.errors import InputError
+from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.workspaces import allocated_mib
+from taylor.parsers.read import read_config
 from taylor.register.device_file import device_text
 from taylor.register.registry import Registry
 from taylor.workflows.measuring.calibrate import CalibrateOptions, calibrate_device
@@ -31,11 +34,14 @@ def peaks_table(folder: Path, extra: float, factor: float) -> Path:
     lines = ["file,stage,peak_mib"]
     for name, flags in JOBS.items():
         path = script_of(folder, flags).rename(folder / f"{name}.sh")
-        for stage in why_memory(FileJob(path, device="h100-80g")).stages:
-            kept = sum(mib for part, mib in stage.parts.items() if part.startswith("activations"))
-            # torch allocates no runtime and no buffers of communication.
-            allocated = stage.peak_mib - stage.parts["runtime and communication"] + extra + (factor - 1) * kept
-            lines.append(f"{name}.sh,{stage.stage},{allocated:.2f}")
+        config = read_config(path)
+        assert config.plan is not None
+        stages = stage_breakdown(config.model, config.strategy, config.rules, config.plan, config.schedule)
+        for number, (stage, shown) in enumerate(zip(stages, why_memory(FileJob(path)).stages, strict=True)):
+            assert stage.total == pytest.approx(shown.peak_mib)
+            kept = sum(mib for part, mib in shown.parts.items() if part.startswith("activations"))
+            allocated = allocated_mib(stage, config.model, config.rules, H100) + extra + (factor - 1) * kept
+            lines.append(f"{name}.sh,{number},{allocated:.2f}")
     table = folder / "peaks.csv"
     table.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return table

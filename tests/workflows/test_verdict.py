@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -87,7 +88,9 @@ def test_room_below_the_error_of_its_source_is_tight_and_the_cure_mends_it(solve
     assert known is not None
     full = bold.solution.replace(peak_memory_mib=tuple(limit - 152 for limit in limits))
     line = fit_line(PlannedFile(**{**vars(bold), "solution": full}))
-    assert line.startswith(f"fits with 53 % probability: 152 of {limits[0]:,.0f} MiB (0.3 %) free on stage 0")
+    # A hair below the median of the known error, wherever that error moves.
+    assert re.match(r"fits with 5\d % probability", line)
+    assert line.partition(" probability: ")[2].startswith(f"152 of {limits[0]:,.0f} MiB (0.3 %) free on stage 0")
     assert (
         f"; tight: up to {known.upper() * (limits[0] - 152):,.0f} MiB with 5 % risk, as estimated peaks of such jobs"
         in line
