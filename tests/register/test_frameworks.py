@@ -328,9 +328,10 @@ RECORDS = {"MINDFORMERS", "MEGATRON", "TORCHTITAN", "PADDLENLP"}
 
 
 def knows_frameworks(path: Path) -> bool:
-    """Whether a file may name frameworks: the records' own, and those of a launcher's folder."""
-    launchers = {launcher.name for launcher in LAUNCHERS}
-    return path == Path("register/frameworks.py") or (path.parts[0] == "parsers" and path.parts[1] in launchers)
+    """Whether a file may name frameworks: the records' own, the launchers' table, and those of a launcher's folder."""
+    if path in (Path("register/frameworks.py"), Path("parsers/registry.py")):
+        return True
+    return path.parts[0] == "parsers" and path.parts[1] in {launcher.name for launcher in LAUNCHERS}
 
 
 def product_files() -> list[Path]:

@@ -174,7 +174,7 @@ def test_a_megatron_script_is_solved_in_megatron_s_order_and_written_back_as_fla
     assert "--use-flash-attn\n" in text
     script.write_text(text.replace("--use-flash-attn\n", unmasked))
     words = ("-vpp", "2", "-dryrun", "n", "-check", "n", "--result_json", tmp_path / "r.json")
-    words += ("-ratios", "fixed", "--device", "ascend-910b")
+    words += ("-ratios", "fixed", "--device", "ascend-910b", "--risk", "0")
     done = run_tool("pipeline_parallel.py", "-shell", script, *words, timeout=300)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "r.json").read_text())

@@ -136,6 +136,7 @@ NEEDED_VALUE: dict[str, Setting] = {
     "num-virtual-stages-per-pipeline-rank": "2",
     "mtp-num-layers": "1",
     "moe-zero-memory": "level0",
+    "lora-target-modules": "linear_qkv",
 }
 
 
@@ -361,6 +362,7 @@ READ_VALUES: tuple[Setting, ...] = (
     *("9,9,9,9", "3,2,2,9", "0,1,2,3", "Et*20|t*20|t*20|t*20,L", "Et|(t|)*14,t,L"),
 )
 READ_BESIDE: dict[str, dict[str, Setting]] = {
+    "lora-r": {"lora-target-modules": "linear_qkv"},
     "dualpipev-dw-detach": _flags_of("--schedules-method dualpipev"),
     "zero-bubble-max-pending-backward": _flags_of("--enable-zero-bubble"),
     "recompute-method": _flags_of("--recompute-granularity full"),
