@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable
+from typing import Callable, NamedTuple
 
 from taylor.base.errors import InputError
 from taylor.cost_model.module_choices import ModuleWords
@@ -129,6 +129,13 @@ class NarrowStates:
     optimizer: OptimizerStates
 
 
+class NoDryrun(NamedTuple):
+    """Reason why no program can dry-run a launcher's files, and what to do instead."""
+
+    problem: str
+    cure: str = "take the estimate, or torch's dry-run"
+
+
 class Launcher(ABC):
     """Reads and writes the training files of one launcher, and knows what they can say.
 
@@ -149,6 +156,8 @@ class Launcher(ABC):
     file is the user's."""
     usual_device: UsualDevice
     """Default device of its jobs; see `usual_device_of`."""
+    no_dryrun: NoDryrun | None = None
+    """Refusal of dry-runs of its files; None where `dryrun_command` starts one."""
     program: Program | None = None
     """The program that starts its files; None where a file starts itself."""
     export_forms: Mapping[str, ExportForm] = {}
@@ -410,7 +419,6 @@ class Launcher(ABC):
         """The entries, by dotted key, that make a file read this data set; none where that is not known."""
         return {}
 
-    @abstractmethod
     def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
         """The command that starts a training file.
 
@@ -422,8 +430,12 @@ class Launcher(ABC):
         Raises
         ------
         InputError
-            When the launcher needs its program and `tools` has none.
+            When the launcher needs its program and `tools` has none, or nothing starts its files (`no_dryrun`).
         """
+        if self.no_dryrun is None:
+            raise NotImplementedError(f"{type(self).__name__} states neither dryrun_command nor no_dryrun")
+        problem, cure = self.no_dryrun
+        raise InputError(problem, file=original, field="--dryrun_backend", cure=cure)
 
     def working_folder(self, original: Path) -> Path | None:
         """Folder in which dry-runs of a file's variants run; None for a folder of their own.

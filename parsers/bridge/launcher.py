@@ -6,14 +6,13 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.parsers.bridge import container, script
 from taylor.parsers.bridge.container import BridgeContainer
 from taylor.parsers.bridge.fields import unread
 from taylor.parsers.bridge.script import BridgeScript
 from taylor.parsers.flag_table import UnmodelledFlag
-from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
 from taylor.parsers.megatron import write
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
@@ -28,6 +27,7 @@ _DEVICES = {
     "b200": "b200-180g",
     "b300": "b300-270g",
 }
+_NO_DRYRUN = NoDryrun("is started by Megatron-Bridge, which runs no training without its devices")
 
 
 class Bridge(FlagLauncher):
@@ -55,6 +55,7 @@ class Bridge(FlagLauncher):
         }
     )
     usual_device = _USUAL
+    no_dryrun = _NO_DRYRUN
     has_own_marks = True
 
     def launch(self, path: Path) -> BridgeContainer:
@@ -75,16 +76,6 @@ class Bridge(FlagLauncher):
         """None: a small run would need a recipe of its own."""
         return Launcher.job_sizes(self, path)
 
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """Bridge starts no training from the file that it wrote.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise _no_dryrun(original)
-
 
 class BridgeRecipe(FlagLauncher):
     """Scripts that start a published recipe with overrides."""
@@ -96,6 +87,7 @@ class BridgeRecipe(FlagLauncher):
     telltale = re.compile(r"^[^#\n]*(?:--recipe[= ](?!\S*\.ya?ml\b)\S|--model_recipe_name[= ])(?<!\n)", re.M)
     plan_keys = frozenset[str]()
     usual_device = _USUAL
+    no_dryrun = _NO_DRYRUN
     has_own_marks = True
 
     def recognises(self, path: Path, text: str) -> bool:
@@ -135,16 +127,6 @@ class BridgeRecipe(FlagLauncher):
         """None: a recipe's model cannot be cut down."""
         return Launcher.job_sizes(self, path)
 
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """A recipe is started on devices.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise _no_dryrun(original)
-
 
 _PROGRAMS = re.compile(r"\brun_recipe\.py\b|\btrain\.sh\b|\bsetup_experiment\.py\b|\brun_script\.py\b")
 
@@ -160,12 +142,3 @@ def _as_written(found: UnmodelledFlag, launch: BridgeContainer | BridgeScript) -
     name = found.name.removeprefix("--")
     stated = launch.stated.get(name)
     return found if stated is None else replace(found, name=stated[0])
-
-
-def _no_dryrun(original: Path) -> InputError:
-    return InputError(
-        "is started by Megatron-Bridge, which runs no training without its devices",
-        file=original,
-        field="--dryrun_backend",
-        cure="take the estimate, or torch's dry-run",
-    )

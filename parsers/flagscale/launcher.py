@@ -6,11 +6,10 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.flagscale.experiment import Experiment
 from taylor.parsers.flagscale.job import NAME, FlagScaleJob
-from taylor.parsers.launcher import Tools, UsualDevice
+from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.megatron import write
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.training_config import TrainingConfig
@@ -29,6 +28,7 @@ class FlagScale(FlagLauncher):
     telltale = re.compile(r"^\ufeff?(experiment|system)\s*:", re.MULTILINE)
     plan_keys = frozenset(flag.replace("-", "_") for flag in write.PLAN_FLAGS)
     usual_device = UsualDevice("h100-80g", "FlagScale files")
+    no_dryrun = NoDryrun("is started by FlagScale, which runs no training without its devices")
 
     def launch(self, path: Path) -> FlagScaleJob:
         """See `FlagLauncher.launch`."""
@@ -43,18 +43,3 @@ class FlagScale(FlagLauncher):
     ) -> str:
         """See `Launcher.with_strategy`: experiment and train file in one, so that the ranks go with it."""
         return write.with_strategy(self.launch(config.path).in_one_file(), config, strategy, plan, extra).text
-
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """FlagScale starts jobs on devices alone.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise InputError(
-            "is started by FlagScale, which runs no training without its devices",
-            file=original,
-            field="--dryrun_backend",
-            cure="take the estimate, or torch's dry-run",
-        )

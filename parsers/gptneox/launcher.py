@@ -12,7 +12,7 @@ from taylor.cost_model.strategy import Strategy
 from taylor.parsers.gptneox.model import attention_kinds
 from taylor.parsers.gptneox.partition import METHODS, stage_layers
 from taylor.parsers.gptneox.read import ACCUMULATION, CHECKPOINTS, MBS, METHOD, NAME, TOTAL, config_of, merged
-from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.text.yaml_edit import edit_yaml
@@ -53,6 +53,7 @@ class GptNeox(Launcher):
     )
     plan_keys = frozenset({MBS, ACCUMULATION, TOTAL, CHECKPOINTS, "checkpoint_num_layers", METHOD})
     usual_device = UsualDevice("a100-80g", "gpt-neox files")
+    no_dryrun = NoDryrun("is started by gpt-neox, which has no dry-run", cure="take the estimate")
     has_own_marks = True
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
@@ -141,17 +142,6 @@ class GptNeox(Launcher):
     def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
         """No layer or all."""
         return tuple((FULL, count) for count in (0, layers) if FULL in modes)
-
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """gpt-neox builds its model on devices alone.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        problem = "is started by gpt-neox, which has no dry-run"
-        raise InputError(problem, file=original, field="--dryrun_backend", cure="take the estimate")
 
 
 def _method(config: TrainingConfig, plan: PipelinePlan) -> str:

@@ -6,8 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from taylor.base.errors import InputError
-from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.mlperf.configuration import NAME, MlperfConfiguration
@@ -54,6 +53,7 @@ class Mlperf(FlagLauncher):
     )
     plan_keys = frozenset[str]()
     usual_device = _USUAL
+    no_dryrun = NoDryrun("is started by MLPerf's harness, which runs no training without its devices")
     has_own_marks = True
 
     def recognises(self, path: Path, text: str) -> bool:
@@ -81,18 +81,3 @@ class Mlperf(FlagLauncher):
     def job_sizes(self, path: Path) -> JobSizes:
         """None: a small run would need variables of other files."""
         return Launcher.job_sizes(self, path)
-
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """A configuration is taken in by the harness that starts the job.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise InputError(
-            "is started by MLPerf's harness, which runs no training without its devices",
-            file=original,
-            field="--dryrun_backend",
-            cure="take the estimate, or torch's dry-run",
-        )

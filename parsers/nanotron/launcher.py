@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
 from taylor.parsers.nanotron import write
 from taylor.parsers.nanotron.read import ENGINES, NAME, config_from_source
 from taylor.parsers.text.yaml_source import YamlSource
@@ -36,6 +35,7 @@ class Nanotron(Launcher):
     telltale = re.compile(r"^[ \t]+(?:batch_accumulation_per_replica|tp_mode|pp_engine)[ \t]*:", re.MULTILINE)
     plan_keys = write.PLAN_KEYS
     usual_device = UsualDevice("h100-80g", "nanotron files")
+    no_dryrun = NoDryrun("is started by nanotron, which runs no training without its devices")
     has_own_marks = True
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
@@ -66,18 +66,3 @@ class Nanotron(Launcher):
     def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
         """None, or all."""
         return ((FULL, 0), (FULL, layers)) if FULL in modes else ()
-
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """nanotron starts jobs on devices alone.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise InputError(
-            "is started by nanotron, which runs no training without its devices",
-            file=original,
-            field="--dryrun_backend",
-            cure="take the estimate, or torch's dry-run",
-        )

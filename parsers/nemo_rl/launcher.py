@@ -7,7 +7,7 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.named_jobs import NamedJobs
@@ -28,6 +28,7 @@ from taylor.parsers.training_config import TrainingConfig, body_layers
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 
 _USUAL = UsualDevice("h100-80g", "NeMo RL files")
+_NO_DRYRUN = NoDryrun("is started by NeMo RL through Ray, which no dry-run has", cure="take the estimate")
 
 
 class NemoRl(NamedJobs, FlagLauncher):
@@ -63,6 +64,7 @@ class NemoRl(NamedJobs, FlagLauncher):
         }
     )
     usual_device = _USUAL
+    no_dryrun = _NO_DRYRUN
     log_names_parameters = False
     has_own_marks = True
 
@@ -99,16 +101,6 @@ class NemoRl(NamedJobs, FlagLauncher):
         """No layer recomputed, all fully, or all selectively."""
         return tuple(choice for choice in ((FULL, 0), (FULL, layers), (SELECT, layers)) if choice[0] in modes)
 
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """NeMo RL starts its training by Ray.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise _no_dryrun(original)
-
 
 class NemoRlSharded(WholeRecompute, Launcher):
     """Files whose policy is trained on DTensors."""
@@ -130,6 +122,7 @@ class NemoRlSharded(WholeRecompute, Launcher):
     telltale = TELLTALE
     plan_keys = frozenset({"activation_checkpointing", "train_global_batch_size", "dtensor_cfg"})
     usual_device = _USUAL
+    no_dryrun = _NO_DRYRUN
     has_own_marks = True
 
     def recognises(self, path: Path, text: str) -> bool:
@@ -176,16 +169,6 @@ class NemoRlSharded(WholeRecompute, Launcher):
         wanted |= {} if plan is None else _recompute(start, plan)
         return experiment.edited(wanted).source.text
 
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """See `NemoRl.dryrun_command`.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise _no_dryrun(original)
-
 
 def _recompute(start: RlStart, plan: PipelinePlan) -> dict[str, object]:
     key = f"{DTENSOR}activation_checkpointing"
@@ -203,12 +186,3 @@ def _by_megatron(path: Path) -> bool | None:
         return options.is_on("policy.megatron_cfg.enabled")
     except InputError:
         return None  # The reader says what is wrong.
-
-
-def _no_dryrun(original: Path) -> InputError:
-    return InputError(
-        "is started by NeMo RL through Ray, which no dry-run has",
-        file=original,
-        field="--dryrun_backend",
-        cure="take the estimate",
-    )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
 from taylor.parsers.olmo import write
 from taylor.parsers.olmo.read import NAME, SCHEDULES, Ranks, config_from_data
 from taylor.parsers.olmo.saved import read_saved
@@ -43,6 +43,7 @@ class OlmoScript(Launcher):
     telltale = re.compile(r"^[^#\n]*\bsrc/scripts/(?:train|official)/[\w./-]+\.py\b", re.MULTILINE)
     plan_keys = write.PLAN_KEYS
     usual_device = _USUAL
+    no_dryrun = NoDryrun("is started by OLMo-core, which runs no training without its devices")
     has_own_marks = True
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
@@ -84,21 +85,6 @@ class OlmoScript(Launcher):
     def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
         """None, all, or all selectively."""
         return tuple(choice for choice in ((FULL, 0), (FULL, layers), (SELECT, layers)) if choice[0] in modes)
-
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """OLMo-core starts jobs on devices alone.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise InputError(
-            "is started by OLMo-core, which runs no training without its devices",
-            file=original,
-            field="--dryrun_backend",
-            cure="take the estimate, or torch's dry-run",
-        )
 
 
 class OlmoConfig(OlmoScript):

@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
 from taylor.parsers.paddlenlp import write
 from taylor.parsers.paddlenlp.read import config_from_script
 from taylor.parsers.paddlenlp.script import NAME, PaddleScript
@@ -39,6 +38,7 @@ class PaddleNLP(Launcher):
     telltale = re.compile(r"--(tensor|pipeline|sharding)_parallel_degree\b")
     plan_keys = write.PLAN_KEYS
     usual_device = UsualDevice("h100-80g", "PaddleNLP files")
+    no_dryrun = NoDryrun("is started by PaddleNLP, which has no dry-run", cure="take the estimate")
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
@@ -59,18 +59,3 @@ class PaddleNLP(Launcher):
     ) -> str:
         """See `Launcher.with_strategy`; the keys of `extra` are flags."""
         return write.with_strategy(PaddleScript.read(config.path), config, strategy, plan, extra)
-
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """PaddleNLP runs no dry-run.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise InputError(
-            "is started by PaddleNLP, which has no dry-run",
-            file=original,
-            field="--dryrun_backend",
-            cure="take the estimate",
-        )

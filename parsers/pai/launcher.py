@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.parsers.launcher import Tools, UsualDevice
+from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.megatron import write
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
@@ -25,6 +25,7 @@ class Pai(FlagLauncher):
     )
     plan_keys = write.PLAN_FLAGS
     usual_device = UsualDevice("h100-80g", "Pai-Megatron-Patch files")
+    no_dryrun = NoDryrun("is started with data and a checkpoint by its arguments, which no dry-run has")
     has_own_marks = True
 
     def launch(self, path: Path) -> PaiScript:
@@ -38,18 +39,3 @@ class Pai(FlagLauncher):
             return config_from_launch(launch)
         except InputError as error:
             raise without_arguments(error, path, launch.text, launch.begun) from None
-
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """A script takes data, checkpoint and arguments that no dry-run has.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise InputError(
-            "is started with data and a checkpoint by its arguments, which no dry-run has",
-            file=original,
-            field="--dryrun_backend",
-            cure="take the estimate, or torch's dry-run",
-        )

@@ -9,7 +9,7 @@ from pathlib import Path
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.launcher import Launcher, NoDryrun, Tools, UsualDevice
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.write import PLAN_FLAGS
@@ -29,6 +29,7 @@ from taylor.register.registry import Registry
 
 _USUAL = UsualDevice("mi300x-192g", "Primus files")
 """Primus runs on AMD's devices alone."""
+_NO_DRYRUN = NoDryrun("is started by Primus, which runs no training without its devices")
 
 
 class Primus(FlagLauncher):
@@ -41,6 +42,7 @@ class Primus(FlagLauncher):
     telltale = TELLTALE
     plan_keys = frozenset(flag.replace("-", "_") for flag in PLAN_FLAGS)
     usual_device = _USUAL
+    no_dryrun = _NO_DRYRUN
 
     def recognises(self, path: Path, text: str) -> bool:
         """See `Launcher.recognises`."""
@@ -88,16 +90,6 @@ class Primus(FlagLauncher):
         """None: a small run of an experiment would need presets of its own."""
         return Launcher.job_sizes(self, path)
 
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """Primus starts jobs on devices alone.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise _no_dryrun(original)
-
 
 class PrimusTorchtitan(Torchtitan):
     """Experiments of the torchtitan backend."""
@@ -107,6 +99,7 @@ class PrimusTorchtitan(Torchtitan):
     suffixes = (".yaml", ".yml")
     telltale = TELLTALE
     usual_device = _USUAL
+    no_dryrun = _NO_DRYRUN
     export_forms = {}
 
     def recognises(self, path: Path, text: str) -> bool:
@@ -149,14 +142,8 @@ class PrimusTorchtitan(Torchtitan):
         return _device_of(config)
 
     def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """Primus starts jobs on devices alone.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise _no_dryrun(original)
+        """See `Launcher.dryrun_command`: none, unlike a file of torchtitan's own."""
+        return Launcher.dryrun_command(self, file, original, tools)
 
 
 def _require(experiment: Experiment, framework: str) -> None:
@@ -173,12 +160,3 @@ def _require(experiment: Experiment, framework: str) -> None:
 def _device_of(config: TrainingConfig) -> UsualDevice:
     stated = stated_device(config.path, read_text(config.path))
     return _USUAL if stated is None else replace(_USUAL, name=stated[0], why=stated[1])
-
-
-def _no_dryrun(original: Path) -> InputError:
-    return InputError(
-        "is started by Primus, which runs no training without its devices",
-        file=original,
-        field="--dryrun_backend",
-        cure="take the estimate, or torch's dry-run",
-    )

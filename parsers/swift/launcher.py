@@ -6,9 +6,8 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from taylor.base.errors import InputError
 from taylor.parsers.flag_table import UnmodelledFlag
-from taylor.parsers.launcher import Tools, UsualDevice
+from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.megatron import write
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
@@ -49,6 +48,7 @@ class Swift(NamedJobs, FlagLauncher):
     )
     plan_keys = frozenset(OPTIONS.get(name, name).replace("-", "_") for name in write.PLAN_FLAGS)
     usual_device = UsualDevice("h100-80g", "ms-swift files")
+    no_dryrun = NoDryrun("is started by ms-swift, which has no dry-run", cure="take the estimate")
     log_names_parameters = False
     has_own_marks = True
 
@@ -82,21 +82,6 @@ class Swift(NamedJobs, FlagLauncher):
         unmodelled = tuple(map(_as_written, config.unmodelled))
         return config.replace(
             rules=config.rules.replace(pairs=launch.pairs, adapters=launch.adapters), unmodelled=unmodelled
-        )
-
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """ms-swift loads the model's weights before it trains.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise InputError(
-            "is started by ms-swift, which has no dry-run",
-            file=original,
-            field="--dryrun_backend",
-            cure="take the estimate",
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.flag_table import FlagTable, UnmodelledFlag, load_flag_table
-from taylor.parsers.launcher import Tools, UsualDevice
+from taylor.parsers.launcher import Launcher, NoDryrun, Tools, UsualDevice
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.torchtitan import write
 from taylor.parsers.torchtitan.launcher import Torchtitan
@@ -46,6 +46,7 @@ class TorchtitanScript(Torchtitan):
     )
     plan_keys = PLAN_OPTIONS
     usual_device = UsualDevice("h100-80g", "torchtitan files")
+    no_dryrun = NoDryrun("is started by a script, which runs no training without its devices")
     export_forms = {}
     has_own_marks = True
 
@@ -72,19 +73,8 @@ class TorchtitanScript(Torchtitan):
         return edited(job, before, after, strategy.world_size).script.text
 
     def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """The script starts itself.
-
-        Raises
-        ------
-        InputError
-            Always: torchtitan needs its devices.
-        """
-        raise InputError(
-            "is started by a script, which runs no training without its devices",
-            file=original,
-            field="--dryrun_backend",
-            cure="take the estimate, or torch's dry-run",
-        )
+        """See `Launcher.dryrun_command`: none, unlike a file of torchtitan's own."""
+        return Launcher.dryrun_command(self, file, original, tools)
 
 
 def flag_table() -> FlagTable:

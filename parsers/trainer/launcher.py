@@ -9,7 +9,7 @@ from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
 from taylor.parsers.text.yaml_edit import edit_yaml
 from taylor.parsers.text.yaml_source import YamlPath, YamlSource
 from taylor.parsers.trainer.job import TrainerJob, config_of
@@ -27,6 +27,7 @@ class TrainerYaml(Launcher):
 
     suffixes = (".yaml", ".yml")
     usual_device = USUAL_DEVICE
+    no_dryrun = NoDryrun("is started by Hugging Face's Trainer, which has no dry-run", cure="take the estimate")
     has_own_marks = True
 
     @abstractmethod
@@ -96,17 +97,6 @@ class TrainerYaml(Launcher):
     def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
         """No layer or all."""
         return tuple((FULL, count) for count in (0, layers) if FULL in modes)
-
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """The trainer loads the model's weights before it trains.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        problem = "is started by Hugging Face's Trainer, which has no dry-run"
-        raise InputError(problem, file=original, field="--dryrun_backend", cure="take the estimate")
 
 
 def one_choice(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import Launcher, Tools
+from taylor.parsers.launcher import Launcher, NoDryrun
 from taylor.parsers.llamafactory.read import CHECKPOINTS as KEEPS_ALL
 from taylor.parsers.text.flag_edit import Setting, edit_flags
 from taylor.parsers.text.script_flags import flags_of
@@ -37,6 +37,7 @@ class TrainerScript(Launcher):
     )
     plan_keys = frozenset({MBS, ACCUMULATION, CHECKPOINTS, KEEPS_ALL})
     usual_device = USUAL_DEVICE
+    no_dryrun = NoDryrun("starts a program of Hugging Face's Trainer, which has no dry-run", cure="take the estimate")
     has_own_marks = True
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
@@ -93,14 +94,3 @@ class TrainerScript(Launcher):
     def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
         """No layer or all."""
         return tuple((FULL, count) for count in (0, layers) if FULL in modes)
-
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """The user's program loads the model's weights before it trains.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        problem = "starts a program of Hugging Face's Trainer, which has no dry-run"
-        raise InputError(problem, file=original, field="--dryrun_backend", cure="take the estimate")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import Launcher, Tools, UsualDevice
+from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.write import PLAN_FLAGS
@@ -32,6 +32,7 @@ from taylor.pipeline.plan import FULL, PipelinePlan
 
 TELLTALE = re.compile(r"^[^#\n]*(?:\bactor_rollout_ref\.|\bverl\.trainer\.(?:fsdp_)?sft_trainer)", re.M)
 _USUAL = UsualDevice("h100-80g", "verl files")
+_NO_DRYRUN = NoDryrun("is started by verl beside its roll-outs, which no dry-run has", cure="take the estimate")
 
 
 class Verl(NamedJobs, FlagLauncher):
@@ -60,6 +61,7 @@ class Verl(NamedJobs, FlagLauncher):
         }
     )
     usual_device = _USUAL
+    no_dryrun = _NO_DRYRUN
     log_names_parameters = False
     has_own_marks = True
 
@@ -80,16 +82,6 @@ class Verl(NamedJobs, FlagLauncher):
         job = VerlMegatronJob(ShellScript.read(path), register_path)
         return job.renamed(config_from_launch(job))
 
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """verl starts its training by Ray, beside engines for roll-outs.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise _no_dryrun(original)
-
 
 class VerlSharded(WholeRecompute, Launcher):
     """Scripts whose policy is trained on parameters that FSDP shards."""
@@ -108,6 +100,7 @@ class VerlSharded(WholeRecompute, Launcher):
     telltale = TELLTALE
     plan_keys = frozenset({"enable_gradient_checkpointing", "ppo_mini_batch_size", "train_batch_size"})
     usual_device = _USUAL
+    no_dryrun = _NO_DRYRUN
     has_own_marks = True
 
     def recognises(self, path: Path, text: str) -> bool:
@@ -157,28 +150,9 @@ class VerlSharded(WholeRecompute, Launcher):
             wanted[program.checkpoints] = plan.uses(FULL)
         return start.command.edited(wanted).text
 
-    def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
-        """See `Verl.dryrun_command`.
-
-        Raises
-        ------
-        InputError
-            Always.
-        """
-        raise _no_dryrun(original)
-
 
 def _is_sharded(path: Path, text: str) -> bool:
     try:
         return is_sharded(ShellScript(text, path))
     except InputError:
         return False  # The reader says what is wrong.
-
-
-def _no_dryrun(original: Path) -> InputError:
-    return InputError(
-        "is started by verl beside its roll-outs, which no dry-run has",
-        file=original,
-        field="--dryrun_backend",
-        cure="take the estimate",
-    )
