@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
+from taylor.parsers.alike_recompute import AlikeRecompute
 from taylor.parsers.gptneox.model import attention_kinds
 from taylor.parsers.gptneox.partition import METHODS, stage_layers
 from taylor.parsers.gptneox.read import ACCUMULATION, CHECKPOINTS, MBS, METHOD, NAME, TOTAL, config_of, merged
-from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
+from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.text.yaml_edit import edit_yaml
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.trainer.deepspeed import beside
 from taylor.parsers.training_config import TrainingConfig, body_layers
-from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
+from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 
 _YAML = (".yml", ".yaml")
@@ -27,13 +28,14 @@ _STARTS = re.compile(r"\bdeepy\.py\b")
 _MOST_FILES = 32
 
 
-class GptNeox(Launcher):
+class GptNeox(AlikeRecompute):
     """gpt-neox's YAML.
 
     Layers follow from the partition's method: a plan that one of `METHODS` gives can be written, with recompute of all
     layers or none.
     """
 
+    recomputing = CHECKPOINTS
     degree_words = {
         "tp": "model_parallel_size",
         "pp": "pipe_parallel_size",
@@ -128,20 +130,6 @@ class GptNeox(Launcher):
     def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
         """See `Launcher.can_write`: DeepSpeed's pipeline runs 1F1B alone."""
         return schedule.name == config.schedule.name
-
-    def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
-        """All layers recomputed where any is, or none."""
-        body = body_layers(plan)
-        if not plan.uses(FULL) and not plan.uses(SELECT):
-            return plan, ()
-        if plan.recomputed(FULL) == body and not plan.uses(SELECT):
-            return plan, ()
-        change = "checkpoint_activations recomputes all layers or none: the nearest that fits memory is all of them"
-        return PipelinePlan(plan.layers, {FULL: body}), (change,)
-
-    def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-        """No layer or all."""
-        return tuple((FULL, count) for count in (0, layers) if FULL in modes)
 
 
 def _method(config: TrainingConfig, plan: PipelinePlan) -> str:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
+from taylor.parsers.alike_recompute import AlikeRecompute
+from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.nanotron import write
 from taylor.parsers.nanotron.read import ENGINES, NAME, config_from_source
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 
 
-class Nanotron(Launcher):
+class Nanotron(AlikeRecompute):
     """nanotron's YAML files."""
 
+    recomputing = NAME
     degree_words = {
         "dp": "parallelism.dp",
         "tp": "parallelism.tp",
@@ -58,11 +60,3 @@ class Nanotron(Launcher):
     def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
         """Return whether one of nanotron's engines runs the schedule."""
         return schedule.name in ENGINES.values()
-
-    def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
-        """All layers recomputed, or none."""
-        return write.nearest_plan(plan)
-
-    def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-        """None, or all."""
-        return ((FULL, 0), (FULL, layers)) if FULL in modes else ()

@@ -22,16 +22,6 @@ PLAN_KEYS = frozenset({RECOMPUTE, "batch_accumulation_per_replica"})
 _BESIDE = {RECOMPUTE: ("pp_engine", "pp"), "context_parallel_size": ("pp", "dp"), "expert_parallel_size": ("dp",)}
 
 
-def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
-    """The plan where all layers or none are recomputed in full, else the nearest that fits memory."""
-    body = body_layers(plan)
-    if not any(any(map(any, grid)) for grid in plan.recompute.values()):
-        return plan, ()
-    if plan.recomputed(FULL) == body:
-        return plan, ()
-    return PipelinePlan(plan.layers, {FULL: body}), ("nanotron recomputes all layers or none: all are",)
-
-
 def with_plan(source: YamlSource, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None) -> YamlSource:
     """The file with a plan in it.
 
@@ -94,7 +84,6 @@ def with_strategy(
     placed = sum(map(sum, body_layers(plan)))
     if placed != config.model.n_layers:
         wanted["model", "model_config", "num_hidden_layers"] = placed
-    plan, _ = nearest_plan(plan)
     return _checked(edit_yaml(source, wanted | _recompute(source, plan), beside=_BESIDE), plan)
 
 

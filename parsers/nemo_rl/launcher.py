@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
+from taylor.parsers.alike_recompute import BOTH_MODES, AlikeRecompute, OneStage
+from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.named_jobs import NamedJobs
@@ -22,18 +23,19 @@ from taylor.parsers.nemo_rl.job import (
     sharded_job,
     sharded_unmodelled,
 )
-from taylor.parsers.policy.sharded import sharded_config
-from taylor.parsers.policy.whole import WholeRecompute, refuse_other_degrees
-from taylor.parsers.training_config import TrainingConfig, body_layers
-from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
+from taylor.parsers.policy.sharded import refuse_other_degrees, sharded_config
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, PipelinePlan
 
 _USUAL = UsualDevice("h100-80g", "NeMo RL files")
 _NO_DRYRUN = NoDryrun("is started by NeMo RL through Ray, which no dry-run has", cure="take the estimate")
 
 
-class NemoRl(NamedJobs, FlagLauncher):
+class NemoRl(AlikeRecompute, NamedJobs, FlagLauncher):
     """Files whose policy Megatron Core trains, and the refusal of damaged ones."""
 
+    recomputing = "NeMo RL"
+    recompute_modes = BOTH_MODES
     degree_words = {
         "tp": "tensor_model_parallel_size",
         "pp": "pipeline_model_parallel_size",
@@ -89,22 +91,11 @@ class NemoRl(NamedJobs, FlagLauncher):
         job = RlMegatronJob(RlExperiment.read(path), register_path)
         return job.renamed(config_from_launch(job))
 
-    def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
-        """One recompute choice for all layers."""
-        body, used = body_layers(plan), [mode for mode in (FULL, SELECT) if plan.uses(mode)]
-        if not used or plan.recomputed(used[0]) == body:
-            return plan, ()
-        said = f"NeMo RL recomputes all layers alike: the nearest that fits memory is {used[0]} recompute everywhere"
-        return PipelinePlan(plan.layers, {used[0]: body}), (said,)
 
-    def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-        """No layer recomputed, all fully, or all selectively."""
-        return tuple(choice for choice in ((FULL, 0), (FULL, layers), (SELECT, layers)) if choice[0] in modes)
-
-
-class NemoRlSharded(WholeRecompute, Launcher):
+class NemoRlSharded(OneStage):
     """Files whose policy is trained on DTensors."""
 
+    recomputing = "the file"
     degree_words = {
         "dp": "num_nodes",
         "tp": "tensor_parallel_size",

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
+from taylor.parsers.alike_recompute import BOTH_MODES, AlikeRecompute
+from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.olmo import write
 from taylor.parsers.olmo.read import NAME, SCHEDULES, Ranks, config_from_data
 from taylor.parsers.olmo.saved import read_saved
 from taylor.parsers.olmo.script import OlmoJob
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
+from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 
 _USUAL = UsualDevice("h100-80g", "OLMo-core files")
@@ -33,9 +34,11 @@ _WORDS = {
 }
 
 
-class OlmoScript(Launcher):
+class OlmoScript(AlikeRecompute):
     """Shell scripts that start a published training script."""
 
+    recomputing = "OLMo-core"
+    recompute_modes = BOTH_MODES
     degree_words = _WORDS
     name = NAME
     title = "OLMo-core script"
@@ -71,20 +74,12 @@ class OlmoScript(Launcher):
         job = OlmoJob.of(ShellScript.read(config.path))
         wanted = write.strategy_overrides(config, strategy) | write.batch_overrides(config, strategy)
         if plan is not None:
-            wanted |= write.plan_overrides(config, write.nearest_plan(plan)[0])
+            wanted |= write.plan_overrides(config, plan)
         return write.written(job, {**wanted, **extra}, strategy.world_size).text
 
     def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
         """Return whether OLMo-core runs the schedule."""
         return schedule.name in SCHEDULES.values()
-
-    def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
-        """One recompute choice for all layers."""
-        return write.nearest_plan(plan)
-
-    def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-        """None, all, or all selectively."""
-        return tuple(choice for choice in ((FULL, 0), (FULL, layers), (SELECT, layers)) if choice[0] in modes)
 
 
 class OlmoConfig(OlmoScript):

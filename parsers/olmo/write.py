@@ -23,19 +23,6 @@ PLAN_KEYS = frozenset({"split_points", "mode", "ac_config", "global_batch_size",
 """Parts of the overrides that a plan may change."""
 
 
-def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
-    """The plan where all layers are recomputed in one way or none, else the nearest that fits memory."""
-    body = body_layers(plan)
-    if not plan.uses(FULL) and not plan.uses(SELECT):
-        return plan, ()
-    for mode, other in ((FULL, SELECT), (SELECT, FULL)):
-        if plan.recomputed(mode) == body and not plan.uses(other):
-            return plan, ()
-    mode = FULL if plan.uses(FULL) else SELECT
-    name = "full" if mode == FULL else "selective"
-    return PipelinePlan(plan.layers, {mode: body}), (f"all layers are recomputed alike: {name} recompute everywhere",)
-
-
 def plan_overrides(config: TrainingConfig, plan: PipelinePlan) -> dict[str, Any]:
     """Overrides of the layers of each model part, and of recompute.
 

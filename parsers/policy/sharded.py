@@ -178,3 +178,27 @@ def _check(job: ShardedJob, names: dict[str, str]) -> None:
         product = f"micro-batch x DP = {job.micro_batch} x {job.replicas}"
         problem = f"makes {job.samples:,} samples a step, no multiple of {product}"
         raise InputError(problem, file=job.file, field=names["gbs"], value=job.samples, cure="change one of them")
+
+
+def refuse_other_degrees(config: TrainingConfig, strategy: Strategy, fixed: Sequence[str]) -> None:
+    """Refuse a strategy that differs in a degree that no option of the file states.
+
+    Raises
+    ------
+    InputError
+        With the degree.
+    """
+    for name in fixed:
+        if getattr(strategy, name) != getattr(config.strategy, name):
+            raise InputError(
+                "is stated by no option of the file",
+                file=config.path,
+                field=name,
+                value=getattr(strategy, name),
+                cure=f"plan with {name} {getattr(config.strategy, name)}",
+            )
+    if strategy.world_size != config.strategy.world_size:
+        cure = f"plan with {config.strategy.world_size:,} ranks"
+        raise InputError(
+            "has other ranks", file=config.path, field="--world_size", value=strategy.world_size, cure=cure
+        )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import ExportForm, Launcher, Tools, UsualDevice
+from taylor.parsers.alike_recompute import BOTH_MODES, AlikeRecompute
+from taylor.parsers.launcher import ExportForm, Tools, UsualDevice
 from taylor.parsers.small_run import JobSizes
 from taylor.parsers.text.toml_edit import TomlSource
-from taylor.parsers.torchtitan import recompute, write
+from taylor.parsers.torchtitan import write
 from taylor.parsers.torchtitan.actions import actions_table
 from taylor.parsers.torchtitan.read import NAME, PARTS, config_from_source
 from taylor.parsers.training_config import TrainingConfig
@@ -26,9 +27,11 @@ def export_parts(plan: PipelinePlan, mtp_counted: bool, v_shape: bool) -> str:
     return f"--parallelism.{PARTS}={parts}"
 
 
-class Torchtitan(Launcher):
+class Torchtitan(AlikeRecompute):
     """torchtitan's TOML files."""
 
+    recomputing = "torchtitan"
+    recompute_modes = BOTH_MODES
     degree_words = {
         "dp": "parallelism.data_parallel_shard_degree",
         "tp": "parallelism.tensor_parallel_degree",
@@ -68,14 +71,6 @@ class Torchtitan(Launcher):
     ) -> str:
         """See `Launcher.with_strategy`; the keys of `extra` are ``table.key``."""
         return write.with_strategy(TomlSource.read(config.path), config, strategy, plan, extra).text
-
-    def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
-        """One recompute choice for all layers."""
-        return recompute.nearest_plan(plan)
-
-    def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-        """None, all, or all selectively."""
-        return recompute.uniform_choices(layers, modes)
 
     def job_sizes(self, path: Path) -> JobSizes:
         """None: layers and experts are those of a flavour, which torchtitan's sources hold.

@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.toml_edit import TomlPath
-from taylor.parsers.training_config import body_layers
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 
 SECTION = "activation_checkpoint"
-
-
-def uniform_choices(layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-    """No layer recomputed, all fully, or all selectively."""
-    return tuple(choice for choice in ((FULL, 0), (FULL, layers), (SELECT, layers)) if choice[0] in modes)
-
-
-def nearest_plan(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
-    """The plan itself where one recompute mode holds for all layers, else the nearest that fits memory.
-
-    Any full recompute makes it full everywhere; else any selective one makes it selective everywhere.
-    """
-    body = body_layers(plan)
-    full, select = plan.recomputed(FULL), plan.recomputed(SELECT)
-    any_full, any_select = plan.uses(FULL), plan.uses(SELECT)
-    if not any_full and (not any_select or select == body):
-        return plan, ()
-    if any_full and full == body:
-        return plan, ()
-    modes = {FULL: body} if any_full else {SELECT: body}
-    name = "full" if any_full else "selective"
-    return PipelinePlan(plan.layers, modes), (
-        f"torchtitan recomputes all layers alike: the nearest that fits memory is {name} recompute everywhere",
-    )
 
 
 def read_recompute(top: Fields, notes: list[str]) -> tuple[str | None, int]:

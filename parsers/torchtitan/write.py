@@ -19,7 +19,7 @@ from taylor.parsers.torchtitan.read import (
     release_in,
     setting_of,
 )
-from taylor.parsers.torchtitan.recompute import checkpoint_entries, nearest_plan
+from taylor.parsers.torchtitan.recompute import checkpoint_entries
 from taylor.parsers.training_config import TrainingConfig, body_layers
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
@@ -120,7 +120,7 @@ def with_strategy(
             field="model.flavor",
         )
     wanted |= _split(top, plan, schedule)
-    return _placed(edit_toml(source, wanted), nearest_plan(plan)[0], schedule, config.model)
+    return _placed(edit_toml(source, wanted), plan, schedule, config.model)
 
 
 def _written(schedule: ScheduleSpec, file: Path) -> str:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
+from taylor.parsers.alike_recompute import OneStage
+from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.text.yaml_edit import edit_yaml
 from taylor.parsers.text.yaml_source import YamlPath, YamlSource
 from taylor.parsers.trainer.job import TrainerJob, config_of
-from taylor.parsers.training_config import TrainingConfig, body_layers
-from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
-from taylor.pipeline.schedule import ScheduleSpec
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.register.model import ModelSpec
 
 USUAL_DEVICE = UsualDevice("h100-80g", "files of Hugging Face's Trainer")
 _DEGREES = ("tp", "pp", "ep", "cp", "vpp")
 
 
-class TrainerYaml(Launcher):
+class TrainerYaml(OneStage):
     """YAML files of a job on one stage: recompute, micro-batch and accumulation are what a plan can say."""
 
+    recomputing = "gradient checkpointing"
     suffixes = (".yaml", ".yml")
     usual_device = USUAL_DEVICE
     no_dryrun = NoDryrun("is started by Hugging Face's Trainer, which has no dry-run", cure="take the estimate")
@@ -67,7 +68,7 @@ class TrainerYaml(Launcher):
                 problem = f"cannot be said by a {self.title}, which has one stage and the degrees that it states"
                 raise InputError(problem, file=config.path, field=name, value=getattr(strategy, name))
         source = YamlSource.read(config.path)
-        plan = config.even_plan(strategy) if plan is None else self.nearest_plan(plan)[0]
+        plan = config.even_plan(strategy) if plan is None else plan
         edited = self._edited(source, config, plan, strategy.mbs, strategy.micro_batches)
         if extra:
             edited = edit_yaml(edited, {tuple(name.split(".")): value for name, value in extra.items()})
@@ -85,26 +86,3 @@ class TrainerYaml(Launcher):
             None if accumulation == job.accumulation else accumulation,
         )
         return edit_yaml(source, wanted) if wanted else source
-
-    def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
-        """See `Launcher.can_write`: without stages there is one order of tasks."""
-        return schedule.name == config.schedule.name
-
-    def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
-        """All layers recomputed where any is, or none: gradient checkpointing is on or off."""
-        return one_choice(plan)
-
-    def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-        """No layer or all."""
-        return tuple((FULL, count) for count in (0, layers) if FULL in modes)
-
-
-def one_choice(plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
-    """The plan with all layers recomputed where any is, and a sentence where that changed it."""
-    body = body_layers(plan)
-    if not plan.uses(FULL) and not plan.uses(SELECT):
-        return plan, ()
-    if plan.recomputed(FULL) == body and not plan.uses(SELECT):
-        return plan, ()
-    change = "gradient checkpointing recomputes all layers or none: the nearest that fits memory is all of them"
-    return PipelinePlan(plan.layers, {FULL: body}), (change,)

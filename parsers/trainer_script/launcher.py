@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import Launcher, NoDryrun
+from taylor.parsers.alike_recompute import OneStage
+from taylor.parsers.launcher import NoDryrun
 from taylor.parsers.llamafactory.read import CHECKPOINTS as KEEPS_ALL
 from taylor.parsers.text.flag_edit import Setting, edit_flags
 from taylor.parsers.text.script_flags import flags_of
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.trainer.job import config_of
-from taylor.parsers.trainer.launcher import USUAL_DEVICE, one_choice
+from taylor.parsers.trainer.launcher import USUAL_DEVICE
 from taylor.parsers.trainer_script.read import ACCUMULATION, CHECKPOINTS, FORM, MBS, NAME, script_job
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
-from taylor.pipeline.schedule import ScheduleSpec
 
 _NEAR = ("per-device-train-batch-size", "learning-rate", "output-dir")
 
 
-class TrainerScript(Launcher):
+class TrainerScript(OneStage):
     """Scripts with the Trainer's options."""
 
+    recomputing = "gradient checkpointing"
     degree_words = {"mbs": f"--{MBS}", "gbs": f"--{ACCUMULATION}", "seq": "--block_size"}
     name = NAME
     title = "script of Hugging Face's Trainer"
@@ -61,7 +62,7 @@ class TrainerScript(Launcher):
                 problem = "cannot be said by a script of Hugging Face's Trainer, which has one stage"
                 raise InputError(problem, file=config.path, field=name, value=getattr(strategy, name))
         script = ShellScript.read(config.path)
-        plan = config.even_plan(strategy) if plan is None else self.nearest_plan(plan)[0]
+        plan = config.even_plan(strategy) if plan is None else plan
         edited = self._edited(script, config, plan, strategy.mbs, strategy.micro_batches)
         further: dict[str, Setting] = {name.replace("_", "-"): str(value) for name, value in extra.items()}
         return edit_flags(edited, further, FORM, near=_NEAR).text if further else edited.text
@@ -82,15 +83,3 @@ class TrainerScript(Launcher):
         if accumulation is not None and accumulation != job.accumulation:
             wanted[ACCUMULATION.replace("_", "-")] = str(accumulation)
         return edit_flags(script, wanted, FORM, near=_NEAR) if wanted else script
-
-    def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
-        """See `Launcher.can_write`: without stages there is one order of tasks."""
-        return schedule.name == config.schedule.name
-
-    def nearest_plan(self, plan: PipelinePlan) -> tuple[PipelinePlan, tuple[str, ...]]:
-        """All layers recomputed where any is, or none."""
-        return one_choice(plan)
-
-    def uniform_recompute(self, layers: int, modes: Sequence[str]) -> tuple[tuple[str, int], ...]:
-        """No layer or all."""
-        return tuple((FULL, count) for count in (0, layers) if FULL in modes)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.cost_model.strategy import Strategy
-from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
+from taylor.parsers.alike_recompute import OneStage
+from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.write import PLAN_FLAGS
 from taylor.parsers.named_jobs import NamedJobs
 from taylor.parsers.policy.fields import field_of
-from taylor.parsers.policy.sharded import sharded_config
-from taylor.parsers.policy.whole import WholeRecompute, refuse_other_degrees
+from taylor.parsers.policy.sharded import refuse_other_degrees, sharded_config
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.verl.command import VerlCommand
@@ -83,9 +83,10 @@ class Verl(NamedJobs, FlagLauncher):
         return job.renamed(config_from_launch(job))
 
 
-class VerlSharded(WholeRecompute, Launcher):
+class VerlSharded(OneStage):
     """Scripts whose policy is trained on parameters that FSDP shards."""
 
+    recomputing = "the file"
     degree_words = {
         "dp": "trainer.nnodes",
         "cp": "ulysses_sequence_parallel_size",

@@ -10,11 +10,13 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.cost_model.parameters import total_parameters
+from taylor.parsers.gptneox.launcher import GptNeox
 from taylor.parsers.megatron.recompute import uniform_choices as megatron_choices
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.toml_edit import TomlSource, edit_toml, value_end
 from taylor.parsers.torchtitan.flavours import OWN_FLAVOURS
-from taylor.parsers.torchtitan.recompute import checkpoint_entries, nearest_plan, read_recompute, uniform_choices
+from taylor.parsers.torchtitan.launcher import Torchtitan
+from taylor.parsers.torchtitan.recompute import checkpoint_entries, read_recompute
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 
 PUBLISHED = {
@@ -55,7 +57,7 @@ def test_uniform_choices_are_those_that_the_launcher_can_say() -> None:
             for layers in (1, 2, 5):
                 full = [(FULL, 0), (FULL, layers)] if FULL in some else []
                 select = [(SELECT, layers)] if SELECT in some else []
-                assert list(uniform_choices(layers, some)) == full + select
+                assert list(Torchtitan().uniform_recompute(layers, some)) == full + select
                 every = [(FULL, number) for number in (0, 1, 2, 3, 4, 5) if number <= layers] if FULL in some else []
                 assert list(megatron_choices(layers, some)) == every + select
 
@@ -65,7 +67,10 @@ def test_the_nearest_plan_recomputes_everywhere_what_it_recomputes_anywhere() ->
         for full in itertools.product(*(range(n + 1) for n in held)):
             for select in itertools.product(*(range(n - f + 1) for n, f in zip(held, full, strict=True))):
                 plan = PipelinePlan({"dense": (held,)}, {FULL: (full,), SELECT: (select,)})
-                near, notes = nearest_plan(plan)
+                near, notes = Torchtitan().nearest_plan(plan)
+                whole, said = GptNeox().nearest_plan(plan)
+                assert whole.recomputed(FULL) == ((held,) if any(full + select) else (full,))
+                assert not whole.uses(SELECT) and bool(said) == (any(full + select) and full != held)
                 if any(full):
                     wanted, entries = {FULL: (held,)}, {"mode": "full"}
                 elif any(select):
