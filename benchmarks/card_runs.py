@@ -88,7 +88,7 @@ def read_runs() -> tuple[dict[str, str], list[CardRun]]:
     return data["measured_on"], [CardRun(**row) for row in data["runs"]]
 
 
-def told(run: CardRun, folder: Path) -> tuple[TrainingConfig, float]:
+def predicted_peak(run: CardRun, folder: Path) -> tuple[TrainingConfig, float]:
     """The job as it is read, and the stage's peak by the analytical model, MiB, without the context."""
     config, stage = _stage(run, folder)
     return config, allocated_mib(stage, config.model, config.rules, _device())
@@ -111,7 +111,7 @@ def dry_run(run: CardRun, config: TrainingConfig) -> float:
     return memory.peak_mib - beyond + workspaces_mib(config.model, config.rules, _device())
 
 
-def told_reserved(run: CardRun, folder: Path) -> float | None:
+def predicted_reserved(run: CardRun, folder: Path) -> float | None:
     """The memory that torch's allocator reserves on the stage by the analytical model, MiB; None where it has none."""
     config, stage = _stage(run, folder)
     return reserved_mib(stage, config.model, config.rules, _device())
@@ -126,7 +126,7 @@ def compared(runs: list[CardRun]) -> Iterator[tuple[CardRun, float, float]]:
     with tempfile.TemporaryDirectory() as folder:
         for run in runs:
             if run.active_mib is not None:
-                config, closed = told(run, Path(folder))
+                config, closed = predicted_peak(run, Path(folder))
                 yield run, closed / run.active_mib - 1, dry_run(run, config) / run.active_mib - 1
 
 

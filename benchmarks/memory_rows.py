@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.accuracy_rows import MLPERF
-from benchmarks.card_runs import read_runs, told, told_reserved
+from benchmarks.card_runs import predicted_peak, predicted_reserved, read_runs
 from benchmarks.fidelity import DEEPSEEK_FIT, deepseek_rows
 from benchmarks.measured_runs import MeasuredRun, measured_runs
 from benchmarks.peak_fit import PeakResidual
@@ -218,8 +218,8 @@ def _on_one_card() -> Iterator[MemoryRow]:
     _, runs = read_runs()
     with tempfile.TemporaryDirectory() as folder:
         for run in runs:
-            config, allocated = told(run, Path(folder))
-            reserved = told_reserved(run, Path(folder))
+            config, allocated = predicted_peak(run, Path(folder))
+            reserved = predicted_reserved(run, Path(folder))
             measured, predicted = run.reserved_mib, reserved
             if measured is None or predicted is None:
                 measured, predicted = run.active_mib, allocated

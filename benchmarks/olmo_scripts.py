@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.titan_registry import UNKNOWN, plain
+from benchmarks.titan_registry import UNKNOWN, assign, plain
 
 CALLED = "="
 """Key under which a call keeps the name of what it calls."""
@@ -75,12 +75,12 @@ class Script:
                 return UNKNOWN if node.value is None else self.value(node.value, names, depth)
             if isinstance(node, ast.Assign):
                 for target in node.targets:
-                    self._set(target, self.value(node.value, names, depth), names)
+                    assign(target, self.value(node.value, names, depth), names)
             elif isinstance(node, ast.AnnAssign) and node.value is not None:
-                self._set(node.target, self.value(node.value, names, depth), names)
+                assign(node.target, self.value(node.value, names, depth), names)
             elif isinstance(node, ast.AugAssign):
                 before, by = self.value(node.target, names, depth), self.value(node.value, names, depth)
-                self._set(node.target, self._combined(node.op, before, by), names)
+                assign(node.target, self._combined(node.op, before, by), names)
             elif isinstance(node, ast.If):
                 test = self.value(node.test, names, depth)
                 if test is not UNKNOWN:
@@ -88,20 +88,6 @@ class Script:
                     if returned is not None:
                         return returned
         return None
-
-    def _set(self, target: ast.expr, value: Any, names: dict[str, Any]) -> None:
-        if isinstance(target, ast.Name):
-            names[target.id] = value
-            return
-        path: list[str] = []
-        while isinstance(target, ast.Attribute):
-            path.insert(0, target.attr)
-            target = target.value
-        place = names.get(target.id) if isinstance(target, ast.Name) else None
-        for name in path[:-1]:
-            place = place.setdefault(name, {}) if isinstance(place, dict) else None
-        if isinstance(place, dict) and path:
-            place[path[-1]] = value
 
     def value(self, node: ast.expr, names: dict[str, Any], depth: int) -> Any:
         """The value of an expression; `UNKNOWN` where the text does not say it."""

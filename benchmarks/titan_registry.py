@@ -33,6 +33,24 @@ class _Unknown:
 UNKNOWN = _Unknown()
 
 
+def assign(target: ast.expr, value: Any, names: dict[str, Any]) -> None:
+    """Set a name, or an attribute of one whose value is known as a mapping."""
+    if isinstance(target, ast.Name):
+        names[target.id] = value
+        return
+    path: list[str] = []
+    while isinstance(target, ast.Attribute):
+        path.insert(0, target.attr)
+        target = target.value
+    place = names.get(target.id) if isinstance(target, ast.Name) else None
+    for name in path[:-1]:
+        if not isinstance(place, dict):
+            return
+        place = place.setdefault(name, {})
+    if isinstance(place, dict):
+        place[path[-1]] = value
+
+
 class Module:
     """One file of the checkout: its functions, and what its names import."""
 
@@ -80,7 +98,7 @@ class Module:
             if isinstance(statement, ast.Assign):
                 value = self.value(statement.value, names, depth)
                 for target in statement.targets:
-                    self._set(target, value, names)
+                    assign(target, value, names)
             elif isinstance(statement, ast.Expr):
                 self.value(statement.value, names, depth)
             elif isinstance(statement, ast.If):
@@ -90,22 +108,6 @@ class Module:
                     if returned is not None:
                         return returned
         return None
-
-    def _set(self, target: ast.expr, value: Any, names: dict[str, Any]) -> None:
-        if isinstance(target, ast.Name):
-            names[target.id] = value
-            return
-        path: list[str] = []
-        while isinstance(target, ast.Attribute):
-            path.insert(0, target.attr)
-            target = target.value
-        place = names.get(target.id) if isinstance(target, ast.Name) else None
-        for name in path[:-1]:
-            if not isinstance(place, dict):
-                return
-            place = place.setdefault(name, {})
-        if isinstance(place, dict):
-            place[path[-1]] = value
 
     def value(self, node: ast.expr, names: Mapping[str, Any], depth: int) -> Any:
         """The value of an expression; `UNKNOWN` where the text does not say it."""

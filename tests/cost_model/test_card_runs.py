@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from benchmarks import card_runs
-from benchmarks.card_runs import FSDP, CardRun, dry_run, read_runs, told, told_reserved
+from benchmarks.card_runs import FSDP, CardRun, dry_run, predicted_peak, predicted_reserved, read_runs
 
 RUNS = [run for run in read_runs()[1] if run.active_mib is not None]
 COMPILED = "compile.enable"
@@ -28,21 +28,21 @@ def test_the_runs_are_of_every_kind_of_job() -> None:
 @pytest.mark.parametrize("run", SHARDED, ids=lambda run: run.name)
 def test_a_sharded_job_has_the_peak_that_is_told(run: CardRun, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    config, closed = told(run, tmp_path)
+    config, closed = predicted_peak(run, tmp_path)
     assert closed == pytest.approx(run.active_mib, rel=0.05)
     assert dry_run(run, config) == pytest.approx(run.active_mib, rel=0.03)
 
 
 @pytest.mark.parametrize("run", ALONE, ids=lambda run: run.name)
 def test_one_card_s_peak_under_autocast_is_the_one_that_is_told(run: CardRun, tmp_path: Path) -> None:
-    _, closed = told(run, tmp_path)
+    _, closed = predicted_peak(run, tmp_path)
     assert run.active_mib is not None
     assert closed == pytest.approx(run.active_mib, rel=0.02)
 
 
 def test_a_compiled_job_s_peak_is_the_one_that_is_told(tmp_path: Path) -> None:
     [run] = [run for run in RUNS if COMPILED in run.job]
-    _, closed = told(run, tmp_path)
+    _, closed = predicted_peak(run, tmp_path)
     assert run.active_mib is not None
     assert closed == pytest.approx(run.active_mib, rel=0.01)
 
@@ -52,9 +52,9 @@ def test_what_the_allocator_reserves_is_predicted_for_every_sharded_job(tmp_path
     errors = []
     for run in RUNS:
         if run.group == FSDP:
-            reserved = told_reserved(run, tmp_path)
+            reserved = predicted_reserved(run, tmp_path)
             assert reserved is not None and run.reserved_mib is not None and run.active_mib is not None
-            assert reserved > told(run, tmp_path)[1]
+            assert reserved > predicted_peak(run, tmp_path)[1]
             errors.append(abs(reserved / run.reserved_mib - 1))
     assert len(errors) >= 25 and max(errors) < 0.105
     assert median(errors) < 0.04
@@ -62,13 +62,13 @@ def test_what_the_allocator_reserves_is_predicted_for_every_sharded_job(tmp_path
 
 def test_no_reserved_memory_is_predicted_where_nothing_is_sharded(tmp_path: Path) -> None:
     [one, *_] = ALONE
-    assert told_reserved(one, tmp_path) is None
+    assert predicted_reserved(one, tmp_path) is None
 
 
 def test_one_card_is_said_to_compute_under_autocast(tmp_path: Path) -> None:
     one = next(run for run in RUNS if run.group != FSDP)
-    assert any("autocast" in note for note in told(one, tmp_path)[0].notes)
-    assert not any("autocast" in note for note in told(SHARDED[0], tmp_path)[0].notes)
+    assert any("autocast" in note for note in predicted_peak(one, tmp_path)[0].notes)
+    assert not any("autocast" in note for note in predicted_peak(SHARDED[0], tmp_path)[0].notes)
 
 
 def test_runs_are_written_as_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
