@@ -44,8 +44,8 @@ Stages = Annotated[dict[int, float], Field(max_length=1024)]
 """MiB by stage."""
 
 
-class SeenRun(BaseModel):
-    """Memory seen in a run of other settings of the sliders: those of the even plan that ran."""
+class Degrees(BaseModel):
+    """Degrees, samples of a micro-batch and percent of recomputed layers of an even plan; unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -56,28 +56,24 @@ class SeenRun(BaseModel):
     vpp: int = Field(default=1, ge=1, le=64)
     mbs: int = Field(default=1, ge=1, le=4096)
     recompute: float = Field(default=100.0, ge=0.0, le=100.0)
+
+
+class SeenRun(Degrees):
+    """Memory seen in a run of other settings of the sliders: those of the even plan that ran."""
+
     measured_peak: Stages = Field(default_factory=dict)
     out_of_memory: tuple[int, ...] = Field(default=(), max_length=1024)
     peak_of: Literal["allocated", "card"] = "allocated"
 
 
-class Question(BaseModel):
+class Question(Degrees):
     """One setting of the page's sliders; unknown keys and values out of bounds are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(max_length=300)
     device: str = Field(max_length=100)
     ranks: int = Field(ge=1, le=10**6)
     seq: int = Field(default=4096, ge=1, le=10**7)
     gbs: int = Field(default=512, ge=1, le=10**7)
-    tp: int = Field(default=1, ge=1, le=4096)
-    pp: int = Field(default=1, ge=1, le=1024)
-    ep: int = Field(default=1, ge=1, le=4096)
-    cp: int = Field(default=1, ge=1, le=4096)
-    vpp: int = Field(default=1, ge=1, le=64)
-    mbs: int = Field(default=1, ge=1, le=4096)
-    recompute: float = Field(default=100.0, ge=0.0, le=100.0)
     seconds: float = Field(default=30.0, gt=0.0, le=3600.0)
     risk: float = Field(default=100.0 * DEFAULT_RISK, ge=0.0, le=100.0 * HALF)
     stage_limit: Stages = Field(default_factory=dict)
