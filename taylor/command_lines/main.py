@@ -67,7 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     listed = "\n".join(f"  {name:<{width}}  {command.purpose}" for name, command in SUBCOMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="taylor",
-        usage="taylor COMMAND ..., example: taylor solve -yaml config.yaml -evaluate y",
+        usage="taylor COMMAND ..., example: taylor solve config.yaml -evaluate y",
         epilog=f"Plans the parallel training of large language models (taylor COMMAND --help):\n{listed}",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -43,6 +43,7 @@ from taylor.command_lines.model_start import (
     software_of,
 )
 from taylor.command_lines.ranking import add_ranking_options, print_files, remember_ranking
+from taylor.command_lines.source_file import add_file, place_file
 from taylor.parsers.text.shell_start import parse_start, started
 
 if TYPE_CHECKING:
@@ -67,8 +68,9 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
         program,
         "Search the parallel strategies of a training configuration, prune them by rules and memory, and emit "
         "configurations to profile; with --full also solve the pipeline of the best and rank them.",
-        "--yaml_path config/pretrain_llama3_70b.yaml --full",
+        "config/pretrain_llama3_70b.yaml --full",
     )
+    add_file(parser)
     source = parser.add_argument_group("model configuration")
     source.add_argument(
         "--yaml_path", metavar="FILE", help=f"MindFormers, FlagScale or Primus YAML (default: {DEFAULT_CONFIGURATION})"
@@ -181,6 +183,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
 def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | None:
     """Parse, search, print."""
     args = build_parser(program).parse(arguments)
+    place_file(args, "_path")
     args.shell_path, start = parse_start(args.shell_path, args.env)
     with started(start):
         return _run(args, arguments, program)
@@ -236,7 +239,7 @@ def _refuse_misfits(args: argparse.Namespace) -> None:
     if len(sources := _sources(args)) > 1:
         raise InputError(
             "only one configuration can be searched",
-            field="--yaml_path, --shell_path, --toml_path, --hf_path, --model",
+            field="FILE, --yaml_path, --shell_path, --toml_path, --hf_path, --model",
             value=sources,
         )
     if not (args.hf_path or args.model):

@@ -44,6 +44,7 @@ from taylor.command_lines.model_start import (
     model_job,
     model_path,
 )
+from taylor.command_lines.source_file import add_file, place_file
 from taylor.cost_model.profile import TimeRatios
 from taylor.parsers.export import export_names
 from taylor.parsers.read import config_of
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from taylor.workflows.statement.options import Export, FileJob, Outputs
 
 
-SOURCES = {"yaml", "shell", "toml", "hf", "model"}
+SOURCES = {"file", "yaml", "shell", "toml", "hf", "model"}
 WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export", *SOURCES}
 """Flags with an effect where a saved solution is printed."""
 
@@ -102,8 +103,9 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     parser = CommandParser(
         program,
         "Solve one training configuration: layers and recompute of every pipeline stage, proven optimal.",
-        "-yaml config/pretrain_llama3_70b.yaml -evaluate y",
+        "config/pretrain_llama3_70b.yaml -evaluate y",
     )
+    add_file(parser)
     source = parser.add_argument_group("configuration (one is required)")
     source.add_argument("-yaml", metavar="FILE", help="MindFormers, FlagScale or Primus YAML")
     source.add_argument("-shell", metavar="FILE", help=SHELL_HELP)
@@ -268,6 +270,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
 def run(arguments: Sequence[str], program: str = "pipeline_parallel.py") -> None:
     """Parse, solve, print."""
     args = build_parser(program).parse(arguments)
+    place_file(args)
     args.shell, start = parse_start(args.shell, args.env)
     with started(start):
         _run(args, arguments, program)
@@ -344,7 +347,7 @@ def _source(args: argparse.Namespace) -> str:
         refuse_unknown_solver(args.solver_name)
     sources = [path for path in (args.yaml, args.shell, args.toml, args.hf, args.model) if path]
     if len(sources) != 1:
-        field = "-yaml, -shell, -toml, -hf, --model"
+        field = "FILE, -yaml, -shell, -toml, -hf, --model"
         raise InputError("exactly one configuration is needed", field=field, value=sources)
     if not (args.hf or args.model):
         refuse_without_effect(args, OF_A_MODEL, "without --model or -hf: the file says it itself")

@@ -1,0 +1,39 @@
+"""The configuration as a word of its own: ``taylor solve FILE`` for each of the flags that name one."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from taylor.base.errors import InputError, shortened
+from taylor.command_lines.arguments import CommandParser
+
+FILE_HELP = "the configuration, whatever its form; as one of the flags below"
+
+
+def add_file(parser: CommandParser) -> None:
+    """Add the word; `place_file` gives it to the flag of its form."""
+    parser.add_argument("file", nargs="?", metavar="FILE", help=FILE_HELP)
+
+
+def place_file(args: argparse.Namespace, ending: str = "") -> None:
+    """Set the flag that the word stands for: ``hf`` for a model's ``config.json`` or its folder, else ``shell``, which
+    alone takes arguments. `ending` closes the flags' names.
+
+    Raises
+    ------
+    InputError
+        When another flag names a configuration too, or there is no such file.
+    """
+    if args.file is None:
+        return
+    sources = [f"{name}{ending}" for name in ("yaml", "shell", "toml", "hf")] + ["model"]
+    named = [args.given[name] for name in sources if name in args.given]
+    if named:
+        raise InputError(f"is named twice: by {named[0]} too", field="FILE", value=args.file, cure="name it once")
+    path = Path(args.file)
+    if not path.exists() and len(args.file.split()) == 1:
+        cure = f"a registered model is named by --model {shortened(args.file)}" if not path.suffix else "check the path"
+        raise InputError("is no file", field="FILE", value=args.file, cure=cure)
+    flag = "hf" if path.suffix == ".json" or path.is_dir() else "shell"
+    setattr(args, f"{flag}{ending}", args.file)
