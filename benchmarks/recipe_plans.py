@@ -18,11 +18,13 @@ import argparse
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.mlperf_layouts import mlperf_configs
 from benchmarks.recipes import RECIPES, recipe_configs
 from taylor.base.errors import TaylorError
 from taylor.base.files import write_atomic
@@ -170,7 +172,7 @@ def solved_recipes(
 ) -> Iterator[SolvedRecipe]:
     """Every recipe on its figure's device, or on each of `devices`; a problem that was solved before is left out."""
     known: set[str] = set()
-    for row, config in recipe_configs(folder):
+    for row, config in chain(recipe_configs(folder), mlperf_configs(folder)):
         name = row["script"].removesuffix(".sh")
         # Without devices a recipe has one row, whatever is measured of it.
         if config.strategy.pp == 1 or only not in name or (not devices and name in known):
