@@ -16,6 +16,7 @@ __version__ = "0.2.0"
 __all__ = [
     "EXAMPLES",
     "Device",
+    "DevicePrice",
     "Found",
     "InfeasibleError",
     "InputError",
@@ -30,6 +31,7 @@ __all__ = [
     "Ranking",
     "Registry",
     "ScheduleSpec",
+    "Size",
     "Solution",
     "SolverParams",
     "Strategy",
@@ -41,6 +43,7 @@ __all__ = [
     "rank",
     "read",
     "search",
+    "size",
     "solve",
     "write",
 ]

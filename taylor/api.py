@@ -23,6 +23,7 @@ from taylor.nd_search.search import search as search_space
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.software import features_of
+from taylor.parsers.tables.device_prices import DevicePrice, read_device_prices
 from taylor.parsers.tables.memory_profile import read_memory_profile
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
@@ -42,6 +43,8 @@ from taylor.workflows.ranking.rank import PROVEN_CANDIDATES, Ranking, RankOption
 from taylor.workflows.ranking.rank import rank as rank_candidates
 from taylor.workflows.searching.model_job import ModelJob, choose_strategy, model_file
 from taylor.workflows.searching.quick_solves import QuickSolves
+from taylor.workflows.searching.size import LEAST, MOST, Size, SizeOptions
+from taylor.workflows.searching.size import size as size_training
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.solving.evaluate_file import evaluate_own, own_solution
 from taylor.workflows.solving.measured_peaks import with_measured
@@ -393,6 +396,68 @@ def choose(
         device=device, framework=framework, software=features_of(software),
     )  # fmt: skip
     return read_config(choose_strategy(job, SolveOptions(), workers or os.cpu_count() or 1, folder))
+
+
+def size(
+    model: str | Path,
+    *,
+    device: str | Sequence[str] = (),
+    tokens: float | None = None,
+    days: float | None = None,
+    seq_length: int | None = None,
+    gbs: int | None = None,
+    min_devices: int = LEAST,
+    max_devices: int = MOST,
+    prices: str | Path | Mapping[str, DevicePrice] | None = None,
+    fix: Mapping[str, int] | None = None,
+    workers: int | None = None,
+    time_limit: float | None = None,
+    output: str | Path = "pipeline_output",
+    framework: str | None = None,
+    software: Sequence[str] = (),
+    override: Mapping[str, int] | None = None,
+) -> Size:
+    """Size a training: the least devices that fit, those that meet a deadline, the curve, energy and price.
+
+    Parameters
+    ----------
+    model, seq_length, gbs, fix, framework, software, override
+        As in `choose`; the batch is the same on every number of devices.
+    device : str or sequence of str
+        Names of devices in the register; the usual one of the framework when omitted.
+    tokens : float, optional
+        Tokens of the whole training; without them there are no days, energy and price.
+    days : float, optional
+        Deadline of the training.
+    min_devices, max_devices : int
+        Ends of the curve, which doubles from the first.
+    prices : path or mapping of str to DevicePrice, optional
+        CSV of ``device,watts,price_per_hour``, or its rows by device.
+    time_limit : float, optional
+        Seconds after which no further solve begins.
+    output : path
+        The folder ``jobs`` in it takes the model's files.
+
+    Raises
+    ------
+    InputError
+        When there is no such model or device, or the table of prices is bad.
+    InfeasibleError
+        When no number of devices of the curve fits any device.
+    """
+    named = (device,) if isinstance(device, str) else tuple(device)
+    path = model_file(str(model), Path(output), override=override)
+    jobs = [
+        ModelJob(
+            path, max_devices, seq_length, gbs, fix=dict(fix or {}), device=each, framework=framework,
+            software=features_of(software),
+        )
+        for each in named or (None,)
+    ]  # fmt: skip
+    table = prices if isinstance(prices, Mapping) else {} if prices is None else read_device_prices(Path(prices))
+    workers = workers or os.cpu_count() or 1
+    options = SizeOptions(tokens, days, min_devices, max_devices, table, workers, time_limit)
+    return size_training(jobs, options, Path(output))
 
 
 def write(what: Planned | Found, path: str | Path | None = None) -> list[Path]:

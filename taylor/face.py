@@ -5,6 +5,7 @@ from taylor.api import evaluate as evaluate
 from taylor.api import rank as rank
 from taylor.api import read as read
 from taylor.api import search as search
+from taylor.api import size as size
 from taylor.api import solve as solve
 from taylor.api import write as write
 from taylor.base import shipped
@@ -15,6 +16,7 @@ from taylor.base.errors import TaylorError as TaylorError
 from taylor.cost_model.profile import MemoryProfile as MemoryProfile
 from taylor.cost_model.profile import TimeRatios as TimeRatios
 from taylor.cost_model.strategy import Strategy as Strategy
+from taylor.parsers.tables.device_prices import DevicePrice as DevicePrice
 from taylor.parsers.training_config import TrainingConfig as TrainingConfig
 from taylor.pipeline.plan import PipelinePlan as PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec as ScheduleSpec
@@ -27,6 +29,7 @@ from taylor.register.registry import Registry as Registry
 from taylor.results import Found as Found
 from taylor.results import Planned as Planned
 from taylor.workflows.ranking.rank import Ranking as Ranking
+from taylor.workflows.searching.size import Size as Size
 
 EXAMPLES = shipped.CONFIG
 Device = device.DeviceSpec

@@ -256,7 +256,7 @@ def write_strategies(
         allow_illegal=job.allow_illegal,
         until=until,
     )
-    found = search(config, chosen.spec, replace(_space(job, config), profile_num=most), quick_solve=solves)
+    found = search(config, chosen.spec, replace(search_options(job, config), profile_num=most), quick_solve=solves)
     which = [int(index) for index in found.chosen]
     log.info(
         "%s: %d legal strategies on %d ranks of %s, %d of them may fit; the quickest %d by their first plan are solved",
@@ -365,7 +365,8 @@ def _trained(one: NewFile, model: ModelSpec) -> ModelSpec:
     return model
 
 
-def _space(job: ModelJob, config: TrainingConfig) -> SearchOptions:
+def search_options(job: ModelJob, config: TrainingConfig) -> SearchOptions:
+    """Space of a job's strategies: small micro-batches, few virtual stages; contexts split where samples are long."""
     searched = ["dp", "tp", "pp", "ep", "mbs"]
     # With more runs of unlike layers a solve of several virtual stages is long.
     if len(config.model.layer_counts()) <= FEW_KINDS:
