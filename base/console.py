@@ -16,8 +16,9 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from taylor.base.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, InputError, TaylorError
+from taylor.base.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, InputError, OutsideProgramError, TaylorError
 from taylor.base.interrupts import counted_interrupts, presses
+from taylor.base.plugins import at_fault, failure
 
 if TYPE_CHECKING:  # a command's --help must not wait for imports that only its work needs
     from rich.console import Console, RenderableType
@@ -172,7 +173,7 @@ def run_command(command: Callable[[], int | None]) -> int:
     before = presses()
     try:
         with counted_interrupts():
-            code = command()
+            code = _run_naming_plugins(command)
         sys.stdout.flush()
         return EXIT_DONE if code is None else code
     except ImportError:
@@ -200,6 +201,21 @@ def run_command(command: Callable[[], int | None]) -> int:
         log.error("%s", InputError(error.strerror or str(error), file=error.filename, cure="check the path"))
         log.debug("it was met here", exc_info=True)
         return EXIT_BAD_INPUT
+
+
+def _run_naming_plugins(command: Callable[[], int | None]) -> int | None:
+    """Run a command; a fault in the code of a plug-in becomes an error that names it."""
+    try:
+        return command()
+    except (TaylorError, OSError):
+        raise
+    except Exception as error:
+        plugin = at_fault(error)
+        if plugin is None:
+            raise
+        log.debug("it was met here", exc_info=True)
+        cure = f"write to its authors, or `pip uninstall {plugin.distribution}`"
+        raise OutsideProgramError(f"the {plugin} fails: {failure(error)}; {cure}") from error
 
 
 def _plain_letters(error: UnicodeError) -> tuple[str | bytes, int]:

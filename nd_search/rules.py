@@ -8,6 +8,7 @@ import numpy as np
 
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
+from taylor.base.plugins import at_fault
 from taylor.cost_model.strategy_table import StrategyTable
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SP_RULE, SearchContext
@@ -125,7 +126,9 @@ def judge(rule: Rule, table: StrategyTable, context: SearchContext) -> Mask:
     try:
         mask = np.asarray(rule.keep(table, context))
     except Exception as error:  # see _rules_of
-        raise InputError(f"fails: {type(error).__name__}: {error}", field=f"rule {rule.name}") from error
+        plugin = at_fault(error)
+        cure = None if plugin is None else f"--disable_rule {rule.name}; it is one of the {plugin}"
+        raise InputError(f"fails: {type(error).__name__}: {error}", field=f"rule {rule.name}", cure=cure) from error
     if mask.dtype != np.bool_ or mask.shape != (len(table),):
         raise InputError(
             f"must give a boolean array [{len(table)}]", field=f"rule {rule.name}", value=(str(mask.dtype), mask.shape)

@@ -1,4 +1,4 @@
-"""User rules, loaded from Python files in the folder given by `--register_path`."""
+"""User rules, loaded from Python files in the folder given by `--register_path`, and those of plug-ins."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from taylor.base.errors import InputError
+from taylor.base.plugins import Group, Loaded, PlugIn, load_all, refuse_known
 from taylor.nd_search.rule import Rule
+from taylor.nd_search.rules import built_in_rules
 
 _FORMER_NAMES = frozenset(
     {
@@ -33,7 +36,7 @@ _FORMER_NAMES = frozenset(
 
 
 def load_user_rules(register_path: Path | None) -> tuple[Rule, ...]:
-    """Rules of a user: `RULES` of every Python file in the folder and in its `rules/` sub-folder.
+    """Rules of plug-ins, and of a user: `RULES` of every Python file in the folder and in its `rules/` sub-folder.
 
     Runs the files, so it is only called for a path that the user gave on the command line. In such a file
     `from nd_search.rules import Rule` means the same as `from taylor.nd_search.rules import Rule`.
@@ -43,12 +46,29 @@ def load_user_rules(register_path: Path | None) -> tuple[Rule, ...]:
     InputError
         When the path is missing, or a file fails to load or contains something else than rules.
     """
+    plugged = tuple(rule for each in loaded_rules() for rule in each.value or ())
     if register_path is None:
-        return ()
+        return plugged
     if not register_path.is_dir():
         raise InputError("no such folder", file=register_path, field="--register_path")
     files = sorted(register_path.glob("*.py")) + sorted((register_path / "rules").glob("*.py"))
-    return tuple(rule for file in files if file.name != "__init__.py" for rule in _rules_of(file))
+    own = [rule for file in files if file.name != "__init__.py" for rule in _rules_of(file)]
+    names = {rule.name for rule in own}
+    return (*(rule for rule in plugged if rule.name not in names), *own)
+
+
+@cache
+def loaded_rules() -> tuple[Loaded[tuple[Rule, ...]], ...]:
+    """Every plug-in of rules."""
+    return load_all(Group.RULES, _accepted)
+
+
+def _accepted(plugin: PlugIn, found: Any) -> tuple[Rule, ...]:
+    if not isinstance(found, (list, tuple)) or not found or not all(isinstance(rule, Rule) for rule in found):
+        raise TypeError("must be a list of taylor.nd_search.rules.Rule")
+    for rule in found:
+        refuse_known(rule.name, [each.name for each in built_in_rules()], "rule")
+    return tuple(found)
 
 
 def _rules_of(file: Path) -> tuple[Rule, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -53,10 +53,17 @@ class Launchers(Sequence[Launcher]):
     ----------
     entries : Launcher or Late
         A launcher given itself is imported already.
+    further : callable
+        Returns those of plug-ins; called when a launcher is first asked for.
     """
 
-    def __init__(self, *entries: Launcher | Late) -> None:
-        self.entries = entries
+    def __init__(self, *entries: Launcher | Late, further: Callable[[], Sequence[Launcher]] = tuple) -> None:
+        self.shipped, self._further = entries, further
+
+    @cached_property
+    def entries(self) -> tuple[Launcher | Late, ...]:
+        """All launchers in order, those of plug-ins last and loaded."""
+        return (*self.shipped, *self._further())
 
     @overload
     def __getitem__(self, index: int) -> Launcher: ...
@@ -96,8 +103,13 @@ class Launchers(Sequence[Launcher]):
 
     def form_names(self) -> tuple[str, ...]:
         """Names of all export forms; imports none."""
-        forms = (entry.forms if isinstance(entry, Late) else tuple(entry.export_forms) for entry in self.entries)
-        return tuple(name for names in forms for name in names)
+        return forms_of(self.entries)
+
+
+def forms_of(entries: Iterable[Launcher | Late]) -> tuple[str, ...]:
+    """Names of all export forms; imports none."""
+    forms = (entry.forms if isinstance(entry, Late) else tuple(entry.export_forms) for entry in entries)
+    return tuple(name for names in forms for name in names)
 
 
 def _imported(entry: Launcher | Late) -> Launcher:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from taylor.base.files import read_text
-from taylor.parsers.late import Late, Launchers
+from taylor.base.plugins import Loaded
+from taylor.parsers.late import Late, Launchers, forms_of
 from taylor.parsers.launcher import Launcher
+from taylor.parsers.plugged import loaded_launchers, recognises
 from taylor.parsers.training_config import TrainingConfig
 
 YAML = (".yaml", ".yml")
@@ -59,8 +61,15 @@ LAUNCHERS: Sequence[Launcher] = Launchers(
     Late("huggingface.launcher:HuggingFace", "huggingface", (".json",), "model_type"),
     Late("huggingface.registered:RegisteredModel", "registered", (".json",), "registered_model"),
     Late("olmo.launcher:OlmoConfig", "olmo-config", (".json",), "train_module"),
+    further=lambda: [each.value for each in plugged_launchers() if each.value is not None],
 )
-"""A line each; a launcher that is imported anyway may stand for itself."""
+"""A line each; a launcher that is imported anyway may stand for itself, and those of plug-ins do."""
+
+
+def plugged_launchers() -> tuple[Loaded[Launcher], ...]:
+    """The launchers of plug-ins, those included that do not load."""
+    shipped = _known().shipped
+    return loaded_launchers(tuple(entry.name for entry in shipped), forms_of(shipped))
 
 
 def _known() -> Launchers:
@@ -118,7 +127,7 @@ def recognising(path: Path) -> list[Launcher]:
         return []
     text = read_text(path)
     # A file of a launcher with marks of its own may look like another's too.
-    found = [launcher for launcher in known.for_suffix(suffix, text) if launcher.recognises(path, text)]
+    found = [launcher for launcher in known.for_suffix(suffix, text) if recognises(launcher, path, text)]
     return [launcher for launcher in found if launcher.has_own_marks] or found
 
 

@@ -15,6 +15,7 @@ from taylor.pipeline.orders import (
     rounds_order,
     zero_bubble_order,
 )
+from taylor.pipeline.plugged import plugged_schedules
 from taylor.pipeline.schedule import (
     BACKWARD,
     FORWARD,
@@ -75,7 +76,10 @@ def build_schedule(spec: ScheduleSpec, stages: int, interleaves: int, micro_batc
         raise ValueError(f"{spec.name} {spec.rounds_wanted(stages)}, found {micro_batches}")
     if micro_batches < (least := traits.least_micro_batches(stages)):
         raise ValueError(f"{spec.name} needs at least {least} micro-batches on {stages} stages, found {micro_batches}")
-    found = _ORDERS[spec.name](spec, stages, interleaves, micro_batches)
+    if spec.name in _ORDERS:
+        found = _ORDERS[spec.name](spec, stages, interleaves, micro_batches)
+    else:
+        found = plugged_schedules()[spec.name].tasks(stages, interleaves, micro_batches)
     order = np.array(found.tasks if isinstance(found, VOrder) else found, dtype=np.int32)
     order.setflags(write=False)
     whole = _whole(found) if isinstance(found, VOrder) and any(found.whole) else None

@@ -3,135 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Callable, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline.chunks import chunk_at, position_of
+from taylor.pipeline.plugged import plugged_schedules
+from taylor.pipeline.traits import AUTO as AUTO
+from taylor.pipeline.traits import EVEN, TO_FIRST, TRAITS
+from taylor.pipeline.traits import PLAIN as PLAIN
+from taylor.pipeline.traits import SCHEDULES as SCHEDULES
+from taylor.pipeline.traits import SEARCHED as SEARCHED
+from taylor.pipeline.traits import SEARCHED_V as SEARCHED_V
+from taylor.pipeline.traits import ScheduleTraits as ScheduleTraits
 
 FORWARD, BACKWARD, WEIGHT_GRADIENT = 0, 1, 2
 """Directions of a task. With `WEIGHT_GRADIENT` tasks, `BACKWARD` is the input gradient alone."""
 
-TO_FIRST, DEALT, EVEN = "to first", "dealt", "even"
-"""Rounds that take the micro-batches beyond a whole number of rounds, see `ScheduleSpec.rounds`."""
 
-
-@dataclass(frozen=True)
-class ScheduleTraits:
-    """Facts of a schedule that do not depend on its stages, virtual stages and micro-batches.
-
-    Parameters
-    ----------
-    least_interleaves, most_interleaves : int, int or None
-        The numbers of virtual stages with which frameworks run it; None is no limit.
-    fixed_interleaves : int or None
-        The only number of virtual stages for which its order is defined.
-    one_forward_one_backward : bool
-        It is 1F1B in some number of virtual stages, so that another number asks for another such schedule.
-    v_shape : bool
-        Odd virtual stages run through the stages in reverse.
-    split_backward : bool
-        Weight gradients are separate tasks.
-    sequence_splits : bool
-        A sequence may go through the pipeline in pieces.
-    piece_rounds : bool
-        A round has as many pieces as stages where others have as many micro-batches. It needs no more pieces of a
-        sequence than stages, and the pieces of all micro-batches fill a round.
-    short_warm_up : bool
-        A stage warms up with one piece more than the stage behind it, whatever its virtual stages.
-    even_stages : bool
-        It runs on an even number of stages.
-    whole_rounds : bool
-        Rounds through the virtual stages have a set size, see `ScheduleSpec.group_size`.
-    least_micro_batches : callable
-        The fewest micro-batches for which its order exists, from the stages, both int or int array [n].
-    low_memory_switch : bool
-        Its warm-up depends on `ScheduleSpec.low_memory`.
-    remainder : str
-        Of rounds through the virtual stages: `TO_FIRST`, `DEALT` or `EVEN`, see `ScheduleSpec.rounds`.
-    keeps_all : bool
-        Every forward comes before the first backward.
-    needs_pipeline : bool
-        Frameworks run it with two stages or more.
-    put_off : int or None
-        Of straight zero-bubble schedules: number of micro-batches by which a stage begins its weight gradients later
-        than the stage before it, and by which its warm-up is shorter. None of all other schedules.
-    """
-
-    least_interleaves: int = 1
-    most_interleaves: int | None = None
-    fixed_interleaves: int | None = None
-    one_forward_one_backward: bool = False
-    v_shape: bool = False
-    split_backward: bool = False
-    sequence_splits: bool = False
-    piece_rounds: bool = False
-    short_warm_up: bool = False
-    even_stages: bool = False
-    whole_rounds: bool = False
-    least_micro_batches: Callable[[Any], Any] = lambda stages: 1
-    low_memory_switch: bool = False
-    remainder: str = TO_FIRST
-    keeps_all: bool = False
-    needs_pipeline: bool = False
-    put_off: int | None = None
-
-    def offered_with(self, interleaves: int) -> bool:
-        """Return whether frameworks run the schedule with this number of virtual stages."""
-        most = interleaves if self.most_interleaves is None else self.most_interleaves
-        return self.least_interleaves <= interleaves <= most
-
-
-PLAIN = "1f1b"
-"""1F1B with one virtual stage; also the name of the interleaved forms in files that give V separately."""
-
-_V_SHAPE = ScheduleTraits(
-    least_interleaves=2,
-    most_interleaves=2,
-    fixed_interleaves=2,
-    v_shape=True,
-    split_backward=True,
-    needs_pipeline=True,
-)
-
-
-def _up_and_down(stages: Any) -> Any:
-    """Micro-batches that fill the way to the last stage and back, int or int array [n] as the stages are."""
-    return 2 * stages - 1
-
-
-_ZERO_BUBBLE = ScheduleTraits(split_backward=True, needs_pipeline=True)
-
-_SEQPIPE = ScheduleTraits(sequence_splits=True, remainder=DEALT, needs_pipeline=True)
-_PIECE_ROUNDS = replace(_SEQPIPE, least_interleaves=2, piece_rounds=True)
-
-_TRAITS = {
-    "gpipe": ScheduleTraits(most_interleaves=1, keeps_all=True),
-    PLAIN: ScheduleTraits(most_interleaves=1, fixed_interleaves=1, one_forward_one_backward=True),
-    "interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, low_memory_switch=True),
-    "megatron-interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, whole_rounds=True),
-    "torch-interleaved": ScheduleTraits(least_interleaves=2, one_forward_one_backward=True, remainder=EVEN),
-    "seqpipe": _SEQPIPE,
-    "seqvpp": _PIECE_ROUNDS,
-    "seqsmartvpp": replace(_PIECE_ROUNDS, short_warm_up=True, even_stages=True),
-    "zero_bubble_v": replace(_V_SHAPE, least_micro_batches=_up_and_down),
-    "dualpipev": replace(_V_SHAPE, least_micro_batches=_up_and_down),
-    "zbv": _V_SHAPE,
-    "zb-h1": replace(_ZERO_BUBBLE, most_interleaves=1, fixed_interleaves=1, put_off=1),
-    "zb-h2": replace(
-        _ZERO_BUBBLE, most_interleaves=1, fixed_interleaves=1, put_off=2, least_micro_batches=_up_and_down
-    ),
-    "interleaved-zb": replace(_ZERO_BUBBLE, least_interleaves=2, remainder=EVEN, put_off=1),
-}
-
-SCHEDULES = tuple(_TRAITS)
-"""Every known schedule by name."""
-
-SEARCHED, SEARCHED_V = "searched", "searched-v"
-"""Orders that are chosen for a plan (`ScheduleSpec.words`), on straight stages and on a V."""
-
-_TRAITS |= {SEARCHED: _ZERO_BUBBLE, SEARCHED_V: _V_SHAPE}
+def schedule_names() -> tuple[str, ...]:
+    """Every schedule with an order of its own, those of plug-ins last."""
+    return (*SCHEDULES, *plugged_schedules())
 
 
 class InterleavingFramework(Protocol):
@@ -142,10 +35,6 @@ class InterleavingFramework(Protocol):
         """The schedule that it runs with several virtual stages where a file asks for no other."""
 
 
-AUTO = "auto"
-"""In place of a schedule's name or a number of virtual stages: every one that can run is tried."""
-
-
 @dataclass(frozen=True)
 class ScheduleSpec:
     """The schedule that a job runs.
@@ -153,7 +42,7 @@ class ScheduleSpec:
     Parameters
     ----------
     name : str
-        One of `SCHEDULES`, or `SEARCHED` or `SEARCHED_V`. ``1f1b`` with several virtual stages is not a schedule:
+        One of `schedule_names`, or `SEARCHED` or `SEARCHED_V`. ``1f1b`` with several virtual stages is not a schedule:
         `for_interleaves` names the one that a framework runs then.
     low_memory : bool
         Of schedules with a low-memory switch: one more warm-up forward a stage instead of two. MindSpore
@@ -215,9 +104,11 @@ class ScheduleSpec:
     @property
     def traits(self) -> ScheduleTraits:
         """Facts of the schedule that do not depend on its numbers; ValueError when its name is unknown."""
-        if self.name not in _TRAITS:
-            raise ValueError(f"unknown schedule {self.name!r}; known are {', '.join(SCHEDULES)}")
-        return _TRAITS[self.name]
+        if (shipped := TRAITS.get(self.name)) is not None:
+            return shipped
+        if (plugged := plugged_schedules().get(self.name)) is not None:
+            return plugged.traits
+        raise ValueError(f"unknown schedule {self.name!r}; known are {', '.join(schedule_names())}")
 
     @property
     def searched(self) -> bool:

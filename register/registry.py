@@ -11,6 +11,7 @@ from typing import Any, Iterable, Mapping
 
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
+from taylor.base.plugins import Group, Loaded, load_all, refuse_known
 from taylor.register.device import PRECISIONS, STACK_SIGN, DeviceSpec, LinkTier
 from taylor.register.layers import LayerSpec
 from taylor.register.model import ModelSpec
@@ -38,7 +39,7 @@ class Registry:
 
     @classmethod
     def load(cls, register_path: Path | None = None) -> Registry:
-        """The built-in registrations, and those of a user's folder before them.
+        """The built-in registrations, those of plug-ins, and those of a user's folder before both.
 
         Parameters
         ----------
@@ -55,6 +56,7 @@ class Registry:
         found: dict[str, dict[str, Path]] = {
             folder: {path.stem: path for path in sorted((BUILT_IN / folder).glob("*.yaml"))} for folder in _FOLDERS
         }
+        found = {place: {**_plugged(place), **names} for place, names in found.items()}
         if register_path is None:
             return cls(found["models"], found["devices"])
         root = Path(register_path)
@@ -152,6 +154,37 @@ def _registration_file(path: Path) -> Path:
         cure = "check the path, or name a registered device (`taylor devices` lists them)"
         raise InputError("no such file", field="--device", value=str(path), cure=cure)
     return path.resolve()
+
+
+@cache
+def loaded_registrations(place: str) -> tuple[Loaded[dict[str, Path]], ...]:
+    """Every plug-in of ``models`` or ``devices``, with its registrations' files by name.
+
+    Its entry point names a package; the YAML files in that package's folder are the registrations.
+    """
+    group = {"models": Group.MODELS, "devices": Group.DEVICES}[place]
+    return load_all(group, lambda plugin, package: _files_of_package(place, package))
+
+
+def _plugged(place: str) -> dict[str, Path]:
+    """Files of the plug-ins' registrations by name; of two with one name, the first."""
+    files: dict[str, Path] = {}
+    for each in loaded_registrations(place):
+        files = {**(each.value or {}), **files}
+    return files
+
+
+def _files_of_package(place: str, package: Any) -> dict[str, Path]:
+    folders = [Path(folder) for folder in getattr(package, "__path__", ())]
+    paths = [path for folder in folders for pattern in ("*.yaml", "*.yml") for path in sorted(folder.glob(pattern))]
+    if not paths:
+        raise ValueError("must be a package with YAML files in its folder")
+    files = {}
+    for path in paths:
+        spec: ModelSpec | DeviceSpec = _read(path, _FOLDERS[place])
+        refuse_known(spec.name, [file.stem for file in (BUILT_IN / place).glob("*.yaml")], place.removesuffix("s"))
+        files[spec.name] = path
+    return files
 
 
 def _registrations(root: Path) -> Iterable[tuple[Path, str | None]]:

@@ -24,7 +24,7 @@ from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.parsers.training_config import body_layers
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid, deal_kinds, values_in_order
-from taylor.pipeline.schedule import SCHEDULES, ScheduleSpec
+from taylor.pipeline.schedule import ScheduleSpec, schedule_names
 from taylor.register.frameworks import FRAMEWORKS, MEGATRON
 from taylor.register.model import MTP, ModelSpec
 
@@ -118,8 +118,8 @@ def read_schedule(section: Fields, strategy: Strategy, rules: TrainingRules) -> 
     name = section.text("schedule", default=None)
     if name is None:
         return ScheduleSpec().for_interleaves(strategy.vpp, rules.framework)
-    if name not in SCHEDULES:
-        raise section.error("schedule", "is no known schedule", name, f"known are {', '.join(SCHEDULES)}")
+    if name not in schedule_names():
+        raise section.error("schedule", "is no known schedule", name, f"known are {', '.join(schedule_names())}")
     return ScheduleSpec(name)
 
 

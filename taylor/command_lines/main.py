@@ -55,6 +55,7 @@ SUBCOMMANDS = {
     "support": Subcommand("support", "whether a model, device, launcher and precision are supported"),
     "rules": Subcommand("rules", "the rules that prune a search, each with its sources"),
     "warm": Subcommand("warm", "the solver's kernels compiled once, after an installation"),
+    "doctor": Subcommand("doctor", "this installation: versions, kernels, solvers, extras, plug-ins"),
     "completion": Subcommand("completion", "lets the Tab key complete commands, flags and values"),
 }
 
@@ -69,14 +70,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="taylor",
         usage="taylor COMMAND ..., example: taylor solve config.yaml -evaluate y",
-        epilog=f"Plans the parallel training of large language models (taylor COMMAND --help):\n{listed}",
+        epilog=f"Plans the parallel training of large models (taylor --version, COMMAND --help):\n{listed}",
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
     )
-    # The epilogue names --help; a line of its own would leave the screen one command short.
+    # The epilogue names both; lines of their own would leave the screen four commands short.
     parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
-    parser.add_argument("--version", action="version", version=f"taylor {taylor.__version__}")
+    parser.add_argument("--version", action="version", version=f"taylor {taylor.__version__}", help=argparse.SUPPRESS)
     return parser
 
 

@@ -51,7 +51,7 @@ from taylor.parsers.read import config_of
 from taylor.parsers.stage_comment import rows_of
 from taylor.parsers.text.shell_start import parse_start, started
 from taylor.pipeline.plan import FULL, SELECT
-from taylor.pipeline.schedule import AUTO, SCHEDULES, SEARCHED, SEARCHED_V
+from taylor.pipeline.schedule import AUTO, SEARCHED, SEARCHED_V, schedule_names
 
 if TYPE_CHECKING:
     from taylor.workflows.showing.planned_file import PlannedFile
@@ -186,9 +186,9 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     )
     solving.add_argument(
         "-schedule",
-        choices=(*SCHEDULES, SEARCHED, SEARCHED_V, AUTO),
+        choices=(*schedule_names(), SEARCHED, SEARCHED_V, AUTO),
         metavar="NAME",
-        help="one of " + ", ".join((*SCHEDULES, SEARCHED, SEARCHED_V, AUTO)),
+        help="one of " + ", ".join((*schedule_names(), SEARCHED, SEARCHED_V, AUTO)),
     )
     solving.add_argument(
         "--stage_devices",

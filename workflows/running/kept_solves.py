@@ -21,6 +21,7 @@ from taylor.base.errors import WriteError
 from taylor.base.interrupts import delay_interrupts
 from taylor.base.kept import read_kept, write_kept
 from taylor.pipeline.plan import PipelinePlan
+from taylor.pipeline.plugged import plugged_schedules
 from taylor.pipeline_solver.check.checker import check
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
@@ -203,4 +204,6 @@ def code_hash() -> str:
     root = Path(__file__).resolve().parents[2]
     for source in sorted([*(root / "pipeline_solver").glob("**/*.py"), *(root / "pipeline").glob("**/*.py")]):
         digest.update(source.read_bytes())
+    for schedule in plugged_schedules().values():
+        digest.update(schedule.digest().encode())
     return digest.hexdigest()

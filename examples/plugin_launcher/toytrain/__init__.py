@@ -1,0 +1,1 @@
+"""Launcher, device and schedule of toytrain, for Taylor."""

@@ -1,0 +1,1 @@
+"""Devices on which toytrain runs: one YAML file each."""
