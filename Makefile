@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree pythons imports demo pictures test test-slow profilers reliability mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree gate pythons imports demo pictures test test-slow profilers reliability mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -66,6 +66,10 @@ dryrun-noise: $(STAMP)
 # Both profilers over gloo with four processes: minutes on two cores.
 profilers: $(STAMP)
 	TAYLOR_PROFILE_RANKS=4 $(BIN)/python -m pytest tests/profiling/test_measuring.py
+
+# 20,000 predictions beside the last release's: what moved, by launcher and cause. Three minutes on two cores.
+gate: $(STAMP)
+	$(BIN)/python -m benchmarks.gate
 
 # What must never go wrong, measured anew: docs/reliability.md. A killed campaign goes on where it was.
 reliability: $(STAMP)
