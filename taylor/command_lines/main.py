@@ -34,7 +34,7 @@ SUBCOMMANDS = {
     "solve": Subcommand("pipeline_parallel", "layers and recompute of every pipeline stage of one configuration"),
     "search": Subcommand("parallel_tool", "the parallel strategies of a model, pruned by rules and memory"),
     "rank": Subcommand("pipeline_tool", "a folder of candidates, each solved and ranked by step time"),
-    "size": Subcommand("size", "how many devices a training takes, for how long, for what energy and price"),
+    "size": Subcommand("size", "the devices that a training takes, its time, energy and price"),
     "merge": Subcommand("merge", "the shards of a ranking, joined to one"),
     "why-memory": Subcommand("why_memory", "the peak memory of a file's plan, its parts, and what lowers it"),
     "lengths": Subcommand("lengths", "one plan for samples of unlike lengths, least in the mean step"),
