@@ -107,7 +107,7 @@ def note_lines(rows: Rows) -> list[str]:
         lines.append("own: the plan in the file, by the same memory and times; gain is over it")
     if any(row.get("status") == CUT_OFF.value for row in records):
         lines.append("≥: not among the best, no plan takes fewer ms; --prove all proves every row")
-    if (alike := _alike(records)) > 1:
+    if (alike := tied_with_first(records)) > 1:
         lines.append(
             f"the first {alike} are a tie: their steps are predicted within {100 * NEIGHBOUR_ERROR:.0f} % of "
             "the best one's, and two estimates may be as far off from each other"
@@ -119,9 +119,11 @@ def note_lines(rows: Rows) -> list[str]:
     return lines
 
 
-def _alike(records: Sequence[Mapping[str, Any]]) -> int:
+def tied_with_first(rows: Rows) -> int:
     """Number of candidates whose estimated step is a tie with the best one's, the best included."""
-    solved = [row for row in records if not _is_own(row) and row.get("status") in _PLANNED and not _is_measured(row)]
+    solved = [
+        row for row in _records(rows) if not _is_own(row) and row.get("status") in _PLANNED and not _is_measured(row)
+    ]
     steps = [step for row in solved if (step := number(row.get("cost"))) is not None]
     return sum(step <= (1 + NEIGHBOUR_ERROR) * min(steps) for step in steps) if steps else 0
 

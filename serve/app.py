@@ -22,9 +22,13 @@ from starlette.routing import Route
 
 from taylor.base.errors import InputError, TaylorError
 from taylor.base.files import read_text
+from taylor.parsers.software import FEATURES
 from taylor.register.registry import Registry
+from taylor.serve.changes import changes_of
 from taylor.serve.jobs import Jobs
+from taylor.serve.own_files import MOST_BYTES as MOST_FILE_BYTES
 from taylor.serve.question import Models, Question
+from taylor.serve.start_files import START_FRAMEWORKS, start_file
 from taylor.workflows.measuring.history import Store
 from taylor.workflows.showing.compare import compare
 
@@ -68,11 +72,13 @@ def application(page: Page) -> Starlette:
         async def checked(request: Request) -> Response:
             given = request.headers.get("x-token") or request.query_params.get("token") or ""
             if not hmac.compare_digest(given.encode(), page.token.encode()):
+                if path == "/":
+                    return _locked()
                 return _refusal("the token is missing or wrong: open the link that taylor serve printed", 403)
             try:
                 found = await answer(page, request)
             except InputError as error:
-                return _refusal(str(error), 400)
+                return _refusal(str(error), 400, error.field)
             except TaylorError as error:
                 return _refusal(str(error), 422)
             return found if isinstance(found, Response) else JSONResponse(found)
@@ -89,6 +95,9 @@ def application(page: Page) -> Starlette:
             route("/", _front, "GET"),
             route("/api/choices", _choices, "GET"),
             route("/api/estimate", _estimate, "POST"),
+            route("/api/changes", _changes, "POST"),
+            route("/api/own", _own, "POST"),
+            route("/api/start/{framework}", _start_file, "POST"),
             route("/api/jobs/{kind}", _start, "POST"),
             route("/api/job/{name}", _state, "GET"),
             route("/api/job/{name}/stop", _stop, "POST"),
@@ -101,24 +110,30 @@ def application(page: Page) -> Starlette:
     )
 
 
-def _refusal(why: str, status: int) -> Response:
-    return JSONResponse({"error": why}, status_code=status)
+def _refusal(why: str, status: int, field: str | None = None) -> Response:
+    return JSONResponse({"error": why, **({} if field is None else {"field": field})}, status_code=status)
 
 
-async def _body(request: Request) -> bytes:
+async def _body(request: Request, most: int = MOST_BYTES) -> bytes:
     """Body of a request.
 
     Raises
     ------
     InputError
-        When it is longer than any question.
+        When it is longer than any question, or than a file that is taken.
     """
     data = b""
     async for piece in request.stream():
         data += piece
-        if len(data) > MOST_BYTES:
-            raise InputError(f"is longer than {MOST_BYTES} bytes", field="request")
+        if len(data) > most:
+            raise InputError(f"is longer than {most} bytes", field="request" if most == MOST_BYTES else "file")
     return data
+
+
+def _locked() -> Response:
+    """Page without a token: it asks for one, and keeps the settings of a link that stand behind the ``#``."""
+    text = read_text(ASSETS / "locked.html").replace("/*CSS*/", read_text(ASSETS / "serve.css"))
+    return HTMLResponse(text, 403, {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"})
 
 
 async def _front(page: Page, request: Request) -> Response:
@@ -129,13 +144,43 @@ async def _front(page: Page, request: Request) -> Response:
 
 
 async def _choices(page: Page, request: Request) -> Any:
-    return {"models": await run_in_threadpool(page.models.names), "devices": list(Registry.load(None).devices)}
+    return {
+        "models": await run_in_threadpool(page.models.names),
+        "devices": list(Registry.load(None).devices),
+        "frameworks": START_FRAMEWORKS,
+        "features": {name: feature.values for name, feature in FEATURES.items()},
+    }
 
 
 async def _estimate(page: Page, request: Request) -> Any:
     ask = Question.parse(await _body(request))
     async with page.turns:
         return await run_in_threadpool(page.models.answer, ask)
+
+
+async def _changes(page: Page, request: Request) -> Any:
+    ask = Question.parse(await _body(request))
+    async with page.turns:
+        return {"changes": await run_in_threadpool(changes_of, page.models, ask)}
+
+
+async def _own(page: Page, request: Request) -> Any:
+    own = page.models.own
+    if own is None:
+        raise InputError("takes no files", field="file")
+    data = await _body(request, most=MOST_FILE_BYTES)
+    name = own.keep(request.query_params.get("name", ""), data)
+    async with page.turns:
+        return await run_in_threadpool(own.question, name)
+
+
+async def _start_file(page: Page, request: Request) -> Any:
+    ask = Question.parse(await _body(request))
+    framework = request.path_params["framework"]
+    if framework not in START_FRAMEWORKS:
+        raise InputError("is no framework", field="framework", value=framework)
+    async with page.turns:
+        return asdict(await run_in_threadpool(start_file, page.models, ask, framework))
 
 
 async def _start(page: Page, request: Request) -> Any:

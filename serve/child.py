@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import pandas as pd
 
 from taylor.base.errors import InterruptedSolve, TaylorError
 from taylor.base.files import read_text, write_atomic
 from taylor.base.memory_limit import limit_memory
 from taylor.base.orphans import end_with_parent
+from taylor.cost_model.known_error import NEIGHBOUR_ERROR
 from taylor.parsers.registry import launcher_of
+from taylor.parsers.software import features_of
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.progress import Progress
+from taylor.report.ranking import tied_with_first
+from taylor.serve.own_files import OwnFiles
 from taylor.serve.question import Models, Question
 from taylor.workflows.measuring.history import Store, remember_ranking, remember_solve
+from taylor.workflows.ranking.candidate_file import CandidateFile
 from taylor.workflows.ranking.candidates import load_candidates
 from taylor.workflows.ranking.rank import RankOptions, rank
 from taylor.workflows.searching.model_job import ModelJob, write_strategies
@@ -58,7 +66,7 @@ def work(folder: Path) -> dict[str, Any]:
     """
     job = json.loads((folder / JOB).read_text(encoding="utf-8"))
     ask = Question.model_validate(job["ask"])
-    models = Models(folder / "work", tuple(map(Path, job["folders"])))
+    models = Models(folder / "work", tuple(map(Path, job["folders"])), OwnFiles(Path(job["own"])))
     store = Store(job["store"]) if job["store"] else None
     return _rank(folder, ask, models, store) if job["kind"] == "rank" else _solve(folder, ask, models, store)
 
@@ -119,7 +127,10 @@ def _so_far(folder: Path) -> dict[str, Any]:
 
 
 def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> dict[str, Any]:
-    job = ModelJob(models.path(ask.model), ask.ranks, ask.seq, ask.gbs, device=ask.device, margin=ask.margin)
+    job = ModelJob(
+        models.path(ask.model), ask.ranks, ask.seq, ask.gbs, device=ask.device, margin=ask.margin,
+        framework=ask.framework, software=features_of(ask.software),
+    )  # fmt: skip
     files = write_strategies(job, folder / "work", RANKED)
     how = SolveOptions(time_limit=ask.seconds)
     options = RankOptions(how, 1, report=folder / FILES["report"], output=folder / "work")
@@ -128,8 +139,24 @@ def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> d
     write_atomic(folder / FILES["table"], ranking.csv.read_bytes())
     run = None if store is None else remember_ranking(store, "taylor serve", [], ranking)
     columns = ["dp", "tp", "pp", "ep", "cp", "vpp", "mbs", "cost", "gap", "mfu", "risk", "status"]
-    rows = json.loads(ranking.table[columns].to_json(orient="values"))
-    return {"run": run, "columns": columns, "rows": rows}
+    table = _with_intervals(ranking.table, candidates)[[*columns, "low", "high"]]
+    rows = json.loads(table.to_json(orient="values"))
+    ties = tied_with_first(ranking.table)
+    return {"run": run, "columns": list(table), "rows": rows, "ties": ties, "tie_share": NEIGHBOUR_ERROR}
+
+
+def _with_intervals(table: pd.DataFrame, candidates: Sequence[CandidateFile]) -> pd.DataFrame:
+    """The ranking with the ends of each step's 90 % interval, ms; none where it is unknown."""
+    known = {
+        one.path.name: one.config.step_error(one.device.spec)
+        for one in candidates
+        if one.config is not None and one.device is not None
+    }
+    errors = [known.get(Path(file).name) for file in table["file"]]
+    low = [math.nan if error is None else error.lower() for error in errors]
+    high = [math.nan if error is None else error.upper() for error in errors]
+    found: pd.DataFrame = table.assign(low=table["cost"] * low, high=table["cost"] * high)
+    return found
 
 
 def main() -> int:

@@ -17,6 +17,7 @@ from taylor.base.errors import InputError
 from taylor.base.files import read_text, write_atomic
 from taylor.base.isolated import module_command
 from taylor.serve.child import DONE, FILES, JOB, PROGRESS, STOPPED
+from taylor.serve.own_files import OWN
 from taylor.serve.question import Question
 
 MOST_WAITING = 200
@@ -53,6 +54,11 @@ class Jobs:
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     _stopped: set[str] = field(default_factory=set)
 
+    @property
+    def own(self) -> Path:
+        """Folder of the files that were given to the page."""
+        return self.root / OWN
+
     def start(self, kind: str, ask: Question) -> str:
         """Start a job, now or as soon as a process is free; returns its name.
 
@@ -71,6 +77,7 @@ class Jobs:
             "ask": ask.model_dump(),
             "folders": [str(one) for one in self.folders],
             "store": self.store,
+            "own": str(self.own),
         }
         write_atomic(self.root / name / JOB, json.dumps(job))
         self.waiting += 1

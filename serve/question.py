@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,13 +16,16 @@ from taylor.cost_model.margin import HALF, MemoryMargin
 from taylor.cost_model.memory import stage_breakdown
 from taylor.cost_model.time import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
+from taylor.parsers.software import features_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, Grid, PipelinePlan
 from taylor.pipeline_solver.timing.evaluate import evaluate
 from taylor.register.registry import Registry
 from taylor.report.memory_parts import from_breakdown, from_problem
+from taylor.serve.assumptions import assumptions
+from taylor.serve.own_files import OWN, OwnFiles
 from taylor.workflows.searching.model_job import ModelJob, model_file, per_node, state_model
-from taylor.workflows.showing.fit import Fit
+from taylor.workflows.showing.fit import Fit, shortage
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.solving.measured_peaks import with_measured
 from taylor.workflows.statement.devices import choose_device
@@ -67,7 +71,11 @@ class SeenRun(Degrees):
 
 
 class Question(Degrees):
-    """One setting of the page's sliders; unknown keys and values out of bounds are refused."""
+    """One setting of the page; unknown keys and values out of bounds are refused.
+
+    `sp` None is sequence parallelism wherever tensors are parallel; `op` the distributed optimizer; `limit_mib` a limit
+    of every device in place of its own.
+    """
 
     model: str = Field(max_length=300)
     device: str = Field(max_length=100)
@@ -76,6 +84,11 @@ class Question(Degrees):
     gbs: int = Field(default=512, ge=1, le=10**7)
     seconds: float = Field(default=30.0, gt=0.0, le=3600.0)
     risk: float = Field(default=100.0 * DEFAULT_RISK, ge=0.0, le=100.0 * HALF)
+    framework: str | None = Field(default=None, max_length=40)
+    software: tuple[Annotated[str, Field(max_length=60)], ...] = Field(default=(), max_length=16)
+    sp: bool | None = None
+    op: bool = True
+    limit_mib: float | None = Field(default=None, gt=0.0, le=1e8)
     stage_limit: Stages = Field(default_factory=dict)
     run: SeenRun | None = None
 
@@ -117,11 +130,14 @@ class Models:
         Folder for files written on the way to an answer.
     folders : sequence of Path
         Nothing else on the disk is ever read.
+    own : OwnFiles, optional
+        Files that were given to the page.
     """
 
     work: Path
     folders: tuple[Path, ...] = ()
-    _known: dict[tuple[str, str, int, int], TrainingConfig] = field(default_factory=dict)
+    own: OwnFiles | None = None
+    _known: dict[tuple[object, ...], TrainingConfig] = field(default_factory=dict)
 
     def names(self) -> list[str]:
         """Registered models, then files as ``NUMBER/PATH``, the number being that of their folder."""
@@ -141,6 +157,8 @@ class Models:
             When it is neither registered nor in one of the folders.
         """
         number, slash, inside = name.partition("/")
+        if number == OWN and slash and self.own is not None:
+            return self.own.path(name)
         if not slash:
             if "\0" in name or Path(name).suffix == ".json" or Path(name).is_file():
                 raise InputError("is no registered model", field="model", value=name)
@@ -166,13 +184,17 @@ class Models:
         if ask.device not in registry.devices:  # elsewhere a device may be a file
             raise InputError("is no registered device", field="device", value=ask.device)
         host = min(ask.ranks, per_node(registry.device(ask.device)))
-        key = (ask.model, ask.device, ask.seq, host)
+        key = (ask.model, ask.device, ask.seq, host, ask.framework, ask.software)
         if key not in self._known:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
             # One file for all numbers of ranks and batches: those of each question replace them.
-            job = ModelJob(self.path(ask.model), host, ask.seq, host, device=ask.device)
-            self._known[key] = read_for(state_model(job, self.work / "stated" / f"{ask.device}-{ask.seq}-{host}"))
+            job = ModelJob(
+                self.path(ask.model), host, ask.seq, host, device=ask.device, framework=ask.framework,
+                software=features_of(ask.software),
+            )  # fmt: skip
+            place = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
+            self._known[key] = read_for(state_model(job, self.work / "stated" / place))
         base = self._known[key]
         each = ask.tp * ask.pp * ask.cp
         if ask.ranks % each:
@@ -181,10 +203,15 @@ class Models:
         if ask.gbs % (dp * ask.mbs):
             raise InputError(f"is not divisible by DP x micro-batch = {dp * ask.mbs}", field="gbs", value=ask.gbs)
         strategy = base.strategy.replace(
-            dp=dp, tp=ask.tp, pp=ask.pp, ep=ask.ep, cp=ask.cp, vpp=ask.vpp, mbs=ask.mbs, sp=ask.tp > 1,
-            op=dp * ask.cp, micro_batches=ask.gbs // (dp * ask.mbs),
+            dp=dp, tp=ask.tp, pp=ask.pp, ep=ask.ep, cp=ask.cp, vpp=ask.vpp, mbs=ask.mbs,
+            sp=ask.tp > 1 and ask.sp is not False, op=dp * ask.cp if ask.op else 1,
+            micro_batches=ask.gbs // (dp * ask.mbs),
         )  # fmt: skip
         config = base.replace(strategy=strategy, plan=None, margin=ask.margin)
+        if not ask.op:
+            config = config.replace(rules=config.rules.replace(parallel_optimizer=False))
+        if ask.limit_mib is not None:
+            config = config.replace(device_limit_mib=ask.limit_mib)
         config = config.replace(schedule=config.schedule_for(ask.vpp))
         try:
             config = require_legal(config, choose_device(config, ask.device).spec)
@@ -205,8 +232,7 @@ class Models:
         if ask.run is None:
             return SeenMemory(None, limits)
         config = self.config(ask.of_run)
-        even = config.even_plan(config.strategy, FULL)
-        config = config.replace(plan=_recomputed(even, even.recomputed(FULL), ask.of_run))
+        config = config.replace(plan=self.even_plan(config, ask.of_run))
         chosen = choose_device(config, ask.device)
         run = MeasuredRun(tuple(ask.run.measured_peak.items()), ask.run.out_of_memory, ask.run.peak_of)
         job = FileJob(config.path, dryrun=False, check=False, device=ask.device, margin=ask.margin, measured=run)
@@ -215,6 +241,12 @@ class Models:
             return SeenMemory(with_measured(file, estimate_memory(file.running, file.device)).learned, limits)
         except InputError as error:
             raise InputError(str(error).removeprefix(f"{config.path}: ")) from None
+
+    @staticmethod
+    def even_plan(config: TrainingConfig, ask: Question) -> PipelinePlan:
+        """Even plan of a question, with its share of recomputed layers."""
+        even = config.even_plan(config.strategy, FULL)
+        return _recomputed(even, even.recomputed(FULL), ask)
 
     def answer(self, ask: Question) -> dict[str, Any]:
         """Step, MFU and memory by stage of the even plan, by the analytical model and one pass over the event graph.
@@ -243,8 +275,13 @@ class Models:
         judged = planned.fit_of(solution, cure=planned.changes_text())
         stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
         parts = from_breakdown(stages, peaks) or from_problem(problem, plan, peaks)
+        known_step = config.step_error(device.spec)
         return {
             "step_ms": step,
+            "step_interval_ms": [step * known_step.lower(), step * known_step.upper()],
+            "narrowed_by": planned.narrowed_by,
+            "over": [stage for stage, over in enumerate(shortage(peaks, limits)) if over],
+            "assumed": assumptions(config, device.spec, ask.software) | {"sentences": planned.assumed},
             "mfu": speed.mfu,
             "mfu_precision": speed.mfu_precision,
             "tokens_per_second": speed.tokens_per_second,

@@ -21,6 +21,16 @@ const WORDS = {
     nothing: "Nothing yet: what is solved and ranked here is remembered.", unmodelled: "Not in the figures: ",
     risk: "Risk of exceeding memory, %", run_out: "Risk", seen: "What a run of these settings showed", seen_peak: "Measured peaks, stage=MiB",
     seen_out: "Stages out of memory", seen_limit: "Limits of stages, stage=MiB", learn: "Learn from it", forget: "Forget",
+    again_short: "Recompute", drop: "Drop your training file here, or choose it:", assume: "Assumptions", framework: "Framework", precision: "Precision",
+    dispatcher: "Token dispatcher", sp: "Sequence parallel", op: "Distributed optimizer", own_limit: "Limit, GiB", usual: "usual",
+    rests: "What this rests on", link: "Copy link", start_file: "Download start file", stale: "The settings have changed since this answer.",
+    back: "Back to its settings", copied: "Copied: a link with these settings and no token.", changes_fit: "It fits with:", changes_fast: "Faster with:",
+    no_change: "No single change makes it fit.", over_stage: "Stage {stage} is {over} GiB over its limit.", given: "{file}: {title}, {name}.",
+    interval: "90 % interval", per_device: "{gain} tokens/s a device", busy: "Computing …", tie: "tie", within: "{low} to {high}",
+    gradient_bytes: "Gradients, bytes", moments_bytes: "Moments, bytes", optimizer_ranks: "Optimizer over ranks", sequence_parallel: "Sequence parallel",
+    flash_attention: "Flash attention", schedule: "Schedule", software: "Software", limit_mib: "Memory limit, GiB", risk_share: "Risk planned",
+    ties: "The first {count} are a tie: their steps are within {share} of the first one's, which is less than the estimate is off.",
+    too_big: "The file is longer than 1 MiB, which no training file is.",
     risky: "above the risk", open_fit: "unknown", upto: "up to", wrong_seen: "Write 0=61300,1=58000 for MiB by stage, 0,3 for stages." },
   zh: { what: "换一种跑法会怎样", model: "模型", device: "设备", ranks: "卡数", seq: "序列长度", gbs: "全局批大小",
     recompute: "重计算比例, %", seconds: "求解时限, 秒", solve: "求解", rank: "策略排名", stop: "停止",
@@ -34,6 +44,15 @@ const WORDS = {
     feasible: "单步 {step}；任何方案都不少于 {bound}（差距 {gap}）。MFU {mfu}，{rate} token/秒。",
     risk: "超出显存的风险, %", run_out: "风险", seen: "以当前设置实际运行的结果", seen_peak: "实测峰值, 级=MiB",
     seen_out: "显存不足的级", seen_limit: "各级上限, 级=MiB", learn: "据此修正", forget: "清除",
+    again_short: "重计算", drop: "把训练文件拖到这里，或选择：", assume: "假设", framework: "框架", precision: "精度", dispatcher: "token 分发方式",
+    sp: "序列并行", op: "分布式优化器", own_limit: "上限, GiB", usual: "默认", rests: "以上结果的依据", link: "复制链接",
+    start_file: "下载启动文件", stale: "得到这个结果之后，设置已经改变。", back: "恢复当时的设置", copied: "已复制：链接包含当前设置，不含令牌。",
+    changes_fit: "这样就能放下：", changes_fast: "这样更快：", no_change: "没有单项改动能放下。", over_stage: "第 {stage} 级超出上限 {over} GiB。",
+    given: "{file}：{title}，{name}。", interval: "90% 区间", per_device: "单卡 token/秒 {gain}", busy: "正在计算……", tie: "并列", within: "{low} 至 {high}",
+    gradient_bytes: "梯度, 字节", moments_bytes: "动量, 字节", optimizer_ranks: "优化器切分的卡数", sequence_parallel: "序列并行",
+    flash_attention: "Flash attention", schedule: "调度", software: "软件特性", limit_mib: "显存上限, GiB", risk_share: "允许的风险",
+    ties: "前 {count} 个并列：单步时间与第一名相差不到 {share}，小于估算误差。",
+    too_big: "文件超过 1 MiB，训练文件不会这么大。",
     risky: "超出允许的风险", open_fit: "未知", upto: "至多", wrong_seen: "各级 MiB 写作 0=61300,1=58000，级写作 0,3。",
     stopped: "已停止；目前最好的方案：", layers: "{kind} 层", again: "重计算（{mode}）", chunk: "{text}，第 {chunk} 块",
     peak: "峰值, GiB",
@@ -45,8 +64,27 @@ const WORDS = {
     weights: "权重", gradients: "梯度", optimizer: "优化器状态", "activations dense": "稠密层激活",
     "activations moe": "MoE 层激活", logits: "logits", buffers: "通信缓冲", workspace: "工作区", overhead: "框架开销" },
 };
+const TIPS = {
+  en: { tp: "Tensor parallel: each layer's matrices are split over this number of devices.", pp: "Pipeline parallel: the layers are split over this number of stages.",
+    ep: "Expert parallel: the experts are split over this number of devices.", cp: "Context parallel: each sample's tokens are split over this number of devices.",
+    vpp: "Virtual stages: chunks of layers that each stage holds.", mbs: "Samples of a micro-batch.", recompute: "Share of layers whose activations are computed again in the backward.",
+    risk: "Probability with which a real peak may exceed the limit.", seconds: "Longest time of a solve.", gbs: "Samples of a step.", ranks: "Devices of the job.",
+    mfu: "The model's own work over what the devices' peak allows in the same time." },
+  zh: { tp: "张量并行：每层的矩阵切分到这么多张卡。", pp: "流水线并行：层切分到这么多级。", ep: "专家并行：专家切分到这么多张卡。",
+    cp: "上下文并行：每个样本的 token 切分到这么多张卡。", vpp: "虚拟级：每级持有的层块数。", mbs: "每个微批的样本数。", recompute: "反向时重新计算激活的层所占比例。",
+    risk: "实际峰值超出上限的概率。", seconds: "求解的最长时间。", gbs: "每步的样本数。", ranks: "任务的卡数。", mfu: "模型本身的计算量与同样时间内设备峰值之比。" },
+};
 // What a person at the page is told most often, as the program says it in English, and in Chinese.
 const CHINESE = [
+  [/([\w.-]+): is longer than/, "$1 太大：请给出启动训练的文件"],
+  [/^memory estimated by the analytical model$/, "显存由解析模型估算"],
+  [/file: is longer than/, "文件太大：请给出启动训练的文件"],
+  [/([\w.-]+): is no text/, "$1 不是文本：请给出 UTF-8 编码的训练文件"],
+  [/is not a known kind of configuration/, "不是可识别的训练配置"],
+  [/model: is a file that this server does not have/, "服务器上没有这个文件：请重新选择"],
+  [/--with: has no flag in (.*?)'s files \(found '([^']*)'\)/, "$1 的文件没有 $2 对应的参数"],
+  [/--with: concerns experts, and the model has none/, "该特性只用于有专家的模型"],
+  [/--framework: cannot describe ([^:]+)/, "该框架的文件不能描述 $1"],
   [/breaks the rule ([\w-]+): (.*?) \(found (\d+)\); nearest legal: ([^;]+); source: (.*); --allow_illegal/, "违反框架规则 $1（$2）：现为 $3；最近的合法取值：$4；依据：$5"],
   [/breaks the rule ([\w-]+): (.*?) \(found (\d+)\)/, "违反框架规则 $1（$2）：现为 $3"],
   [/ranks: is not divisible by TP x PP x CP = (\d+) \(found (\d+)\)/, "卡数 $2 不能被 TP x PP x CP = $1 整除"],
@@ -82,7 +120,7 @@ const word = (name) => WORDS[language][name] ?? name;
 const fill = (name, values) => word(name).replace(/\{(\w+)\}/g, (_, key) => values[key]);
 const number = (value, digits = 0) => value === null || value === undefined ? "–"
   : value.toLocaleString(language, { minimumFractionDigits: digits, maximumFractionDigits: digits });
-const ms = (value) => value === null || value === undefined ? "–" : `${number(value, 1)} ms`;
+const ms = (value) => value === null || value === undefined ? "–" : value >= 1e4 ? `${number(value / 1e3, 2)} s` : `${number(value, 1)} ms`;
 const reason = (text) => {
   if (language !== "zh") return text;
   for (const [english, chinese] of CHINESE) {
@@ -98,10 +136,10 @@ const strategy = (degrees) => DEGREES.filter((name) => degrees[name] > 1)
 
 async function api(path, body) {
   const options = { headers: { "X-Token": TOKEN } };
-  if (body !== undefined) { options.method = "POST"; options.body = JSON.stringify(body); }
+  if (body !== undefined) { options.method = "POST"; options.body = body instanceof Blob ? body : JSON.stringify(body); }
   const reply = await fetch(path, options).catch(() => { throw Object.assign(new Error(word("lost")), { lost: true }); });
   const answer = await reply.json();
-  if (!reply.ok) throw new Error(reason(answer.error));
+  if (!reply.ok) throw Object.assign(new Error(reason(answer.error)), { field: answer.field });
   return answer;
 }
 
@@ -137,6 +175,12 @@ function question() {
   for (const [name, values] of Object.entries(SLIDERS)) ask[name] = values[Number($(name).value)];
   if (Object.keys(limits).length) ask.stage_limit = limits;
   if (seenRun) ask.run = seenRun;
+  if ($("framework").value) ask.framework = $("framework").value;
+  const software = ["precision", "dispatcher"].map((id) => $(id).value).filter(Boolean);
+  if (software.length) ask.software = software;
+  if (!$("sp").checked) ask.sp = false;
+  if (!$("op").checked) ask.op = false;
+  if ($("limit").value) ask.limit_mib = 1024 * Number($("limit").value);
   return ask;
 }
 
@@ -169,6 +213,14 @@ function forget() {
 }
 
 function set(ask) {
+  for (const [id, value] of [["framework", ask.framework], ["sp", ask.sp], ["op", ask.op]]) {
+    if (value === undefined || value === null) continue;
+    if (id === "framework") $(id).value = value; else $(id).checked = value;
+  }
+  if ("limit_mib" in ask) $("limit").value = ask.limit_mib === null ? "" : ask.limit_mib / 1024;
+  if ("software" in ask) for (const id of ["precision", "dispatcher"]) {
+    $(id).value = [...$(id).options].map((one) => one.value).find((one) => one && ask.software.includes(one)) ?? "";
+  }
   for (const name of FIELDS) if (name in ask) $(name).value = ask[name];
   for (const [name, values] of Object.entries(SLIDERS)) {
     if (!(name in ask)) continue;
@@ -183,7 +235,9 @@ function remember() { sessionStorage.setItem("taylor", JSON.stringify({ ask: que
 
 async function estimate() {
   const turn = ++asked;
-  remember();
+  remember(); showStale();
+  const busy = setTimeout(() => { $("even").setAttribute("aria-busy", "true"); }, 150);
+  for (const one of document.querySelectorAll("[aria-invalid]")) one.removeAttribute("aria-invalid");
   try {
     const answer = await api("/api/estimate", question());
     if (turn !== asked) return;  // a later question is under way
@@ -191,9 +245,95 @@ async function estimate() {
   } catch (error) {
     if (turn !== asked) return;
     last = null; $("error").textContent = error.message;
+    if (error.field && $(error.field)) $(error.field).setAttribute("aria-invalid", "true");
+  } finally {
+    clearTimeout(busy);
+    if (turn === asked) $("even").removeAttribute("aria-busy");
   }
   showFigures();
   document.body.dataset.answered = turn;
+  clearTimeout(later);
+  if (last) later = setTimeout(askChanges, 400, turn);
+}
+
+/* Changes that make the job fit, or faster; asked for once the settings rest. */
+
+let later = 0, changes = null;
+
+async function askChanges(turn) {
+  try {
+    const found = (await api("/api/changes", question())).changes;
+    if (turn !== asked) return;
+    changes = found; showChanges();
+    document.body.dataset.changes = turn;
+  } catch { changes = null; showChanges(); }
+}
+
+const changeText = (change) => Object.entries(change).map(([name, value]) => name === "software" ? value[value.length - 1]
+  : name === "recompute" ? `${word("again_short")} ${number(value)} %` : name === "ranks" ? `${number(value)} × ${$("device").value}`
+    : typeof value === "boolean" ? word(name) : `${name.toUpperCase()} ${value}`).join(", ");
+
+function showChanges() {
+  $("changes").replaceChildren();
+  if (!last || changes === null) return;
+  if (!changes.length) { if (!last.fits) $("changes").append(element("span", word("no_change"))); return; }
+  $("changes").append(element("span", word(last.fits ? "changes_fast" : "changes_fit")));
+  for (const one of changes) {
+    const gain = `${one.gain < 0 ? "−" : "+"}${number(100 * Math.abs(one.gain), 1)} %`;
+    const button = element("button", `${changeText(one.change)}: ${ms(one.step_ms)} (${fill("per_device", { gain })})`, { type: "button" });
+    button.addEventListener("click", () => { set(one.change); changes = null; estimate(); });
+    $("changes").append(button);
+  }
+}
+
+/* A file of one's own. */
+
+async function give(file) {
+  $("given").textContent = ""; $("given").className = "";
+  try {
+    if (file.size > 1 << 20) throw new Error(word("too_big"));
+    const stated = await api(`/api/own?name=${encodeURIComponent(file.name)}`, file);
+    set({ sp: true, op: true, ...stated.ask });
+    $("given").textContent = [fill("given", { file: file.name, title: stated.title, name: stated.name }), ...stated.notes].join(" ");
+    document.body.dataset.given = file.name;
+    changes = null;
+    await estimate();
+  } catch (error) { $("given").textContent = error.message; $("given").className = "bad"; }
+}
+
+/* A link that states the settings, and nothing of the server. */
+
+const coded = (ask) => btoa(String.fromCharCode(...new TextEncoder().encode(JSON.stringify(ask)))).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, "");
+
+function linked() {
+  const text = new URLSearchParams(location.hash.slice(1)).get("q");
+  if (!text) return null;
+  try {
+    const bytes = Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), (one) => one.charCodeAt(0));
+    const ask = JSON.parse(new TextDecoder().decode(bytes));
+    return ask && typeof ask === "object" && !Array.isArray(ask) ? ask : null;
+  } catch { return null; }
+}
+
+async function copyLink() {
+  const link = `${location.origin}/#q=${coded(question())}`;
+  try { await navigator.clipboard.writeText(link); $("said").textContent = word("copied"); }
+  catch { $("said").textContent = link; }
+  document.body.dataset.link = link;
+}
+
+async function startFile() {
+  try {
+    const made = await api(`/api/start/${$("start-framework").value}`, question());
+    const link = element("a", null, { href: URL.createObjectURL(new Blob([made.text], { type: "text/plain" })), download: made.name });
+    link.click();
+    URL.revokeObjectURL(link.href);
+    $("said").textContent = made.name;
+  } catch (error) { $("said").textContent = error.message; }
+}
+
+function showStale() {
+  $("stale").hidden = !(job && job.ask && told && told.state === "done" && JSON.stringify(job.ask) !== JSON.stringify(question()));
 }
 
 const utilization = (speed) => share(speed.mfu) + (speed.mfu_precision ? ` (${speed.mfu_precision})` : "");
@@ -203,6 +343,9 @@ function showFigures() {
   const notes = last && last.unmodelled.length ? [word("unmodelled") + last.unmodelled.join("; ")] : [];
   if (last) notes.unshift(...last.learned.map(reason));
   if (last && !last.fits) notes.unshift(reason(last.verdict.sentence));
+  $("over").textContent = last ? last.over.map((stage) => fill("over_stage", { stage,
+    over: gib(last.peak_mib[stage] - last.limits_mib[stage]) })).join(" ") : "";
+  showAssumed(); showChanges();
   $("notes").textContent = notes.join(" · ");
   if (!last) return;
   const figures = { step: ms(last.step_ms), mfu: utilization(last), rate: number(last.tokens_per_second),
@@ -210,10 +353,33 @@ function showFigures() {
   for (const [name, text] of Object.entries(figures)) {
     const box = element("div", null), value = element("dd", text, { id: `figure-${name}` });
     if (name === "fits" && !last.fits) value.className = "bad";
+    if (name === "step") {
+      const [low, high] = last.step_interval_ms.map(ms);
+      box.title = last.narrowed_by;
+      value.append(element("small", fill("within", { low, high })));
+    }
+    if (TIPS[language][name]) box.title = TIPS[language][name];
     box.append(element("dt", word(name)), value);
     $("figures").append(box);
   }
   drawMemory(last);
+}
+
+/* What the figures rest on. */
+
+const plainly = (value) => Array.isArray(value) ? value.join(", ") || "–" : value === true ? word("yes") : value === false ? word("no") : String(value);
+
+function showAssumed() {
+  $("assumed").replaceChildren(); $("sentences").replaceChildren(); $("rests").hidden = !last;
+  if (!last) return;
+  const { sentences, risk, limit_mib: limit, ...facts } = last.assumed;
+  const shown = { ...facts, limit_mib: gib(limit), risk_share: share(risk, 0) };
+  for (const [name, value] of Object.entries(shown)) {
+    const box = element("div", null);
+    box.append(element("dt", word(name)), element("dd", plainly(value)));
+    $("assumed").append(box);
+  }
+  $("sentences").append(...sentences.map((one) => element("li", reason(one))));
 }
 
 /* Probability of the answer; none is certain. */
@@ -268,7 +434,8 @@ function drawMemory(told) {
 async function start(kind) {
   told = { state: "waiting" };
   delete document.body.dataset.done;
-  try { job = { kind, name: (await api(`/api/jobs/${kind}`, question())).job }; }
+  const ask = question();
+  try { job = { kind, ask, name: (await api(`/api/jobs/${kind}`, ask)).job }; }
   catch (error) { told = { state: "done", files: [], answer: { told: error.message } }; }
   remember(); showAnswer();
   if (told.state !== "done") follow(job.name);
@@ -293,6 +460,7 @@ async function follow(name) {
 
 function showAnswer() {
   const kind = job && job.kind === "rank" ? "ranking" : "plan", open = told !== null && told.state !== "done";
+  showStale();
   $("answer").dataset.word = kind; $("answer").textContent = word(kind);
   $("stop").hidden = !open;
   for (const id of ["plan", "files"]) $(id).replaceChildren();
@@ -333,15 +501,16 @@ function showPlan(answer) {
 }
 
 function showRanking(answer) {
-  $("progress").textContent = "";
-  const rows = answer.rows.map((cells) => {
+  $("progress").textContent = answer.ties > 1 ? fill("ties", { count: answer.ties, share: share(answer.tie_share, 0) }) : "";
+  const rows = answer.rows.map((cells, index) => {
     const row = Object.fromEntries(answer.columns.map((name, index) => [name, cells[index]]));
     const take = element("button", word("take"), { type: "button" });
     take.addEventListener("click", () => { set(Object.fromEntries(DEGREES.slice(1).map((name) => [name, row[name]]))); estimate(); });
-    return [take, strategy(row), ms(row.cost), share(row.mfu), share(row.gap, 2), share(row.risk),
+    const tied = index < answer.ties && answer.ties > 1 ? ` (${word("tie")})` : "";
+    return [take, strategy(row) + tied, ms(row.cost), row.cost ? fill("within", { low: ms(row.low), high: ms(row.high) }) : "–", share(row.mfu), share(row.gap, 2), share(row.risk),
       word(STATUS[row.status] || "failed")];
   });
-  $("plan").append(table(["", ...["strategy", "step", "mfu", "gap", "run_out", "status"].map(word)], rows, [0, 1, 6]));
+  $("plan").append(table(["", ...["strategy", "step", "interval", "mfu", "gap", "run_out", "status"].map(word)], rows, [0, 1, 7]));
 }
 
 /* What was found before. */
@@ -382,6 +551,9 @@ function speak() {
   document.documentElement.lang = language;
   for (const each of document.querySelectorAll("[data-word]")) each.textContent = word(each.dataset.word);
   for (const each of document.querySelectorAll("[data-slider]")) each.textContent = WORDS[language][each.dataset.slider] ?? each.dataset.slider.toUpperCase();
+  for (const [name, tip] of Object.entries(TIPS[language])) $(name)?.closest("label")?.setAttribute("title", tip);
+  for (const one of document.querySelectorAll("option[value='']")) one.textContent = word("usual");
+  $("start-framework").setAttribute("aria-label", word("framework"));
   $("language").textContent = language === "en" ? "中文" : "English";
   showFigures(); showAnswer(); showHistory();
 }
@@ -400,7 +572,23 @@ async function begin() {
   const choices = await api("/api/choices");
   $("models").append(...choices.models.map((name) => element("option", null, { value: name })));
   $("device").append(...choices.devices.map((name) => element("option", name)));
-  set({ ep: 1, cp: 1, vpp: 1, mbs: 1, ...START, ...kept.ask });
+  const listed = (id, values) => $(id).append(...values.map((value) => element("option", value, { value })));
+  listed("framework", ["", ...choices.frameworks]); listed("start-framework", choices.frameworks);
+  listed("precision", ["", ...["fp8", "fp4"].flatMap((name) => choices.features[name].map((value) => `${name}=${value}`))]);
+  listed("dispatcher", ["", ...choices.features.dispatcher.map((value) => `dispatcher=${value}`)]);
+  const usual = { ep: 1, cp: 1, vpp: 1, mbs: 1, ...START };
+  set({ ...usual, ...(linked() ?? kept.ask) });
+  for (const id of ["framework", "precision", "dispatcher", "sp", "op", "limit"]) $(id).addEventListener("change", estimate);
+  $("file").addEventListener("change", () => { if ($("file").files.length) give($("file").files[0]); $("file").value = ""; });
+  for (const kind of ["dragover", "dragleave", "drop"]) document.addEventListener(kind, (event) => {
+    event.preventDefault();
+    $("drop").classList.toggle("over", kind === "dragover");
+    if (kind === "drop" && event.dataTransfer.files.length) give(event.dataTransfer.files[0]);
+  });
+  $("link").addEventListener("click", copyLink);
+  $("start").addEventListener("click", startFile);
+  $("back").addEventListener("click", () => { set({ sp: true, op: true, software: [], limit_mib: null, ...job.ask }); estimate(); });
+  window.addEventListener("hashchange", () => { const ask = linked(); if (ask) { set({ ...usual, sp: true, op: true, software: [], ...ask }); estimate(); } });
   $("solve").addEventListener("click", () => start("solve"));
   $("rank").addEventListener("click", () => start("rank"));
   $("learn").addEventListener("click", learn);

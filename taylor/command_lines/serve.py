@@ -53,6 +53,7 @@ def run(arguments: Sequence[str], program: str = "taylor serve") -> None:
     except ImportError:
         raise InputError("needs Starlette and uvicorn", cure="pip install 'taylor-parallel[serve]'") from None
     from taylor.serve.jobs import Jobs
+    from taylor.serve.own_files import OwnFiles
     from taylor.serve.question import Models
 
     folders = tuple(Path(name).resolve() for name in args.folder)
@@ -65,7 +66,7 @@ def run(arguments: Sequence[str], program: str = "taylor serve") -> None:
     with tempfile.TemporaryDirectory(prefix="taylor-serve-") as work:
         root, token = Path(work), secrets.token_urlsafe(24)
         jobs = Jobs(root / "jobs", args.workers, folders, "" if store is None else store.url)
-        app = application(Page(token, Models(root / "models", folders), jobs, store))
+        app = application(Page(token, Models(root / "models", folders, OwnFiles(jobs.own)), jobs, store))
         server = uvicorn.Server(uvicorn.Config(app, HOST, args.port, log_level="warning", access_log=False))
         log.info("open http://%s:%d/?token=%s (Ctrl-C ends it)", HOST, args.port, token)
         try:

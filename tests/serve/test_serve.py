@@ -98,9 +98,11 @@ def served(tmp_path: Path, folders: tuple[Path, ...] = (), store: Store | None =
     testclient = pytest.importorskip("starlette.testclient")
     from taylor.serve.app import Page, application
     from taylor.serve.jobs import Jobs
+    from taylor.serve.own_files import OwnFiles
     from taylor.serve.question import Models
 
-    page = Page("right", Models(tmp_path / "work", folders), Jobs(tmp_path / "jobs", 1, folders), store)
+    jobs = Jobs(tmp_path / "jobs", 1, folders)
+    page = Page("right", Models(tmp_path / "work", folders, OwnFiles(jobs.own)), jobs, store)
     with testclient.TestClient(application(page), base_url="http://127.0.0.1", headers={"X-Token": "right"}) as made:
         yield made
 
@@ -299,3 +301,102 @@ def test_a_run_of_other_settings_corrects_the_answer(client):
     ):
         reply = client.post("/api/estimate", json={**ask, **wrong})
         assert reply.status_code == 400 and words in reply.json()["error"]
+
+
+def give(client, name, data):
+    return client.post(f"/api/own?name={name}", content=data)
+
+
+@pytest.mark.parametrize(
+    "file", ["pretrain_llama3_70b.yaml", "pretrain_llama3_70b.sh", "qwen3_8b.json", "pretrain_deepseek3_128p.yaml"]
+)
+def test_a_file_that_is_given_states_the_question_and_is_answered(client, file):
+    given = give(client, file, (ROOT / "config" / file).read_bytes())
+    assert given.status_code == 200, given.text
+    stated, config = given.json(), read_config(ROOT / "config" / file)
+    assert stated["ask"]["seq"] == config.rules.seq_length
+    if not file.endswith(".json"):
+        assert all(stated["ask"][name] == getattr(config.strategy, name) for name in ("tp", "pp", "ep", "cp", "mbs"))
+        assert stated["ask"]["gbs"] == config.strategy.global_batch
+    question = {"ranks": 8, "gbs": 64, "recompute": 100} | stated["ask"]
+    answer = client.post("/api/estimate", json=question)
+    assert answer.status_code == 200 and answer.json()["assumed"]["framework"] == stated["ask"].get(
+        "framework", "megatron"
+    )
+
+
+BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{chr(98 + turn)}: &{chr(98 + turn)} [{','.join(['*' + chr(97 + turn)] * 9)}]\n" for turn in range(12)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        ("run.sh", b"echo 1\n" * 750_000, "is longer than"),
+        ("model.yaml", b"\x7fELF\x02\x01\x01\x00" + bytes(range(256)), "is no text"),
+        ("model.yaml", b"a\0b: 1", "is no text"),
+        ("bomb.yaml", BOMB.encode(), "bomb.yaml"),
+        ("..", b"a: 1", "has no name"),
+        ("run.exe", b"a: 1", "run.exe"),
+    ],
+)
+def test_a_file_that_is_no_training_file_is_refused_in_words(client, name, data, words, tmp_path):
+    began = time.monotonic()
+    refused = give(client, name, data)
+    assert refused.status_code == 400 and words in refused.json()["error"], refused.text
+    assert str(tmp_path) not in refused.text and time.monotonic() - began < 60
+    assert ask(client).status_code == 200
+
+
+def test_a_given_script_reads_no_other_file_of_the_machine(client, tmp_path):
+    (tmp_path / "secret.sh").write_text("HIDDEN=12345\n")
+    script = (ROOT / "config" / "pretrain_llama3_70b.sh").read_text()
+    text = script.replace("#!/bin/bash", f"#!/bin/bash\nsource {tmp_path}/secret.sh\n. {tmp_path}/secret.sh", 1)
+    given = give(client, "run.sh", text.encode()).json()
+    kept = next((tmp_path / "jobs" / "own").rglob("run.sh")).read_text()
+    assert "secret.sh" not in kept and given["ask"]["tp"] == 8
+
+
+@pytest.mark.parametrize("model", ["own/../../secret.json", "own/0123456789abcdef/mine.yaml", "own/x", "own/"])
+def test_a_file_that_was_not_given_is_refused(client, model):
+    refused = ask(client, model=model)
+    assert refused.status_code == 400 and "does not have" in refused.json()["error"]
+
+
+def test_assumptions_can_be_changed_and_move_the_answer(client):
+    plain = ask(client).json()
+    assert plain["assumed"]["sequence_parallel"] and plain["assumed"]["optimizer_ranks"] == plain["dp"]
+    low, high = plain["step_interval_ms"]
+    assert low < plain["step_ms"] < high
+    without = ask(client, sp=False).json()
+    assert max(without["peak_mib"]) > max(plain["peak_mib"]) and not without["assumed"]["sequence_parallel"]
+    whole = ask(client, op=False).json()
+    assert max(whole["peak_mib"]) > max(plain["peak_mib"]) and whole["assumed"]["optimizer_ranks"] == 1
+    assert ask(client, software=["fp8=mxfp8"]).json()["step_ms"] < plain["step_ms"]
+    assert ask(client, limit_mib=20_000).json()["over"]
+    refused = ask(client, software=["fp7"])
+    assert refused.status_code == 400 and refused.json()["field"] == "--with"
+
+
+def test_changes_are_what_the_question_says_when_it_is_asked_with_them(client):
+    tight = ASK | {"ranks": 32, "gbs": 32, "seq": 8192, "recompute": 0, "pp": 2}
+    changes = client.post("/api/changes", json=tight).json()["changes"]
+    assert changes and len(changes) <= 3
+    for change in changes:
+        answer = client.post("/api/estimate", json=tight | change["change"]).json()
+        assert answer["fits"] and answer["step_ms"] == pytest.approx(change["step_ms"])
+    gains = client.post("/api/changes", json=ASK).json()["changes"]
+    assert all(change["gain"] > 0 for change in gains)
+
+
+@pytest.mark.parametrize("framework", ["megatron", "mindspeed", "mindformers"])
+def test_a_start_file_of_each_framework_says_what_the_question_asks(client, framework, tmp_path):
+    made = client.post(f"/api/start/{framework}", json=ASK)
+    assert made.status_code == 200, made.text
+    path = tmp_path / made.json()["name"]
+    path.write_text(made.json()["text"])
+    config = read_config(path)
+    assert framework in made.json()["text"].lower() and config.strategy.tp == 8 and config.strategy.pp == 4
+    assert config.strategy.global_batch == 512 and config.strategy.world_size == 64
+    assert client.post("/api/start/nosuch", json=ASK).status_code == 400
