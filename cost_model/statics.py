@@ -32,7 +32,7 @@ from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.pipeline.plan import FULL
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.frameworks import COMPILED_LOSS, ENGINE_LOSS
+from taylor.register.frameworks import COMPILED_LOSS, ENGINE_LOSS, FLASH_LOSS
 from taylor.register.model import MTP, ModelSpec
 
 MIB = 2**20
@@ -236,7 +236,7 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Qu
 
 def dropped_logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Logits in the compute type that are gone before the loss's backward (`StaticRules.drops_logits`)."""
-    if not rules.framework.statics.drops_logits:
+    if not rules.framework.statics.drops_logits or rules.loss_kernel is not None:
         return 0.0
     columns = model.vocab / vocabulary_ways(model, degrees, rules)
     # A compiled loss takes its gradient from them.
@@ -249,6 +249,8 @@ def loss_bytes(rules: TrainingRules, *, split: bool = False) -> float:
     """Bytes a logit at the loss's worst moment, by its kernel; `split`: the vocabulary is divided over TP's ranks."""
     if rules.loss_kernel == ENGINE_LOSS:
         return rules.compute_bytes
+    if rules.loss_kernel == FLASH_LOSS:
+        return 2 * rules.compute_bytes
     further = _WIDE_BYTES if rules.loss_kernel == COMPILED_LOSS else 0
     statics = rules.framework.statics
     if split and statics.split_logits_bytes is not None:

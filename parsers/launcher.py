@@ -16,6 +16,7 @@ from taylor.base.errors import InputError
 from taylor.cost_model.module_choices import ModuleWords
 from taylor.cost_model.optimizer import OptimizerStates
 from taylor.cost_model.strategy import Strategy
+from taylor.parsers.rl_iteration import RlIteration
 from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunLog, RunSetting, Switch
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
@@ -270,6 +271,17 @@ class Launcher(ABC):
         InputError
             When the file cannot say the strategy or the plan.
         """
+
+    def iteration(self, config: TrainingConfig) -> RlIteration:
+        """The iteration of reinforcement learning that a file states.
+
+        Raises
+        ------
+        InputError
+            When it states none.
+        """
+        cure = "give a script of verl or slime, or a YAML of NeMo RL"
+        raise InputError("has no roll-outs: it is no job of reinforcement learning", file=config.path, cure=cure)
 
     def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
         """Return whether a configuration's file can state a schedule: its own, or one that its framework runs.

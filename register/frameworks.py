@@ -184,22 +184,25 @@ class ActivationRules:
 
 IN_PLACE, STEP_BY_STEP, OF_TORCH = "in place", "step by step", "of torch"
 """Ways to compute the cross entropy over logits [n, v], see `StaticRules.cross_entropy`."""
-COMPILED_LOSS, ENGINE_LOSS = "compiled", "transformer engine"
+COMPILED_LOSS, ENGINE_LOSS, FLASH_LOSS = "compiled", "transformer engine", "flash attention"
 """Fused kernels of it. Megatron-LM d98e8a64 megatron/core/fusions/fused_cross_entropy.py:13-88: the in-place steps
 under torch.compile, which turns writes into an argument into a new tensor, so one more in fp32 is alive (its
 functional test of the flag: one on H100 and GB200, two under the torch of its LTS container). TransformerEngine
 02965d2e transformer_engine/pytorch/triton/cross_entropy.py:188-239, 331-372: the gradient is written over the
-logits."""
+logits. Flash attention's, of logits over a temperature, in place too (verl-project/verl 1dda039b
+verl/workers/engine/fsdp/transformer_impl.py:1353-1400, verl/utils/torch_functional.py:99-140): the quotient is a second
+tensor, and its gradient one beside it."""
 
-LOSS_TRAFFIC = {IN_PLACE: 52, STEP_BY_STEP: 42, OF_TORCH: 42, COMPILED_LOSS: 28, ENGINE_LOSS: 10}
+LOSS_TRAFFIC = {IN_PLACE: 52, STEP_BY_STEP: 42, OF_TORCH: 42, COMPILED_LOSS: 28, ENGINE_LOSS: 10, FLASH_LOSS: 18}
 """Bytes a logit that the loss moves, forward and backward, by way or kernel.
 
 Megatron-LM d98e8a64 megatron/core/tensor_parallel/cross_entropy.py:20-117, operation by operation: cast to fp32 (6),
 maximum (4), subtraction (8), exponential (8), sum (4), division (8); back, times the loss's gradient (8), cast (6). The
 compiled one is a kernel each for cast with maximum (6), subtraction to sum (8), division (8), the gradient (6).
 Transformer engine's reads the logits for maximum and sum, and again to write the gradient over them, which is scaled in
-backward (TransformerEngine 02965d2e transformer_engine/pytorch/triton/cross_entropy.py:188-239, 331-372). The others
-are not counted: logits read, an fp32 copy written and read twice, and twice that in backward.
+backward (TransformerEngine 02965d2e transformer_engine/pytorch/triton/cross_entropy.py:188-239, 331-372). Flash
+attention's does so between a division and its backward (8 more). The others are not counted: logits read, an fp32 copy
+written and read twice, and twice that in backward.
 """
 LOSS_FILLED = {IN_PLACE: 6}
 """The part of these that a deterministic job writes once more (`cost_model.determinism`): both casts' results."""

@@ -18,6 +18,7 @@ __all__ = [
     "Device",
     "DevicePrice",
     "Found",
+    "GenerationSpeed",
     "InfeasibleError",
     "InputError",
     "LayerKind",
@@ -40,11 +41,14 @@ __all__ = [
     "TrainingConfig",
     "choose",
     "evaluate",
+    "evaluate_rl",
     "rank",
     "read",
+    "read_generation",
     "search",
     "size",
     "solve",
+    "split_rl",
     "write",
 ]
 

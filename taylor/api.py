@@ -24,6 +24,7 @@ from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.software import features_of
 from taylor.parsers.tables.device_prices import DevicePrice, read_device_prices
+from taylor.parsers.tables.generation import GenerationSpeed
 from taylor.parsers.tables.memory_profile import read_memory_profile
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
@@ -41,6 +42,8 @@ from taylor.workflows.ranking.candidates import config_files, load_candidates
 from taylor.workflows.ranking.own_plans import runs_on
 from taylor.workflows.ranking.rank import PROVEN_CANDIDATES, Ranking, RankOptions
 from taylor.workflows.ranking.rank import rank as rank_candidates
+from taylor.workflows.rl.evaluate import RlChoice, RlResult, evaluated
+from taylor.workflows.rl.split import SplitPlan, split_cards
 from taylor.workflows.searching.model_job import ModelJob, choose_strategy, model_file
 from taylor.workflows.searching.quick_solves import QuickSolves
 from taylor.workflows.searching.size import LEAST, MOST, Size, SizeOptions
@@ -458,6 +461,60 @@ def size(
     workers = workers or os.cpu_count() or 1
     options = SizeOptions(tokens, days, min_devices, max_devices, table, workers, time_limit)
     return size_training(jobs, options, Path(output))
+
+
+def evaluate_rl(
+    what: Configuration,
+    speed: GenerationSpeed,
+    *,
+    mean_prompt: int | None = None,
+    mean_answer: int | None = None,
+    device: str | DeviceSpec | None = None,
+) -> RlResult:
+    """Evaluate one iteration of a reinforcement-learning job: memory and time of every phase.
+
+    Parameters
+    ----------
+    what : path or TrainingConfig
+        Script of verl or slime, YAML of NeMo RL.
+    speed : GenerationSpeed
+        Measured speed of one engine: ``GenerationSpeed.of(6000, alone=80)``, or `read_generation` of a CSV.
+    mean_prompt, mean_answer : int, optional
+        Mean tokens; the longest when omitted.
+    device : str or DeviceSpec, optional
+        As in `evaluate`.
+
+    Raises
+    ------
+    InputError
+        When the configuration is of no such job, or states a wrong value.
+    """
+    config = what if isinstance(what, TrainingConfig) else read_config(what)
+    file = _stated(config, device, None).as_it_recomputes()
+    iteration = launcher_of(config).iteration(config)
+    return evaluated(file.running, iteration, file.chosen, RlChoice(speed, mean_prompt, mean_answer))
+
+
+def split_rl(found: RlResult, cards: int | None = None, time_limit: float = 120.0) -> SplitPlan:
+    """Find how many cards train and how many generate, one iteration ahead, so that an iteration takes least.
+
+    Parameters
+    ----------
+    found : RlResult
+        The job, as `evaluate_rl` returned it.
+    cards : int, optional
+        Cards to split; those of the job when omitted.
+    time_limit : float
+        Seconds; the bound says how far a better split may be away.
+
+    Raises
+    ------
+    InputError
+        When the cards cannot be split.
+    InfeasibleError
+        When no split has a training that fits.
+    """
+    return split_cards(found.config, found.iteration, found.chosen, found.choice, cards or found.cards, time_limit)
 
 
 def write(what: Planned | Found, path: str | Path | None = None) -> list[Path]:

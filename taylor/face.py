@@ -2,11 +2,13 @@
 
 from taylor.api import choose as choose
 from taylor.api import evaluate as evaluate
+from taylor.api import evaluate_rl as evaluate_rl
 from taylor.api import rank as rank
 from taylor.api import read as read
 from taylor.api import search as search
 from taylor.api import size as size
 from taylor.api import solve as solve
+from taylor.api import split_rl as split_rl
 from taylor.api import write as write
 from taylor.base import shipped
 from taylor.base.errors import InfeasibleError as InfeasibleError
@@ -17,6 +19,8 @@ from taylor.cost_model.profile import MemoryProfile as MemoryProfile
 from taylor.cost_model.profile import TimeRatios as TimeRatios
 from taylor.cost_model.strategy import Strategy as Strategy
 from taylor.parsers.tables.device_prices import DevicePrice as DevicePrice
+from taylor.parsers.tables.generation import GenerationSpeed as GenerationSpeed
+from taylor.parsers.tables.generation import read_generation as read_generation
 from taylor.parsers.training_config import TrainingConfig as TrainingConfig
 from taylor.pipeline.plan import PipelinePlan as PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec as ScheduleSpec

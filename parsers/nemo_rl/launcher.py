@@ -13,6 +13,7 @@ from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.named_jobs import NamedJobs
 from taylor.parsers.nemo_rl.experiment import INHERITS, TELLTALE, RlExperiment
+from taylor.parsers.nemo_rl.iteration import iteration_of
 from taylor.parsers.nemo_rl.job import (
     DTENSOR,
     NAME,
@@ -24,6 +25,7 @@ from taylor.parsers.nemo_rl.job import (
     sharded_unmodelled,
 )
 from taylor.parsers.policy.sharded import refuse_other_degrees, sharded_config
+from taylor.parsers.rl_iteration import RlIteration
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
 
@@ -86,6 +88,10 @@ class NemoRl(AlikeRecompute, NamedJobs, FlagLauncher):
         """See `FlagLauncher.launch_of`: of the model that is known, and that a file only names."""
         return RlMegatronJob(RlExperiment.read(config.path), model=config.model)
 
+    def iteration(self, config: TrainingConfig) -> RlIteration:
+        """See `Launcher.iteration`."""
+        return iteration_of(RlStart(RlExperiment.read(config.path), model=config.model), config)
+
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
         job = RlMegatronJob(RlExperiment.read(path), register_path)
@@ -120,6 +126,10 @@ class NemoRlSharded(OneStage):
         """See `Launcher.recognises`."""
         alike = path.suffix.lower() in self.suffixes and (TELLTALE.search(text) or INHERITS.search(text))
         return bool(alike) and _by_megatron(path) is False
+
+    def iteration(self, config: TrainingConfig) -> RlIteration:
+        """See `Launcher.iteration`."""
+        return iteration_of(RlStart(RlExperiment.read(config.path), model=config.model), config)
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""

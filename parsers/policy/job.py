@@ -26,8 +26,8 @@ PER_NODE, NODES, SAMPLES, MICRO_BATCH, LENGTH = (
     "seq-length",
 )
 TRAINING_HALF = (
-    "the policy's training step alone is predicted: no roll-outs, rewards, reference or critic, and no further "
-    "forwards for log-probabilities"
+    "the training step is the policy's alone: taylor rl prices roll-outs and log-probabilities too, and nothing prices "
+    "rewards or a critic"
 )
 
 

@@ -65,6 +65,8 @@ class ShardedJob:
         Parameters stay gathered between forward and backward.
     compiled : bool
         The layers are compiled.
+    loss_kernel : str or None
+        As `TrainingRules.loss_kernel`.
     open_note : str
         The sentence that says where an assumed world size comes from; empty where the file states it.
     """
@@ -89,6 +91,7 @@ class ShardedJob:
     reduced_bytes: int = 4
     stay_gathered: bool = False
     compiled: bool = False
+    loss_kernel: str | None = None
     open_note: str = ""
 
     @property
@@ -165,6 +168,7 @@ def _rules(job: ShardedJob) -> TrainingRules:
         separate_pools=sharded,
         ulysses_degree=None if job.ulysses else 1,
         compiled=job.compiled,
+        loss_kernel=job.loss_kernel,
     )
 
 

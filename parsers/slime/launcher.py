@@ -9,6 +9,8 @@ from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.megatron import write
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
+from taylor.parsers.rl_iteration import RlIteration
+from taylor.parsers.slime.iteration import iteration_of
 from taylor.parsers.slime.script import NAME, NODES, SlimeScript
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
@@ -29,6 +31,10 @@ class Slime(FlagLauncher):
     def launch(self, path: Path) -> SlimeScript:
         """See `FlagLauncher.launch`."""
         return SlimeScript.read(path)
+
+    def iteration(self, config: TrainingConfig) -> RlIteration:
+        """See `Launcher.iteration`."""
+        return iteration_of(SlimeScript.read(config.path), config)
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""

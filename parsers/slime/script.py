@@ -68,7 +68,10 @@ class SlimeScript(Script):
         if options.text("train-backend", default="megatron") != "megatron":
             cure = "give a script that trains by Megatron"
             raise options.error("train-backend", "has no pipeline stages to plan", options.text("train-backend"), cure)
-        notes = [*self.notes, "the training half alone is predicted: no roll-outs, no further forwards for losses"]
+        notes = [
+            *self.notes,
+            "a step is the training half: taylor rl prices roll-outs and further forwards too",
+        ]
         self.model = _specified_model(options, self.file, register_path, notes)
         self.flags = _completed(options, notes)
         self.notes = tuple(notes)

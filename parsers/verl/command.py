@@ -18,7 +18,7 @@ from taylor.parsers.text.flags import Flag, Start
 from taylor.parsers.text.shell_source import Command, ShellScript
 from taylor.parsers.text.shell_words import Word
 from taylor.parsers.text.yaml_source import YamlSource
-from taylor.parsers.verl.programs import CONFIGS, PPO, Program, program_of
+from taylor.parsers.verl.programs import CONFIGS, FSDP, PPO, Program, program_of
 
 _OVERRIDE = re.compile(r"(\+{0,2})([A-Za-z_][\w.@/]*)=")
 _USE = re.compile(r"\$(?:\w+|\{[^{}]*\}|\(\((?:[^()]|\([^()]*\))*\)\))")
@@ -219,10 +219,10 @@ def _configured(script: ShellScript, words: Sequence[Word]) -> tuple[dict[str, F
     base: dict[str, Flag] = {}
     if group:
         base["engine.strategy"] = option("engine.strategy", group)
+        base[PPO.strategy] = option(PPO.strategy, FSDP if group == "dp" else group)
     name = flags["name"].removesuffix(".yaml")
     if not name or name in CONFIGS:
-        base |= _kind(CONFIGS.get(name))
-        return base, []
+        return _kind(CONFIGS.get(name)) | base, []
     path = _file(script.file, flags["path"], name)
     if path is None:
         if re.search(r"(?:^|_)(?:ppo|trainer)\w*$", name) and "$" not in name:

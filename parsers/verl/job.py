@@ -313,6 +313,7 @@ def sharded_job(script: ShellScript, register_path: Path | None) -> tuple[Sharde
         compute_bytes=_TYPES.get(str(computed), 2),
         reduced_bytes=_TYPES.get(str(reduced), 4),
         stay_gathered=not options.is_on(f"{prefix}reshard_after_forward", default=True),
+        loss_kernel=frameworks.FLASH_LOSS if program.rolls_out else None,
         open_note=note,
     )
     return job, start

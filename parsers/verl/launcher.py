@@ -16,9 +16,11 @@ from taylor.parsers.megatron.write import PLAN_FLAGS
 from taylor.parsers.named_jobs import NamedJobs
 from taylor.parsers.policy.fields import field_of
 from taylor.parsers.policy.sharded import refuse_other_degrees, sharded_config
+from taylor.parsers.rl_iteration import RlIteration
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.verl.command import VerlCommand
+from taylor.parsers.verl.iteration import iteration_of
 from taylor.parsers.verl.job import (
     NAME,
     SHARDED_NAME,
@@ -77,6 +79,10 @@ class Verl(NamedJobs, FlagLauncher):
         """See `FlagLauncher.launch_of`: of the model that is known, and that a script only names."""
         return VerlMegatronJob(ShellScript.read(config.path), model=config.model)
 
+    def iteration(self, config: TrainingConfig) -> RlIteration:
+        """See `Launcher.iteration`."""
+        return iteration_of(VerlStart(ShellScript.read(config.path), model=config.model), config)
+
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
         job = VerlMegatronJob(ShellScript.read(path), register_path)
@@ -107,6 +113,10 @@ class VerlSharded(OneStage):
     def recognises(self, path: Path, text: str) -> bool:
         """See `Launcher.recognises`."""
         return super().recognises(path, text) and _is_sharded(path, text)
+
+    def iteration(self, config: TrainingConfig) -> RlIteration:
+        """See `Launcher.iteration`."""
+        return iteration_of(VerlStart(ShellScript.read(config.path), model=config.model), config)
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""

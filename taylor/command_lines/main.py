@@ -38,6 +38,7 @@ SUBCOMMANDS = {
     "merge": Subcommand("merge", "the shards of a ranking, joined to one"),
     "why-memory": Subcommand("why_memory", "the peak memory of a file's plan, its parts, and what lowers it"),
     "lengths": Subcommand("lengths", "one plan for samples of unlike lengths, least in the mean step"),
+    "rl": Subcommand("rl", "an iteration of reinforcement learning by phase, its cards split"),
     "timeline": Subcommand("timeline_tool", "worker logs, profiles and plans drawn as one timeline"),
     "history": Subcommand("history", "runs remembered, what was measured of them, plans found again"),
     "serve": Subcommand("serve", "a local page: what if, the proven plan, ranking, history"),

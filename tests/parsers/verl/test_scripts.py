@@ -55,7 +55,9 @@ def test_a_megatron_policy_has_the_degrees_that_bash_hands_over(script):
     assert (strategy.global_batch, strategy.mbs, strategy.sp, strategy.op) == (samples, 1, True, strategy.dp)
     assert config.rules.seq_length == int(options["data.max_prompt_length"]) + int(options["data.max_response_length"])
     assert config.plan.recompute[FULL] == ((9, 9, 9, 9),) and config.rules.param_bytes == 2
-    assert any("no roll-outs" in note for note in config.notes) and config.rules.fused_accumulation is False
+    assert (
+        any("taylor rl prices roll-outs" in note for note in config.notes) and config.rules.fused_accumulation is False
+    )
 
 
 def test_a_policy_on_fsdp_shards_its_fp32_weights_over_all_ranks(tmp_path):

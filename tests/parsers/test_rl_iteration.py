@@ -1,0 +1,130 @@
+"""What files of reinforcement learning say of an iteration: engine, phases, and what each leaves on the cards."""
+
+from __future__ import annotations
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.parsers.read import read_config
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.rl_iteration import (
+    COPY,
+    ENGINE,
+    GRADIENTS,
+    LOG_PROBS,
+    OPTIMIZER,
+    REFERENCE,
+    RESHARDING,
+    ROLLOUT,
+    STATES,
+    TRAINING,
+    WEIGHTS,
+)
+from tests.parsers.nemo_rl import files as nemo_rl
+from tests.parsers.swift.files import SLIME, SLIME_MODEL
+from tests.parsers.verl import files as verl
+
+
+def iteration(tmp_path, text, name="run.sh"):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    (tmp_path / "models").mkdir(exist_ok=True)
+    (tmp_path / "models" / "small.sh").write_text(SLIME_MODEL, encoding="utf-8")
+    config = read_config(path)
+    return launcher_of(config).iteration(config)
+
+
+def with_option(text, *options):
+    return text.replace(
+        "    trainer.nnodes=", "".join(f"    {option} \\\n" for option in options) + "    trainer.nnodes="
+    )
+
+
+def test_a_verl_script_that_offloads_nothing_keeps_all_states_in_every_phase(tmp_path):
+    found = iteration(tmp_path, verl.MEGATRON)
+    assert found.resident[ROLLOUT] == STATES | {ENGINE} and found.resident[LOG_PROBS] == STATES
+    assert REFERENCE not in found.resident
+    assert (found.samples, found.updates, found.colocated) == (512 * 16, 16, True)
+    assert (found.engine.name, found.engine.tp, found.engine.memory_share) == ("vllm", 2, 0.5)
+
+
+def test_verls_offload_takes_gradients_with_the_parameters(tmp_path):
+    text = with_option(verl.MEGATRON, "actor_rollout_ref.actor.megatron.param_offload=True")
+    found = iteration(tmp_path, text)
+    assert found.resident[ROLLOUT] == {OPTIMIZER, ENGINE}
+    assert found.resident[LOG_PROBS] == {WEIGHTS, OPTIMIZER}
+    assert found.resident[TRAINING] == STATES
+    assert found.resident[RESHARDING] == {WEIGHTS, OPTIMIZER, ENGINE}
+
+
+def test_verls_reference_stays_on_the_card_unless_it_is_offloaded_too(tmp_path):
+    kl = "actor_rollout_ref.actor.use_kl_loss=True"
+    assert COPY in iteration(tmp_path, with_option(verl.MEGATRON, kl)).resident[TRAINING]
+    gone = with_option(verl.MEGATRON, kl, "actor_rollout_ref.ref.megatron.param_offload=True")
+    found = iteration(tmp_path, gone)
+    assert COPY not in found.resident[TRAINING] and COPY in found.resident[REFERENCE]
+
+
+def test_under_fsdp_gradients_exist_in_training_alone_and_the_reference_on_the_host(tmp_path):
+    found = iteration(tmp_path, with_option(verl.SHARDED, "actor_rollout_ref.actor.use_kl_loss=True"))
+    assert GRADIENTS not in found.resident[ROLLOUT] and GRADIENTS in found.resident[TRAINING]
+    assert all(COPY not in states for states in found.resident.values())
+
+
+def test_an_engine_that_never_sleeps_keeps_its_cache_in_training(tmp_path):
+    found = iteration(tmp_path, with_option(verl.SHARDED, "actor_rollout_ref.rollout.free_cache_engine=False"))
+    assert found.keeps_cache and ENGINE in found.resident[TRAINING]
+
+
+def test_verls_cards_of_their_own_are_those_of_the_rollout_section(tmp_path):
+    options = ("actor_rollout_ref.hybrid_engine=False", "rollout.n_gpus_per_node=4", "rollout.nnodes=2")
+    found = iteration(tmp_path, with_option(verl.SHARDED, *options))
+    assert (found.colocated, found.rollout_cards, found.staleness) == (False, 8, 1)
+    assert ENGINE not in found.resident[RESHARDING]
+
+
+def test_verls_model_engine_names_the_trainer_of_a_policy(tmp_path):
+    text = with_option(verl.MEGATRON, "model_engine=megatron").replace("--config-name='ppo_megatron_trainer.yaml'", "")
+    path = tmp_path / "run.sh"
+    path.write_text(text, encoding="utf-8")
+    assert read_config(path).launcher == "verl"
+
+
+def test_a_critic_is_said_to_be_left_out(tmp_path):
+    text = verl.MEGATRON.replace("algorithm.adv_estimator=grpo", "algorithm.adv_estimator=gae")
+    assert "critic" in iteration(tmp_path, text).left_out[0]
+
+
+def test_slime_pauses_the_whole_training_engine_and_takes_weights_from_the_host(tmp_path):
+    text = SLIME.replace("--prompt-data", "--use-kl-loss --prompt-data")
+    found = iteration(tmp_path, text)
+    assert found.resident[ROLLOUT] == {ENGINE} == found.resident[RESHARDING]
+    assert found.resident[LOG_PROBS] == found.resident[REFERENCE] == found.resident[TRAINING] == STATES
+    assert "mem-fraction-static is not stated" in found.left_out[0]
+
+
+def test_nemo_rl_brings_the_optimizer_back_for_training_alone(tmp_path):
+    found = iteration(tmp_path, nemo_rl.MEGATRON, "run.yaml")
+    assert found.resident[LOG_PROBS] == {WEIGHTS} == found.resident[REFERENCE]
+    assert found.resident[TRAINING] == STATES and found.resident[ROLLOUT] == {ENGINE}
+    assert found.updates == 1 and found.packed_tokens == 4096
+
+
+def test_nemo_rls_rollouts_on_other_nodes_leave_the_policys_cards(tmp_path):
+    resources = "colocated:\n      enabled: false\n      resources:\n        gpus_per_node: 8\n        num_nodes: 1"
+    text = nemo_rl.MEGATRON.replace("colocated:\n      enabled: true", resources)
+    text = text.replace("num_nodes: 2", "num_nodes: 3")
+    found = iteration(tmp_path, text, "run.yaml")
+    assert (found.colocated, found.rollout_cards) == (False, 8)
+
+
+def test_a_share_above_the_whole_is_refused(tmp_path):
+    text = with_option(verl.MEGATRON, "actor_rollout_ref.rollout.gpu_memory_utilization=1.2")
+    with pytest.raises(InputError, match="gpu_memory_utilization: is no fraction of the memory"):
+        iteration(tmp_path, text)
+
+
+def test_a_fine_tuning_has_no_iteration(tmp_path):
+    text = verl.TUNING.replace("$nproc_per_node", "8")
+    with pytest.raises(InputError, match="which has no roll-outs"):
+        iteration(tmp_path, text)

@@ -1,0 +1,230 @@
+"""Evaluates the reinforcement-learning job of a file: memory and time of every phase, and the iteration they make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from taylor.cost_model.memory import stage_breakdown
+from taylor.parsers.registry import launcher_of
+from taylor.parsers.rl_iteration import (
+    COPY,
+    ENGINE,
+    RESHARDING,
+    ROLLOUT,
+    WEIGHTS,
+    RlIteration,
+)
+from taylor.parsers.tables.generation import GenerationSpeed
+from taylor.parsers.training_config import TrainingConfig
+from taylor.workflows.rl.memory import CACHE, FITS, OVER, RISK, PhaseMemory, phase_memory, samples_held, states_of
+from taylor.workflows.rl.times import COPIES, SampleTokens, phase_times, rollout_ms, timed_config
+from taylor.workflows.statement.devices import ChosenDevice
+from taylor.workflows.statement.options import FileJob
+from taylor.workflows.statement.stated_file import StatedFile
+
+
+@dataclass(frozen=True)
+class RlChoice:
+    """What the file does not say of its roll-outs.
+
+    Parameters
+    ----------
+    speed : GenerationSpeed
+        Of one engine.
+    mean_prompt, mean_answer : int or None
+        Mean tokens; the longest when None.
+    """
+
+    speed: GenerationSpeed
+    mean_prompt: int | None = None
+    mean_answer: int | None = None
+
+    def tokens(self, iteration: RlIteration) -> SampleTokens:
+        """Mean tokens of a sample."""
+        prompt = iteration.prompt_tokens if self.mean_prompt is None else self.mean_prompt
+        return SampleTokens(prompt, iteration.answer_tokens if self.mean_answer is None else self.mean_answer)
+
+
+@dataclass(frozen=True)
+class RlResult:
+    """An iteration of a job.
+
+    Parameters
+    ----------
+    memory : tuple of PhaseMemory
+        Of every phase.
+    times_ms : mapping of str to float or None
+        Of every phase, ms; None where the device's host link is not known.
+    typical : tuple of PhaseMemory
+        Of every phase with samples of the mean length, where micro-batches are counted in samples; else empty.
+    held : int
+        Samples of the mean length that one engine's cache holds at once.
+    assumed : tuple of str
+        Sentences on what nobody stated, and on what is not included.
+    """
+
+    config: TrainingConfig
+    iteration: RlIteration
+    chosen: ChosenDevice
+    choice: RlChoice
+    tokens: SampleTokens
+    memory: tuple[PhaseMemory, ...]
+    times_ms: Mapping[str, float | None]
+    typical: tuple[PhaseMemory, ...]
+    held: int
+    assumed: tuple[str, ...]
+
+    @property
+    def cards(self) -> int:
+        """Cards of the job."""
+        own = self.config.strategy.world_size
+        return own if self.iteration.colocated else own + self.iteration.rollout_cards
+
+    @property
+    def known_ms(self) -> dict[str, float]:
+        """Times that are known, ms."""
+        return {phase: ms for phase, ms in self.times_ms.items() if ms is not None}
+
+    @property
+    def iteration_ms(self) -> float:
+        """Time of an iteration: one phase after the other, or roll-outs beside everything else of an earlier one."""
+        known = self.known_ms
+        if not self.iteration.staleness:
+            return sum(known.values())
+        rest = sum(known.values()) - known[ROLLOUT] - known[RESHARDING]
+        return max(known[ROLLOUT], rest) + known[RESHARDING]
+
+    @property
+    def verdict(self) -> str:
+        """Worst of the phases' verdicts; an engine without a cache does not fit."""
+        return worst(self.memory) if self.held > 0 else OVER
+
+    @property
+    def longest(self) -> str:
+        """Phase that takes the most time."""
+        known = self.known_ms
+        return max(known, key=lambda phase: known[phase])
+
+    @property
+    def fullest(self) -> PhaseMemory:
+        """Phase with the least free memory."""
+        return fullest(self.memory)
+
+    @property
+    def samples_a_second(self) -> float:
+        """Trained samples a second."""
+        return self.iteration.samples / (1e-3 * self.iteration_ms)
+
+    def hours(self, iterations: int) -> float:
+        """Hours of a number of iterations."""
+        return iterations * self.iteration_ms / 3.6e6
+
+    def to_dict(self) -> dict[str, Any]:
+        """Figures as plain data."""
+        return {
+            "file": str(self.config.path),
+            "model": self.config.model.name,
+            "device": self.chosen.spec.name,
+            "strategy": self.config.strategy.name,
+            "colocated": self.iteration.colocated,
+            "training_cards": self.config.strategy.world_size,
+            "rollout_cards": self.iteration.rollout_cards,
+            "engine": {"name": self.iteration.engine.name, "cards": self.iteration.engine.cards, "samples": self.held},
+            "samples": self.iteration.samples,
+            "updates": self.iteration.updates,
+            "mean_tokens": {"prompt": self.tokens.prompt, "answer": self.tokens.answer},
+            "phases": [
+                {
+                    "phase": one.phase,
+                    "ms": self.times_ms[one.phase],
+                    "stage": one.stage,
+                    "peak_mib": one.total_mib,
+                    "limit_mib": one.limit_mib,
+                    "usable_mib": one.usable_mib,
+                    "verdict": one.verdict,
+                    "parts_mib": dict(one.parts),
+                }
+                for one in self.memory
+            ],
+            "copies_ms": self.times_ms.get(COPIES),
+            "iteration_ms": self.iteration_ms,
+            "longest_phase": self.longest,
+            "fullest_phase": self.fullest.phase,
+            "verdict": self.verdict,
+            "verdict_at_mean_length": worst(self.typical) if self.typical else None,
+            "samples_per_second": self.samples_a_second,
+            "tokens_per_second": self.samples_a_second * self.tokens.total,
+            "assumed": list(self.assumed),
+        }
+
+
+def worst(memory: Sequence[PhaseMemory]) -> str:
+    """Worst verdict of some phases."""
+    found = {one.verdict for one in memory}
+    return next(word for word in (OVER, RISK, FITS) if word in found)
+
+
+def fullest(memory: Sequence[PhaseMemory]) -> PhaseMemory:
+    """Phase with the least free memory."""
+    return min(memory, key=lambda one: one.usable_mib - one.total_mib)
+
+
+def evaluate_iteration(job: FileJob, choice: RlChoice) -> RlResult:
+    """Evaluate the iteration of the job in a file, with the plan in it.
+
+    Raises
+    ------
+    InputError
+        When the file is of no reinforcement-learning job, cannot be read, or states a wrong value.
+    """
+    file = StatedFile.read(replace(job, dryrun=False, check=False)).as_it_recomputes()
+    return evaluated(file.running, launcher_of(file.config).iteration(file.config), file.chosen, choice)
+
+
+def evaluated(config: TrainingConfig, iteration: RlIteration, chosen: ChosenDevice, choice: RlChoice) -> RlResult:
+    """Iteration of a configuration, with its plan; the even plan where it has none."""
+    memory = phase_memory(config, iteration, chosen.spec)
+    tokens = choice.tokens(iteration)
+    others = next(one.parts for one in memory if one.phase == ROLLOUT)
+    resident = sum(mib for name, mib in others.items() if name not in (ENGINE, CACHE)) if iteration.colocated else 0.0
+    held = samples_held(config, iteration, chosen.spec, tokens.total, resident)
+    timed = timed_config(config, iteration, tokens)
+    cards = iteration.rollout_cards
+    generated = rollout_ms(iteration, choice.speed, tokens, cards, max(1, min(held, iteration.engine.concurrent)))
+    stage = max(_states(config), key=lambda states: states[WEIGHTS])
+    times = phase_times(timed, iteration, chosen, generated, {**stage, COPY: stage[WEIGHTS]})
+    by_samples = iteration.packed_tokens is None and timed.rules.seq_length < config.rules.seq_length
+    return RlResult(
+        config,
+        iteration,
+        chosen,
+        choice,
+        tokens,
+        tuple(memory),
+        times,
+        tuple(phase_memory(timed, iteration, chosen.spec)) if by_samples else (),
+        held,
+        _assumed(iteration, choice, times, tokens),
+    )
+
+
+def _states(config: TrainingConfig) -> list[dict[str, float]]:
+    plan = config.plan or config.even_plan(config.strategy)
+    stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
+    return [states_of(stage, config.rules) for stage in stages]
+
+
+def _assumed(
+    iteration: RlIteration, choice: RlChoice, times: Mapping[str, float | None], tokens: SampleTokens
+) -> tuple[str, ...]:
+    said = list(iteration.left_out)
+    if choice.mean_answer is None:
+        said.append(f"every answer is as long as it may be, {tokens.answer:,} tokens; --mean_answer states the mean")
+    if choice.speed.alone is None:
+        said.append("roll-outs end together: the speed of one sample alone, which bounds the longest, is not stated")
+    if times.get(COPIES, 0.0) is None:
+        said.append("the device's link to its host has no registered speed: moves of states take no time here")
+    said.append("rewards, checkpoints and evaluation are not included")
+    return tuple(said)

@@ -1,0 +1,189 @@
+"""Memory of an iteration of reinforcement learning by phase: what lies on the fullest card, and whether it fits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from taylor.cost_model.activations import activation_bytes
+from taylor.cost_model.memory import StageBreakdown, stage_breakdown
+from taylor.cost_model.profile import MemoryProfile
+from taylor.cost_model.statics import (
+    MIB,
+    buffer_bytes,
+    embedding_state_bytes,
+    head_state_bytes,
+    layer_state_bytes,
+    logits_bytes,
+)
+from taylor.cost_model.strategy import TrainingRules
+from taylor.dryrun.estimate import estimate_memory
+from taylor.parsers.rl_iteration import (
+    COPY,
+    ENGINE,
+    GRADIENTS,
+    OPTIMIZER,
+    RESHARDING,
+    ROLLOUT,
+    TRAINING,
+    WEIGHTS,
+    RlIteration,
+)
+from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import NONE
+from taylor.register.device import DeviceSpec
+
+CACHE, WORKING, BUCKET, RUNTIME = "key-value cache", "activations and workspaces", "gathered weights", "runtime"
+
+FITS, RISK, OVER = "fits", "exceeds the risk", "does not fit"
+
+
+@dataclass(frozen=True)
+class PhaseMemory:
+    """Memory of one phase on the fullest card.
+
+    Parameters
+    ----------
+    stage : int
+        Pipeline stage of that card; 0 on cards of roll-outs alone.
+    parts : mapping of str to float
+        By category, MiB.
+    limit_mib : float
+        Memory that a plan of the job may take, by the planned risk of its estimate.
+    usable_mib : float
+        Memory of the card that a job can take at all.
+    """
+
+    phase: str
+    stage: int
+    parts: Mapping[str, float]
+    limit_mib: float
+    usable_mib: float
+
+    @property
+    def total_mib(self) -> float:
+        """All parts together."""
+        return sum(self.parts.values())
+
+    @property
+    def verdict(self) -> str:
+        """`FITS`, `RISK` or `OVER`; memory that an engine allots itself has no risk."""
+        allotted = self.phase == ROLLOUT and not set(self.parts) - {ENGINE, CACHE, RUNTIME}
+        if self.total_mib <= (self.usable_mib if allotted else self.limit_mib):
+            return FITS
+        return RISK if self.total_mib <= self.usable_mib else OVER
+
+
+def phase_memory(config: TrainingConfig, iteration: RlIteration, device: DeviceSpec) -> list[PhaseMemory]:
+    """Memory of every phase on the fullest card of those it runs on."""
+    plan = config.plan or config.even_plan(config.strategy)
+    stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
+    limit = config.memory_limit_mib(device)
+    usable = float(device.usable_memory_mib if config.device_limit_mib is None else config.device_limit_mib)
+    found = []
+    for phase in iteration.phases:
+        if phase == ROLLOUT and not iteration.colocated:
+            parts = {**_engine_parts(config, iteration, device, 0.0), RUNTIME: stages[0].overhead}
+            found.append(PhaseMemory(phase, 0, parts, limit, usable))
+            continue
+        each = [PhaseMemory(phase, s.stage, _parts(config, iteration, device, phase, s), limit, usable) for s in stages]
+        found.append(max(each, key=lambda one: one.total_mib))
+    return found
+
+
+def _parts(
+    config: TrainingConfig, iteration: RlIteration, device: DeviceSpec, phase: str, stage: StageBreakdown
+) -> dict[str, float]:
+    """Memory of one stage in one phase by category, MiB."""
+    resident, parts = iteration.resident[phase], dict[str, float]()
+    states = states_of(stage, config.rules)
+    for name in (WEIGHTS, GRADIENTS, OPTIMIZER):
+        if name in resident:
+            parts[name] = states[name]
+    if COPY in resident:
+        parts[COPY] = states[WEIGHTS]
+    if phase == TRAINING:
+        kept = sum(stage.activations.values())
+        parts[WORKING] = kept + stage.logits + stage.buffers + stage.workspace + stage.cached
+    elif phase == RESHARDING:
+        parts[BUCKET] = iteration.bucket_mib + largest_tensor_mib(config)
+    elif phase != ROLLOUT:
+        parts[WORKING] = _scoring_mib(config, iteration, stage)
+    parts[RUNTIME] = stage.overhead
+    if ENGINE in resident:
+        engine = _engine_parts(config, iteration, device, sum(parts.values()))
+        if phase != ROLLOUT and not iteration.keeps_cache:
+            engine.pop(CACHE)
+        parts |= engine
+    return parts
+
+
+def states_of(stage: StageBreakdown, rules: TrainingRules) -> dict[str, float]:
+    """Weights, gradients and optimizer states of a stage, MiB.
+
+    Where fully sharded weights are the optimizer's master weights, the model counts them among its states.
+    """
+    weights, optimizer = stage.weights, stage.optimizer
+    if rules.parameter_shard and rules.param_bytes >= rules.framework.states.master_bytes:
+        own = optimizer * rules.param_bytes / (rules.param_bytes + rules.moments_bytes)
+        weights, optimizer = weights + own, optimizer - own
+    return {WEIGHTS: weights, GRADIENTS: stage.gradients, OPTIMIZER: optimizer}
+
+
+def _scoring_mib(config: TrainingConfig, iteration: RlIteration, stage: StageBreakdown) -> float:
+    """Memory of a forward pass for log-probabilities: one layer at a time, and the logits on the last stage, MiB."""
+    model, rules = config.model, config.rules
+    strategy = config.strategy.replace(mbs=iteration.log_prob_samples)
+    layer = max(float(activation_bytes(model, kind, NONE, strategy, rules)) for kind in stage.layers)
+    logits = float(logits_bytes(model, strategy, rules)) if stage.logits else 0.0
+    return (layer + logits + float(buffer_bytes(model, strategy, rules))) / MIB
+
+
+def _engine_parts(
+    config: TrainingConfig, iteration: RlIteration, device: DeviceSpec, resident_mib: float
+) -> dict[str, float]:
+    """Engine's weights and the cache that its share of memory leaves, MiB."""
+    weights = iteration.engine.weights_mib(config.model)
+    pool = iteration.engine.pool_mib(float(device.memory_mib), resident_mib)
+    return {ENGINE: weights, CACHE: max(0.0, pool - weights)}
+
+
+def largest_tensor_mib(config: TrainingConfig) -> float:
+    """Largest tensor that is gathered whole in 16 bits, the vocabulary's table or a matrix of a layer, MiB."""
+    model = config.model
+    widest = max(model.vocab, model.ffn_hidden * (2 if model.gated_mlp else 1))
+    return 2.0 * widest * model.hidden / MIB
+
+
+def samples_held(
+    config: TrainingConfig, iteration: RlIteration, device: DeviceSpec, mean_tokens: int, resident_mib: float = 0.0
+) -> int:
+    """Samples of a mean length that one engine's cache holds at once; 0 where its weights leave none.
+
+    Parameters
+    ----------
+    resident_mib : float
+        What others have of the card when the engine takes its part.
+    """
+    cache = _engine_parts(config, iteration, device, resident_mib)[CACHE]
+    each = iteration.engine.cache_mib(config.model, max(1, mean_tokens))
+    return iteration.engine.dp * (int(cache // each) if each else iteration.engine.concurrent)
+
+
+def training_profile(config: TrainingConfig, iteration: RlIteration, device: DeviceSpec) -> MemoryProfile:
+    """Memory profile of the training, with the reference's weights where they stay on its cards."""
+    profile = estimate_memory(config, device)
+    if COPY not in iteration.resident[TRAINING]:
+        return profile
+    model, strategy, rules = config.model, config.strategy, config.rules
+    first, last = (float(of(model, strategy, rules).weights) / MIB for of in (embedding_state_bytes, head_state_bytes))
+    layers = {
+        kind: mib + float(layer_state_bytes(model, kind, strategy, rules).weights) / MIB
+        for kind, mib in profile.layer_mib.items()
+    }
+    return replace(
+        profile,
+        layer_mib=layers,
+        static_first_mib=profile.static_first_mib + first,
+        static_last_mib=profile.static_last_mib + last,
+    )
