@@ -19,7 +19,7 @@ from taylor.parsers.rl_iteration import (
 from taylor.parsers.tables.generation import GenerationSpeed
 from taylor.parsers.training_config import TrainingConfig
 from taylor.workflows.rl.memory import CACHE, FITS, OVER, RISK, PhaseMemory, phase_memory, samples_held, states_of
-from taylor.workflows.rl.times import COPIES, SampleTokens, phase_times, rollout_ms, timed_config
+from taylor.workflows.rl.times import COPIES, SampleTokens, phase_times, rollout_ms, scored_samples, timed_config
 from taylor.workflows.statement.devices import ChosenDevice
 from taylor.workflows.statement.options import FileJob
 from taylor.workflows.statement.stated_file import StatedFile
@@ -58,7 +58,7 @@ class RlResult:
     times_ms : mapping of str to float or None
         Of every phase, ms; None where the device's host link is not known.
     typical : tuple of PhaseMemory
-        Of every phase with samples of the mean length, where micro-batches are counted in samples; else empty.
+        Of every phase with samples of the mean length; empty where that is the longest.
     held : int
         Samples of the mean length that one engine's cache holds at once.
     assumed : tuple of str
@@ -195,7 +195,8 @@ def evaluated(config: TrainingConfig, iteration: RlIteration, chosen: ChosenDevi
     generated = rollout_ms(iteration, choice.speed, tokens, cards, max(1, min(held, iteration.engine.concurrent)))
     stage = max(_states(config), key=lambda states: states[WEIGHTS])
     times = phase_times(timed, iteration, chosen, generated, {**stage, COPY: stage[WEIGHTS]})
-    by_samples = iteration.packed_tokens is None and timed.rules.seq_length < config.rules.seq_length
+    shorter = timed.rules.seq_length < config.rules.seq_length
+    scored = replace(iteration, log_prob_samples=scored_samples(timed, iteration))
     return RlResult(
         config,
         iteration,
@@ -204,7 +205,7 @@ def evaluated(config: TrainingConfig, iteration: RlIteration, chosen: ChosenDevi
         tokens,
         tuple(memory),
         times,
-        tuple(phase_memory(timed, iteration, chosen.spec)) if by_samples else (),
+        tuple(phase_memory(timed, scored, chosen.spec)) if shorter else (),
         held,
         _assumed(iteration, choice, times, tokens),
     )

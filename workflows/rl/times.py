@@ -120,15 +120,20 @@ def least_scoring_ms(config: TrainingConfig, iteration: RlIteration, device: Dev
     return float(stages.sum() * max(1.0, batches / config.strategy.pp))
 
 
+def scored_samples(config: TrainingConfig, iteration: RlIteration) -> int:
+    """Samples of a configuration's length in a micro-batch of log-probabilities on a data-parallel rank."""
+    each = max(1, iteration.samples // config.strategy.dp)
+    if iteration.log_prob_tokens is None:
+        return min(each, iteration.log_prob_samples)
+    return packed_samples(iteration.log_prob_tokens, config.rules.seq_length, each)
+
+
 def _scored_stages(
     config: TrainingConfig, iteration: RlIteration, device: DeviceSpec
 ) -> tuple[NDArray[np.float64], int]:
     """Forward time of a micro-batch on each stage, ms [pp], and the micro-batches of an iteration."""
     model, rules, strategy = config.model, config.rules, config.strategy
-    each = max(1, iteration.samples // strategy.dp)
-    count = min(each, iteration.log_prob_samples)
-    if iteration.log_prob_tokens is not None:
-        count = packed_samples(iteration.log_prob_tokens, rules.seq_length, each)
+    each, count = max(1, iteration.samples // strategy.dp), scored_samples(config, iteration)
     strategy = strategy.replace(mbs=count)
     plan = config.plan or config.even_plan(config.strategy)
     stages = np.zeros(strategy.pp)
