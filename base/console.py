@@ -11,12 +11,13 @@ import select
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from taylor.base.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, InputError, OutsideProgramError, TaylorError
+from taylor.base.documents import asks_for_json, one_document, refused_path
+from taylor.base.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_INTERRUPTED, OutsideProgramError, TaylorError
 from taylor.base.interrupts import counted_interrupts, presses
 from taylor.base.plugins import at_fault, failure
 
@@ -158,8 +159,10 @@ def progress(title: str, total: int | None) -> Iterator[Callable[[int, str], Non
         yield lambda steps, note: bar.update(task, advance=steps, note=note)
 
 
-def run_command(command: Callable[[], int | None]) -> int:
+def run_command(command: Callable[[], int | None], arguments: Sequence[str] = ()) -> int:
     """Run a command line's work and return an exit code for its end.
+
+    With ``--json`` among its `arguments`, standard output is one JSON document, that of the error where one ends it.
 
     A `TaylorError` becomes one line on standard error and its own code, a path that the system refuses
     likewise (its traceback only with ``--verbose``); Ctrl-C becomes 130. Any
@@ -172,7 +175,7 @@ def run_command(command: Callable[[], int | None]) -> int:
             stream.reconfigure(errors=_PLAIN_LETTERS)
     before = presses()
     try:
-        with counted_interrupts():
+        with counted_interrupts(), one_document(wanted=asks_for_json(arguments)):
             code = _run_naming_plugins(command)
         sys.stdout.flush()
         return EXIT_DONE if code is None else code
@@ -197,8 +200,7 @@ def run_command(command: Callable[[], int | None]) -> int:
     except OSError as error:
         if error.filename is None:
             raise
-        # A path that the system refuses (too long, no permission on its folder, a broken disk) is no fault of ours.
-        log.error("%s", InputError(error.strerror or str(error), file=error.filename, cure="check the path"))
+        log.error("%s", refused_path(error))  # no fault of ours
         log.debug("it was met here", exc_info=True)
         return EXIT_BAD_INPUT
 

@@ -57,7 +57,15 @@ class Misfit:
         allow = f"--allow_illegal {self.rule} plans the job anyway" if self.rule else ""
         source = f"source: {self.source}" if self.source else ""
         cure = "; ".join(part for part in (self.cure, source, allow) if part)
-        return InputError(problem, file=file, field=self.field, value=self.value, cure=cure)
+        return InputError(
+            problem,
+            file=file,
+            field=self.field,
+            value=self.value,
+            cure=cure,
+            source=self.source or None,
+            code="illegal",
+        )
 
 
 @dataclass(frozen=True)

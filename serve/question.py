@@ -293,7 +293,7 @@ class Models:
             "peak_mib": list(peaks),
             "peak_interval_mib": None if intervals is None else [list(each) for each in intervals],
             "fits": judged.fit is Fit.FITS,
-            "verdict": judged.to_dict() | {"sentence": judged.sentence, "probability": judged.probability},
+            "verdict": planned.verdict_dict(judged),
             "learned": [] if seen.learned is None else list(seen.learned.sentences),
             "parts": {name: list(mib) for name, mib in parts.mib.items()},
             "layers": [sum(stage) for stage in zip(*even.total_layers(), strict=True)],

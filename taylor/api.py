@@ -23,6 +23,7 @@ from taylor.nd_search.search import search as search_space
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.software import features_of
+from taylor.parsers.stage_comment import rows_of
 from taylor.parsers.tables.device_prices import DevicePrice, read_device_prices
 from taylor.parsers.tables.generation import GenerationSpeed
 from taylor.parsers.tables.memory_profile import read_memory_profile
@@ -34,6 +35,7 @@ from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, SolverParams
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.progress import OnProgress
+from taylor.pipeline_solver.model.solution import PROVEN_GAP
 from taylor.pipeline_solver.solving.result import Result
 from taylor.pipeline_solver.timing import evaluate as evaluation
 from taylor.register.device import DeviceSpec
@@ -48,14 +50,14 @@ from taylor.workflows.searching.model_job import ModelJob, choose_strategy, mode
 from taylor.workflows.searching.quick_solves import QuickSolves
 from taylor.workflows.searching.size import LEAST, MOST, Size, SizeOptions
 from taylor.workflows.searching.size import size as size_training
-from taylor.workflows.showing.planned_file import PlannedFile
+from taylor.workflows.showing.planned_file import RESULT, PlannedFile
 from taylor.workflows.solving.evaluate_file import evaluate_own, own_solution
 from taylor.workflows.solving.measured_peaks import with_measured
 from taylor.workflows.solving.solve_file import plan_or_raise, solve_stated
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.legality import refuse_unknown_rules, rules_waived
 from taylor.workflows.statement.measured_run import ALLOCATED, MeasuredRun, StageMeasurement
-from taylor.workflows.statement.options import FileJob, RatioChoice
+from taylor.workflows.statement.options import LISTED, AskedModules, FileJob, RatioChoice
 from taylor.workflows.statement.stated_file import StatedFile
 
 Configuration = str | Path | TrainingConfig
@@ -85,7 +87,9 @@ def evaluate(
     peak_of: str = ALLOCATED,
     earlier: Sequence[StageMeasurement] = (),
     stage_limits: Mapping[int, float] | None = None,
+    stage_devices: str | Sequence[tuple[str, int]] = (),
     risk: float | None = None,
+    margin: float | str | None = None,
     allow_illegal: Sequence[str] = (),
 ) -> Planned:
     """Evaluate a plan: step time, peak memory by stage, idle time.
@@ -95,7 +99,8 @@ def evaluate(
     what : path, TrainingConfig or PipelineProblem
     plan : PipelinePlan, optional
         The plan; the one in the configuration when omitted. A problem needs one.
-    device, ratios, memory, measured_peaks, out_of_memory, peak_of, earlier, stage_limits, risk, allow_illegal
+    device, ratios, memory, measured_peaks, out_of_memory, peak_of, earlier, stage_limits, stage_devices, risk, margin
+    allow_illegal
         As in `solve`. The measured run is that of the plan in the configuration, whatever `plan` is.
 
     Raises
@@ -106,10 +111,11 @@ def evaluate(
     if isinstance(what, PipelineProblem):
         if plan is None:
             raise InputError("a problem has no plan of its own", field="plan", cure="give the plan to evaluate")
-        return Planned(Result(what, evaluation.evaluate(what, plan)))
-    config = _at_risk(what if isinstance(what, TrainingConfig) else read_config(what), risk)
+        return Planned(Result(what, evaluation.evaluate(what, plan), job={"schema": RESULT}))
+    config = _with_margin(what, risk, margin)
     stated = {
         "allow_illegal": tuple(allow_illegal),
+        "stage_devices": _rows(stage_devices),
         "measured": _run(measured_peaks, out_of_memory, peak_of, earlier),
         "stage_limits": _by_stage(stage_limits),
     }
@@ -133,14 +139,22 @@ def solve(
     vpp: int | str | None = None,
     schedule: str | None = None,
     select: bool | None = None,
+    low_mem: bool | None = None,
+    recompute_modules: bool = False,
+    offload: bool = False,
+    offload_optimizer: bool = False,
+    stage_devices: str | Sequence[tuple[str, int]] = (),
+    stage_order: str = LISTED,
     measured_peaks: Mapping[int, float] | None = None,
     out_of_memory: Sequence[int] = (),
     peak_of: str = ALLOCATED,
     earlier: Sequence[StageMeasurement] = (),
     stage_limits: Mapping[int, float] | None = None,
     risk: float | None = None,
+    margin: float | str | None = None,
     solver: str = "HIGHS",
     time_limit: float | None = None,
+    gap: float = PROVEN_GAP,
     workers: int = 1,
     on_progress: OnProgress | None = None,
     allow_illegal: Sequence[str] = (),
@@ -151,8 +165,8 @@ def solve(
     Parameters
     ----------
     what : path, TrainingConfig or PipelineProblem
-        A problem contains everything but `solver`, `time_limit`, `workers`, `on_progress` and `params`, the only
-        arguments it takes.
+        A problem contains everything but `solver`, `time_limit`, `gap`, `workers`, `on_progress` and `params`, the
+        only arguments it takes.
     device : str or DeviceSpec, optional
         Device to plan for, or its name in the register; the usual one of the launcher's jobs when omitted.
     ratios : TimeRatios, optional
@@ -166,6 +180,14 @@ def solve(
         Name of a schedule, or ``"auto"``; the file's when omitted.
     select : bool, optional
         Whether selective recompute may be chosen beside full recompute; by default where the plan in the file uses it.
+    low_mem : bool, optional
+        Whether the interleaved schedule is of the low-memory kind; as the file says when omitted.
+    recompute_modules, offload, offload_optimizer : bool
+        Whether recompute by module, saved inputs on the host, and the optimizer on the host may be chosen.
+    stage_devices : str or sequence of (name, stages)
+        Stages on several kinds of devices: ``"a100-80g:4,h100-80g:4"``, or the same as pairs.
+    stage_order : str
+        Their orders to try: ``listed``, ``groups`` or ``any``.
     measured_peaks : mapping of stage to MiB, optional
         Peaks that a run of the plan in the configuration had: the memory model is corrected by them.
     out_of_memory : sequence of int
@@ -180,10 +202,14 @@ def solve(
     risk : float, optional
         Probability from 0 to 0.5 with which a real peak may exceed its limit; 0 lets the predicted peak reach it. The
         configuration's when omitted: 0.05 of estimated memory, 0 of measured memory.
+    margin : float or str, optional
+        Memory that every device keeps free: MiB, or per cent of the limit as ``"5%"``.
     solver : str
         ``HIGHS``, ``HIGHS-MILP``, ``CBC``, or any solver that Pyomo finds.
     time_limit : float, optional
         Seconds for the solve; then the best plan so far is returned with its proven bound.
+    gap : float
+        Relative gap at which the plan counts as proven.
     workers : int
         Processes that divide the work; the result is the same with any number.
     on_progress : callable, optional
@@ -202,17 +228,22 @@ def solve(
     NoSolutionError
         The time limit ended the search before a plan was found.
     """
-    how = SolveOptions(solver=solver, time_limit=time_limit, workers=workers, params=params)
+    how = SolveOptions(solver=solver, time_limit=time_limit, gap=gap, workers=workers, params=params)
     if isinstance(what, PipelineProblem):
         given: dict[str, object] = {"device": device, "ratios": ratios, "memory": memory, "vpp": vpp}
         given |= {"schedule": schedule, "measured_peaks": measured_peaks, "stage_limits": stage_limits}
-        given |= {"out_of_memory": out_of_memory or None, "earlier": earlier or None, "risk": risk}
-        named = [name for name, value in given.items() if value is not None] + ["select"] * bool(select)
+        given |= {"out_of_memory": out_of_memory or None, "earlier": earlier or None, "risk": risk, "margin": margin}
+        given |= {"low_mem": low_mem, "stage_devices": stage_devices or None, "select": select or None}
+        given |= {"recompute_modules": recompute_modules or None, "offload": offload or None}
+        given |= {"offload_optimizer": offload_optimizer or None}
+        named = [name for name, value in given.items() if value is not None]
         if named:
             raise InputError("is settled by the problem itself", field=named[0], cure="change the problem")
-        return Planned(Result(what, plan_or_raise(what, how, on_progress, "the problem")))
-    config = _at_risk(what if isinstance(what, TrainingConfig) else read_config(what), risk)
-    choices: dict[str, Any] = {"search_select": select, "vpp": vpp, "schedule": schedule}
+        return Planned(Result(what, plan_or_raise(what, how, on_progress, "the problem"), job={"schema": RESULT}))
+    config = _with_margin(what, risk, margin)
+    choices: dict[str, Any] = {"search_select": select, "vpp": vpp, "schedule": schedule, "low_memory": low_mem}
+    choices |= {"modules": AskedModules(recompute_modules, offload), "offload_optimizer": offload_optimizer}
+    choices |= {"stage_devices": _rows(stage_devices), "stage_order": stage_order}
     choices |= {"allow_illegal": tuple(allow_illegal), "stage_limits": _by_stage(stage_limits)}
     run = _run(measured_peaks, out_of_memory, peak_of, earlier)
     file = _stated(config, device, ratios, measured=run, **choices)
@@ -229,6 +260,7 @@ def search(
     rules_path: str | Path | None = None,
     allow_illegal: Sequence[str] = (),
     risk: float | None = None,
+    margin: float | str | None = None,
     **options: Any,
 ) -> Found:
     """Search the parallel strategies of a configuration: those that obey the rules and fit the memory.
@@ -241,7 +273,7 @@ def search(
         Folder of one's own rules; its Python files are run.
     allow_illegal : sequence of str
         Names of legality rules that do not apply.
-    risk : float, optional
+    risk, margin
         As in `solve`.
     **options
         Fields of `SearchOptions`: ``world_size``, ``gbs``, ``search``, ``fix``, ``bounds``, ``profile_num``, ….
@@ -253,7 +285,7 @@ def search(
     InfeasibleError
         No strategy fits the memory.
     """
-    config = _at_risk(what if isinstance(what, TrainingConfig) else read_config(what), risk)
+    config = _with_margin(what, risk, margin)
     rules = None if rules_path is None else Path(rules_path)
     refuse_unknown_rules(allow_illegal, config)
     options["disabled_rules"] = (*options.get("disabled_rules", ()), *allow_illegal)
@@ -270,12 +302,14 @@ def rank(
     gbs: int | None = None,
     solver: str = "HIGHS",
     time_limit: float | None = None,
+    gap: float = PROVEN_GAP,
     workers: int | None = None,
     prove: int | None = PROVEN_CANDIDATES,
     output: str | Path = "pipeline_output",
     report: bool | str | Path = False,
     allow_illegal: Sequence[str] = (),
     risk: float | None = None,
+    margin: float | str | None = None,
 ) -> Ranking:
     """Solve every candidate and rank them by step time.
 
@@ -293,6 +327,8 @@ def rank(
         Global batch, samples; that of each file when omitted.
     time_limit : float, optional
         Seconds for each candidate.
+    gap : float
+        Relative gap at which a plan counts as proven.
     workers : int, optional
         Candidates solved at once, a process each; the number of cores when omitted.
     prove : int, optional
@@ -302,8 +338,8 @@ def rank(
         Page to write, True beside the table.
     allow_illegal : sequence of str
         Names of legality rules that a candidate may break.
-    risk : float, optional
-        As in `solve`; that of the search where there was one.
+    risk, margin
+        As in `solve`; those of the search where there was one.
 
     Raises
     ------
@@ -313,9 +349,9 @@ def rank(
     output = Path(output)
     compared: list[Path] = []
     ranks: int | None = None
-    margin = MemoryMargin() if risk is None else _margin(risk)
+    free = _margin(MemoryMargin(), risk, margin)
     if isinstance(candidates, Found):
-        margin = candidates.config.margin if risk is None else margin
+        free = _margin(candidates.config.margin, risk, margin)
         device = device or candidates.result.device
         files = _emit(candidates, output / "candidates")
         ranks = candidates.result.candidates.row(0).world_size
@@ -325,7 +361,7 @@ def rank(
     else:
         files = [Path(file) for file in candidates]
     options = RankOptions(
-        how=SolveOptions(solver=solver, time_limit=time_limit),
+        how=SolveOptions(solver=solver, time_limit=time_limit, gap=gap),
         workers=workers or os.cpu_count() or 1,
         report=Path(report) if isinstance(report, str) else report,
         output=output,
@@ -334,7 +370,7 @@ def rank(
     table = None if ratios is None else Path(ratios)
     known = load_candidates(
         [*files, *compared], device, parser_result=table, gbs=gbs, allow_illegal=allow_illegal, ranks=ranks,
-        margin=margin,
+        margin=free,
     )  # fmt: skip
     own = known[-1] if compared else not isinstance(candidates, Found)
     return rank_candidates(known[: len(files)], options, own=own)
@@ -345,14 +381,20 @@ def choose(
     world_size: int,
     *,
     device: str | None = None,
-    seq_length: int | None = None,
+    seq: int | None = None,
     gbs: int | None = None,
+    risk: float | None = None,
+    margin: float | str | None = None,
+    time_limit: float | None = None,
+    gap: float = PROVEN_GAP,
     fix: Mapping[str, int] | None = None,
     workers: int | None = None,
     output: str | Path = "pipeline_output",
     framework: str | None = None,
     software: Sequence[str] = (),
     override: Mapping[str, int] | None = None,
+    allow_illegal: Sequence[str] = (),
+    seq_length: int | None = None,
 ) -> TrainingConfig:
     """Choose the strategy of a model on a number of ranks: search, solve the fastest, take the best of them.
 
@@ -366,8 +408,10 @@ def choose(
         Ranks to plan for.
     device : str, optional
         Name of a device in the register; ``h100-80g`` when omitted.
-    seq_length, gbs : int, optional
+    seq, gbs : int, optional
         Tokens a sample and samples a step; usual ones when omitted.
+    risk, margin, time_limit, gap, allow_illegal
+        As in `solve`; the time limit is for all solves of the choice.
     fix : mapping of dimension to int, optional
         Given degrees.
     workers : int, optional
@@ -379,6 +423,8 @@ def choose(
         Features of the software, as ``--with`` names them: ``("tp-comm-overlap", "fp8=mxfp8")``.
     override : mapping of str to int, optional
         Sizes of a registered model stated otherwise: ``{"num_layers": 14}``.
+    seq_length : int, optional
+        The older name of `seq`.
 
     Returns
     -------
@@ -395,10 +441,12 @@ def choose(
     """
     folder = Path(output)
     job = ModelJob(
-        model_file(str(model), folder, override=override), world_size, seq_length, gbs, fix=dict(fix or {}),
-        device=device, framework=framework, software=features_of(software),
+        model_file(str(model), folder, override=override), world_size, seq or seq_length, gbs, fix=dict(fix or {}),
+        device=device, framework=framework, software=features_of(software), allow_illegal=tuple(allow_illegal),
+        margin=_margin(MemoryMargin(), risk, margin),
     )  # fmt: skip
-    return read_config(choose_strategy(job, SolveOptions(), workers or os.cpu_count() or 1, folder))
+    how = SolveOptions(time_limit=time_limit, gap=gap)
+    return read_config(choose_strategy(job, how, workers or os.cpu_count() or 1, folder))
 
 
 def size(
@@ -580,23 +628,45 @@ def _stated(
     return StatedFile.of(job, config, choose_device(config, device))
 
 
-def _at_risk(config: TrainingConfig, risk: float | None) -> TrainingConfig:
-    """Configuration with a risk, where one is named."""
-    return config if risk is None else config.replace(margin=replace(config.margin, risk=_margin(risk).risk))
+def _with_margin(what: Configuration, risk: float | None, margin: float | str | None) -> TrainingConfig:
+    """Configuration with the risk and the margin that are named."""
+    config = what if isinstance(what, TrainingConfig) else read_config(what)
+    return config.replace(margin=_margin(config.margin, risk, margin))
 
 
-def _margin(risk: float) -> MemoryMargin:
-    """Margin of a risk.
+def _margin(own: MemoryMargin, risk: float | None, margin: float | str | None) -> MemoryMargin:
+    """Margin with what is named of it.
 
     Raises
     ------
     InputError
-        When it is none.
+        When the risk or the margin is none.
     """
     try:
-        return MemoryMargin(risk=risk)
+        known = own if margin is None else replace(MemoryMargin.parse(str(margin)), risk=own.risk)
+    except ValueError:
+        cure = "name MiB (2048) or per cent of the limit ('5%')"
+        raise InputError("is no margin", field="margin", value=margin, cure=cure) from None
+    try:
+        return known if risk is None else replace(known, risk=MemoryMargin(risk=risk).risk)
     except (TypeError, ValueError):
         raise InputError("is no risk", field="risk", value=risk, cure="name a share from 0 to 0.5") from None
+
+
+def _rows(stage_devices: str | Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
+    """Devices of the stages, a row of stages each.
+
+    Raises
+    ------
+    InputError
+        When the text states none.
+    """
+    if not isinstance(stage_devices, str):
+        return tuple((str(name), int(count)) for name, count in stage_devices)
+    try:
+        return tuple(rows_of(stage_devices))
+    except ValueError as wrong:
+        raise InputError(str(wrong), field="stage_devices", value=stage_devices) from None
 
 
 def _run(

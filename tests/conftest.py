@@ -12,8 +12,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from taylor.base import documents
 from taylor.base.console import log
 from taylor.pipeline_solver.solving.kernel_wait import kernels_by
+from taylor.pipeline_solver.solving.result import Result
+from tests.schemas.documents import check
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = ROOT.parent / "shared"
@@ -41,6 +44,28 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile the solver's kernels before the workers of a whole run begin, so that no test's time limit counts it."""
     if getattr(session.config.option, "numprocesses", None):
         kernels_by(math.inf)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def every_document_is_valid():
+    """Check each JSON document and each result that a test of this process prints or writes against its schema."""
+    text_of, result_of = documents.document_text, Result.to_json
+
+    def checked_text(schema, data, **options):
+        text = text_of(schema, data, **options)
+        check(text)
+        return text
+
+    def checked_result(result):
+        text = result_of(result)
+        if "schema" in result.job:
+            check(text)
+        return text
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(documents, "document_text", checked_text)
+        patch.setattr(Result, "to_json", checked_result)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -384,8 +384,11 @@ function showAssumed() {
 
 /* Probability of the answer; none is certain. */
 
-const sure = (verdict) => verdict.probability === null ? ""
-  : verdict.probability < 99 ? ` (${number(verdict.probability)} %)` : " (> 99 %)";
+function sure(verdict) {
+  if (verdict.probability === null) return "";
+  const percent = 100 * (verdict.fit === "does not fit" ? verdict.risk : verdict.probability);
+  return percent < 99 ? ` (${number(percent)} %)` : " (> 99 %)";
+}
 
 function drawMemory(told) {
   const svg = $("memory"), stages = told.peak_mib.length, names = Object.keys(told.parts);

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import shlex
+import sys
 import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import taylor
 from taylor.base.console import log
 from taylor.base.errors import InputError, shortened
-from taylor.base.files import read_text
+from taylor.base.files import MAX_TEXT_BYTES, read_text
 from taylor.base.near import did_you_mean, near_names
 from taylor.base.shipped import own_or_shipped
 from taylor.cost_model.margin import HALF, MemoryMargin
@@ -36,8 +38,30 @@ _OLD_SPELLINGS = {"mindfomres_dir": "mindformers_dir", "dataset_dir": "dataset"}
 """Flags as the tool's older manual misspells them, accepted without a message."""
 
 
+STANDARD_INPUT = "-"
+"""Name that ``--config`` reads standard input by."""
+
+COMMANDS_OF_REQUESTS = {
+    "solve": ("solve", "evaluate"),
+    "pipeline_parallel.py": ("solve", "evaluate"),
+    "search": ("search",),
+    "parallel_tool.py": ("search",),
+    "why-memory": ("why-memory",),
+    "support": ("support",),
+    "compare": ("compare",),
+}
+"""Commands of the requests that each command takes by ``--config``."""
+
+SUBCOMMAND_OF = {"evaluate": "solve"}
+
+
 class Default(str):
     """Default of a path's flag: the same text as a user may type, but known to be nobody's choice."""
+
+
+def command_text(program: str, arguments: Sequence[str]) -> str:
+    """Command line as a person types it, for results."""
+    return shortened(shlex.join([*program.split(), *map(str, arguments)]), 4000)
 
 
 def path_or_none(text: str | None) -> Path | None:
@@ -101,11 +125,14 @@ class CommandParser(argparse.ArgumentParser):
         self._typed: Sequence[str] = ()
         general = self.add_argument_group("general")
         general.add_argument(
-            "--config", metavar="FILE", help="JSON file with any of these flags; the command line wins"
+            "--config", metavar="FILE", help="JSON of any of these flags, - for standard input; the command line wins"
         )
         general.add_argument("--version", action="version", version=f"taylor {taylor.__version__}")
         general.add_argument("--verbose", action="store_true", help="log what a developer would want to know")
         general.add_argument("--quiet", action="store_true", help="log warnings and errors only")
+        general.add_argument(
+            "--json", action="store_true", help="print one JSON document, an error too (taylor schema describes it)"
+        )
 
     def error(self, message: str) -> NoReturn:
         """Refuse typed words in one line of readable length.
@@ -121,8 +148,12 @@ class CommandParser(argparse.ArgumentParser):
             for word in typed:
                 if word.startswith("--") and word.partition("=")[0] not in self._option_string_actions:
                     self._refuse(word)
-        words = shortened(message.removeprefix("argument "), 600)
-        raise InputError(f"{words}{' ' if words.endswith('?') else '; '}{self.prog} --help lists the flags")
+        words, listed = shortened(message.removeprefix("argument "), 600), f"{self.prog} --help lists the flags"
+        flag, colon, problem = words.partition(": ")
+        named = {"field": flag} if colon and message.startswith("argument ") else {}
+        if words.endswith("?"):
+            raise InputError(f"{problem if named else words} {listed}", **named)
+        raise InputError(problem if named else words, cure=listed, **named)
 
     def _refuse(self, word: str) -> NoReturn:
         flag = word.partition("=")[0]
@@ -207,36 +238,68 @@ class CommandParser(argparse.ArgumentParser):
         return word
 
     def _words_from_json(self, path: Path) -> list[str]:
-        text = read_text(path)
+        words: list[str] = []
+        for key, value in self._flags_in(path).items():
+            flag = self._normal_spelling("--" + str(key).lstrip("-"))
+            action = self._option_string_actions.get(flag)
+            if key in ("config", "help", "json"):
+                raise InputError("belongs on the command line", file=path, field=str(key), cure="leave it out there")
+            if action is None and str(key) in self._positional:
+                words.append(self._positional_word(path, str(key), value))
+            elif action is None:
+                raise InputError("is no flag", file=path, field=str(key), cure=self._meant(flag))
+            elif value is not None:
+                words += self._flag_words(path, str(key), flag, value)
+        return words
+
+    def _flags_in(self, path: Path) -> dict[str, Any]:
+        """Flags of a JSON file or of standard input (``-``); those of a request, once it is checked."""
+        text = sys.stdin.read(MAX_TEXT_BYTES) if str(path) == STANDARD_INPUT else read_text(path)
         try:
             flags = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InputError(f"is not JSON: {error}", file=path) from None
         if not isinstance(flags, dict):
             raise InputError("must be a JSON object of flags", file=path, value=flags)
-        words: list[str] = []
-        for key, value in flags.items():
-            flag = self._normal_spelling("--" + str(key).lstrip("-"))
-            action = self._option_string_actions.get(flag)
-            if action is None or key in ("config", "help"):
-                raise InputError("is no flag", file=path, field=str(key), cure=self._meant(flag))
-            if value is None:
-                continue
-            if action.nargs == 0:
-                if not isinstance(value, bool):
-                    raise InputError("must be true or false", file=path, field=str(key), value=value)
-                words += [flag] if value else []
-            elif isinstance(value, bool):
-                words.append(f"{flag}={'y' if value else 'n'}")
-            elif "\0" in str(value):
-                raise InputError("has a NUL character", file=path, field=str(key), value=value)
-            elif isinstance(value, (str, int, float)):
-                words.append(f"{flag}={value}")
-            elif isinstance(value, list) and all(isinstance(item, (str, int, float)) for item in value):
-                words.append(f"{flag}={','.join(map(str, value))}")
-            else:
-                raise InputError("must be a plain value", file=path, field=str(key), value=value)
-        return words
+        if "schema" not in flags:
+            return flags
+        from taylor.schemas.reading import read_request
+
+        request = read_request(flags, path)
+        takes = COMMANDS_OF_REQUESTS.get(self.prog.rpartition(" ")[2], ())
+        if flags["command"] not in takes:
+            cure = f"run taylor {SUBCOMMAND_OF.get(flags['command'], flags['command'])}"
+            raise InputError("is of another command", file=path, field="command", value=flags["command"], cure=cure)
+        return request.flags()
+
+    @property
+    def _positional(self) -> dict[str, argparse.Action]:
+        return {action.dest: action for action in self._actions if not action.option_strings}
+
+    def _positional_word(self, path: Path, key: str, value: Any) -> str:
+        """Word of a positional argument; it must not pass for a flag."""
+        if not isinstance(value, str) or not value or value.startswith("-") or "\0" in value:
+            raise InputError("must be text that begins with no dash", file=path, field=key, value=value)
+        return value
+
+    def _flag_words(self, path: Path, key: str, flag: str, value: Any) -> list[str]:
+        """Words of a flag with a value of JSON."""
+        action = self._option_string_actions[flag]
+        if action.nargs == 0:
+            if not isinstance(value, bool):
+                raise InputError("must be true or false", file=path, field=key, value=value)
+            return [flag] if value else []
+        if isinstance(value, bool):
+            return [f"{flag}={'y' if value else 'n'}"]
+        if "\0" in str(value):
+            raise InputError("has a NUL character", file=path, field=key, value=value)
+        if isinstance(value, (str, int, float)):
+            return [f"{flag}={value}"]
+        if isinstance(value, list) and all(isinstance(item, (str, int, float)) for item in value):
+            if isinstance(action, argparse._AppendAction):
+                return [f"{flag}={item}" for item in value]
+            return [f"{flag}={','.join(map(str, value))}"]
+        raise InputError("must be a plain value", file=path, field=key, value=value)
 
 
 def note_without_effect(args: argparse.Namespace, flags: Collection[str], where: str) -> None:
@@ -592,7 +655,9 @@ def stage_list(text: str) -> tuple[int, ...]:
 def add_measured_options(group: Any) -> None:
     """Add what a run of the file's plan showed of its memory, and limits by stage."""
     group.add_argument(
+        "--measured_peaks",
         "--measured_peak",
+        dest="measured_peak",
         type=stage_mib,
         default=(),
         metavar="STAGE=MiB,...",
@@ -614,7 +679,9 @@ def add_measured_options(group: Any) -> None:
         "device, as nvidia-smi shows it) (default: %(default)s)",
     )
     group.add_argument(
+        "--stage_limits",
         "--stage_limit",
+        dest="stage_limit",
         type=stage_mib,
         default=(),
         metavar="STAGE=MiB,...",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from taylor.base.console import log, run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.command_lines.arguments import CommandParser, path_or_none
 
 
@@ -43,7 +43,6 @@ def build_parser(program: str = "taylor calibrate") -> CommandParser:
     results.add_argument(
         "--stack", default="", metavar="TEXT", help="the software of the runs, to be named in the file"
     )
-    results.add_argument("--json", action="store_true", help="print the fit as JSON")
     return parser
 
 
@@ -84,7 +83,7 @@ def run(arguments: Sequence[str], program: str = "taylor calibrate") -> None:
     if done.memory is not None:
         log.info("memory: %s", done.memory.sentence)
     if args.json:
-        print(json.dumps({**asdict(done.fit), "file": str(done.file) if done.file else None}, indent=1))
+        print_document("taylor.calibration/1", {**asdict(done.fit), "file": str(done.file) if done.file else None})
         return
     print_table(errors_table(done.fit))
     print_table(figures_table(done.fit))
@@ -96,4 +95,4 @@ def run(arguments: Sequence[str], program: str = "taylor calibrate") -> None:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from taylor.base.console import log, run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.base.errors import InfeasibleError
 from taylor.command_lines.arguments import CommandParser, int_list, positive_float, positive_int
 
@@ -24,7 +24,6 @@ def build_parser(program: str = "taylor check") -> CommandParser:
     parser.add_argument("file", metavar="FILE", help="galvatron_config_*.json or fine_grained_config.json")
     add_job_options(parser)
     parser.add_argument("--world_size", type=positive_int, metavar="N", help="ranks, where the file does not say them")
-    parser.add_argument("--json", action="store_true", help="print as JSON")
     return parser
 
 
@@ -79,7 +78,7 @@ def run(arguments: Sequence[str], program: str = "taylor check") -> None:
     for note in (*checked.file.notes, *checked.warnings):
         log.warning("%s", note)
     if args.json:
-        print(json.dumps(checked.to_dict(), indent=1, ensure_ascii=False))
+        print_document("taylor.check/1", checked.to_dict())
     else:
         print(plan_text(checked.plan))
         print_table(layerwise_table(checked.plan))
@@ -93,4 +92,4 @@ def run(arguments: Sequence[str], program: str = "taylor check") -> None:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from taylor.base.console import log, run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.base.files import write_atomic
 from taylor.command_lines.arguments import CommandParser, path_or_none
 from taylor.command_lines.cluster import STORE_VARIABLE, store_to_read
@@ -30,7 +30,6 @@ def build_parser(program: str = "taylor compare") -> CommandParser:
     group.add_argument("second", metavar="B", help="another one")
     group.add_argument("--store", metavar="URL", default=os.environ.get(STORE_VARIABLE, ""), help="of those runs")
     group.add_argument("--html", metavar="FILE", help="page with both pipelines under each other")
-    group.add_argument("--json", action="store_true", help="print the comparison as JSON")
     return parser
 
 
@@ -52,7 +51,7 @@ def run(arguments: Sequence[str], program: str = "taylor compare") -> None:
         if page is not None:
             write_comparison_page(page, first, second)
     if args.json:
-        print(json.dumps(compared.to_dict(), indent=1, ensure_ascii=False))
+        print_document("taylor.comparison/1", compared.to_dict())
         return
     for warning in compared.warnings:
         log.warning("%s", warning)
@@ -74,4 +73,4 @@ def _result_file(args: argparse.Namespace, text: str, folder: Path) -> Path:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 
 from taylor.base.console import run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.command_lines.arguments import CommandParser, path_or_none
 
 
@@ -22,7 +22,6 @@ def build_parser(program: str = "taylor devices") -> CommandParser:
     group.add_argument(
         "--register_path", metavar="DIR", help="folder of your own registrations, in addition to the built-in"
     )
-    group.add_argument("--json", action="store_true", help="print the full registrations as JSON")
     return parser
 
 
@@ -38,13 +37,13 @@ def run(arguments: Sequence[str], program: str = "taylor devices") -> None:
     if args.name is not None:
         device = registry.device(args.name)
         if args.json:
-            print(json.dumps(device_record(device), indent=1, ensure_ascii=False))
+            print_document("taylor.device/1", device_record(device))
         else:
             print_table(device_page(device))
         return
     devices = [registry.device(name) for name in registry.device_names()]
     if args.json:
-        print(json.dumps([device_record(device) for device in devices], indent=1, ensure_ascii=False))
+        print_document("taylor.devices/1", {"devices": [device_record(device) for device in devices]})
     else:
         print_table(devices_table(devices))
 
@@ -52,4 +51,4 @@ def run(arguments: Sequence[str], program: str = "taylor devices") -> None:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 
 import taylor
 from taylor.base.console import run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.command_lines.arguments import CommandParser
 
 
@@ -19,8 +19,6 @@ def build_parser(program: str = "taylor doctor") -> CommandParser:
         "Nothing is sent anywhere.",
         "--json",
     )
-    group = parser.add_argument_group("doctor")
-    group.add_argument("--json", action="store_true", help="print as JSON, for a report of a fault")
     return parser
 
 
@@ -33,7 +31,7 @@ def run(arguments: Sequence[str], program: str = "taylor doctor") -> None:
 
     found = diagnose(taylor.__version__)
     if args.json:
-        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
+        print_document("taylor.doctor/1", found.to_dict())
         return
     print_pairs(doctor_lines(found))
 
@@ -41,4 +39,4 @@ def run(arguments: Sequence[str], program: str = "taylor doctor") -> None:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

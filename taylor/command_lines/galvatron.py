@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.base.errors import InputError
 from taylor.command_lines.arguments import CommandParser, path_or_none
 
@@ -35,7 +35,6 @@ def build_parser(program: str = "taylor galvatron") -> CommandParser:
         "the model, where a folder has several: bf16_llama2-7b; of --costs estimate a registered one or a config.json"
     )
     group.add_argument("--model", metavar="NAME", help=model)
-    group.add_argument("--json", action="store_true", help="print as JSON")
     group = parser.add_argument_group("costs of a job")
     group.add_argument("--world_size", type=int, metavar="N", help="ranks; of a strategy file that does not say them")
     group.add_argument("--layers", type=int, metavar="N", help="layers of the model")
@@ -100,7 +99,7 @@ def _folder(args: argparse.Namespace, paths: list[Path]) -> None:
 
     folder = read_folders(paths)
     if args.json:
-        print(json.dumps(folder_record(folder), indent=1, ensure_ascii=False))
+        print_document("taylor.profiles/1", folder_record(folder))
         return
     print_pairs(folder_pairs(folder))
     laws = [law for model in folder.models.values() for law in known_laws(model)]
@@ -162,7 +161,7 @@ def _print_costs(answer: CostAnswer, *, as_json: bool) -> None:
     for warning in answer.warnings:
         log.warning("%s", warning)
     if as_json:
-        print(json.dumps(answer.to_dict(), indent=1, ensure_ascii=False))
+        print_document("taylor.costs/1", answer.to_dict())
         return
     print(answer.title)
     print_table(costs_table(answer.rows))
@@ -184,8 +183,8 @@ def _tuner(args: argparse.Namespace, path: Path) -> bool:
     if found is None:
         return False
     if args.json:
-        rows = [asdict(run) for run in found] if isinstance(found, tuple) else asdict(found)
-        print(json.dumps(rows, indent=1, ensure_ascii=False))
+        rows = {"runs": [asdict(run) for run in found]} if isinstance(found, tuple) else asdict(found)
+        print_document("taylor.tuner/1", rows)
     elif isinstance(found, tuple):
         print_table(tuned_table(found))
     else:
@@ -237,4 +236,4 @@ def _script(args: argparse.Namespace, strategy: Path, script: Path, target: Path
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

@@ -11,6 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.command_lines.arguments import (
     CommandParser,
     path_or_none,
@@ -46,7 +47,6 @@ def build_parser(program: str = "taylor history") -> CommandParser:
     group.add_argument("--model", default="", metavar="TEXT", help="only runs of models with this in their name")
     group.add_argument("--device", default="", metavar="TEXT", help="only runs on devices with this in their name")
     group.add_argument("--topn", type=positive_int, default=20, metavar="N", help="rows (default: %(default)s)")
-    group.add_argument("--json", action="store_true", help="print them as JSON")
     one = parser.add_argument_group("one plan of a run")
     one.add_argument("--plan", type=positive_int, default=1, metavar="N", help="which one (default: the best)")
     one.add_argument("--measured", type=positive_float, metavar="MS", help="store that a step of it took so long")
@@ -69,7 +69,7 @@ def run(arguments: Sequence[str], program: str = "taylor history") -> None:
         refuse_without_effect(args, OF_A_RUN, "without ID", "name a run")
         found = store_to_read(args).runs(model=args.model, device=args.device, most=args.topn)
         if args.json:
-            print(json.dumps([asdict(one) for one in found], indent=1))
+            print_document("taylor.runs/1", {"runs": [asdict(one) for one in found]})
             return
         columns = ("run", "when (UTC)", "model", "device", "ranks", "plans", *PLAN_COLUMNS)
         rows = [_run_cells(one) for one in found]
@@ -79,7 +79,7 @@ def run(arguments: Sequence[str], program: str = "taylor history") -> None:
     _of_one(args)
     one = store_to_read(args).run(args.run, args.topn)
     if args.json:
-        print(json.dumps(asdict(one), indent=1))
+        print_document("taylor.run/1", asdict(one))
         return
     print(f"{one.id}: {one.command}, {one.at} UTC, taylor {one.version}")
     print(f"{one.model} on {one.ranks:,} ranks of {one.device}; {one.file}")
@@ -129,4 +129,4 @@ def _ms(value: float | None) -> str:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from taylor.base.budget import TimeBudget
 from taylor.base.console import log, progress, run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.base.errors import EXIT_INTERRUPTED, InfeasibleError, NoSolutionError
 from taylor.command_lines.arguments import (
     CommandParser,
@@ -167,7 +167,6 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
     group.add_argument("-o", "--output_config_path", dest="output_config_path", metavar="PATH",
         help="strategy file, or the folder it goes to (default: ./output/layerwise)")  # fmt: skip
     group.add_argument("--to", choices=("hetu", "paddle"), help="form of the strategy file (default: as the profiles)")
-    group.add_argument("--json", action="store_true", help="print the result as JSON")
     group.add_argument("--result_json", metavar="FILE", help="write it, too")
     group.add_argument("--html", metavar="FILE", help="write a page")
     group.add_argument("--trace", metavar="FILE", help="write a Chrome trace of the step")
@@ -208,7 +207,7 @@ def run(arguments: Sequence[str], program: str = "taylor layerwise") -> int | No
 
 def _print(args: argparse.Namespace, searched: SearchedJob, files: dict[str, str]) -> None:
     if args.json:
-        print(json.dumps({**searched.to_dict(), "files": files}, indent=1, ensure_ascii=False))
+        print_document("taylor.layerwise/1", {**searched.to_dict(), "files": files})
         return
     from taylor.report.layerwise import stage_table, tried_table
     from taylor.report.measured import layerwise_table, plan_text
@@ -242,4 +241,4 @@ def _refuse(searched: SearchedJob) -> None:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

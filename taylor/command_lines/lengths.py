@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.command_lines.arguments import CommandParser, Default, chosen_path, positive_int
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ def build_parser(program: str = "taylor lengths") -> CommandParser:
     )  # fmt: skip
     parser.add_argument("--world_size", type=positive_int, metavar="N", help="ranks, where the file leaves them open")
     parser.add_argument("-o", metavar="FILE", help="write the plan to a copy of the configuration")
-    parser.add_argument("--json", action="store_true", help="print as JSON")
     return parser
 
 
@@ -74,7 +73,7 @@ def run(arguments: Sequence[str], program: str = "taylor lengths") -> None:
     output = None if args.o is None else Path(args.o)
     found = plan_lengths(job, choice, Outputs().folder, gap=args.gap, time_limit=args.t, output=output)
     if args.json:
-        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
+        print_document("taylor.lengths/1", found.to_dict())
     else:
         _print(found)
 
@@ -115,4 +114,4 @@ def _print(found: LengthPlan) -> None:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

@@ -41,6 +41,7 @@ SUBCOMMANDS = {
     "rl": Subcommand("rl", "an iteration of reinforcement learning by phase, its cards split"),
     "timeline": Subcommand("timeline_tool", "worker logs, profiles and plans drawn as one timeline"),
     "history": Subcommand("history", "runs remembered, what was measured of them, plans found again"),
+    "mcp": Subcommand("mcp", "an MCP server on standard input, by which agents ask for plans"),
     "serve": Subcommand("serve", "a local page: what if, the proven plan, ranking, history"),
     "compare": Subcommand("compare", "two results side by side, and why one is faster"),
     "galvatron": Subcommand("galvatron", "Galvatron's profiles and strategies: read, costed, written"),
@@ -55,6 +56,7 @@ SUBCOMMANDS = {
     "devices": Subcommand("devices", "the registered devices, each figure with its source"),
     "support": Subcommand("support", "whether a model, device, launcher and precision are supported"),
     "rules": Subcommand("rules", "the rules that prune a search, each with its sources"),
+    "schema": Subcommand("schema", "the JSON Schemas of requests, results and errors"),
     "warm": Subcommand("warm", "the solver's kernels compiled once, after an installation"),
     "doctor": Subcommand("doctor", "this installation: versions, kernels, solvers, extras, plug-ins"),
     "completion": Subcommand("completion", "lets the Tab key complete commands, flags and values"),
@@ -70,13 +72,11 @@ def build_parser() -> argparse.ArgumentParser:
     listed = "\n".join(f"  {name:<{width}}  {command.purpose}" for name, command in SUBCOMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="taylor",
-        usage="taylor COMMAND ..., example: taylor solve config.yaml -evaluate y",
-        epilog=f"Plans the parallel training of large models (taylor --version, COMMAND --help):\n{listed}",
+        usage=f"taylor COMMAND ..., or COMMAND --help, or --version; plans large trainings:\n{listed}",
         allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
     )
-    # The epilogue names both; lines of their own would leave the screen four commands short.
+    # The usage names all: an epilogue, and lines of --help and --version, would leave the screen commands short.
     parser.add_argument("-h", "--help", action="help", help=argparse.SUPPRESS)
     parser.add_argument("--version", action="version", version=f"taylor {taylor.__version__}", help=argparse.SUPPRESS)
     return parser
@@ -103,11 +103,11 @@ def run(arguments: Sequence[str]) -> int | None:
         cure = f"{did_you_mean(name, (*SUBCOMMANDS, *FLAGS))} taylor --help explains the commands"
         raise InputError("is no command of taylor", field=shortened(name), cure=cure)
     tool = importlib.import_module(f"taylor.command_lines.{SUBCOMMANDS[name].module}")
-    tool.run(arguments[words:], f"taylor {name}")
-    return None
+    code: int | None = tool.run(arguments[words:], f"taylor {name}")
+    return code
 
 
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

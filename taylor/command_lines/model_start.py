@@ -37,6 +37,7 @@ OF_SOFTWARE = {"software", "override"}
 def add_software_options(group: argparse._ArgumentGroup) -> None:
     """``--with`` and ``--override``: features of the software, and sizes of a registered model stated otherwise."""
     group.add_argument(
+        "--software",
         "--with",
         dest="software",
         type=names,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from taylor.base.console import log, run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.command_lines.arguments import CommandParser, path_or_none
 
 
@@ -23,7 +23,6 @@ def build_parser(program: str = "taylor models") -> CommandParser:
     group.add_argument(
         "--register_path", metavar="DIR", help="folder of your own registrations, in addition to the built-in"
     )
-    group.add_argument("--json", action="store_true", help="print the full descriptions as JSON")
     return parser
 
 
@@ -40,7 +39,7 @@ def run(arguments: Sequence[str], program: str = "taylor models") -> None:
     if args.name is None:
         models = [registry.model(name) for name in registry.model_names()]
         if args.json:
-            print(json.dumps([model_record(model) for model in models], indent=1, ensure_ascii=False))
+            print_document("taylor.models/1", {"models": [model_record(model) for model in models]})
         else:
             print_table(models_table(models))
         return
@@ -50,7 +49,7 @@ def run(arguments: Sequence[str], program: str = "taylor models") -> None:
     else:
         model = registry.model(args.name)
     if args.json:
-        print(json.dumps({**model_record(model), "notes": list(notes)}, indent=1, ensure_ascii=False))
+        print_document("taylor.model/1", {**model_record(model), "notes": list(notes)})
         return
     print_table(model_page(model))
     for note in notes:
@@ -60,4 +59,4 @@ def run(arguments: Sequence[str], program: str = "taylor models") -> None:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.base.errors import EXIT_INTERRUPTED, InputError
 from taylor.base.near import did_you_mean
 from taylor.base.shipped import own_or_shipped
@@ -22,6 +23,7 @@ from taylor.command_lines.arguments import (
     add_variable_option,
     asked_margin,
     chosen_path,
+    command_text,
     dryrun_options,
     key_values,
     named_device,
@@ -72,6 +74,9 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     )
     add_file(parser)
     source = parser.add_argument_group("model configuration")
+    source.add_argument(
+        "--file", metavar="FILE", help="any training file, by its suffix; the flags below name its kind"
+    )
     source.add_argument(
         "--yaml_path", metavar="FILE", help=f"MindFormers, FlagScale or Primus YAML (default: {DEFAULT_CONFIGURATION})"
     )
@@ -151,7 +156,12 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     results = parser.add_argument_group("solving and results")
     results.add_argument("--full", action="store_true", help="go on through ratios, solving, ranking and report")
     results.add_argument(
-        "--solver_name", default="HIGHS", metavar="NAME", help="solver of the pipeline (default: %(default)s)"
+        "--solver",
+        "--solver_name",
+        dest="solver_name",
+        default="HIGHS",
+        metavar="NAME",
+        help="solver of the pipeline (default: %(default)s)",
     )
     results.add_argument("--workers", type=positive_int, metavar="N", help="solves at once (default: cores)")
     results.add_argument(
@@ -206,6 +216,10 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> in
     store = chosen_store(args, options.ranking.output) if options.full else None
     with chosen_cluster(args) as executor:
         done = search_strategies(options, executor)
+    if done.ranking is not None:
+        remember_ranking(store, program, arguments, done.ranking)
+    if args.json:
+        return _print_json(args, done, options, command_text(program, arguments))
     for role, file in (
         ("candidates", done.candidates_csv),
         ("pruned", done.pruned_csv),
@@ -217,11 +231,22 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> in
         return None
     from taylor.report.terminal import print_ranking, print_ranking_verdict
 
-    remember_ranking(store, program, arguments, done.ranking)
     print_ranking(done.ranking.table, limit=args.topn, details=args.verbose)
     print_files(done.ranking)
     print_ranking_verdict(done.ranking.table)
     return _refine(done, args.time_limit) if args.layerwise else None
+
+
+def _print_json(
+    args: argparse.Namespace, done: StrategySearch, options: StrategySearchOptions, command: str
+) -> int | None:
+    """Print the search as a document, after its refinement where one is wanted."""
+    from taylor.workflows.searching.search_data import search_data
+    from taylor.workflows.statement.options import Origin
+
+    code = _refine(done, args.time_limit) if args.layerwise and done.ranking is not None else None
+    print_document("taylor.search/1", search_data(done, options, Origin(command)))
+    return code
 
 
 def _sources(args: argparse.Namespace) -> list[str]:
@@ -374,4 +399,4 @@ def _stated(args: argparse.Namespace) -> Path:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

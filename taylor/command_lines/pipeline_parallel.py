@@ -6,11 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.budget import TimeBudget
 from taylor.base.console import log, run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.command_lines.arguments import (
@@ -23,6 +25,7 @@ from taylor.command_lines.arguments import (
     add_variable_option,
     asked_margin,
     chosen_path,
+    command_text,
     dryrun_options,
     key_values,
     named_device,
@@ -54,12 +57,13 @@ from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline.schedule import AUTO, SEARCHED, SEARCHED_V, schedule_names
 
 if TYPE_CHECKING:
+    from taylor.workflows.searching.model_job import ChosenStrategy
     from taylor.workflows.showing.planned_file import PlannedFile
     from taylor.workflows.statement.options import Export, FileJob, Outputs
 
 
-SOURCES = {"file", "yaml", "shell", "toml", "hf", "model"}
-WITH_EXTRACT = {"config", "verbose", "quiet", "extract", "solution", "export", *SOURCES}
+SOURCES = {"yaml", "shell", "toml", "hf", "model"}
+WITH_EXTRACT = {"config", "verbose", "quiet", "json", "extract", "solution", "export", *SOURCES}
 """Flags with an effect where a saved solution is printed."""
 
 OF_A_SOLVE = {"o", "stage_order", "t", "what_if", "gap", "mps_form", "solver_name", "workers"}
@@ -70,6 +74,9 @@ OF_A_MODEL = {"seq", "fix", "cluster", "framework", *OF_SOFTWARE}
 
 OF_A_RUN = {"measured_peak", "out_of_memory"}
 """Flags for what a run of the plan in the file showed."""
+
+RESULT = "taylor.result/1"
+"""Schema of the document that ``--json`` prints."""
 
 FIXED = TimeRatios()
 """Time ratios of the older tool."""
@@ -107,6 +114,9 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     )
     add_file(parser)
     source = parser.add_argument_group("configuration (one is required)")
+    source.add_argument(
+        "--file", metavar="FILE", help="any training file, by its suffix; the flags below name its kind"
+    )
     source.add_argument("-yaml", metavar="FILE", help="MindFormers, FlagScale or Primus YAML")
     source.add_argument("-shell", metavar="FILE", help=SHELL_HELP)
     add_variable_option(source)
@@ -155,13 +165,20 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         times.add_argument(flag, type=time_ratio, metavar="R", help=f"{what} (fixed: {fixed:g})")
     solving = parser.add_argument_group("solving")
     solving.add_argument(
+        "--solver",
         "-solver_name",
+        dest="solver_name",
         default="HIGHS",
         metavar="NAME",
         help="HIGHS, HIGHS-MILP, CBC, or any solver Pyomo finds (default: %(default)s)",
     )
     solving.add_argument(
-        "-t", type=positive_float, metavar="SECONDS", help="time limit of the whole command (default: none)"
+        "--time_limit",
+        "-t",
+        dest="t",
+        type=positive_float,
+        metavar="SECONDS",
+        help="limit of the whole command (default: none)",
     )
     solving.add_argument(
         "-select",
@@ -286,7 +303,7 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> No
     source = _source(args)
     from taylor.workflows.showing.planned_outputs import refuse_outputs
 
-    outputs = _outputs(args)
+    outputs = _outputs(args, command_text(program, arguments))
     refuse_outputs(outputs)
     # An evaluation takes less time than its result as data: it is stored only in a named store.
     store = None if args.evaluate and not args.store else chosen_store(args, outputs.folder)
@@ -295,7 +312,9 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> No
     if args.world_size is not None and of_a_model:
         from taylor.workflows.searching.model_job import SECONDS_CHOSEN
 
-        path = _searched(args, path, budget)
+        chosen = _searched(args, path, budget)
+        path = chosen.path
+        outputs = replace(outputs, origin=replace(outputs.origin, software=chosen.software, runner_up=chosen.runner_up))
         if args.t is None:
             args.t, budget = SECONDS_CHOSEN, TimeBudget.of(SECONDS_CHOSEN)
             log.info("the proof of its plan may take %g s; -t gives it another limit", SECONDS_CHOSEN)
@@ -311,7 +330,10 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> No
         remembered = remember_solve(store, program, arguments, solved)
         if remembered is not None:
             log.info("remembered as %s: taylor history %s", remembered, remembered)
-    _print(solved, verbose=args.verbose)
+    if args.json:
+        print_document(RESULT, solved.result().to_dict())
+    else:
+        _print(solved, verbose=args.verbose)
 
 
 def _print_saved(args: argparse.Namespace) -> None:
@@ -324,6 +346,11 @@ def _print_saved(args: argparse.Namespace) -> None:
         raise InputError("is needed with -extract y", field="-solution", cure="name a .sol or a result JSON")
     for flag in (spelling for name, spelling in args.given.items() if name in SOURCES):
         log.info("%s: not read, the saved solution says it all", flag)
+    if args.json and Path(args.solution).suffix == ".json":
+        from taylor.pipeline_solver.solving.result import read_result
+
+        print_document(RESULT, read_result(Path(args.solution)).to_dict())
+        return
     description = describe_saved_solution(Path(args.solution))
     texts = export_saved(args.export, Path(args.solution)) if args.export else []
     print(description)
@@ -383,9 +410,9 @@ def _file_that_ran(args: argparse.Namespace) -> str:
     return str(args.o)
 
 
-def _outputs(args: argparse.Namespace) -> Outputs:
-    """Paths of the results."""
-    from taylor.workflows.statement.options import Outputs
+def _outputs(args: argparse.Namespace, command: str) -> Outputs:
+    """Paths of the results of a command line."""
+    from taylor.workflows.statement.options import Origin, Outputs
 
     return Outputs(
         write=args.write,
@@ -397,6 +424,7 @@ def _outputs(args: argparse.Namespace) -> Outputs:
         exports=args.export,
         what_if=args.what_if,
         mps_form=args.mps_form,
+        origin=Origin(command),
     )
 
 
@@ -492,18 +520,18 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
     print_verdict(verdict(solved))
 
 
-def _searched(args: argparse.Namespace, path: Path, budget: TimeBudget) -> Path:
-    """Configuration that the search of a model's strategy writes."""
+def _searched(args: argparse.Namespace, path: Path, budget: TimeBudget) -> ChosenStrategy:
+    """Configuration that the search of a model's strategy writes, and what it was chosen before."""
     from taylor.pipeline_solver.model.options import SolveOptions
-    from taylor.workflows.searching.model_job import choose_strategy
+    from taylor.workflows.searching.model_job import chosen_strategy
     from taylor.workflows.statement.options import Outputs
 
     how = SolveOptions(solver=args.solver_name, time_limit=budget.left, gap=args.gap)
     with chosen_cluster(args) as executor:
-        return choose_strategy(model_job(args, path), how, args.workers, Outputs().folder, executor)
+        return chosen_strategy(model_job(args, path), how, args.workers, Outputs().folder, executor)
 
 
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

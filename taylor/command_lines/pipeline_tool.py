@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.base.errors import InputError
 from taylor.command_lines.arguments import (
     CommandParser,
@@ -21,6 +22,7 @@ from taylor.command_lines.arguments import (
     asked_margin,
     chosen_or_there,
     chosen_path,
+    command_text,
     dryrun_options,
     key_values,
     named_device,
@@ -44,7 +46,7 @@ from taylor.command_lines.ranking import ALL, add_ranking_options, add_shard_opt
 if TYPE_CHECKING:
     from taylor.workflows.ranking.shard import Shard
 
-_WHERE_AND_HOW = "folders shard workers topn report output_path yaml_path verbose quiet cluster store"
+_WHERE_AND_HOW = "folders shard workers topn report output_path yaml_path verbose quiet json cluster store"
 DECIDES_NO_SOLVE = frozenset(_WHERE_AND_HOW.split())
 """Flags by destination that may differ between the shards of one ranking."""
 
@@ -97,7 +99,9 @@ def add_options(parser: CommandParser) -> None:
     add_software_options(model)
     times = parser.add_argument_group("time ratios")
     times.add_argument(
+        "--ratios",
         "--parser_result",
+        dest="parser_result",
         metavar="FILE",
         help="CSV dp,tp,pp,ep,dmratio,bfratio,re_grow_ration,hratio,moe_bw; others are estimated",
     )
@@ -108,7 +112,10 @@ def add_options(parser: CommandParser) -> None:
         help="profiles to parse when there is no CSV (default: %(default)s)",
     )
     solving = parser.add_argument_group("solving and results")
-    solving.add_argument("--solver_name", default="HIGHS", metavar="NAME", help="solver (default: %(default)s)")
+    solving.add_argument(
+        "--solver", "--solver_name", dest="solver_name", default="HIGHS", metavar="NAME",
+        help="solver (default: %(default)s)",
+    )  # fmt: skip
     solving.add_argument(
         "--workers", type=positive_int, default=os.cpu_count() or 1, metavar="N", help="processes (default: cores)"
     )
@@ -119,7 +126,9 @@ def add_options(parser: CommandParser) -> None:
     add_module_options(solving)
     add_measured_options(parser.add_argument_group("memory seen in a run of the file that was searched"))
     solving.add_argument(
+        "--output",
         "--output_path",
+        dest="output_path",
         metavar="DIR",
         default="./pipeline_output/",
         help="folder of the table, the page and the run's files (default: %(default)s)",
@@ -207,6 +216,13 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
         record = record_shard(shard, Path(args.yaml_path), deciding_flags(args), Path(args.output_path))
         log.info("shard %d of %d is done: taylor merge joins them; %s", shard.number, shard.of, record)
     remember_ranking(store, program, arguments, ranking)
+    if args.json:
+        from taylor.workflows.ranking.ranking_data import ranking_data
+        from taylor.workflows.statement.options import Origin
+
+        origin, register = Origin(command_text(program, arguments)), chosen_path(args.register_path)
+        print_document("taylor.ranking/1", ranking_data(ranking, asked_margin(args), origin, register))
+        return
     print_ranking(ranking.table, limit=args.topn, details=args.verbose)
     print_files(ranking)
     print_ranking_verdict(ranking.table)
@@ -237,4 +253,4 @@ def _strategies(args: argparse.Namespace) -> Path:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

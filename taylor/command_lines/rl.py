@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.command_lines.arguments import (
@@ -64,7 +64,6 @@ def build_parser(program: str = "taylor rl") -> CommandParser:
         help="folder of your own registrations (default: %(default)s of the tool)",
     )  # fmt: skip
     job.add_argument("--world_size", type=positive_int, metavar="N", help="training ranks, where the file is open")
-    job.add_argument("--json", action="store_true", help="print as JSON")
     return parser
 
 
@@ -98,7 +97,7 @@ def run(arguments: Sequence[str], program: str = "taylor rl") -> None:
     if args.json:
         hours = {} if args.iterations is None else {"hours": found.hours(args.iterations)}
         whole = {**found.to_dict(), **hours, "split": None if split is None else split.to_dict()}
-        print(json.dumps(whole, indent=1, ensure_ascii=False))
+        print_document("taylor.rl/1", whole)
         return
     _print(found, args.iterations)
     if split is not None:
@@ -207,4 +206,4 @@ def _print_split(split: SplitPlan, found: RlResult, iterations: int | None) -> N
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 
 from taylor.base.console import log, run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.command_lines.arguments import CommandParser, path_or_none
 
 
@@ -21,7 +21,6 @@ def build_parser(program: str = "taylor rules") -> CommandParser:
     group.add_argument("name", nargs="?", metavar="NAME", help="a rule by name (default: all)")
     group.add_argument("--framework", metavar="NAME", help="only the rules of a framework: mindformers, megatron, …")
     group.add_argument("--register_path", metavar="DIR", help="folder of your own rules, whose Python files are run")
-    group.add_argument("--json", action="store_true", help="print them as JSON")
     return parser
 
 
@@ -38,7 +37,7 @@ def run(arguments: Sequence[str], program: str = "taylor rules") -> None:
     if args.name is None:
         rules = known_rules(register_path, of_framework)
         if args.json:
-            print(json.dumps([rule_record(rule) for rule in rules], indent=1, ensure_ascii=False))
+            print_document("taylor.rules/1", {"rules": [rule_record(rule) for rule in rules]})
         else:
             print_table(rules_table(rules), whole=True)
         return
@@ -46,7 +45,7 @@ def run(arguments: Sequence[str], program: str = "taylor rules") -> None:
         log.warning("--framework: has no effect beside a rule's name")
     rule = known_rule(args.name, register_path)
     if args.json:
-        print(json.dumps(rule_record(rule), indent=1, ensure_ascii=False))
+        print_document("taylor.rule/1", rule_record(rule))
     else:
         print_table(rule_page(rule), whole=True)
 
@@ -54,4 +53,4 @@ def run(arguments: Sequence[str], program: str = "taylor rules") -> None:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

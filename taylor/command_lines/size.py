@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.base.errors import InputError
 from taylor.command_lines.arguments import (
     CommandParser,
@@ -65,7 +65,6 @@ def build_parser(program: str = "taylor size") -> CommandParser:
     asked.add_argument("-t", type=positive_float, metavar="SECONDS", help="time after which no further solve begins")
     asked.add_argument("--workers", type=positive_int, metavar="N", help="solves at once (default: cores)")
     asked.add_argument("--picture", metavar="FILE", help="write the curves as a picture (.png or .svg)")
-    asked.add_argument("--json", action="store_true", help="print as JSON, with exact figures")
     asked.add_argument(
         "--register_path", metavar="DIR", default=Default("./register/"),
         help="folder of your own registrations (default: %(default)s of the tool)",
@@ -101,7 +100,7 @@ def run(arguments: Sequence[str], program: str = "taylor size") -> None:
         found.plot().savefig(picture)
         log.info("written: %s", picture)
     if args.json:
-        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
+        print_document("taylor.size/1", found.to_dict())
     else:
         _print(found)
 
@@ -144,4 +143,4 @@ def _print(found: Size) -> None:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 
 from taylor.base.console import run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.command_lines.arguments import CommandParser, path_or_none
 
 
@@ -27,7 +27,6 @@ def build_parser(program: str = "taylor support") -> CommandParser:
         help="degree (tp, cp, …), schedule, software (cuda-graphs, …) or option of a launcher; may be repeated",
     )  # fmt: skip
     group.add_argument("--register_path", metavar="DIR", help="folder of your own registrations")
-    group.add_argument("--json", action="store_true", help="print as JSON")
     return parser
 
 
@@ -50,7 +49,7 @@ def run(arguments: Sequence[str], program: str = "taylor support") -> None:
         )
     )
     if args.json:
-        print(json.dumps([answer.to_dict() for answer in answers], indent=1, ensure_ascii=False))
+        print_document("taylor.support/1", {"launchers": [answer.to_dict() for answer in answers]})
         return
     print_table(support_table([answer.to_dict() for answer in answers]), whole=True)
     print_pairs((answer.launcher, reason) for answer in answers for reason in answer.reasons)
@@ -59,4 +58,4 @@ def run(arguments: Sequence[str], program: str = "taylor support") -> None:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

@@ -31,4 +31,4 @@ def run(arguments: Sequence[str], program: str = "taylor warm") -> None:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

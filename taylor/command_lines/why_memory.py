@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import run_command, start_logging
+from taylor.base.documents import print_document
 from taylor.command_lines.arguments import (
     CommandParser,
     Default,
@@ -40,7 +40,6 @@ def build_parser(program: str = "taylor why-memory") -> CommandParser:
     )  # fmt: skip
     parser.add_argument("--world_size", type=positive_int, metavar="N", help="ranks, where the file leaves them open")
     add_measured_options(parser.add_argument_group("memory"))
-    parser.add_argument("--json", action="store_true", help="print as JSON")
     return parser
 
 
@@ -65,7 +64,7 @@ def run(arguments: Sequence[str], program: str = "taylor why-memory") -> None:
     )
     found = why_memory(job, args.stage, Outputs().folder)
     if args.json:
-        print(json.dumps(found.to_dict(), indent=1, ensure_ascii=False))
+        print_document("taylor.reasons/1", found.to_dict())
     else:
         _print(found)
 
@@ -97,4 +96,4 @@ def _print(found: MemoryReasons) -> None:
 def main() -> int:
     """Console entry point."""
     start_logging()
-    return run_command(lambda: run(sys.argv[1:]))
+    return run_command(lambda: run(sys.argv[1:]), sys.argv[1:])

@@ -21,7 +21,7 @@ RULES = [Rule("even-pp", "pp is even", lambda t, c: t.pp % 2 == 0, relax="search
 
 def listed(capsys, *words):
     rules.run([*words, "--json"])
-    return json.loads(capsys.readouterr().out)
+    return json.loads(capsys.readouterr().out)["rules"]
 
 
 def test_all_rules_are_listed_each_once(capsys):

@@ -38,6 +38,6 @@ def test_a_page_names_every_figure_and_where_it_comes_from(capsys: pytest.Captur
 def test_programs_get_the_registration_itself(capsys: pytest.CaptureFixture[str]) -> None:
     devices.run(["--json"])
     every = json.loads(capsys.readouterr().out)
-    assert [each["name"] for each in every] == REGISTRY.device_names()
+    assert [each["name"] for each in every["devices"]] == REGISTRY.device_names()
     devices.run(["h100", "--json"])
     assert json.loads(capsys.readouterr().out)["peak_tflops"]["fp8"] == 1979

@@ -56,7 +56,7 @@ def test_a_config_json_is_shown_and_what_it_assumes_is_told(tmp_path: Path, caps
 def test_programs_get_the_layers_and_the_parts(capsys: pytest.CaptureFixture[str]) -> None:
     models.run(["--json"])
     every = json.loads(capsys.readouterr().out)
-    assert [entry["name"] for entry in every] == REGISTRY.model_names()
+    assert [entry["name"] for entry in every["models"]] == REGISTRY.model_names()
     models.run(["glm-5", "--json"])
     one = json.loads(capsys.readouterr().out)
     assert one["layers"] == {"mla-dsa+dense": 3, "mla-dsa+moe": 75}

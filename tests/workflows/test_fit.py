@@ -125,7 +125,8 @@ def test_an_evaluated_plan_over_the_limit_has_its_verdict_in_the_json_and_in_the
     job = FileJob(FILE, memory_file=memory, dryrun=False, check=False)
     planned = evaluate_file(job, Outputs(folder=tmp_path / "out", result_json=result))
     told = json.loads(result.read_text())
-    assert told["status"] == "over_limit" and told["verdict"] == json.loads(json.dumps(planned.fit.to_dict()))
+    assert told["status"] == "over_limit"
+    assert told["verdict"].items() >= json.loads(json.dumps(planned.fit.to_dict())).items()
     assert told["verdict"]["fit"] == "does not fit" and len(told["verdict"]["shortage_mib"]) == told["stages"]
     for peak, limit, short in zip(
         told["peak_memory"], told["memory_limit"], told["verdict"]["shortage_mib"], strict=True

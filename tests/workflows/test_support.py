@@ -77,7 +77,7 @@ def test_what_is_not_known_is_refused_with_its_neighbours(asked: dict[str, objec
 
 def test_the_command_prints_the_answers_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     command.run(["--launcher", "torchtitan", "--feature", "pp", "--json"])
-    [answer] = json.loads(capsys.readouterr().out)
+    [answer] = json.loads(capsys.readouterr().out)["launchers"]
     assert answer["launcher"] == "torchtitan" and answer["solved"]
     assert answer["reasons"] == ["pp: read from parallelism.pipeline_parallel_degree"]
 

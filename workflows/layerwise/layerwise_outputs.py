@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from taylor.base.documents import document_text
 from taylor.base.errors import InputError
 from taylor.base.files import refuse_unwritable, write_atomic
 from taylor.base.interrupts import delay_interrupts
@@ -98,8 +98,7 @@ def write_outputs(searched: SearchedJob, wanted: Wanted) -> tuple[dict[str, str]
                 files["model"] = str(write_milp(searched.result.problem, wanted.model, lines))
         if wanted.result is not None:
             files["result"] = str(wanted.result)
-            text = json.dumps({**searched.to_dict(), "files": files}, indent=1, ensure_ascii=False) + "\n"
-            write_atomic(wanted.result, text)
+            write_atomic(wanted.result, document_text("taylor.layerwise/1", {**searched.to_dict(), "files": files}))
     return files, notes
 
 

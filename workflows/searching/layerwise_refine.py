@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.console import log, progress
+from taylor.base.documents import document_text
 from taylor.base.errors import InputError, TaylorError
 from taylor.base.files import write_atomic
 from taylor.base.interrupts import delay_interrupts
@@ -138,7 +139,7 @@ def refine_best(done: StrategySearch, time_limit: float | None = None) -> Refine
     refined = tuple(one for one in every if not one.reason)
     if every:
         with delay_interrupts():
-            text = json.dumps([one.to_dict() for one in every], indent=1, ensure_ascii=False) + "\n"
+            text = document_text("taylor.refined/1", {"candidates": [one.to_dict() for one in every]})
             files.append(("layer-wise", str(write_atomic(folder / "layerwise.json", text))))
     else:
         notes.append("layer by layer nothing is refined: no candidate has a plan that fits")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from taylor.base.budget import TimeBudget
 from taylor.base.console import log
@@ -34,8 +35,9 @@ from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 from taylor.register.overrides import overridden
 from taylor.register.registry import Registry
+from taylor.report.compress import strategy_text
 from taylor.workflows.ranking.candidates import load_candidates
-from taylor.workflows.ranking.rank import RankOptions, rank
+from taylor.workflows.ranking.rank import Ranking, RankOptions, rank
 from taylor.workflows.searching.quick_solves import QuickSolves
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.job_facts import degrees_text
@@ -155,9 +157,36 @@ def model_file(
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class ChosenStrategy:
+    """Strategy chosen for a model's job.
+
+    Parameters
+    ----------
+    path : Path
+        A file of the job's framework with the strategy and its best plan so far, from which a further solve starts;
+        without a plan the layers are evenly split and fully recomputed.
+    software : tuple of str
+        Features of the software that are assumed.
+    runner_up : (str, float) or None
+        Name and step, ms, of the next best strategy that was solved.
+    """
+
+    path: Path
+    software: tuple[str, ...] = ()
+    runner_up: tuple[str, float] | None = None
+
+
 def choose_strategy(
     job: ModelJob, how: SolveOptions, workers: int, output: Path, executor: Executor | None = None
 ) -> Path:
+    """File of the chosen strategy of a job; see `chosen_strategy`."""
+    return chosen_strategy(job, how, workers, output, executor).path
+
+
+def chosen_strategy(
+    job: ModelJob, how: SolveOptions, workers: int, output: Path, executor: Executor | None = None
+) -> ChosenStrategy:
     """Search the strategies of a job, solve the fastest, and write the best of them as a configuration.
 
     Parameters
@@ -171,12 +200,6 @@ def choose_strategy(
         The folder ``jobs`` in it takes the files.
     executor : concurrent.futures.Executor, optional
         Executor of the solves, in place of this machine.
-
-    Returns
-    -------
-    Path
-        A file of the job's framework with the strategy and its best plan so far, from which a further solve starts;
-        without a plan the layers are evenly split and fully recomputed.
 
     Raises
     ------
@@ -214,7 +237,24 @@ def choose_strategy(
     log.info("chosen: %s", degrees_text(chosen.strategy))
     plan = chosen.plan if best["cost"] > 0 else None
     text = launcher_of(config).with_strategy(config, chosen.strategy, plan, {})
-    return write_atomic(folder / f"{job.name}{config.path.suffix}", text)
+    path = write_atomic(folder / f"{job.name}{config.path.suffix}", text)
+    return ChosenStrategy(path, _software_assumed(job, config), _runner_up(ranking))
+
+
+def _runner_up(ranking: Ranking) -> tuple[str, float] | None:
+    """Second of the strategies that have a plan."""
+    records: Any = ranking.table.to_dict("records")
+    solved = [row for row in records if row["cost"] > 0]
+    return (strategy_text(solved[1]), float(solved[1]["cost"])) if len(solved) > 1 else None
+
+
+def _software_assumed(job: ModelJob, config: TrainingConfig) -> tuple[str, ...]:
+    """Features that are assumed of the framework's software; none where its file was not made for the model."""
+    new = NEW_FILES.get(config.rules.framework.name)
+    if new is None:
+        return ()
+    text = assumed_software(new, job.software, experts=config.model.n_moe > 0)
+    return tuple(text.split(", ")) if text else ()
 
 
 def write_strategies(

@@ -27,6 +27,7 @@ DISTRIBUTION = "taylor-parallel"
 EXTRAS = {
     "cluster": "rankings on the machines of a Dask cluster, or below Slurm, PBS and LSF",
     "kubernetes": "rankings on the pods of a Kubernetes cluster",
+    "mcp": "`taylor mcp`: the server by which agents ask for plans",
     "mindspore": "dry-runs of MindFormers files by MindSpore itself",
     "postgres": "the history of runs in a PostgreSQL database that people share",
     "serve": "`taylor serve`: the local page",

@@ -60,8 +60,13 @@ class FitVerdict:
     cure: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Verdict as plain data."""
-        return {**asdict(self), "fit": str(self.fit), "shortage_mib": [round(one, 3) for one in self.shortage_mib]}
+        """Verdict as plain data; `probability` is that of fitting, as a share."""
+        return asdict(self) | {
+            "fit": str(self.fit),
+            "shortage_mib": [round(one, 3) for one in self.shortage_mib],
+            "probability": None if self.risk is None or self.fit is Fit.UNKNOWN else 1.0 - self.risk,
+            "sentence": self.sentence,
+        }
 
     @property
     def sentence(self) -> str:

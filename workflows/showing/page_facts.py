@@ -19,7 +19,7 @@ from taylor.report.ranking import percent_text
 from taylor.report.tables import gap_text
 from taylor.workflows.showing.dryrun_result import stage_memories
 from taylor.workflows.showing.fit import UNKNOWN_FIT, Fit, risk_of
-from taylor.workflows.showing.planned_file import EQUAL_SHARE, PlannedFile, over_limit
+from taylor.workflows.showing.planned_file import PlannedFile, over_limit
 from taylor.workflows.showing.verdict import (
     MEMORY_WORDS,
     TIGHT,
@@ -31,6 +31,7 @@ from taylor.workflows.showing.verdict import (
     step_text,
     sure_text,
 )
+from taylor.workflows.showing.verdict_data import EQUAL_SHARE
 from taylor.workflows.statement.job_facts import JobFacts, degrees_text, parameters_text
 
 NO_PROOF = 0.5

@@ -24,13 +24,14 @@ from taylor.workflows.showing.dryrun_result import dryrun_dict
 from taylor.workflows.showing.fit import Fit, FitVerdict, fit_verdict, shortage
 from taylor.workflows.showing.memory_interval import Interval, peak_intervals
 from taylor.workflows.showing.memory_levers import Lever, narrow_change_of, smallest_change_of
+from taylor.workflows.showing.verdict_data import Rival, VerdictFacts
 from taylor.workflows.statement.job_facts import JobFacts
 from taylor.workflows.statement.module_choices import own_plan
-from taylor.workflows.statement.options import Export
+from taylor.workflows.statement.options import Export, Origin
 from taylor.workflows.statement.problem import plan_in_terms_of
 
-EQUAL_SHARE = 5e-4
-"""Relative difference below which two step times are reported as equal."""
+RESULT = "taylor.result/1"
+"""Name and version of a result's schema."""
 
 FITS: Mapping[Fit, bool | None] = {Fit.FITS: True, Fit.AT_RISK: False, Fit.DOES_NOT_FIT: False, Fit.UNKNOWN: None}
 """Fit in the result's JSON: within the job's risk."""
@@ -69,6 +70,8 @@ class PlannedFile:
         Name of the chosen variant; empty where there was none to choose.
     compared : bool
         Whether the plan in the file is somebody's, to compare with.
+    origin : Origin
+        Command of the result.
     """
 
     config: TrainingConfig
@@ -85,6 +88,7 @@ class PlannedFile:
     order: ChosenOrder | None = None
     variant: str = ""
     compared: bool = True
+    origin: Origin = Origin()
 
     @property
     def name(self) -> str:
@@ -217,20 +221,54 @@ class PlannedFile:
     def job_dict(self) -> dict[str, Any]:
         """Facts of the job that a result states in addition to problem and solution, as plain data."""
         speed, own, known = self.speed, self.own, self.config.memory_error(self.memory.source)
-        return self.facts.to_dict() | {
-            "assumed": self.assumed,
-            **dict.fromkeys(one.name for one in fields(Throughput)),
-            **({} if speed is None else asdict(speed)),
-            "step_interval_ms": self.step_interval_ms,
-            **({} if (cards := self.card_memory) is None else {"card_memory": [each.to_dict() for each in cards]}),
-            "risk": self.config.margin.stated_risk,
-            "planned_risk": self.config.margin.planned_risk(known),
-            "peak_error": None if known is None else [known.below, known.above, known.typical],
-            "verdict": self.fit.to_dict(),
-            "own_plan": None if own is None else self._own_dict(own),
-            **({} if self.even is None else {"even_split": self._own_dict(self.even)}),
-            **({} if self.order is None else {"order": self.order.to_dict()}),
-        }
+        return (
+            {"schema": RESULT}
+            | self.facts.to_dict()
+            | {
+                "assumed": self.assumed,
+                **dict.fromkeys(one.name for one in fields(Throughput)),
+                **({} if speed is None else asdict(speed)),
+                "step_interval_ms": self.step_interval_ms,
+                **({} if (cards := self.card_memory) is None else {"card_memory": [each.to_dict() for each in cards]}),
+                "risk": self.config.margin.stated_risk,
+                "planned_risk": self.config.margin.planned_risk(known),
+                "peak_error": None if known is None else [known.below, known.above, known.typical],
+                "verdict": self.verdict_dict(),
+                "own_plan": None if own is None else self._own_dict(own),
+                **({} if self.even is None else {"even_split": self._own_dict(self.even)}),
+                **({} if self.order is None else {"order": self.order.to_dict()}),
+            }
+        )
+
+    def verdict_dict(self, fit: FitVerdict | None = None) -> dict[str, Any]:
+        """Verdict's object (`schemas.verdict`); of another `fit` than that of the plan, where one is given."""
+        own, ratios = self.own if self.compared else None, self.facts.ratios
+        step = self._milliseconds(self.solution)
+        return VerdictFacts(
+            self.config,
+            self.facts.device.spec,
+            fit or self.fit,
+            self.solution,
+            self.config.memory_error(self.memory.source),
+            step,
+            ratios is not None and ratios.ratios.source == RatioSource.ESTIMATE,
+            self.smallest_change(),
+            None if own is None or own is self.solution else self._rival("the plan in the file", own.objective),
+            self._runner_up(),
+            self.origin,
+        ).to_dict()
+
+    def _runner_up(self) -> Rival | None:
+        """Next best strategy or variant that was solved."""
+        if self.origin.runner_up is not None:
+            return Rival(*self.origin.runner_up)
+        others = [one for one in self.alternatives if one.name != self.variant and one.objective is not None]
+        best = min(others, key=lambda one: one.objective or 0.0, default=None)
+        return None if best is None else self._rival(best.name, best.objective)
+
+    def _rival(self, name: str, objective: float | None) -> Rival | None:
+        unit = self.problem.unit_ms
+        return None if objective is None or unit is None else Rival(name, objective * unit)
 
     def _own_dict(self, own: Solution) -> dict[str, Any]:
         return {

@@ -64,6 +64,7 @@ def store_result(
     budget : TimeBudget
         Limit on further solves for the page.
     """
+    planned = replace(planned, origin=outputs.origin)
     log_intervals(planned.config, planned.solution, planned.peak_intervals, planned.memory)
     done = store_json(planned, files, outputs)
     views = _write_views(planned, outputs, beside, history, budget)

@@ -14,7 +14,8 @@ from taylor.pipeline_solver.timing.evaluate import host_link_shares, host_memory
 from taylor.report.compress import compress, gap_text
 from taylor.workflows.showing.alternative import choice_name
 from taylor.workflows.showing.fit import Fit
-from taylor.workflows.showing.planned_file import EQUAL_SHARE, PlannedFile, over_limit
+from taylor.workflows.showing.planned_file import PlannedFile, over_limit
+from taylor.workflows.showing.verdict_data import EQUAL_SHARE
 from taylor.workflows.statement.stage_devices import order_name
 
 MEMORY_WORDS: dict[str, str] = {

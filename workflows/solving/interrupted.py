@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from taylor.base.console import log
 from taylor.base.errors import InputError, InterruptedSolve, OutsideProgramError, TaylorError
 from taylor.base.files import write_atomic
@@ -53,7 +55,7 @@ def _keep(planned: PlannedFile, outputs: Outputs) -> str:
     config, folder = planned.config, outputs.folder / FOLDER
     kept = folder / f"{planned.name}.json"
     with delay_interrupts():
-        write_atomic(kept, planned.result().to_json())
+        write_atomic(kept, replace(planned, origin=outputs.origin).result().to_json())
         write_sol(planned.problem, planned.solution, kept.with_suffix(".sol"))
         files = f"{kept} and .sol"
         if outputs.write:

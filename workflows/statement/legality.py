@@ -75,6 +75,8 @@ def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[
             field=degree_words(config).get(found.field, found.field),
             value=found.value,
             cure=_cure(config, found),
+            source=_rule_source(config, found),
+            code="illegal",
         )
     waived = [(rule.name, rule.explanation) for rule in (broken_rules(config, device) if allowed else ())]
     if config.misfit is not None:
@@ -114,5 +116,10 @@ def _cure(config: TrainingConfig, found: Illegality) -> str:
         by_field.setdefault(field, []).append(str(value))
     options = [f"{words.get(field, field)} {' or '.join(values)}" for field, values in by_field.items()]
     near = f"nearest legal: {', or '.join(options)}" if options else found.rules[0].relax
-    source = config.rules.framework.own_checks(found.rules[0].source)
-    return f"{near}; source: {source}; {FLAG} {','.join(rule.name for rule in found.rules)} plans the job anyway"
+    waive = f"{FLAG} {','.join(rule.name for rule in found.rules)} plans the job anyway"
+    return f"{near}; source: {_rule_source(config, found)}; {waive}"
+
+
+def _rule_source(config: TrainingConfig, found: Illegality) -> str:
+    """The framework's file and line of the first broken rule."""
+    return config.rules.framework.own_checks(found.rules[0].source)

@@ -191,6 +191,25 @@ class Export:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Command of a result, and what it did before the solve.
+
+    Parameters
+    ----------
+    command : str
+        Command line; empty where there is none.
+    software : tuple of str
+        Features of the software that were assumed for a job made for a model.
+    runner_up : (str, float) or None
+        Name and step, ms, of the next best strategy, where several were solved.
+    """
+
+    command: str = ""
+    software: tuple[str, ...] = ()
+    runner_up: tuple[str, float] | None = None
+
+
+@dataclass(frozen=True)
 class Outputs:
     """Paths of the results of one configuration file; a None is not written.
 
@@ -210,6 +229,8 @@ class Outputs:
         Whether the problem is solved again with other limits and another batch, however long it took.
     mps_form : str
         ``compact`` or ``full``, see `pipeline_solver.milp.model_files`.
+    origin : Origin
+        Command that the results are of.
     """
 
     folder: Path = Path("pipeline_output")
@@ -222,6 +243,7 @@ class Outputs:
     exports: Sequence[Export] = ()
     what_if: bool = False
     mps_form: str = "compact"
+    origin: Origin = Origin()
 
     @property
     def named(self) -> dict[str, Path]:

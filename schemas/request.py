@@ -1,0 +1,194 @@
+"""Requests: what a program asks a command, with the names of the command's flags.
+
+A request is a JSON object that ``taylor COMMAND --json --config FILE`` takes (``-`` reads it from standard input), and
+the arguments of the MCP tool of the same name.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, StringConstraints, model_validator
+
+from taylor.schemas.document import Part
+
+REQUEST = "taylor.request/1"
+
+MOST_SECONDS = 600.0
+"""Longest time limit that a request may name."""
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=300, pattern=r"^[^-\x00][^\x00]*$")]
+"""Name or path; it begins with no dash, so that no command takes it for a flag."""
+
+Count = Annotated[int, Field(ge=1, le=10**6)]
+Tokens = Annotated[int, Field(ge=1, le=10**7)]
+Stage = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,4}$")]
+ByStage = Annotated[dict[Stage, Annotated[float, Field(gt=0, le=10**8)]], Field(max_length=1024)]
+"""MiB by stage."""
+Degree = Literal["dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs"]
+Degrees = Annotated[dict[Degree, Annotated[int, Field(ge=0, le=10**6)]], Field(max_length=9)]
+Names = Annotated[list[Name], Field(max_length=32)]
+
+
+class Asked(Part):
+    """Basis of all requests."""
+
+    schema_: Literal["taylor.request/1"] = Field(default="taylor.request/1", alias="schema")
+
+    def flags(self) -> dict[str, Any]:
+        """The flags of the command that the request states."""
+        stated = self.model_dump(exclude={"schema_", "command"}, exclude_defaults=True, mode="json")
+        return {name: _flag_value(value) for name, value in stated.items()}
+
+
+class Job(Asked):
+    """Job that is planned: a training file, or a model on a number of ranks."""
+
+    file: Name | None = Field(
+        default=None, description="training file: MindFormers or FlagScale YAML, launch script, torchtitan TOML, …"
+    )
+    model: Name | None = Field(
+        default=None, description="registered model (taylor models lists them), or a Hugging Face config.json"
+    )
+    device: Name | None = Field(
+        default=None, description="registered device; the usual one of the framework if omitted"
+    )
+    world_size: Count | None = Field(default=None, description="ranks; needed with a model")
+    seq: Tokens | None = Field(default=None, description="with a model: tokens a sample")
+    gbs: Tokens | None = Field(default=None, description="samples a step")
+    fix: Degrees = Field(default={}, description="with a model: degrees that are given")
+    framework: Literal["megatron", "mindspeed", "mindformers", "torchtitan", "json"] | None = Field(
+        default=None, description="with a model: whose file is written"
+    )
+    software: Names = Field(default=[], description="with a model: features of the software, as --with names them")
+    override: Annotated[dict[Name, Annotated[int, Field(ge=0, le=10**9)]], Field(max_length=32)] = Field(
+        default={}, description="with a registered model: sizes stated otherwise, num_layers and the like"
+    )
+    margin: Annotated[str, StringConstraints(pattern=r"^[0-9.]{1,12}%?$")] | None = Field(
+        default=None, description="memory that every device keeps free: MiB, or per cent as 5%"
+    )
+    risk: Annotated[float, Field(ge=0.0, le=0.5)] | None = Field(
+        default=None, description="probability that the peak may exceed the limit; 0.05 of estimated memory if omitted"
+    )
+    allow_illegal: Names = Field(default=[], description="legality rules of the framework that the job may break")
+    measured_peak: ByStage = Field(default={}, description="of a run of the plan in the file: peak by stage, MiB")
+    out_of_memory: Annotated[list[Annotated[int, Field(ge=0, le=1023)]], Field(max_length=1024)] = Field(
+        default=[], description="of a run of the plan in the file: stages that ran out of memory"
+    )
+    peak_of: Literal["allocated", "card"] = Field(default="allocated", description="what measured_peak is")
+    stage_limit: ByStage = Field(default={}, description="memory limit of single stages, MiB")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Job:
+        if (self.file is None) == (self.model is None):
+            raise ValueError("exactly one of file and model is needed")
+        if self.model is not None and self.world_size is None:
+            raise ValueError("world_size is needed with a model: name the ranks to plan for")
+        return self
+
+
+class Planning(Job):
+    """Choices of a solve or an evaluation."""
+
+    vpp: Annotated[int, Field(ge=1, le=64)] | Literal["auto"] | None = Field(
+        default=None, description="virtual stages; auto tries what can run"
+    )
+    schedule: Name | None = Field(default=None, description="schedule by name, or auto")
+    stage_devices: Name | None = Field(default=None, description="NAME:N,NAME:N: stages on several kinds of devices")
+    recompute_modules: bool = Field(default=False, description="choose recompute by module too")
+    offload: bool = Field(default=False, description="choose modules whose saved inputs lie on the host")
+    time_limit: Annotated[float, Field(gt=0.0, le=MOST_SECONDS)] | None = Field(
+        default=None, description="seconds for all of it; then the best plan so far comes with its proven bound"
+    )
+    o: Name | None = Field(default=None, description="file that takes the planned configuration")
+    result_json: Name | None = Field(default=None, description="file that takes the result")
+    html: Name | None = Field(default=None, description="file that takes a page with the result")
+
+
+class Solve(Planning):
+    """Find the fastest plan within the memory; the answer is a `taylor.result/1`."""
+
+    command: Literal["solve"] = "solve"
+    gap: Annotated[float, Field(ge=0.0, lt=1.0)] | None = Field(
+        default=None, description="stop once the plan is proven to this relative gap"
+    )
+    select: bool = Field(default=False, description="choose selective recompute beside full recompute")
+
+
+class Evaluate(Planning):
+    """Figures of the plan in a file, or of an even plan of a model; the answer is a `taylor.result/1`."""
+
+    command: Literal["evaluate"] = "evaluate"
+
+    def flags(self) -> dict[str, Any]:
+        """The flags of ``taylor solve``, which solves nothing then."""
+        return {**super().flags(), "evaluate": True}
+
+
+class Search(Job):
+    """Strategies that obey the rules and fit, the fastest first; the answer is a `taylor.search/1`."""
+
+    command: Literal["search"] = "search"
+    search: Annotated[list[Degree], Field(max_length=9)] = Field(default=[], description="dimensions searched")
+    max_expert_parallel: Count | None = None
+    recompute: Literal["best", "none", "full"] = Field(default="best", description="assumed for the peaks")
+    profile_num: Annotated[int, Field(ge=1, le=200)] = Field(default=20, description="strategies listed")
+    full: bool = Field(default=False, description="solve them and rank them, too")
+    time_limit: Annotated[float, Field(gt=0.0, le=MOST_SECONDS)] | None = Field(
+        default=None, description="with full: seconds for one solve"
+    )
+    explain: Name | None = Field(default=None, description="DPx_TPx_PPx_EPx: say which rule removes this strategy")
+
+
+class Explain(Asked):
+    """Why a plan needs its memory, and what lowers it; the answer is a `taylor.reasons/1`."""
+
+    command: Literal["why-memory"] = "why-memory"
+    file: Name = Field(description="training file with the plan")
+    stage: Annotated[int, Field(ge=0, le=1023)] | None = Field(default=None, description="the fullest if omitted")
+    device: Name | None = None
+    world_size: Count | None = None
+    measured_peak: ByStage = {}
+    out_of_memory: Annotated[list[Annotated[int, Field(ge=0, le=1023)]], Field(max_length=1024)] = []
+    peak_of: Literal["allocated", "card"] = "allocated"
+    stage_limit: ByStage = {}
+
+
+class Support(Asked):
+    """What can be evaluated, solved and written of a combination; the answer is a `taylor.support/1`."""
+
+    command: Literal["support"] = "support"
+    model: Name | None = None
+    device: Name | None = None
+    launcher: Name | None = None
+    precision: Literal["bf16", "fp16", "fp8", "fp4", "tf32", "fp32"] | None = None
+    feature: Names = Field(default=[], description="degrees, schedules, software or options of a launcher")
+
+
+class Compare(Asked):
+    """Two results beside each other; the answer is a `taylor.comparison/1`."""
+
+    command: Literal["compare"] = "compare"
+    first: Name = Field(description="a result: its file, or its name in this session")
+    second: Name = Field(description="another one")
+
+
+Request = Annotated[Solve | Evaluate | Search | Explain | Support | Compare, Field(discriminator="command")]
+"""A request of any command."""
+
+BY_COMMAND: dict[str, type[Asked]] = {
+    "solve": Solve,
+    "evaluate": Evaluate,
+    "search": Search,
+    "why-memory": Explain,
+    "support": Support,
+    "compare": Compare,
+}
+"""Model of each command's requests."""
+
+
+def _flag_value(value: Any) -> Any:
+    """A value as the JSON of flags holds it."""
+    if not isinstance(value, dict):
+        return value
+    return ",".join(f"{key}={each:g}" if isinstance(each, float) else f"{key}={each}" for key, each in value.items())

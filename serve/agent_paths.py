@@ -1,0 +1,102 @@
+"""Paths in an agent's questions: read only from the folders of the server, written only to its output folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taylor.base.errors import InputError
+
+MODEL_FILE = ".json"
+QUOTED = set(" \t\n\r'\"\\\\")
+"""Signs that a path must not have: a script's path is followed by its arguments."""
+
+DEVICE_FILES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class AgentPaths:
+    """Folders that questions may name files in.
+
+    Parameters
+    ----------
+    folders : tuple of Path
+        Read; a relative path is looked up in each, in this order.
+    output : Path or None
+        Written; None refuses every output.
+    """
+
+    folders: tuple[Path, ...] = ()
+    output: Path | None = None
+
+    def settled(self, flags: dict[str, Any]) -> dict[str, Any]:
+        """Flags of a question with its paths absolute.
+
+        Raises
+        ------
+        InputError
+            When a path lies elsewhere, or there is no such file.
+        """
+        done = dict(flags)
+        if (file := done.get("file")) is not None:
+            done["file"] = str(self.readable(file, "file"))
+        if (model := done.get("model")) is not None and _is_path(model):
+            done["model"] = str(self.readable(model, "model"))
+        if (device := done.get("device")) is not None and Path(device).suffix in DEVICE_FILES:
+            done["device"] = str(self.readable(device, "device"))
+        if "/" in done.get("stage_devices", "") or "\\" in done.get("stage_devices", ""):
+            raise InputError("names registered devices only", field="stage_devices", value=done["stage_devices"])
+        for name in ("o", "result_json", "html"):
+            if done.get(name) is not None:
+                done[name] = str(self.writable(done[name], name))
+        return done
+
+    def readable(self, text: str, field: str) -> Path:
+        """File or folder of the folders.
+
+        Raises
+        ------
+        InputError
+            When it lies in none of them, or is not there.
+        """
+        for folder in self.folders:
+            try:
+                path = (folder / text).resolve()
+                inside = path.is_relative_to(folder.resolve())
+                there = inside and path.exists()
+            except (OSError, RuntimeError, ValueError):  # too long a name, a circle of links
+                continue
+            if there and not set(str(path)) & QUOTED:
+                return path
+        cure = "name a file in " + (" or ".join(map(str, self.folders)) or "a folder given by taylor mcp --folder")
+        raise InputError("is no file in the folders of this server", field=field, value=text, cure=cure)
+
+    def writable(self, text: str, field: str) -> Path:
+        """Path of an output in the output folder.
+
+        Raises
+        ------
+        InputError
+            When the server writes nothing, or the path lies elsewhere.
+        """
+        if self.output is None:
+            cure = "leave it out, or start the server with taylor mcp --output DIR"
+            raise InputError("is not written: this server is read-only", field=field, value=text, cure=cure)
+        root = self.output.resolve()
+        try:
+            path = (root / text).resolve()
+            refused = path == root or not path.is_relative_to(root) or path.is_dir()
+        except (OSError, RuntimeError, ValueError):
+            refused = True
+        if refused:
+            raise InputError("lies outside the output folder", field=field, value=text, cure=f"name a file in {root}")
+        return path
+
+
+def _is_path(model: str) -> bool:
+    """Return whether a model is named by a path; other names are only looked up among the registered ones.
+
+    An answer is computed in an empty folder, where no relative name is a file.
+    """
+    return model.endswith(MODEL_FILE) or model.startswith(("/", "~")) or ".." in model or "\\" in model
