@@ -78,7 +78,7 @@ def job_class(model: ModelSpec, strategy: Strategy, rules: TrainingRules, device
         layer_class(model),
         device.is_measured,
         rules.narrow is not None,
-        rules.framework.name,
+        rules.framework.error_class,
         (float(model.hidden), float(rules.seq_length), float(strategy.world_size), float(tokens)),
         device.is_calibrated,
     )

@@ -16,8 +16,8 @@ from taylor.nd_search.sources import SOURCES
 from taylor.parsers.megatron.own_plan import PER_CHUNK
 from taylor.parsers.megatron.start_flags import MINDSPEED_LLM
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.frameworks import FRAMEWORKS
 from taylor.register.layers import LinearAttentionSpec, MambaSpec
+from taylor.register.trainers import ALL_FRAMEWORKS
 
 
 def _is_moe(context: SearchContext) -> bool:
@@ -100,6 +100,11 @@ def _kv_groups_or_copies(table: StrategyTable, context: SearchContext) -> Mask:
     return (groups % table.tp == 0) | ((table.tp % groups == 0) & cut)
 
 
+def _kv_groups_or_copies_by_ulysses(table: StrategyTable, context: SearchContext) -> Mask:
+    groups, ranks = context.model.n_kv_heads, _ulysses(table, context)
+    return (groups % ranks == 0) | (ranks % groups == 0)
+
+
 def _mamba_layers(context: SearchContext) -> list[MambaSpec]:
     model = context.model
     return [mamba for kind in model.body_counts if (mamba := model.layer(kind).mamba) is not None]
@@ -142,7 +147,7 @@ def _with_frameworks(rules: Iterable[Rule]) -> tuple[Rule, ...]:
     return tuple(
         replace(
             rule,
-            frameworks=tuple(name for name, framework in FRAMEWORKS.items() if rule.name in framework.legality),
+            frameworks=tuple(name for name, framework in ALL_FRAMEWORKS.items() if rule.name in framework.legality),
             source=SOURCES[rule.name],
         )
         for rule in rules
@@ -319,6 +324,15 @@ _LEGALITY: tuple[Rule, ...] = (
         changes=("ep", "cp", "tp"),
     ),
     Rule(
+        "ep-is-shard",
+        "ep is the shard degree of hybrid sharding, without tp",
+        lambda t, c: (t.ep == 1) | ((t.ep * t.cp == t.op) & (t.tp == 1)),
+        LEGALITY,
+        applies=_is_moe,
+        relax="search other ep",
+        changes=("ep", "op"),
+    ),
+    Rule(
         "op-in-replicas",
         "op divides dp * cp",
         lambda t, c: (t.dp * t.cp) % t.op == 0,
@@ -395,6 +409,22 @@ _LEGALITY: tuple[Rule, ...] = (
         changes=("seq", "tp", "cp"),
     ),
     Rule(
+        "tokens-by-tp",
+        "tp divides the tokens of a micro-batch, which sequence parallelism splits",
+        lambda t, c: ~t.sp | (c.rules.seq_length * t.mbs % t.tp == 0),
+        LEGALITY,
+        relax="search smaller tp",
+        changes=("mbs", "tp", "seq"),
+    ),
+    Rule(
+        "context-without-sequence-parallel",
+        "cp > 1 does not go with sequence parallelism over tp > 1",
+        lambda t, c: (t.cp == 1) | (t.tp == 1) | ~t.sp,
+        LEGALITY,
+        relax="switch sequence parallelism off, or search cp = 1",
+        changes=("cp", "tp"),
+    ),
+    Rule(
         "context-needs-flash",
         "cp > 1 needs flash attention, which the file disables",
         lambda t, c: t.cp == 1,
@@ -420,6 +450,15 @@ _LEGALITY: tuple[Rule, ...] = (
         applies=lambda c: _exchanges_heads(c) and not c.rules.repeats_kv_heads,
         relax="search smaller cp or tp",
         changes=("cp", "tp"),
+    ),
+    Rule(
+        "kv-groups-or-copies-by-ulysses",
+        "the context ranks that exchange heads (Ulysses) divide the key/value groups, or the groups divide them",
+        _kv_groups_or_copies_by_ulysses,
+        LEGALITY,
+        applies=_exchanges_heads,
+        relax="search smaller cp",
+        changes=("cp",),
     ),
     Rule(
         "ulysses-in-context",
@@ -455,6 +494,24 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         relax="search smaller pp or vpp",
         changes=("vpp", "pp"),
+    ),
+    Rule(
+        "gradients-whole-in-pipeline",
+        "a pipeline has whole gradients and parameters: ZeRO-2 and ZeRO-3 have pp = 1",
+        lambda t, c: t.pp == 1,
+        LEGALITY,
+        applies=lambda c: c.rules.gradient_shard or c.rules.parameter_shard,
+        relax="write stage 1, or do not search pp",
+        changes=("pp",),
+    ),
+    Rule(
+        "untied-across-stages",
+        "a model whose head is its embedding has pp = 1",
+        lambda t, c: t.pp == 1,
+        LEGALITY,
+        applies=lambda c: c.model.tied_embedding,
+        relax="do not search pp",
+        changes=("pp",),
     ),
     Rule(
         "vpp-needs-pipeline",
@@ -515,6 +572,15 @@ _LEGALITY: tuple[Rule, ...] = (
         LEGALITY,
         applies=lambda c: c.schedule.v_shape,
         relax="raise --gbs, or search smaller pp, dp or mbs",
+        changes=("gbs", "pp"),
+    ),
+    Rule(
+        "micro-batches-fill-warm-up",
+        "1F1B has at least pp - 1 micro-batches",
+        lambda t, c: t.micro_batches >= t.pp - 1,
+        LEGALITY,
+        applies=lambda c: not c.schedule.traits.keeps_all,
+        relax="raise the batch, or search smaller pp, dp or mbs",
         changes=("gbs", "pp"),
     ),
     Rule(

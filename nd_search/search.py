@@ -116,10 +116,12 @@ def search(
     InfeasibleError
         When no legal strategy fits the memory, or none has a plan: gives the least that is needed.
     """
-    misfit = config.misfit
-    if misfit is not None and misfit.any_strategy and not (misfit.rule and misfit.rule in options.disabled_rules):
-        raise misfit.error(config.path)
-    waived = [name for name in options.rules_left_out if misfit is None or name != misfit.rule]
+    misfits = () if config.misfit is None else config.misfit.every
+    for misfit in misfits:
+        if misfit.any_strategy and not (misfit.rule and misfit.rule in options.disabled_rules):
+            raise misfit.error(config.path)
+    own_rules = {misfit.rule for misfit in misfits}
+    waived = [name for name in options.rules_left_out if name not in own_rules]
     context = SearchContext.settle(config, device, options, peak_of)
     rules = select_rules(context, waived, load_user_rules(rules_path))
     ruled = apply_rules(build_space(context, options), rules, context, options.recompute)

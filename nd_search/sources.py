@@ -7,18 +7,27 @@ SOURCES = {
     "world-size": (
         "Megatron-LM core_v0.16.0 megatron/core/parallel_state.py:740 (0.4 to 0.19); MindFormers r1.5.0 "
         "mindformers/tools/check_rules.py:158 (1.3 to master); torchtitan v0.2.2 "
-        "torchtitan/distributed/parallel_dims.py:53 (0.1 to main)"
+        "torchtitan/distributed/parallel_dims.py:53 (0.1 to main); "
+        "nanotron 2411b022 src/nanotron/parallel/context.py:26; OLMo-core fa6c5014 "
+        "src/olmo_core/distributed/parallel/__init__.py:167-186; gpt-neox ea7aefd8 "
+        "megatron/neox_arguments/arguments.py:927; NeMo-RL 7ea279ab nemo_rl/models/policy/lm_policy.py:233"
     ),
     "heads-by-tp": (
         "Megatron-LM core_v0.16.0 megatron/core/transformer/transformer_config.py:924 (0.4 to 0.19); "
         "MindFormers r1.5.0 mindformers/models/llama/llama_transformer.py:183, r1.7.0 "
         "mindformers/parallel_core/transformer_config.py:450 (1.3 to master); torchtitan main "
-        "torchtitan/models/common/decoder.py:190"
+        "torchtitan/models/common/decoder.py:190; "
+        "gpt-neox ea7aefd8 megatron/model/transformer.py:306; nanotron 2411b022 src/nanotron/config/config.py:536; "
+        "Automodel 36044ad3 nemo_automodel/components/distributed/parallelizer.py:1609, 1697"
     ),
     "kv-groups-by-tp": (
         "MindFormers r1.5.0 mindformers/models/llama/llama_transformer.py:190, r1.7.0 "
         "mindformers/parallel_core/training_graph/transformer/attention.py:159 (1.3 to master); torchtitan "
-        "main torchtitan/models/common/decoder.py:195"
+        "main torchtitan/models/common/decoder.py:195; "
+        "gpt-neox ea7aefd8 megatron/neox_arguments/arguments.py:1146; nanotron 2411b022 "
+        "src/nanotron/models/llama.py:352, src/nanotron/config/config.py:542; Automodel 36044ad3 "
+        "nemo_automodel/components/distributed/parallelizer.py:1623, 1694; transformers v4.57.1 "
+        "src/transformers/models/llama/modeling_llama.py:237 (whole heads of the columns that tp leaves)"
     ),
     "kv-groups-or-copies": (
         "Megatron-LM core_v0.16.0 megatron/core/transformer/transformer_config.py:939 (0.16 to 0.19; until "
@@ -31,7 +40,10 @@ SOURCES = {
     "linear-heads-by-tp-cp": (
         "Megatron-LM core_v0.19.0 megatron/core/transformer/transformer_config.py:1375 (0.18 to 0.19)"
     ),
-    "hidden-by-tp": "MindFormers r1.5.0 mindformers/models/llama/llama_layer.py:453 (1.3 to master)",
+    "hidden-by-tp": (
+        "MindFormers r1.5.0 mindformers/models/llama/llama_layer.py:453 (1.3 to master); "
+        "gpt-neox ea7aefd8 megatron/model/transformer.py:302"
+    ),
     "mtp-projection-by-tp": (
         "Megatron-LM core_v0.16.0 megatron/core/transformer/multi_token_prediction.py:651, "
         "megatron/core/tensor_parallel/layers.py:842 (0.12 to 0.19)"
@@ -40,7 +52,9 @@ SOURCES = {
         "Megatron-LM core_v0.16.0 megatron/core/tensor_parallel/layers.py:842 (0.4 to 0.19); MindFormers "
         "r1.5.0 mindformers/models/llama/llama_layer.py:449 (1.3 to master); torchtitan v0.2.2 "
         "torchtitan/models/llama3/infra/parallelize.py:238 (columns of w1 and w3 and rows of w2, whose uneven parts "
-        "torch's DTensor does not multiply)"
+        "torch's DTensor does not multiply); "
+        "gpt-neox ea7aefd8 megatron/mpu/layers.py:429, 641; nanotron 2411b022 "
+        "src/nanotron/parallel/tensor_parallel/nn.py:63, 128"
     ),
     "expert-ffn-by-tp": (
         "Megatron-LM core_v0.16.0 megatron/core/transformer/moe/experts.py:133 (0.7 to 0.16), core_v0.17.0 "
@@ -96,7 +110,8 @@ SOURCES = {
     ),
     "sequence-by-cp-tp": (
         "MindFormers r1.5.0 mindformers/models/llama/llama_transformer.py:406 (MindSpore splits the sequence "
-        "evenly; 1.3 to master)"
+        "evenly; 1.3 to master); "
+        "gpt-neox ea7aefd8 megatron/mpu/mappings.py:202"
     ),
     "sequence-by-2cp-tp": (
         "Megatron-LM core_v0.16.0 megatron/training/arguments.py:818, "
@@ -115,7 +130,8 @@ SOURCES = {
         "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:247 (1.0.0 to 2.3.0; later MindSpeed master "
         "mindspeed/features_manager/context_parallel/ulysses_context_parallel.py:30); PaddleNLP "
         "(paddle-galvatron b0bdd07) paddlenlp/transformers/llama/modeling.py:864; "
-        "MindFormers master mindformers/parallel_core/training_graph/transformer/attention.py:171 (core models)"
+        "MindFormers master mindformers/parallel_core/training_graph/transformer/attention.py:171 (core models); "
+        "verl b178a3cd verl/models/transformers/monkey_patch.py:333"
     ),
     "kv-groups-by-ulysses": (
         "MindSpeed-LLM 2.3.0 mindspeed_llm/training/arguments.py:255 (1.0.0 to 2.3.0); with --cp-comm-type a2a "
@@ -137,7 +153,8 @@ SOURCES = {
     "layers-fill-chunks": (
         "Megatron-LM core_v0.16.0 megatron/training/arguments.py:543 (0.4 to 0.19); torchtitan v0.2.2 "
         "torchtitan/distributed/pipeline_parallel.py:269 (0.1 to main); elsewhere an empty chunk has nothing "
-        "to run"
+        "to run; "
+        "OLMo-core fa6c5014 src/olmo_core/train/train_module/transformer/config.py:70"
     ),
     "vpp-needs-pipeline": (
         "Megatron-LM core_v0.16.0 megatron/training/arguments.py:575 (0.4 to 0.19); elsewhere the number of "
@@ -160,7 +177,10 @@ SOURCES = {
     "schedule-needs-pipeline": "the definition of the schedule",
     "batch-by-dp": (
         "Megatron-LM core_v0.16.0 megatron/core/num_microbatches_calculator.py:340 (0.4 to 0.19); torchtitan "
-        "v0.2.2 torchtitan/train.py:203 (0.1 to main); MindFormers multiplies its own batch"
+        "v0.2.2 torchtitan/train.py:203 (0.1 to main); MindFormers multiplies its own batch; "
+        "gpt-neox ea7aefd8 megatron/neox_arguments/arguments.py:879; DeepSpeed edaa7221 "
+        "deepspeed/runtime/config.py:937; OLMo-core fa6c5014 "
+        "src/olmo_core/train/train_module/transformer/train_module.py:243; verl b178a3cd verl/utils/config.py:110"
     ),
     "micro-batches-fill-zero-bubble": (
         "MindSpore master mindspore/ccsrc/frontend/parallel/pipeline_transformer/zero_bubble_v.cc, ProcessStep4 "
@@ -182,5 +202,14 @@ SOURCES = {
     "micro-batches-in-even-rounds": (
         "torch 2.13 torch/distributed/pipelining/schedules.py:2937 (2.6 to 2.13; torchtitan 0.1 to main)"
     ),
+    "kv-groups-or-copies-by-ulysses": "verl b178a3cd verl/models/transformers/monkey_patch.py:336",
+    "ep-is-shard": "OLMo-core fa6c5014 src/olmo_core/distributed/parallel/__init__.py:189-223",
+    "tokens-by-tp": (
+        "nanotron 2411b022 src/nanotron/parallel/tensor_parallel/distributed_differentiable_primitives.py:106"
+    ),
+    "context-without-sequence-parallel": "NeMo-RL 7ea279ab nemo_rl/models/automodel/setup.py:635",
+    "gradients-whole-in-pipeline": "DeepSpeed edaa7221 deepspeed/runtime/pipe/engine.py:76",
+    "untied-across-stages": "OLMo-core fa6c5014 src/olmo_core/train/train_module/transformer/config.py:98",
+    "micro-batches-fill-warm-up": "nanotron 2411b022 src/nanotron/parallel/pipeline_parallel/engine.py:252",
 }
 """By name of the rule; for a rule of Taylor's own, the facts that it follows from."""

@@ -41,6 +41,8 @@ class Misfit:
         Place of the check in the launcher's code: repository, release, file and line; empty where nothing states it.
     any_strategy : bool
         The job cannot start whatever its strategy is, so that a search of other ones refuses it too.
+    further : tuple of Misfit
+        Other rules that it breaks too.
     """
 
     field: str
@@ -50,6 +52,12 @@ class Misfit:
     rule: str = ""
     source: str = ""
     any_strategy: bool = False
+    further: tuple[Misfit, ...] = ()
+
+    @property
+    def every(self) -> tuple[Misfit, ...]:
+        """This one and the further ones."""
+        return (self, *self.further)
 
     def error(self, file: Path) -> InputError:
         """The error for a file that has this misfit."""
@@ -199,7 +207,7 @@ class TrainingConfig:
     @property
     def peak_class(self) -> PeakClass:
         """Class whose error the job's estimated peaks have; what starts the job stands for its framework."""
-        started = min(self.flags.programs, default=self.rules.framework.name)
+        started = min(self.flags.programs, default=self.rules.framework.error_class)
         return peak_class(self.model, started.partition("-")[0].lower())
 
     def step_error(self, device: DeviceSpec) -> KnownError:

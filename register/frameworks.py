@@ -317,6 +317,8 @@ class Framework:
         Beginning of the sources of its rules.
     searched : tuple of str or None
         Degrees and sizes that its files can state, by `Strategy`'s names: a search keeps the others. None: all.
+    estimated_as : str
+        Framework whose formulas it takes, so that its figures have the errors recorded for that one; empty: its own.
     filled_schedules : tuple of str
         V-shaped schedules that it starts with 2 * pp micro-batches or more, one more than their order needs
         (rule ``micro-batches-fill-zero-bubble``); of MindFormers its core models alone.
@@ -338,6 +340,12 @@ class Framework:
     repositories: tuple[str, ...] = ()
     filled_schedules: tuple[str, ...] = ()
     searched: tuple[str, ...] | None = None
+    estimated_as: str = ""
+
+    @property
+    def error_class(self) -> str:
+        """Name of the software whose recorded errors its figures have."""
+        return self.estimated_as or self.name
 
     def own_checks(self, source: str) -> str:
         """Return the checks of this framework's repositories among those that a rule stands for."""

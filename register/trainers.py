@@ -1,21 +1,30 @@
-"""Frameworks of Hugging Face's Trainer: plain torch modules on one stage, sharded by torch's FSDP or DeepSpeed's ZeRO.
+"""Further frameworks: Hugging Face's Trainer, gpt-neox, and those that run another one's layers by rules of their own.
 
-They stand apart from `register.frameworks.FRAMEWORKS`: no file is made from a model alone for them, and no rule of a
-search belongs to them, for their files have no pipeline stages.
+They stand apart from `register.frameworks.FRAMEWORKS`: no file is made from a model alone for them.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from taylor.register.frameworks import IN_PLACE, OF_TORCH, ActivationRules, Framework, StateRules, StaticRules
+from taylor.register.frameworks import (
+    FRAMEWORKS,
+    IN_PLACE,
+    MEGATRON,
+    OF_TORCH,
+    TORCHTITAN,
+    ActivationRules,
+    Framework,
+    StateRules,
+    StaticRules,
+)
 
 TRANSFORMERS = Framework(
     name="transformers",
     repositories=("transformers", "accelerate", "torch "),
     schedules=("1f1b", "gpipe"),
     interleaved_schedule="megatron-interleaved",
-    legality=(),
+    legality=("kv-groups-by-tp",),
     states=StateRules(groups_replicas=True, gathers_blocks=True, fresh_gradients=True, copies_transfers=True),
     activations=ActivationRules(fp32_norm_input=True),
     statics=StaticRules(
@@ -54,7 +63,13 @@ GPT_NEOX = Framework(
     repositories=("gpt-neox", "DeeperSpeed", "DeepSpeed"),
     schedules=("1f1b",),
     interleaved_schedule="megatron-interleaved",
-    legality=(),
+    legality=(
+        "kv-groups-by-tp",
+        "hidden-by-tp",
+        "ffn-by-tp",
+        "sequence-by-cp-tp",
+        "gradients-whole-in-pipeline",
+    ),
     states=StateRules(keeps_weights_whole=True),
     activations=ActivationRules(joined_qkv=True),
     statics=StaticRules(
@@ -75,3 +90,60 @@ megatron/model/transformer.py:166-199, 430); the cross entropy works in place on
 (megatron/model/gpt2_model.py:75, megatron/mpu/cross_entropy.py:33-90). DeepSpeed's engine has no virtual stages. The
 memory of context and NCCL is assumed, as for Megatron.
 """
+
+NANOTRON = replace(
+    MEGATRON,
+    name="nanotron",
+    repositories=("nanotron",),
+    schedules=("1f1b", "gpipe"),
+    estimated_as=MEGATRON.name,
+    legality=("kv-groups-by-tp", "ffn-by-tp", "tokens-by-tp", "micro-batches-fill-warm-up"),
+    overlaps_reduction=True,
+    # A GEMM makes a gradient, which is added to the fp32 one behind the backward of a micro-batch
+    # (huggingface/nanotron 2411b022 src/nanotron/optim/gradient_accumulator.py:183-212).
+    states=replace(MEGATRON.states, fused_accumulation=False, takes_narrow_states=False),
+    # Gate and up are one GEMM, and their activation and product two operations (models/llama.py:198-206).
+    activations=replace(MEGATRON.activations, fused_swiglu=False),
+    # fp32 logits beside those in 16 bits, and the softmax, which becomes their gradient (models/llama.py:899-905,
+    # parallel/tensor_parallel/functional.py:32-113).
+    statics=replace(MEGATRON.statics, logits_bytes=10),
+)
+"""nanotron's layers, ZeRO-1 and 1F1B are Megatron's, whose rules of memory and time hold but for these."""
+
+OLMO_CORE = replace(
+    TORCHTITAN,
+    name="olmo-core",
+    repositories=("OLMo-core", "torch "),
+    estimated_as=TORCHTITAN.name,
+    legality=(
+        "ep-is-shard",
+        "untied-across-stages",
+        "micro-batches-fill-zero-bubble",
+        "micro-batches-fill-1f1b",
+        "micro-batches-in-even-rounds",
+    ),
+)
+"""OLMo-core runs torch's FSDP, pipelines and compiler, as torchtitan does, whose rules of memory and time it gets; it
+starts by checks of its own."""
+
+VERL_FSDP = replace(
+    TORCHTITAN,
+    name="verl-fsdp",
+    repositories=("verl",),
+    estimated_as=TORCHTITAN.name,
+    legality=("heads-by-ulysses", "kv-groups-or-copies-by-ulysses"),
+)
+NEMO_DTENSOR = replace(
+    TORCHTITAN,
+    name="nemo-rl-dtensor",
+    repositories=("NeMo-RL", "Automodel"),
+    estimated_as=TORCHTITAN.name,
+    legality=("kv-groups-by-tp", "context-without-sequence-parallel"),
+)
+"""A policy that verl or NeMo RL trains on parameters that torch shards: torchtitan's rules of memory and time, which
+files name as not modelled (`parsers.policy.sharded.MODEL_CODE`), and start-up checks of their own."""
+
+TRAINERS = (TRANSFORMERS, DEEPSPEED, GPT_NEOX, NANOTRON, OLMO_CORE, VERL_FSDP, NEMO_DTENSOR)
+
+ALL_FRAMEWORKS = {**FRAMEWORKS, **{each.name: each for each in TRAINERS}}
+"""Every framework by its name."""

@@ -61,6 +61,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         pass
 
 
+def stand_in(names: frozenset[str]) -> None:
+    """Let packages of these names answer to any name."""
+    sys.meta_path.append(_Finder(names))
+
+
 def load_paths(megatron: Path, mindspeed: Path, llm: Path | None, installed: frozenset[str] = frozenset()) -> list[str]:
     """Let the programs' packages be imported from checkouts; return their paths.
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from taylor.cost_model.parameters import total_parameters
+from taylor.parsers.axolotl.start_rules import START_RULES
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
+from taylor.parsers.start_rules import misfit_of, of_mapping
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.trainer.adapters import low_rank, rank_of, refuse_whole
@@ -24,6 +26,7 @@ from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
 from taylor.parsers.trainer.settings import count, fsdp_words, optimizer_of, refuse, switch, trained
 from taylor.parsers.trainer.sharding import DDP, Sharding
+from taylor.parsers.trainer.start_rules import keys_with
 from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
 from taylor.register.model import ModelSpec
 
@@ -66,7 +69,8 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
     half = any(_is_on(fields, name) for name in ("bf16", "bfloat16", "fp16", "float16"))
     plugins = " ".join(map(str, fields.raw("plugins") or ())) if isinstance(fields.raw("plugins"), list) else ""
     tp, cp = count(fields, "tensor_parallel_size", 1), _context_ranks(fields)
-    sharding = _sharding(fields, model, mixed=_is_on(fields, "bf16") or _is_on(fields, "fp16"))
+    zero = DeepSpeedConfig.of(fields)
+    sharding = _sharding(fields, model, zero, mixed=_is_on(fields, "bf16") or _is_on(fields, "fp16"))
     return TrainerJob(
         file=source.file,
         launcher=NAME,
@@ -88,6 +92,8 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         eager_attention=str(fields.raw("attn_implementation") or "") == "eager",
         compiled=_is_on(fields, "torch_compile"),
         adapters=_adapters(fields),
+        stated_batch=None if zero is None else zero.whole("train_batch_size"),
+        misfit=misfit_of(START_RULES, keys_with(of_mapping(fields.data), zero)),
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
             load_flag_table("taylor.parsers.axolotl", "options.yaml"),
@@ -136,10 +142,9 @@ def _world(fields: Fields, tp: int, cp: int) -> int | None:
     return count(fields, "dp_shard_size") * count(fields, "dp_replicate_size", 1) * tp * cp
 
 
-def _sharding(fields: Fields, model: ModelSpec, *, mixed: bool) -> Sharding:
-    written = fields.raw("deepspeed")
-    if written is not None and written is not False:
-        return DeepSpeedConfig.read(written, fields.file, "deepspeed").sharding(model.hidden, total_parameters(model))
+def _sharding(fields: Fields, model: ModelSpec, zero: DeepSpeedConfig | None, *, mixed: bool) -> Sharding:
+    if zero is not None:
+        return zero.sharding(model.hidden, total_parameters(model))
     words, shards = fsdp_words(fields.raw("fsdp")), count(fields, "dp_shard_size", 1)
     if not words and not fields.has("fsdp_config") and shards == 1:
         return Sharding(DDP)

@@ -13,8 +13,10 @@ from typing import Any
 
 from taylor.cost_model.parameters import total_parameters
 from taylor.parsers.flag_table import FlagTable, load_flag_table
+from taylor.parsers.llamafactory.start_rules import START_RULES
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
+from taylor.parsers.start_rules import misfit_of, of_mapping
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.trainer.adapters import low_rank, rank_of, refuse_whole
@@ -23,6 +25,7 @@ from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
 from taylor.parsers.trainer.settings import Accelerate, count, fsdp_words, optimizer_of, refuse, switch, trained
 from taylor.parsers.trainer.sharding import DDP, Sharding
+from taylor.parsers.trainer.start_rules import keys_with
 from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
 from taylor.register.model import ModelSpec
 
@@ -77,7 +80,8 @@ def job_in(fields: Fields, text: str, register_path: Path | None = None, model: 
     pure = switch(fields, "pure_bf16")
     mixed = switch(fields, "bf16") or switch(fields, "fp16")
     accelerate = Accelerate.named_in(text, fields.file)
-    sharding = _sharding(fields, model, accelerate, notes)
+    zero = DeepSpeedConfig.of(fields)
+    sharding = _sharding(fields, model, accelerate, zero, notes)
     if sharding.wide_weights and pure:
         sharding = replace(sharding, wide_weights=False)
     return TrainerJob(
@@ -99,6 +103,8 @@ def job_in(fields: Fields, text: str, register_path: Path | None = None, model: 
         eager_attention=fields.raw("flash_attn") == "disabled",
         compiled=switch(fields, "torch_compile"),
         adapters=_adapters(fields),
+        stated_batch=None if zero is None else zero.whole("train_batch_size"),
+        misfit=misfit_of(START_RULES, keys_with(of_mapping(fields.data), zero)),
         notes=tuple(notes),
         unmodelled=unmodelled_keys(table(), dict(fields.data), ["@experts"] if model.moe else ()),
     )
@@ -118,10 +124,11 @@ def table() -> FlagTable:
     return load_flag_table("taylor.parsers.llamafactory", "options.yaml")
 
 
-def _sharding(fields: Fields, model: ModelSpec, accelerate: Accelerate | None, notes: list[str]) -> Sharding:
-    written = fields.raw("deepspeed")
-    if written is not None:
-        return DeepSpeedConfig.read(written, fields.file, "deepspeed").sharding(model.hidden, total_parameters(model))
+def _sharding(
+    fields: Fields, model: ModelSpec, accelerate: Accelerate | None, zero: DeepSpeedConfig | None, notes: list[str]
+) -> Sharding:
+    if zero is not None:
+        return zero.sharding(model.hidden, total_parameters(model))
     words = fsdp_words(fields.raw("fsdp"))
     if words or fields.has("fsdp_config"):
         return read_fsdp(words, fields.section("fsdp_config"))

@@ -5,8 +5,6 @@ Sources are lines of huggingface/nanotron 2411b022.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from taylor.base.errors import InputError
 from taylor.cost_model.optimizer import OptimizerStates
 from taylor.cost_model.strategy import Strategy, TrainingRules
@@ -16,11 +14,11 @@ from taylor.parsers.nanotron.places import layers_of_stages
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.yaml_source import YamlSource
-from taylor.parsers.training_config import Misfit, TrainingConfig
+from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, deal_kinds
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
-from taylor.register import frameworks
 from taylor.register.model import ModelSpec
+from taylor.register.trainers import NANOTRON
 
 NAME = "nanotron"
 ENGINES = {"afab": "gpipe", "1f1b": PLAIN}
@@ -30,20 +28,6 @@ TP_MODES = ("all_reduce", "reduce_scatter")
 """``ALL_REDUCE`` where none is named (parallelism_config.py:46-47)."""
 _BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 _HALF = 2
-_BASE = frameworks.MEGATRON
-RECORD = replace(
-    _BASE,
-    overlaps_reduction=True,
-    # A GEMM makes a gradient, which is added to the fp32 one behind the backward of a micro-batch
-    # (optim/gradient_accumulator.py:183-212).
-    states=replace(_BASE.states, fused_accumulation=False, takes_narrow_states=False),
-    # Gate and up are one GEMM, and their activation and product two operations (models/llama.py:198-206).
-    activations=replace(_BASE.activations, fused_swiglu=False),
-    # fp32 logits beside those in 16 bits, and the softmax, which becomes their gradient (models/llama.py:899-905,
-    # parallel/tensor_parallel/functional.py:32-113).
-    statics=replace(_BASE.statics, logits_bytes=10),
-)
-"""nanotron's layers, ZeRO-1 and 1F1B are Megatron's, whose rules hold but for these."""
 
 
 def flag_table() -> FlagTable:
@@ -82,7 +66,6 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         schedule=ScheduleSpec(engine_of(top)) if strategy.pp > 1 else ScheduleSpec(),
         plan=plan,
         mtp_counted=False,
-        misfit=_misfit(top, model, strategy, kind),
         batch_follows_ranks=True,
         notes=tuple(notes),
         unmodelled=unmodelled_keys(flag_table(), source.data, facts),
@@ -158,7 +141,7 @@ def _read_rules(top: Fields, strategy: Strategy, kind: str, notes: list[str]) ->
     if stage > 1:
         notes.append(f"optimizer.zero_stage {stage} splits the optimizer alone: nanotron has ZeRO-1 (helpers.py:409)")
     return TrainingRules(
-        framework=RECORD,
+        framework=NANOTRON,
         seq_length=top.section("tokens").integer("sequence_length", high=MAX_SIZE),
         parallel_optimizer=stage > 0 and strategy.dp > 1,
         param_bytes=width,
@@ -167,27 +150,6 @@ def _read_rules(top: Fields, strategy: Strategy, kind: str, notes: list[str]) ->
         expert_tensor_parallel=False,
         wide_residual=bool(section_of(top).raw("residual_in_fp32")) if kind == MAMBA else None,
     )
-
-
-def _misfit(top: Fields, model: ModelSpec, strategy: Strategy, kind: str) -> Misfit | None:
-    """Reason why nanotron does not start the job (src/nanotron/config/config.py:545-557)."""
-    if kind == MAMBA:
-        return None
-    for field, heads, fault in (
-        ("num_attention_heads", model.n_heads, model.n_heads % strategy.tp),
-        ("num_key_value_heads", model.n_kv_heads, model.n_kv_heads < strategy.tp),
-    ):
-        if fault:
-            return Misfit(
-                f"model.model_config.{field}",
-                heads,
-                f"must be a multiple of parallelism.tp {strategy.tp}"
-                if field == "num_attention_heads"
-                else f"must be at least parallelism.tp {strategy.tp}",
-                "lower parallelism.tp",
-                source="huggingface/nanotron 2411b022 src/nanotron/config/config.py:545-557",
-            )
-    return None
 
 
 def refuse_vpp(file: object, interleaves: int) -> None:

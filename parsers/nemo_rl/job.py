@@ -29,8 +29,8 @@ from taylor.parsers.policy.sharded import ShardedJob
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flag
-from taylor.register import frameworks
 from taylor.register.model import ModelSpec
+from taylor.register.trainers import NEMO_DTENSOR
 
 NAME, SHARDED_NAME = "nemo_rl", "nemo_rl-dtensor"
 POLICY, MEGATRON, DTENSOR = "policy.", "policy.megatron_cfg.", "policy.dtensor_cfg."
@@ -360,7 +360,7 @@ def sharded_job(experiment: RlExperiment, register_path: Path | None) -> tuple[S
         start.file,
         SHARDED_NAME,
         start.model,
-        frameworks.TORCHTITAN,
+        NEMO_DTENSOR,
         world,
         start.length,
         start.samples(),

@@ -24,8 +24,10 @@ from taylor.parsers.nemo_rl.job import (
     sharded_job,
     sharded_unmodelled,
 )
+from taylor.parsers.nemo_rl.start_rules import START_RULES
 from taylor.parsers.policy.sharded import refuse_other_degrees, sharded_config
 from taylor.parsers.rl_iteration import RlIteration
+from taylor.parsers.start_rules import checked, of_options
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
 
@@ -95,7 +97,8 @@ class NemoRl(AlikeRecompute, NamedJobs, FlagLauncher):
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
         job = RlMegatronJob(RlExperiment.read(path), register_path)
-        return job.renamed(config_from_launch(job))
+        config = job.renamed(config_from_launch(job))
+        return checked(config, START_RULES, of_options(job.options))
 
 
 class NemoRlSharded(OneStage):
@@ -135,7 +138,8 @@ class NemoRlSharded(OneStage):
         """See `Launcher.read`."""
         job, start = sharded_job(RlExperiment.read(path), register_path)
         names = {"dp": "cluster.num_nodes", "gbs": f"{POLICY}train_global_batch_size"}
-        return sharded_config(job, start.notes, sharded_unmodelled(start), names)
+        config = sharded_config(job, start.notes, sharded_unmodelled(start), names)
+        return checked(config, START_RULES, of_options(start.options))
 
     def with_plan(
         self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None

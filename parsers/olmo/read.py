@@ -17,12 +17,14 @@ from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import FlagTable, load_flag_table
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.olmo.model import capacity_of, read_model
+from taylor.parsers.olmo.start_rules import START_RULES
+from taylor.parsers.start_rules import misfit_of, of_mapping
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid, deal_kinds, grid_in_order, zero_grid
 from taylor.pipeline.schedule import PLAIN, ScheduleSpec
-from taylor.register import frameworks
 from taylor.register.frameworks import DENSE_MLP
+from taylor.register.trainers import OLMO_CORE
 
 NAME = "olmo"
 PER_NODE = 8
@@ -100,7 +102,7 @@ def config_from_data(data: dict[str, Any], file: Path, ranks: Ranks, name: str, 
         model=model,
         strategy=strategy,
         rules=TrainingRules(
-            framework=frameworks.TORCHTITAN,
+            framework=OLMO_CORE,
             seq_length=module.integer("max_sequence_length", high=MAX_SIZE),
             parallel_optimizer=sharded,
             gradient_shard=sharded,
@@ -119,6 +121,7 @@ def config_from_data(data: dict[str, Any], file: Path, ranks: Ranks, name: str, 
         schedule=schedule,
         plan=PipelinePlan(layers, modes),
         mtp_counted=False,
+        misfit=misfit_of(START_RULES, of_mapping(data)),
         open_ranks=left_open,
         notes=tuple(notes),
         unmodelled=unmodelled_keys(flag_table(), data, ["@experts"] if model.moe else []),

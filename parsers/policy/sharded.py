@@ -167,6 +167,7 @@ def _rules(job: ShardedJob) -> TrainingRules:
         stay_gathered=sharded and job.stay_gathered,
         separate_pools=sharded,
         ulysses_degree=None if job.ulysses else 1,
+        repeats_kv_heads=job.ulysses,
         compiled=job.compiled,
         loss_kernel=job.loss_kernel,
     )

@@ -71,6 +71,18 @@ class DeepSpeedConfig:
             raise InputError("is no DeepSpeed configuration: it has no names and values", file=file)
         return cls(file, Fields(data, file))
 
+    @classmethod
+    def of(cls, fields: Fields, field: str = "deepspeed") -> DeepSpeedConfig | None:
+        """The configuration that a training file names; None where it names none.
+
+        Raises
+        ------
+        InputError
+            As `read` does.
+        """
+        written = fields.raw(field)
+        return None if written is None or isinstance(written, bool) else cls.read(written, fields.file, field)
+
     def stated(self, name: str) -> Any:
         """An entry at the top; None where it is missing or ``auto``, and the trainer's own value counts."""
         value = self.fields.raw(name)

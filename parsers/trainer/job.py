@@ -10,9 +10,10 @@ from taylor.cost_model.optimizer import OptimizerStates
 from taylor.cost_model.ranks import OpenRanks
 from taylor.cost_model.strategy import MODULE_AN_EXPERT, Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
+from taylor.parsers.start_rules import joined
 from taylor.parsers.trainer.optimizers import MOMENTS, Moments
 from taylor.parsers.trainer.sharding import ZERO, Sharding
-from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.training_config import Misfit, TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, zero_grid
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.adapters import Adapters
@@ -67,6 +68,10 @@ class TrainerJob:
         Norms, rotary embedding and activation functions are a kernel each (liger's).
     adapters : Adapters or None
         Adapters that train alone; None: all weights train.
+    stated_batch : int or None
+        Samples a step of all ranks where DeepSpeed's JSON states them.
+    misfit : Misfit or None
+        Start-up checks that its file fails.
     notes : tuple of str
     unmodelled : tuple of UnmodelledFlag
     """
@@ -91,6 +96,8 @@ class TrainerJob:
     compiled: bool = False
     fused_elements: bool = False
     adapters: Adapters | None = None
+    stated_batch: int | None = None
+    misfit: Misfit | None = None
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledFlag, ...] = field(default=())
 
@@ -136,6 +143,7 @@ def config_of(job: TrainerJob) -> TrainingConfig:
         schedule=ScheduleSpec(),
         plan=_plan(job),
         mtp_counted=False,
+        misfit=joined(job.misfit, _other_batch(job, strategy)),
         open_ranks=left_open,
         batch_follows_ranks=True,
         notes=tuple(notes),
@@ -153,6 +161,8 @@ def _strategy(job: TrainerJob) -> tuple[Strategy, OpenRanks | None]:
         why = f"{why} and shards over {group:,} ranks"
     left_open = None
     world = job.world
+    if world is None and job.stated_batch and job.stated_batch % (job.mbs * job.accumulation) == 0:
+        world = job.stated_batch // (job.mbs * job.accumulation) * job.tp * job.cp
     if world is None:
         world = unit * max(1, -(-ASSUMED_RANKS // unit))
         note = f"no file states the ranks: a world size of {world:,} is assumed; --world_size names another"
@@ -169,6 +179,21 @@ def _strategy(job: TrainerJob) -> tuple[Strategy, OpenRanks | None]:
         op = replicas
     strategy = Strategy(dp=dp, tp=job.tp, pp=1, cp=job.cp, op=op, sp=False, mbs=job.mbs, micro_batches=job.accumulation)
     return strategy, left_open
+
+
+def _other_batch(job: TrainerJob, strategy: Strategy) -> Misfit | None:
+    """The batch of DeepSpeed's JSON where it is not the ranks' (DeepSpeed edaa7221 deepspeed/runtime/config.py:937)."""
+    if job.stated_batch is None or job.stated_batch == strategy.global_batch:
+        return None
+    each = f"{strategy.dp} x {job.mbs} x {job.accumulation}"
+    return Misfit(
+        "deepspeed.train_batch_size",
+        job.stated_batch,
+        f"is not data-parallel ranks x micro-batch x accumulation = {each}",
+        'write "auto", or start other ranks',
+        "deepspeed-batch-as-stated",
+        "DeepSpeed edaa7221 deepspeed/runtime/config.py:937",
+    )
 
 
 def _rules(job: TrainerJob, strategy: Strategy) -> TrainingRules:

@@ -21,6 +21,7 @@ from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.llamafactory import read as llamafactory
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
+from taylor.parsers.start_rules import Keys, misfit_of, of_mapping
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.flags import Flags
 from taylor.parsers.text.json_source import read_json
@@ -31,6 +32,7 @@ from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
 from taylor.parsers.trainer.settings import Accelerate, count, fsdp_words, optimizer_of, refuse, switch
 from taylor.parsers.trainer.sharding import DDP, Sharding
+from taylor.parsers.trainer.start_rules import DEEPSPEED_CHECKS, MATCHES, TRAINER_CHECKS, keys_with
 from taylor.register.model import ModelSpec
 
 NAME = "trainer"
@@ -106,7 +108,8 @@ def _plain_job(fields: Fields, text: str, register_path: Path | None, model: Mod
         model, remarks = named_model(str(fields.raw(named)), fields.file, f"--{named}", register_path)
         notes += remarks
     accelerate = Accelerate.named_in(text, fields.file)
-    sharding = _sharding(fields, model, accelerate, notes)
+    zero = DeepSpeedConfig.of(fields)
+    sharding = _sharding(fields, model, accelerate, zero, notes)
     half = switch(fields, "bf16") or switch(fields, "fp16")
     loaded = str(fields.raw("torch_dtype") or fields.raw("dtype") or "float32")
     return TrainerJob(
@@ -126,6 +129,8 @@ def _plain_job(fields: Fields, text: str, register_path: Path | None, model: Mod
         fused_elements=switch(fields, "use_liger_kernel"),
         eager_attention=fields.raw("attn_implementation") == "eager",
         compiled=switch(fields, "torch_compile"),
+        stated_batch=None if zero is None else zero.whole("train_batch_size"),
+        misfit=misfit_of((*TRAINER_CHECKS, *MATCHES, *DEEPSPEED_CHECKS), _keys(fields, zero)),
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
             load_flag_table("taylor.parsers.trainer_script", "options.yaml"),
@@ -133,6 +138,14 @@ def _plain_job(fields: Fields, text: str, register_path: Path | None, model: Mod
             ["@experts"] if model.moe else (),
         ),
     )
+
+
+def _keys(fields: Fields, zero: DeepSpeedConfig | None) -> Keys:
+    """Options, with the configurations that they name in place of their paths."""
+    data = dict(fields.data)
+    if fields.has("fsdp_config") and fsdp_words(fields.raw("fsdp")):
+        data["fsdp_config"] = dict(_fsdp_config(fields).data)
+    return keys_with(of_mapping(data), zero)
 
 
 def _length(fields: Fields) -> int:
@@ -150,10 +163,11 @@ def _length(fields: Fields) -> int:
     return count(fields, named, high=MAX_SIZE)
 
 
-def _sharding(fields: Fields, model: ModelSpec, accelerate: Accelerate | None, notes: list[str]) -> Sharding:
-    written = fields.raw("deepspeed")
-    if written is not None and written is not True:
-        return DeepSpeedConfig.read(written, fields.file, "--deepspeed").sharding(model.hidden, total_parameters(model))
+def _sharding(
+    fields: Fields, model: ModelSpec, accelerate: Accelerate | None, zero: DeepSpeedConfig | None, notes: list[str]
+) -> Sharding:
+    if zero is not None:
+        return zero.sharding(model.hidden, total_parameters(model))
     words = fsdp_words(fields.raw("fsdp"))
     if words:
         return read_fsdp(words, _fsdp_config(fields))

@@ -29,8 +29,8 @@ from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.verl.command import VerlCommand
 from taylor.parsers.verl.programs import MEGATRON, SHARDED, VEOMNI, Program
-from taylor.register import frameworks
 from taylor.register.model import ModelSpec
+from taylor.register.trainers import VERL_FSDP
 
 NAME, SHARDED_NAME = "verl", "verl-fsdp"
 _BRIDGE_DEFAULTS = {**CLASS_DEFAULTS, "moe_token_dispatcher_type": "alltoall", "moe_grouped_gemm": "true"}
@@ -185,6 +185,7 @@ class VerlMegatronJob(PolicyJob):
         self._start, self.options = start, start.options
         self.file, self.text = script.file, script.text
         program, options = start.program, start.options
+        self.program = program
         if start.kind != MEGATRON:
             problem = "is trained on sharded parameters, without Megatron's flags"
             raise options.error(program.strategy, problem, start.kind)
@@ -301,7 +302,7 @@ def sharded_job(script: ShellScript, register_path: Path | None) -> tuple[Sharde
         start.file,
         SHARDED_NAME,
         start.model,
-        frameworks.TORCHTITAN,
+        VERL_FSDP,
         world,
         length,
         samples,

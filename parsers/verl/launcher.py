@@ -17,6 +17,7 @@ from taylor.parsers.named_jobs import NamedJobs
 from taylor.parsers.policy.fields import field_of
 from taylor.parsers.policy.sharded import refuse_other_degrees, sharded_config
 from taylor.parsers.rl_iteration import RlIteration
+from taylor.parsers.start_rules import checked, of_options
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.verl.command import VerlCommand
@@ -30,6 +31,7 @@ from taylor.parsers.verl.job import (
     sharded_job,
     sharded_unmodelled,
 )
+from taylor.parsers.verl.start_rules import start_rules_of
 from taylor.pipeline.plan import FULL, PipelinePlan
 
 TELLTALE = re.compile(r"^[^#\n]*(?:\bactor_rollout_ref\.|\bverl\.trainer\.(?:fsdp_)?sft_trainer)", re.M)
@@ -86,7 +88,8 @@ class Verl(NamedJobs, FlagLauncher):
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
         job = VerlMegatronJob(ShellScript.read(path), register_path)
-        return job.renamed(config_from_launch(job))
+        config = job.renamed(config_from_launch(job))
+        return checked(config, start_rules_of(job.program), of_options(job.options))
 
 
 class VerlSharded(OneStage):
@@ -122,7 +125,8 @@ class VerlSharded(OneStage):
         """See `Launcher.read`."""
         job, start = sharded_job(ShellScript.read(path), register_path)
         names = {"dp": "trainer.n_gpus_per_node", "gbs": start.program.samples}
-        return sharded_config(job, start.notes, sharded_unmodelled(start), names)
+        config = sharded_config(job, start.notes, sharded_unmodelled(start), names)
+        return checked(config, start_rules_of(start.program), of_options(start.options))
 
     def with_plan(
         self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None

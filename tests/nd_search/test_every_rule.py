@@ -14,9 +14,10 @@ from taylor.nd_search.mindspeed.table import START_RULES
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.rules import built_in_rules, judge
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.frameworks import FRAMEWORKS, MINDFORMERS
+from taylor.register.frameworks import MINDFORMERS
 from taylor.register.layers import AttentionSpec, LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec
 from taylor.register.model import ModelSpec
+from taylor.register.trainers import ALL_FRAMEWORKS
 from tests.nd_search.test_legality import cases, settled
 
 Holds = Callable[[Strategy, SearchContext], bool]
@@ -96,6 +97,15 @@ HOLDS: dict[str, Holds] = {
     "ulysses-in-context": lambda s, c: not s.cp % ulysses(s, c),
     "ring-of-two": lambda s, c: s.cp == 1 or s.cp > ulysses(s, c),
     "context-levels": lambda s, c: s.cp == c.rules.context_levels,
+    "kv-groups-or-copies-by-ulysses": lambda s, c: (
+        not c.model.n_kv_heads % ulysses(s, c) or not ulysses(s, c) % c.model.n_kv_heads
+    ),
+    "ep-is-shard": lambda s, c: s.ep == 1 or (s.tp == 1 and s.op == s.ep * s.cp),
+    "tokens-by-tp": lambda s, c: not s.sp or not s.mbs * c.rules.seq_length % s.tp,
+    "context-without-sequence-parallel": lambda s, c: not (s.cp > 1 and s.tp > 1 and s.sp),
+    "gradients-whole-in-pipeline": lambda s, c: s.pp == 1,
+    "untied-across-stages": lambda s, c: s.pp == 1,
+    "micro-batches-fill-warm-up": lambda s, c: not s.micro_batches < s.pp - 1,
     "layers-fill-chunks": lambda s, c: not s.pp * s.vpp > c.layers,
     "vpp-needs-pipeline": lambda s, c: s.vpp == 1 or s.pp != 1,
     "interleaving-without-overlap": lambda s, c: s.vpp == 1 or s.pp not in (1, 2),
@@ -148,6 +158,11 @@ CONCERNS: dict[str, Callable[[SearchContext], bool]] = {
     "ep-holds-cp": lambda c: moe(c) and c.rules.ep_includes_cp,
     "op-needs-parallel-optimizer": lambda c: not c.rules.parallel_optimizer and not c.rules.parameter_shard,
     "moe-sp-with-tp": lambda c: moe(c) and c.rules.core_models,
+    "kv-groups-or-copies-by-ulysses": lambda c: c.rules.ulysses_degree != 1,
+    "ep-is-shard": moe,
+    "gradients-whole-in-pipeline": lambda c: c.rules.gradient_shard or c.rules.parameter_shard,
+    "untied-across-stages": lambda c: c.model.tied_embedding,
+    "micro-batches-fill-warm-up": lambda c: c.schedule.name != "gpipe",
     "mamba-by-tp-cp": lambda c: False,
     "linear-heads-by-tp-cp": lambda c: False,
     "context-needs-flash": lambda c: not c.rules.flash_attention,
@@ -183,6 +198,7 @@ def contexts() -> list[SearchContext]:
             rules = replace(
                 context.rules,
                 parameter_shard=number % 5 == 0,
+                gradient_shard=number % 5 == 1,
                 expert_ways=2 if number % 7 == 3 and not case.before_v021 else None,
                 core_models=number % 3 != 1,
                 seq_length=(4096, 4095, 2048, 24, 48)[number % 5],
@@ -194,7 +210,8 @@ def contexts() -> list[SearchContext]:
             )[number % 10]  # fmt: skip
             splits = 1 + number % 3 if name.startswith("seq") else 1
             schedule = ScheduleSpec(name, seq_splits=splits, group_size=context.schedule.group_size)
-            found.append(replace(context, rules=rules, schedule=schedule, max_expert_parallel=4))
+            model = replace(context.model, tied_embedding=number % 6 == 1)
+            found.append(replace(context, model=model, rules=rules, schedule=schedule, max_expert_parallel=4))
     return found
 
 
@@ -230,12 +247,12 @@ def test_every_rule_says_of_each_strategy_what_its_sentence_says() -> None:
 def test_every_rule_is_asked_of_the_jobs_that_it_is_about() -> None:
     start = {rule.name for rule in START_RULES}  # Of jobs under MindSpeed: tests/nd_search/test_mindspeed.py
     known = {rule.name for rule in built_in_rules()} - start
-    assert set(CONCERNS) <= known and len(FRAMEWORKS) == 4
+    assert set(CONCERNS) <= known and len(ALL_FRAMEWORKS) == 11
     for context in contexts():
         asked = {rule.name for rule in built_in_rules() if rule.applies(context)}
         assert asked == {name for name in known if CONCERNS.get(name, lambda c: True)(context)}
         for rule in (rule for rule in built_in_rules() if rule.name not in start):
-            owners = [framework.name for framework in FRAMEWORKS.values() if rule.name in framework.legality]
+            owners = [framework.name for framework in ALL_FRAMEWORKS.values() if rule.name in framework.legality]
             assert list(rule.frameworks) == owners
             assert rule.concerns(context) == (
                 rule.name in asked and (not owners or context.rules.framework.name in owners)

@@ -8,7 +8,7 @@ from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.nd_search.rules import built_in_rules
 from taylor.nd_search.user_rules import load_user_rules
-from taylor.register.frameworks import FRAMEWORKS
+from taylor.register.trainers import ALL_FRAMEWORKS
 from taylor.report.rules import DescribedRule, checks_of
 
 
@@ -27,7 +27,7 @@ def known_rules(register_path: Path | None = None, framework: str | None = None)
     """
     by_name = {rule.name: rule for rule in (*built_in_rules(), *load_user_rules(register_path))}
     programs = {program for rule in by_name.values() for program in rule.programs}
-    known = (*FRAMEWORKS, *sorted(programs))
+    known = (*ALL_FRAMEWORKS, *sorted(programs))
     if framework is not None and framework not in known:
         cure = did_you_mean(framework, known)
         raise InputError("is no known framework", field="--framework", value=framework, cure=cure)

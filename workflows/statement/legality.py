@@ -40,9 +40,9 @@ def rules_waived(disabled: Sequence[str], config: TrainingConfig) -> tuple[str, 
 
 
 def _asked_names(config: TrainingConfig) -> list[str]:
-    """Names of the rules that apply to a stated job: legality's, and the one that its reader found broken."""
-    misfit = [config.misfit.rule] if config.misfit is not None and config.misfit.rule else []
-    return [*(rule.name for rule in LEGALITY_RULES), *misfit]
+    """Names of the rules that apply to a stated job: legality's, and those that its reader found broken."""
+    misfits = () if config.misfit is None else config.misfit.every
+    return [*(rule.name for rule in LEGALITY_RULES), *(misfit.rule for misfit in misfits if misfit.rule)]
 
 
 def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[str] = ()) -> TrainingConfig:
@@ -79,8 +79,8 @@ def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[
             code="illegal",
         )
     waived = [(rule.name, rule.explanation) for rule in (broken_rules(config, device) if allowed else ())]
-    if config.misfit is not None:
-        waived.append((config.misfit.rule, f"{config.misfit.field} {config.misfit.problem}"))
+    misfits = () if config.misfit is None else config.misfit.every
+    waived += [(misfit.rule, f"{misfit.field} {misfit.problem}") for misfit in misfits]
     sentences = [f"{FLAG} {name}: the framework does not start this job ({why})" for name, why in waived]
     sentences += [rule.explanation for rule in broken_in_new_releases(config, device)]
     return config.replace(notes=(*config.notes, *sentences))

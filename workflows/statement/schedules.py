@@ -27,8 +27,9 @@ def require_start(config: TrainingConfig, allowed: Sequence[str] = ()) -> None:
     InputError
         With the key or flag at fault.
     """
-    if (misfit := config.misfit) is not None and not (misfit.rule and misfit.rule in allowed):
-        raise misfit.error(config.path)
+    for misfit in () if config.misfit is None else config.misfit.every:
+        if not (misfit.rule and misfit.rule in allowed):
+            raise misfit.error(config.path)
 
 
 def require_schedule(config: TrainingConfig) -> None:

@@ -10,11 +10,13 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.cost_model.parameters import total_parameters
+from taylor.nd_search.stated import broken_rules
 from taylor.parsers.nanotron.places import layers_of_stages, stages_of_blocks
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.workflows.statement.devices import choose_device
 from tests.parsers.nanotron.files import LLAMA, MOE
 
 SOURCES = Path(os.environ.get("TAYLOR_CHECKOUTS", "checkouts")) / "huggingface+nanotron"
@@ -136,10 +138,21 @@ def test_what_cannot_start_or_is_unknown_is_refused_by_its_key(
         read_config(file(text.replace(*change)))
 
 
-def test_fewer_key_heads_than_ranks_of_tp_start_no_job(file: Writer) -> None:
-    """config.py:545-557: num_key_value_heads must be at least tp."""
-    config = read_config(file(LLAMA.replace("num_key_value_heads: 8", "num_key_value_heads: 1")))
-    assert config.misfit is not None and "num_key_value_heads" in config.misfit.field
+@pytest.mark.parametrize(
+    ("change", "rule"),
+    [
+        (("num_key_value_heads: 8", "num_key_value_heads: 1"), "kv-groups-by-tp"),
+        (("intermediate_size: 14336", "intermediate_size: 14335"), "ffn-by-tp"),
+        (("batch_accumulation_per_replica: 8", "batch_accumulation_per_replica: 2"), "micro-batches-fill-warm-up"),
+    ],
+)
+def test_what_nanotron_asserts_starts_no_job(file: Writer, change: tuple[str, str], rule: str) -> None:
+    """models/llama.py:352, parallel/tensor_parallel/nn.py:63, parallel/pipeline_parallel/engine.py:252."""
+    config = read_config(file(LLAMA.replace(*change)))
+    device = choose_device(config).spec
+    assert LLAMA.count(change[0]) == 1
+    assert [found.name for found in broken_rules(config, device)] == [rule]
+    assert not broken_rules(read_config(file(LLAMA)), device)
 
 
 def test_recompute_and_batch_are_written_and_nothing_else_changes(file: Writer) -> None:

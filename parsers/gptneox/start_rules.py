@@ -1,0 +1,133 @@
+"""gpt-neox's start-up checks of model, precision, ZeRO and batch, and those of DeepSpeed's pipeline.
+
+Source: EleutherAI/gpt-neox ea7aefd8 megatron/neox_arguments/arguments.py. The batch and the whole number of replicas
+are read as they are checked (`taylor.parsers.gptneox.read`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from taylor.parsers.start_rules import KeyRule, Keys, is_on
+
+_ARGUMENTS = "gpt-neox ea7aefd8 megatron/neox_arguments/arguments.py"
+_WORDS = {"fp16": "fp16", "bf16": "bfloat16"}
+
+
+def _whole(keys: Keys, name: str, usual: int = 0) -> int:
+    written = keys(name)
+    return written if isinstance(written, int) and not isinstance(written, bool) else usual
+
+
+def _stage(keys: Keys) -> int:
+    return _whole(keys, "zero_optimization.stage")
+
+
+def _kinds(keys: Keys) -> set[str]:
+    """Kinds of attention that the file names (neox_args.py, ``attention_config``)."""
+    written = keys("attention_config")
+    found: set[str] = set()
+    for part in written if isinstance(written, list) else []:
+        kinds = part[0] if isinstance(part, list) and part else part
+        found |= {str(kind) for kind in (kinds if isinstance(kinds, list) else [kinds])}
+    return found or {"global"}
+
+
+def _grouped(keys: Keys) -> bool:
+    groups, heads = _whole(keys, "num_kv_heads"), _whole(keys, "num_attention_heads")
+    return 0 < groups < heads
+
+
+def _rule(
+    name: str,
+    field: str,
+    broken: Callable[[Keys], bool],
+    problem: str,
+    cure: str,
+    line: int,
+    *,
+    any_strategy: bool = True,
+) -> KeyRule:
+    return KeyRule(name, field, broken, problem, cure, f"{_ARGUMENTS}:{line}", any_strategy)
+
+
+def _conflict(half: str) -> Callable[[Keys], bool]:
+    return lambda keys: is_on(keys(f"{half}.enabled")) and keys("precision") not in (None, _WORDS[half])
+
+
+START_RULES = (
+    _rule("precision-as-in-fp16", "precision", _conflict("fp16"), "is not fp16, which is on", "write fp16", 972),
+    _rule("precision-as-in-bf16", "precision", _conflict("bf16"), "is not that of bf16", "write bfloat16", 979),
+    _rule(
+        "experts-keep-gradients",
+        "zero_optimization.stage",
+        lambda keys: _whole(keys, "moe_num_experts", 1) > 1 and _stage(keys) > 1,
+        "does not go with experts above 1",
+        "write stage 1",
+        1089,
+    ),
+    _rule(
+        "kv-groups-in-heads",
+        "num_kv_heads",
+        lambda keys: _grouped(keys) and _whole(keys, "num_attention_heads") % _whole(keys, "num_kv_heads") != 0,
+        "does not divide num_attention_heads",
+        "write a divisor",
+        1134,
+    ),
+    _rule(
+        "kv-groups-without-sparsity",
+        "sparsity_config",
+        lambda keys: _grouped(keys) and bool(keys("sparsity_config")),
+        "does not go with fewer num_kv_heads",
+        "leave it out",
+        1139,
+    ),
+    _rule(
+        "kv-groups-of-plain-attention",
+        "attention_config",
+        lambda keys: _grouped(keys) and not _kinds(keys) <= {"global", "flash"},
+        "names another attention than global and flash, with fewer num_kv_heads",
+        "write flash",
+        1142,
+    ),
+    _rule(
+        "heads-in-hidden",
+        "hidden_size",
+        lambda keys: (
+            _whole(keys, "num_attention_heads") > 0
+            and _whole(keys, "hidden_size") % _whole(keys, "num_attention_heads", 1) != 0
+        ),
+        "is no multiple of num_attention_heads",
+        "write a multiple",
+        1254,
+    ),
+    _rule(
+        "sequence-in-positions",
+        "max_position_embeddings",
+        lambda keys: 0 < _whole(keys, "max_position_embeddings") < _whole(keys, "seq_length"),
+        "is below seq_length",
+        "write at least seq_length",
+        1265,
+    ),
+    _rule(
+        "fp16-cross-entropy-in-fp16",
+        "fp16_lm_cross_entropy",
+        lambda keys: (
+            is_on(keys("fp16_lm_cross_entropy"))
+            and keys("precision") != "fp16"
+            and not (keys("precision") is None and is_on(keys("fp16.enabled")))
+        ),
+        "needs precision fp16",
+        "leave it out",
+        1321,
+    ),
+    KeyRule(
+        "gradients-whole-in-pipeline",
+        "zero_optimization.stage",
+        lambda keys: _whole(keys, "pipe_parallel_size") == 1 and _stage(keys) > 1,
+        "does not go with DeepSpeed's pipeline, which pipe_parallel_size 1 starts too",
+        "write stage 1, or pipe_parallel_size 0",
+        "DeepSpeed edaa7221 deepspeed/runtime/pipe/engine.py:76",
+        any_strategy=False,
+    ),
+)

@@ -1,0 +1,103 @@
+"""Checks of keys that a program makes as it starts, as data: each that a file fails keeps its job from starting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from taylor.base.errors import shortened
+from taylor.parsers.text.flags import Flags
+from taylor.parsers.training_config import Misfit, TrainingConfig
+
+Keys = Callable[[str], Any]
+"""Value at a dotted key; None where there is none."""
+_FALSE = ("", "false", "no", "off", "none", "null", "0", "auto")
+
+
+@dataclass(frozen=True)
+class KeyRule:
+    """One check.
+
+    Parameters
+    ----------
+    name : str
+        Name by which a job may break it (``--allow_illegal``).
+    field : str
+        Key at fault.
+    broken : callable
+        Takes `Keys`; true where the program refuses the file.
+    problem : str
+        What is wrong, as the rest of a sentence that begins with the key.
+    cure : str
+    source : str
+        Repository, commit, file and line.
+    any_strategy : bool
+        The check reads no degree and no batch, so that it refuses the job under every strategy.
+    """
+
+    name: str
+    field: str
+    broken: Callable[[Keys], bool]
+    problem: str
+    cure: str
+    source: str
+    any_strategy: bool = True
+
+
+def is_on(value: Any) -> bool:
+    """Return whether a key's value means yes; ``auto`` leaves it to the trainer."""
+    return str(value).strip().lower() not in _FALSE
+
+
+def of_mapping(data: Any) -> Keys:
+    """Keys of nested mappings; a name with dots of its own is found as it stands."""
+
+    def value(key: str) -> Any:
+        found = data
+        if isinstance(found, dict) and key in found:
+            return found[key]
+        for part in key.split("."):
+            found = found.get(part) if hasattr(found, "get") else None
+        return found
+
+    return value
+
+
+def of_options(options: Flags) -> Keys:
+    """Keys of options by their dotted names; a value that only the start knows counts as none."""
+
+    def value(key: str) -> Any:
+        found = options.by_name.get(key)
+        return None if found is None or not found.values or found.values[0].unknown else found.values[0].text
+
+    return value
+
+
+def misfit_of(rules: Sequence[KeyRule], keys: Keys) -> Misfit | None:
+    """Reason why a file's job does not start, with all other rules that it breaks; None where it breaks none."""
+    found = [
+        Misfit(
+            rule.field,
+            shortened(str(keys(rule.field)), 80),
+            rule.problem,
+            rule.cure,
+            rule.name,
+            rule.source,
+            any_strategy=rule.any_strategy,
+        )
+        for rule in rules
+        if rule.broken(keys)
+    ]
+    return replace(found[0], further=tuple(found[1:])) if found else None
+
+
+def joined(*misfits: Misfit | None) -> Misfit | None:
+    """One misfit of several; None where there is none."""
+    found = [each for misfit in misfits if misfit is not None for each in misfit.every]
+    return replace(found[0], further=tuple(replace(each, further=()) for each in found[1:])) if found else None
+
+
+def checked(config: TrainingConfig, rules: Sequence[KeyRule], keys: Keys) -> TrainingConfig:
+    """A configuration with the rules that its file breaks."""
+    return config.replace(misfit=joined(config.misfit, misfit_of(rules, keys)))

@@ -1,0 +1,59 @@
+"""Start-up checks of NeMo RL's policies: settings that its Policy refuses, by the rule's name."""
+
+from __future__ import annotations
+
+import pytest
+
+from taylor.parsers.nemo_rl.start_rules import START_RULES
+from taylor.parsers.start_rules import misfit_of
+
+DTENSOR = {
+    "policy.dtensor_cfg.enabled": "true",
+    "policy.dtensor_cfg._v2": "true",
+    "policy.dtensor_cfg.tensor_parallel_size": "2",
+    "policy.train_micro_batch_size": "1",
+    "policy.logprob_batch_size": "2",
+    "cluster.gpus_per_node": "8",
+    "cluster.num_nodes": "2",
+}
+MEGATRON = {
+    "policy.megatron_cfg.enabled": "true",
+    "policy.megatron_cfg.tensor_model_parallel_size": "2",
+    "policy.train_micro_batch_size": "1",
+    "policy.logprob_batch_size": "2",
+}
+
+
+def broken(settings: dict[str, str]) -> list[str]:
+    found = misfit_of(START_RULES, settings.get)
+    return [] if found is None else [misfit.rule for misfit in found.every]
+
+
+def test_settings_that_start_break_no_rule() -> None:
+    assert broken(DTENSOR) == broken(MEGATRON) == []
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "rule"),
+    [
+        (MEGATRON, {"policy.dtensor_cfg.enabled": "true"}, "one-backend"),
+        (DTENSOR, {"policy.draft.enabled": "true"}, "draft-needs-megatron"),
+        (MEGATRON, {"policy.draft.enabled": "true", "policy.sequence_packing.enabled": "true"},
+         "draft-without-packing"),
+        (DTENSOR, {"policy.dtensor_cfg.dp_replicate_size": "2", "policy.dtensor_cfg._v2": "false"},
+         "replicas-need-second-worker"),
+        (DTENSOR, {"policy.dtensor_cfg.dp_replicate_size": "3"}, "replicas-in-ranks"),
+        (DTENSOR, {"policy.sequence_packing.enabled": "true", "policy.dynamic_batching.enabled": "true"},
+         "packed-or-dynamic"),
+        (MEGATRON, {"policy.dynamic_batching.enabled": "true",
+                    "policy.megatron_cfg.pipeline_model_parallel_size": "2"}, "dynamic-without-pipeline"),
+        (DTENSOR, {"policy.sequence_packing.enabled": "true", "policy.dtensor_cfg.context_parallel_size": "2"},
+         "packed-without-context"),
+        (DTENSOR, {"policy.dtensor_cfg.tensor_parallel_size": "4"}, "log-probabilities-batch-under-tp"),
+        (MEGATRON, {"policy.megatron_cfg.tensor_model_parallel_size": "4"}, "log-probabilities-batch-under-tp"),
+    ],
+)  # fmt: skip
+def test_a_setting_that_nemo_rl_refuses_is_refused_by_name(
+    base: dict[str, str], changes: dict[str, str], rule: str
+) -> None:
+    assert broken({**base, **changes}) == [rule]
