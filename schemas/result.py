@@ -80,6 +80,16 @@ class Order(Part):
     known_step: float
 
 
+class NextChange(Part):
+    """Change of the job, solved again; gains of tokens a second."""
+
+    change: str
+    step_ms: Milliseconds | None
+    gain: float
+    gain_per_device: float
+    proven: bool
+
+
 class Bubble(Part):
     """Idle time as shares of the step."""
 
@@ -148,6 +158,7 @@ class Result(Part):
     own_plan: OwnPlan | None = Field(default=None, description="the plan in the file")
     even_split: OwnPlan | None = Field(default=None, description="evenly spread layers, where devices differ")
     order: Order | None = None
+    what_next: list[NextChange] | None = Field(default=None, description="changes that would gain most, best first")
     # The solution.
     status: Literal["optimal", "feasible", "over_limit", "infeasible", "no_solution", "cut_off"]
     termination: str | None

@@ -29,6 +29,7 @@ from taylor.command_lines.arguments import (
     dryrun_options,
     key_values,
     named_device,
+    non_negative_float,
     note_without_effect,
     path_or_none,
     positive_float,
@@ -66,7 +67,7 @@ SOURCES = {"yaml", "shell", "toml", "hf", "model"}
 WITH_EXTRACT = {"config", "verbose", "quiet", "json", "extract", "solution", "export", *SOURCES}
 """Flags with an effect where a saved solution is printed."""
 
-OF_A_SOLVE = {"o", "stage_order", "t", "what_if", "gap", "mps_form", "solver_name", "workers"}
+OF_A_SOLVE = {"o", "stage_order", "t", "what_if", "what_next", "gap", "mps_form", "solver_name", "workers"}
 """Flags without effect where nothing is solved."""
 
 OF_A_MODEL = {"seq", "fix", "cluster", "framework", *OF_SOFTWARE}
@@ -277,6 +278,13 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         action="store_true",
         help="solve again with 2 GiB more, 2 GiB less and one micro-batch more, and say what changes",
     )
+    results.add_argument(
+        "--what_next",
+        type=non_negative_float,
+        default=3.0,
+        metavar="SECONDS",
+        help="longest time of the solves that say which changes would gain most; 0 for none (default: %(default)g)",
+    )
     results.add_argument("--png", metavar="FILE", help="picture of the pipeline (.png or .svg)")
     add_environment_options(parser)
     add_cluster_option(parser)
@@ -423,6 +431,7 @@ def _outputs(args: argparse.Namespace, command: str) -> Outputs:
         picture=path_or_none(args.png),
         exports=args.export,
         what_if=args.what_if,
+        next_seconds=0.0 if args.evaluate else args.what_next,
         mps_form=args.mps_form,
         origin=Origin(command),
     )
@@ -518,6 +527,7 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
     print_exports(solved.exports)
     print_pairs(solved.files.items())
     print_verdict(verdict(solved))
+    print_pairs(("next", one.sentence) for one in solved.following)
 
 
 def _searched(args: argparse.Namespace, path: Path, budget: TimeBudget) -> ChosenStrategy:

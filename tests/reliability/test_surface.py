@@ -49,7 +49,8 @@ FURTHER = {
     "pipeline_tool": "--model --framework --world_size --seq --fix --dryrun_timeout --dryrun_retries --prove "
     "--output_path --shard --cluster --store " + SEEN + MODEL + STOPS,
     "pipeline_parallel": "-hf --model --framework --world_size --seq --gbs --fix -ratios -workers -mps_form --export "
-    "--what_if -dryrun_data_dir --dryrun_timeout --dryrun_retries --stage_devices --stage_order --offload_optimizer "
+    "--what_if --what_next -dryrun_data_dir --dryrun_timeout --dryrun_retries --stage_devices --stage_order "
+    "--offload_optimizer "
     "--cluster --store --env " + SEEN + MODEL + STOPS,
     "timeline_tool": "--profile_dir --solution --unit_ms --step --steps --window --trace --html --png",
 }

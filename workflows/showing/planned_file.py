@@ -24,6 +24,7 @@ from taylor.workflows.showing.dryrun_result import dryrun_dict
 from taylor.workflows.showing.fit import Fit, FitVerdict, fit_verdict, shortage
 from taylor.workflows.showing.memory_interval import Interval, peak_intervals
 from taylor.workflows.showing.memory_levers import Lever, narrow_change_of, smallest_change_of
+from taylor.workflows.showing.next_change import NextChange
 from taylor.workflows.showing.verdict_data import Rival, VerdictFacts
 from taylor.workflows.statement.job_facts import JobFacts
 from taylor.workflows.statement.module_choices import own_plan
@@ -72,6 +73,8 @@ class PlannedFile:
         Whether the plan in the file is somebody's, to compare with.
     origin : Origin
         Command of the result.
+    following : tuple of NextChange
+        Changes that would gain most.
     """
 
     config: TrainingConfig
@@ -89,6 +92,7 @@ class PlannedFile:
     variant: str = ""
     compared: bool = True
     origin: Origin = Origin()
+    following: tuple[NextChange, ...] = ()
 
     @property
     def name(self) -> str:
@@ -237,6 +241,7 @@ class PlannedFile:
                 "own_plan": None if own is None else self._own_dict(own),
                 **({} if self.even is None else {"even_split": self._own_dict(self.even)}),
                 **({} if self.order is None else {"order": self.order.to_dict()}),
+                **({"what_next": [one.to_dict() for one in self.following]} if self.following else {}),
             }
         )
 

@@ -15,6 +15,7 @@ from taylor.base.files import refuse_unwritable, write_atomic
 from taylor.pipeline.plan import PipelinePlan
 from taylor.workflows.showing.dryrun_result import stage_memories
 from taylor.workflows.showing.memory_interval import log_intervals
+from taylor.workflows.showing.next_change import NextChange
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.statement.export import export_what_can_be, store_exports
 from taylor.workflows.statement.options import Outputs
@@ -66,6 +67,8 @@ def store_result(
     """
     planned = replace(planned, origin=outputs.origin)
     log_intervals(planned.config, planned.solution, planned.peak_intervals, planned.memory)
+    store_json(planned, files, outputs)  # first of all: what follows takes time
+    planned = replace(planned, following=_following(planned, outputs, budget))
     done = store_json(planned, files, outputs)
     views = _write_views(planned, outputs, beside, history, budget)
     exports = export_what_can_be(outputs.exports, planned.problem, planned.plan, planned.mtp_among_layers)
@@ -74,6 +77,17 @@ def store_result(
             views |= _unless_it_fails(f"export {one.form}", one.path, partial(store_exports, [(one, text)]))
     done = store_json(done, files | views, outputs) if views else done
     return replace(done, exports=exports)
+
+
+def _following(planned: PlannedFile, outputs: Outputs, budget: TimeBudget) -> tuple[NextChange, ...]:
+    """Changes that would gain most, where they are wanted and time is left."""
+    seconds = budget.at_most(outputs.next_seconds)
+    if not seconds:
+        return ()
+    from taylor.workflows.running.kept_solves import SolveStore
+    from taylor.workflows.showing.what_next import next_changes
+
+    return next_changes(planned, TimeBudget.of(seconds), SolveStore(outputs.folder))
 
 
 def store_json(planned: PlannedFile, files: dict[str, str], outputs: Outputs) -> PlannedFile:
@@ -105,7 +119,7 @@ def _write_views(
     page = {
         "others": beside,
         "progress": history,
-        "facts": page_facts(planned, changes),
+        "facts": page_facts(planned, [*changes, *(f"{one.sentence}." for one in planned.following)]),
         "parts": memory_parts(planned),
         "tables": page_tables(planned),
     }

@@ -54,7 +54,7 @@ def what_if_sentences(
         found = _solve(problem.replace(limit_mib=limits), budget.at_most(limit))
         change = _change(found, solution.objective, "step time")
         sentences.append(f"With {MIB_MORE / 1024:g} GiB {words} a card: {change}.")
-    more = _more_micro_batches(problem)
+    more = more_micro_batches(problem)
     if more is not None:
         added = more.micro_batches - problem.micro_batches
         found = _solve(more, budget.at_most(limit))
@@ -64,7 +64,7 @@ def what_if_sentences(
     return sentences
 
 
-def _more_micro_batches(problem: PipelineProblem) -> PipelineProblem | None:
+def more_micro_batches(problem: PipelineProblem) -> PipelineProblem | None:
     """Problem with the next number of micro-batches that its schedule exists for."""
     for added in (1, problem.stages):
         more = problem.replace(micro_batches=problem.micro_batches + added)

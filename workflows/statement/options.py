@@ -227,6 +227,8 @@ class Outputs:
         The plan in the formats of other launchers.
     what_if : bool
         Whether the problem is solved again with other limits and another batch, however long it took.
+    next_seconds : float
+        Longest time of the solves that show which changes would gain most; 0 for none.
     mps_form : str
         ``compact`` or ``full``, see `pipeline_solver.milp.model_files`.
     origin : Origin
@@ -242,6 +244,7 @@ class Outputs:
     picture: Path | None = None
     exports: Sequence[Export] = ()
     what_if: bool = False
+    next_seconds: float = 0.0
     mps_form: str = "compact"
     origin: Origin = Origin()
 
