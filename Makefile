@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree gate pythons imports demo pictures test test-slow profilers reliability mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree packages docs lock gate pythons imports demo pictures test test-slow profilers reliability mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -54,6 +54,10 @@ test-slow: $(STAMP)
 pythons: $(STAMP)
 	$(BIN)/python -m benchmarks.pythons
 
+# Wheel and sdist, each in new environments of the oldest and the newest Python that are here: minutes.
+packages: $(STAMP)
+	$(BIN)/python -m benchmarks.packages
+
 # A pipeline stage under real MindSpore in simulation (CPU wheel, extra `mindspore`).
 test-mindspore: $(STAMP)
 	$(PIP) install -e '.[mindspore]'
@@ -66,6 +70,23 @@ dryrun-noise: $(STAMP)
 # Both profilers over gloo with four processes: minutes on two cores.
 profilers: $(STAMP)
 	TAYLOR_PROFILE_RANKS=4 $(BIN)/python -m pytest tests/profiling/test_measuring.py
+
+# The documentation site in build/site, without a network; every link is checked. To read it:
+# python -m http.server --directory build/site
+DOCS := $(VENV)/.installed-docs
+
+$(DOCS): pyproject.toml | $(BIN)/python
+	$(PIP) install -e '.[docs]'
+	@touch $@
+
+docs: $(DOCS) tree
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/python -m benchmarks.site_check build/site
+
+# The versions with which the tests and the site were last built, with hashes, on every supported Python.
+lock: $(STAMP)
+	$(PIP) install 'uv>=0.5'
+	$(BIN)/uv pip compile pyproject.toml --extra test --extra docs --universal --generate-hashes --python-version 3.10 --no-header --quiet -o requirements-dev.txt
 
 # 20,000 predictions beside the last release's: what moved, by launcher and cause. Three minutes on two cores.
 gate: $(STAMP)

@@ -26,6 +26,7 @@ SCHEMA = "taylor.doctor/1"
 DISTRIBUTION = "taylor-parallel"
 EXTRAS = {
     "cluster": "rankings on the machines of a Dask cluster, or below Slurm, PBS and LSF",
+    "docs": "the documentation site, built without a network (`make docs`)",
     "kubernetes": "rankings on the pods of a Kubernetes cluster",
     "mcp": "`taylor mcp`: the server by which agents ask for plans",
     "mindspore": "dry-runs of MindFormers files by MindSpore itself",
