@@ -29,6 +29,7 @@ from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.verl.command import VerlCommand
 from taylor.parsers.verl.programs import MEGATRON, SHARDED, VEOMNI, Program
+from taylor.register import frameworks
 from taylor.register.model import ModelSpec
 from taylor.register.trainers import VERL_FSDP
 
