@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import math
@@ -38,9 +39,11 @@ class OneDocument(io.TextIOBase):
         return str(self._stream.encoding)
 
     def writable(self) -> bool:
+        """Return that text can be written."""
         return True
 
     def write(self, text: str) -> int:
+        """Keep what the command prints, for `end`."""
         self._printed.append(text)
         return len(text)
 
@@ -88,6 +91,8 @@ def error_data(error: BaseException) -> dict[str, Any]:
     """An error as plain data; one that no user causes has the code ``fault``."""
     if isinstance(error, TaylorError):
         return error.to_dict()
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return error_data(MemoryError())
     if isinstance(error, OSError) and error.filename is not None:
         return refused_path(error).to_dict()
     if isinstance(error, KeyboardInterrupt):

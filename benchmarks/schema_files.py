@@ -37,7 +37,8 @@ def main() -> None:
         file.unlink()
     if "--release" in sys.argv[1:]:
         shapes = {name: shape(schema) for name, schema in made.items()}
-        write_atomic(RELEASED, json.dumps(shapes, sort_keys=True) + "\n")
+        lines = (f"{json.dumps(name)}: {json.dumps(shapes[name], sort_keys=True)}" for name in sorted(shapes))
+        write_atomic(RELEASED, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":

@@ -140,6 +140,30 @@ class Search(Job):
     explain: Name | None = Field(default=None, description="DPx_TPx_PPx_EPx: say which rule removes this strategy")
 
 
+class Size(Asked):
+    """How many devices a training takes: the least, those in time, speed by number; the answer is a `taylor.size/1`."""
+
+    command: Literal["size"] = "size"
+    model: Name = Field(description="registered model, or a Hugging Face config.json")
+    device: Annotated[list[Name], Field(max_length=8)] = Field(default=[], description="registered devices to compare")
+    tokens: Annotated[str, StringConstraints(pattern=r"^[0-9.e+]{1,20}[MBT]?$")] | None = Field(
+        default=None, description="of the whole training, as 1.5T or 300B"
+    )
+    days: Annotated[float, Field(gt=0.0, le=10**5)] | None = Field(default=None, description="deadline; needs tokens")
+    seq: Tokens | None = None
+    gbs: Tokens | None = None
+    fix: Degrees = {}
+    framework: Literal["megatron", "mindspeed", "mindformers", "torchtitan", "json"] | None = None
+    software: Names = []
+    override: Annotated[dict[Name, Annotated[int, Field(ge=0, le=10**9)]], Field(max_length=32)] = {}
+    min_devices: Count = Field(default=8, description="first of the curve")
+    max_devices: Count = Field(default=16384, description="last of the curve, which doubles from the first")
+    prices: Name | None = Field(default=None, description="CSV of device,watts,price_per_hour")
+    time_limit: Annotated[float, Field(gt=0.0, le=MOST_SECONDS)] | None = Field(
+        default=None, description="seconds after which no further solve begins"
+    )
+
+
 class Explain(Asked):
     """Why a plan needs its memory, and what lowers it; the answer is a `taylor.reasons/1`."""
 
@@ -173,13 +197,14 @@ class Compare(Asked):
     second: Name = Field(description="another one")
 
 
-Request = Annotated[Solve | Evaluate | Search | Explain | Support | Compare, Field(discriminator="command")]
+Request = Annotated[Solve | Evaluate | Search | Size | Explain | Support | Compare, Field(discriminator="command")]
 """A request of any command."""
 
 BY_COMMAND: dict[str, type[Asked]] = {
     "solve": Solve,
     "evaluate": Evaluate,
     "search": Search,
+    "size": Size,
     "why-memory": Explain,
     "support": Support,
     "compare": Compare,

@@ -43,8 +43,12 @@ class AgentPaths:
             done["file"] = str(self.readable(file, "file"))
         if (model := done.get("model")) is not None and _is_path(model):
             done["model"] = str(self.readable(model, "model"))
-        if (device := done.get("device")) is not None and Path(device).suffix in DEVICE_FILES:
-            done["device"] = str(self.readable(device, "device"))
+        if isinstance(devices := done.get("device"), list):
+            done["device"] = [self._device(each) for each in devices]
+        elif devices is not None:
+            done["device"] = self._device(devices)
+        if (prices := done.get("prices")) is not None:
+            done["prices"] = str(self.readable(prices, "prices"))
         if "/" in done.get("stage_devices", "") or "\\" in done.get("stage_devices", ""):
             raise InputError("names registered devices only", field="stage_devices", value=done["stage_devices"])
         for name in ("o", "result_json", "html"):
@@ -92,6 +96,10 @@ class AgentPaths:
         if refused:
             raise InputError("lies outside the output folder", field=field, value=text, cure=f"name a file in {root}")
         return path
+
+    def _device(self, text: str) -> str:
+        """Name of a device; a file's is its path."""
+        return str(self.readable(text, "device")) if Path(text).suffix in DEVICE_FILES else text
 
 
 def _is_path(model: str) -> bool:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import re
+import signal
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -43,6 +45,7 @@ ESTIMATES = ("-dryrun=n", "-check=n", "--dryrun_backend=estimate", "-workers=1",
 FIXED_FLAGS: Mapping[str, tuple[str, ...]] = {
     "solve": ESTIMATES,
     "search": ("--dryrun_backend=estimate", "--workers=1", "--store=none"),
+    "size": ("--workers=1",),
 }
 """Flags of every question: no outside program is started, no history is written."""
 
@@ -88,6 +91,10 @@ class AgentQuestions:
         try:
             if len(json.dumps(arguments)) > MOST_BYTES:
                 raise InputError(f"is longer than {MOST_BYTES} bytes", field="arguments", code="too_much")
+            if named := sorted({"command", "schema"} & set(arguments)):
+                raise InputError(
+                    "is no argument of a tool", field=named[0], value=arguments[named[0]], cure="leave it out"
+                )
             flags = read_request({**arguments, "command": command}).flags()
             flags = self._settled(command, flags)
             if self.waiting >= MOST_WAITING:
@@ -110,7 +117,7 @@ class AgentQuestions:
                 flags[name] = str(self._result(flags[name], name))
             return flags
         done = self.paths.settled(flags)
-        if command in ("solve", "evaluate", "search"):
+        if command in ("solve", "evaluate", "search", "size"):
             done["time_limit"] = min(done.get("time_limit", self.seconds), self.seconds)
         if command in ("solve", "evaluate"):
             done["write"] = "o" in done
@@ -148,7 +155,7 @@ class AgentQuestions:
                 why = f"took more than {limit:g} s and was ended"
                 return _error_document(InputError(why, field=subcommand, cure=cure, code="too_much"))
             finally:
-                _end(process)
+                await _end(process)
         return _document(text)
 
     def _remembered(self, document: dict[str, Any]) -> dict[str, Any]:
@@ -184,13 +191,12 @@ async def _talk(process: asyncio.subprocess.Process, question: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def _end(process: asyncio.subprocess.Process) -> None:
-    """End a process with all that it started; a group that is gone needs nothing."""
-    import contextlib
-    import signal
-
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a process with all that it started, which is a group of its own."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
 
 
 def _document(text: bytes) -> dict[str, Any]:

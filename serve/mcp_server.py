@@ -23,11 +23,11 @@ from taylor.schemas.request import BY_COMMAND
 from taylor.serve.agent_questions import AgentQuestions
 
 INSTRUCTIONS = """Plans the parallel training of large language models: which strategy, does it fit, how fast, why not.
-Ask solve for a plan (model with device and world_size, or a training file), evaluate for the figures of a plan as it
-stands, search for the legal strategies, explain for why a file's plan needs its memory, support for what can be read
-and written, compare for two results of this session (files.compare names them). Read `verdict` first: fit,
-probability, cure, ties. Figures are estimates unless a measurement was given; `assumed` and `verdict.software`
-list what no input states. An error is data too: do what its `cure` says."""
+Ask solve for a plan (a model with device and world_size, or a training file), evaluate for the figures of a plan as it
+stands, search for the legal strategies, size for how many devices a training takes, explain for the memory of a file's
+plan, support for what can be read and written, compare for two results of this session (files.compare of an answer
+names it). Read `verdict` first: fit, probability, cure, ties. Figures are estimates unless a measurement was given;
+`assumed` and `verdict.software` list what no input states. An error is data too: do what its `cure` says."""
 
 MOST_LINE_BYTES = 1 << 20
 """Longest message of a client."""
@@ -53,6 +53,7 @@ TOOLS = {
     "solve": Question("solve", "taylor.result/1"),
     "evaluate": Question("evaluate", "taylor.result/1"),
     "search": Question("search", "taylor.search/1"),
+    "size": Question("size", "taylor.size/1"),
     "explain": Question("why-memory", "taylor.reasons/1"),
     "support": Question("support", "taylor.support/1"),
     "compare": Question("compare", "taylor.comparison/1"),

@@ -46,6 +46,7 @@ COMMANDS_OF_REQUESTS = {
     "pipeline_parallel.py": ("solve", "evaluate"),
     "search": ("search",),
     "parallel_tool.py": ("search",),
+    "size": ("size",),
     "why-memory": ("why-memory",),
     "support": ("support",),
     "compare": ("compare",),

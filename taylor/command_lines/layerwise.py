@@ -152,7 +152,9 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
     ):
         group.add_argument(*flags, metavar="PATH", help=f"{what}: the file or its folder")
     group = parser.add_argument_group("search")
-    group.add_argument("-t", type=non_negative_float, metavar="SECONDS", help="time limit")
+    group.add_argument(
+        "--time_limit", "-t", dest="t", type=non_negative_float, metavar="SECONDS", help="time limit"
+    )  # fmt: skip
     group.add_argument("--gap", type=relative_gap, default=1e-3, metavar="G", help="gap to prove (default: 0.001)")
     group.add_argument(
         "--rival", type=yes_no, default=True, metavar="y/n", help="search Galvatron's plan too (default: y)"

@@ -40,7 +40,10 @@ def build_parser(program: str = "taylor lengths") -> CommandParser:
     parser.add_argument("--scenarios", type=positive_int, default=32, metavar="N", help="steps to sample (default: 32)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the samples (default: 0)")
     parser.add_argument("-gap", type=float, default=0.01, metavar="G", help="relative gap to prove (default: 0.01)")
-    parser.add_argument("-t", type=positive_int, default=60, metavar="SECONDS", help="time limit (default: 60)")
+    parser.add_argument(
+        "--time_limit", "-t", dest="t", type=positive_int, default=60, metavar="SECONDS",
+        help="time limit (default: 60)",
+    )  # fmt: skip
     parser.add_argument("--device", metavar="NAME", help="registered device, or its file (.yaml)")
     parser.add_argument(
         "--register_path", metavar="DIR", default=Default("./register/"),

@@ -19,9 +19,9 @@ def build_parser(program: str = "taylor mcp") -> CommandParser:
     """Every flag of the command; `program` is the name it was called by."""
     parser = CommandParser(
         program,
-        "Serve agents over MCP on standard input and output: solve, evaluate, search, explain, support, compare, each "
-        "bounded in time and memory. Nothing is written but to --output, nothing is read but in --folder, no program "
-        "is started and no code of a file is run.",
+        "Serve agents over MCP on standard input and output: solve, evaluate, search, size, explain, support, compare, "
+        "each bounded in time and memory. Nothing is written but to --output, nothing is read but in --folder, no "
+        "program is started and no code of a file is run.",
         "--folder . --output plans",
     )
     group = parser.add_argument_group("server")
@@ -48,6 +48,8 @@ def run(arguments: Sequence[str], program: str = "taylor mcp") -> None:
     """Parse, serve until standard input ends."""
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
+    if args.json:
+        raise InputError("has no document: standard output is the agent's", field="--json", cure="leave it out")
     try:
         from taylor.serve.mcp_server import run as serve
     except ImportError:

@@ -75,9 +75,6 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     add_file(parser)
     source = parser.add_argument_group("model configuration")
     source.add_argument(
-        "--file", metavar="FILE", help="any training file, by its suffix; the flags below name its kind"
-    )
-    source.add_argument(
         "--yaml_path", metavar="FILE", help=f"MindFormers, FlagScale or Primus YAML (default: {DEFAULT_CONFIGURATION})"
     )
     source.add_argument("--shell_path", metavar="FILE", help=SHELL_HELP)

@@ -115,9 +115,6 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     )
     add_file(parser)
     source = parser.add_argument_group("configuration (one is required)")
-    source.add_argument(
-        "--file", metavar="FILE", help="any training file, by its suffix; the flags below name its kind"
-    )
     source.add_argument("-yaml", metavar="FILE", help="MindFormers, FlagScale or Primus YAML")
     source.add_argument("-shell", metavar="FILE", help=SHELL_HELP)
     add_variable_option(source)

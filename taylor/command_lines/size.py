@@ -62,7 +62,10 @@ def build_parser(program: str = "taylor size") -> CommandParser:
         "--prices", metavar="FILE",
         help="CSV of device,watts,price_per_hour (and currency) of your own: energy and price follow from it",
     )  # fmt: skip
-    asked.add_argument("-t", type=positive_float, metavar="SECONDS", help="time after which no further solve begins")
+    asked.add_argument(
+        "--time_limit", "-t", dest="t", type=positive_float, metavar="SECONDS",
+        help="time after which no further solve begins",
+    )  # fmt: skip
     asked.add_argument("--workers", type=positive_int, metavar="N", help="solves at once (default: cores)")
     asked.add_argument("--picture", metavar="FILE", help="write the curves as a picture (.png or .svg)")
     asked.add_argument(

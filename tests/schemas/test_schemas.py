@@ -17,6 +17,7 @@ from benchmarks.schema_files import RELEASED, shape
 from taylor.base.errors import InputError
 from taylor.command_lines import compare as compare_command
 from taylor.command_lines import parallel_tool, pipeline_parallel, pipeline_tool, schema, why_memory
+from taylor.command_lines import size as size_command
 from taylor.command_lines import support as support_command
 from taylor.schemas.reading import read_request
 from taylor.schemas.registry import file_of, made_schemas, names
@@ -106,7 +107,7 @@ def test_a_wrong_request_is_refused_with_its_field_and_a_cure(data, field, cure)
 
 PARSERS = {
     "solve": pipeline_parallel, "evaluate": pipeline_parallel, "search": parallel_tool, "why-memory": why_memory,
-    "support": support_command, "compare": compare_command,
+    "size": size_command, "support": support_command, "compare": compare_command,
 }  # fmt: skip
 
 

@@ -1,0 +1,160 @@
+"""`taylor mcp`: agents get documents, bounded, and nothing is read or written outside the folders given."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from mcp import StdioServerParameters
+from mcp.client import Client
+from mcp.client.stdio import stdio_client
+
+from taylor.base.errors import InputError
+from taylor.command_lines import mcp as command
+from taylor.serve.agent_paths import AgentPaths
+from taylor.serve.agent_questions import AgentQuestions
+from taylor.serve.mcp_server import TOOLS, tools
+from tests.conftest import ROOT
+from tests.schemas.documents import check, validator
+
+CONFIG = ROOT / "config"
+SCRIPT = "pretrain_llama3_70b.sh"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Folder with one training file, beside a secret."""
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    shutil.copy(CONFIG / SCRIPT, inside)
+    (tmp_path / "secret.sh").write_text((CONFIG / SCRIPT).read_text(encoding="utf-8"), encoding="utf-8")
+    (inside / "link.sh").symlink_to(tmp_path / "secret.sh")
+    return inside
+
+
+@asynccontextmanager
+async def connected(*words: str):
+    """Client of a server that runs as its own process."""
+    server = StdioServerParameters(
+        command=sys.executable, args=["-m", "taylor", "mcp", "--quiet", *words], cwd=str(ROOT)
+    )
+    async with Client(stdio_client(server)) as client:
+        yield client
+
+
+async def asked(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
+    """Document of a tool, valid under its schema."""
+    answer = await client.call_tool(name, arguments)
+    document = check(answer.structured_content)
+    assert answer.is_error == (document["schema"] == "taylor.error/1")
+    assert json.loads(answer.content[0].text) == document
+    return document
+
+
+def test_every_tool_has_the_schemas_of_its_request_and_its_answer():
+    assert {tool.name for tool in tools()} == set(TOOLS)
+    for tool in tools():
+        assert set(tool.input_schema["properties"]) and "schema" not in tool.input_schema["properties"]
+        assert tool.output_schema["$id"] == TOOLS[tool.name].answer and tool.description
+        assert "properties" in tool.output_schema and validator(TOOLS[tool.name].answer)
+
+
+@pytest.mark.slow
+def test_an_agent_evaluates_solves_compares_and_explains(folder, tmp_path):
+    async def talk() -> None:
+        async with connected("--folder", str(folder), "--output", str(tmp_path / "out")) as client:
+            first = await asked(client, "evaluate", file=SCRIPT)
+            second = await asked(client, "solve", file=SCRIPT, time_limit=20, o="solved.sh")
+            names = first["files"]["compare"], second["files"]["compare"]
+            compared = await asked(client, "compare", first=names[0], second=names[1])
+            assert compared["schema"] == "taylor.comparison/1" and compared["parts"]
+            assert second["step_ms"] <= first["step_ms"] and "problem" not in second
+            assert second["verdict"]["baseline"]["gain"] == pytest.approx(first["step_ms"] / second["step_ms"] - 1)
+            reasons = await asked(client, "explain", file=SCRIPT, stage=0)
+            assert reasons["stages"][0]["peak_mib"] == pytest.approx(first["peak_memory"][0], abs=0.01)
+            wrong = await asked(client, "compare", first="r99", second=names[0])
+            assert "r1, r2" in wrong["cure"]
+
+    anyio.run(talk)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["solved.sh"]
+    assert sorted(path.name for path in folder.iterdir()) == ["link.sh", SCRIPT]
+    assert (folder / SCRIPT).read_bytes() == (CONFIG / SCRIPT).read_bytes()
+
+
+@pytest.mark.slow
+def test_an_agent_searches_a_model_and_gets_a_refusal_with_its_cure(folder):
+    async def talk() -> None:
+        async with connected("--folder", str(folder)) as client:
+            found = await asked(client, "search", model="llama3-8b", device="h100-80g", world_size=8, profile_num=3)
+            assert found["candidates"] and found["verdict"]["fit"] == "fits" and found["world_size"] == 8
+            broken = await asked(client, "evaluate", model="llama3-8b", device="h100-80g", world_size=6, fix={"tp": 4})
+            assert broken["code"] in ("bad_input", "illegal", "infeasible") and broken["message"]
+            typo = await asked(client, "search", model="lama3-8b", device="h100-80g", world_size=8)
+            assert "llama3-8b" in typo["cure"]
+            refused = await asked(client, "solve", file=SCRIPT, o="plan.sh")
+            assert "--output" in refused["cure"]
+
+    anyio.run(talk)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["../secret.sh", "link.sh", "/etc/passwd", "no.sh", "a\x00b", "../inside/../secret.sh", "x" * 5000],
+    ids=len,
+)
+def test_a_file_outside_the_folders_is_none(folder, text):
+    with pytest.raises(InputError, match="no file in the folders"):
+        AgentPaths((folder,)).readable(text, "file")
+
+
+@pytest.mark.parametrize("text", ["../plan.sh", "/tmp/plan.sh", ".", "sub/../../plan.sh", "x/" * 3000 + "y"], ids=len)
+def test_an_output_outside_its_folder_is_refused(folder, tmp_path, text):
+    with pytest.raises(InputError, match="outside the output folder"):
+        AgentPaths((folder,), tmp_path / "out").writable(text, "o")
+    with pytest.raises(InputError, match="read-only"):
+        AgentPaths((folder,)).writable("plan.sh", "o")
+
+
+def test_names_of_models_and_devices_that_are_paths_are_looked_up_in_the_folders(folder):
+    paths = AgentPaths((folder,))
+    for field, text in (("model", "../m.json"), ("model", "/m"), ("device", "/etc/d.yaml"), ("stage_devices", "/a:1")):
+        with pytest.raises(InputError) as refused:
+            paths.settled({field: text})
+        assert refused.value.field == field
+    assert paths.settled({"model": "llama3-8b", "device": "h100"}) == {"model": "llama3-8b", "device": "h100"}
+
+
+def test_a_question_that_takes_too_long_is_refused_in_words(folder, tmp_path, monkeypatch):
+    from taylor.serve import agent_questions
+
+    monkeypatch.setattr(agent_questions, "MARGIN_SECONDS", 0.01)
+    questions = AgentQuestions(AgentPaths((folder,)), tmp_path, seconds=0.01)
+    found = anyio.run(questions.answer, "solve", {"file": SCRIPT})
+    assert check(found)["code"] == "too_much" and "was ended" in found["message"] and found["cure"]
+    assert not list(tmp_path.glob("question-*"))
+
+
+def test_a_question_that_needs_too_much_memory_is_refused_in_words(folder, tmp_path):
+    questions = AgentQuestions(AgentPaths((folder,)), tmp_path, bytes_each=60 << 20)
+    found = anyio.run(questions.answer, "evaluate", {"file": SCRIPT})
+    assert check(found)["code"] == "too_much" and found["message"]
+
+
+def test_a_flood_of_questions_is_refused_beyond_those_that_may_wait(folder, tmp_path):
+    questions = AgentQuestions(AgentPaths((folder,)), tmp_path, waiting=100)
+    found = anyio.run(questions.answer, "support", {})
+    assert check(found)["code"] == "too_much" and "wait already" in found["message"]
+    assert anyio.run(questions.answer, "support", {"feature": ["x" * 299] * 400})["code"] == "too_much"
+
+
+def test_the_command_refuses_a_folder_that_is_none_and_a_document():
+    with pytest.raises(InputError, match="no such folder"):
+        command.run(["--folder", "/absent/folder"])
+    with pytest.raises(InputError, match="agent's"):
+        command.run(["--json"])
