@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from taylor.report.timeline import DIRECTION_NAMES, DrawingWindow, Timeline, dra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg", "pdf")
 
@@ -59,23 +61,38 @@ def write_picture(timeline: Timeline, path: str | Path) -> Path:
     InputError
         When the suffix is none of `FORMATS`, or the file cannot be written.
     """
-    target = Path(path)
-    kind = refuse_format(target)
-    from matplotlib import rc_context
+    kind = refuse_format(Path(path))
+    return write_atomic(path, picture_bytes(timeline, kind))
+
+
+def picture_bytes(timeline: Timeline, kind: str) -> bytes:
+    """Picture of a timeline as the content of a file of one of `FORMATS`."""
+    with _style(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box says so in the picture
+        buffer = io.BytesIO()
+        drawn = picture_figure(timeline)
+        drawn.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    return buffer.getvalue()
+
+
+def picture_figure(timeline: Timeline) -> Figure:
+    """Picture of a timeline, for a notebook."""
     from matplotlib.figure import Figure
 
-    # Names come from files: no mathematics is read into them; text in an SVG stays text.
-    style = rc_context({
+    with _style():
+        figure = Figure(figsize=_size(timeline), layout="constrained")
+        _draw(figure, timeline.in_ms())
+    return figure
+
+
+def _style() -> AbstractContextManager[None]:
+    """Context with the fonts; names come from files: no mathematics is read into them, and an SVG's text stays text."""
+    from matplotlib import rc_context
+
+    return rc_context({
         "text.parse_math": False, "svg.fonttype": "none", "hatch.linewidth": 0.5, "font.size": 9,
         "font.family": _fonts(),
     })  # fmt: skip
-    with style, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box says so in the picture
-        figure = Figure(figsize=_size(timeline), layout="constrained")
-        _draw(figure, timeline.in_ms())
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
-    return write_atomic(path, buffer.getvalue())
 
 
 def _fonts() -> list[str]:

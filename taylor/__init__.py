@@ -29,6 +29,7 @@ __all__ = [
     "PipelinePlan",
     "PipelineProblem",
     "Planned",
+    "ProgressLine",
     "Ranking",
     "Registry",
     "ScheduleSpec",

@@ -30,6 +30,7 @@ from taylor.pipeline_solver.model.problem import PipelineProblem as PipelineProb
 from taylor.pipeline_solver.model.solution import Solution as Solution
 from taylor.register import device, model
 from taylor.register.registry import Registry as Registry
+from taylor.report.notebook import ProgressLine as ProgressLine
 from taylor.results import Found as Found
 from taylor.results import Planned as Planned
 from taylor.workflows.ranking.rank import Ranking as Ranking

@@ -21,6 +21,7 @@ from taylor.workflows.statement.measured_run import StageMeasurement
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 SHOWN = 10
 """Most rows of a table in a notebook's cell."""
@@ -118,7 +119,21 @@ class Planned:
         from html import escape
 
         head = "<br>".join(map(escape, self._head()))
-        return (f"<p>{head}</p>" if head else "") + summary_html(self.solution)
+        picture = ""
+        if self.solution.plan is not None:
+            from taylor.report.notebook import plan_image
+
+            picture = plan_image(self.problem, self.plan, self._title())
+        return (f"<p>{head}</p>" if head else "") + summary_html(self.solution) + picture
+
+    def plot(self) -> Figure:
+        """Pipeline over time and memory by stage, a matplotlib figure."""
+        from taylor.report.notebook import plan_figure
+
+        return plan_figure(self.problem, self.plan, self._title())
+
+    def _title(self) -> str:
+        return "plan" if self.config is None else self.config.path.stem
 
     def _head(self) -> list[str]:
         lines = []

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -25,6 +25,9 @@ from taylor.workflows.ranking.rank_table import NOT_SOLVED, RankEntry, failed_ro
 from taylor.workflows.running.kept_solves import SolveStore
 from taylor.workflows.running.process_pool import Failed
 from taylor.workflows.running.run_folder import new_run_folder
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SHOWN_COLUMNS = ("dp", "tp", "pp", "ep", "vpp", "mbs", "micro_batches", "cost", "gap", "status")
 SHOWN_CANDIDATES = 10
@@ -92,6 +95,12 @@ class Ranking:
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(self._head())}</p>{self._shown().to_html(index=False)}"
+
+    def plot(self) -> Figure:
+        """Steps of the first candidates, ties marked, a matplotlib figure."""
+        from taylor.report.notebook import ranking_figure
+
+        return ranking_figure(self.table)
 
     def _head(self) -> str:
         candidates = self.table[self.table["own"] == 0]
