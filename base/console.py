@@ -60,11 +60,19 @@ class _StandardErrorHandler(_StreamHandler):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line; on a terminal it continues below its level, broken at blanks, so that no number is split."""
-        text = super().format(record)
+        text = without_controls(super().format(record))
         if not sys.stderr.isatty():
             return text
         width = shutil.get_terminal_size().columns
         return "\n".join(part for line in text.splitlines() for part in _broken(line, width))
+
+
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+
+
+def without_controls(text: str) -> str:
+    """A text whose control characters are escapes in letters: from a file they must not move a terminal's cursor."""
+    return text.translate(_CONTROLS)
 
 
 def _broken(line: str, width: int) -> list[str]:

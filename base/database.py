@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,13 @@ SUFFIXES = (".sqlite", ".sqlite3", ".db")
 
 WAIT_SECONDS = 30.0
 """Time to wait while another process writes."""
+
+OWNER_ALONE = 0o600
+"""Rights of a new store: its rows contain whole configurations."""
+
+
+class BusyError(WriteError):
+    """Another process has locked the database for longer than this one waits (exit code 2)."""
 
 
 def is_database(text: str) -> bool:
@@ -57,7 +65,7 @@ class Database:
 
 
 @contextmanager
-def open_database(url: str, *, write: bool, field: str = "--store") -> Iterator[Database]:
+def open_database(url: str, *, write: bool, field: str = "--store", wait_s: float = WAIT_SECONDS) -> Iterator[Database]:
     """Open a database for one transaction: all of it is there after the block, or nothing.
 
     Parameters
@@ -68,13 +76,15 @@ def open_database(url: str, *, write: bool, field: str = "--store") -> Iterator[
         Make a SQLite file where there is none.
     field : str
         The flag that names it.
+    wait_s : float
+        Time to wait while another process writes, or for a server's answer.
 
     Raises
     ------
     InputError
         When it cannot be opened, or is no database.
     WriteError
-        When it cannot be written.
+        When it cannot be written; `BusyError` where another process has locked it.
     """
     if url.startswith(POSTGRESQL):
         try:
@@ -84,7 +94,7 @@ def open_database(url: str, *, write: bool, field: str = "--store") -> Iterator[
             raise InputError("needs psycopg", field=field, value=shown(url), cure=cure) from None
         error: type[Exception] = psycopg.Error
         try:
-            opened = Database(psycopg.connect(url, connect_timeout=int(WAIT_SECONDS)), "%s")
+            opened = Database(psycopg.connect(url, connect_timeout=max(2, round(wait_s))), "%s")
         except (psycopg.Error, UnicodeError) as problem:
             raise _refused(url, field, problem) from None
     else:
@@ -93,9 +103,12 @@ def open_database(url: str, *, write: bool, field: str = "--store") -> Iterator[
         try:
             if write:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                os.close(os.open(path, os.O_CREAT | os.O_RDWR, OWNER_ALONE))
             elif not path.is_file():
                 raise InputError("no such file", field=field, value=str(path), cure="check the path")
-            opened = Database(sqlite3.connect(path, timeout=WAIT_SECONDS), "?")
+            opened = Database(sqlite3.connect(path, timeout=wait_s), "?")
+            # One cell in another encoding must not hide all rows.
+            opened.connection.text_factory = lambda raw: raw.decode("utf-8", "backslashreplace")
         except (OSError, ValueError, sqlite3.Error) as problem:
             raise _refused(url, field, problem) from None
     try:
@@ -103,6 +116,9 @@ def open_database(url: str, *, write: bool, field: str = "--store") -> Iterator[
         opened.connection.commit()
     except error as problem:
         opened.connection.rollback()
+        if isinstance(problem, sqlite3.OperationalError) and "locked" in str(problem):
+            cure = "try again when the other process has ended"
+            raise BusyError("another process has locked it", field=field, value=shown(url), cure=cure) from None
         kind = WriteError if write else InputError
         raise kind(f"{_words(problem)}", field=field, value=shown(url), cure="is it a store of taylor?") from None
     finally:

@@ -85,6 +85,23 @@ def refuse_unwritable(path: str | Path, field: str) -> None:
         raise InputError(what, field=field, value=str(path), cure="choose another place")
 
 
+PROBE_BYTES = 2**16
+"""Bytes of the file that shows whether a folder has room."""
+
+
+def why_unwritable(folder: str | Path) -> str | None:
+    """Return why no file can be written into a folder, or where it would be made, by writing one; None where it can."""
+    path = Path(os.path.realpath(folder))
+    place = next(each for each in (path, *path.parents) if each.exists())
+    try:
+        with tempfile.TemporaryFile(dir=place, buffering=0) as probe:
+            written = probe.write(bytes(PROBE_BYTES))
+            os.fsync(probe.fileno())
+    except OSError as error:
+        return error.strerror or str(error)
+    return None if written == PROBE_BYTES else "no room"
+
+
 def printable(text: str) -> str:
     """The text with bytes of a file's name in another encoding as ``\\udcXX`` escapes."""
     return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Mapping
 
 from taylor.base.console import log
-from taylor.base.errors import InputError
+from taylor.base.errors import InputError, WriteError
 from taylor.base.files import write_atomic
 from taylor.cost_model.strategy import Strategy
 from taylor.parsers.registry import launcher_of
@@ -120,7 +120,7 @@ def _store(old: str, new: str, path: Path, output: Path | None) -> Path:
         return target
     if target.exists() and not target.stat().st_mode & 0o222:
         # A superuser could write it all the same, but whoever made it read-only did not want that.
-        raise InputError("is read-only", file=target, cure="make it writable or name another output")
+        raise WriteError("is read-only", file=target, cure="make it writable or name another output")
     original = Path(os.path.realpath(target) + ORIGINAL_SUFFIX)
     kept = in_place and not original.exists()
     if kept:

@@ -30,6 +30,7 @@ from taylor.workflows.ranking.candidate_file import CandidateFile
 from taylor.workflows.ranking.candidates import load_candidates
 from taylor.workflows.ranking.rank import RankOptions, rank
 from taylor.workflows.searching.model_job import ModelJob, write_strategies
+from taylor.workflows.showing.planned_outputs import refuse_unwritten
 from taylor.workflows.solving.interrupted import FOLDER as INTERRUPTED
 from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.statement.measured_run import MeasuredRun
@@ -100,6 +101,7 @@ def _solve(folder: Path, ask: Question, models: Models, store: Store | None) -> 
         planned = solve_file(job, SolveOptions(time_limit=ask.seconds), outputs, watch)
     except InterruptedSolve:
         return _so_far(folder)
+    refuse_unwritten(planned.unwritten)
     run = None if store is None else remember_solve(store, "taylor serve", [], planned)
     return {"run": run} | _shown(planned.result().to_dict())
 

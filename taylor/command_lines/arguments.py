@@ -9,6 +9,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -24,6 +25,7 @@ from taylor.parsers.tables.ratios import MAX_RATIO
 from taylor.register.device import STACK_SIGN
 
 if TYPE_CHECKING:  # a command's --help and --version must not wait for imports that only its work needs
+    from taylor.workflows.running.run_folder import ResultsFolder
     from taylor.workflows.statement.options import DryRunOptions
 
 MOST = 10**9
@@ -73,6 +75,32 @@ def path_or_none(text: str | None) -> Path | None:
 def chosen_path(text: str) -> Path | None:
     """Path that the user chose; None where the flag has its default."""
     return None if isinstance(text, Default) else Path(text)
+
+
+DEFAULT_FOLDER = Default("./pipeline_output")
+
+
+def add_output_folder(group: Any) -> None:
+    """Add ``--output_path``: the folder of what a command writes unasked."""
+    group.add_argument(
+        "--output_path",
+        metavar="DIR",
+        default=DEFAULT_FOLDER,
+        help="folder of what no other flag names: model files, finished solves, history (default: %(default)s)",
+    )
+
+
+def chosen_folder(args: argparse.Namespace) -> AbstractContextManager[ResultsFolder]:
+    """Context with the folder of ``--output_path``; a temporary one where the default cannot be written.
+
+    Raises
+    ------
+    InputError
+        When a folder that the user named cannot be written.
+    """
+    from taylor.workflows.running.run_folder import results_folder
+
+    return results_folder(Path(args.output_path), named=not isinstance(args.output_path, Default))
 
 
 def chosen_or_there(text: str) -> Path | None:

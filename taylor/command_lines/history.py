@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from taylor.base.console import log, run_command, start_logging
+from taylor.base.console import log, run_command, start_logging, without_controls
 from taylor.base.documents import print_document
 from taylor.command_lines.arguments import (
     CommandParser,
@@ -81,8 +81,8 @@ def run(arguments: Sequence[str], program: str = "taylor history") -> None:
     if args.json:
         print_document("taylor.run/1", asdict(one))
         return
-    print(f"{one.id}: {one.command}, {one.at} UTC, taylor {one.version}")
-    print(f"{one.model} on {one.ranks:,} ranks of {one.device}; {one.file}")
+    print(without_controls(f"{one.id}: {one.command}, {one.at} UTC, taylor {one.version}"))
+    print(without_controls(f"{one.model} on {one.ranks:,} ranks of {one.device}; {one.file}"))
     rows = [[str(plan.number), *_plan_cells(plan)] for plan in one.plans]
     more = f"{one.count - len(rows)} more: --topn" if one.count > len(rows) else ""
     print_table(terminal_table(PageTable("Plans", ("plan", *PLAN_COLUMNS), rows, more)))
@@ -108,7 +108,8 @@ def _of_one(args: argparse.Namespace) -> None:
 
 def _run_cells(one: Run) -> list[str]:
     best = _plan_cells(one.plans[0]) if one.plans else [""] * len(PLAN_COLUMNS)
-    return [one.id, one.at[:16].replace("T", " "), one.model, one.device, f"{one.ranks:,}", f"{one.count:,}", *best]
+    cells = [one.id, one.at[:16].replace("T", " "), one.model, one.device, f"{one.ranks:,}", f"{one.count:,}", *best]
+    return [without_controls(cell) for cell in cells]
 
 
 def _plan_cells(plan: Plan) -> list[str]:
@@ -119,7 +120,7 @@ def _plan_cells(plan: Plan) -> list[str]:
         if degrees.get(name, 1) > 1
     )
     off = "" if not (plan.step_ms and plan.measured_ms) else f"{100 * (plan.step_ms / plan.measured_ms - 1):+.1f} %"
-    return [strategy, plan.status, _ms(plan.step_ms), _ms(plan.measured_ms), off]
+    return [strategy, without_controls(plan.status), _ms(plan.step_ms), _ms(plan.measured_ms), off]
 
 
 def _ms(value: float | None) -> str:

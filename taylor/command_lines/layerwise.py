@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from taylor.base.budget import TimeBudget
 from taylor.base.console import log, progress, run_command, start_logging
 from taylor.base.documents import print_document
-from taylor.base.errors import EXIT_INTERRUPTED, InfeasibleError, NoSolutionError
+from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError
 from taylor.command_lines.arguments import (
     CommandParser,
     int_list,
@@ -177,7 +177,7 @@ def build_parser(program: str = "taylor layerwise") -> CommandParser:
     return parser
 
 
-def run(arguments: Sequence[str], program: str = "taylor layerwise") -> int | None:
+def run(arguments: Sequence[str], program: str = "taylor layerwise") -> None:
     """Parse, search, write, print."""
     args = build_parser(program).parse(with_script(arguments))
     manual_notes = settle_manual_names(args)
@@ -186,6 +186,7 @@ def run(arguments: Sequence[str], program: str = "taylor layerwise") -> int | No
     from taylor.command_lines.layerwise_options import search_request
     from taylor.workflows.layerwise.layerwise_outputs import Wanted, write_outputs
     from taylor.workflows.layerwise.layerwise_search import search_job
+    from taylor.workflows.showing.planned_outputs import refuse_unwritten
 
     options, request = search_request(args)
     for note in (*manual_notes, *options.notes):
@@ -198,13 +199,15 @@ def run(arguments: Sequence[str], program: str = "taylor layerwise") -> int | No
     wanted.refuse_unwritable()
     with progress("layer-wise search", None) as moved:
         searched = search_job(request, report=lambda text: log.info("%s", text), moved=moved, budget=budget)
-    files, notes = write_outputs(searched, wanted)
-    for note in notes:
+    written = write_outputs(searched, wanted)
+    for note in written.notes:
         log.warning("%s", note)
-    _print(args, searched, files)
+    _print(args, searched, written.files)
     if searched.result.plan is None:
         _refuse(searched)
-    return EXIT_INTERRUPTED if searched.result.interrupted else None
+    if searched.result.interrupted:
+        raise InterruptedSolve("interrupted: the plan is the best so far")
+    refuse_unwritten(written.unwritten)
 
 
 def _print(args: argparse.Namespace, searched: SearchedJob, files: dict[str, str]) -> None:
@@ -230,9 +233,10 @@ def _print(args: argparse.Namespace, searched: SearchedJob, files: dict[str, str
 
 def _refuse(searched: SearchedJob) -> None:
     result = searched.result
-    if result.interrupted or result.most_samples_a_s > 0:
-        ended = "Ctrl-C" if result.interrupted else "the time limit"
-        raise NoSolutionError(f"{ended} ended the search before any plan was found; give it more time, -t")
+    if result.interrupted:
+        raise InterruptedSolve("interrupted before any plan was found")
+    if result.most_samples_a_s > 0:
+        raise NoSolutionError("the time limit ended the search before any plan was found; give it more time, -t")
     why = f"; {len(result.left_out)} strategies had no cost: {result.left_out[0]}" if result.left_out else ""
     raise InfeasibleError(
         f"no strategy of {searched.job.layers} layers fits {searched.job.limit_mib / 1024:g} GB on "

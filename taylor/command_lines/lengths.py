@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 
 from taylor.base.console import run_command, start_logging
 from taylor.base.documents import print_document
-from taylor.command_lines.arguments import CommandParser, Default, chosen_path, positive_int
+from taylor.command_lines.arguments import (
+    CommandParser,
+    Default,
+    add_output_folder,
+    chosen_folder,
+    chosen_path,
+    positive_int,
+)
 
 if TYPE_CHECKING:
     from taylor.workflows.solving.unlike_lengths import LengthPlan
@@ -51,6 +58,7 @@ def build_parser(program: str = "taylor lengths") -> CommandParser:
     )  # fmt: skip
     parser.add_argument("--world_size", type=positive_int, metavar="N", help="ranks, where the file leaves them open")
     parser.add_argument("-o", metavar="FILE", help="write the plan to a copy of the configuration")
+    add_output_folder(parser)
     return parser
 
 
@@ -64,7 +72,7 @@ def run(arguments: Sequence[str], program: str = "taylor lengths") -> None:
     from taylor.parsers.read import config_of
     from taylor.parsers.tables.lengths import read_lengths
     from taylor.workflows.solving.unlike_lengths import LengthChoice, plan_lengths
-    from taylor.workflows.statement.options import FileJob, Outputs
+    from taylor.workflows.statement.options import FileJob
 
     choice = LengthChoice(read_lengths(Path(args.lengths)), args.packing, args.order, args.scenarios, args.seed)
     job = FileJob(
@@ -74,7 +82,8 @@ def run(arguments: Sequence[str], program: str = "taylor lengths") -> None:
         world_size=args.world_size,
     )
     output = None if args.o is None else Path(args.o)
-    found = plan_lengths(job, choice, Outputs().folder, gap=args.gap, time_limit=args.t, output=output)
+    with chosen_folder(args) as folder:
+        found = plan_lengths(job, choice, folder.path, gap=args.gap, time_limit=args.t, output=output)
     if args.json:
         print_document("taylor.lengths/1", found.to_dict())
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
 from taylor.base.documents import print_document
-from taylor.base.errors import EXIT_INTERRUPTED, InputError
+from taylor.base.errors import InputError, InterruptedSolve
 from taylor.base.near import did_you_mean
 from taylor.base.shipped import own_or_shipped
 from taylor.command_lines.arguments import (
@@ -187,7 +187,7 @@ def build_parser(program: str = "parallel_tool.py") -> CommandParser:
     return parser
 
 
-def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | None:
+def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> None:
     """Parse, search, print."""
     args = build_parser(program).parse(arguments)
     place_file(args, "_path")
@@ -196,7 +196,7 @@ def run(arguments: Sequence[str], program: str = "parallel_tool.py") -> int | No
         return _run(args, arguments, program)
 
 
-def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> int | None:
+def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> None:
     """Search, print."""
     start_logging(verbose=args.verbose, quiet=args.quiet)
     _refuse_misfits(args)
@@ -206,17 +206,18 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> in
     options = _search_options(args)
     if args.list_rules:
         print(describe_rules(options))
-        return None
+        return
     if args.explain:
         _print_explanation(options, args.explain)
-        return None
+        return
     store = chosen_store(args, options.ranking.output) if options.full else None
     with chosen_cluster(args) as executor:
         done = search_strategies(options, executor)
     if done.ranking is not None:
         remember_ranking(store, program, arguments, done.ranking)
     if args.json:
-        return _print_json(args, done, options, command_text(program, arguments))
+        _print_json(args, done, options, command_text(program, arguments))
+        return
     for role, file in (
         ("candidates", done.candidates_csv),
         ("pruned", done.pruned_csv),
@@ -225,25 +226,35 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> in
     ):
         print(f"{role:>12}: {file}")
     if done.ranking is None:
-        return None
+        return
     from taylor.report.terminal import print_ranking, print_ranking_verdict
 
     print_ranking(done.ranking.table, limit=args.topn, details=args.verbose)
     print_files(done.ranking)
     print_ranking_verdict(done.ranking.table)
-    return _refine(done, args.time_limit) if args.layerwise else None
+    if args.layerwise:
+        _refuse_interrupted(_refine(done, args.time_limit))
 
 
-def _print_json(
-    args: argparse.Namespace, done: StrategySearch, options: StrategySearchOptions, command: str
-) -> int | None:
+def _print_json(args: argparse.Namespace, done: StrategySearch, options: StrategySearchOptions, command: str) -> None:
     """Print the search as a document, after its refinement where one is wanted."""
     from taylor.workflows.searching.search_data import search_data
     from taylor.workflows.statement.options import Origin
 
-    code = _refine(done, args.time_limit) if args.layerwise and done.ranking is not None else None
+    interrupted = args.layerwise and done.ranking is not None and _refine(done, args.time_limit)
     print_document("taylor.search/1", search_data(done, options, Origin(command)))
-    return code
+    _refuse_interrupted(interrupted)
+
+
+def _refuse_interrupted(interrupted: bool) -> None:
+    """Refuse a refinement that Ctrl-C has ended, once what it found is printed.
+
+    Raises
+    ------
+    InterruptedSolve
+    """
+    if interrupted:
+        raise InterruptedSolve("interrupted: the candidates that were refined until then are printed")
 
 
 def _sources(args: argparse.Namespace) -> list[str]:
@@ -354,8 +365,8 @@ def _print_explanation(options: StrategySearchOptions, strategy: str) -> None:
         print_table(comparison_table(explanation.measured, explanation.stages, explanation.limit_mib))
 
 
-def _refine(done: StrategySearch, time_limit: float | None) -> int | None:
-    """Refine the best candidates layer by layer, print the outcome."""
+def _refine(done: StrategySearch, time_limit: float | None) -> bool:
+    """Refine the best candidates layer by layer, print the outcome; return whether Ctrl-C ended it."""
     from taylor.report.layerwise import refined_table
     from taylor.report.terminal import print_pairs, print_table
     from taylor.workflows.searching.layerwise_refine import refine_best
@@ -368,7 +379,7 @@ def _refine(done: StrategySearch, time_limit: float | None) -> int | None:
     for note in refinement.notes:
         print(note)
     print_pairs(refinement.files)
-    return EXIT_INTERRUPTED if refinement.interrupted else None
+    return refinement.interrupted
 
 
 def _ranking_folder(output: Path) -> Path:

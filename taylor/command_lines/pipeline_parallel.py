@@ -21,9 +21,11 @@ from taylor.command_lines.arguments import (
     add_environment_options,
     add_measured_options,
     add_module_options,
+    add_output_folder,
     add_planning_options,
     add_variable_option,
     asked_margin,
+    chosen_folder,
     chosen_path,
     command_text,
     dryrun_options,
@@ -58,6 +60,7 @@ from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline.schedule import AUTO, SEARCHED, SEARCHED_V, schedule_names
 
 if TYPE_CHECKING:
+    from taylor.workflows.running.run_folder import ResultsFolder
     from taylor.workflows.searching.model_job import ChosenStrategy
     from taylor.workflows.showing.planned_file import PlannedFile
     from taylor.workflows.statement.options import Export, FileJob, Outputs
@@ -268,6 +271,7 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         "and goes with -extract y and a result JSON too",
     )
     results.add_argument("--result_json", metavar="FILE", help="the result as JSON")
+    add_output_folder(results)
     results.add_argument("--trace", metavar="FILE", help="Chrome trace of the step")
     results.add_argument("--html", metavar="FILE", help="report page")
     results.add_argument(
@@ -306,18 +310,32 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> No
         _print_saved(args)
         return
     source = _source(args)
-    from taylor.workflows.showing.planned_outputs import refuse_outputs
+    with chosen_folder(args) as folder:
+        _plan(args, source, _outputs(args, folder, command_text(program, arguments)), budget, arguments, program)
 
-    outputs = _outputs(args, command_text(program, arguments))
+
+def _plan(
+    args: argparse.Namespace,
+    source: str,
+    outputs: Outputs,
+    budget: TimeBudget,
+    arguments: Sequence[str],
+    program: str,
+) -> None:
+    """Plan, print, and refuse at the end what was requested and could not be written."""
+    from taylor.workflows.showing.planned_outputs import refuse_outputs, refuse_unwritten
+
     refuse_outputs(outputs)
     # An evaluation takes less time than its result as data: it is stored only in a named store.
-    store = None if args.evaluate and not args.store else chosen_store(args, outputs.folder)
+    store = None
+    if args.store or (outputs.work is None and not args.evaluate):
+        store = chosen_store(args, outputs.folder)
     of_a_model = bool(args.hf or args.model) and not _names_a_run(args)
-    path = model_path(args, outputs.folder) if args.model and of_a_model else config_of(Path(source))
+    path = model_path(args, outputs.work_folder) if args.model and of_a_model else config_of(Path(source))
     if args.world_size is not None and of_a_model:
         from taylor.workflows.searching.model_job import SECONDS_CHOSEN
 
-        chosen = _searched(args, path, budget)
+        chosen = _searched(args, path, budget, outputs.work_folder)
         path = chosen.path
         outputs = replace(outputs, origin=replace(outputs.origin, software=chosen.software, runner_up=chosen.runner_up))
         if args.t is None:
@@ -327,7 +345,10 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> No
     if not (args.hf or args.model) and (args.world_size is not None or args.gbs is not None):
         from taylor.workflows.statement.restated_file import on_asked
 
-        job = on_asked(job, args.world_size, args.gbs, outputs.folder)
+        job = on_asked(job, args.world_size, args.gbs, outputs.work_folder)
+    if outputs.work in job.path.parents and outputs.write and outputs.write_to is None:
+        log.warning("no file keeps the plan: -o names one")
+        outputs = replace(outputs, write=False)
     solved = _solved(args, job, outputs, budget)
     if store is not None:
         from taylor.workflows.measuring.history import remember_solve
@@ -339,6 +360,7 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> No
         print_document(RESULT, solved.result().to_dict())
     else:
         _print(solved, verbose=args.verbose)
+    refuse_unwritten(solved.unwritten)
 
 
 def _print_saved(args: argparse.Namespace) -> None:
@@ -415,11 +437,13 @@ def _file_that_ran(args: argparse.Namespace) -> str:
     return str(args.o)
 
 
-def _outputs(args: argparse.Namespace, command: str) -> Outputs:
+def _outputs(args: argparse.Namespace, folder: ResultsFolder, command: str) -> Outputs:
     """Paths of the results of a command line."""
     from taylor.workflows.statement.options import Origin, Outputs
 
     return Outputs(
+        folder=folder.path,
+        work=None if folder.work == folder.path else folder.work,
         write=args.write,
         write_to=path_or_none(args.o),
         result_json=path_or_none(args.result_json),
@@ -527,15 +551,14 @@ def _print(solved: PlannedFile, *, verbose: bool) -> None:
     print_pairs(("next", one.sentence) for one in solved.following)
 
 
-def _searched(args: argparse.Namespace, path: Path, budget: TimeBudget) -> ChosenStrategy:
+def _searched(args: argparse.Namespace, path: Path, budget: TimeBudget, folder: Path) -> ChosenStrategy:
     """Configuration that the search of a model's strategy writes, and what it was chosen before."""
     from taylor.pipeline_solver.model.options import SolveOptions
     from taylor.workflows.searching.model_job import chosen_strategy
-    from taylor.workflows.statement.options import Outputs
 
     how = SolveOptions(solver=args.solver_name, time_limit=budget.left, gap=args.gap)
     with chosen_cluster(args) as executor:
-        return chosen_strategy(model_job(args, path), how, args.workers, Outputs().folder, executor)
+        return chosen_strategy(model_job(args, path), how, args.workers, folder, executor)
 
 
 def main() -> int:

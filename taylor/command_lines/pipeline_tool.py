@@ -176,6 +176,7 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
     from taylor.report.terminal import print_ranking, print_ranking_verdict
     from taylor.workflows.ranking.candidates import rank_folder
     from taylor.workflows.ranking.rank import RankOptions
+    from taylor.workflows.showing.planned_outputs import refuse_unwritten
     from taylor.workflows.statement.measured_run import MeasuredRun
     from taylor.workflows.statement.options import AskedModules
 
@@ -226,6 +227,7 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
     print_ranking(ranking.table, limit=args.topn, details=args.verbose)
     print_files(ranking)
     print_ranking_verdict(ranking.table)
+    refuse_unwritten(ranking.unwritten)
 
 
 def _shard(args: argparse.Namespace) -> Shard | None:

@@ -55,6 +55,7 @@ def run(arguments: Sequence[str], program: str = "timeline_tool.py") -> None:
     start_logging(verbose=args.verbose, quiet=args.quiet)
     from taylor.report.share_tables import shares_table
     from taylor.report.terminal import print_table
+    from taylor.workflows.showing.planned_outputs import refuse_unwritten
     from taylor.workflows.showing.timeline import TimelineOptions, draw_timeline
 
     drawn = draw_timeline(
@@ -70,11 +71,13 @@ def run(arguments: Sequence[str], program: str = "timeline_tool.py") -> None:
             trace=path_or_none(args.trace),
             html=path_or_none(args.html),
             picture=path_or_none(args.png),
+            trace_named="trace" in args.given,
         )
     )
     print_table(shares_table(drawn.shares))
     for role, name in drawn.files.items():
         print(f"{role:>12}: {name}")
+    refuse_unwritten(drawn.unwritten)
 
 
 def main() -> int:

@@ -13,6 +13,8 @@ from taylor.command_lines.arguments import (
     CommandParser,
     Default,
     add_measured_options,
+    add_output_folder,
+    chosen_folder,
     chosen_path,
     non_negative_int,
     positive_int,
@@ -40,6 +42,7 @@ def build_parser(program: str = "taylor why-memory") -> CommandParser:
     )  # fmt: skip
     parser.add_argument("--world_size", type=positive_int, metavar="N", help="ranks, where the file leaves them open")
     add_measured_options(parser.add_argument_group("memory"))
+    add_output_folder(parser)
     return parser
 
 
@@ -52,7 +55,7 @@ def run(arguments: Sequence[str], program: str = "taylor why-memory") -> None:
     from taylor.parsers.read import config_of
     from taylor.workflows.solving.why_memory import why_memory
     from taylor.workflows.statement.measured_run import MeasuredRun
-    from taylor.workflows.statement.options import FileJob, Outputs
+    from taylor.workflows.statement.options import FileJob
 
     job = FileJob(
         config_of(Path(args.file)),
@@ -62,7 +65,8 @@ def run(arguments: Sequence[str], program: str = "taylor why-memory") -> None:
         measured=MeasuredRun(args.measured_peak, args.out_of_memory, args.peak_of),
         stage_limits=args.stage_limit,
     )
-    found = why_memory(job, args.stage, Outputs().folder)
+    with chosen_folder(args) as folder:
+        found = why_memory(job, args.stage, folder.path)
     if args.json:
         print_document("taylor.reasons/1", found.to_dict())
     else:

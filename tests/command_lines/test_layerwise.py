@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from taylor.base.errors import InfeasibleError, InputError, NoSolutionError
-from taylor.command_lines import check, layerwise
+from taylor.base.console import run_command
+from taylor.base.errors import EXIT_INTERRUPTED, InfeasibleError, InputError, InterruptedSolve, WriteError
+from taylor.command_lines import check, layerwise, main
 from taylor.command_lines.layerwise_options import search_request
 from taylor.layerwise import search as searching
 from taylor.parsers.galvatron.strategy_file import read_strategy
 from taylor.pipeline_solver.milp.cbc import cbc_path
-from taylor.workflows.layerwise import layerwise_search
+from taylor.workflows.layerwise import layerwise_outputs, layerwise_search
 from tests import galvatron_cases as cases
 
 JOB = ["--hidden", "1024", "--seq", "4096"]
@@ -212,9 +213,40 @@ def test_what_fits_nowhere_is_proven_infeasible(profiles, tmp_path):
 def test_interrupting_keeps_the_best_plan_and_says_so(profiles, tmp_path, capsys, monkeypatch):
     words, whole = [profiles, *SMALL, "-o", str(tmp_path), "--json"], searching.solve_fixed
     monkeypatch.setattr(searching, "solve_fixed", lambda *a, **k: replace(whole(*a, **k), interrupted=True))
-    assert layerwise.run(words) == 130
-    found = json.loads(capsys.readouterr().out)
+    assert run_command(lambda: main.run(["layerwise", *words])) == EXIT_INTERRUPTED
+    shown = capsys.readouterr()
+    assert "interrupted" in shown.err.splitlines()[-1]
+    found = json.loads(shown.out)
     assert read_strategy(tmp_path / found["files"]["strategy"]).plan.global_batch == 16
     monkeypatch.setattr(searching, "solve_fixed", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(NoSolutionError, match="Ctrl-C"):
+    with pytest.raises(InterruptedSolve, match="interrupted before any plan"):
         layerwise.run(words)
+
+
+def test_a_strategy_file_that_cannot_be_written_costs_no_plan(profiles, tmp_path, capsys, monkeypatch):
+    def fail(*_, **__):
+        raise WriteError("no room", file="strategy.json")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(layerwise_outputs, "write_strategy", fail)
+    layerwise.run([profiles, *SMALL])
+    assert "step" in capsys.readouterr().out
+    with pytest.raises(WriteError, match="requested and not written: strategy"):
+        layerwise.run([profiles, *SMALL, "-o", "here"])
+    assert "step" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flag", "function"),
+    [("--html", "write_html_report"), ("--trace", "write_chrome_trace"), ("--png", "write_picture"),
+     ("--mps", "write_milp"), ("--result_json", "write_atomic")],
+)  # fmt: skip
+def test_a_requested_file_that_is_missing_is_no_success(profiles, tmp_path, capsys, monkeypatch, flag, function):
+    def fail(*_, **__):
+        raise WriteError("no room", file="target")
+
+    monkeypatch.setattr(layerwise_outputs, function, fail)
+    target = str(tmp_path / "target.svg")
+    with pytest.raises(WriteError, match="target.svg"):
+        layerwise.run([profiles, *SMALL, "-o", str(tmp_path), flag, target])
+    assert "step" in capsys.readouterr().out

@@ -60,6 +60,13 @@ def test_it_runs_as_a_module_and_its_exit_code_is_the_subcommands(tmp_path):
     assert done.returncode == 2 and "absent.yaml" in done.stderr
 
 
+@pytest.mark.parametrize("name", main.SUBCOMMANDS)
+def test_the_exit_code_of_every_subcommand_is_that_of_taylor(name, monkeypatch):
+    tool = importlib.import_module(f"taylor.command_lines.{main.SUBCOMMANDS[name].module}")
+    monkeypatch.setattr(tool, "run", lambda arguments, program: 130)
+    assert main.run(name.split()) == 130
+
+
 def test_the_version_is_said_once():
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     assert taylor.__version__ not in text and 'attr = "taylor.__version__"' in text

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from taylor.base.errors import InputError, TaylorError
+from taylor.base.console import run_command
+from taylor.base.database import BusyError
+from taylor.base.errors import EXIT_BAD_INPUT, EXIT_DONE, InputError, TaylorError
+from taylor.command_lines import main
 from taylor.workflows.measuring.history import Store
 from tests.conftest import ROOT
 
@@ -125,6 +130,103 @@ def test_a_file_that_is_no_store_is_refused_and_stays_as_it_is(tmp_path: Path):
     assert other.read_bytes().startswith(b"not a database")
     with pytest.raises(InputError, match="no such file"):
         Store(str(tmp_path / "none.sqlite")).runs()
+
+
+DAMAGED = {
+    "taylor_plans": {
+        "strategy": [
+            "no JSON",
+            "[" * 3000,
+            "[1]",
+            '{"tp": "eight"}',
+            f'{{"tp": {"9" * 4000}}}',
+            "{" + " " * 10**5,
+            b"x",
+        ],
+        "step_ms": ["soon", b"1", "9" * 10**5],
+        "gap": ["soon"],
+        "mfu": ["soon"],
+        "peak_mib": ["soon", 9e999],
+        "status": [b"\xff", "x" * 10**5],
+        "name": [b"\xff"],
+    },
+    "taylor_runs": {
+        "ranks": ["many", -1, "9" * 10**5],
+        "model": [b"\xff", "x" * 10**5],
+        "device": [b"\xff"],
+        "at": [b"\xff"],
+        "file": [b"\xff"],
+    },
+    "taylor_measured": {"step_ms": ["soon"], "peak_mib": ["soon"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "cell"),
+    [(table, column, cell) for table in DAMAGED for column in DAMAGED[table] for cell in DAMAGED[table][column]],
+    ids=lambda value: str(value)[:12],
+)
+def test_a_damaged_cell_is_named_and_hides_no_other_row(tmp_path: Path, capsys, table, column, cell):
+    store = Store(str(tmp_path / "h.sqlite"))
+    bad, good = store.add(RUN, [PLAN, PLAN]), store.add(RUN, [PLAN])
+    store.measure(bad, 1, step_ms=11.0)
+    where = "id" if table == "taylor_runs" else "number = 1 AND run"
+    with sqlite3.connect(store.url) as database:
+        database.execute(f"UPDATE {table} SET {column} = ? WHERE {where} = ?", (cell, bad))
+    words = ["history", "--store", store.url]
+    assert run_command(lambda: main.run(words)) == EXIT_DONE
+    shown = capsys.readouterr()
+    assert good in shown.out
+    assert any("left out" in line and f"column {column}" in line and len(line) < 700 for line in shown.err.splitlines())
+    assert run_command(lambda: main.run([*words, bad])) == (EXIT_BAD_INPUT if table == "taylor_runs" else EXIT_DONE)
+    store.write_measured(tmp_path / "out")
+
+
+@pytest.mark.parametrize("cell", ["", "no JSON", "[" * 10**5, "[1]", "9" * 10**5, '{"problem": 1}', b"\xff", 3])
+def test_a_damaged_result_is_refused_by_its_column(tmp_path: Path, cell):
+    store = Store(str(tmp_path / "h.sqlite"))
+    name = store.add(RUN, [PLAN])
+    with sqlite3.connect(store.url) as database:
+        database.execute("UPDATE taylor_plans SET result = ?", (cell,))
+    with pytest.raises(InputError):
+        store.result(name)
+
+
+def test_what_a_store_holds_moves_no_terminal(tmp_path: Path, capsys):
+    store = Store(str(tmp_path / "h.sqlite"))
+    evil = "\x1b]0;title\x07\x1b[2J\x9b31m\rllama"
+    run = RUN | dict.fromkeys(("command", "file", "model", "device"), evil)
+    name = store.add(run, [PLAN | {"status": evil, "name": evil}])
+    for words in ([], [name], ["--json"], [name, "--json"], [name, "--result_json", str(tmp_path / "r.json")]):
+        run_command(lambda words=words: main.run(["history", "--store", store.url, *words]))
+    shown = capsys.readouterr()
+    assert not set(shown.out + shown.err) & set("\x1b\x07\x9b\r")
+    assert "llama" in shown.out
+
+
+def test_a_locked_store_delays_no_answer(tmp_path: Path, caplog, monkeypatch):
+    store = Store(str(tmp_path / "h.sqlite"))
+    store.add(RUN, [PLAN])
+    waited = []
+    whole = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda path, timeout: waited.append(timeout) or whole(path, timeout=0.01))
+    with closing(whole(store.url)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        store.ensure()
+        assert "another process has locked it" in caplog.text
+        with pytest.raises(BusyError, match="another process has locked it"):
+            store.add(RUN, [PLAN])
+    assert max(waited) <= 2.0
+
+
+def test_only_its_owner_reads_a_new_store(tmp_path: Path):
+    before = os.umask(0)
+    try:
+        store = Store(str(tmp_path / "h.sqlite"))
+        store.add(RUN, [PLAN])
+    finally:
+        os.umask(before)
+    assert Path(store.url).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_password_is_in_no_message():

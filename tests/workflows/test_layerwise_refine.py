@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from taylor.base.console import run_command
+from taylor.base.errors import EXIT_INTERRUPTED
 from taylor.command_lines import layerwise, parallel_tool
 from taylor.parsers.galvatron.strategy_file import read_strategy
 from taylor.workflows.searching import layerwise_refine, search
@@ -88,3 +90,28 @@ def test_without_full_the_flag_is_noted(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     parallel_tool.run([*JOB, "--fix", "tp=2", "--output_path", "out/nd", "--layerwise"])
     assert "--layerwise: has no effect without --full" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("moment", ["searched", "written", "lost"])
+def test_interrupting_a_refinement_is_no_success_and_keeps_what_is_done(ranked, tmp_path, caplog, monkeypatch, moment):
+    done, _ = ranked
+    found = replace(done, ranking=replace(done.ranking, folder=tmp_path))
+    whole, presses = layerwise_refine.search_job, iter([0, 1, 1, 1, 1])
+
+    def stop(*words, **more):
+        searched = whole(*words, **more)
+        return replace(searched, result=replace(searched.result, interrupted=True))
+
+    def press(*_, **__):
+        raise KeyboardInterrupt
+
+    if moment == "searched":
+        monkeypatch.setattr(layerwise_refine, "search_job", stop)
+    elif moment == "written":
+        monkeypatch.setattr(layerwise_refine, "write_outputs", press)
+    else:
+        monkeypatch.setattr(layerwise_refine, "presses", lambda: next(presses))
+    code = run_command(lambda: parallel_tool._refuse_interrupted(parallel_tool._refine(found, None)))
+    assert code == EXIT_INTERRUPTED and "interrupted" in caplog.messages[-1]
+    records = json.loads((tmp_path / "layerwise" / "layerwise.json").read_text())
+    assert all("Ctrl-C" in one["reason"] for one in records[1:])

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from taylor.base.errors import InputError
+from taylor.base.console import run_command
+from taylor.base.errors import EXIT_BAD_INPUT, EXIT_DONE, InputError, WriteError
+from taylor.base.isolated import module_command
+from taylor.command_lines import pipeline_parallel
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import PipelinePlan
 from taylor.report import outputs as views
+from taylor.workflows.measuring.history import FILE
 from taylor.workflows.running import kept_solves
 from taylor.workflows.solving import solve_file
 from taylor.workflows.statement import export
@@ -65,6 +74,7 @@ def test_an_export_that_cannot_say_the_plan_leaves_all_else_written(
     )
     planned = solve_file.solve_file(job, outputs=outputs)
     assert "export mindformers is left out" in caplog.text
+    assert planned.unwritten == ("export mindformers",)
     assert read_config(job.path).plan == planned.plan
     files = json.loads(result.read_text(encoding="utf-8"))["files"]
     assert "export json" in files and "export mindformers" not in files
@@ -86,3 +96,95 @@ def test_a_page_that_fails_leaves_all_else_written(
     assert trace.exists()
     files = json.loads(result.read_text(encoding="utf-8"))["files"]
     assert {"config", "mps", "sol", "trace", "result"} <= set(files) and "html" not in files
+    assert planned.unwritten == (f"html ({tmp_path / 'page.html'})",)
+
+
+def without_rights(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command of `taylor` without the right to write into folders that are closed, whoever runs the tests."""
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search,-fowner"] if os.getuid() == 0 else []
+    return subprocess.run(
+        [*drop, *module_command("taylor", *words)], cwd=folder, text=True, capture_output=True, timeout=300
+    )
+
+
+@pytest.fixture
+def closed(tmp_path: Path) -> Iterator[Path]:
+    """A folder in which nothing can be written."""
+    if os.getuid() == 0 and shutil.which("setpriv") is None:
+        pytest.skip("nobody can give up the rights of the superuser here")
+    folder = tmp_path / "closed"
+    folder.mkdir(mode=0o555)
+    yield folder
+    folder.chmod(0o755)
+
+
+@pytest.mark.slow
+def test_a_folder_that_cannot_be_written_costs_no_plan(closed: Path, tmp_path: Path) -> None:
+    shown = ["--model", "llama3-8b", "--device", "h100-80g", "--world_size", "8", "-t", "10"]
+    done = without_rights("solve", *shown, "-o", str(tmp_path / "run.sh"), folder=closed)
+    assert done.returncode == 0, done.stderr
+    assert "verdict" in done.stdout and "mps" not in done.stdout
+    assert "pipeline_output cannot be written (Permission denied)" in done.stderr
+    assert read_config(tmp_path / "run.sh").plan is not None
+    assert not any(closed.iterdir())
+
+
+def test_a_folder_that_the_user_named_must_be_writable(closed: Path) -> None:
+    config = str(ROOT / "config" / "pretrain_llama2_7b.yaml")
+    done = without_rights("solve", "-yaml", config, "--output_path", "out", folder=closed)
+    assert done.returncode == EXIT_BAD_INPUT and "--output_path: cannot be written" in done.stderr
+
+
+def test_the_folder_of_a_command_takes_all_that_it_writes_unasked(
+    job: FileJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = set(tmp_path.iterdir())
+    words = ["-yaml", str(job.path), "-write", "n", "-t", "10", "--output_path", "mine"]
+    assert run_command(lambda: pipeline_parallel.run(words)) == EXIT_DONE
+    assert set(tmp_path.iterdir()) - before == {tmp_path / "mine"}
+    assert {one.name for one in (tmp_path / "mine").iterdir()} >= {"model_mps", "sol_output", "solved", FILE}
+
+
+def test_a_model_file_that_fails_costs_no_plan(
+    job: FileJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> bool:
+        raise WriteError("no room", file="model.mps")
+
+    monkeypatch.setattr(solve_file, "write_model", fail)
+    planned = solve_file.solve_file(job, outputs=Outputs(folder=tmp_path / "out"))
+    assert "no model file" in caplog.text and planned.unwritten == ()
+    assert set(planned.files) == {"config"} and read_config(job.path).plan == planned.plan
+
+
+@pytest.mark.parametrize(
+    ("flag", "module", "function"),
+    [
+        ("--html", "taylor.report.outputs", "write_html_report"),
+        ("--trace", "taylor.report.outputs", "write_chrome_trace"),
+        ("--png", "taylor.report.outputs", "write_picture"),
+        ("--result_json", "taylor.workflows.showing.planned_outputs", "write_atomic"),
+        ("-o", "taylor.workflows.solving.solve_file", "write_plan"),
+    ],
+)
+def test_a_requested_file_that_is_missing_is_no_success(
+    job: FileJob,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    flag: str,
+    module: str,
+    function: str,
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise WriteError("no room", file="target")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(importlib.import_module(module), function, fail)
+    target = str(tmp_path / {"--png": "plan.png", "-o": "new.yaml"}.get(flag, "target"))
+    words = ["-yaml", str(job.path), "-t", "10", flag, target]
+    assert run_command(lambda: pipeline_parallel.run(words)) == EXIT_BAD_INPUT
+    shown = capsys.readouterr()
+    assert "verdict" in shown.out and f"({target})" in shown.err.splitlines()[-1]
+    assert target not in shown.out

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from taylor.base.console import log
 from taylor.base.documents import document_text
-from taylor.base.errors import InputError
+from taylor.base.errors import InputError, WriteError
 from taylor.base.files import refuse_unwritable, write_atomic
 from taylor.base.interrupts import delay_interrupts
 from taylor.layerwise.exact.milp import write_milp
@@ -18,7 +21,9 @@ from taylor.report.html import write_html_report
 from taylor.report.layerwise import MOST_TRIED, TRIED_COLUMNS, proof_text, tried_row, tried_text
 from taylor.report.layerwise_page import layerwise_parts, layerwise_timeline
 from taylor.report.picture import write_picture
+from taylor.report.timeline import Timeline
 from taylor.workflows.layerwise.layerwise_search import HETU, SearchedJob
+from taylor.workflows.showing.planned_outputs import write_or_note
 
 FOLDER = Path("output") / "layerwise"
 OURS, THEIRS = "this plan", "Galvatron's plan"
@@ -66,21 +71,30 @@ class Wanted:
                 refuse_unwritable(path, flag)
 
 
-def write_outputs(searched: SearchedJob, wanted: Wanted) -> tuple[dict[str, str], list[str]]:
-    """Write the files that are requested and can be written.
+@dataclass(frozen=True)
+class Written:
+    """Written files.
 
-    Returns
-    -------
-    dict, list
-        Path of every file by role, and the facts that no file can state.
-
-    Raises
-    ------
-    InputError
-        When a file cannot be written.
+    Parameters
+    ----------
+    files : dict
+        Path of every file by role.
+    notes : list of str
+        Facts that no file can state.
+    unwritten : list of str
+        Requested files that could not be written; the reasons are logged.
     """
+
+    files: dict[str, str]
+    notes: list[str]
+    unwritten: list[str]
+
+
+def write_outputs(searched: SearchedJob, wanted: Wanted) -> Written:
+    """Write the requested files, and the strategy file in any case; one that fails does not keep the others back."""
     files: dict[str, str] = {}
     notes: list[str] = []
+    failed: list[str] = []
     plan = searched.result.plan
     with delay_interrupts():
         if plan is not None:
@@ -88,18 +102,20 @@ def write_outputs(searched: SearchedJob, wanted: Wanted) -> tuple[dict[str, str]
             place = strategy_place(searched, wanted, form)
             try:
                 files["strategy"] = str(write_strategy(plan, form, place))
+            except WriteError as error:
+                log.warning("strategy is left out: %s", error)
+                failed += [f"strategy ({place})"] if wanted.strategy is not None else []
             except InputError as error:
                 result = wanted.result or place.with_name("layerwise_result.json")
                 notes.append(f"no strategy file says the plan ({error.problem}); it is in {result}")
                 wanted = replace(wanted, result=result)
-            _write_views(searched, wanted, files)
-            if wanted.model is not None and searched.result.problem is not None:
-                lines = [f"the plan's step: {searched.result.step_s!r}"]
-                files["model"] = str(write_milp(searched.result.problem, wanted.model, lines))
+            for role, (path, write) in _views(searched, wanted).items():
+                files |= write_or_note(role, path, write, failed)
         if wanted.result is not None:
-            files["result"] = str(wanted.result)
-            write_atomic(wanted.result, document_text("taylor.layerwise/1", {**searched.to_dict(), "files": files}))
-    return files, notes
+            record = {**searched.to_dict(), "files": files | {"result": str(wanted.result)}}
+            text = document_text("taylor.layerwise/1", record)
+            files |= write_or_note("result", wanted.result, partial(write_atomic, wanted.result, text), failed)
+    return Written(files, notes, failed)
 
 
 def strategy_place(searched: SearchedJob, wanted: Wanted, form: str) -> Path:
@@ -117,32 +133,36 @@ def strategy_place(searched: SearchedJob, wanted: Wanted, form: str) -> Path:
     return place / f"galvatron_config_{name}_{machines}_{limit}GB_{job.precision}{batch}.json"
 
 
-def _write_views(searched: SearchedJob, wanted: Wanted, files: dict[str, str]) -> None:
-    plan, rival = searched.result.plan, searched.rival
-    if plan is None or (wanted.page is None and wanted.trace is None and wanted.picture is None):
-        return
-    job, provider = searched.job, searched.provider
-    ours = layerwise_timeline(job, plan, provider, OURS)
-    if wanted.trace is not None:
-        files["trace"] = str(write_chrome_trace(ours, wanted.trace))
-    if wanted.picture is not None:
-        files["picture"] = str(write_picture(ours, wanted.picture))
-    if wanted.page is None:
-        return
+def _views(searched: SearchedJob, wanted: Wanted) -> dict[str, tuple[Path, Callable[[], object]]]:
+    """Requested views and the model: path and writer by role."""
+    plan = searched.result.plan
+    assert plan is not None
+    ours = layerwise_timeline(searched.job, plan, searched.provider, OURS)
+    problem, lines = searched.result.problem, [f"the plan's step: {searched.result.step_s!r}"]
+    writers: dict[str, tuple[Path | None, Callable[[Path], object]]] = {
+        "trace": (wanted.trace, partial(write_chrome_trace, ours)),
+        "picture": (wanted.picture, partial(write_picture, ours)),
+        "html": (wanted.page, partial(_write_page, searched, ours)),
+        "model": (wanted.model, lambda path: None if problem is None else write_milp(problem, path, lines)),
+    }
+    return {role: (path, partial(write, path)) for role, (path, write) in writers.items() if path is not None}
+
+
+def _write_page(searched: SearchedJob, ours: Timeline, path: Path) -> Path:
+    job, rival, provider, plan = searched.job, searched.rival, searched.provider, searched.result.plan
+    assert plan is not None
     plans, parts = {OURS: ours}, {OURS: layerwise_parts(job, plan, provider)}
     if rival is not None and rival.found.stages:
         plans[THEIRS] = layerwise_timeline(job, rival.plan, provider, THEIRS)
         parts[THEIRS] = layerwise_parts(job, rival.plan, provider)
     tables = [_strategies(searched), _tried(searched)]
-    files["html"] = str(
-        write_html_report(
-            wanted.page,
-            page_facts(searched),
-            plans=plans,
-            parts=parts,
-            tables=tables,
-            beside=THEIRS if THEIRS in plans else "",
-        )  # fmt: skip
+    return write_html_report(
+        path,
+        page_facts(searched),
+        plans=plans,
+        parts=parts,
+        tables=tables,
+        beside=THEIRS if THEIRS in plans else "",
     )
 
 

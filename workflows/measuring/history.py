@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import secrets
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -15,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import taylor
 from taylor.base.console import log
-from taylor.base.database import Database, open_database
-from taylor.base.errors import InputError, TaylorError
+from taylor.base.database import BusyError, Database, open_database
+from taylor.base.errors import InputError, TaylorError, shortened
 from taylor.base.files import printable, read_text, write_atomic
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline_solver.solving.result import Result
@@ -37,6 +39,15 @@ WITH_CONFIGURATION = 20
 """Plans of a ranking, the best, that are stored with their configurations."""
 
 MOST_MS = 1e12
+
+MOST_RESULT = 64 * 2**20
+"""Longest stored result that is read, characters."""
+
+MOST_CELL = 4096
+"""Longest text of any other cell that is read, characters."""
+
+WAIT_SECONDS = 2.0
+"""Time to wait while another process writes: no answer is worth less than its place in the store."""
 
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS taylor_runs (id TEXT PRIMARY KEY, at TEXT NOT NULL, command TEXT NOT NULL, "
@@ -125,9 +136,12 @@ class Store:
         InputError
             When the store cannot be opened or written.
         """
-        with self._open(write=True) as database:
-            for table in _TABLES:
-                database.do(table)
+        try:
+            with self._open(write=True) as database:
+                for table in _TABLES:
+                    database.do(table)
+        except BusyError as error:
+            log.warning("%s", error)
 
     def add(self, run: Mapping[str, Any], plans: Sequence[Mapping[str, Any]]) -> str:
         """Store a run; returns its name.
@@ -165,7 +179,7 @@ class Store:
                 "ORDER BY at DESC, id LIMIT ?",
                 (*wanted, most),
             )
-            return [_run(database, row[0], plans) for row in rows]
+            return [run for row in rows if (run := _run_or_none(database, row[0], plans)) is not None]
 
     def run(self, name: str, plans: int = 1000) -> Run:
         """One run, by its name or the beginning of it.
@@ -186,8 +200,13 @@ class Store:
         InputError
             When there is none, or it is a row of a ranking, which has no problem.
         """
-        text, _ = self._cells(name, number, "result")
-        stored = json.loads(text)
+        text, _ = self._cells(name, number, "result", MOST_RESULT)
+        try:
+            stored = json.loads(text)
+        except (ValueError, RecursionError):
+            stored = None
+        if not isinstance(stored, dict):
+            raise _damaged(f"{name}, plan {number}", "result", text)
         if "problem" not in stored:
             cure = f"solve its configuration: taylor history {name} --plan {number} -o FILE writes it"
             raise InputError("is of a ranking, which keeps no problems", field="ID", value=name, cure=cure)
@@ -201,8 +220,8 @@ class Store:
         InputError
             When there is none.
         """
-        text, file = self._cells(name, number, "config")
-        if text is None:
+        text, file = self._cells(name, number, "config", MOST_TEXT)
+        if not text:
             raise InputError("is stored without its configuration", field="history", value=f"{name}, plan {number}")
         return Path(file).name, text
 
@@ -244,19 +263,26 @@ class Store:
                 "JOIN taylor_plans p ON p.run = m.run AND p.number = m.number JOIN taylor_runs r ON r.id = m.run "
                 "WHERE p.config IS NOT NULL ORDER BY m.at"
             )
-        lines = ["file,step_ms,peak_mib,device"]
-        for number, (run, plan, step, peak, on, name, text) in enumerate(rows):
-            if device is not None and on != device:
+        table = io.StringIO()
+        lines = csv.writer(table, lineterminator="\n")
+        lines.writerow(("file", "step_ms", "peak_mib", "device"))
+        written = 0
+        for number, cells in enumerate(rows):
+            row = _row_or_none("measurement", _MEASURED_PLAN, cells)
+            if row is None or (device is not None and row["device"] != device):
                 continue
             # The name comes from a store that others may write: only its ending is used.
-            file = f"{number}-{run}-{plan}{Path(name).suffix if Path(name).suffix in SUFFIXES else '.yaml'}"
-            write_atomic(folder / file, text)
-            lines.append(f"{file},{step or ''},{peak or ''},{on}")
-        write_atomic(folder / "measured.csv", "\n".join(lines) + "\n")
-        return len(lines) - 1
+            suffix = Path(row["name"]).suffix
+            file = f"{number}-{row['run']}-{row['number']}{suffix if suffix in SUFFIXES else '.yaml'}"
+            write_atomic(folder / file, row["config"])
+            figures = ["" if row[name] is None else row[name] for name in ("step_ms", "peak_mib")]
+            lines.writerow((file, *figures, row["device"]))
+            written += 1
+        write_atomic(folder / "measured.csv", table.getvalue())
+        return written
 
     def _open(self, *, write: bool) -> Any:
-        return open_database(self.url, write=write, field=self.field)
+        return open_database(self.url, write=write, field=self.field, wait_s=WAIT_SECONDS)
 
     def _named(self, database: Database, name: str) -> str:
         plain = name.replace("%", "").replace("_", "")
@@ -267,13 +293,17 @@ class Store:
             raise InputError(problem, field="ID", value=name, cure=cure)
         return str(found[0][0])
 
-    def _cells(self, name: str, number: int, column: str) -> tuple[Any, str]:
+    def _cells(self, name: str, number: int, column: str, most: int = MOST_CELL) -> tuple[str, str]:
+        """A text of a plan, at most `most` characters long, and the plan's name."""
         with self._open(write=False) as database:
             run = self._named(database, name)
             rows = database.do(f"SELECT {column}, name FROM taylor_plans WHERE run = ? AND number = ?", (run, number))
         if not rows:
             raise InputError("has no such plan", field="--plan", value=number, cure=f"taylor history {name} lists them")
-        return rows[0][0], rows[0][1]
+        try:
+            return _text_cell(most)(rows[0][0] or ""), _text_cell()(rows[0][1])
+        except ValueError as wrong:
+            raise _damaged(f"{name}, plan {number}", column, rows[0][0], str(wrong)) from None
 
 
 SUFFIXES = (".yaml", ".yml", ".sh", ".toml", ".json")
@@ -352,24 +382,121 @@ def _unless_it_fails(store: Store, run: Mapping[str, Any], plans: Sequence[Mappi
         return None
 
 
-_RUN = ("id", "at", "command", "file", "model", "device", "ranks", "version")
-_PLAN = ("number", "strategy", "status", "step_ms", "gap", "mfu", "peak_mib", "name")
+Check = Callable[[Any], Any]
+"""Reader of one cell: its value, or ValueError with what is wrong."""
 
 
-def _run(database: Database, name: str, plans: int) -> Run:
-    [row] = database.do(f"SELECT {', '.join(_RUN)} FROM taylor_runs WHERE id = ?", (name,))
+def _text_cell(most: int = MOST_CELL) -> Check:
+    def read(cell: Any) -> str:
+        if not isinstance(cell, str):
+            raise ValueError("is no text")
+        if len(cell) > most:
+            raise ValueError(f"is longer than {most} characters")
+        return cell
+
+    return read
+
+
+def _count_cell(cell: Any) -> int:
+    if not isinstance(cell, int) or not 0 <= cell < 2**53:
+        raise ValueError("is no count")
+    return cell
+
+
+def _number_cell(cell: Any) -> float | None:
+    if cell is not None and not (isinstance(cell, (int, float)) and math.isfinite(cell)):
+        raise ValueError("is no finite number")
+    return cell
+
+
+def _degrees_cell(cell: Any) -> str:
+    """A strategy as JSON, whose known degrees are counts."""
+    text: str = _text_cell()(cell)
+    try:
+        degrees = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("is no JSON") from None
+    if not isinstance(degrees, dict):
+        raise ValueError("is no JSON object")
+    for name in DEGREES:
+        if degrees.get(name) is not None:
+            _count_cell(degrees[name])
+    return text
+
+
+_TEXT = _text_cell()
+_RUN: dict[str, Check] = {
+    "id": _TEXT, "at": _TEXT, "command": _TEXT, "file": _TEXT, "model": _TEXT, "device": _TEXT, "ranks": _count_cell,
+    "version": _TEXT,
+}  # fmt: skip
+_PLAN: dict[str, Check] = {
+    "number": _count_cell, "strategy": _degrees_cell, "status": _TEXT, "step_ms": _number_cell, "gap": _number_cell,
+    "mfu": _number_cell, "peak_mib": _number_cell, "name": _TEXT,
+}  # fmt: skip
+_MEASURED: dict[str, Check] = {"number": _count_cell, "step_ms": _number_cell, "peak_mib": _number_cell}
+_MEASURED_PLAN: dict[str, Check] = {
+    "run": _TEXT, "number": _count_cell, "step_ms": _number_cell, "peak_mib": _number_cell, "device": _TEXT,
+    "name": _TEXT, "config": _text_cell(MOST_TEXT),
+}  # fmt: skip
+"""Columns of each kind of row with the readers of their cells: the store may be written by others."""
+
+
+def _damaged(where: str, column: str, cell: Any, problem: str = "is damaged") -> InputError:
+    value = cell if isinstance(cell, (str, int, float, bytes)) and len(str(cell)[:200]) < 200 else str(cell)[:60]
+    return InputError(problem, field=f"{where}, column {column}", value=value, cure="delete that row of the store")
+
+
+def _row(where: str, columns: Mapping[str, Check], cells: Sequence[Any]) -> dict[str, Any]:
+    """A row's values by column.
+
+    Raises
+    ------
+    InputError
+        With the first column whose cell is damaged.
+    """
+    row = {}
+    for (name, read), cell in zip(columns.items(), cells, strict=True):
+        try:
+            row[name] = read(cell)
+        except ValueError as wrong:
+            raise _damaged(where, name, cell, str(wrong)) from None
+    return row
+
+
+def _row_or_none(where: str, columns: Mapping[str, Check], cells: Sequence[Any]) -> dict[str, Any] | None:
+    """A row's values by column; None, and a warning, where a cell is damaged."""
+    try:
+        return _row(where, columns, cells)
+    except InputError as error:
+        log.warning("left out: %s", error)
+        return None
+
+
+def _run_or_none(database: Database, name: Any, plans: int) -> Run | None:
+    """A run with its plans; None, and a warning, where a cell of the run itself is damaged."""
+    try:
+        return _run(database, name, plans)
+    except InputError as error:
+        log.warning("left out: %s", error)
+        return None
+
+
+def _run(database: Database, name: Any, plans: int) -> Run:
+    where = f"run {shortened(str(name))}"
+    [cells] = database.do(f"SELECT {', '.join(_RUN)} FROM taylor_runs WHERE id = ?", (name,))
+    run = _row(where, _RUN, cells)
     [(count,)] = database.do("SELECT count(*) FROM taylor_plans WHERE run = ?", (name,))
     rows = database.do(
         f"SELECT {', '.join(_PLAN)} FROM taylor_plans WHERE run = ? ORDER BY number LIMIT ?", (name, plans)
     )
+    seen = database.do("SELECT number, step_ms, peak_mib FROM taylor_measured WHERE run = ? ORDER BY at", (name,))
     measured = {
-        number: {"measured_ms": step, "measured_mib": peak}
-        for number, step, peak in database.do(
-            "SELECT number, step_ms, peak_mib FROM taylor_measured WHERE run = ? ORDER BY at", (name,)
-        )
+        row["number"]: {"measured_ms": row["step_ms"], "measured_mib": row["peak_mib"]}
+        for each in seen
+        if (row := _row_or_none(f"measurement of {where}", _MEASURED, each)) is not None
     }
-    found = [dict(zip(_PLAN, cells, strict=True)) | measured.get(cells[0], {}) for cells in rows]
-    return Run(**dict(zip(_RUN, row, strict=True)), count=count, plans=tuple(Plan(**each) for each in found))
+    found = [row for each in rows if (row := _row_or_none(f"plan of {where}", _PLAN, each)) is not None]
+    return Run(**run, count=count, plans=tuple(Plan(**row, **measured.get(row["number"], {})) for row in found))
 
 
 def _with_plan(planned: PlannedFile) -> str | None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ from taylor.workflows.ranking.rank_table import NOT_SOLVED, RankEntry, failed_ro
 from taylor.workflows.running.kept_solves import SolveStore
 from taylor.workflows.running.process_pool import Failed
 from taylor.workflows.running.run_folder import new_run_folder
+from taylor.workflows.showing.planned_outputs import write_or_note
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -80,6 +82,8 @@ class Ranking:
     ----------
     model, device, ranks : str, str, int
         Of the first candidate that can be read.
+    unwritten : sequence of str
+        Requested files that could not be written; the reasons are logged.
     """
 
     table: pd.DataFrame
@@ -89,6 +93,7 @@ class Ranking:
     model: str = ""
     device: str = ""
     ranks: int = 0
+    unwritten: Sequence[str] = ()
 
     def __repr__(self) -> str:
         return f"{self._head()}\n{self._shown().to_string(index=False)}"
@@ -171,15 +176,20 @@ def rank(
             text = table.to_csv(index=False, lineterminator="\n")
             for path in (run / csv.name, csv):
                 write_atomic(path, text)
-    report = None
+    report, unwritten = None, list[str]()
     if options.report:
         report = options.report if isinstance(options.report, Path) else csv.with_suffix(".html")
         from taylor.workflows.ranking.rank_page import write_ranking_page
 
         drawn = {printable(candidates[number].path.name): problem for number, problem in problems.items()}
-        write_ranking_page(report, table, drawn, candidates, pruned)
-        write_atomic(run / csv.with_suffix(".html").name, report.read_bytes())
-    return Ranking(table, csv, report, run, *_job(candidates))
+        page = partial(write_ranking_page, report, table, drawn, candidates, pruned)
+        if write_or_note("report", report, page, unwritten):
+            copy = run / csv.with_suffix(".html").name
+            write_or_note("report's copy", copy, partial(write_atomic, copy, report.read_bytes()), [])
+        else:
+            report = None
+    named = isinstance(options.report, Path)
+    return Ranking(table, csv, report, run, *_job(candidates), tuple(unwritten) if named else ())
 
 
 def _job(candidates: Sequence[CandidateFile]) -> tuple[str, str, int]:

@@ -12,7 +12,7 @@ from taylor.base.console import log, progress
 from taylor.base.documents import document_text
 from taylor.base.errors import InputError, TaylorError
 from taylor.base.files import write_atomic
-from taylor.base.interrupts import delay_interrupts
+from taylor.base.interrupts import delay_interrupts, presses
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, LayerwisePlan
 from taylor.layerwise.checker import check_plan
 from taylor.layerwise.search import OuterSpace
@@ -119,7 +119,7 @@ def refine_best(done: StrategySearch, time_limit: float | None = None) -> Refine
     assert done.ranking is not None and done.ranking.folder is not None
     table, folder = done.ranking.table, done.ranking.folder / FOLDER
     solved = table[(table["own"] == 0) & table["status"].isin([str(OPTIMAL), str(FEASIBLE)]) & table["cost"].notna()]
-    every, files, notes, interrupted = [], [], [], False
+    every, files, notes, interrupted, before = [], [], [], False, presses()
     for row in solved.head(MOST_REFINED).to_dict("records"):
         name, ranked_ms = strategy_text(row), float(row["cost"])
         if interrupted:
@@ -130,11 +130,15 @@ def refine_best(done: StrategySearch, time_limit: float | None = None) -> Refine
             assert one.searched is not None
             interrupted = one.searched.result.interrupted
             if not one.reason:
-                written, unsaid = write_outputs(one.searched, Wanted(folder / Path(str(row["file"])).stem))
-                files += [("layer-wise plan", file) for file in written.values()]
-                notes += [f"{name}: {note}" for note in unsaid]
+                written = write_outputs(one.searched, Wanted(folder / Path(str(row["file"])).stem))
+                files += [("layer-wise plan", file) for file in written.files.values()]
+                notes += [f"{name}: {note}" for note in written.notes]
         except TaylorError as error:
             one = RefinedCandidate(name, ranked_ms, reason=str(error))
+        except KeyboardInterrupt:
+            one = RefinedCandidate(name, ranked_ms, reason="Ctrl-C ended its search")
+            interrupted = True
+        interrupted = interrupted or presses() > before
         every.append(one)
     refined = tuple(one for one in every if not one.reason)
     if every:

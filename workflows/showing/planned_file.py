@@ -61,6 +61,8 @@ class PlannedFile:
         Path of every file written, by role.
     exports : sequence of (Export, str)
         The plan in the formats of other launchers.
+    unwritten : tuple of str
+        Requested files that could not be written, each with the reason.
     own : Solution or None
         The baseline evaluated, under the same memory and times; None where it has none that can be.
     even : Solution or None
@@ -93,6 +95,7 @@ class PlannedFile:
     compared: bool = True
     origin: Origin = Origin()
     following: tuple[NextChange, ...] = ()
+    unwritten: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from taylor.base.budget import NO_LIMIT, TimeBudget
 from taylor.base.console import log
-from taylor.base.errors import TaylorError
+from taylor.base.errors import TaylorError, WriteError
 from taylor.base.files import refuse_unwritable, write_atomic
 from taylor.pipeline.plan import PipelinePlan
 from taylor.workflows.showing.dryrun_result import stage_memories
@@ -51,8 +51,8 @@ def store_result(
 ) -> PlannedFile:
     """Write the result's JSON, then the views of the plan; returns the planned file with all its `files`.
 
-    A view or an export that fails is logged: the solution is saved by then. The log also states the possible error of
-    the peaks where flags of the file are in no figure.
+    A file that fails is logged and listed as `unwritten`: the others are still written. The log also states the
+    possible error of the peaks where flags of the file are in no figure.
 
     Parameters
     ----------
@@ -69,14 +69,16 @@ def store_result(
     log_intervals(planned.config, planned.solution, planned.peak_intervals, planned.memory)
     store_json(planned, files, outputs)  # first of all: what follows takes time
     planned = replace(planned, following=_following(planned, outputs, budget))
-    done = store_json(planned, files, outputs)
-    views = _write_views(planned, outputs, beside, history, budget)
-    exports = export_what_can_be(outputs.exports, planned.problem, planned.plan, planned.mtp_among_layers)
+    store_json(planned, files, outputs)
+    failed: list[str] = []
+    views = _write_views(planned, outputs, beside, history, budget, failed)
+    exports = export_what_can_be(outputs.exports, planned.problem, planned.plan, planned.mtp_among_layers, failed)
     for one, text in exports:
         if one.path is not None:
-            views |= _unless_it_fails(f"export {one.form}", one.path, partial(store_exports, [(one, text)]))
-    done = store_json(done, files | views, outputs) if views else done
-    return replace(done, exports=exports)
+            write = partial(store_exports, [(one, text)])
+            views |= write_or_note(f"export {one.form}", one.path, write, failed)
+    done = store_json(planned, files | views, outputs, failed)
+    return replace(done, exports=exports, unwritten=(*planned.unwritten, *failed))
 
 
 def _following(planned: PlannedFile, outputs: Outputs, budget: TimeBudget) -> tuple[NextChange, ...]:
@@ -90,13 +92,25 @@ def _following(planned: PlannedFile, outputs: Outputs, budget: TimeBudget) -> tu
     return next_changes(planned, TimeBudget.of(seconds), SolveStore(outputs.folder))
 
 
-def store_json(planned: PlannedFile, files: dict[str, str], outputs: Outputs) -> PlannedFile:
-    """Planned file with the files that are written, and its JSON where requested."""
-    if outputs.result_json is None:
+def store_json(
+    planned: PlannedFile, files: dict[str, str], outputs: Outputs, failed: list[str] | None = None
+) -> PlannedFile:
+    """Planned file with the files that are written, and its JSON where requested.
+
+    Parameters
+    ----------
+    failed : list of str, optional
+        Takes the reason where the JSON cannot be written; without it, that is only logged.
+    """
+    path = outputs.result_json
+    if path is None:
         return replace(planned, files=files)
-    done = replace(planned, files=files | {"result": str(outputs.result_json)})
-    write_atomic(outputs.result_json, done.result().to_json())
-    return done
+    done = replace(planned, files=files | {"result": str(path)})
+    text = done.result().to_json()
+    reasons = [] if failed is None else failed
+    return (
+        done if write_or_note("result", path, lambda: write_atomic(path, text), reasons) else replace(done, files=files)
+    )
 
 
 def _write_views(
@@ -105,6 +119,7 @@ def _write_views(
     beside: dict[str, PipelinePlan] | None,
     history: History,
     budget: TimeBudget,
+    failed: list[str],
 ) -> dict[str, str]:
     """Write the requested trace, page and picture; returns the paths of those written, by role."""
     if outputs.trace is None and outputs.html is None and outputs.picture is None and not outputs.what_if:
@@ -134,15 +149,28 @@ def _write_views(
         if path is not None:
             shown = {role: path, **more}
             write = partial(write_views, planned.problem, planned.solution, title=planned.name, dryrun=dryrun, **shown)
-            written |= _unless_it_fails(role, path, write)
+            written |= write_or_note(role, path, write, failed)
     return written
 
 
-def _unless_it_fails(role: str, path: Path, write: Callable[[], object]) -> dict[str, str]:
-    """Path by role once it is written; nothing, and a warning, where it could not be."""
+def write_or_note(role: str, path: Path, write: Callable[[], object], failed: list[str]) -> dict[str, str]:
+    """Path by role once it is written; nothing, a warning and one more of `failed`, where it could not be."""
     try:
         write()
     except TaylorError as error:
         log.warning("%s is left out: %s", role, error)
+        failed.append(f"{role} ({path})")
         return {}
     return {role: str(path)}
+
+
+def refuse_unwritten(unwritten: Sequence[str]) -> None:
+    """Refuse a result of which requested files are missing, once all else is written and printed.
+
+    Raises
+    ------
+    WriteError
+        With the files.
+    """
+    if unwritten:
+        raise WriteError(f"requested and not written: {', '.join(unwritten)}; the reasons are logged above")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from taylor.base.console import log
@@ -20,6 +21,7 @@ from taylor.report.share_tables import DeviceShare, device_shares, gaps_page_tab
 from taylor.report.shares import critical_row, gap_lines
 from taylor.report.sources import load_worker_logs
 from taylor.report.timeline import Timeline, side_by_side
+from taylor.workflows.showing.planned_outputs import write_or_note
 
 PLANNED, LOGS, PROFILES = "planned", "worker logs", "profiles"
 """Names of the sources for a reader."""
@@ -37,6 +39,8 @@ class TimelineOptions:
         Only these steps of a measurement, by their places, the last one included: 0 is the first.
     window_ms : (float, float) or None
         Only jobs that run at some time in it, ms from the first job on.
+    trace_named : bool
+        Whether the user named the trace; the default one may fail.
     """
 
     log_dir: Path | None = None
@@ -50,6 +54,7 @@ class TimelineOptions:
     trace: Path | None = None
     html: Path | None = None
     picture: Path | None = None
+    trace_named: bool = True
 
 
 @dataclass(frozen=True)
@@ -62,10 +67,13 @@ class Drawn:
         The files by role.
     shares : sequence of sequence of DeviceShare
         Every device in every step, source by source.
+    unwritten : sequence of str
+        Requested files that could not be written; the reasons are logged.
     """
 
     files: Mapping[str, str]
     shares: Sequence[Sequence[DeviceShare]]
+    unwritten: Sequence[str] = ()
 
 
 def draw_timeline(options: TimelineOptions) -> Drawn:
@@ -109,7 +117,8 @@ def draw_timeline(options: TimelineOptions) -> Drawn:
     measured = [gaps_page_table(one) for name, one in shown.items() if name != PLANNED]
     tables = [shares_page_table([one for source in shares for one in source]), *filter(None, measured)]
     page = PageFacts(together.title or "timeline", verdict=_verdict(shares), notes=notes)
-    return Drawn(_write(options, together, page, tables), shares)
+    files, unwritten = _write(options, together, page, tables)
+    return Drawn(files, shares, unwritten)
 
 
 def _sources(options: TimelineOptions) -> dict[str, Timeline]:
@@ -202,20 +211,26 @@ def _against_plan(shown: Mapping[str, Timeline]) -> list[str]:
 
 def _write(
     options: TimelineOptions, together: Timeline, page: PageFacts, tables: Sequence[PageTable]
-) -> dict[str, str]:
-    files: dict[str, str] = {}
-    if options.trace is not None:
-        write_chrome_trace(together, options.trace)
-        files["trace"] = str(options.trace)
-    if options.html is not None:
+) -> tuple[dict[str, str], list[str]]:
+    """Write the views; returns the files written, and the requested ones that could not be."""
+
+    def write_page(path: Path) -> object:
         from taylor.report.html import write_html_report
 
-        write_html_report(options.html, page, plans={page.title: together}, tables=tables)
-        files["html"] = str(options.html)
-    if options.picture is not None:
-        write_picture(together, options.picture)
-        files["picture"] = str(options.picture)
-    return files
+        return write_html_report(path, page, plans={page.title: together}, tables=tables)
+
+    writers: dict[str, tuple[Path | None, Callable[[Path], object]]] = {
+        "trace": (options.trace, partial(write_chrome_trace, together)),
+        "html": (options.html, write_page),
+        "picture": (options.picture, partial(write_picture, together)),
+    }
+    files: dict[str, str] = {}
+    failed: list[str] = []
+    for role, (path, write) in writers.items():
+        if path is not None:
+            unasked = role == "trace" and not options.trace_named
+            files |= write_or_note(role, path, partial(write, path), [] if unasked else failed)
+    return files, failed
 
 
 def _verdict(shares: Sequence[Sequence[DeviceShare]]) -> str:

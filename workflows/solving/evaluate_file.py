@@ -47,7 +47,7 @@ def evaluate_file(job: FileJob, outputs: Outputs = Outputs()) -> PlannedFile:  #
         file = replace(file, job=replace(job, search_select=True))
     file.refuse_early(outputs.exports)
     dryrun: DryRunResult | None = None
-    with file.open_backend(outputs.folder) as backend:
+    with file.open_backend(outputs.work_folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
         file = with_measured(file, memory, outputs.folder)
         problem = file.problem(memory)

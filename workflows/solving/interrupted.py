@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 from taylor.base.console import log
-from taylor.base.errors import InputError, InterruptedSolve, OutsideProgramError, TaylorError
+from taylor.base.errors import InputError, InterruptedSolve, OutsideProgramError, TaylorError, WriteError
 from taylor.base.files import write_atomic
 from taylor.base.interrupts import delay_interrupts
 from taylor.parsers.write_back import write_plan
@@ -52,11 +54,15 @@ def _keep(planned: PlannedFile, outputs: Outputs) -> str:
     written, a copy of it gets the plan. Neither the configuration itself nor any file that the user named for the
     results of a finished solve changes.
     """
-    config, folder = planned.config, outputs.folder / FOLDER
+    config = planned.config
+    folder = outputs.folder / FOLDER if outputs.work is None else Path(tempfile.mkdtemp(prefix="taylor-"))
     kept = folder / f"{planned.name}.json"
     with delay_interrupts():
-        write_atomic(kept, replace(planned, origin=outputs.origin).result().to_json())
-        write_sol(planned.problem, planned.solution, kept.with_suffix(".sol"))
+        try:
+            write_atomic(kept, replace(planned, origin=outputs.origin).result().to_json())
+            write_sol(planned.problem, planned.solution, kept.with_suffix(".sol"))
+        except WriteError as error:
+            return f"no file: {error}"
         files = f"{kept} and .sol"
         if outputs.write:
             # A name of its own, for a user may continue from a copy in this very folder.

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from taylor.base.console import log
-from taylor.base.errors import InputError
+from taylor.base.errors import InputError, WriteError
 from taylor.base.kept import read_kept, write_kept
 from taylor.cost_model.peak_correction import PeakCorrection, SeenPeak, correction_of
 from taylor.cost_model.profile import MemoryProfile, MemorySource
@@ -72,8 +72,11 @@ def with_measured(file: StatedFile, memory: MemoryProfile, folder: Path | None =
     _refuse_too_little(rows, statement)
     correction = correction_of(rows, file.config.strategy.pp, file.config.memory_error(memory.source))
     if path is not None and new:
-        _keep(path, [*earlier, *new])
-        log.info("memory: what was measured of this job is kept in %s; delete that file to forget it", path)
+        try:
+            _keep(path, [*earlier, *new])
+            log.info("memory: what was measured of this job is kept in %s; delete that file to forget it", path)
+        except WriteError as error:
+            log.warning("memory: what was measured of this job is not kept: %s", error)
     learned = LearnedMemory(correction, tuple(_sentences(rows, correction)), tuple(one for one, _ in seen))
     for sentence in learned.sentences:
         log.info("memory: %s", sentence)

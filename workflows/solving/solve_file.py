@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from taylor.base.budget import FINISH_SECONDS, TimeBudget
 from taylor.base.console import log
-from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError
+from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError, WriteError
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.interface import DryRunBackend
 from taylor.parsers.write_back import write_plan
@@ -80,7 +80,7 @@ def solve_file(
         if on_progress is not None:
             on_progress(replace(progress, unit_ms=file.ratios.ratios.unit_ms))
 
-    with file.open_backend(outputs.folder) as backend:
+    with file.open_backend(outputs.work_folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
         file = with_measured(file, memory, outputs.folder)
         if backend is not None and _is_checked(file, memory):
@@ -92,15 +92,22 @@ def solve_file(
     _log_restriction(file, planned.problem, planned.solution)
     store_json(planned, {}, outputs)
     files = _write_model(planned, outputs, budget.later(FINISH_SECONDS))
+    config_path = outputs.write_to or planned.config.path
     if outputs.write:
-        files["config"] = str(outputs.write_to or planned.config.path)
+        files["config"] = str(config_path)
     done = store_result(planned, files, outputs, beside=planned.own_plan(), history=history, budget=budget)
-    if outputs.write:
-        # Last: a run killed before this finds the file with its old plan when it is started again.
-        stages = planned.facts.stages
-        rows = planned.config.stage_devices if stages is None else stages.rows
-        config = planned.config.replace(schedule=planned.problem.schedule, stage_devices=rows)
+    if not outputs.write:
+        return done
+    # Last: a run killed before this finds the file with its old plan when it is started again.
+    stages = planned.facts.stages
+    rows = planned.config.stage_devices if stages is None else stages.rows
+    config = planned.config.replace(schedule=planned.problem.schedule, stage_devices=rows)
+    try:
         write_plan(config, planned.plan, output=outputs.write_to)
+    except WriteError as error:
+        log.error("%s", error)
+        rest = {role: path for role, path in done.files.items() if role != "config"}
+        return replace(done, files=rest, unwritten=(*done.unwritten, f"config ({config_path})"))
     return done
 
 
@@ -297,6 +304,8 @@ def _solve_checked(
 
 def _write_model(planned: PlannedFile, outputs: Outputs, budget: TimeBudget) -> dict[str, str]:
     """Write the model and the solution as far as the time allows; returns the files written, by role."""
+    if outputs.work is not None:
+        return {}
     mps = outputs.folder / "model_mps" / f"{planned.name}.mps"
     sol = outputs.folder / "sol_output" / f"{planned.name}.sol"
     # Completing the cuts of a model takes longer than many a solve.
@@ -304,6 +313,9 @@ def _write_model(planned: PlannedFile, outputs: Outputs, budget: TimeBudget) -> 
     if not store.are_there(*of):
         try:
             whole = write_model(planned.problem, planned.solution, mps, sol, outputs.mps_form, budget.deadline)
+        except WriteError as error:
+            log.warning("%s: no model file: %s", planned.name, error)
+            return {}
         except OutOfTime:
             for old in (mps, sol):  # those of an earlier run belong to another plan
                 old.unlink(missing_ok=True)

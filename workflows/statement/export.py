@@ -92,15 +92,20 @@ def with_mtp(plan: PipelinePlan, mtp_layers: int, v_shape: bool) -> PipelinePlan
 
 
 def export_what_can_be(
-    exports: Sequence[Export], problem: PipelineProblem, plan: PipelinePlan, mtp_layers: int = 0
+    exports: Sequence[Export],
+    problem: PipelineProblem,
+    plan: PipelinePlan,
+    mtp_layers: int,
+    failed: list[str],
 ) -> list[tuple[Export, str]]:
-    """Texts of the forms that can state the plan; the others are logged."""
+    """Texts of the forms that can state the plan; the others are logged, and their names added to `failed`."""
     texts: list[tuple[Export, str]] = []
     for one in exports:
         try:
             texts += export_texts([one], problem, plan, mtp_layers)
         except InputError as problem_with_it:
             log.warning("export %s is left out: %s", one.form, problem_with_it)
+            failed.append(f"export {one.form}")
     return texts
 
 

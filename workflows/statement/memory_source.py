@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from taylor.base.console import log
-from taylor.base.errors import OutsideProgramError
+from taylor.base.errors import OutsideProgramError, WriteError
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.fit import Observation, read_observations, write_observations
@@ -47,10 +47,13 @@ def observations_path(config: TrainingConfig, output: Path) -> Path:
 
 def keep_measured(
     config: TrainingConfig, output: Path, profile: MemoryProfile, observations: Sequence[Observation]
-) -> Path:
-    """Save a measured profile, and the peaks it rests on, for later runs."""
-    write_observations(observations, observations_path(config, output))
-    return write_memory_profile(profile, memory_info_path(config, output))
+) -> None:
+    """Save a measured profile, and the peaks it rests on, for later runs; log where they cannot be."""
+    try:
+        write_observations(observations, observations_path(config, output))
+        write_memory_profile(profile, memory_info_path(config, output))
+    except WriteError as error:
+        log.warning("the measured memory is not kept for a later run: %s", error)
 
 
 def known_observations(config: TrainingConfig, output: Path) -> list[Observation]:

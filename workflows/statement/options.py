@@ -217,6 +217,8 @@ class Outputs:
     ----------
     folder : Path
         Parent of ``model_mps``, ``sol_output``, ``memory_info`` and ``dryrun``.
+    work : Path or None
+        Folder of the files that are needed during the command alone, where `folder` cannot be written.
     write : bool
         Whether the plan is written into the configuration.
     write_to : Path or None
@@ -247,6 +249,12 @@ class Outputs:
     next_seconds: float = 0.0
     mps_form: str = "compact"
     origin: Origin = Origin()
+    work: Path | None = None
+
+    @property
+    def work_folder(self) -> Path:
+        """Folder of the files that are needed during the command."""
+        return self.folder if self.work is None else self.work
 
     @property
     def named(self) -> dict[str, Path]:
