@@ -86,7 +86,7 @@ def refuse_unwritable(path: str | Path, field: str) -> None:
 
 
 PROBE_BYTES = 2**16
-"""Bytes of the file that shows whether a folder has room."""
+"""Bytes of the file that shows whether a folder takes files."""
 
 
 def why_unwritable(folder: str | Path) -> str | None:
@@ -99,7 +99,7 @@ def why_unwritable(folder: str | Path) -> str | None:
             os.fsync(probe.fileno())
     except OSError as error:
         return error.strerror or str(error)
-    return None if written == PROBE_BYTES else "no room"
+    return None if written == PROBE_BYTES else "the disk is full"
 
 
 def printable(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -77,7 +78,7 @@ class ShellText:
     file: Path
     variables: dict[str, Variable] = field(default_factory=dict)
     quotes: list[tuple[int, int]] = field(default_factory=list)
-    """Spans of '…' and "…" in the text, quotes included."""
+    """Spans of '…' and "…" in the text, quotes included, in their order; those inside another are left out."""
 
     def __post_init__(self) -> None:
         self._at = 0
@@ -92,8 +93,16 @@ class ShellText:
 
     def quote_at(self, at: int) -> str:
         """The quote that a place of the text stands in: ``'``, ``"`` or none."""
-        inside = [span for span in self.quotes if span[0] < at < span[1]]
-        return self.text[min(inside)[0]] if inside else ""
+        place = bisect_left(self.quotes, (at, 0)) - 1
+        return self.text[self.quotes[place][0]] if place >= 0 and at < self.quotes[place][1] else ""
+
+    def _note_quote(self, start: int, end: int) -> None:
+        """Note a span of quotes that has been read; a loop reads its own again."""
+        if self.quotes and self.quotes[-1][0] <= start and end <= self.quotes[-1][1]:
+            return
+        while self.quotes and self.quotes[-1][0] >= start:
+            self.quotes.pop()
+        self.quotes.append((start, end))
 
     def _skip_line(self) -> None:
         end = self.text.find("\n", self._at)
@@ -152,7 +161,7 @@ class ShellText:
         if end < 0:
             raise self._unclosed("a quote", opened)
         self._at = end + 1
-        self.quotes.append((opened, self._at))
+        self._note_quote(opened, self._at)
         return [Char(self.text[at], at) for at in range(opened + 1, end)]
 
     def _double_quoted(self) -> list[list[Char]]:
@@ -164,7 +173,7 @@ class ShellText:
             char = text[self._at]
             if char == '"':
                 self._at += 1
-                self.quotes.append((opened, self._at))
+                self._note_quote(opened, self._at)
                 return parts
             if char == "\\" and self._at + 1 < len(text):
                 if self._line_continued():

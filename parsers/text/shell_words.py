@@ -89,13 +89,15 @@ def read_again(words: Sequence[Word]) -> list[Word]:
     chars = iter(joined_words(words).chars)
     for char in chars:
         if char.text == "\\" and quote != "'":
-            current = (current or []) + [char for char in (next(chars, None),) if char is not None]
+            current = [] if current is None else current
+            current += [char for char in (next(chars, None),) if char is not None]
         elif char.text == quote:
             quote = ""
         elif not quote and char.text in "'\"":
-            quote, current = char.text, current or []
+            quote, current = char.text, [] if current is None else current
         elif quote or not char.text.isspace():
-            current = [*(current or ()), char]
+            current = [] if current is None else current
+            current.append(char)
         elif current is not None:
             done.append(Word(tuple(current)))
             current = None

@@ -17,6 +17,7 @@ from taylor.parsers.text.yaml_source import (
     YamlSource,
     _key_text,
     flow_text,
+    scalar_of,
 )
 
 _MAX_ROUNDS = 8
@@ -249,7 +250,7 @@ def _replace_leaves(source: YamlSource, node: yaml.Node, value: Any, path: YamlP
 
 
 def _leaf_value(source: YamlSource, node: yaml.Node, path: YamlPath) -> Any:
-    return yaml.SafeLoader("").construct_object(node, deep=True)
+    return scalar_of(node)
 
 
 def _insert(source: YamlSource, place: ValuePlace, key: str, value: Any, names: tuple[str, ...], step: _Round) -> None:

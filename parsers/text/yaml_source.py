@@ -17,6 +17,7 @@ import yaml
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
+from taylor.base.shipped import refuse_bad_scalars
 
 MAX_BYTES, MAX_LINES = 2**19, 5_000
 """Most that a file may hold: ten times what training configurations do, for a command may read a file ten times."""
@@ -86,6 +87,14 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._path = outer
         return node
+
+
+refuse_bad_scalars(_Loader)
+
+
+def scalar_of(node: yaml.Node) -> Any:
+    """Plain data of one node."""
+    return _Loader("").construct_object(node, deep=True)
 
 
 def _expanded_size(node: yaml.Node, known: dict[int, int], above: set[int]) -> int:
