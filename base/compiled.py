@@ -7,9 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core import config
 from numba.extending import register_jitable
 
 from taylor.base.console import log
+
+_NO_FILE = "/nowhere/.numba_config.yaml"
+
+
+def _forget_working_folder() -> None:
+    """Undo what a file of the working folder tells numba, and let it read none later.
+
+    Such a file can name the folder of the compiled code, from which numba unpickles (numba/core/config.py, 0.62:
+    ``_config_fname = '.numba_config.yaml'``). The user's environment still counts.
+    """
+    config._config_fname = _NO_FILE
+    config._env_reloader.reset()  # type: ignore[no-untyped-call]
+
+
+_forget_working_folder()
 
 NO_C_WRAPPER: dict[str, Any] = {"no_cfunc_wrapper": True}
 """Leaves out each kernel's entry for C callers, which nothing uses: an eighth of the compilation."""

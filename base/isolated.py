@@ -11,7 +11,7 @@ import os
 import shlex
 import sys
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from multiprocessing import util
 from pathlib import Path
 
@@ -65,3 +65,25 @@ def isolate_processes() -> None:
     """
     flags = util._args_from_interpreter_flags  # type: ignore[attr-defined]
     util._args_from_interpreter_flags = lambda: [*flags(), "-I"]  # type: ignore[attr-defined]
+
+
+@cache
+def isolate_programs() -> None:
+    """Let Pyomo look for the program of a solver on the search path alone.
+
+    Its own finder takes a file of that name in the working folder first and runs it (pyomo/common/fileutils.py,
+    ``find_file``, 6.9: ``locations.append(os.getcwd())``).
+    """
+    try:
+        from pyomo.common import fileutils
+    except ImportError:
+        return
+    for kind, find in ((fileutils.Executable, fileutils.find_executable), (fileutils.Library, fileutils.find_library)):
+        kind._manager._find = partial(find, cwd=False)
+        kind.rehash()
+
+
+def isolate_solver(name: str) -> None:
+    """As `isolate_programs`, where a solver is one that Pyomo runs; HiGHS needs no program."""
+    if not name.strip().upper().startswith("HIGHS"):
+        isolate_programs()

@@ -86,10 +86,15 @@ def picture_figure(timeline: Timeline) -> Figure:
 
 
 def _style() -> AbstractContextManager[None]:
-    """Context with the fonts; names come from files: no mathematics is read into them, and an SVG's text stays text."""
-    from matplotlib import rc_context
+    """Context with the fonts; names come from files: no mathematics is read into them, and an SVG's text stays text.
 
+    A `matplotlibrc` of the working folder sets nothing.
+    """
+    from matplotlib import rc_context, rcParamsDefault
+
+    usual: dict[Any, Any] = {name: value for name, value in rcParamsDefault.items() if name != "backend"}
     return rc_context({
+        **usual,
         "text.parse_math": False, "svg.fonttype": "none", "hatch.linewidth": 0.5, "font.size": 9,
         "font.family": _fonts(),
     })  # fmt: skip

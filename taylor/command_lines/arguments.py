@@ -18,6 +18,7 @@ import taylor
 from taylor.base.console import log
 from taylor.base.errors import InputError, shortened
 from taylor.base.files import MAX_TEXT_BYTES, read_text
+from taylor.base.isolated import isolate_solver
 from taylor.base.near import did_you_mean, near_names
 from taylor.base.shipped import own_or_shipped
 from taylor.cost_model.margin import HALF, MemoryMargin
@@ -388,6 +389,7 @@ def refuse_unknown_solver(name: str) -> None:
     """
     from taylor.pipeline_solver.solving.solvers import SOLVERS, solver_named
 
+    isolate_solver(name)
     entry = solver_named(name)
     if entry.name not in SOLVERS:
         entry.load()

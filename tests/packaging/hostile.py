@@ -22,6 +22,13 @@ raise SystemExit("a file of the user's folder was imported as " + __name__)
 """
 
 
+PROGRAMS = ("cbc", "cplex", "glpsol", "gurobi_cl", "gurobi.sh", "highs", "latex", "qsub", "sbatch", "scip", "xpress")
+"""Programs that a command may start, of solvers and of batch systems."""
+
+SETTINGS = {".numba_config.yaml": "cache_dir: {folder}/cache\ndisable_jit: 1\n", "matplotlibrc": "text.usetex: True\n"}
+"""Files that libraries read from the working folder."""
+
+
 def own_names(root: Path) -> set[str]:
     """The checkout's own packages, `taylor` among them."""
     return {file.parent.name for file in root.glob("*/__init__.py")}
@@ -41,4 +48,9 @@ def fill(folder: Path, root: Path) -> Path:
     names = {*sys.stdlib_module_names, *DEPENDENCIES, *own_names(root), *imported_names(root)}
     for name in names:
         (folder / f"{name}.py").write_text(_FILE.format(mark=str(mark)))
+    for name in PROGRAMS:
+        (folder / name).write_text(f"#!/bin/sh\necho {name} >> {mark}\n")
+        (folder / name).chmod(0o755)
+    for name, text in SETTINGS.items():
+        (folder / name).write_text(text.format(folder=folder.resolve()))
     return mark

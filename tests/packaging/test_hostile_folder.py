@@ -64,6 +64,26 @@ def test_a_command_of_the_readme_imports_nothing_from_its_folder(folder, form, n
     run(folder, *((installed,) if form == "taylor" else (sys.executable, ROOT / f"{script}.py")), *words)
 
 
+@pytest.mark.parametrize("solver", ["CBC", "glpk", "gurobi", "nonsense"])
+def test_no_program_of_the_folder_is_taken_for_a_solver(folder, solver):
+    """Pyomo itself looks for a solver's program in the working folder first."""
+    find = "from pyomo.common.fileutils import Executable; print(Executable('glpsol').available())"
+    assert program(folder, find).split() == ["True"]
+    (folder / hostile.EXECUTED).unlink(missing_ok=True)
+    words = ("-yaml", ROOT / "config" / "pretrain_llama2_7b.yaml", "-write", "n", "-solver_name", solver, "-t", "0.01")
+    command = [sys.executable, ROOT / "pipeline_parallel.py", *words]
+    done = subprocess.run(list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode in (0, 2, 4), done.stderr
+
+
+def test_the_settings_of_the_folder_set_nothing(folder):
+    read = (
+        "from taylor.base import compiled; from numba.core import config; print(config.CACHE_DIR, config.DISABLE_JIT)"
+    )
+    assert program(folder, f"{read}; print(config.DISABLE_JIT)").strip() == "|0"
+    assert program(folder, "from numba.core import config; print(config.CACHE_DIR)").strip() == f"{folder}/cache"
+
+
 def test_a_script_of_the_checkout_imports_nothing_but_taylor_from_the_checkout(tmp_path):
     """A user's file beside the scripts, which Python would look for first."""
     checkout = tmp_path / "clone"

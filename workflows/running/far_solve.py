@@ -12,6 +12,7 @@ from pathlib import Path
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import read_text, write_atomic
+from taylor.base.isolated import isolate_solver
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
@@ -99,6 +100,7 @@ class FarSolve:
     def __call__(self) -> Solution:
         """Solve, or find the solve of another machine."""
         how = self.how.replace(workers=1)  # a worker of a cluster starts no processes of its own
+        isolate_solver(how.solver)
         if not self.place.seen_here():
             return solve(self.problem, how, warm_start=self.start)
         store = SolveStore(self.place.output)

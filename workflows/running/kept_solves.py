@@ -19,6 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from taylor.base.console import log
 from taylor.base.errors import WriteError
 from taylor.base.interrupts import delay_interrupts
+from taylor.base.isolated import isolate_solver
 from taylor.base.kept import read_kept, write_kept
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.plugged import plugged_schedules
@@ -166,6 +167,7 @@ def solve_or_find(
     known : PipelinePlan, optional
         Plan to start from, and to be no worse than; one that breaks the problem's rules is skipped.
     """
+    isolate_solver(how.solver)
     if store is None:
         return solve(problem, how, warm_start=known, on_progress=on_progress)
     kept = store.find(problem, how)
