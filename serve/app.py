@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
@@ -45,6 +45,19 @@ HOSTS = ["127.0.0.1", "localhost"]
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 
 
+REPORT_POLICY = (
+    "sandbox allow-scripts allow-downloads; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+    "img-src data: blob:; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
+)
+"""A report runs its own script in an origin of its own: it reaches neither the page nor the network."""
+
+HEADERS = {"Referrer-Policy": "no-referrer", "Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+"""Of every answer."""
+
+BODY_SECONDS = 10.0
+"""Time for the body of a request."""
+
+
 @dataclass(frozen=True)
 class Page:
     """Parts of the server.
@@ -61,6 +74,15 @@ class Page:
     store: Store | None
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
 
+    def ticket(self, request: Request) -> str:
+        """Word of a link that opens one file of a job: the link of a report may be passed on, the token not."""
+        name, role = (request.path_params.get(part, "") for part in ("name", "role"))
+        return self.ticket_of(name, role) if name and role else self.token
+
+    def ticket_of(self, name: str, role: str) -> str:
+        """As `ticket`, of a job's name and a file's role."""
+        return hmac.new(self.token.encode(), f"{name}/{role}".encode(), "sha256").hexdigest()
+
 
 Answer = Callable[[Page, Request], Awaitable[Any]]
 
@@ -70,8 +92,9 @@ def application(page: Page) -> Starlette:
 
     def route(path: str, answer: Answer, method: str) -> Route:
         async def checked(request: Request) -> Response:
-            given = request.headers.get("x-token") or request.query_params.get("token") or ""
-            if not hmac.compare_digest(given.encode(), page.token.encode()):
+            linked = request.query_params.get("token") if path == "/" else None
+            given = request.headers.get("x-token") or linked or ""
+            if not (_is(given, page.token) or _is(request.path_params.get("ticket", ""), page.ticket(request))):
                 if path == "/":
                     return _locked()
                 return _refusal("the token is missing or wrong: open the link that taylor serve printed", 403)
@@ -81,7 +104,12 @@ def application(page: Page) -> Starlette:
                 return _refusal(str(error), 400, error.field)
             except TaylorError as error:
                 return _refusal(str(error), 422)
-            return found if isinstance(found, Response) else JSONResponse(found)
+            except ClientDisconnect:  # nobody hears the answer
+                return _refusal("the request ended early", 400)
+            done = found if isinstance(found, Response) else JSONResponse(found)
+            for name, value in HEADERS.items():
+                done.headers.setdefault(name, value)
+            return done
 
         return Route(path, checked, methods=[method])
 
@@ -102,6 +130,7 @@ def application(page: Page) -> Starlette:
             route("/api/job/{name}", _state, "GET"),
             route("/api/job/{name}/stop", _stop, "POST"),
             route("/api/job/{name}/{role}", _file, "GET"),
+            route("/file/{name}/{role}/{ticket}", _file, "GET"),
             route("/api/history", _history, "GET"),
             route("/api/compare/{first}/{second}", _compare, "GET"),
         ],
@@ -110,8 +139,13 @@ def application(page: Page) -> Starlette:
     )
 
 
+def _is(given: str, secret: str) -> bool:
+    return hmac.compare_digest(given.encode(), secret.encode())
+
+
 def _refusal(why: str, status: int, field: str | None = None) -> Response:
-    return JSONResponse({"error": why, **({} if field is None else {"field": field})}, status_code=status)
+    named = {} if field is None else {"field": field}
+    return JSONResponse({"error": why, **named}, status_code=status, headers=HEADERS)
 
 
 async def _body(request: Request, most: int = MOST_BYTES) -> bytes:
@@ -120,14 +154,21 @@ async def _body(request: Request, most: int = MOST_BYTES) -> bytes:
     Raises
     ------
     InputError
-        When it is longer than any question, or than a file that is taken.
+        When it is longer than any question, or than a file that is taken, or takes too long.
     """
-    data = b""
+    try:
+        return await asyncio.wait_for(_whole_body(request, most), BODY_SECONDS)
+    except (TimeoutError, asyncio.TimeoutError):
+        raise InputError(f"takes longer than {BODY_SECONDS:g} s to come", field="request") from None
+
+
+async def _whole_body(request: Request, most: int) -> bytes:
+    data = bytearray()
     async for piece in request.stream():
         data += piece
         if len(data) > most:
             raise InputError(f"is longer than {most} bytes", field="request" if most == MOST_BYTES else "file")
-    return data
+    return bytes(data)
 
 
 def _locked() -> Response:
@@ -139,7 +180,7 @@ def _locked() -> Response:
 async def _front(page: Page, request: Request) -> Response:
     parts = {name: read_text(ASSETS / f"serve.{name}") for name in ("html", "css", "js")}
     text = parts["html"].replace("/*CSS*/", parts["css"]).replace("/*JS*/", parts["js"])
-    headers = {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+    headers = {"Content-Security-Policy": POLICY}
     return HTMLResponse(text.replace("%TOKEN%", html.escape(json.dumps(page.token))), headers=headers)
 
 
@@ -194,7 +235,10 @@ async def _start(page: Page, request: Request) -> Any:
 
 
 async def _state(page: Page, request: Request) -> Any:
-    return page.jobs.state(request.path_params["name"])
+    name = request.path_params["name"]
+    state = page.jobs.state(name)
+    links = {role: f"/file/{name}/{role}/{page.ticket_of(name, role)}" for role in state.get("files", ())}
+    return state | {"links": links}
 
 
 async def _stop(page: Page, request: Request) -> Any:
@@ -205,7 +249,7 @@ async def _stop(page: Page, request: Request) -> Any:
 async def _file(page: Page, request: Request) -> Response:
     path = page.jobs.file(request.path_params["name"], request.path_params["role"])
     if path.suffix == ".html":
-        return FileResponse(path, media_type="text/html")
+        return FileResponse(path, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
     return FileResponse(path, media_type="application/octet-stream", filename=path.name)
 
 

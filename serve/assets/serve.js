@@ -482,7 +482,7 @@ function showAnswer() {
   else showPlan(answer);
   for (const role of told.files) {
     const link = element("a", word(role), { id: `file-${role}`,
-      href: `/api/job/${job.name}/${role}?token=${encodeURIComponent(TOKEN)}` });
+      href: told.links[role] });
     if (role === "report") link.target = "_blank"; else link.download = "";
     $("files").append(link);
   }

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 from taylor.base.console import log, run_command, start_logging
-from taylor.base.errors import InputError
+from taylor.base.errors import EXIT_DONE, InputError
 from taylor.command_lines.arguments import CommandParser, positive_int
 from taylor.command_lines.cluster import add_store_option, chosen_store
 
@@ -50,6 +53,7 @@ def run(arguments: Sequence[str], program: str = "taylor serve") -> None:
         import uvicorn
 
         from taylor.serve.app import Page, application
+        from taylor.serve.connections import STOP_SECONDS, Connection, most_connections
     except ImportError:
         raise InputError("needs Starlette and uvicorn", cure="pip install 'taylor-parallel[serve]'") from None
     from taylor.serve.jobs import Jobs
@@ -63,17 +67,35 @@ def run(arguments: Sequence[str], program: str = "taylor serve") -> None:
     if args.port > 65535:
         raise InputError("is no port", field="--port", value=args.port, cure="name one up to 65535")
     store = chosen_store(args, Path("pipeline_output").resolve())
+    signal.signal(signal.SIGTERM, _end)  # uvicorn raises it again behind the server, and the folder is still there
     with tempfile.TemporaryDirectory(prefix="taylor-serve-") as work:
         root, token = Path(work), secrets.token_urlsafe(24)
         jobs = Jobs(root / "jobs", args.workers, folders, "" if store is None else store.url)
         app = application(Page(token, Models(root / "models", folders, OwnFiles(jobs.own)), jobs, store))
-        server = uvicorn.Server(uvicorn.Config(app, HOST, args.port, log_level="warning", access_log=False))
+        config = uvicorn.Config(
+            app,
+            HOST,
+            args.port,
+            http=Connection,
+            ws="none",
+            backlog=most_connections() // 2,  # so many are taken in before the first of them can be closed again
+            log_level="error",
+            access_log=False,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+        server = uvicorn.Server(config)
         log.info("open http://%s:%d/?token=%s (Ctrl-C ends it)", HOST, args.port, token)
         try:
             server.run()
-        except SystemExit:
+        except SystemExit as ended:
+            if ended.code == EXIT_DONE:
+                raise
             cure = "name another with --port"
             raise InputError("cannot be had: is it taken?", field="--port", value=args.port, cure=cure) from None
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(EXIT_DONE)
 
 
 def main() -> int:
