@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.reliability.load import write_candidates
-from taylor.base.errors import InputError, OutsideProgramError
+from taylor.base.errors import EXIT_OUTSIDE_PROGRAM, InputError, OutsideProgramError
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.register.registry import Registry
 from taylor.workflows.ranking.candidates import load_candidates
@@ -196,6 +197,59 @@ def test_workers_with_other_versions_are_sent_no_work(cluster, monkeypatch):
     monkeypatch.setattr(cluster, "_versions", {**cluster._versions, "highspy": "0.1"})
     with pytest.raises(OutsideProgramError, match="highspy .* instead of 0.1"):
         cluster.submit(square, 3).result(timeout=60)
+
+
+def started(*words):
+    """A program of Dask's in a process of its own."""
+    command = [sys.executable, "-m", "distributed.cli.dask_" + words[0], *words[1:]]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_scheduler_that_dies_ends_the_work_with_code_5_and_keeps_what_was_done(tmp_path, number):
+    pytest.importorskip("distributed")
+    file, kept = tmp_path / "scheduler.json", {}
+    scheduler = started("scheduler", "--port", "0", "--no-dashboard", "--scheduler-file", str(file))
+    wait_until(file.is_file)
+    address = json.loads(file.read_text())["address"]
+    worker = started("worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard")
+    try:
+        tasks = {place: lambda place=place: Task(slowly, place) for place in range(20)}
+
+        def note(place, outcome):
+            kept[place] = outcome
+            scheduler.send_signal(number)
+
+        with pytest.raises(OutsideProgramError, match="scheduler is gone") as ended, open_cluster(address) as executor:
+            run_in_processes(tasks, 1, note, executor)
+        assert ended.value.exit_code == EXIT_OUTSIDE_PROGRAM
+        assert kept and all(outcome == place for place, outcome in kept.items()) and len(kept) < len(tasks)
+    finally:
+        for one in (worker, scheduler):
+            one.kill()
+            one.wait()
+
+
+def slowly(number):
+    time.sleep(0.5)
+    return number
+
+
+def test_a_local_cluster_that_does_not_start_is_no_slip_of_the_users(monkeypatch):
+    distributed = pytest.importorskip("distributed")
+
+    def fail(**_):
+        raise RuntimeError("Nanny failed to start.")
+
+    monkeypatch.setattr(distributed, "LocalCluster", fail)
+    with (
+        pytest.raises(OutsideProgramError, match="could not be started.*Nanny failed") as ended,
+        open_cluster("local:2"),
+    ):
+        pass
+    assert "scheduler running" not in str(ended.value)
 
 
 @pytest.mark.slow

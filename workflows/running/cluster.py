@@ -22,7 +22,7 @@ from taylor.base.errors import InputError, OutsideProgramError, TaylorError
 from taylor.base.interrupts import imported
 from taylor.base.isolated import command_without_folder, isolate_processes
 from taylor.workflows.running.cluster_jobs import OtherVersions, Outcome, differences, run_task, versions
-from taylor.workflows.running.process_pool import LOOK_SECONDS, FarExecutor, WorkersDied, hear
+from taylor.workflows.running.process_pool import LOOK_SECONDS, ClusterGone, FarExecutor, WorkersDied, hear
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -49,6 +49,9 @@ COUNT_SECONDS = 2.0
 """Interval in which the workers are counted."""
 
 CONNECT_SECONDS = 20.0
+
+CLOSE_SECONDS = 2.0
+"""Time for the scheduler to take note of the end."""
 
 FIRST_PORT = 1024
 """Lowest port of a user's scheduler; below are the system's services (RFC 6335)."""
@@ -130,7 +133,7 @@ class ClusterExecutor(FarExecutor):
     def at_once(self) -> int:
         """Threads of all workers: one more task would wait behind another, and be blamed too if that kills it."""
         if time.monotonic() - self._counted[0] >= COUNT_SECONDS:
-            with suppress(OSError, TimeoutError):
+            with suppress(Exception):  # Dask's error depends on what it was doing; the tasks' own outcomes report it
                 self._counted = time.monotonic(), max(sum(self._client.nthreads().values()), 1)
         return self._counted[1]
 
@@ -179,8 +182,9 @@ class ClusterExecutor(FarExecutor):
         while attempt < STRIKES:
             # A new key for another attempt: the failure is remembered under the first.
             name = None if key is None else f"{key}{f'-{attempt}' if attempt else ''}"
-            future = self._client.submit(run_task, dict(self._versions), task, arguments, key=name, pure=False)
+            future = None
             try:
+                future = self._client.submit(run_task, dict(self._versions), task, arguments, key=name, pure=False)
                 outcome = await future
             except KilledWorker as error:
                 self._convicted.add(key)
@@ -192,13 +196,16 @@ class ClusterExecutor(FarExecutor):
             except asyncio.CancelledError:
                 if self._client.status == "running":
                     raise
-                raise OutsideProgramError("the cluster's scheduler is gone; what was finished is kept") from None
+                raise _gone() from None
             except Exception as error:  # of the cluster, not of the task, whose exceptions come back as values
+                if self._client.status != "running":
+                    raise _gone() from error
                 attempt, reason = attempt + 1, f"{type(error).__name__}: {error}"
                 log.debug("attempt %d of a task failed: %s", attempt, reason)
                 continue
             finally:
-                future.release()
+                if future is not None:
+                    future.release()
             if isinstance(outcome, OtherVersions):
                 await self._refuse(outcome)
                 continue
@@ -206,7 +213,7 @@ class ClusterExecutor(FarExecutor):
             if outcome.error is not None:
                 raise outcome.error
             return outcome.value
-        raise TaylorError(f"{STRIKES} workers could not run it: {reason}")
+        raise OutsideProgramError(f"{STRIKES} workers could not run it: {reason}")
 
     async def _refuse(self, other: OtherVersions) -> None:
         """Retire the worker that reported other versions: each such worker costs its tasks one round trip.
@@ -248,6 +255,31 @@ class ClusterExecutor(FarExecutor):
             await self._client.run(hear, values, on_error="ignore")
 
 
+def _gone() -> ClusterGone:
+    return ClusterGone("the cluster's scheduler is gone; what was finished is kept")
+
+
+@contextmanager
+def _ended_with(client: Client) -> Iterator[None]:
+    """Turn what Dask raises once its scheduler is gone into `ClusterGone`, whatever it was doing."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, TaylorError) or client.status == "running":
+            raise
+        raise _gone() from error
+
+
+@contextmanager
+def _closing(client: Client) -> Iterator[Client]:
+    """Client that is closed behind the block, in which a dead scheduler raises nothing more."""
+    try:
+        yield client
+    finally:
+        with suppress(Exception):
+            client.close(timeout=CLOSE_SECONDS)
+
+
 @contextmanager
 def open_cluster(text: str | None) -> Iterator[ClusterExecutor | None]:
     """Context with the executor of a cluster; None in it where no cluster is named.
@@ -285,11 +317,18 @@ def open_cluster(text: str | None) -> Iterator[ClusterExecutor | None]:
         opened.enter_context(dask.config.set({"distributed.scheduler.allowed-failures": STRIKES - 1}))
         try:
             where = opened.enter_context(_started(address)) if address.kind else address.scheduler
-            client = opened.enter_context(Client(where, timeout=CONNECT_SECONDS, set_as_default=False))
-        except (OSError, TimeoutError, RuntimeError) as error:
+            client = opened.enter_context(_closing(Client(where, timeout=CONNECT_SECONDS, set_as_default=False)))
+        except TaylorError:
+            raise
+        except Exception as error:  # Dask's error depends on what ended
+            if address.kind:
+                what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+                message = f"--cluster {text} could not be started: {what}; start the command again"
+                raise OutsideProgramError(message) from error
             raise InputError(
                 f"cannot be reached: {error}", field="--cluster", value=text, cure="is its scheduler running?"
             ) from None
+        opened.enter_context(_ended_with(client))
         if not client.nthreads():
             log.info("cluster: waiting for the first worker of %s (Ctrl-C ends the wait)", address)
             while not client.nthreads():

@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from taylor.base.console import log
-from taylor.base.errors import TaylorError
+from taylor.base.errors import OutsideProgramError, TaylorError
 from taylor.base.isolated import isolate_processes
 from taylor.base.orphans import end_with_parent
 
@@ -36,6 +36,10 @@ class Failed:
     """A task that failed, with the reason."""
 
     reason: str
+
+
+class ClusterGone(OutsideProgramError):
+    """The cluster's scheduler does not answer any more (exit code 5); what was finished is kept."""
 
 
 class WorkersDied(BrokenExecutor):
@@ -260,10 +264,12 @@ def _outcome(future: Future[Outcome]) -> Outcome | Failed:
     ------
     BrokenExecutor
         When its process died.
+    ClusterGone
+        When no other task will be run either.
     """
     try:
         return future.result()
-    except BrokenExecutor:
+    except (BrokenExecutor, ClusterGone):
         raise
     except TaylorError as error:
         return Failed(str(error))
