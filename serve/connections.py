@@ -12,7 +12,7 @@ MOST_CONNECTIONS = 256
 """Open connections; a browser keeps six."""
 
 FILE_SHARE = 4
-"""At most one in so many of the process's open files is a connection."""
+"""Open files of the process for each connection, at the least."""
 
 HEADER_SECONDS = 10.0
 """Time for the header of a request, from the connection or the last answer on."""
