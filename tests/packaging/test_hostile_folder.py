@@ -202,12 +202,13 @@ def test_the_users_own_program_still_finds_its_own_modules(folder, tmp_path):
 
 
 def test_every_python_that_is_started_is_isolated():
-    """`sys.executable` stands where arguments keep the working folder out, or where the user's program runs."""
+    """`sys.executable` stands where arguments keep the working folder out, the user's program runs, or it is shown."""
     allowed = {
         "base/isolated.py",
         "dryrun/processes.py",
         "dryrun/launch.py",
         "workflows/running/cluster.py",
+        "workflows/showing/doctor.py",
         "workflows/tuning/tune.py",
         "workflows/showing/doctor.py",  # prints it
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from taylor.base.console import run_command
+from taylor.base.console import run_command, start_logging
 from taylor.base.errors import EXIT_INTERRUPTED
 from taylor.command_lines import layerwise, parallel_tool
 from taylor.parsers.galvatron.strategy_file import read_strategy
@@ -93,7 +93,8 @@ def test_without_full_the_flag_is_noted(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("moment", ["searched", "written", "lost"])
-def test_interrupting_a_refinement_is_no_success_and_keeps_what_is_done(ranked, tmp_path, caplog, monkeypatch, moment):
+def test_interrupting_a_refinement_is_no_success_and_keeps_what_is_done(ranked, tmp_path, capsys, monkeypatch, moment):
+    start_logging()
     done, _ = ranked
     found = replace(done, ranking=replace(done.ranking, folder=tmp_path))
     whole, presses = layerwise_refine.search_job, iter([0, 1, 1, 1, 1])
@@ -112,6 +113,6 @@ def test_interrupting_a_refinement_is_no_success_and_keeps_what_is_done(ranked, 
     else:
         monkeypatch.setattr(layerwise_refine, "presses", lambda: next(presses))
     code = run_command(lambda: parallel_tool._refuse_interrupted(parallel_tool._refine(found, None)))
-    assert code == EXIT_INTERRUPTED and "interrupted" in caplog.messages[-1]
+    assert code == EXIT_INTERRUPTED and "interrupted" in capsys.readouterr().err.splitlines()[-1]
     records = json.loads((tmp_path / "layerwise" / "layerwise.json").read_text())
     assert all("Ctrl-C" in one["reason"] for one in records[1:])
