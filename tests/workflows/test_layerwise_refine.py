@@ -114,5 +114,5 @@ def test_interrupting_a_refinement_is_no_success_and_keeps_what_is_done(ranked, 
         monkeypatch.setattr(layerwise_refine, "presses", lambda: next(presses))
     code = run_command(lambda: parallel_tool._refuse_interrupted(parallel_tool._refine(found, None)))
     assert code == EXIT_INTERRUPTED and "interrupted" in capsys.readouterr().err.splitlines()[-1]
-    records = json.loads((tmp_path / "layerwise" / "layerwise.json").read_text())
+    records = json.loads((tmp_path / "layerwise" / "layerwise.json").read_text())["candidates"]
     assert all("Ctrl-C" in one["reason"] for one in records[1:])
