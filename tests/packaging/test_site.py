@@ -31,7 +31,7 @@ def test_the_navigation_names_every_page_once() -> None:
     site = yaml.load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), _Loader)
     written = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
     named = named_pages(site["nav"])
-    assert sorted(named) == sorted(written | set(site_hooks.PAGES.values()))
+    assert sorted(named) == sorted(written | set(site_hooks.PAGES.values())), "name the page under nav in mkdocs.yml"
     assert site["strict"] is True and site["theme"]["font"] is False
 
 
