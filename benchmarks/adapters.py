@@ -1,6 +1,7 @@
 """Published steps of jobs that train low-rank adapters, beside the steps predicted; none is in a fit.
 
-Run from the repository's root: ``python -m benchmarks.adapters [--rows]``.
+Run from the repository's root: ``python -m benchmarks.adapters [--rows] [--host US]``; ``--host`` prices ``cards`` with
+another cost of starting an operation on the host than H100's.
 
 Three sets, each with its source:
 
@@ -83,7 +84,7 @@ CARDS = (
 """Model, cards, EP, samples of 2,048 tokens a step, rank, targets, step, ms, recipe."""
 
 
-def adapter_steps(registry: Registry) -> Iterator[AdapterStep]:
+def adapter_steps(registry: Registry, host_us: float | None = None) -> Iterator[AdapterStep]:
     """Every published step with its prediction; the ``recipes`` only where their folder is there."""
     model = registry.model("llama2-70b")
     for device, cards, cp, batch, measured, name in MLPERF:
@@ -99,10 +100,12 @@ def adapter_steps(registry: Registry) -> Iterator[AdapterStep]:
             graphed=(GRAPHED_MIXER,) if cp > 1 else (),
         )
         yield _step("mlperf", name, measured, model, strategy, rules, registry.device(device))
+    card = registry.device("h100-80g")
+    card = card if host_us is None else replace(card, operation_us=host_us)
     for known, cards, ep, batch, rank, targets, measured, _ in CARDS:
         strategy = Strategy(cards, 1, 1, ep, op=cards, sp=False, micro_batches=batch // cards)
         rules = _rules(2048, Adapters(rank, targets, gathers=True, shared_by_experts=True))
-        yield _step("cards", known, measured, registry.model(known), strategy, rules, registry.device("h100-80g"))
+        yield _step("cards", known, measured, registry.model(known), strategy, rules, card)
     yield from _recipes(registry)
 
 
@@ -167,8 +170,9 @@ def main() -> None:
     """Print the sets, and every row when asked to."""
     parser = argparse.ArgumentParser(description="published steps of jobs that train adapters")
     parser.add_argument("--rows", action="store_true", help="print every row too")
+    parser.add_argument("--host", type=float, metavar="US", help="cost of an operation on the hosts of the cards, us")
     options = parser.parse_args()
-    steps = list(adapter_steps(Registry.load()))
+    steps = list(adapter_steps(Registry.load(), options.host))
     for each in steps if options.rows else ():
         print(f"{each.table:8s} {each.name:80s} {each.measured_ms:9,.1f} {each.predicted_ms:9,.1f} {each.error:+7.1%}")
     print(summary(steps))

@@ -70,6 +70,8 @@ def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, r
     if mode == FULL and kind != MTP:
         layers = layers[:1]
     kept = sum(layer_bytes(model, layer, mode, degrees, rules) for layer in layers)
+    if mode == FULL and rules.inputs_on_host and kind != MTP:
+        return 0.0 * kept
     if mode == FULL and rules.recompute_group > 1 and kind != MTP:
         together, in_chunk = recomputed_together(model, degrees, rules), layers_a_chunk(model, degrees)
         return kept * np.ceil(in_chunk / together) / in_chunk

@@ -36,6 +36,9 @@ from taylor.register.frameworks import COMPILED_LOSS, ENGINE_LOSS, FLASH_LOSS
 from taylor.register.model import MTP, ModelSpec
 
 MIB = 2**20
+HOST_BUFFERS = 2
+"""Layer inputs on the device while others are on the host: the present one, and the one on its way (verl-project/verl
+1dda039b verl/utils/activation_offload.py:221-300, ``AsyncDoubleBufferGroupOffloadHandler``)."""
 
 _WIDE_BYTES = 4
 """Bytes of a logit in fp32."""
@@ -269,7 +272,13 @@ def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Qu
     gradient of one before it is scattered (Zhao et al. 2023, arXiv:2304.11277 §4.3); in a pipeline see
     `layer_state_bytes`, at the loss `end_of_step_bytes`.
     """
-    return _transfer_bytes(model, degrees, rules) + _passing(rules, degrees) * _layer_buffers(model, degrees, rules)
+    buffers = _transfer_bytes(model, degrees, rules) + _passing(rules, degrees) * _layer_buffers(model, degrees, rules)
+    return buffers + (HOST_BUFFERS * layer_input_bytes(model, degrees, rules) if rules.inputs_on_host else 0.0)
+
+
+def layer_input_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Input of one body layer for one micro-batch, bytes."""
+    return activation_bytes(model, model.body_kind, FULL, degrees, rules.replace(inputs_on_host=False))
 
 
 def _transfer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:

@@ -122,7 +122,7 @@ class TrainingRules:
         Parts of a micro-batch whose work and communication a rank overlaps (``micro_batch_interleave_num``); `mbs`
         counts the samples of all. Each part's loss runs separately.
     loss_kernel : str or None
-        The fused kernel that computes the cross entropy (`register.frameworks`: `COMPILED_LOSS`, `ENGINE_LOSS`); None:
+        Fused kernel of the cross entropy (`register.frameworks`: `COMPILED_LOSS`, `ENGINE_LOSS`, `FLASH_LOSS`); None:
         the framework's own steps (`StaticRules.cross_entropy`).
     compiled_loss : bool
         The framework's own loss is compiled (`StaticRules.compiled_logits_bytes`); the time that it saves is not
@@ -164,6 +164,9 @@ class TrainingRules:
     fused_accumulation : bool or None
         GEMMs add a weight's gradient to the accumulated one; None: as the framework
         does (`StateRules.fused_accumulation`).
+    inputs_on_host : bool
+        The input of a layer that runs again whole waits in the host's memory; two are on the device at once
+        (`HOST_BUFFERS`).
     whole_ends : bool
         Of fully sharded parameters: embedding and head stay gathered once they were.
     stay_gathered : bool
@@ -303,6 +306,7 @@ class TrainingRules:
     saves_exchanges: bool = True
     fused_norms: bool = False
     fused_accumulation: bool | None = None
+    inputs_on_host: bool = False
     whole_ends: bool = False
     stay_gathered: bool = False
     accumulates_whole: bool = False

@@ -19,6 +19,7 @@ from taylor.cost_model.expert_exchange import (
 )
 from taylor.cost_model.expert_products import expert_products
 from taylor.cost_model.launches import ends_ms, host_time, shown_forward, shown_together
+from taylor.cost_model.offload import HOST_LINK_SHARE
 from taylor.cost_model.overlap import shown_behind, shown_in_rings
 from taylor.cost_model.paired_exchange import PairedWork, paired_exchange_ms, unpaired_micro_batches
 from taylor.cost_model.parameters import (
@@ -33,7 +34,7 @@ from taylor.cost_model.selective_time import LayerPieces, selective_ms
 from taylor.cost_model.shard_ends import ShardedLayer, shard_ends_ms
 from taylor.cost_model.speed import Speed
 from taylor.cost_model.states import group_bytes
-from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
+from taylor.cost_model.statics import MIB, layer_input_bytes, layer_state_bytes, static_mib
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity, StrategyTable
 from taylor.cost_model.tail import StageTime, tail_ms
@@ -141,9 +142,20 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     # What runs again and the backward behind it are one segment.
     select = shown_together(device_back, host.backward, select, host.again_select)
     again = np.maximum(again, shown_together(device_back, host.backward, 0.0, host.again_full))
+    again = again + _input_moves_ms(model, degrees, rules, device, forward, again + backward)
     # Full recompute runs the forward again separately, before the backward. A reference model runs forward beside the
     # trained one, and is not recomputed.
     return LayerTime(rules.forward_models * forward, backward, {FULL: again, SELECT: select}, exposed)
+
+
+def _input_moves_ms(
+    model: ModelSpec, degrees: Degrees, rules: TrainingRules, device: DeviceSpec, ahead: Quantity, behind: Quantity
+) -> Quantity:
+    """Exposed moves of a layer's input to the host and back, each beside one layer's pass, ms; 0 where it stays."""
+    if not rules.inputs_on_host or not device.host_link_gb_s:
+        return 0.0
+    moved = layer_input_bytes(model, degrees, rules) / (1e6 * HOST_LINK_SHARE * device.host_link_gb_s)
+    return np.maximum(moved - ahead, 0.0) + np.maximum(moved - behind, 0.0)
 
 
 def _core_ms(

@@ -57,6 +57,8 @@ class ShardedJob:
         Sequence parallelism beside ``tp``.
     recomputed : bool
         Every layer is run again in its backward.
+    inputs_on_host : bool
+        The inputs of recomputed layers wait on the host.
     stored_bytes, compute_bytes : int
         Bytes of a stored parameter and of the type of the GEMMs.
     reduced_bytes : int
@@ -86,6 +88,7 @@ class ShardedJob:
     ulysses: bool = True
     sequence: bool = False
     recomputed: bool = False
+    inputs_on_host: bool = False
     stored_bytes: int = 4
     compute_bytes: int = 2
     reduced_bytes: int = 4
@@ -170,6 +173,7 @@ def _rules(job: ShardedJob) -> TrainingRules:
         repeats_kv_heads=job.ulysses,
         compiled=job.compiled,
         loss_kernel=job.loss_kernel,
+        inputs_on_host=job.inputs_on_host and job.recomputed,
     )
 
 

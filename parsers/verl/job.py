@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from taylor.parsers.flag_table import FlagTable, UnmodelledFlag, load_flag_table
+from taylor.parsers.flag_table import LESS, MORE, FlagTable, UnmodelledFlag, load_flag_table
 from taylor.parsers.megatron.named_sizes import flag
 from taylor.parsers.named_model import named_model
 from taylor.parsers.policy.fields import CLASS_DEFAULTS
@@ -311,6 +311,7 @@ def sharded_job(script: ShellScript, register_path: Path | None) -> tuple[Sharde
         cp=context,
         shards=world if shards < 0 or shards >= world else shards,
         recomputed=options.is_on(program.checkpoints),
+        inputs_on_host=options.is_on(_offloading(program)),
         stored_bytes=_bytes(options, f"{prefix}model_dtype"),
         compute_bytes=_TYPES.get(str(computed), 2),
         reduced_bytes=_TYPES.get(str(reduced), 4),
@@ -334,4 +335,12 @@ def sharded_unmodelled(start: VerlStart) -> tuple[UnmodelledFlag, ...]:
     skipped = tuple(prefix for prefix in (program.engine,) if prefix and prefix != program.sharding)
     stated = [each for each in options.by_name.values() if each.name not in options.usual]
     given = [(each.name, each.values[0].text) for each in stated if not each.name.startswith(skipped)]
-    return unread_options(own_table(), given, start.model)
+    found = unread_options(own_table(), given, start.model)
+    if not options.is_on(_offloading(program)) or options.is_on(program.checkpoints):
+        return found
+    why = "what layers keep goes to the host; only inputs of layers that run again are counted there"
+    return (*found, UnmodelledFlag(_offloading(program), "True", LESS, MORE, None, why, spares_states=True))
+
+
+def _offloading(program: Program) -> str:
+    return f"{program.checkpoints.rpartition('.')[0]}.enable_activation_offload"

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
 from taylor.cost_model.collectives import gather_ms, ring_bandwidth
+from taylor.cost_model.offload import HOST_LINK_SHARE
 from taylor.cost_model.parameters import total_parameters
 from taylor.cost_model.profile import MemoryProfile
 from taylor.cost_model.speed import Speed
@@ -180,7 +181,7 @@ def copied_ms(resident: Mapping[str, frozenset[str]], states: Mapping[str, float
         moved += turns * states.get(name, 0.0)
     if not moved:
         return 0.0
-    return None if not device.host_link_gb_s else moved * 2**20 / (device.host_link_gb_s * 1e6)
+    return None if not device.host_link_gb_s else moved * 2**20 / (1e6 * HOST_LINK_SHARE * device.host_link_gb_s)
 
 
 def rollout_ms(

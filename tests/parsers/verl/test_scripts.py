@@ -8,6 +8,8 @@ import subprocess
 import pytest
 
 from taylor.base.errors import InputError
+from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.time import layer_time
 from taylor.parsers.policy.job import packed_samples
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
@@ -16,6 +18,7 @@ from taylor.parsers.verl.job import own_table
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
 from taylor.register.model import DENSE
+from taylor.register.registry import Registry
 from tests.parsers.verl.files import MEGATRON, SHARDED, TUNING
 
 
@@ -72,6 +75,32 @@ def test_a_policy_on_fsdp_shards_its_fp32_weights_over_all_ranks(tmp_path):
     assert config.plan.recompute[FULL] == ((36,),)
     [code] = [each for each in config.unmodelled if each.name == "the layers' own code"]
     assert code.may_raise_memory and "torchtitan" in code.sentence
+
+
+def test_inputs_of_recomputed_layers_on_the_host_leave_two_on_the_device(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(SHARDED, encoding="utf-8")
+    kept = read_config(path)
+    path.write_text(
+        SHARDED.replace(
+            "model.enable_grad", "model.enable_activation_offload=True \\\n    actor_rollout_ref.model.enable_grad"
+        )
+    )
+    moved = read_config(path)
+    assert moved.rules == kept.rules.replace(inputs_on_host=True)
+
+    def peak(config, mode):
+        return stage_breakdown(config.model, config.strategy, config.rules, recompute=mode)[0].total
+
+    # Eight samples of 1,536 tokens over two ranks, hidden 4,096, in bf16: 48 MiB a layer.
+    assert peak(kept, FULL) - peak(moved, FULL) == pytest.approx((36 - 2) * 8 * 1536 / 2 * 4096 * 2 / 2**20)
+    device = Registry.load().device("h100-80g")
+    slow, fast = (layer_time(each.model, DENSE, each.strategy, each.rules, device) for each in (moved, kept))
+    assert slow.forward == fast.forward and slow.recompute[FULL] >= fast.recompute[FULL]
+    path.write_text(path.read_text(encoding="utf-8").replace("checkpointing=True", "checkpointing=False"))
+    alone = read_config(path)
+    assert not alone.rules.inputs_on_host
+    assert [each.may_lower_memory for each in alone.unmodelled if "activation_offload" in each.name] == [True]
 
 
 def test_a_fine_tuning_takes_its_ranks_from_torchrun(tmp_path):
