@@ -72,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     listed = "\n".join(f"  {name:<{width}}  {command.purpose}" for name, command in SUBCOMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="taylor",
-        usage=f"taylor COMMAND ..., or COMMAND --help, or --version, to plan trainings:\n{listed}",
+        usage=f"taylor COMMAND [--help], or --version; example: taylor solve config.yaml\n{listed}",
         allow_abbrev=False,
         add_help=False,
     )
