@@ -17,6 +17,7 @@ from taylor.base.files import write_atomic
 from taylor.report.facts import PageFacts, PageTable, Share
 from taylor.report.memory_parts import MemoryParts
 from taylor.report.page_data import Course, page_data
+from taylor.report.ranking import tie_lines
 from taylor.report.timeline import Timeline
 
 PLOTLY = "plotly-basic.min.js"
@@ -36,7 +37,8 @@ style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'no
 2023 or later can.</p>
 <section id="ranking"{no_ranking}><h2>Ranking</h2><p class="soft">Best first. Click a heading to sort, a row to select;
 a column's filter takes text, a list (8,16) or a comparison (&gt;=4). In lists 14×4, 3 means fourteen fours and a three,
-one entry a stage, | between virtual stages.</p><div id="ranking-table"></div></section>
+one entry a stage, | between virtual stages; risk: of running out of memory.</p>{notes}
+<div id="ranking-table"></div></section>
 <section id="overview" hidden><h2>Memory and step time</h2><div class="columns">
 <div id="trade-off-part"><h3>Every candidate (click a point to select)</h3>
 <div id="trade-off" class="chart"></div></div>
@@ -45,6 +47,7 @@ one entry a stage, | between virtual stages.</p><div id="ranking-table"></div></
 <div class="bar" id="plan-choice"><label>show <select id="plan-a">{options}</select></label>
 <label>beside <select id="plan-b"><option value="">nothing</option>{others}</select></label></div>
 {drawings}</section>
+{tables_below}
 <section id="pruned" hidden><h2>Pruned, and why</h2><div id="pruned-table"></div></section>
 <section id="details"><h2>Details</h2>{details}
 <details id="chosen-figures" hidden><summary>All figures of the selected candidate, as in the CSV</summary>
@@ -84,6 +87,7 @@ def write_html_report(
     pruned: pd.DataFrame | None = None,
     progress: Mapping[str, Course] | None = None,
     beside: str = "",
+    tables_below: bool = False,
 ) -> Path:
     """Write the report page; it needs nothing but itself (no network, no other file).
 
@@ -106,6 +110,8 @@ def write_html_report(
         Progress of a plan's solve (by its name in `plans`), in the solver's units.
     beside : str
         Plan that is drawn below the first one when the page opens.
+    tables_below : bool
+        The tables stand below the charts.
 
     Returns
     -------
@@ -125,7 +131,9 @@ def write_html_report(
         about=_about(facts),
         verdict=_verdict(facts),
         what_if=_sentences("What if", "what-if", facts.what_if),
-        tables="".join(map(_table, tables)),
+        tables="" if tables_below else "".join(map(_table, tables)),
+        tables_below="".join(map(_table, tables)) if tables_below else "",
+        notes="".join(map(_soft, [] if rows.empty else tie_lines(rows))),
         no_ranking=" hidden" if rows.empty else "",
         drawn="Pipeline" if rows.empty else "Selected",
         options=_options(names),

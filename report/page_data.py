@@ -44,6 +44,7 @@ FIRST_COLUMNS = (
     "mfu",
     "mfu_precision",
     "peak_memory",
+    "risk",
     "gap",
     "status",
     "ratio_source",

@@ -107,16 +107,23 @@ def note_lines(rows: Rows) -> list[str]:
         lines.append("own: the plan in the file, by the same memory and times; gain is over it")
     if any(row.get("status") == CUT_OFF.value for row in records):
         lines.append("≥: not among the best, no plan takes fewer ms; --prove all proves every row")
-    if (alike := tied_with_first(records)) > 1:
-        lines.append(
-            f"the first {alike} are a tie: their steps are predicted within {100 * NEIGHBOUR_ERROR:.0f} % of "
-            "the best one's, and two estimates may be as far off from each other"
-        )
+    lines += tie_lines(records)
     failed = [row for row in records if number(row.get("objective")) is None and row.get("reason")]
     lines += [f"{_strategy(row, WIDE)}: {row.get('status')}: {row.get('reason')}" for row in failed[:LISTED_REASONS]]
     if len(failed) > LISTED_REASONS:
         lines.append(f"and {len(failed) - LISTED_REASONS} more without a plan; the CSV says why")
     return lines
+
+
+def tie_lines(rows: Rows) -> list[str]:
+    """Note on the candidates that are a tie with the best one; none where it is alone."""
+    alike = tied_with_first(rows)
+    if alike < 2:
+        return []
+    return [
+        f"the first {alike} are a tie: their steps are predicted within {100 * NEIGHBOUR_ERROR:.0f} % of "
+        "the best one's, and two estimates may be as far off from each other"
+    ]
 
 
 def tied_with_first(rows: Rows) -> int:

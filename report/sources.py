@@ -26,6 +26,19 @@ TYPES = (
 """Kind of job by the beginning of its logged type; every other type (lr, default) is `OTHER`."""
 
 
+SYNTHETIC = " (synthetic: nothing was measured)"
+"""End of the title of logs that say so in their first line, as ``benchmarks.synthetic_logs`` writes it."""
+
+
+def _is_synthetic(log_dir: str | Path) -> bool:
+    """Return whether the first of the logs says that it is synthetic."""
+    first = min(Path(log_dir).rglob("workerlog.*"), default=None)
+    if first is None:
+        return False
+    with open(first, "rb") as stream:
+        return stream.read(9) == b"Synthetic"
+
+
 def load_worker_logs(
     log_dir: str | Path, devices: Iterable[int] | None = None, multi_machine: bool = False, *, title: str = ""
 ) -> Timeline:
@@ -60,7 +73,7 @@ def load_worker_logs(
             steps[job.step] = min(begin, steps.get(job.step, begin))
     first_step = min((log.profiled_steps[0] for log in found.logs if log.profiled_steps), default=0)
     return Timeline(
-        title=title or f"worker logs of {printable(Path(log_dir).name)}",
+        title=title or f"worker logs of {printable(Path(log_dir).name)}{SYNTHETIC if _is_synthetic(log_dir) else ''}",
         row_names=tuple(names),
         stage=stage,
         direction=np.array([_kind(job.type) for job, _, _ in jobs], dtype=np.int64),

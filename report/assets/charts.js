@@ -22,7 +22,7 @@ function tradeOff(host, solved, timeTitle, choose) {
   }
   const symbols = ["circle", "diamond", "square", "x"];
   const traces = [...groups].map(([status, list], at) => ({
-    type: "scatter", mode: "markers", name: plain(status), x: list.map((one) => one.peak), y: list.map((one) => one.time),
+    type: "scatter", mode: "markers", name: plain(statusWord(status)), x: list.map((one) => one.peak), y: list.map((one) => one.time),
     customdata: list.map((one) => one.index), text: list.map((one) => plain(one.name)),
     marker: { size: 8, symbol: symbols[at % symbols.length], color: themed(`line-${at % 6}`), opacity: 0.8 },
     hovertemplate: "%{text}<br>%{x:.1f} GiB, %{y:,.2f}<extra></extra>",

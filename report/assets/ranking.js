@@ -23,11 +23,15 @@ function percent(text) {
 
 const signed = (text) => (figure(text) === null ? text : `${Number(text) > 0 ? "+" : ""}${Number(text).toFixed(1)} %`);
 const share = (text) => (figure(text) === null ? text : `${(100 * Number(text)).toFixed(1)} %`);
-const yes = (text) => (/^(true|1|1\.0)$/i.test(text) ? "own" : /^(false|0|0\.0)$/i.test(text) ? "" : text);
-const SHOWN = { cost: fixed(1), objective: fixed(3), bound: fixed(3), gap: percent, time: fixed(2), gain: signed, mfu: share,
+const yes = (text) => (/^(true|1|1\.0)$/i.test(text) ? "yes" : /^(false|0|0\.0)$/i.test(text) ? "" : text);
+const STATUS_WORDS = { optimal: "proven", feasible: "not proven", cut_off: "slower, proven", infeasible: "does not fit", over_limit: "does not fit",
+  no_solution: "no plan in time", failed: "failed", interrupted: "not reached" };
+const statusWord = (text) => STATUS_WORDS[text] || text;
+const risk = (text) => (figure(text) === null ? text : Number(text) < 0.005 ? "<1 %" : `${(100 * Number(text)).toFixed(0)} %`);
+const SHOWN = { status: statusWord, risk, cost: fixed(1), objective: fixed(3), bound: fixed(3), gap: percent, time: fixed(2), gain: signed, mfu: share,
   tokens_per_second: fixed(0), tokens_per_second_per_device: fixed(1), own: yes };
-const TITLES = { cost: "step ms", micro_batches: "m", time: "solve s", peak_memory: "heaviest GiB", gain: "faster than own",
-  tokens_per_second: "tokens/s", tokens_per_second_per_device: "a device", mfu: "MFU", mfu_precision: "MFU of the peak in", ratio_source: "ratios", own: "file's own" };
+const TITLES = { cost: "step ms", micro_batches: "m", time: "solve s", peak_memory: "heaviest GiB", gain: "faster than the file's plan",
+  tokens_per_second: "tokens/s", tokens_per_second_per_device: "a device", mfu: "MFU", mfu_precision: "MFU of the peak in", ratio_source: "ratios", own: "file's plan" };
 const WIDE = ["offset", "recompute", "reason"];
 
 function readCandidates() {

@@ -10,7 +10,14 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from taylor.report.ranking import note_lines, plan_lines, ranking_table, verdict_lines
+from taylor.report.ranking import (
+    note_lines,
+    plan_lines,
+    ranking_table,
+    tie_lines,
+    tied_with_first,
+    verdict_lines,
+)
 from taylor.report.terminal import print_ranking, print_ranking_verdict
 from tests.report_cases import ranking
 
@@ -126,3 +133,11 @@ def test_plans_are_short_and_shown_for_the_best_or_on_request(
 def test_a_ranking_from_records_and_from_a_frame_reads_the_same() -> None:
     table = compared(3)
     assert shown(table) == shown(table.to_dict("records"))
+
+
+def test_a_tie_is_noted_once_and_none_where_the_best_is_alone():
+    rows = [{"cost": cost, "status": "optimal", "own": 0, "objective": 1.0} for cost in (100.0, 107.9, 108.1)]
+    assert tied_with_first(rows) == 2
+    [note] = tie_lines(rows)
+    assert note.startswith("the first 2 are a tie") and note in note_lines(rows)
+    assert tie_lines(rows[:1]) == [] and tie_lines([]) == []

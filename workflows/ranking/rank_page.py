@@ -32,6 +32,9 @@ from taylor.workflows.statement.job_facts import parameters_text
 DRAWN_CANDIDATES = 20
 """Candidates whose pipeline the page draws: the best, as many as a search emits."""
 
+SECONDS_FROM = 10_000.0
+"""Step from which it is written in seconds, ms."""
+
 NEXT = "How far ahead of the next one?"
 OWN_WORDS = "the plan in the file"
 
@@ -97,6 +100,8 @@ def ranking_facts(table: pd.DataFrame, candidates: Sequence[CandidateFile]) -> P
     if not len(solved):
         return replace(facts, verdict="No candidate has a plan: the table says why.")
     answers = _answers([{str(name): cell for name, cell in row.items()} for row in solved.head(2).to_dict("records")])
+    best = next((one for one in candidates if one.path.name == Path(solved["file"].iloc[0]).name), None)
+    answers = (_with_interval(answers[0], solved.iloc[0].get("cost"), best), *answers[1:])
     step = answers[0].detail.partition(";")[0]
     gain, fit = answers[1], answers[2]
     against = ""
@@ -109,6 +114,19 @@ def ranking_facts(table: pd.DataFrame, candidates: Sequence[CandidateFile]) -> P
         assumed=_assumed(candidates, configs, device),
         unmodelled=list(dict.fromkeys(flag.sentence for config in configs for flag in config.unmodelled)),
     )
+
+
+def _with_interval(answer: Answer, cost: object, best: CandidateFile | None) -> Answer:
+    """Answer with the 90 % interval of an estimated step."""
+    step = number(cost)
+    estimated = best is not None and best.ratios is not None and best.ratios.source == RatioSource.ESTIMATE
+    if best is None or step is None or not estimated or best.config is None or best.device is None:
+        return answer
+    known, risk = best.config.step_error(best.device.spec), best.config.margin.stated_risk
+    ends = " to ".join(
+        _step({"cost": step * factor}).removesuffix(" a step") for factor in (known.lower(risk), known.upper(risk))
+    )
+    return replace(answer, detail=f"{answer.detail}; {ends} in nine of ten cases")
 
 
 def _is_own(cell: object) -> bool:
@@ -182,7 +200,7 @@ def _fit(best: Row) -> Answer:
 def _step(row: Row) -> str:
     cost, objective = number(row.get("cost")), number(row.get("objective"))
     if cost is not None:
-        return f"{cost:,.1f} ms a step"
+        return f"{cost / 1e3:,.2f} s a step" if cost >= SECONDS_FROM else f"{cost:,.1f} ms a step"
     return "" if objective is None else f"{objective:,.2f} units a step"
 
 

@@ -217,7 +217,7 @@ def _write(
     def write_page(path: Path) -> object:
         from taylor.report.html import write_html_report
 
-        return write_html_report(path, page, plans={page.title: together}, tables=tables)
+        return write_html_report(path, page, plans={page.title: together}, tables=tables, tables_below=True)
 
     writers: dict[str, tuple[Path | None, Callable[[Path], object]]] = {
         "trace": (options.trace, partial(write_chrome_trace, together)),
