@@ -12,20 +12,25 @@ from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 
 _VARIANTS = re.compile(
-    r"-(?:instruct|base|chat|it|thinking|fp8|bf16|hf|int4|int8|awq|gptq|preview|pt|dequantized|deduped|\d{4})$|-(?:reranker|embedding)(?=-)|-(?:math|coder)(?=-\d)",
+    r"-(?:instruct|base|chat|it|thinking|fp8|bf16|fp16|hf|bnb|nf4|linearized|int4|int8|awq|gptq|preview|pt|dequantized|deduped|\d{4})$|-(?:reranker|embedding)(?=-)|-(?:math|coder)(?=-\d)",
     re.IGNORECASE,
 )
 """Ends of a name that change a model's weights and not its shape, as in ``Qwen3-30B-A3B-Instruct-2507-FP8``."""
 _MAX_ENDS = 6
-_VENDORS = re.compile(r"^(?:NVIDIA|Meta)-", re.IGNORECASE)
+_VENDORS = re.compile(r"^(?:NVIDIA|Meta|AI21)-", re.IGNORECASE)
 _DISTILLED = {
     "DeepSeek-R1-Distill-Qwen-7B": "Qwen2.5-7B",
     "DeepSeek-R1-Distill-Qwen-14B": "Qwen2.5-14B",
     "DeepSeek-R1-Distill-Qwen-32B": "Qwen2.5-32B",
+    "DeepCoder-14B-Preview": "Qwen2.5-14B",
+    "cogito-v1-preview-llama-3B": "Llama-3.2-3B",
+    "cogito-v1-preview-qwen-14B": "Qwen2.5-14B",
+    "Plano-Orchestrator-4B": "Qwen3-4B",
     "DeepSeek-R1-Distill-Llama-8B": "Llama-3.1-8B",
     "DeepSeek-R1-Distill-Llama-70B": "Llama-3.3-70B",
 }
-"""Models of another's shape (deepseek-ai/DeepSeek-R1 README.md, «DeepSeek-R1-Distill Models»)."""
+"""Models of another's shape, which their cards name as what they were trained from (deepseek-ai/DeepSeek-R1 README.md,
+«DeepSeek-R1-Distill Models»; those of agentica-org, deepcogito and katanemo)."""
 
 
 def named_model(

@@ -17,13 +17,15 @@ from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.yaml_source import YamlSource
+from taylor.parsers.trainer.adapters import low_rank, rank_of
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.job import ASSUMED_RANKS, TrainerJob
 from taylor.parsers.trainer.settings import count, refuse, switch, trained
 from taylor.parsers.trainer.sharding import DDP, FSDP, Sharding
+from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
 from taylor.register.model import ModelSpec
 
-NAME = "llamafactory"
+NAME, LORA = "llamafactory", "lora"
 MBS, TOTAL, CHECKPOINTS = "micro_batch_size", "global_batch_size", "enable_activation_checkpointing"
 PLAN_KEYS = (MBS, TOTAL, CHECKPOINTS)
 
@@ -65,6 +67,7 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         compute_bytes=2 if switch(fields, "bf16", default=True) else 4,
         fused_loss="liger" in str(fields.section("kernel_config").raw("name")),
         fused_elements="liger" in str(fields.section("kernel_config").raw("name")),
+        adapters=_adapters(fields),
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
             load_flag_table("taylor.parsers.llamafactory", "newer.yaml"), source.data, ["@experts"] if model.moe else ()
@@ -109,14 +112,32 @@ def _sharding(fields: Fields, model: ModelSpec) -> Sharding:
     raise dist.error("name", "shards the model in a way that is not modelled", name[:40], cure)
 
 
+def _adapters(fields: Fields) -> Adapters | None:
+    """LoRA (src/llamafactory/v1/plugins/model_plugins/peft.py:33-54, 168-194); ``all`` linear modules by default.
+
+    Raises
+    ------
+    InputError
+        When the frozen weights are quantized by another number of bits than 4 or 8.
+    """
+    if not fields.has("peft_config"):
+        return None
+    section = fields.section("peft_config")
+    bits = fields.section("quant_config").raw("quantization_bit")
+    rank = rank_of(section, "r", 8)
+    return low_rank(section, rank, "target_modules", "lora_dropout", bits=bits, usual=ALL_HUGGING_FACE)
+
+
 def _refuse_other_jobs(fields: Fields) -> None:
     peft = fields.raw("peft_config")
-    if peft is not None:
-        kind = str(peft.get("name")) if isinstance(peft, Mapping) else str(peft)
+    kind = str(peft.get("name")) if isinstance(peft, Mapping) else str(peft)
+    if peft is not None and kind != LORA:
         what = "a part of the layers" if kind == "freeze" else "adapters"
         problem = f"trains {what}, whose memory and step are not modelled and are not those of a full training"
         raise refuse(fields, "peft_config", problem, "leave it out to plan the training of all weights", kind)
-    if fields.raw("quant_config") is not None:
+    if kind == LORA and fields.section("peft_config").has("export_dir"):
+        raise refuse(fields, "peft_config", "merges adapters and trains nothing", "give a file that trains", kind)
+    if kind != LORA and fields.raw("quant_config") is not None:
         problem = "quantizes the weights, with which all of them cannot be trained"
         raise refuse(fields, "quant_config", problem, "leave it out to plan the training of all weights")
     if not fields.has("train_dataset"):

@@ -10,6 +10,7 @@ from taylor.parsers.flag_table import FlagTable, UnmodelledFlag, load_flag_table
 from taylor.parsers.megatron.named_sizes import flag
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nemo_rl.experiment import RlExperiment, parts_of
+from taylor.parsers.policy.adapters import adapters_of
 from taylor.parsers.policy.fields import CLASS_DEFAULTS, GRANULARITY
 from taylor.parsers.policy.job import (
     LENGTH,
@@ -29,6 +30,7 @@ from taylor.parsers.policy.sharded import ShardedJob
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flag
+from taylor.register.adapters import ALL_HUGGING_FACE, ALL_MEGATRON, MEGATRON_TARGETS, Adapters
 from taylor.register.model import ModelSpec
 from taylor.register.trainers import NEMO_DTENSOR
 
@@ -108,16 +110,37 @@ class RlStart:
         """Megatron Core trains the policy."""
         return self.options.is_on(f"{MEGATRON}enabled")
 
+    def adapters(self) -> Adapters | None:
+        """Adapters that train alone: Megatron-Bridge's, or Automodel's beside weights that FSDP stores in fp32.
+
+        Source: NeMo RL 7ea279ab nemo_rl/models/megatron/setup.py:1772-1791; nemo_rl/models/automodel/setup.py:664-673.
+        """
+        options = self.options
+        if self.by_megatron:
+            place = f"{MEGATRON}peft."
+            if not options.is_on(f"{place}enabled"):
+                return None
+            usual, everything, base = MEGATRON_TARGETS, ALL_MEGATRON, None
+        else:
+            place = f"{DTENSOR}lora_cfg."
+            if not options.is_on(f"{place}enabled"):
+                return None
+            usual, everything, base = ALL_HUGGING_FACE, ALL_HUGGING_FACE, 4.0
+        whole = not self.by_megatron and options.is_on(f"{place}match_all_linear")
+        return adapters_of(
+            options,
+            rank=f"{place}dim",
+            targets="" if whole else f"{place}target_modules",
+            usual=usual,
+            everything=everything,
+            excluded=f"{place}exclude_modules",
+            dropout=f"{place}dropout",
+            base_bytes=base,
+            gathers=self.by_megatron,
+        )
+
     def _refuse(self) -> None:
         options = self.options
-        cure = "write false to plan the training of all weights"
-        for name in (f"{MEGATRON}peft.enabled", f"{DTENSOR}lora_cfg.enabled"):
-            trains = name.startswith(MEGATRON) == self.by_megatron
-            if trains and options.is_on(name):
-                problem = (
-                    "trains adapters: their memory and step are not modelled, and are not those of a full training"
-                )
-                raise options.error(name, problem, "true", cure)
         if not self.by_megatron and not options.is_on(f"{DTENSOR}enabled", default=True):
             problem = "is off, and dtensor_cfg.enabled too: nothing trains the policy"
             raise options.error(f"{MEGATRON}enabled", problem, cure="switch one of them on")
@@ -223,7 +246,7 @@ class RlMegatronJob(PolicyJob):
         self, experiment: RlExperiment, register_path: Path | None = None, model: ModelSpec | None = None
     ) -> None:
         start = RlStart(experiment, register_path, model)
-        self._start, self.options = start, start.options
+        self._start, self.options, self.adapters = start, start.options, start.adapters()
         self.file, self.text = experiment.file, experiment.source.text
         if not start.by_megatron:
             raise start.options.error(f"{MEGATRON}enabled", "is off: the policy is trained on DTensors", "false")
@@ -373,6 +396,7 @@ def sharded_job(experiment: RlExperiment, register_path: Path | None) -> tuple[S
         sequence=options.is_on(f"{DTENSOR}sequence_parallel"),
         recomputed=options.is_on(f"{DTENSOR}activation_checkpointing"),
         compute_bytes=_TYPES[precision],
+        adapters=start.adapters(),
     )
     return job, start
 

@@ -98,6 +98,7 @@ class NemoRl(AlikeRecompute, NamedJobs, FlagLauncher):
         """See `Launcher.read`."""
         job = RlMegatronJob(RlExperiment.read(path), register_path)
         config = job.renamed(config_from_launch(job))
+        config = config.replace(rules=config.rules.replace(adapters=job.adapters))
         return checked(config, START_RULES, of_options(job.options))
 
 

@@ -14,6 +14,7 @@ from taylor.parsers.flag_table import EITHER, UnmodelledFlag
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, deal_kinds
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.adapters import Adapters
 from taylor.register.frameworks import Framework
 from taylor.register.model import ModelSpec
 
@@ -69,6 +70,8 @@ class ShardedJob:
         The layers are compiled.
     loss_kernel : str or None
         As `TrainingRules.loss_kernel`.
+    adapters : Adapters or None
+        Adapters that train alone; None: all weights train.
     open_note : str
         The sentence that says where an assumed world size comes from; empty where the file states it.
     """
@@ -95,6 +98,7 @@ class ShardedJob:
     stay_gathered: bool = False
     compiled: bool = False
     loss_kernel: str | None = None
+    adapters: Adapters | None = None
     open_note: str = ""
 
     @property
@@ -172,6 +176,7 @@ def _rules(job: ShardedJob) -> TrainingRules:
         ulysses_degree=None if job.ulysses else 1,
         repeats_kv_heads=job.ulysses,
         compiled=job.compiled,
+        adapters=job.adapters,
         loss_kernel=job.loss_kernel,
         inputs_on_host=job.inputs_on_host and job.recomputed,
     )

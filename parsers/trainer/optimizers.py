@@ -2,7 +2,9 @@
 
 Source of the names: huggingface/transformers v4.57.1 src/transformers/training_args.py, ``OptimizerNames``. In 8 bits:
 bitsandbytes' blockwise moments, one fp32 maximum for 256 values (bitsandbytes functional.py, ``quantize_blockwise``),
-which is under a fiftieth of them and not counted.
+which is under a fiftieth of them and not counted. torchao's moments in 4 bits are two half bytes, with an fp32 scale
+for 128 of them (pytorch/ao torchao/optim/subclass_4bit.py, ``OptimState4bit``; transformers v4.57.1
+src/transformers/trainer.py:1757).
 Adam-mini keeps one second moment a block (zyushun/Adam-mini, arXiv:2406.16793); Muon a momentum of the layers' matrices
 and AdamW's moments of everything else (KellerJordan/Muon).
 """
@@ -48,6 +50,8 @@ MOMENTS = {
     ),
     **dict.fromkeys(("adamw_torch_npu_fused", "adamw_torch_xla", "adamw", "adam", "fusedadam", "cpuadam"), Moments(2)),
     **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit", "adamw_torch_8bit"), Moments(2, 1)),
+    **dict.fromkeys(("adamw_torch_4bit", "ao_adamw_4bit"), Moments(1, 1)),
+    **dict.fromkeys(("ao_adamw_8bit", "ao_adamw_fp8"), Moments(2, 1)),
     **dict.fromkeys(("paged_adamw_8bit",), Moments(2, 1, paged=True)),
     **dict.fromkeys(("paged_adamw_32bit", "paged_adamw"), Moments(2, 4, paged=True)),
     **dict.fromkeys(("lion_32bit", "lion"), Moments(1, 4)),

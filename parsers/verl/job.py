@@ -8,6 +8,7 @@ from pathlib import Path
 from taylor.parsers.flag_table import LESS, MORE, FlagTable, UnmodelledFlag, load_flag_table
 from taylor.parsers.megatron.named_sizes import flag
 from taylor.parsers.named_model import named_model
+from taylor.parsers.policy.adapters import adapters_of
 from taylor.parsers.policy.fields import CLASS_DEFAULTS
 from taylor.parsers.policy.job import (
     LENGTH,
@@ -30,6 +31,7 @@ from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.verl.command import VerlCommand
 from taylor.parsers.verl.programs import MEGATRON, SHARDED, VEOMNI, Program
 from taylor.register import frameworks
+from taylor.register.adapters import ALL_HUGGING_FACE, ALL_MEGATRON, MEGATRON_TARGETS, Adapters
 from taylor.register.model import ModelSpec
 from taylor.register.trainers import VERL_FSDP
 
@@ -65,15 +67,52 @@ class VerlStart:
         """The script's file."""
         return self.options.file
 
+    @property
+    def rank_key(self) -> str | None:
+        """Key of the rank of its adapters; None where all weights train."""
+        return next((name for name in self.program.adapters if self.options.text(name, default="0") != "0"), None)
+
+    def adapters(self) -> Adapters | None:
+        """Adapters: Megatron-Bridge's, or peft's beside weights that FSDP stores and shards as it does all.
+
+        Source: verl b178a3cd verl/trainer/config/ppo_megatron_trainer.yaml:44-77;
+        verl/workers/engine/fsdp/transformer_impl.py:270-278; all linear modules by default
+        (verl/trainer/config/model/hf_model.yaml:49).
+        """
+        rank = self.rank_key
+        if rank is None:
+            return None
+        if self.kind not in SHARDED:
+            place = rank.rpartition(".")[0]
+            return adapters_of(
+                self.options,
+                rank=rank,
+                targets=f"{place}.target_modules",
+                usual=MEGATRON_TARGETS,
+                everything=ALL_MEGATRON,
+                excluded=f"{place}.exclude_modules",
+                dropout=f"{place}.dropout",
+                gathers=True,
+            )
+        targets = f"{self.program.model[0].rpartition('.')[0]}.target_modules"
+        stored = float(_bytes(self.options, f"{self.program.sharding}model_dtype"))
+        return adapters_of(
+            self.options,
+            rank=rank,
+            targets=targets,
+            usual=ALL_HUGGING_FACE,
+            everything=ALL_HUGGING_FACE,
+            excluded=f"{targets.rpartition('.')[0]}.exclude_modules",
+            base_bytes=stored,
+        )
+
     def _refuse(self) -> None:
         options, program = self.options, self.program
-        for name in program.adapters:
-            rank = options.text(name, default="0")
-            if rank != "0":
-                problem = (
-                    "trains adapters: their memory and step are not modelled, and are not those of a full training"
-                )
-                raise options.error(name, problem, rank, "write 0 to plan the training of all weights")
+        rank = self.rank_key
+        kind = str(options.text(f"{(rank or '').rpartition('.')[0]}.type", default="lora"))
+        if rank is not None and self.kind not in SHARDED and kind not in ("lora", "vlm_lora"):
+            problem = "names adapters that are not modelled"
+            raise options.error(f"{rank.rpartition('.')[0]}.type", problem, kind, "write lora")
         path = f"{program.model[0].rpartition('.')[0]}.lora_adapter_path"
         if options.has(path):
             raise options.error(path, "trains adapters, whose memory and step are not modelled", cure="leave it out")
@@ -186,7 +225,7 @@ class VerlMegatronJob(PolicyJob):
         self._start, self.options = start, start.options
         self.file, self.text = script.file, script.text
         program, options = start.program, start.options
-        self.program = program
+        self.program, self.adapters = program, start.adapters()
         if start.kind != MEGATRON:
             problem = "is trained on sharded parameters, without Megatron's flags"
             raise options.error(program.strategy, problem, start.kind)
@@ -316,6 +355,7 @@ def sharded_job(script: ShellScript, register_path: Path | None) -> tuple[Sharde
         compute_bytes=_TYPES.get(str(computed), 2),
         reduced_bytes=_TYPES.get(str(reduced), 4),
         stay_gathered=not options.is_on(f"{prefix}reshard_after_forward", default=True),
+        adapters=start.adapters(),
         loss_kernel=frameworks.FLASH_LOSS if program.rolls_out else None,
         open_note=note,
     )

@@ -89,6 +89,7 @@ class Verl(NamedJobs, FlagLauncher):
         """See `Launcher.read`."""
         job = VerlMegatronJob(ShellScript.read(path), register_path)
         config = job.renamed(config_from_launch(job))
+        config = config.replace(rules=config.rules.replace(adapters=job.adapters))
         return checked(config, start_rules_of(job.program), of_options(job.options))
 
 

@@ -17,7 +17,7 @@ from tests.conftest import SHARED
 
 ROUNDED = {"deepseek-v4-pro": 0.02, "kimi-linear-48b-a3b": 0.025, "nemotron-3.5-lightning-30b-a3b": 0.055}
 """Share by which the published size, 1.6 T, 48 B and 30 B, is off the count of the published configuration."""
-UNPUBLISHED = ("galvatron-100b", "galvatron-30b", "gpt2-13b", "gpt3-15b", "minimax-m3", "step-3.7-flash")
+UNPUBLISHED = ("galvatron-100b", "galvatron-30b", "gpt2-13b", "gpt3-15b", "mimo-7b", "minimax-m3", "step-3.7-flash")
 """Models whose authors publish no parameter count, or a round name alone."""
 COUNTED = SHARED / "data" / "model_configs" / "models.csv"
 REGISTRY = Registry.load()

@@ -138,7 +138,6 @@ def test_interpolations_are_resolved_and_unknown_ones_named(file):
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ("policy:\n  megatron_cfg: {peft: {enabled: true}}\n", "peft.enabled: trains adapters"),
         ("policy:\n  quant_cfg: a.yaml\n", "quant_cfg: trains through simulated quantization"),
         ("policy:\n  megatron_cfg: {enabled: false}\n", "nothing trains the policy"),
         ("policy:\n  model_name: some/other\n", "model_name: is no registered model"),
@@ -147,6 +146,16 @@ def test_interpolations_are_resolved_and_unknown_ones_named(file):
 def test_what_is_not_read_is_refused_by_its_option(file, more, reason):
     with pytest.raises(InputError, match=reason):
         read_config(child(file, more))
+
+
+def test_adapters_are_those_of_the_backend_that_trains(file):
+    path = child(file, "policy:\n  megatron_cfg: {peft: {enabled: true, dim: 16, exclude_modules: ['*linear_fc2*']}}\n")
+    found = read_config(path).rules.adapters
+    assert (found.rank, found.targets, found.gathers) == (16, ("gate and up", "output", "qkv"), True)
+    lora = "lora_cfg: {enabled: true, dim: 8, match_all_linear: false, target_modules: [q_proj]}"
+    path = child(file, f"policy:\n  megatron_cfg: {{enabled: false}}\n  dtensor_cfg: {{enabled: true, {lora}}}\n")
+    found = read_config(path).rules.adapters
+    assert (found.rank, found.targets, found.base_bytes, found.gathers) == (8, ("query",), 4.0, False)
 
 
 def test_a_plan_is_written_into_the_file_that_was_given_and_nothing_else_changes(file):

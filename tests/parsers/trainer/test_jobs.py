@@ -155,6 +155,12 @@ def test_a_comment_names_the_accelerate_configuration_that_starts_a_file(place):
     assert config.strategy.world_size == 16 and config.rules.parameter_shard and config.open_ranks is None
 
 
+def test_the_second_generation_s_adapters_stand_beside_all_linear_modules_by_default(place):
+    path = with_text(place, "newer.yaml", "name: fsdp2", "name: fsdp2\npeft_config: {name: lora, r: 16}")
+    found = read_config(path).rules.adapters
+    assert (found.rank, found.targets, found.base_bytes) == (16, ALL_HUGGING_FACE, None)
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "told"),
     [
@@ -172,7 +178,7 @@ def test_a_comment_names_the_accelerate_configuration_that_starts_a_file(place):
         ("axolotl.yml", "bf16: auto", "unfrozen_parameters: [a]", "part of the weights"),
         ("axolotl.yml", "bf16: auto", "rl: grpo", "roll-outs"),
         ("axolotl.yml", "adamw_torch_fused", "shampoo", "states that are not modelled"),
-        ("newer.yaml", "name: fsdp2", "name: fsdp2\npeft_config: {name: lora}", "trains adapters"),
+        ("newer.yaml", "name: fsdp2", "name: fsdp2\npeft_config: {name: freeze}", "part of the layers"),
         ("run.sh", "--bf16 True", "--lora_r 8", "trains adapters"),
         ("run.sh", "--block_size 4096", "--seed 1", "how long a sample is"),
     ],

@@ -17,6 +17,7 @@ from taylor.parsers.text.shell_start import ShellStart, started
 from taylor.parsers.verl.job import own_table
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
+from taylor.register.adapters import MEGATRON_TARGETS
 from taylor.register.model import DENSE
 from taylor.register.registry import Registry
 from tests.parsers.verl.files import MEGATRON, SHARDED, TUNING
@@ -142,8 +143,11 @@ def test_a_configuration_of_the_checkout_stands_behind_the_command(script, tmp_p
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ("actor_rollout_ref.model.lora_rank=32", "lora_rank: trains adapters"),
-        ("actor_rollout_ref.model.lora.rank=8", "lora.rank: trains adapters"),
+        (
+            "actor_rollout_ref.model.lora.rank=8 actor_rollout_ref.model.lora.type=dora",
+            "lora.type: names adapters that are not modelled",
+        ),
+        ("actor_rollout_ref.model.lora_adapter_path=a", "lora_adapter_path: trains adapters"),
         ("actor_rollout_ref.actor.strategy=veomni", "trains by VeOmni, which is not read"),
         ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=two", "must be a whole number"),
         ("actor_rollout_ref.model.path=some/other-7B", "is no registered model"),
@@ -152,6 +156,22 @@ def test_a_configuration_of_the_checkout_stands_behind_the_command(script, tmp_p
 def test_what_is_not_read_is_refused_by_its_option(script, more, reason):
     with pytest.raises(InputError, match=reason):
         read_config(changed(script, "trainer.nnodes=2", f"{more} trainer.nnodes=2"))
+
+
+def test_adapters_on_megatron_are_gathered_and_stand_beside_its_four_matrices(script):
+    more = "actor_rollout_ref.model.lora.rank=8 actor_rollout_ref.model.lora.dropout=0.1 trainer.nnodes=2"
+    found = read_config(changed(script, "trainer.nnodes=2", more)).rules.adapters
+    assert (found.rank, found.targets, found.dropout, found.gathers) == (8, MEGATRON_TARGETS, True, True)
+
+
+def test_adapters_on_fsdp_stand_beside_weights_of_the_stored_type(tmp_path):
+    (tmp_path / "run.sh").write_text(SHARDED, encoding="utf-8")
+    key = "actor_rollout_ref.model.enable_gradient_checkpointing"
+    assert SHARDED.count(key) == 1
+    more = f"actor_rollout_ref.model.lora_rank=32 actor_rollout_ref.model.target_modules=[q_proj,v_proj] {key}"
+    (tmp_path / "run.sh").write_text(SHARDED.replace(key, more), encoding="utf-8")
+    found = read_config(tmp_path / "run.sh").rules.adapters
+    assert (found.rank, found.targets, found.base_bytes, found.gathers) == (32, ("query", "value"), 4.0, False)
 
 
 def test_an_unknown_option_is_named_and_roll_outs_are_not(script):
