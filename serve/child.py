@@ -23,6 +23,7 @@ from taylor.parsers.software import features_of
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.progress import Progress
 from taylor.report.ranking import tied_with_first
+from taylor.report.size import answer_lines
 from taylor.serve.own_files import OwnFiles
 from taylor.serve.question import Models, Question
 from taylor.workflows.measuring.history import Store, remember_ranking, remember_solve
@@ -30,6 +31,7 @@ from taylor.workflows.ranking.candidate_file import CandidateFile
 from taylor.workflows.ranking.candidates import load_candidates
 from taylor.workflows.ranking.rank import RankOptions, rank
 from taylor.workflows.searching.model_job import ModelJob, write_strategies
+from taylor.workflows.searching.size import SizeOptions, size
 from taylor.workflows.showing.planned_outputs import refuse_unwritten
 from taylor.workflows.solving.interrupted import FOLDER as INTERRUPTED
 from taylor.workflows.solving.solve_file import solve_file
@@ -69,6 +71,8 @@ def work(folder: Path) -> dict[str, Any]:
     ask = Question.model_validate(job["ask"])
     models = Models(folder / "work", tuple(map(Path, job["folders"])), OwnFiles(Path(job["own"])))
     store = Store(job["store"]) if job["store"] else None
+    if job["kind"] == "size":
+        return _size(folder, ask, models)
     return _rank(folder, ask, models, store) if job["kind"] == "rank" else _solve(folder, ask, models, store)
 
 
@@ -145,6 +149,18 @@ def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> d
     rows = json.loads(table.to_json(orient="values"))
     ties = tied_with_first(ranking.table)
     return {"run": run, "columns": list(table), "rows": rows, "ties": ties, "tie_share": NEIGHBOUR_ERROR}
+
+
+def _size(folder: Path, ask: Question, models: Models) -> dict[str, Any]:
+    """Curve of the job's speed over the number of devices, and what it says in words."""
+    job = ModelJob(
+        models.path(ask.model), ask.ranks, ask.seq, ask.gbs, device=ask.device, margin=ask.margin,
+        framework=ask.framework, software=features_of(ask.software),
+    )  # fmt: skip
+    data = size([job], SizeOptions(workers=1, seconds=ask.seconds), folder / "work").to_dict()
+    [device] = data["devices"]
+    write_atomic(folder / FILES["result"], json.dumps(data, indent=1))
+    return {"sized": device, "lines": answer_lines(device, data)}
 
 
 def _with_intervals(table: pd.DataFrame, candidates: Sequence[CandidateFile]) -> pd.DataFrame:

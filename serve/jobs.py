@@ -23,7 +23,7 @@ from taylor.serve.question import Question
 MOST_WAITING = 200
 """Jobs that may wait; more are refused."""
 
-KINDS = ("solve", "rank")
+KINDS = ("solve", "rank", "size")
 
 _NAME = re.compile(r"[0-9a-f]{16}")
 

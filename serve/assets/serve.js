@@ -21,7 +21,8 @@ const WORDS = {
     nothing: "Nothing yet: what is solved and ranked here is remembered.", unmodelled: "Not in the figures: ",
     risk: "Risk of exceeding memory, %", run_out: "Risk", seen: "What a run of these settings showed", seen_peak: "Measured peaks, stage=MiB",
     seen_out: "Stages out of memory", seen_limit: "Limits of stages, stage=MiB", learn: "Learn from it", forget: "Forget",
-    again_short: "Recompute", drop: "Drop your training file here, or choose it:", assume: "Assumptions", framework: "Framework", precision: "Precision",
+    size: "How many devices", sizing: "Devices", sizes_now: "Trying numbers of devices from 8 to 16,384 …", curve: "Tokens/s of a device, by number of devices",
+    devices: "Devices", efficiency: "Efficiency", kept: "Kept by the doubling", again_short: "Recompute", drop: "Drop your training file here, or choose it:", assume: "Assumptions", framework: "Framework", precision: "Precision",
     dispatcher: "Token dispatcher", sp: "Sequence parallel", op: "Distributed optimizer", own_limit: "Limit, GiB", usual: "usual",
     rests: "What this rests on", link: "Copy link", start_file: "Download start file", stale: "The settings have changed since this answer.",
     back: "Back to its settings", copied: "Copied: a link with these settings and no token.", changes_fit: "It fits with:", changes_fast: "Faster with:",
@@ -44,7 +45,8 @@ const WORDS = {
     feasible: "单步 {step}；任何方案都不少于 {bound}（差距 {gap}）。MFU {mfu}，{rate} token/秒。",
     risk: "超出显存的风险, %", run_out: "风险", seen: "以当前设置实际运行的结果", seen_peak: "实测峰值, 级=MiB",
     seen_out: "显存不足的级", seen_limit: "各级上限, 级=MiB", learn: "据此修正", forget: "清除",
-    again_short: "重计算", drop: "把训练文件拖到这里，或选择：", assume: "假设", framework: "框架", precision: "精度", dispatcher: "token 分发方式",
+    size: "需要多少张卡", sizing: "卡数", sizes_now: "正在试 8 到 16,384 张卡……", curve: "单卡 token/秒，按卡数",
+    devices: "卡数", efficiency: "效率", kept: "翻倍后保留", again_short: "重计算", drop: "把训练文件拖到这里，或选择：", assume: "假设", framework: "框架", precision: "精度", dispatcher: "token 分发方式",
     sp: "序列并行", op: "分布式优化器", own_limit: "上限, GiB", usual: "默认", rests: "以上结果的依据", link: "复制链接",
     start_file: "下载启动文件", stale: "得到这个结果之后，设置已经改变。", back: "恢复当时的设置", copied: "已复制：链接包含当前设置，不含令牌。",
     changes_fit: "这样就能放下：", changes_fast: "这样更快：", no_change: "没有单项改动能放下。", over_stage: "第 {stage} 级超出上限 {over} GiB。",
@@ -77,6 +79,11 @@ const TIPS = {
 // What a person at the page is told most often, as the program says it in English, and in Chinese.
 const CHINESE = [
   [/([\w.-]+): is longer than/, "$1 太大：请给出启动训练的文件"],
+  [/^at least ([\d,]+) devices? \(([^)]*)\)$/, "至少 $1 张卡（$2）"],
+  [/^beyond ([\d,]+) devices each doubling keeps ([\d.]+)% of a device's speed$/, "超过 $1 张卡后，每翻一倍单卡速度保留 $2%"],
+  [/^no knee: each doubling up to ([\d,]+) devices keeps at least ([\d.]+)% of a device's speed$/, "没有拐点：到 $1 张卡为止，每翻一倍单卡速度至少保留 $2%"],
+  [/^the time limit left numbers of devices unsolved, from ([\d,]+) to ([\d,]+)$/, "时限内未求解的卡数：$1 到 $2"],
+  [/^its speeds are fitted to no published run/, "该设备没有公开的实测数据，区间更宽"],
   [/^memory estimated by the analytical model$/, "显存由解析模型估算"],
   [/file: is longer than/, "文件太大：请给出启动训练的文件"],
   [/([\w.-]+): is no text/, "$1 不是文本：请给出 UTF-8 编码的训练文件"],
@@ -144,7 +151,7 @@ async function api(path, body) {
 }
 
 function element(name, text, attributes = {}) {
-  const made = ["rect", "text", "line", "title"].includes(name)
+  const made = ["svg", "rect", "text", "line", "title", "polyline", "polygon", "circle"].includes(name)
     ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   if (text !== null) made.textContent = text;
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -462,7 +469,7 @@ async function follow(name) {
 }
 
 function showAnswer() {
-  const kind = job && job.kind === "rank" ? "ranking" : "plan", open = told !== null && told.state !== "done";
+  const kind = { rank: "ranking", size: "sizing" }[job && job.kind] ?? "plan", open = told !== null && told.state !== "done";
   showStale();
   $("answer").dataset.word = kind; $("answer").textContent = word(kind);
   $("stop").hidden = !open;
@@ -473,12 +480,13 @@ function showAnswer() {
     const so_far = told.progress;
     $("progress").textContent = told.lost ? word("lost") : told.state === "waiting" ? word("waiting")
       : so_far ? fill("found", { step: ms(so_far.step), bound: ms(so_far.bound) })
-        : word(kind === "ranking" ? "ranks_now" : "starting");
+        : word({ ranking: "ranks_now", sizing: "sizes_now" }[kind] ?? "starting");
     return;
   }
   const answer = told.answer;
   if (answer.error || answer.told) { $("progress").textContent = answer.told ?? reason(answer.error); $("progress").className = "bad"; }
   else if (answer.rows) showRanking(answer);
+  else if (answer.sized) showSize(answer);
   else showPlan(answer);
   for (const role of told.files) {
     const link = element("a", word(role), { id: `file-${role}`,
@@ -514,6 +522,27 @@ function showRanking(answer) {
       word(STATUS[row.status] || "failed")];
   });
   $("plan").append(table(["", ...["strategy", "step", "interval", "mfu", "gap", "run_out", "status"].map(word)], rows, [0, 1, 7]));
+}
+
+/* Speed of a device over the number of devices, which doubles from point to point. */
+
+function showSize(answer) {
+  $("progress").textContent = answer.lines.map(reason).join(". ");
+  const curve = answer.sized.curve, points = curve.filter((one) => one.strategy);
+  const speed = (one) => one.tokens_per_second_per_device, ends = (one) => one.step_interval_ms.map((end) => speed(one) * one.step_ms / end);
+  const top = 1.08 * Math.max(...points.map((one) => Math.max(...ends(one))));
+  const x = (one) => 60 + 560 * curve.indexOf(one) / Math.max(1, curve.length - 1), y = (value) => 185 - 170 * value / top;
+  const svg = element("svg", null, { class: "curve", viewBox: "0 0 640 220", role: "img",
+    "aria-label": `${word("curve")}: ${points.map((one) => `${one.devices}: ${number(speed(one))}`).join(", ")}` });
+  for (let at = 0; at <= 4; at++) svg.append(element("line", null, { class: "grid", x1: 56, x2: 624, y1: y(top * at / 4), y2: y(top * at / 4) }),
+    element("text", number(top * at / 4), { x: 50, y: y(top * at / 4) + 4, "text-anchor": "end" }));
+  for (const one of curve) svg.append(element("text", one.devices >= 1024 ? `${one.devices / 1024}k` : String(one.devices), { x: x(one), y: 205, "text-anchor": "middle" }));
+  const line = (list) => list.map(([at, value]) => `${x(at)},${y(value)}`).join(" ");
+  svg.append(element("polygon", null, { points: line([...points.map((one) => [one, ends(one)[0]]), ...[...points].reverse().map((one) => [one, ends(one)[1]])]) }),
+    element("polyline", null, { points: line(points.map((one) => [one, speed(one)])) }),
+    ...points.map((one) => element("circle", null, { cx: x(one), cy: y(speed(one)), r: 3 })));
+  const rows = points.map((one) => [number(one.devices), strategy(one.strategy), ms(one.step_ms), number(speed(one)), share(one.kept, 0), share(one.efficiency, 0)]);
+  $("plan").append(element("h3", word("curve")), svg, table(["devices", "strategy", "step", "rate", "kept", "efficiency"].map(word), rows, [1]));
 }
 
 /* What was found before. */
@@ -594,6 +623,7 @@ async function begin() {
   window.addEventListener("hashchange", () => { const ask = linked(); if (ask) { set({ ...usual, sp: true, op: true, software: [], ...ask }); estimate(); } });
   $("solve").addEventListener("click", () => start("solve"));
   $("rank").addEventListener("click", () => start("rank"));
+  $("size").addEventListener("click", () => start("size"));
   $("learn").addEventListener("click", learn);
   $("forget").addEventListener("click", forget);
   $("stop").addEventListener("click", () => api(`/api/job/${job.name}/stop`, {}));

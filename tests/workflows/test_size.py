@@ -124,3 +124,8 @@ def test_mlperfs_405b_scales_as_predicted_within_five_points():
         pytest.skip("no published runs here")
     found = efficiencies(list(mlperf_rows(folder)))
     assert len(found) == 10 and max(abs(one.error) for one in found) < 0.05
+
+
+def test_numbers_that_the_time_left_unsolved_are_named(tmp_path):
+    with pytest.raises(InfeasibleError, match="no plan was found in time"):
+        taylor.size("llama3-8b", device="h100-80g", max_devices=8, time_limit=1e-9, output=tmp_path)

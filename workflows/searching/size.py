@@ -106,6 +106,8 @@ class DeviceSize:
         Likewise by the upper end of the step's interval.
     price : DevicePrice
         As the user states it.
+    unsolved : tuple of int
+        Numbers of devices that the time limit left without a plan.
     """
 
     device: DeviceSpec
@@ -115,6 +117,7 @@ class DeviceSize:
     in_time: SizePoint | None = None
     surely_in_time: SizePoint | None = None
     price: DevicePrice = DevicePrice()
+    unsolved: tuple[int, ...] = ()
 
     @cached_property
     def knee(self) -> Knee | None:
@@ -123,9 +126,14 @@ class DeviceSize:
 
     @property
     def assumptions(self) -> list[str]:
-        """Devices that no run was published of, and prices that nobody stated."""
-        spec = self.device
-        return [] if spec.is_measured else ["its speeds are fitted to no published run, so its intervals are wider"]
+        """Sentences on what makes the answer less sure: a device without published runs, an early end."""
+        sentences = []
+        if not self.device.is_measured:
+            sentences.append("its speeds are fitted to no published run, so its intervals are wider")
+        if self.unsolved:
+            few, many = min(self.unsolved), max(self.unsolved)
+            sentences.append(f"the time limit left numbers of devices unsolved, from {few:,} to {many:,}")
+        return sentences
 
     def costs(self, point: SizePoint, tokens: float | None) -> dict[str, float | None]:
         """Days, device-hours, energy and price of a training on a point's devices; None where one is not known."""
@@ -321,7 +329,8 @@ class _Sizing:
         least = self._first(curve, lambda point: point.step_ms is not None, most=self.options.least)
         soon, sure = (None, None) if self.options.days is None else (self._in_time(curve, end) for end in (0, 1))
         framework = self.config.rules.framework.name
-        return DeviceSize(self.chosen.spec, framework, tuple(curve), least, soon, sure, price)
+        unsolved = tuple(sorted(devices for devices, point in self.known.items() if point.lacks == TIME))
+        return DeviceSize(self.chosen.spec, framework, tuple(curve), least, soon, sure, price, unsolved)
 
     def _in_time(self, curve: Sequence[SizePoint], end: int) -> SizePoint | None:
         """The least number that meets the deadline, by the step (end 0) or by the upper end of its interval (1)."""
