@@ -399,4 +399,5 @@ def test_a_start_file_of_each_framework_says_what_the_question_asks(client, fram
     config = read_config(path)
     assert framework in made.json()["text"].lower() and config.strategy.tp == 8 and config.strategy.pp == 4
     assert config.strategy.global_batch == 512 and config.strategy.world_size == 64
+    assert " on 8 ranks" not in made.json()["text"]
     assert client.post("/api/start/nosuch", json=ASK).status_code == 400
