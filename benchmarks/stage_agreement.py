@@ -3,20 +3,22 @@
     python -m benchmarks.stage_agreement [--jobs 40] [--seed 0] [--frameworks megatron torchtitan mindformers mindspeed]
 
 Each job is drawn from dense, GPT, MoE, latent and Mamba models of random sizes, with random degrees, recompute modes
-and precision. Of its first and its last stage the table has the peak by either way, without runtime buffers, and what
-`dryrun.torch_stage.caching_allocator` takes of the card for the dry-run's requests, with and without expandable
-segments. Needs the extra ``torch``. The exit code is 1 where the two peaks of a stage are more than 2 % apart.
+and precision. Of its first and its last stage the peak is compared by either way, without runtime buffers. A table has
+a line a framework, with what `dryrun.torch_stage.caching_allocator` takes of the card for the dry-run's requests, with
+and without expandable segments. Stages more than 2 % apart are listed with the parts that differ and the tensors of
+the dry-run in those parts, by the operator that made them; the exit code is then 1. Needs the extra ``torch``.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from benchmarks.accuracy_page import table
 from taylor.cost_model.memory import StageBreakdown, stage_breakdown
 from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.dryrun.interface import DryRun
@@ -52,13 +54,20 @@ RULES = {
 
 @dataclass(frozen=True)
 class Compared:
-    """One stage: its peak by the dry-run and by the analytical model, and what the allocator takes beside it, MiB."""
+    """One stage: its peak by the dry-run and by the analytical model, and what the allocator takes beside it, MiB.
+
+    Parameters
+    ----------
+    categories, tensors : mapping to float
+        The dry-run's peak by category, and by category and maker (`dryrun.torch_stage.requests.RecordedStage`).
+    """
 
     name: str
     stage: int
     dry_mib: float
     closed: StageBreakdown
-    categories: dict[str, float]
+    categories: Mapping[str, float]
+    tensors: Mapping[tuple[str, str], float]
     beside_mib: float
     beside_expandable_mib: float
 
@@ -149,7 +158,9 @@ def compared(name: str, run: DryRun) -> Iterator[Compared]:
     for stage in sorted({0, strategy.pp - 1}):
         recorded = recorded_stage(run, stage)
         beside = [recorded.reserved_mib(expandable=way) - recorded.peak_mib for way in (False, True)]
-        yield Compared(name, stage, recorded.peak_mib, closed[stage], dict(recorded.at_peak_mib), *beside)
+        yield Compared(
+            name, stage, recorded.peak_mib, closed[stage], recorded.at_peak_mib, recorded.tensors_mib, *beside
+        )
 
 
 def main() -> int:
@@ -157,47 +168,56 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--frameworks", nargs="*", default=list(RULES))
-    parser.add_argument("--rows", action="store_true", help="print the parts of every stage that is far off")
+    parser.add_argument("--frameworks", nargs="*", default=list(RULES), choices=list(RULES))
+    parser.add_argument("--rows", action="store_true", help="print the parts of every stage")
     asked = parser.parse_args()
-    worst = 0.0
-    for framework in asked.frameworks:
-        found: list[Compared] = []
+    found: dict[str, list[Compared]] = {framework: [] for framework in asked.frameworks}
+    for framework, rows in found.items():
         for name, run in jobs(framework, asked.jobs, asked.seed):
             for one in compared(name, run):
-                found.append(one)
-                far = abs(one.error) > AGREEMENT
-                if asked.rows or far:
-                    print(f"{framework:12}{one.name} stage {one.stage}: dry-run {one.dry_mib:,.0f} MiB, "
-                          f"analytical {100 * one.error:+.1f} %, allocator +{one.beside_mib:,.0f}, expandable "
-                          f"+{one.beside_expandable_mib:,.0f} MiB", flush=True)  # fmt: skip
-                if far:
-                    print(f"    {_parts(one)}", flush=True)
-        errors = [one.error for one in found]
-        worst = max([worst, *map(abs, errors)])
-        print(f"{framework}: {len(found)} stages, median {100 * median(map(abs, errors)):.2f} %, largest "
-              f"{100 * max(errors, key=abs):+.1f} %, {sum(abs(e) > AGREEMENT for e in errors)} above "
-              f"{100 * AGREEMENT:.0f} %; the allocator takes {_shares(found)}", flush=True)  # fmt: skip
-    return int(worst > AGREEMENT)
+                rows.append(one)
+                if asked.rows or abs(one.error) > AGREEMENT:
+                    print("\n".join(_explained(framework, one)), flush=True)
+    print("\n".join(table(_HEAD, [_line(framework, rows) for framework, rows in found.items() if rows])))
+    return int(any(abs(one.error) > AGREEMENT for rows in found.values() for one in rows))
 
 
-def _shares(found: list[Compared]) -> str:
-    """Median and largest of what the allocator takes beside the tensors."""
-    ways = {
-        "without expandable segments": [one.beside_mib / one.dry_mib for one in found],
-        "with them": [one.beside_expandable_mib / one.dry_mib for one in found],
-    }
-    return ", ".join(
-        f"{100 * median(shares):.1f} % (at most {100 * max(shares):.1f} %) more {name}" for name, shares in ways.items()
-    )
+_HEAD = (
+    "framework", "stages", "median %", "largest %", f"above {100 * AGREEMENT:.0f} %",
+    "allocator % (at most)", "with expandable segments %",
+)  # fmt: skip
 
 
-def _parts(one: Compared) -> str:
-    """Every part that differs, dry-run / analytical model."""
+def _line(framework: str, rows: Sequence[Compared]) -> list[str]:
+    errors = [100 * one.error for one in rows]
+    shares = [
+        [100 * beside / one.dry_mib for one, beside in zip(rows, extra, strict=True)]
+        for extra in ([one.beside_mib for one in rows], [one.beside_expandable_mib for one in rows])
+    ]
+    return [
+        framework, str(len(rows)), f"{median(map(abs, errors)):.2f}", f"{max(errors, key=abs):+.1f}",
+        str(sum(abs(error) > 100 * AGREEMENT for error in errors)),
+        *(f"+{median(share):.1f} (+{max(share):.1f})" for share in shares),
+    ]  # fmt: skip
+
+
+def _explained(framework: str, one: Compared) -> Iterator[str]:
+    """A stage with its parts that differ, and the dry-run's tensors in them."""
+    error = 100 * one.error
+    yield f"{framework} {one.name}, stage {one.stage}: dry-run {one.dry_mib:,.0f} MiB, analytical {error:+.1f} %"
     closed = one.closed.categories()
-    names = [name for name in {**closed, **one.categories} if name not in ("overhead", "cached")]
-    pairs = {name: (one.categories.get(name, 0.0), closed.get(name, 0.0)) for name in names}
-    return ", ".join(f"{name} {dry:,.0f} / {mib:,.0f}" for name, (dry, mib) in pairs.items() if abs(dry - mib) > 2)
+    for part in dict.fromkeys([*closed, *one.categories]):
+        dry, mib = one.categories.get(part, 0.0), closed.get(part, 0.0)
+        if part in ("overhead", "cached") or abs(dry - mib) <= _SMALL_MIB:
+            continue
+        tensors = sorted(((size, maker) for (of, maker), size in one.tensors.items() if of == part), reverse=True)
+        named = ", ".join(f"{maker} {size:,.0f}" for size, maker in tensors if size > _SMALL_MIB)
+        yield f"    {part}: dry-run {dry:,.0f} MiB ({named}), analytical {mib:,.0f} for all plans"
+    yield f"    of the analytical parts this plan never needs {one.closed.spare:,.0f} MiB"
+
+
+_SMALL_MIB = 2.0
+"""Differences and tensors that are not listed."""
 
 
 if __name__ == "__main__":

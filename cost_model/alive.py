@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.cost_model.strategy_table import Quantity
-from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.alive import BackwardStart, alive_vectors, backward_starts
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
 
@@ -80,6 +80,29 @@ def alive_micro_batches(
             for stage in range(stages)
         ]
     return [list(rows) for rows in _swept(schedule, stages, interleaves, micro_batches)]
+
+
+def heavy_backwards(
+    schedule: ScheduleSpec, stages: int, interleaves: int, micro_batches: int
+) -> list[list[BackwardStart]]:
+    """Pareto-maximal moments of every stage at which a backward begins; see `alive_micro_batches`."""
+    closed = schedule.traits.keeps_all or schedule.warm_up_step(interleaves) is not None
+    if not (closed and interleaves == 1 and schedule.seq_splits == 1):
+        return [list(starts) for starts in _swept_backwards(schedule, stages, interleaves, micro_batches)]
+    result = []
+    for ((most,),) in alive_micro_batches(schedule, stages, 1, micro_batches):
+        # The first backward, and one behind it.
+        later = most - 1 if schedule.traits.keeps_all else min(most, micro_batches - 1)
+        starts = [BackwardStart(0, (most,), (False,))] + [BackwardStart(0, (later,), (True,))] * (later >= 1)
+        result.append(starts)
+    return result
+
+
+@lru_cache(maxsize=256)
+def _swept_backwards(
+    schedule: ScheduleSpec, stages: int, interleaves: int, micro_batches: int
+) -> tuple[tuple[BackwardStart, ...], ...]:
+    return backward_starts(build_schedule(schedule, stages, interleaves, micro_batches))
 
 
 @lru_cache(maxsize=256)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Sequence
 from functools import reduce
 
 import numpy as np
@@ -16,15 +16,16 @@ from taylor.cost_model.activations import (
     routed_slots,
     sequence_split,
 )
-from taylor.cost_model.parameters import expert_outer, layer_groups
+from taylor.cost_model.parameters import expert_outer, layer_parameter_groups
 from taylor.cost_model.recurrent import recurrent_workspace_bytes
 from taylor.cost_model.states import group_bytes
 from taylor.cost_model.strategy import TrainingRules
 from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.cost_model.torch_indexer import indexer_workspace_bytes
 from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.register.frameworks import UNSAVED_OPERATORS
 from taylor.register.layers import LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec, MoeSpec
-from taylor.register.model import ModelSpec
+from taylor.register.model import MTP, ModelSpec
 from taylor.register.narrow_products import NarrowProducts
 
 
@@ -35,68 +36,87 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
 
     Under `StaticRules.counted_as_fitted` only what recompute rebuilds: the gradients are within the overhead there.
     """
-    largest: Quantity = 0.0
-    of_mtp = [(each,) for each in model.mtp_module()] if model.mtp_layers else []
-    for layers in {*of_mtp, *(model.layers_of(kind) for kind in model.body_counts)}:
-        none = sum(layer_bytes(model, layer, NONE, degrees, rules) for layer in layers)
-        extra = recomputed_together(model, degrees, rules) * none - layer_bytes(model, layers[0], FULL, degrees, rules)
-        if not rules.framework.statics.counted_as_fitted:
-            gradients = (_gradient_workspace_bytes(model, each, degrees, rules) for each in layers)
-            extra = extra + reduce(np.maximum, gradients)
-        largest = np.maximum(largest, extra)
-    for kind in model.body_counts:
-        largest = np.maximum(largest, new_gradient_bytes(model, kind, degrees, rules))
-    return largest
+    kinds = [*([MTP] if model.mtp_layers else []), *model.body_counts]
+    return reduce(np.maximum, (kind_workspace_bytes(model, kind, FULL, degrees, rules) for kind in kinds))
 
 
-def new_gradient_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
-    """A layer's gradients of one micro-batch, beside that of its input, where FSDP adds them up; else 0.
+def kind_workspace_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """The same for a layer of one kind, beyond what it keeps in a recompute mode.
 
-    In a pipeline fully sharded parameters stay whole, and so do their gradients, which are added up behind a layer's
-    backward (torch 2.13 torch/distributed/fsdp/_fully_shard/_fsdp_param.py, ``accumulate_unsharded_grad_if_needed``).
+    A layer that keeps everything needs its gradients alone, one in full recompute, or recompute by operator, all that
+    it rebuilds beside them. Parts of a layer that run again do so one after the other: what the MLP or the experts
+    rebuild is gone when the mixer's backward begins.
     """
-    if not (rules.parameter_shard and rules.framework.states.whole_in_pipeline):
-        return 0.0
-    whole = group_bytes(layer_groups(model, kind), degrees, rules.replace(narrow=None).gathered()).weights
-    entering = micro_batch_tokens(degrees, rules) * model.hidden * residual_bytes(rules) / sequence_split(degrees)
-    return np.where(np.greater(degrees.pp, 1), whole + entering, 0.0)
-
-
-def needed_workspace_bytes(
-    model: ModelSpec, modes: Mapping[str, Collection[str]], degrees: Degrees, rules: TrainingRules
-) -> Quantity:
-    """The part of `workspace_bytes` that a stage needs for its own layers and recompute modes.
-
-    `workspace_bytes` is one figure for every plan of a strategy, and so counts a layer that is rebuilt whole. A layer
-    that keeps everything needs its gradients alone, one in selective recompute what its parts make again beside them.
-
-    Parameters
-    ----------
-    modes : mapping of kind to collection of str
-        Recompute modes of the stage's layers.
-    """
-    whole = workspace_bytes(model, degrees, rules)
-    if rules.framework.statics.counted_as_fitted:
-        return whole
-    needed: Quantity = 0.0
-    for kind, used in modes.items():
-        for mode in used:
-            needed = np.maximum(needed, _mode_workspace_bytes(model, kind, mode, degrees, rules))
-    return np.minimum(whole, needed)
-
-
-def _mode_workspace_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
-    if mode not in (NONE, SELECT):
-        return workspace_bytes(model, degrees, rules)
     layers = model.layers_of(kind)
-    kept = sum(layer_bytes(model, each, mode, degrees, rules) for each in layers)
-    made = new_gradient_bytes(model, kind, degrees, rules) - kept
-    gradients = [_gradient_workspace_bytes(model, each, degrees, rules) for each in layers]
-    again = [
-        layer_bytes(model, each, NONE, degrees, rules) - layer_bytes(model, each, mode, degrees, rules)
-        for each in layers
-    ]
-    return reduce(np.maximum, (more + extra for more, extra in zip(again, gradients, strict=True)), made)
+    if mode == FULL and kind == MTP:
+        # Its layers run again one by one.
+        return reduce(np.maximum, (_rebuilt_bytes(model, (each,), degrees, rules) for each in layers))
+    if mode == FULL:
+        return _rebuilt_bytes(model, layers, degrees, rules)
+    if mode == NONE:
+        return np.maximum(0.0, _of_layers(_gradient_workspace_bytes, model, layers, degrees, rules))
+    return np.maximum(0.0, reduce(np.maximum, (_selective_bytes(model, each, degrees, rules) for each in layers)))
+
+
+def _rebuilt_bytes(model: ModelSpec, layers: Sequence[LayerSpec], degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Memory for the backward of layers that full recompute takes together, of which one's input is kept."""
+    none = sum(layer_bytes(model, layer, NONE, degrees, rules) for layer in layers)
+    extra = recomputed_together(model, degrees, rules) * none - layer_bytes(model, layers[0], FULL, degrees, rules)
+    if rules.framework.statics.counted_as_fitted:
+        return np.maximum(0.0, extra)
+    return np.maximum(0.0, extra + _of_layers(_gradient_workspace_bytes, model, layers, degrees, rules))
+
+
+def _of_layers(
+    part: Callable[..., Quantity], model: ModelSpec, layers: Sequence[LayerSpec], degrees: Degrees, rules: TrainingRules
+) -> Quantity:
+    return reduce(np.maximum, (part(model, layer, degrees, rules) for layer in layers))
+
+
+def _selective_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Memory for the backward of a layer in selective recompute, beyond what it keeps."""
+    again = layer_bytes(model, layer, NONE, degrees, rules) - layer_bytes(model, layer, SELECT, degrees, rules)
+    if UNSAVED_OPERATORS in rules.recomputed_parts or not layer.has_block or layer.mixer is None:
+        return again + _gradient_workspace_bytes(model, layer, degrees, rules)
+    mixer = layer.replace(mlp=None, moe=None, norms=None)
+    of_mixer = layer_bytes(model, mixer, NONE, degrees, rules) - layer_bytes(model, mixer, SELECT, degrees, rules)
+    in_block = again - of_mixer + _block_gradient_bytes(model, layer, degrees, rules)
+    # The block's own parts ran again, and all that it kept is gone.
+    behind = again + _behind_block_bytes(model, layer, degrees, rules)
+    return np.maximum(in_block, behind)
+
+
+def _other_slots(moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Rows that experts' slots become, or come from, over EP and TP."""
+    tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
+    exchanged = np.where(np.greater(degrees.ep, 1), tokens * moe.visited / ways, 0.0)
+    if rules.whole_experts:
+        return exchanged
+    slots = routed_slots(moe, degrees, rules) * tokens
+    return np.where(np.greater(ways, 1), slots / rules.experts_over(degrees.tp), exchanged)
+
+
+def entering_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Gradient of a layer's input or output."""
+    return micro_batch_tokens(degrees, rules) * model.hidden * residual_bytes(rules) / sequence_split(degrees)
+
+
+def keeps_gradients(rules: TrainingRules) -> bool:
+    """Return whether a layer's new gradients stay in the compute type to the end of its backward (`pending_bytes`)."""
+    return rules.parameter_shard and rules.framework.states.gathers_blocks and rules.adapters is None
+
+
+def pending_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """A layer's new gradients in the compute type, which FSDP reduces or adds up behind the layer's backward; else 0.
+
+    In a pipeline fully sharded parameters stay whole, and so do their gradients, which are added up there
+    (torch 2.13 torch/distributed/fsdp/_fully_shard/_fsdp_param.py, ``accumulate_unsharded_grad_if_needed``); else they
+    are reduced together (_fsdp_param_group.py, ``post_backward``).
+    """
+    if not keeps_gradients(rules):
+        return 0.0
+    groups = layer_parameter_groups(model, layer)
+    return group_bytes(groups, degrees, rules.replace(narrow=None).gathered()).weights
 
 
 def makes_weight_gradients(rules: TrainingRules) -> bool:
@@ -128,10 +148,13 @@ def gradient_workspace_bytes(model: ModelSpec, kind: str, degrees: Degrees, rule
 
 
 def _gradient_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    extra = _block_gradient_bytes(model, layer, degrees, rules)
+    return np.maximum(extra, _behind_block_bytes(model, layer, degrees, rules))
+
+
+def _block_gradient_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """The part of `_gradient_workspace_bytes` in a layer's MLP and experts, or in a mixer alone in its layer."""
     extra: Quantity = 0.0
-    recurrent = layer.recurrent
-    if recurrent is not None:
-        extra = np.maximum(extra, _scan_workspace_bytes(model, layer, recurrent, degrees, rules))
     if layer.moe is not None:
         extra = np.maximum(extra, _expert_workspace_bytes(model, layer.moe, degrees, rules))
         shared = MlpSpec(layer.moe.shared_width, layer.moe.gated)
@@ -140,13 +163,57 @@ def _gradient_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degre
         extra = np.maximum(extra, _mlp_workspace_bytes(model, layer.mlp, degrees, rules))
     if not layer.has_block:
         extra = np.maximum(extra, _mixer_workspace_bytes(model, layer, degrees, rules))
+    return extra
+
+
+def _behind_block_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """The part of `_gradient_workspace_bytes` in the mixer, when what MLP and experts kept is gone, and at the end."""
+    extra: Quantity = 0.0
+    recurrent = layer.recurrent
+    if recurrent is not None:
+        extra = np.maximum(extra, _scan_workspace_bytes(model, layer, recurrent, degrees, rules))
     if layer.attention is not None and not rules.flash_attention:
         extra = np.maximum(extra, _score_workspace_bytes(model, layer, degrees, rules))
+    elif layer.attention is not None:
+        extra = np.maximum(extra, _kernel_workspace_bytes(model, layer, degrees, rules))
     if layer.attention is not None and rules.torch_indexer is not None:
         # In the forward, before MLP and experts keep anything.
         indexer = micro_batch_tokens(degrees, rules) * indexer_workspace_bytes(layer.attention, degrees, rules)
         extra = np.maximum(extra, indexer - block_bytes(model, layer, degrees, rules))
-    return extra
+    # All that the layer kept is gone, and all its gradients are there.
+    end = pending_bytes(model, layer, degrees, rules) + entering_bytes(model, degrees, rules)
+    return np.maximum(extra, end - layer_bytes(model, layer, NONE, degrees, rules))
+
+
+_RING_BLOCKS = 4
+"""Blocks of other ranks' keys and values, and of their gradients, in the backward of attention over a ring: one at work
+and one on its way (NVIDIA/TransformerEngine transformer_engine/pytorch/attention/dot_product_attention/
+context_parallel.py, ``AttnFuncWithCPAndKVP2P.backward``: two of ``(2, *kv.shape)``)."""
+
+
+def ring_free_ranks(degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Context ranks that exchange heads (Ulysses) and no keys and values."""
+    return degrees.cp if rules.ulysses_degree is None else rules.ulysses_degree
+
+
+def _kernel_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """The attention kernel's backward: gradients of its result and its inputs, when MLP and experts are over.
+
+    Beside them are the gradient of the block's input, and under FSDP those of the weights behind the kernel.
+    """
+    attention = layer.attention
+    assert attention is not None
+    context = attention.n_heads * attention.v_width / degrees.tp
+    heads = attention.n_heads if attention.latent is not None else attention.n_kv_heads
+    keys = np.maximum(heads / degrees.tp, 1) * (attention.qk_width + attention.v_width)
+    ring = np.where(np.greater(degrees.cp, ring_free_ranks(degrees, rules)), _RING_BLOCKS * keys, 0.0)
+    elements = context + attention.n_heads * attention.qk_width / degrees.tp + keys + ring
+    extra = micro_batch_tokens(degrees, rules) * rules.compute_bytes * elements
+    if not layer.has_block:
+        return extra
+    extra = extra + entering_bytes(model, degrees, rules) - block_bytes(model, layer, degrees, rules)
+    before = pending_bytes(model, layer.replace(mlp=None, moe=None, norms=None), degrees, rules)
+    return extra + pending_bytes(model, layer, degrees, rules) - before
 
 
 def _score_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
@@ -209,25 +276,31 @@ def _expert_workspace_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, ru
         copies = _quantized_again_bytes(rows, outer, width, moe.n_experts / degrees.ep, narrow)
         return _expert_workspace_bytes(model, moe, degrees, rules.replace(narrow=None)) + copies
     rules = rules.of_experts
-    tokens, ways = micro_batch_tokens(degrees, rules), sequence_split(degrees)
+    tokens = micro_batch_tokens(degrees, rules)
     gates, outer = 2 if moe.gated else 1, expert_outer(model, moe)
     slots = routed_slots(moe, degrees, rules) * tokens
     split = rules.experts_over(degrees.tp)
     width = moe.expert_hidden / split
-    exchanged = np.where(np.greater(degrees.ep, 1), tokens * moe.visited / ways, 0.0)
-    other = exchanged if rules.whole_experts else np.where(np.greater(ways, 1), slots / split, exchanged)
+    other = _other_slots(moe, degrees, rules)
     # Before and behind the exchange; behind it and behind the second GEMM; gate and up.
     extra: Quantity = np.maximum((slots + other) * outer, np.maximum((outer + width) * slots, gates * width * slots))
     extra = rules.compute_bytes * extra
     if rules.narrow is not None:
         arriving = (rules.compute_bytes + 2 * rules.narrow.input_bytes) * outer
         extra = np.maximum(extra, slots * _narrow_workspace_bytes(rules, rules.narrow, arriving, outer, width, gates))
-    if not makes_weight_gradients(rules):
+    sharded = keeps_gradients(rules)
+    if not (makes_weight_gradients(rules) or sharded):
         return extra
-    # The grouped GEMM makes the gradients of all experts of the rank at once.
+    # The grouped GEMM makes the gradients of all experts of the rank at once; FSDP keeps them to the layer's end.
     weight = rules.compute_bytes * moe.n_experts / degrees.ep * width * outer
     product, outside = (rules.compute_bytes * slots * size for size in (width, outer))
-    extra = np.maximum(extra, outside + np.maximum(product + weight, gates * weight - product))
+    earlier: Quantity = 0.0
+    if sharded and moe.shared_width:
+        # The shared experts' backward is over.
+        inner = moe.shared_width / degrees.tp
+        earlier = inner * (gates + 1) * rules.compute_bytes * (model.hidden - tokens)
+    at_first = outside + (gates + sharded) * weight - product
+    extra = np.maximum(extra, earlier + np.maximum(outside + product + weight, at_first))
     return extra
 
 
@@ -256,9 +329,16 @@ def _mlp_workspace_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules
     gates = 2 if mlp.gated else 1
     width = mlp.width / degrees.tp
     product = tokens * width * rules.compute_bytes
+    sharded = keeps_gradients(rules)
+    makes = sharded or makes_weight_gradients(rules)
+    weight = model.hidden * width * rules.compute_bytes
     if mlp.gated and not rules.framework.activations.fused_swiglu:
         unfused: Quantity = np.maximum(3 * product, 2 * gathered)
-        return unfused
+        if not makes:
+            return unfused
+        # The last GEMM between two gradients; gate and up, when what the activation kept is gone.
+        inputs = 2 * tokens * model.hidden * rules.compute_bytes - 3 * product + (3 if sharded else 1) * weight
+        return np.maximum(unfused + sharded * weight, np.maximum(gathered + product + weight, inputs))
     # Behind a dropout the output's gradient is a separate tensor.
     dropped = tokens * model.hidden * rules.compute_bytes / ways if rules.dropout else 0.0
     extra: Quantity = np.maximum(dropped + gathered + product, gates * product)
@@ -266,8 +346,7 @@ def _mlp_workspace_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules
         # A gradient is cast before it is gathered.
         arriving = dropped / tokens + 2 * rules.narrow.input_bytes * model.hidden
         extra = tokens * _narrow_workspace_bytes(rules, rules.narrow, arriving, model.hidden, width, gates)
-    if not makes_weight_gradients(rules):
+    if not makes:
         return extra
-    weight = model.hidden * width * rules.compute_bytes
     entering = input_gradient_bytes(model, degrees, rules) + gates * weight - product
     return np.maximum(extra, np.maximum(dropped + gathered + product + weight, entering))

@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
-from taylor.cost_model.backward_workspace import needed_workspace_bytes, workspace_bytes
+from taylor.cost_model.backward_workspace import workspace_bytes
 from taylor.cost_model.best_case import best_case_peak_mib, lightest_layers
 from taylor.cost_model.offload import IN_FLIGHT_LAYERS, offloaded_bytes
+from taylor.cost_model.plan_peak import PlanPeak
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.cost_model.states import StateBytes
 from taylor.cost_model.statics import (
@@ -23,7 +24,6 @@ from taylor.cost_model.statics import (
     late_gradient_bytes,
     layer_state_bytes,
     mask_bytes,
-    outer_transfer_bytes,
     overhead_mib,
     postponed_gradient_bytes,
     static_mib,
@@ -96,10 +96,10 @@ class StageBreakdown:
     cached : float
         What torch's allocator reserves beside these tensors (`cost_model.reserved`); 0 where it is not modelled.
     spare : float
-        The part of `total` that this plan never needs. The workspace, and on the last stage the loss, are one figure
-        for all plans of a strategy, with a layer that is rebuilt whole (`backward_workspace.needed_workspace_bytes`),
-        and so are the transfers of every stage (`statics.outer_transfer_bytes`); a plan is made with these, and what
-        torch allocates is less by this.
+        The part of `total` that this plan never needs: `total` adds up one figure a part for all plans of a strategy,
+        with a layer that is rebuilt whole, and `plan_peak` the tensors of this plan's worst moment. A plan is made with
+        the former; what torch allocates is less by this. Below 0 where `overhead` has a layer's gradients too
+        (`StaticRules.counted_as_fitted`).
     """
 
     stage: int
@@ -218,42 +218,31 @@ def _stage(
     states = StateBytes()
     for kind, count in counts.items():
         states = states + layer_state_bytes(model, kind, strategy, rules).scaled(count)
-    logits, behind, at_loss, of_table = 0.0, 0.0, 0.0, 0.0
-    late = float(postponed_gradient_bytes(model, strategy, rules, schedule))
+    logits, late = 0.0, float(postponed_gradient_bytes(model, strategy, rules, schedule))
     workspace, buffers = (float(part(model, strategy, rules)) for part in (workspace_bytes, buffer_bytes))
+    masks = 0.0
     of_first, of_last = mask_bytes(strategy, rules, schedule)
     of_embedding, cached, of_head = (float(part) for part in cached_bytes(model, strategy, rules))
     at_embedding, at_head = of_embedding - cached, of_head - cached
     if stage == 0:
         cached += at_embedding
         states = states + embedding_state_bytes(model, strategy, rules)
-    needed = float(needed_workspace_bytes(model, _modes(plan, stage), strategy, rules))
-    spare = workspace - needed
     if stage == schedule.head_stage(strategy.pp):
         states = states + head_state_bytes(model, strategy, rules)
         logits, workspace, buffers = (float(part) for part in end_of_step_bytes(model, strategy, rules))
-        spare = logits + workspace + buffers - float(sum(end_of_step_bytes(model, strategy, rules, needed)))
-        at_loss = logits + workspace + buffers
-        behind = float(late_gradient_bytes(model, strategy, rules, at_loss))
-        late += behind
-        buffers += float(of_last)
+        late += float(late_gradient_bytes(model, strategy, rules, logits + workspace + buffers))
+        masks += float(of_last)
         cached += at_head
     if stage == 0:
-        buffers += float(of_first)
-        of_table = float(embedding_gradient_bytes(model, strategy, rules))
-        late += of_table
-    if stage in (0, strategy.pp - 1) and not schedule.v_shape:
-        spare += float(outer_transfer_bytes(model, strategy, rules))
-    buffers += _in_flight_bytes(model, strategy, rules, _modes(plan, stage), on_host)
+        masks += float(of_first)
+        late += float(embedding_gradient_bytes(model, strategy, rules))
+    beside = masks + _in_flight_bytes(model, strategy, rules, _modes(plan, stage), on_host)
+    buffers += beside
     alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage, on_host)
     layers_alive = sum(alive[v] * grid[v][stage] for grid in plan.layers.values() for v in range(plan.interleaves))
     passes = float(layers_alive / max(1, sum(counts.values())))
-    of_plan = sum(kept.values()) * MIB
-    if behind:
-        spare += behind - float(late_gradient_bytes(model, strategy, rules, at_loss, of_plan))
-    if of_table and passes:
-        gone = of_plan / passes / strategy.vpp + needed
-        spare += of_table - float(embedding_gradient_bytes(model, strategy, rules, gone))
+    together = late + logits + workspace + buffers + sum(kept.values()) * MIB
+    spare = together - beside - PlanPeak(model, strategy, rules, plan, schedule, stage, on_host).bytes()
     return StageBreakdown(
         stage=stage,
         layers=counts,
@@ -267,7 +256,7 @@ def _stage(
         workspace=workspace / MIB,
         overhead=overhead_mib(rules),
         cached=(float(states.cached) + cached) / MIB,
-        spare=max(0.0, spare) / MIB,
+        spare=spare / MIB,
     )
 
 

@@ -18,7 +18,13 @@ from taylor.cost_model.activations import (
 )
 from taylor.cost_model.adapters import adapter_groups
 from taylor.cost_model.alive import alive_lower_bound
-from taylor.cost_model.backward_workspace import input_gradient_bytes, makes_weight_gradients, workspace_bytes
+from taylor.cost_model.backward_workspace import (
+    entering_bytes,
+    input_gradient_bytes,
+    keeps_gradients,
+    makes_weight_gradients,
+    workspace_bytes,
+)
 from taylor.cost_model.parameters import (
     ParameterGroups,
     embedding_parameters,
@@ -48,20 +54,20 @@ _SOFTMAX_BYTES = 4
 
 def layer_state_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> StateBytes:
     """Weights, gradients and optimizer states of one layer, or of one MTP module's layers, on one device, bytes."""
-    states = _states(_body_groups(model, kind), degrees, rules)
+    states = _states(body_groups(model, kind), degrees, rules)
     if rules.adapters is None:
         return states
     return states + _states(adapter_groups(model, kind, rules), degrees, rules.trained)
 
 
-def _body_groups(model: ModelSpec, kind: str) -> ParameterGroups:
+def body_groups(model: ModelSpec, kind: str) -> ParameterGroups:
     return module_body_groups(model) if kind == MTP else layer_groups(model, kind)
 
 
 def step_copy_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """The step's copies of one layer's gradients (`OptimizerStates.step_bytes`)."""
     without = rules.replace(optimizer=replace(rules.optimizer, step_bytes=0))
-    groups = _body_groups(model, kind)
+    groups = body_groups(model, kind)
     return group_bytes(groups, degrees, rules).optimizer - group_bytes(groups, degrees, without).optimizer
 
 
@@ -95,10 +101,10 @@ def _states(
     `TrainingRules.separate_pools`.
     """
     state = group_bytes(groups, degrees, rules, copy_weights=copy_weights, in_layer=in_layer)
-    gradients = np.where(_makes_gradients_late(degrees, rules), 0.0, state.gradients)
+    gradients = np.where(makes_gradients_late(degrees, rules), 0.0, state.gradients)
     if not rules.parameter_shard:
         return StateBytes(state.weights, gradients, state.optimizer)
-    whole = _gathered(groups, degrees, rules, in_layer=in_layer)
+    whole = gathered_bytes(groups, degrees, rules, in_layer=in_layer)
     in_pipeline = np.greater(degrees.pp, 1) & rules.framework.states.whole_in_pipeline
     stays = in_pipeline | rules.stay_gathered | (rules.whole_ends and not in_layer)
     adds_whole = in_pipeline | (rules.accumulates_whole & np.greater(degrees.micro_batches, 1))
@@ -109,13 +115,15 @@ def _states(
     return StateBytes(weights, gradients, state.optimizer, cached)
 
 
-def _makes_gradients_late(degrees: Degrees, rules: TrainingRules) -> Quantity:
+def makes_gradients_late(degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Return whether gradients are made in the step's only backward, behind the loss (`StateRules.fresh_gradients`)."""
     alone = np.equal(degrees.pp, 1) & np.equal(degrees.micro_batches, 1)
     return alone & rules.framework.states.fresh_gradients
 
 
-def _gathered(groups: ParameterGroups, degrees: Degrees, rules: TrainingRules, *, in_layer: bool = True) -> StateBytes:
+def gathered_bytes(
+    groups: ParameterGroups, degrees: Degrees, rules: TrainingRules, *, in_layer: bool = True
+) -> StateBytes:
     """A block's parameters as GEMMs take them and their gradients, not sharded."""
     return group_bytes(groups, degrees, rules.gathered(), in_layer=in_layer)
 
@@ -146,7 +154,7 @@ def embedding_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRul
 
 def _table_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
     """The same of token and position embedding alone."""
-    states, groups = rules.framework.states, _embedding_groups(model, degrees, rules)
+    states, groups = rules.framework.states, embedding_groups(model, degrees, rules)
     # Under autocast a table is cast for the head alone.
     copied = not (states.casts_embedding_rows or (rules.autocast and not model.tied_embedding))
     result = _states(groups, degrees, rules, copy_weights=copied, in_layer=False)
@@ -156,7 +164,7 @@ def _table_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules)
     return result
 
 
-def _embedding_groups(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> ParameterGroups:
+def embedding_groups(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> ParameterGroups:
     """Parameters of token and position embedding, in the ranks that they are divided over (`embedding_state_bytes`)."""
     states = rules.framework.states
     positions = model.learned_positions * model.hidden
@@ -168,7 +176,7 @@ def _embedding_groups(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
     return groups + ParameterGroups(replicated=table - split + positions)
 
 
-def _head_groups(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> ParameterGroups:
+def head_groups(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> ParameterGroups:
     """Parameters of the LM head and the final norm, in the ranks that they are divided over."""
     table = _vocabulary_groups(head_parameters(model), model, degrees, rules)
     return table + ParameterGroups(replicated=model.hidden)
@@ -181,7 +189,7 @@ def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
     the first. The head is split over TP under every `vocab_parallel`.
     """
     alone = np.equal(degrees.pp, 1)
-    result = _states(_head_groups(model, degrees, rules), degrees, rules, in_layer=False)
+    result = _states(head_groups(model, degrees, rules), degrees, rules, in_layer=False)
     if model.tied_embedding:
         result = result.scaled(np.where(alone, 0.0, 1.0))
     return result + beside_mtp_bytes(model, degrees, rules) if model.mtp_layers else result
@@ -272,7 +280,9 @@ def buffer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Qu
     gradient of one before it is scattered (Zhao et al. 2023, arXiv:2304.11277 §4.3); in a pipeline see
     `layer_state_bytes`, at the loss `end_of_step_bytes`.
     """
-    buffers = _transfer_bytes(model, degrees, rules) + _passing(rules, degrees) * _layer_buffers(model, degrees, rules)
+    buffers = _transfer_bytes(model, degrees, rules) + passes_weights(rules, degrees) * _layer_buffers(
+        model, degrees, rules
+    )
     return buffers + (HOST_BUFFERS * layer_input_bytes(model, degrees, rules) if rules.inputs_on_host else 0.0)
 
 
@@ -287,22 +297,12 @@ def _transfer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
     framework = rules.framework
     count: Quantity = framework.statics.transfer_buffers
     if framework.statics.buffers_every_micro_batch:
-        count = count * degrees.micro_batches * degrees.vpp
+        # And the gradient sent last.
+        count = count * degrees.micro_batches * degrees.vpp + 1
     return np.where(piped, count * boundary, 0.0)
 
 
-def outer_transfer_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
-    """The part of `buffer_bytes` that the first and the last stage of a pipeline have no neighbour for.
-
-    With virtual stages each has two, the other end of the pipeline being one.
-    """
-    statics = rules.framework.statics
-    if statics.buffers_every_micro_batch or statics.counted_as_fitted:
-        return 0.0
-    return np.where(np.equal(degrees.vpp, 1), _transfer_bytes(model, degrees, rules) / 2, 0.0)
-
-
-def _passing(rules: TrainingRules, degrees: Degrees) -> Quantity:
+def passes_weights(rules: TrainingRules, degrees: Degrees) -> Quantity:
     """Return whether weights are gathered around their use and gradients scattered behind it."""
     if not rules.parameter_shard:
         return False
@@ -317,31 +317,26 @@ def _layer_buffers(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> 
 
 def _largest_layer(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
     largest = max(model.body_counts, key=lambda kind: layer_groups(model, kind).total)
-    return _gathered(layer_groups(model, largest), degrees, rules)
+    return gathered_bytes(layer_groups(model, largest), degrees, rules)
 
 
-def end_of_step_bytes(
-    model: ModelSpec, degrees: Degrees, rules: TrainingRules, workspace: Quantity | None = None
-) -> tuple[Quantity, Quantity, Quantity]:
+def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Quantity, Quantity, Quantity]:
     """Logits, workspace and buffers of the last stage at its worst moment.
 
     The loss is over before the first layer's backward begins, so the larger of the two counts alone;
     under `StaticRules.counted_as_fitted` both do. At the loss torch's FSDP holds the gathered head and no layer
     (`StateRules.gathers_blocks`); behind it the head's gradient is there, if it was not before
-    (`StateRules.fresh_gradients`).
-
-    Parameters
-    ----------
-    workspace : scalar or array [n], optional
-        Bytes of the workspace where it is not that of every plan (`backward_workspace.needed_workspace_bytes`).
+    (`StateRules.fresh_gradients`). Without a pipeline, whose transfers have it, the gradient of the last layer's output
+    is beside the workspace.
     """
     logits = logits_bytes(model, degrees, rules)
-    workspace = workspace_bytes(model, degrees, rules) if workspace is None else workspace
+    workspace = workspace_bytes(model, degrees, rules)
     buffers = buffer_bytes(model, degrees, rules)
     if rules.framework.statics.counted_as_fitted:
         return logits, workspace, buffers
+    workspace = workspace + np.where(np.equal(degrees.pp, 1), entering_bytes(model, degrees, rules), 0.0)
     at_loss = _buffers_at_loss(model, degrees, rules, buffers)
-    buffers = buffers + _makes_gradients_late(degrees, rules) * _head_gradient_bytes(model, degrees, rules)
+    buffers = buffers + makes_gradients_late(degrees, rules) * _head_gradient_bytes(model, degrees, rules)
     loss = np.greater_equal(logits + at_loss, workspace + buffers)
     return np.where(loss, logits, 0.0), np.where(loss, 0.0, workspace), np.where(loss, at_loss, buffers)
 
@@ -350,8 +345,8 @@ def _buffers_at_loss(model: ModelSpec, degrees: Degrees, rules: TrainingRules, b
     if not (rules.parameter_shard and rules.framework.states.gathers_blocks):
         return buffers
     there = rules.stay_gathered or rules.whole_ends
-    head = 0.0 if there else _gathered(_head_groups(model, degrees, rules), degrees, rules, in_layer=False).weights
-    return buffers - _passing(rules, degrees) * (_layer_buffers(model, degrees, rules) - head)
+    head = 0.0 if there else gathered_bytes(head_groups(model, degrees, rules), degrees, rules, in_layer=False).weights
+    return buffers - passes_weights(rules, degrees) * (_layer_buffers(model, degrees, rules) - head)
 
 
 def cached_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Quantity, Quantity, Quantity]:
@@ -363,8 +358,8 @@ def cached_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tu
     if not rules.separate_pools:
         return 0.0, 0.0, 0.0
     layer = _largest_layer(model, degrees, rules).weights
-    groups = (_embedding_groups(model, degrees, rules), _head_groups(model, degrees, rules))
-    embedding, head = (_gathered(each, degrees, rules, in_layer=False).weights for each in groups)
+    groups = (embedding_groups(model, degrees, rules), head_groups(model, degrees, rules))
+    embedding, head = (gathered_bytes(each, degrees, rules, in_layer=False).weights for each in groups)
     cast: Quantity = 1 / degrees.op if rules.compute_bytes < rules.param_bytes and not rules.narrow_gather else 0.0
     # The root's group has both ends (`TrainingRules.whole_ends`); else each is one.
     both = embedding + head if rules.whole_ends else np.maximum(embedding, head)
@@ -375,7 +370,7 @@ def cached_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tu
     at_loss = logits_bytes(model, degrees, rules) + _buffers_at_loss(model, degrees, rules, buffers)
     behind = workspace_bytes(model, degrees, rules) + buffers
     gathered = 0.0 if rules.stay_gathered else 2 * layer + (0.0 if rules.whole_ends else embedding)
-    left = _passing(rules, degrees) * gathered + _passing_inside(model, degrees, rules)
+    left = passes_weights(rules, degrees) * gathered + _passing_inside(model, degrees, rules)
     counted = sum(end_of_step_bytes(model, degrees, rules))
     counted = counted + late_gradient_bytes(model, degrees, rules, counted)
     left = left + dropped_logits_bytes(model, degrees, rules)
@@ -403,71 +398,69 @@ def _head_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRule
     """The gradient of the last stage's head; a tied one is the embedding's."""
     if model.tied_embedding:
         return 0.0
-    return group_bytes(_head_groups(model, degrees, rules), degrees, rules, in_layer=False).gradients
+    return group_bytes(head_groups(model, degrees, rules), degrees, rules, in_layer=False).gradients
 
 
-def late_gradient_bytes(
-    model: ModelSpec, degrees: Degrees, rules: TrainingRules, at_loss: Quantity, kept: Quantity | None = None
-) -> Quantity:
-    """Bytes that the end of the only backward needs beyond its loss, of gradients that come no sooner; else 0.
+def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules, at_loss: Quantity) -> Quantity:
+    """Bytes that a micro-batch's backward needs beyond its loss, at the head and at the embedding; else 0.
 
-    Behind the last layer all gradients are there and no activation: with every layer recomputed, which keeps least,
-    that may be more than the loss needed (`StateRules.fresh_gradients`). Then comes the embedding's own: with all rows
-    (`StateRules.gathers_embedding_gradient`), beside the gathered table and what is being reduced; of a tied table
-    that nothing shards, beside the head's.
+    Under FSDP the head's new gradient is reduced while it and the layer before are gathered. Behind the last layer no
+    activation is left: with every layer recomputed, which keeps least, and gradients that come no sooner
+    (`StateRules.fresh_gradients`), that may be more than the loss needed. Then comes the embedding's own gradient: with
+    all rows (`StateRules.gathers_embedding_gradient`), beside the gathered table and what is being reduced; of a tied
+    table that nothing shards, beside the head's.
 
     Parameters
     ----------
     at_loss : scalar or array [n]
         All parts of `end_of_step_bytes`, bytes.
-    kept : scalar or array [n], optional
-        Bytes of the activations that the plan keeps; without it, with every layer recomputed.
     """
-    late = _makes_gradients_late(degrees, rules)
-    if not np.any(late):
+    late = makes_gradients_late(degrees, rules)
+    passes = np.logical_and(passes_weights(rules, degrees), rules.framework.states.gathers_blocks)
+    if not (np.any(late) or np.any(passes)):
         return 0.0
     layers: Quantity = 0.0
     least: Quantity = 0.0
     for kind, count in model.kind_counts.items():
         layers = layers + count * group_bytes(layer_groups(model, kind), degrees, rules).gradients
         least = least + count * activation_bytes(model, kind, FULL, degrees, rules)
-    kept = least if kept is None else kept
-    table = _embedding_groups(model, degrees, rules)
+    table, largest = embedding_groups(model, degrees, rules), _largest_layer(model, degrees, rules)
     own = group_bytes(table, degrees, rules, in_layer=False).gradients
-    made: Quantity = table.total * rules.gradient_bytes if model.tied_embedding else 0.0
+    made: Quantity = late * table.total * rules.gradient_bytes if model.tied_embedding else 0.0
+    behind_head: Quantity = 0.0
     if rules.parameter_shard:
-        gathered = _gathered(table, degrees, rules, in_layer=False)
+        gathered, head = (
+            gathered_bytes(groups, degrees, rules, in_layer=False)
+            for groups in (table, head_groups(model, degrees, rules))
+        )
         whole = rules.framework.states.gathers_embedding_gradient
         made = gathered.weights + (table.total * rules.compute_bytes if whole else gathered.weights)
-        made = made + np.maximum(gathered.gradients, _largest_layer(model, degrees, rules).gradients)
+        made = made + np.maximum(gathered.gradients, largest.gradients)
+        if keeps_gradients(rules):
+            behind_head = 2 * head.weights + head.gradients + largest.weights + entering_bytes(model, degrees, rules)
     at_last_layer = workspace_bytes(model, degrees, rules) + buffer_bytes(model, degrees, rules)
-    end = _head_gradient_bytes(model, degrees, rules) + layers + np.maximum(at_last_layer, own + made)
-    return np.where(late, np.maximum(0.0, end - kept - at_loss), 0.0)
+    end = np.where(
+        late, _head_gradient_bytes(model, degrees, rules) + layers + np.maximum(at_last_layer, own + made), made
+    )
+    most = np.maximum(end - least, passes * behind_head) - at_loss
+    return np.where(np.logical_or(late, passes), np.maximum(0.0, most), 0.0)
 
 
-def embedding_gradient_bytes(
-    model: ModelSpec, degrees: Degrees, rules: TrainingRules, gone: Quantity | None = None
-) -> Quantity:
+def embedding_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Bytes that the first stage of a pipeline needs beyond its worst moment in a layer for the table's new gradient.
 
-    It is added to the accumulated one as a layer's is (`backward_workspace.new_gradient_bytes`), with the rows of all
-    ranks of TP where `StateRules.gathers_embedding_gradient`. It comes last, when the micro-batch's activations and the
-    workspace are gone.
-
-    Parameters
-    ----------
-    gone : scalar or array [n], optional
-        Bytes of these in a plan; without it the least that they are, with every layer recomputed.
+    It is added to the accumulated one as a layer's is (`backward_workspace.pending_bytes`), with the rows of all ranks
+    of TP where `StateRules.gathers_embedding_gradient`. It comes last, when the micro-batch's activations (the least
+    that they are, with every layer recomputed) and the workspace are gone.
     """
     states = rules.framework.states
     if not (rules.parameter_shard and states.whole_in_pipeline):
         return 0.0
-    table = _embedding_groups(model, degrees, rules)
+    table = embedding_groups(model, degrees, rules)
     ways = 1 if states.gathers_embedding_gradient else degrees.tp
     made = rules.compute_bytes * (table.split / ways + table.replicated)
-    if gone is None:
-        least = reduce(np.minimum, (activation_bytes(model, kind, FULL, degrees, rules) for kind in model.body_counts))
-        gone = layers_a_chunk(model, degrees) * least + workspace_bytes(model, degrees, rules)
+    least = reduce(np.minimum, (activation_bytes(model, kind, FULL, degrees, rules) for kind in model.body_counts))
+    gone = layers_a_chunk(model, degrees) * least + workspace_bytes(model, degrees, rules)
     return np.where(np.greater(degrees.pp, 1), np.maximum(0.0, made - gone), 0.0)
 
 
@@ -484,7 +477,7 @@ def postponed_gradient_bytes(
         return 0.0
     layers: Quantity = 0.0
     for kind, count in model.kind_counts.items():
-        layers = layers + count * _gathered(layer_groups(model, kind), degrees, rules).weights
+        layers = layers + count * gathered_bytes(layer_groups(model, kind), degrees, rules).weights
     return np.where(np.greater(degrees.pp, 1), layers / (degrees.pp * degrees.vpp), 0.0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
@@ -56,8 +57,71 @@ def _alive_vectors(
         rows = np.arange(len(tasks))
         change[rows, tasks[:, 1]] = (tasks[:, 0] == FORWARD).astype(np.int64) - (tasks[:, 0] == release)
         reached = np.unique(np.cumsum(change, axis=0), axis=0)
-        dominated = [bool(((reached >= row).all(axis=1) & (reached > row).any(axis=1)).any()) for row in reached]
-        result = reached[~np.array(dominated)] / seq_splits
+        result = _undominated(reached) / seq_splits
         result.setflags(write=False)
         vectors.append(result)
     return tuple(vectors)
+
+
+@dataclass(frozen=True)
+class BackwardStart:
+    """A heavy moment at which a backward begins on a stage.
+
+    Parameters
+    ----------
+    interleave : int
+        Virtual stage of the backward.
+    alive : tuple of float [interleaves]
+        Micro-batches alive (`alive_vectors`).
+    begun : tuple of bool [interleaves]
+        Virtual stages that have had a backward before.
+    """
+
+    interleave: int
+    alive: tuple[float, ...]
+    begun: tuple[bool, ...]
+
+
+def backward_starts(schedule: Schedule) -> tuple[tuple[BackwardStart, ...], ...]:
+    """The Pareto-maximal moments at which a backward begins, of every stage."""
+    spec = schedule.spec
+    if spec.bubble_share is not None:
+        # The order does not say which micro-batches keep their inputs alone.
+        every = (True,) * schedule.interleaves
+        return tuple(
+            tuple(BackwardStart(v, tuple(row), every) for row in rows.tolist() for v in range(len(row)) if row[v])
+            for rows in alive_vectors(schedule)
+        )
+    return _backward_starts(schedule.order.tobytes(), schedule.order.shape, schedule.interleaves, spec.seq_splits)
+
+
+@lru_cache(maxsize=64)
+def _backward_starts(
+    order_bytes: bytes, shape: tuple[int, ...], interleaves: int, seq_splits: int
+) -> tuple[tuple[BackwardStart, ...], ...]:
+    order = np.frombuffer(order_bytes, dtype=np.int32).reshape(shape)
+    release = WEIGHT_GRADIENT if (order[:, :, 0] == WEIGHT_GRADIENT).any() else BACKWARD
+    result = []
+    for tasks in order:
+        kinds, places, rows = tasks[:, 0], tasks[:, 1], np.arange(len(tasks))
+        change = np.zeros((len(tasks), interleaves), dtype=np.int64)
+        change[rows, places] = (kinds == FORWARD).astype(np.int64) - (kinds == release)
+        backwards = np.zeros_like(change)
+        backwards[rows, places] = kinds == BACKWARD
+        alive = np.cumsum(change, axis=0) - change
+        begun = np.cumsum(backwards, axis=0) - backwards > 0
+        of_stage: list[BackwardStart] = []
+        for v in range(interleaves):
+            starts = (kinds == BACKWARD) & (places == v)
+            reached = _undominated(np.unique(np.concatenate([alive, begun], axis=1)[starts], axis=0))
+            of_stage += [
+                BackwardStart(v, tuple(row[:interleaves] / seq_splits), tuple(row[interleaves:] > 0)) for row in reached
+            ]
+        result.append(tuple(of_stage))
+    return tuple(result)
+
+
+def _undominated(vectors: NDArray[np.int64]) -> NDArray[np.int64]:
+    dominated = [bool(((vectors >= row).all(axis=1) & (vectors > row).any(axis=1)).any()) for row in vectors]
+    result: NDArray[np.int64] = vectors[~np.array(dominated)]
+    return result

@@ -46,18 +46,37 @@ class SavedResults:
 
 
 class _Part:
-    """A part of a layer whose outputs are dropped after forward and made again when backward asks for them."""
+    """A part of a layer whose outputs are dropped after forward and made again when backward asks for them.
 
-    def __init__(self, run: Callable[..., tuple[Tensor, ...]]) -> None:
-        self.run = run
+    An input that another such part gave is dropped too, and made again by that part (Megatron-LM core_v0.16.0
+    megatron/core/tensor_parallel/random.py, ``CheckpointWithoutOutput.discard_output_and_register_recompute``: it
+    empties the storage that both saved).
+
+    Parameters
+    ----------
+    pack, unpack : callable
+        From a tensor to what is kept of it, and back.
+    """
+
+    def __init__(
+        self,
+        run: Callable[..., tuple[Tensor, ...]],
+        pack: Callable[[Tensor], Any],
+        unpack: Callable[[Any], Tensor],
+    ) -> None:
+        self.run, self.pack, self.unpack = run, pack, unpack
+        self.kept: list[Any] = []
         self.inputs: list[Tensor] = []
         self.outputs: tuple[Tensor, ...] = ()
 
     def keep_inputs(self, inputs: tuple[Tensor, ...]) -> None:
-        self.inputs = [x.detach().requires_grad_(x.is_floating_point()) for x in inputs]
+        self.kept = [self.pack(x.detach()) for x in inputs]
 
     def rebuild(self) -> tuple[Tensor, ...]:
         if not self.outputs:
+            found = [self.unpack(each).detach() for each in self.kept]
+            self.inputs = [x.requires_grad_(x.is_floating_point()) for x in found]
+            self.kept = []
             with torch.enable_grad():
                 self.outputs = self.run(*self.inputs)
         return self.outputs
@@ -96,7 +115,7 @@ class GivenUpOutputs:
 
     def run(self, function: Callable[..., tuple[Tensor, ...]], *inputs: Tensor) -> tuple[Tensor, ...]:
         """The outputs of a part; they are dropped once the layer's forward is over."""
-        part = _Part(function)
+        part = _Part(function, self._pack, self._unpack)
         outputs: tuple[Tensor, ...] = _GivenUp.apply(part, *inputs)
         for place, output in enumerate(outputs):
             storage = output.untyped_storage()
@@ -109,22 +128,22 @@ class GivenUpOutputs:
         self._parts.pop(address, None)
         self._alive.pop(address, None)
 
+    def _pack(self, tensor: Tensor) -> Any:
+        found = self._parts.get(tensor.untyped_storage()._cdata)
+        if found is None:
+            return tensor
+        return *found, tensor.shape, tensor.stride(), tensor.storage_offset()
+
+    def _unpack(self, saved: Any) -> Tensor:
+        if isinstance(saved, Tensor):
+            return saved
+        part, place, shape, stride, offset = saved
+        made: Tensor = part.rebuild()[place].detach()
+        return made.as_strided(shape, stride, offset)
+
     @contextmanager
     def saving(self) -> Iterator[None]:
         """Region in which the layer's operators run forward."""
 
-        def pack(tensor: Tensor) -> Any:
-            found = self._parts.get(tensor.untyped_storage()._cdata)
-            if found is None:
-                return tensor
-            return *found, tensor.shape, tensor.stride(), tensor.storage_offset()
-
-        def unpack(saved: Any) -> Tensor:
-            if isinstance(saved, Tensor):
-                return saved
-            part, place, shape, stride, offset = saved
-            made: Tensor = part.rebuild()[place].detach()
-            return made.as_strided(shape, stride, offset)
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+        with torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack):
             yield

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from taylor.dryrun.interface import DryRun
@@ -23,6 +27,9 @@ MIB = 2**20
 STEPS = 3
 """Steps until what is reserved changes no more: the second begins with the moments that the first one's end made."""
 _MOMENTS = 2
+_HERE = Path(__file__).parent
+_COUNTING = ("counter", "requests")
+"""Modules whose frames name no tensor."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,8 @@ class RecordedStage:
         Most that was live at once.
     at_peak_mib : mapping of str to float
         That moment by category.
+    tensors_mib : mapping of (str, str) to float
+        That moment by category and by the operator that made a tensor, as ``module.function``.
     moments_share : float
         Part of the optimizer's bytes that only its first update makes: Adam's two moments.
     joined : bool
@@ -60,6 +69,7 @@ class RecordedStage:
     step: Sequence[Request]
     peak_mib: float
     at_peak_mib: Mapping[str, float]
+    tensors_mib: Mapping[tuple[str, str], float]
     moments_share: float
     joined: bool
 
@@ -123,13 +133,36 @@ class RecordedStage:
 
 
 class _Recorder(LiveCounter):
-    """A counter that writes down what comes and goes."""
+    """A counter that writes down what comes and goes, and which operator made what is live at the peak."""
 
     def __init__(self) -> None:
         super().__init__()
         self.requests: list[Request] = []
         self._keys: dict[int, int] = {}
+        self._makers: dict[int, str] = {}
+        self._peak_tensors: dict[tuple[str, str], int] = {}
         self._last = 0
+
+    @property
+    def tensors_at_peak(self) -> dict[tuple[str, str], int]:
+        """Bytes at the highest moment so far by category and maker."""
+        self._keep_peak()
+        return dict(self._peak_tensors)
+
+    def _see(self, tensor: Tensor) -> None:
+        key = tensor.untyped_storage()._cdata
+        if key not in self._storages:
+            self._makers[key] = _maker()
+        super()._see(tensor)
+
+    def _keep_peak(self) -> None:
+        if self._stale and self.total == self.peak:
+            tensors: Counter[tuple[str, str]] = Counter()
+            for key, storage in self._storages.items():
+                if storage.counted:
+                    tensors[storage.category, self._makers[key]] += storage.size
+            self._peak_tensors = dict(tensors)
+        super()._keep_peak()
 
     def _count(self, storage: _Storage) -> None:
         super()._count(storage)
@@ -142,6 +175,17 @@ class _Recorder(LiveCounter):
         if storage.counted:
             self.requests.append(Request(self._keys.pop(id(storage)), 0))
         super()._free(key)
+
+
+def _maker() -> str:
+    """The function of this package that runs an operator: the innermost frame outside the counting."""
+    frame = sys._getframe(2)
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.parent == _HERE and path.stem not in _COUNTING:
+            return f"{path.stem}.{getattr(frame.f_code, 'co_qualname', frame.f_code.co_name)}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return "autograd"
 
 
 def recorded_stage(run: DryRun, stage: int) -> RecordedStage:
@@ -161,12 +205,14 @@ def recorded_stage(run: DryRun, stage: int) -> RecordedStage:
         for task in order[: tasks_worth_running(order, postponed)]:
             step.run(task)
         requests, at_peak, peak = list(recorder.requests), recorder.at_peak, recorder.peak
+        tensors = recorder.tensors_at_peak
     moments = rules.moments_bytes / rules.optimizer_bytes if rules.optimizer_bytes else 0.0
     return RecordedStage(
         requests[:states],
         requests[states:],
         peak / MIB,
         {name: size / MIB for name, size in at_peak.items()},
+        {key: size / MIB for key, size in tensors.items()},
         min(1.0, moments),
         joined=not rules.parameter_shard and rules.adds_in_products and rules.parallel_optimizer,
     )

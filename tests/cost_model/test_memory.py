@@ -323,7 +323,7 @@ def _random_table(rng: np.random.Generator, n: int) -> StrategyTable:
 @pytest.mark.parametrize("framework", [frameworks.MEGATRON, frameworks.MINDFORMERS, frameworks.TORCHTITAN])
 def test_experts_make_the_room_that_their_largest_part_makes(framework: frameworks.Framework) -> None:
     """A shared expert is an MLP of its width: beside narrow experts it is what needs most, beside wide ones nothing."""
-    attention = AttentionSpec(8, 8, 64)
+    attention = AttentionSpec(1, 1, 16)
     rules, strategy = TrainingRules(framework=framework, seq_length=512), Strategy(1, 1, 1)
 
     def room(layer: LayerSpec) -> float:
