@@ -126,7 +126,7 @@ def _sets(found: MemoryAccuracy) -> Iterator[str]:
     groups = list(dict.fromkeys(row.group for row in rows))
     lines = [_line(name, [row for row in rows if row.group == name]) for name in groups]
     yield from table(
-        ("", "rows", "median error %", "bias %", "largest %", "in the interval %", "interval %"),
+        ("", "rows", "with both ends", "median error %", "bias %", "largest %", "in the interval %", "interval %"),
         [*lines, _line("**all**", rows)],
     )
     yield ""
@@ -137,7 +137,9 @@ def _sets(found: MemoryAccuracy) -> Iterator[str]:
         if not LEAST <= (share := _covered([row for row in rows if row.group == name])) <= MOST
     ]
     yield (
-        f"Of the {len(large)} sets of {LARGE_SET} rows or more, {len(large) - len(outside)} lie in their intervals in "
+        "A flag that no figure has may lower or raise a peak; it leaves that end of the interval open, and the peak on "
+        f"that side inside. Of the {len(large)} sets of {LARGE_SET} rows or more, {len(large) - len(outside)} lie in "
+        "their intervals in "
         f"{LEAST:.0f} to {MOST:.0f} % of their rows" + (f"; the others are {', '.join(outside)}." if outside else ".")
     )
     yield ""
@@ -149,9 +151,10 @@ def _covered(rows: Sequence[MemoryRow]) -> float:
 
 def _line(name: str, rows: Sequence[MemoryRow]) -> list[str]:
     errors = [100 * (1 / row.ratio - 1) for row in rows if row.ratio]
+    closed = sum(not (row.open_below or row.open_above) for row in rows)
     low, high = (median(row.interval[end] for row in rows) for end in (0, 1))
     return [
-        name, str(len(rows)), f"{median(map(abs, errors)):.1f}", f"{median(errors):+.1f}",
+        name, str(len(rows)), str(closed), f"{median(map(abs, errors)):.1f}", f"{median(errors):+.1f}",
         f"{max(errors, key=abs):+.1f}", f"{_covered(rows):.0f}", _ends(low, high),
     ]  # fmt: skip
 
@@ -205,9 +208,9 @@ def _classes(found: MemoryAccuracy) -> Iterator[str]:
     yield "## Intervals"
     yield ""
     yield (
-        "A job's interval is that of its narrowest class below. The 5 % and 95 % ranks of a class are drawn towards "
-        f"those of the class around it, which counts as {found.shrink:g} sets, and moved by what sets left out need on "
-        "each side. Software without a row has the error of all, widened (`known_error.FRAMEWORK_WIDTH`). Ends are of "
+        "A job's interval is that of its narrowest class below. The 5 % and 95 % quantiles of a class are drawn "
+        f"towards those of the class around it, which counts as {found.shrink:g} sets. Software without a row has the "
+        "error of all, widened (`known_error.FRAMEWORK_WIDTH`). Ends are of "
         f"the measured peak over the predicted one; a plan leaves the upper one free at {100 * DEFAULT_RISK:g} % risk."
     )
     yield ""

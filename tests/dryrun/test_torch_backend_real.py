@@ -31,7 +31,7 @@ def job(tmp_path):
     """A small training script, and a register whose GPU is too small for it without recompute."""
     (tmp_path / "devices").mkdir()
     card = (ROOT / "register" / "devices" / "h100-80g.yaml").read_text()
-    card = card.replace("name: h100-80g", "name: small-card").replace("77824", str(LIMIT_MIB))
+    card = card.replace("name: h100-80g", "name: small-card").replace("81039", str(LIMIT_MIB))
     (tmp_path / "devices" / "small-card.yaml").write_text(card)
     (tmp_path / "job.sh").write_text(SCRIPT)
     return tmp_path / "job.sh"
