@@ -123,4 +123,4 @@ def test_less_risk_never_gives_a_candidate_more_memory() -> None:
         for candidate in load_candidates([FILE], DEVICE, margin=MemoryMargin(risk=risk))
         if candidate.memory is not None
     ]
-    assert limits == sorted(limits) and len(set(limits)) == 4 and np.isclose(limits[-1], 77_824)
+    assert limits == sorted(limits) and len(set(limits)) == 4 and np.isclose(limits[-1], 81_039)
