@@ -48,6 +48,22 @@ OTHER_TOOLS = (
         "EleutherAI/gpt-neox ea7aefd8 configs/local_setup.yml, sparse.yml, text_generation.yml, prof.yml",
     ),
     OtherFile(
+        "a Hugging Face model under DeepSpeed",
+        "it is trained by a program of Pai-Megatron-Patch's own, without Megatron's layers",
+        "give the script of the same model that starts Megatron: run_pretrain_megatron_*.sh",
+        (),
+        r"\bds_train_huggingface_\w+\.py\b",
+        "alibaba/Pai-Megatron-Patch a098ca5a examples/baichuan/run_ds_train_huggingface_baichuan.sh",
+    ),
+    OtherFile(
+        "a setting of axolotl's remote machines",
+        _NOT_TRAINING,
+        "give the YAML of the training",
+        (("secrets", "gpu", "gpu_count"),),
+        "",
+        "axolotl-ai-cloud/axolotl 067b021c examples/cloud/baseten.yaml, modal.yaml",
+    ),
+    OtherFile(
         "a ChatLearn job",
         _ROLL_OUTS,
         f"{_FLAGS}, the policy's",
