@@ -2,9 +2,9 @@
 
     python -m benchmarks.reliability [--parts solver,inputs] [--processes 2] [--fresh] [--share 0.01]
 
-Every portion's result is kept under output/reliability, so that a killed campaign goes on where it was; results of
-other code are measured again. The table holds every part that is measured in full on this code, now or before, and
-names the others. With a share below 1 it is printed and nothing is kept.
+Every portion's result is kept under output/reliability, so that a killed campaign goes on where it was; it is measured
+again when a file that it rests on has changed. The table has every part that is measured in full on this code, now or
+before, with the commit at which it was, and names the others. With a share below 1 it is printed and nothing is kept.
 """
 
 from __future__ import annotations
@@ -43,10 +43,11 @@ def compile_kernels() -> None:
 
 def table(figures: Sequence[tuple[str, Figure]], missing: Sequence[str] = ()) -> str:
     """The figures, each with the part it is of, as a Markdown table; under it the parts that were not measured."""
-    lines = ["| figure | asked | measured | holds | how | command |", "|---|---|---|---|---|---|"]
+    lines = ["| figure | asked | measured | satisfied | commit | how | command |", "|---|---|---|---|---|---|---|"]
     for part, figure in figures:
         command = f"`python -m benchmarks.reliability --parts {part}`"
-        cells = (figure.name, figure.asked, figure.measured, "yes" if figure.passed else "**no**", figure.how, command)
+        satisfied = "yes" if figure.passed else "**no**"
+        cells = (figure.name, figure.asked, figure.measured, satisfied, figure.commit, figure.how, command)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     if missing:
         lines += ["", f"Not measured in full on this code: {', '.join(missing)}."]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import multiprocessing
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reliability.closure import TABLES, closure
 from taylor.base.console import log
 from taylor.base.files import write_atomic
 
@@ -48,6 +51,8 @@ class Figure:
     passed : bool
     how : str
         Method of measurement.
+    commit : str
+        Commits at which it was measured; what it rests on is unchanged since.
     """
 
     name: str
@@ -55,6 +60,7 @@ class Figure:
     measured: str
     passed: bool
     how: str
+    commit: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,8 @@ class Part:
     at_once : int
         Portions that may run side by side.
     sources : tuple of str
-        Folders and files whose code the figures rest on: portions are measured again when it changes.
+        Folders and files that the figures rest on, a module with all that it imports (`closure`): portions are measured
+        again when one changes.
     """
 
     name: str
@@ -83,12 +90,30 @@ class Part:
 def code_digest(sources: Sequence[str] = EVERYTHING, root: Path = ROOT) -> str:
     """The state of the code: a result of other code is measured again."""
     digest = hashlib.sha256()
-    files: set[Path] = set()
-    for place in (root / name for name in sources):
-        files |= set(place.rglob("*.py")) if place.is_dir() else {place}
-    for path in sorted(files):
+    for path in sorted(files_of(sources, root)):
         digest.update(str(path.relative_to(root)).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
+
+
+def files_of(sources: Sequence[str], root: Path = ROOT) -> set[Path]:
+    """All files that some sources name: those of a folder, and a module with what it imports."""
+    places = [root / name for name in sources]
+    files = closure([place for place in places if not place.is_dir()], root)
+    for place in places:
+        if place.is_dir():
+            files |= {file for file in place.rglob("*") if file.suffix in (".py", *TABLES) and file.is_file()}
+    return files
+
+
+@cache
+def commit(root: Path = ROOT) -> str:
+    """The commit that is measured, with a ``+`` where files differ from it; empty outside of a repository."""
+    words = ["git", "-C", str(root)]
+    head = subprocess.run([*words, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True)
+    if head.returncode:
+        return ""
+    changed = subprocess.run([*words, "status", "--porcelain"], capture_output=True, text=True).stdout.strip()
+    return head.stdout.strip() + ("+" if changed else "")
 
 
 def run_part(part: Part, folder: Path, *, share: float = 1.0, processes: int = 2, fresh: bool = False) -> list[Figure]:
@@ -103,33 +128,34 @@ def run_part(part: Part, folder: Path, *, share: float = 1.0, processes: int = 2
     """
     code = code_digest(part.sources)
     kept = {portion.name: folder / part.name / f"{portion.name}.json" for portion in part.portions(share)}
-    results: dict[str, Result] = {}
-    missing: list[Portion] = []
-    for portion in part.portions(share):
-        found = None if fresh else _kept(kept[portion.name], code)
-        if found is None:
-            missing.append(portion)
-        else:
-            results[portion.name] = found
+    found = {name: None if fresh else _kept(path, code) for name, path in kept.items()}
+    missing = [portion for portion in part.portions(share) if found[portion.name] is None]
     if missing:
         with ThreadPoolExecutor(max(1, min(processes, part.at_once, len(missing)))) as starters:
             futures = {starters.submit(_in_own_process, portion): portion for portion in missing}
             for future in as_completed(futures):
                 portion, (seconds, result) = futures[future], future.result()
-                results[portion.name] = result
-                data = {"code": code, "seconds": round(seconds, 1), "result": result}
+                data = {"code": code, "commit": commit(), "seconds": round(seconds, 1), "result": result}
+                found[portion.name] = data
                 write_atomic(kept[portion.name], json.dumps(data, indent=1) + "\n")
                 faults = len(result.get("faults", []))
                 log.info("%s: %s: %.0f s, %d faults", part.name, portion.name, seconds, faults)
-    return list(part.figures(results))
+    return _figures(part, {name: data for name, data in found.items() if data is not None})
+
+
+def _figures(part: Part, found: Mapping[str, Result]) -> list[Figure]:
+    """Rows of a part, each with the commits at which its portions were measured."""
+    commits = ", ".join(sorted({str(data.get("commit", "")) for data in found.values()}))
+    rows = part.figures({name: data["result"] for name, data in found.items()})
+    return [replace(row, commit=commits) for row in rows]
 
 
 def kept_figures(part: Part, folder: Path) -> list[Figure] | None:
     """The figures of what earlier campaigns measured of a part on this code; None unless that is all of it."""
     code = code_digest(part.sources)
-    results = {each.name: _kept(folder / part.name / f"{each.name}.json", code) for each in part.portions(1.0)}
-    found = {name: result for name, result in results.items() if result is not None}
-    return list(part.figures(found)) if len(found) == len(results) else None
+    kept = {each.name: _kept(folder / part.name / f"{each.name}.json", code) for each in part.portions(1.0)}
+    found = {name: data for name, data in kept.items() if data is not None}
+    return _figures(part, found) if len(found) == len(kept) else None
 
 
 def _in_own_process(portion: Portion) -> tuple[float, Result]:
@@ -145,14 +171,14 @@ def _timed(portion: Portion) -> tuple[float, Result]:
 
 
 def _kept(path: Path, code: str) -> Result | None:
+    """Stored result of a portion, with its commit, where it is of this code."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     if not isinstance(data, dict) or data.get("code") != code or not isinstance(data.get("result"), dict):
         return None
-    result: Result = data["result"]
-    return result
+    return data
 
 
 def chosen(results: Mapping[str, Result], prefix: str) -> list[Result]:

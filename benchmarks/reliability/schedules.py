@@ -165,7 +165,4 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     return rows
 
 
-PART = Part("schedules", portions, figures, sources=(
-    "pipeline", "pipeline_solver/timing/event_graph.py", "cost_model/alive.py", "benchmarks/reliability/schedules.py",
-    "benchmarks/reliability/published_orders.py", "benchmarks/reliability/outside.py",
-))  # fmt: skip
+PART = Part("schedules", portions, figures, sources=("benchmarks/reliability/schedules.py",))

@@ -266,7 +266,4 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ]  # fmt: skip
 
 
-PART = Part("solver", portions, figures, sources=(
-    "base", "pipeline", "pipeline_solver", "benchmarks/brute_force.py", "benchmarks/reliability/solver.py",
-    "benchmarks/reliability/own_statement.py", "benchmarks/reliability/published_orders.py",
-))  # fmt: skip
+PART = Part("solver", portions, figures, sources=("pipeline", "pipeline_solver", "benchmarks/reliability/solver.py"))

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
 from benchmarks.reliability import campaign, load
 from benchmarks.reliability.__main__ import table
-from benchmarks.reliability.campaign import Figure, Part, Portion, kept_figures, run_part, split
+from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, kept_figures, run_part, split
+from benchmarks.reliability.closure import closure
 
 
 def touch(folder: str, name: str) -> dict:
@@ -64,8 +67,63 @@ def test_figures_of_a_part_are_kept_only_when_all_of_it_was_measured(tmp_path):
 
 
 def test_the_table_has_a_row_a_figure_with_its_command_and_no_date():
-    lines = table([("solver", Figure("f", "a", "1 | 2", False, "h"))]).splitlines()
-    assert lines[2] == "| f | a | 1 \\| 2 | **no** | h | `python -m benchmarks.reliability --parts solver` |"
+    lines = table([("solver", Figure("f", "a", "1 | 2", False, "h", "0a1b2c3d"))]).splitlines()
+    assert lines[2] == "| f | a | 1 \\| 2 | **no** | 0a1b2c3d | h | `python -m benchmarks.reliability --parts solver` |"
+
+
+def test_a_row_says_at_which_commit_its_portions_were_measured(tmp_path):
+    runs, kept = tmp_path / "runs", tmp_path / "kept"
+    runs.mkdir()
+    [figure] = run_part(part_of(runs), kept)
+    assert figure.commit == campaign.commit() and re.fullmatch(r"[0-9a-f]{8}\+?", figure.commit)
+    path = kept / "touch" / "a.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "commit": "00000000"}))
+    found = kept_figures(part_of(runs), kept)
+    assert found is not None and found[0].commit == f"00000000, {figure.commit}"
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A small checkout: `start` imports `near` at once, `late` in a function, `named` by its name."""
+    for name, text in {
+        "benchmarks/__init__.py": "",
+        "benchmarks/start.py": "from taylor.near import one\ndef f():\n    import taylor.late; g('taylor.named.deep')",
+        "near/__init__.py": "from .part import one",
+        "near/part.py": "one = 1",
+        "near/table.yaml": "a: 1",
+        "late/__init__.py": "",
+        "named/__init__.py": "",
+        "named/deep.py": "import json",
+        "other/__init__.py": "import taylor.near",
+        "taylor/__init__.py": "import taylor.other",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_a_module_rests_on_what_it_imports_wherever_it_does_and_on_nothing_else(checkout: Path):
+    found = {str(file.relative_to(checkout)) for file in closure([checkout / "benchmarks" / "start.py"], checkout)}
+    assert found == {
+        "benchmarks/__init__.py", "benchmarks/start.py", "near/__init__.py", "near/part.py", "near/table.yaml",
+        "late/__init__.py", "named/__init__.py", "named/deep.py", "taylor/__init__.py",
+    } - {"benchmarks/__init__.py"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [("near/part.py", True), ("near/table.yaml", True), ("named/deep.py", True),
+                          ("other/__init__.py", False)],
+)  # fmt: skip
+def test_the_code_of_a_figure_changes_with_what_it_rests_on_alone(checkout: Path, name: str, changes: bool):
+    before = campaign.code_digest(("benchmarks/start.py",), checkout)
+    (checkout / name).write_text("two: 2")
+    assert (campaign.code_digest(("benchmarks/start.py",), checkout) != before) is changes
+
+
+def test_the_solvers_figures_rest_on_its_packages_and_not_on_those_above():
+    found = {file.relative_to(ROOT).parts[0] for file in campaign.files_of(("benchmarks/reliability/solver.py",))}
+    assert {"pipeline_solver", "pipeline", "base", "benchmarks"} <= found
+    assert not found & {"parsers", "workflows", "serve", "report", "nd_search", "profiling"}
 
 
 def test_counts_are_split_evenly():
