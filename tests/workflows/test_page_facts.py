@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from taylor.cost_model.known_error import KnownError
 from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.profile import MemorySource
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.solution import Termination
 from taylor.pipeline_solver.timing.evaluate import evaluate
@@ -54,6 +56,9 @@ def test_the_verdict_tells_step_gain_and_room_of_the_result(solved: tuple[Planne
     assert planned.config.device_limit_mib is not None  # the limits are below it by 5 % risk
     room = planned.config.device_limit_mib - max(planned.solution.peak_memory_mib)
     assert f"yes with more than 99 % probability, {room:,.0f} MiB free" == facts.answers[2].answer
+    known = planned.config.memory_error(planned.memory.source)
+    ends = [max(planned.solution.peak_memory_mib) * end for end in (known.lower(), known.upper())]
+    assert f"between {ends[0]:,.0f} and {ends[1]:,.0f} MiB with 90 % probability" in facts.answers[2].detail
     assert list(facts.assumed) == planned.assumed and facts.ranks == f"{planned.config.strategy.world_size:,}"
     text = html.unescape(page.read_text(encoding="utf-8"))
     for said in (facts.title, facts.verdict, *facts.assumed, FILE.name):
@@ -177,6 +182,10 @@ def test_the_page_of_a_ranking_names_the_best_candidate_and_what_it_rests_on(tmp
     facts = ranking_facts(ranking.table, candidates)
     best = ranking.table.iloc[0]
     assert facts.ranks == f"{candidates[0].config.strategy.world_size:,}"
+    known = candidates[0].config.memory_error(MemorySource.ESTIMATE)
+    stage = int(best["fullest_stage"])
+    most = json.loads(best["peak_memory"])[stage] * known.upper()
+    assert f"and {most:,.0f} MiB with 90 % probability" in facts.answers[2].detail
     assert f"{best['cost']:,.1f} ms a step" in facts.verdict and "it fits" in facts.verdict
     assert "memory estimated by the analytical model" in facts.assumed
     assert ranking.report is not None and facts.verdict in html.unescape(ranking.report.read_text(encoding="utf-8"))

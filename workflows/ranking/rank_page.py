@@ -24,7 +24,14 @@ from taylor.report.planned import planned_timeline
 from taylor.report.ranking import NOT_CERTAIN, percent_text
 from taylor.report.timeline import Timeline
 from taylor.workflows.ranking.candidate_file import CandidateFile
-from taylor.workflows.showing.page_facts import EQUAL_GAIN, NOT_KNOWN, gap_words, memory_answer, memory_text
+from taylor.workflows.showing.page_facts import (
+    EQUAL_GAIN,
+    NOT_KNOWN,
+    gap_words,
+    interval_text,
+    memory_answer,
+    memory_text,
+)
 from taylor.workflows.showing.verdict import TIGHT
 from taylor.workflows.statement.devices import ChosenDevice
 from taylor.workflows.statement.job_facts import parameters_text
@@ -100,6 +107,8 @@ def ranking_facts(table: pd.DataFrame, candidates: Sequence[CandidateFile]) -> P
     if not len(solved):
         return replace(facts, verdict="No candidate has a plan: the table says why.")
     answers = _answers([{str(name): cell for name, cell in row.items()} for row in solved.head(2).to_dict("records")])
+    if interval := _interval(solved.iloc[0].to_dict(), candidates):
+        answers = (*answers[:-1], replace(answers[-1], detail=f"{answers[-1].detail}; {interval}"))
     best = next((one for one in candidates if one.path.name == Path(solved["file"].iloc[0]).name), None)
     answers = (_with_interval(answers[0], solved.iloc[0].get("cost"), best), *answers[1:])
     step = answers[0].detail.partition(";")[0]
@@ -195,6 +204,26 @@ def _fit(best: Row) -> Answer:
     if answer.tone != GOOD or not str(best.get("certainty")).startswith(TIGHT):
         return answer
     return replace(answer, answer=f"{answer.answer} (tight)", tone=WARNING)
+
+
+def _interval(best: Row, candidates: Sequence[CandidateFile]) -> str:
+    """Interval of the best candidate's fullest stage, in words; empty where no error of its peaks is known."""
+    config = next((one.config for one in candidates if one.config is not None), None)
+    peaks, limits = parse_json(best.get("peak_memory")), parse_json(best.get("memory_limit"))
+    source = next((one for one in MemorySource if one.value == best.get("memory_source")), None)
+    if (
+        config is None
+        or source is None
+        or not isinstance(peaks, list)
+        or not isinstance(limits, list)
+        or len(peaks) != len(limits)
+    ):
+        return ""
+    known = config.memory_error(source)
+    if known is None or not peaks:
+        return ""
+    stage = max(range(len(peaks)), key=lambda at: peaks[at] - limits[at])
+    return interval_text(known, config.margin.stated_risk, peaks[stage], stage)
 
 
 def _step(row: Row) -> str:

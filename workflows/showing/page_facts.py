@@ -197,7 +197,16 @@ def _fit(planned: PlannedFile) -> Answer:
     answer = memory_answer(solution.peak_memory_mib, solution.memory_limit_mib, source, known, margin, dry_run=dry_run)
     if planned.fit.fit is Fit.UNKNOWN:
         answer = replace(answer, answer=f"{NOT_KNOWN}, {_fullest(solution)} predicted", tone=WARNING)
-    return replace(answer, detail=fit_line(planned))
+    detail = [fit_line(planned)]
+    if solution.peak_memory_mib and known is not None and not dry_run:
+        detail.append(interval_text(known, margin.stated_risk, *_heaviest(solution)[::2]))
+    return replace(answer, detail="; ".join(detail))
+
+
+def interval_text(known: KnownError, risk: float, peak_mib: float, stage: int) -> str:
+    """Interval of a stage's measured peak around the predicted one, in words."""
+    low, high = peak_mib * known.lower(risk), peak_mib * known.upper(risk)
+    return f"stage {stage} peaks between {low:,.0f} and {high:,.0f} MiB with {100 * (1 - 2 * risk):g} % probability"
 
 
 def memory_answer(
