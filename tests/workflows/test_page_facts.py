@@ -186,7 +186,7 @@ def test_the_page_of_a_ranking_names_the_best_candidate_and_what_it_rests_on(tmp
     stage = int(best["fullest_stage"])
     most = json.loads(best["peak_memory"])[stage] * known.upper()
     assert f"and {most:,.0f} MiB with 90 % probability" in facts.answers[2].detail
-    assert f"{best['cost']:,.1f} ms a step" in facts.verdict and "it fits" in facts.verdict
+    assert f"{best['cost'] / 1e3:,.2f} s a step" in facts.verdict and "it fits" in facts.verdict
     assert "memory estimated by the analytical model" in facts.assumed
     assert ranking.report is not None and facts.verdict in html.unescape(ranking.report.read_text(encoding="utf-8"))
 
