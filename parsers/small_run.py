@@ -82,6 +82,8 @@ class JobSizes:
         Number that TP times CP has to divide, where CP splits heads; 0 where it does not.
     dense_together : bool
         The files can say only plans whose first chunk holds all dense layers.
+    ranks_to_plan : int or None
+        Ranks of the job where the file states them apart from those that it starts, as MindSpeed's tuners have them.
     """
 
     own: RunSetting
@@ -94,6 +96,12 @@ class JobSizes:
     batch: int | None = None
     cp_ways: int = 0
     dense_together: bool = False
+    ranks_to_plan: int | None = None
+
+    @property
+    def job_ranks(self) -> int:
+        """Ranks of the job to plan."""
+        return self.ranks_to_plan or self.own.ranks
 
     @property
     def least_layers(self) -> int:

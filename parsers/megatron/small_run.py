@@ -24,13 +24,18 @@ from taylor.parsers.text.flags import Flags
 from taylor.pipeline.plan import PipelinePlan, values_in_order
 
 _BESIDE = ("num-layers", "hidden-size", "seq-length")
+TUNERS = (
+    *("auto-tuning", "auto-tuning-work-dir", "auto-tuning-ranks", "auto-tuning-log-level"),
+    *("auto-settings", "auto-settings-type", "auto-settings-work-dir", "auto-settings-ranks"),
+    *("auto-settings-log-level", "target-nnodes", "prof-file"),
+    *("auto-parallel", "auto-parallel-mm", "auto-parallel-profile", "automated-pipeline", "automated-pipeline-perf"),
+)
+"""Flags that start one of MindSpeed's own tuners instead of the training: MindSpeed v2.1.0_core_r0.8.0
+mindspeed/arguments.py:113-118, 1112-1130; 028de58c
+mindspeed/features_manager/auto_settings/auto_settings_feature.py:40-140."""
 _DROPPED = (
     *PLACING,
-    "auto-settings",
-    "auto-settings-type",
-    "auto-settings-work-dir",
-    "auto-settings-ranks",
-    "auto-settings-log-level",
+    *TUNERS,
     "load",
     "save",
     "schedules-method",
@@ -96,6 +101,7 @@ def job_sizes(launch: Launch) -> JobSizes:
         batch or None,
         heads if cp_algorithm == ULYSSES else 0,
         is_mindspeed(flags),
+        flags.integer("auto-tuning-ranks", "auto-settings-ranks", default=0) or None,
     )
 
 
@@ -233,7 +239,7 @@ def planned_job(launch: Launch, setting: RunSetting, job: PlannedJob) -> Launch:
         When a flag's value cannot be changed alone.
     """
     flags = launch.flags
-    wanted: Wanted = {name: False for name in PLACING if flags.has(name)}
+    wanted: Wanted = {name: False for name in (*PLACING, *TUNERS) if flags.has(name)}
     sizes = {
         "tensor-model-parallel-size": setting.tp,
         "pipeline-model-parallel-size": setting.pp,

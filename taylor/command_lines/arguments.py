@@ -8,7 +8,7 @@ import json
 import shlex
 import sys
 import textwrap
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -142,9 +142,11 @@ class CommandParser(argparse.ArgumentParser):
         Name by which the command was called: a script of the checkout, or `taylor` and a subcommand.
     example : str
         Arguments of a typical call.
+    aliases : mapping of str to str
+        Further names of flags: those of another tool's manual.
     """
 
-    def __init__(self, program: str, purpose: str, example: str) -> None:
+    def __init__(self, program: str, purpose: str, example: str, aliases: Mapping[str, str] | None = None) -> None:
         super().__init__(
             prog=program,
             description="\n".join(textwrap.wrap(purpose, 78)),
@@ -153,6 +155,7 @@ class CommandParser(argparse.ArgumentParser):
             formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30, width=80),
         )
         self._typed: Sequence[str] = ()
+        self._aliases = {**_OLD_SPELLINGS, **(aliases or {})}
         general = self.add_argument_group("general")
         general.add_argument(
             "--config", metavar="FILE", help="JSON of any of these flags, - for standard input; the command line wins"
@@ -261,7 +264,7 @@ class CommandParser(argparse.ArgumentParser):
         flag, equals, value = word.partition("=")
         dashes = "--" if flag.startswith("--") else "-"
         name = flag[len(dashes) :].replace("-", "_")
-        name = _OLD_SPELLINGS.get(name, name)
+        name = self._aliases.get(name, name)
         for candidate in (dashes + name, "--" + name, "-" + name):
             if candidate in self._option_string_actions:
                 return candidate + equals + value

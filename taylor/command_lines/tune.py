@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
     from taylor.workflows.tuning.tune_switches import Compared
 
 
+MANUAL_NAMES = {
+    f"{tuner}_{its}": ours
+    for tuner in ("auto_tuning", "auto_settings")
+    for its, ours in (("work_dir", "work_dir"), ("ranks", "world_size"), ("log_level", "log_level"))
+}
+"""Options of the manuals of MindSpeed's tuners and the flags that they are here: v2.1.0_core_r0.8.0
+docs/features/auto_tuning.md, 028de58c docs/zh/features/auto_settings.md."""
+
+
 def build_parser(program: str = "taylor tune") -> CommandParser:
     """Every flag of the command; `program` is the name it was called by."""
     parser = CommandParser(
@@ -33,6 +43,7 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
         "the whole job, each verified by a small run and written as a script: no network has to be known. A killed run "
         "goes on where it was; your file is not touched.",
         "--shell_path pretrain.sh --nnodes 2 --nproc-per-node 8 --dry",
+        MANUAL_NAMES,
     )
     group = parser.add_argument_group("job")
     group.add_argument(
@@ -60,6 +71,7 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     machines.add_argument("--master_addr", metavar="HOST", help="address of the first node (the script's)")
     machines.add_argument("--master_port", type=positive_int, metavar="N", help="its port (the script's)")
     machines.add_argument("--node_rank", type=int, metavar="N", help="this node, from 0 (the script's)")
+    machines.add_argument("--target_nnodes", type=positive_int, help=argparse.SUPPRESS)
     runs = parser.add_argument_group("runs")
     runs.add_argument("--work_dir", default="./tune", metavar="DIR", help="of files and logs (default: %(default)s)")
     runs.add_argument("--dry", action="store_true", help="write the small runs for a scheduler, start none")
@@ -71,6 +83,10 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     runs.add_argument(
         "--full_size", action="store_true", help="start each of the best plans itself for a few steps, on all its cards"
     )
+    for name in ("--auto_tuning", "--auto_settings"):
+        runs.add_argument(name, action="store_true", help=argparse.SUPPRESS)
+    runs.add_argument("--log_level", choices=("debug", "info", "warning"), default="info", help=argparse.SUPPRESS)
+    runs.add_argument("--auto_settings_type", choices=("black", "white", "mixed"), help=argparse.SUPPRESS)
     kept = parser.add_argument_group("operator base (see taylor operators)")
     kept.add_argument("--base", metavar="FILE", help="fill it from the runs, and look the job's operators up in it")
     kept.add_argument("--device", default="", metavar="NAME", help="the card of the runs (its memory, if registered)")
@@ -82,7 +98,7 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
 def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
     """Parse, tune, print."""
     args = build_parser(program).parse(arguments)
-    start_logging(verbose=args.verbose, quiet=args.quiet)
+    start_logging(verbose=args.verbose or args.log_level == "debug", quiet=args.quiet or args.log_level == "warning")
     from taylor.base.errors import InputError
     from taylor.blackbox.memory_laws import RISK
     from taylor.blackbox.operator_base import OperatorOrigin
@@ -116,7 +132,7 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
             retry=args.retry,
             base=path_or_none(args.base),
             origin=origin,
-            ranks=args.world_size,
+            ranks=_ranks(args),
             batch=args.gbs,
             limit=limit,
             verify=not args.no_verify,
@@ -128,6 +144,13 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
     _print(done)
     _print_plans(done)
     return _exit_code(done, dry=args.dry, first=not args.node_rank)
+
+
+def _ranks(args: argparse.Namespace) -> int | None:
+    """Ranks of the job; MindSpeed's manual names its nodes instead."""
+    if args.world_size is None and args.target_nnodes and args.nproc_per_node:
+        return int(args.target_nnodes * args.nproc_per_node)
+    return None if args.world_size is None else int(args.world_size)
 
 
 def _exit_code(done: Tuned, *, dry: bool, first: bool) -> int | None:
@@ -147,7 +170,7 @@ def _exit_code(done: Tuned, *, dry: bool, first: bool) -> int | None:
 def _print(done: Tuned) -> None:
     own, machines = done.sizes.own, done.machines
     experts = f", {own.experts} experts" if own.experts > 1 else ""
-    print(f"job: {own.layers} layers{experts}, {own.seq:,} tokens a sample")
+    print(f"job: {own.layers} layers{experts}, {own.seq:,} tokens a sample, {done.ranks:,} ranks")
     print(f"small runs: {len(done.runs)} on {machines.nodes} x {machines.per_node} cards, one profile each")
     for one in done.runs:
         degrees = one.run.setting

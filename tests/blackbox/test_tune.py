@@ -229,3 +229,13 @@ def test_nodes_that_share_a_disk_have_a_file_of_each_run_each(tmp_path, tune_her
     base = tmp_path / "small" / "base"
     assert "--node_rank 0 " in (base / "pretrain.sh").read_text()
     assert "--node_rank 1 " in (base / "pretrain_1.sh").read_text()
+
+
+def test_the_names_of_mindspeeds_manual_are_taken(tmp_path, tune_here):
+    script(tmp_path)
+    words = ["--auto-tuning-ranks", "32", "--auto-tuning-log-level", "info", "--auto-tuning"]
+    printed, logged = tune_here(*TWO_NODES, *words, "--auto-tuning-work-dir", "manual", "--tokens", "4096", "--dry")
+    assert "32 ranks" in printed and (tmp_path / "manual" / "base" / "pretrain.sh").is_file()
+    assert "--tokens 4096 is short where CP is searched" in logged
+    printed, logged = tune_here("--nnodes", "1", "--nproc-per-node", "8", "--target-nnodes", "8", "--dry")
+    assert "64 ranks" in printed and "8 cards are few where CP is searched" in logged

@@ -22,7 +22,15 @@ from taylor.blackbox.law_summary import LawSummary, law_summary, laws_as_data
 from taylor.blackbox.memory_laws import RISK
 from taylor.blackbox.operator_base import OperatorBase, OperatorOrigin
 from taylor.blackbox.operator_speed import Coverage, OperatorSpeeds
-from taylor.blackbox.small_runs import MOST_RUNS, SEARCHABLE, SmallRun, SmallRuns, candidate_runs, plan_small_runs
+from taylor.blackbox.small_runs import (
+    LEAST_TOKENS_CP,
+    MOST_RUNS,
+    SEARCHABLE,
+    SmallRun,
+    SmallRuns,
+    candidate_runs,
+    plan_small_runs,
+)
 from taylor.dryrun.logs import last_lines
 from taylor.dryrun.processes import ProgramRun, run_program
 from taylor.parsers.launcher import Launcher, Tools
@@ -41,6 +49,9 @@ LEAST_ALIGNED = 2
 """Runs whose laws are fitted."""
 ANSWER_S = 60.0
 """Seconds after the last small run within which the other nodes look for runs to verify."""
+CARDS_CP = 16
+"""Cards from which CP's runs show links in a node and between nodes (MindSpeed v2.1.0_core_r0.8.0
+docs/features/auto_tuning.md)."""
 ENOUGH_COVERED = 0.7
 """Fraction of the job's time that a base must cover; below, a further small run is proposed."""
 
@@ -153,6 +164,8 @@ class Tuned:
     ----------
     not_searched : str
         Reason why no plan was searched; empty where one was, or too few runs have ended.
+    ranks : int
+        Of the job that is planned.
     """
 
     sizes: JobSizes
@@ -164,6 +177,7 @@ class Tuned:
     covered: Covered | None = None
     searched: Searched | None = None
     not_searched: str = ""
+    ranks: int = 1
 
 
 def tune(options: TuneOptions) -> Tuned:
@@ -185,11 +199,12 @@ def tune(options: TuneOptions) -> Tuned:
         cure = "say --dry, let your scheduler start the files that it writes, and call it with --dry again"
         raise InputError(f"is started by {launcher.program.file} on every rank", file=options.script, cure=cure)
     machines = _machines(options, sizes)
-    ranks = options.ranks or sizes.own.ranks
+    ranks = options.ranks or sizes.job_ranks
     if options.full_size and ranks != machines.ranks:
         cure = f"say --world_size {machines.ranks}, or leave --full_size out"
         raise InputError("has as many ranks as there are cards available", field="--full_size", value=ranks, cure=cure)
     _refuse_unverified(options)
+    _note_little(machines, options)
     planned = plan_small_runs(sizes, machines, options.searched, options.tokens)
     runs = [_written(one, launcher, machines, options) for one in planned.runs]
     several = machines.nodes > 1 and options.node_rank is not None and options.verify and not options.dry
@@ -202,7 +217,14 @@ def tune(options: TuneOptions) -> Tuned:
         # The first node has the first rank's profile, and alone knows the next runs.
         if nodes is not None:
             nodes.serve(options.node_rank, partial(_begun, launcher, machines, options), options.timeout_s)
-        return Tuned(sizes, machines, tuple(runs), planned.left_out, not_searched="the first node searches the plans")
+        return Tuned(
+            sizes,
+            machines,
+            tuple(runs),
+            planned.left_out,
+            not_searched="the first node searches the plans",
+            ranks=ranks,
+        )
     try:
         return _from_runs(runs, planned, launcher, machines, options, nodes)
     finally:
@@ -233,8 +255,23 @@ def _from_runs(
         file = write_atomic(options.work_dir / LAWS, json.dumps(laws_as_data(operators), indent=1) + "\n")
         found = _law_summary(operators, planned, sizes, machines)
         covered = _covered(operators, done, sizes, machines, options)
-    tuned = Tuned(sizes, machines, tuple(runs), planned.left_out, found, file, covered)
+    ranks = options.ranks or sizes.job_ranks
+    tuned = Tuned(sizes, machines, tuple(runs), planned.left_out, found, file, covered, ranks=ranks)
     return tuned if found is None else _with_plans(tuned, done, launcher, options, nodes)
+
+
+def _note_little(machines: Machines, options: TuneOptions) -> None:
+    """Log where runs are smaller than CP needs: MindSpeed's manual asks for this many cards and tokens."""
+    if "cp" not in options.searched:
+        return
+    if machines.ranks < CARDS_CP:
+        log.warning("%d cards are few where CP is searched: its runs on %d show more", machines.ranks, CARDS_CP)
+    if options.tokens is not None and options.tokens < LEAST_TOKENS_CP:
+        log.warning(
+            "--tokens %d is short where CP is searched: kernels of less than %d tokens show other speeds",
+            options.tokens,
+            LEAST_TOKENS_CP,
+        )
 
 
 def _refuse_unverified(options: TuneOptions) -> None:
@@ -264,8 +301,7 @@ def _with_plans(
     tuned: Tuned, done: Sequence[Written], launcher: Launcher, options: TuneOptions, nodes: Nodes | None
 ) -> Tuned:
     """Tuning with the best plans of the whole job, or with the reason why there are none."""
-    own = tuned.sizes.own
-    ranks, batch = options.ranks or own.ranks, options.batch or tuned.sizes.batch
+    ranks, batch = options.ranks or tuned.sizes.job_ranks, options.batch or tuned.sizes.batch
     if not launcher.log_names_parameters:
         reason = f"the logs of a {launcher.title} list no parameters by name, whose memory a plan is searched with"
         return replace(tuned, not_searched=reason)

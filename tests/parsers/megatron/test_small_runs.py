@@ -422,3 +422,16 @@ def test_a_log_tells_parameters_of_the_first_layer_of_each_kind_the_peak_and_the
         lines = "".join(f" elapsed time per iteration (ms): {each!r} |\n" for each in steps)
         settled = [each for at, each in enumerate(steps) if 2 * at >= count - 1]
         assert read_log(first + lines).step_ms == pytest.approx(median(settled))
+
+
+@pytest.mark.parametrize("tuner", ["auto-tuning", "auto-settings"])
+def test_neither_a_small_run_nor_a_plan_starts_the_other_tuner(tuner):
+    manual = {tuner: True, f"{tuner}-work-dir": "./w", f"{tuner}-ranks": 64, f"{tuner}-log-level": "debug"}
+    start = script({**MINDSPEED, **manual})
+    sizes = job_sizes(start)
+    assert sizes.job_ranks == 64 and sizes.own.ranks == 16
+    setting = RunSetting(tp=2, seq=4096, dp=8)
+    run = small_run(start, setting, Machines(2, 8), ProfiledSteps(Path("/w/profile")))
+    plan = planned_job(start, setting, PlannedJob(PipelinePlan({"layer": ((8,),)}, {})))
+    for written in (run, plan):
+        assert not [name for name in told(written) if name.startswith("auto")]
