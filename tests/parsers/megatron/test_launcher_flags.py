@@ -1,0 +1,33 @@
+"""The judge of written scripts refuses what the launcher's own parser does."""
+
+from __future__ import annotations
+
+import argparse
+
+from benchmarks.launcher_flags import MANUAL, OwnParser, definitions, judged, with_manual
+
+SOURCE = """
+def add(parser):
+    group = parser.add_argument_group(title='x')
+    group.add_argument('--num-layers', type=int, default=None, help='n')
+    group.add_argument('--profile-level', type=str, choices=['level0', 'level1'])
+    group.add_argument('--bf16', action='store_true')
+"""
+SCRIPT = "torchrun --nnodes 1 pretrain_gpt.py --num-layers {layers} --profile-level {level} --bf16 {more}\n"
+
+
+def parser() -> OwnParser:
+    found = OwnParser(allow_abbrev=False, add_help=False)
+    for names, settings in definitions(SOURCE):
+        found.add_argument(*names, **settings)
+    return found
+
+
+def test_flags_types_and_values_are_judged(tmp_path):
+    good = SCRIPT.format(layers=2, level="level1", more="")
+    assert judged(parser(), good, tmp_path) == []
+    assert judged(parser(), SCRIPT.format(layers=2, level="level1", more="--num-layer 3"), tmp_path) == ["--num-layer"]
+    assert "invalid int value" in judged(parser(), SCRIPT.format(layers="two", level="level1", more=""), tmp_path)[0]
+    assert "invalid choice" in judged(parser(), SCRIPT.format(layers=2, level="level9", more=""), tmp_path)[0]
+    assert "--auto-tuning" in judged(parser(), with_manual(good), tmp_path)
+    assert MANUAL.startswith("--auto-tuning") and isinstance(parser(), argparse.ArgumentParser)
