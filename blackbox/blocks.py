@@ -2,28 +2,43 @@
 
 Sequences are aligned one after the other with a growing common one (longest common subsequence over type, data types
 and ranks of shapes, those first whose dimensions could follow one law). What two runs share is one column; the
-runs in which a column has an operator give its condition.
+runs in which a column has an operator give its condition. A column that only a larger CP has, and that repeats another
+one of the same run, is a further turn of a loop, as of ring attention: the first turn's column counts them.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
-from taylor.blackbox.laws import EXPONENTS, FACTORS, Fitter, SizeFit
+from taylor.blackbox.laws import EXPONENTS, FACTORS, Fitter, Law, SizeFit
 from taylor.parsers.profiles.operators import Operator
 from taylor.parsers.small_run import RunSetting
 
 MOST_OPERATORS = 20_000
 """Most operators of one run: two layers of a step have some hundreds."""
-CONDITIONED = ("cp", "ep", "tp", "layers", "pp", "mbs", "dp")
+CONDITIONED = ("cp", "ep", "tp", "local_experts", "layers", "pp", "mbs", "dp")
 """Attributes on which an operator's presence may depend, the likeliest first."""
+SPLITTING = ("cp", "tp", "ep")
+"""Degrees without which another operator of the same type may stand in one's place."""
 LAYERS = "layers"
+UNLIKE = 0.1
+"""Score of operators of which no law explains any dimension; twice as much of those where laws explain almost all."""
+LIKEST = 0.25
+"""Score of an operator's column for having one of the run that is most like it."""
+AROUND = 3
+"""Operators on both sides that distinguish two turns of a loop."""
+Fits = tuple[tuple[SizeFit, ...], ...]
+"""Laws of the dimensions of some tensors."""
+MOST_APART = 12
+"""Columns between the places of one operator that runs have in another order."""
 
 
 @dataclass(frozen=True)
@@ -44,20 +59,52 @@ class Condition:
         Attribute of a setting, and whether it must be above 1 (`layers`: above `least_layers`). Empty: always.
     least_layers : int
         Layers of the smallest run.
+    turns : int
+        CP must be above this: a further turn of a loop over CP's ranks. 0 where the operator is in none.
     """
 
     above: tuple[tuple[str, bool], ...] = ()
     least_layers: int = 1
+    turns: int = 0
 
     def is_met(self, setting: RunSetting) -> bool:
         """Return whether the operator stands in such a run."""
         least = {LAYERS: self.least_layers}
-        return all((getattr(setting, name) > least.get(name, 1)) == wanted for name, wanted in self.above)
+        there = all((getattr(setting, name) > least.get(name, 1)) == wanted for name, wanted in self.above)
+        return there and setting.cp > self.turns
+
+    def opposite_in(self, other: Condition) -> bool:
+        """Return whether two conditions differ in one attribute alone, and one is met where the other is not."""
+        mine, its = dict(self.above), dict(other.above)
+        changed = [name for name in mine if name in its and mine[name] != its[name]]
+        return self.turns == other.turns and len(changed) == 1 and mine.keys() == its.keys()
 
     def __str__(self) -> str:
         least = {LAYERS: self.least_layers}
-        words = (f"{name} {'>' if wanted else '='} {least.get(name, 1)}" for name, wanted in self.above)
+        words = [f"{name} {'>' if wanted else '='} {least.get(name, 1)}" for name, wanted in self.above]
+        words += [f"cp > {self.turns}"] * bool(self.turns)
         return " and ".join(words) or "always"
+
+
+@dataclass(frozen=True)
+class CountLaw:
+    """Times that an operator runs in a pass of its block: ``fixed + each · cp``, as turns of a loop over CP's ranks."""
+
+    fixed: Fraction = Fraction(1)
+    each: Fraction = Fraction(0)
+
+    def at(self, setting: RunSetting) -> int:
+        """The number in a run."""
+        return max(0, math.floor(self.fixed + self.each * setting.cp))
+
+    def __str__(self) -> str:
+        if not self.each:
+            return str(self.fixed)
+        sign = "-" if self.fixed < 0 else "+"
+        return ("" if self.each == 1 else f"{self.each} · ") + "cp" + (f" {sign} {abs(self.fixed)}" * bool(self.fixed))
+
+
+ONCE = CountLaw()
 
 
 @dataclass(frozen=True)
@@ -90,6 +137,10 @@ class LawfulOperator:
         By run that it was seen in: which of its operators it is.
     inputs, outputs : tuple of tuple of SizeFit
         One a dimension.
+    count : CountLaw or None
+        How often it runs; None where runs do not show it.
+    repeats : bool
+        It is a further turn of a loop: the column of the first turn counts it.
     """
 
     like: Operator
@@ -97,6 +148,8 @@ class LawfulOperator:
     places: Mapping[int, int]
     inputs: tuple[tuple[SizeFit, ...], ...]
     outputs: tuple[tuple[SizeFit, ...], ...]
+    count: CountLaw | None = ONCE
+    repeats: bool = False
 
     @property
     def further(self) -> bool:
@@ -143,7 +196,15 @@ def align(runs: Sequence[RunOperators]) -> tuple[Column, ...]:
         nearest = [min(column, key=lambda one: (apart[one], one)) for column in columns]
         match = _Match(runs, number)
         shared = [runs[one].operators[column[one]] for one, column in zip(nearest, columns, strict=True)]
-        pairs = _common(match.scores(shared, nearest, run.operators)) if columns else []
+        scores = match.scores(shared, nearest, run.operators)
+        if columns:
+            likest = min(range(number), key=lambda one: (apart[one], one))
+            has = np.array([likest in column for column in columns])
+            only_layers = _changes(runs[likest].setting.replace(layers=run.setting.layers), run.setting) == 0
+            # Of equally good columns those of the most alike run; a further layer repeats nothing but that run's.
+            scores = np.where(scores > 0, scores + (LIKEST * has)[:, None], 0.0)
+            scores = np.where(has[:, None], scores, 0.0) if only_layers else scores
+        pairs = _common(scores) if columns else []
         merged: list[dict[int, int]] = []
         column_at = operator_at = 0
         for left, right in [*pairs, (len(columns), len(run.operators))]:
@@ -185,10 +246,15 @@ class _Match:
                 if key not in known:
                     known[key] = 1 + self._lawful(*key)
                 table[row, at] = known[key]
-        return table
+        # What has a like-sized one somewhere is none of those that no law explains.
+        good = table > 1
+        taken = good.sum(axis=1)[:, None] + good.sum(axis=0)
+        return np.where(good | (taken == 0), table, 0.0)
 
     def _lawful(self, old: Operator, run: int, new: Operator) -> float:
         """Fraction of dimensions whose ratio one law could give."""
+        if not old.is_compute:
+            return 1.0  # What one rank sends follows no product of powers.
         ratios = self._plausible(run)
         pairs = [
             (left, right)
@@ -196,7 +262,8 @@ class _Match:
             for left, right in zip(mine, its, strict=True)
         ]
         good = sum(left == right or (left > 0 and round(right / left, 9) in ratios) for left, right in pairs)
-        return good / len(pairs) if pairs else 1.0
+        # Another operator of the same type, as a rule: rather none than that one, rather that one than no column.
+        return 1.0 if good == len(pairs) else UNLIKE * (1 + good / len(pairs)) - 1
 
     def _plausible(self, run: int) -> frozenset[float]:
         if run not in self._ratios:
@@ -247,9 +314,11 @@ def condition_of(present: Sequence[bool], settings: Sequence[RunSetting]) -> Con
     """The shortest condition for the runs in which an operator occurs; None where none of two parts does."""
     least = min(setting.layers for setting in settings)
     parts = [(name, wanted) for wanted in (True, False) for name in CONDITIONED]
-    for count in range(3):
+    # Further turns of a loop: of the degrees that runs have, all from one above 2 on.
+    turns = [0, *sorted({one.cp for one in settings} - {1})[:-1]]
+    for beyond, count in ((0, 0), (0, 1), (0, 2), *((each, count) for each in turns[1:] for count in (0, 1))):
         for chosen in itertools.combinations(parts, count):
-            condition = Condition(chosen, least)
+            condition = Condition(chosen, least, beyond)
             if all(condition.is_met(one) == there for one, there in zip(settings, present, strict=True)):
                 return condition
     return None
@@ -265,24 +334,161 @@ def lawful_operators(runs: Sequence[RunOperators]) -> tuple[LawfulOperator, ...]
     """
     settings = [run.setting for run in runs]
     fitters: dict[tuple[int, ...], Fitter] = {}
-    columns = align(runs)
+    columns = [part for column in align(runs) for part in _split(column, settings, fitters)]
     conditions = [condition_of([place in each.operators for place in range(len(runs))], settings) for each in columns]
     twins = _twins(columns, conditions)
+    turns = _turns(columns, conditions)
     found = []
     for at, column in enumerate(columns):
         # A further layer's operators were seen in few runs; those of the first layer, which they repeat, in all.
-        known = columns[twins.get(at, at)]
-        places = tuple(sorted(known.operators))
-        seen = [known.operators[place] for place in places]
-        fitter = fitters.setdefault(places, Fitter([settings[place] for place in places]))
+        known = columns[twins.get(at, turns.get(at, at))]
+        seen, inputs, outputs = _fitted(known.operators, settings, fitters)
         condition = conditions[at]
+        if not all(fit.settled for fit in itertools.chain(*inputs, *outputs)):
+            others = _elsewhere(at, columns, conditions)
+            for other in others:
+                joint = _fitted({**other.operators, **known.operators}, settings, fitters)
+                if all(fit.laws and not fit.spread for fit in itertools.chain(*joint[1], *joint[2])):
+                    _, inputs, outputs = joint
+                    break
         twin = conditions[twins[at]] if at in twins else None
         if twin is not None:
             condition = Condition((*twin.above, (LAYERS, True)), twin.least_layers)
-        inputs = _fits(fitter, [one.inputs for one in seen])
-        outputs = _fits(fitter, [one.outputs for one in seen])
-        found.append(LawfulOperator(seen[0], condition, column.places, inputs, outputs))
-    return tuple(found)
+        further = [columns[one].operators for one, first in turns.items() if first == at]
+        count = _count(column, further, settings) if further or _maybe_turns(condition, settings) else ONCE
+        found.append(LawfulOperator(seen, condition, column.places, inputs, outputs, count, at in turns))
+    return tuple(_likely(found, columns, settings, at) for at in range(len(found)))
+
+
+def _likely(
+    found: Sequence[LawfulOperator], columns: Sequence[Column], settings: Sequence[RunSetting], at: int
+) -> LawfulOperator:
+    """An operator with its neighbours' laws first, where runs leave several: tensors pass from one to the next."""
+    one = found[at]
+    if one.condition is None or one.further or one.repeats or all(len(fit.laws) < 2 for fit in one.fits):
+        return one
+    run = min(one.places)
+    here = one.places[run]
+    near = sorted((abs(each.places[run] - here), place) for place, each in enumerate(columns) if run in each.places)
+    known: dict[int, Law] = {}
+    for apart, each in near:
+        shown = columns[each].operators[run]
+        sizes = itertools.chain(*shown.inputs, *shown.outputs)
+        for size, fit in zip(sizes, found[each].fits, strict=True):
+            if fit.settled and apart <= MOST_APART:
+                known.setdefault(size, fit.laws[0])
+    # An operator of the same type that stands in its place under another condition.
+    setting = settings[run]
+    for other in found:
+        if other.like.type == one.like.type:
+            for fit in other.fits:
+                if fit.settled:
+                    known.setdefault(fit.laws[0].at(setting), fit.laws[0])
+    own = columns[at].operators[run]
+
+    def chosen(fits: Fits, shapes: tuple[tuple[int, ...], ...]) -> Fits:
+        return tuple(
+            tuple(fit.with_first(known.get(size)) for fit, size in zip(shape, sizes, strict=True))
+            for shape, sizes in zip(fits, shapes, strict=True)
+        )
+
+    return replace(one, inputs=chosen(one.inputs, own.inputs), outputs=chosen(one.outputs, own.outputs))
+
+
+def _split(
+    column: Column, settings: Sequence[RunSetting], fitters: dict[tuple[int, ...], Fitter]
+) -> tuple[Column, ...]:
+    """Two columns where no law meets all runs, but laws meet those with a degree above one, and those without."""
+    some = next(iter(column.operators.values()))
+    if not some.is_compute or _is_exact(column.operators, settings, fitters):
+        return (column,)
+    for name in SPLITTING:
+        halves = [{run: one for run, one in column.operators.items() if (getattr(settings[run], name) > 1) == above}
+                  for above in (True, False)]  # fmt: skip
+        if all(halves) and all(_is_exact(half, settings, fitters) for half in halves):
+            return tuple(Column(half, {run: column.places[run] for run in half}) for half in halves)
+    return (column,)
+
+
+def _is_exact(
+    operators: Mapping[int, Operator], settings: Sequence[RunSetting], fitters: dict[tuple[int, ...], Fitter]
+) -> bool:
+    _, inputs, outputs = _fitted(operators, settings, fitters)
+    return all(fit.laws and not fit.spread for fit in itertools.chain(*inputs, *outputs))
+
+
+def _fitted(
+    operators: Mapping[int, Operator], settings: Sequence[RunSetting], fitters: dict[tuple[int, ...], Fitter]
+) -> tuple[Operator, Fits, Fits]:
+    """An operator as its first run had it, and the laws of its inputs and outputs."""
+    places = tuple(sorted(operators))
+    seen = [operators[place] for place in places]
+    fitter = fitters.setdefault(places, Fitter([settings[place] for place in places]))
+    return seen[0], _fits(fitter, [one.inputs for one in seen]), _fits(fitter, [one.outputs for one in seen])
+
+
+def _elsewhere(at: int, columns: Sequence[Column], conditions: Sequence[Condition | None]) -> list[Column]:
+    """Columns that show the same operator in the other runs, the nearest first: its place in the order changes."""
+    mine, condition = columns[at], conditions[at]
+    if condition is None:
+        return []
+    like = _signature(next(iter(mine.operators.values())))
+    near = sorted(range(max(0, at - MOST_APART), min(len(columns), at + MOST_APART + 1)), key=lambda one: abs(one - at))
+    return [
+        columns[one]
+        for one in near
+        if (other := conditions[one]) is not None
+        and condition.opposite_in(other)
+        and _signature(next(iter(columns[one].operators.values()))) == like
+    ]
+
+
+def _turns(columns: Sequence[Column], conditions: Sequence[Condition | None]) -> dict[int, int]:
+    """For columns of further turns of a loop the column of its first turn.
+
+    Of several that show the same operator the one counts that most of the operators around it agree with.
+    """
+    found: dict[int, int] = {}
+    order: dict[int, dict[int, Operator]] = {}
+    for column in columns:
+        for run, place in column.places.items():
+            order.setdefault(run, {})[place] = column.operators[run]
+
+    def alike(run: int, left: int, right: int) -> int:
+        seen = order[run]
+        return sum(seen.get(left + step) == seen.get(right + step) for step in range(-AROUND, AROUND + 1))
+
+    for at, condition in enumerate(conditions):
+        if condition is None or not condition.turns:
+            continue
+        run, place = next(iter(columns[at].places.items()))
+        first = [
+            (-alike(run, place, columns[one].places[run]), abs(one - at), one)
+            for one, other in enumerate(conditions)
+            if other is not None and not other.turns and _same(columns[at], columns[one])
+        ]
+        if first:
+            found[at] = min(first)[2]
+    return found
+
+
+def _maybe_turns(condition: Condition | None, settings: Sequence[RunSetting]) -> bool:
+    """Return whether an operator of CP could run once a turn, and runs at one CP alone do not show it."""
+    return condition is not None and ("cp", True) in condition.above and len({one.cp for one in settings} - {1}) == 1
+
+
+def _count(
+    column: Column, further: Sequence[Mapping[int, Operator]], settings: Sequence[RunSetting]
+) -> CountLaw | None:
+    """The law of the number of turns; None where it is not linear in CP."""
+    counts = {run: 1 + sum(run in one for one in further) for run in column.operators}
+    by_cp = sorted({(settings[run].cp, count) for run, count in counts.items()})
+    (first, low), (last, high) = by_cp[0], by_cp[-1]
+    if first == last:
+        return None
+    each = Fraction(high - low, last - first)
+    law = CountLaw(low - each * first, each)
+    return law if all(law.at(settings[run]) == count for run, count in counts.items()) else None
 
 
 def _twins(columns: Sequence[Column], conditions: Sequence[Condition | None]) -> dict[int, int]:

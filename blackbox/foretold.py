@@ -49,6 +49,8 @@ def foretell(operators: Sequence[LawfulOperator], setting: RunSetting) -> Foreto
     """
     found, unsure = list[Operator](), 0
     for one in operators:
+        if one.repeats:
+            continue
         if one.condition is None:
             unsure += 1
             continue

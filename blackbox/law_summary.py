@@ -21,8 +21,8 @@ class LawSummary:
     operators : int
         Places of an operator in the runs, those of a further layer not counted again.
     settled, ambiguous, scattered, lawless : int
-        Operators whose dimensions all follow one exact law; with several exact ones; with sizes that leave their law
-        between runs; without any law, or without a condition for when they run.
+        Operators whose dimensions all follow one exact law; with several exact ones, or an open number of turns; with
+        sizes that leave their law between runs; without any law, or without a condition for when they run.
     conditions : tuple of (str, int)
         Number of operators by condition, the commonest first.
     deciding : tuple of Deciding
@@ -48,12 +48,12 @@ def law_summary(operators: Sequence[LawfulOperator], candidates: Sequence[RunSet
     most : int
         Most of them.
     """
-    own = [one for one in operators if not one.further]
+    own = [one for one in operators if not one.further and not one.repeats]
     kinds = Counter(_kind(one) for one in own)
     conditions = Counter(str(one.condition) if one.condition else "no condition found" for one in own)
     # Sizes that are ambiguous alike are decided alike.
     fits = list(dict.fromkeys(fit for one in own for fit in one.fits if len(fit.laws) > 1))
-    deciding = deciding_runs(fits, candidates)[:most]
+    deciding = [*_of_counts(own, candidates), *deciding_runs(fits, candidates)][:most]
     return LawSummary(
         len(own),
         kinds["settled"],
@@ -61,8 +61,16 @@ def law_summary(operators: Sequence[LawfulOperator], candidates: Sequence[RunSet
         kinds["scattered"],
         kinds["lawless"],
         tuple(conditions.most_common()),
-        deciding,
+        tuple(deciding),
     )
+
+
+def _of_counts(operators: Sequence[LawfulOperator], candidates: Sequence[RunSetting]) -> list[Deciding]:
+    """The cheapest run that shows how often operators run whose number the runs leave open: turns over CP's ranks."""
+    places = tuple(place for place, one in enumerate(operators) if one.count is None)
+    least = min((one.cp for one in candidates), default=1)
+    other = next((one for one in candidates if one.cp > max(2, least)), None)
+    return [Deciding(other, places)] if places and other is not None else []
 
 
 def _kind(operator: LawfulOperator) -> str:
@@ -71,7 +79,7 @@ def _kind(operator: LawfulOperator) -> str:
         return "lawless"
     if any(fit.spread for fit in fits):
         return "scattered"
-    return "settled" if all(fit.settled for fit in fits) else "ambiguous"
+    return "settled" if operator.count is not None and all(fit.settled for fit in fits) else "ambiguous"
 
 
 def laws_as_data(operators: Sequence[LawfulOperator]) -> list[dict[str, Any]]:
@@ -82,6 +90,7 @@ def laws_as_data(operators: Sequence[LawfulOperator]) -> list[dict[str, Any]]:
             "core": one.like.core,
             "dtypes": list(one.like.dtypes),
             "runs": str(one.condition) if one.condition else None,
+            "times": str(one.count) if one.count else None,
             "inputs": [[_fit(fit) for fit in shape] for shape in one.inputs],
             "outputs": [[_fit(fit) for fit in shape] for shape in one.outputs],
         }

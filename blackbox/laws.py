@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -31,6 +31,8 @@ EXPONENTS: Mapping[str, tuple[int, ...]] = {
 sequence, as a product of two dimensions."""
 LARGEST_UNIT = 1024
 """Sizes are padded to powers of two up to this one."""
+LEAST_ROWS = 8
+"""Rows of the largest shard of TP below which rounding up explains anything."""
 NEAR_SPREAD = 0.25
 """Sizes that depend on the data (tokens an expert) may deviate from their law by this fraction, and are reported."""
 
@@ -49,15 +51,22 @@ class Law:
         Powers of `FACTORS`.
     unit : int
         Multiple to which sizes are rounded up; 1 for whole numbers.
+    rows : Fraction
+        Not 0 where TP's shard is rounded up before it is multiplied by the rest:
+        ``rows · ceil(coefficient / tp) · Π others``. A vocabulary is padded so, and each tensor that has it.
     """
 
     coefficient: Fraction
     exponents: tuple[int, ...]
     unit: int = 1
+    rows: Fraction = Fraction(0)
 
     def at(self, setting: RunSetting) -> int:
         """The size in a run."""
         top, bottom = _product(self.exponents, setting)
+        if self.rows:
+            shard = -(-self.coefficient // setting.tp)
+            return math.ceil(self.rows * shard * setting.tp * Fraction(top, bottom))
         top *= self.coefficient.numerator
         bottom *= self.coefficient.denominator * self.unit
         return -(-top // bottom) * self.unit
@@ -68,6 +77,9 @@ class Law:
             for name, power in zip(FACTORS, self.exponents, strict=True)
             if power
         )
+        if self.rows:
+            others = [one for one in powers if not one.startswith("tp")]
+            return " · ".join((f"{self.rows} · ceil({self.coefficient} / tp)", *others))
         text = " · ".join((str(self.coefficient), *powers))
         return text if self.unit == 1 else f"{text}, up to a multiple of {self.unit}"
 
@@ -91,6 +103,12 @@ class SizeFit:
     def settled(self) -> bool:
         """Return whether there is one law, and it is exact."""
         return len(self.laws) == 1 and self.spread == 0
+
+    def with_first(self, law: Law | None) -> SizeFit:
+        """The same with a law in front where there are several: the one that is taken as long as no run decides."""
+        if law is None or len(self.laws) < 2:
+            return self
+        return replace(self, laws=(law, *(one for one in self.laws if one != law)))
 
     def at(self, setting: RunSetting) -> int | None:
         """The size in a run; None where the laws do not agree on it, or there is none."""
@@ -154,11 +172,35 @@ class Fitter:
             if rounded:
                 return SizeFit(tuple(rounded))
             unit *= 2
+        padded = self._padded(sizes)
+        if padded is not None:
+            return SizeFit((padded,))
         nearest = int(np.argmin(spread))
         if spread[nearest] > NEAR_SPREAD or len(set(self.settings)) < 2:
             return SizeFit(())
         middle = Fraction(float(np.median(ratios[nearest]))).limit_denominator(1 << 20)
         return SizeFit((Law(middle, self._powers[nearest]),), float(spread[nearest]))
+
+    def _padded(self, sizes: tuple[int, ...]) -> Law | None:
+        """The simplest law whose shard of TP is rounded up before the other factors; None where none meets all runs."""
+        tps = [one.tp for one in self.settings]
+        if len(set(tps)) < 3:
+            return None
+        for powers in self._powers:
+            if powers[0] != -1:
+                continue
+            shards = [Fraction(size) / (tp * Fraction(*_product(powers, one)))
+                      for size, tp, one in zip(sizes, tps, self.settings, strict=True)]  # fmt: skip
+            by_tp = dict(zip(tps, shards, strict=True))
+            if any(by_tp[tp] != shard for tp, shard in zip(tps, shards, strict=True)):
+                continue
+            whole = math.lcm(*(one.denominator for one in by_tp.values()))
+            rows = Fraction(math.gcd(*(int(one * whole) for one in by_tp.values())), whole)
+            counts = {tp: int(shard / rows) for tp, shard in by_tp.items()}
+            most = min(count * tp for tp, count in counts.items())
+            if max(counts.values()) >= LEAST_ROWS and all(-(-most // tp) == count for tp, count in counts.items()):
+                return Law(Fraction(most), powers, 1, rows)
+        return None
 
     def _coefficients(self, at: int, sizes: tuple[int, ...]) -> list[tuple[int, int]]:
         """Exact coefficient that each run requires: (numerator, denominator)."""

@@ -4,13 +4,16 @@ Every parameter, and every tensor that a block's forward and backward pass alloc
 (`blackbox.laws`). What a small run shows of a tensor's life, when it is allocated and when it is freed, holds in
 the large job too: there only sizes, the number of layers and the micro-batches in flight differ. So peaks are found by
 going through a stage's blocks again with the large sizes, and a peak may move to another place than in small runs.
+
+A life is an interval between allocations: from a tensor's own up to the first one that it does not live to see. Of it
+runs show a lower and an upper limit; the order of frees between two allocations does not matter.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 
@@ -20,8 +23,8 @@ from scipy.optimize import nnls
 from scipy.special import stdtrit
 
 from taylor.base.errors import InputError
-from taylor.blackbox.blocks import Condition, condition_of
-from taylor.blackbox.laws import FACTORS, Fitter, SizeFit
+from taylor.blackbox.blocks import CONDITIONED, Condition, condition_of
+from taylor.blackbox.laws import FACTORS, Fitter, Law, SizeFit
 from taylor.parsers.small_run import RunSetting
 
 TURN = "turn"
@@ -35,6 +38,11 @@ RISK = 0.01
 
 EXACT_SHARE = 0.0005
 """Ways that deviate from the runs by less tie; else those count that deviate at most twice as much as the best."""
+
+LATE = 3
+"""Allocations by which a tensor's end may change from run to run: another stream's memory is given back by events."""
+MOST_CONDITIONS = 3
+"""Degrees on which the end of a tensor's life may depend at once."""
 
 _EP = FACTORS.index("ep")
 
@@ -163,11 +171,12 @@ class MemorySharding:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor by its laws, and when a run has it."""
+    """A tensor by its laws, and when a run has it; `likely` is a neighbour's law where runs leave several."""
 
     name: str
     fit: SizeFit
     condition: Condition | None
+    likely: Law | None = None
 
     def is_met(self, run: RunSetting) -> bool:
         # A stage has its blocks whatever the model's layers are.
@@ -178,6 +187,8 @@ class _Tensor:
         return self.condition is None or not self.fit.laws
 
     def size(self, run: RunSetting) -> float:
+        if self.likely is not None:
+            return self.likely.at(run)
         return max((law.at(run) for law in self.fit.laws), default=0) * (1 + self.fit.spread)
 
 
@@ -192,16 +203,49 @@ class _Life:
 
 
 @dataclass(frozen=True)
+class _End:
+    """End of a tensor's life where a condition is met.
+
+    Parameters
+    ----------
+    place : int
+        First place in the order of allocations at which it is gone.
+    after : str
+        Tensor that was allocated just before in all runs that show this end: its consumer's. Where a run has no such
+        tensor, as a collective's over one rank, this one stands for it.
+    """
+
+    condition: Condition
+    place: int
+    after: str = ""
+
+
+@dataclass(frozen=True)
+class _Interval:
+    """A tensor's life in the order of a block's allocations: born at one, gone from another one on."""
+
+    name: str
+    born: int
+    ends: tuple[_End, ...]
+
+    def end(self, run: RunSetting) -> _End:
+        """The first end whose condition is met."""
+        return next((one for one in self.ends if one.condition.is_met(run)), self.ends[-1])
+
+
+@dataclass(frozen=True)
 class _Block:
     parameters: tuple[_Tensor, ...]
     tensors: Mapping[str, _Tensor]
-    events: tuple[str, ...]
+    lives: tuple[_Interval, ...]
+    turn: int
     kept_input: str
 
     @cached_property
     def indifferent(self) -> tuple[str, ...]:
         """Of DP and stages those on which no tensor depends."""
         conditions = [one.condition for one in (*self.parameters, *self.tensors.values()) if one.condition]
+        conditions += [end.condition for life in self.lives for end in life.ends]
         asked = {name for each in conditions for name, _ in each.above}
         return tuple(name for name in ("dp", "pp") if name not in asked)
 
@@ -217,18 +261,38 @@ class _Block:
                 dense, expert = dense + (not split) * one.size(run), expert + split * one.size(run)
         return dense, expert
 
+    @cached_property
+    def _life_of(self) -> Mapping[str, _Interval]:
+        return {life.name: life for life in self.lives}
+
+    def _end(self, life: _Interval, run: RunSetting) -> int:
+        """End of a life in a run; of a tensor whose consumer is not there, that of the consumer's own."""
+        end, most = life.end(run), len(self.lives)
+        place = end.place
+        while end.after and end.after in self.tensors and not self.tensors[end.after].is_met(run) and most:
+            end, most = self._life_of[end.after].end(run), most - 1
+            place = max(place, end.place)
+        return place
+
     def life(self, run: RunSetting) -> _Life:
-        sizes = {name: one.size(run) if one.is_met(run) else 0.0 for name, one in self.tensors.items()}
-        alive, kept, peaks = 0.0, 0.0, [0.0, 0.0]
-        turned = 0
-        for event in self.events:
-            if event == TURN:
-                turned, kept = 1, alive
-                peaks[1] = alive
+        change = np.zeros(len(self.lives) + 3)
+        kept_input = 0.0
+        for life in self.lives:
+            tensor = self.tensors[life.name]
+            if not tensor.is_met(run):
                 continue
-            alive += sizes[event[1:]] if event[0] == "+" else -sizes[event[1:]]
-            peaks[turned] = max(peaks[turned], alive)
-        return _Life(sizes[self.kept_input], kept, peaks[0], peaks[1])
+            size = tensor.size(run)
+            if life.name == self.kept_input:
+                kept_input = size
+            change[life.born] += size
+            change[self._end(life, run)] -= size
+        alive = np.cumsum(change)
+        return _Life(
+            kept_input,
+            float(alive[self.turn]),
+            float(alive[: self.turn + 1].max()),
+            float(alive[self.turn :].max()),
+        )
 
 
 @dataclass(frozen=True)
@@ -390,37 +454,163 @@ def memory_laws(runs: Sequence[RunMemory], risk: float = RISK) -> MemoryLaws:
 def _block(name: str, runs: Sequence[RunMemory]) -> _Block:
     settings = [run.setting for run in runs]
     traces = [run.traces[name] for run in runs]
-    tensors = _tensors([trace.sizes for trace in traces], settings)
+    order = _births([trace.events for trace in traces])
+    tensors = _tensors([trace.sizes for trace in traces], settings, order)
     parameters = _tensors([run.parameters.get(name, {}) for run in runs], settings)
-    events = _merged([trace.events for trace in traces])
-    return _Block(tuple(parameters.values()), MappingProxyType(tensors), events, traces[0].kept_input)
+    lives = _lives([trace.events for trace in traces], order, settings)
+    return _Block(tuple(parameters.values()), MappingProxyType(tensors), lives, order.index(TURN), traces[0].kept_input)
 
 
-def _tensors(sizes: Sequence[Mapping[str, int]], settings: Sequence[RunSetting]) -> dict[str, _Tensor]:
+def _tensors(
+    sizes: Sequence[Mapping[str, int]], settings: Sequence[RunSetting], order: Sequence[str] = ()
+) -> dict[str, _Tensor]:
     fitters: dict[tuple[int, ...], Fitter] = {}
-    found: dict[str, _Tensor] = {}
-    for name in dict.fromkeys(name for each in sizes for name in each):
-        places = tuple(place for place, each in enumerate(sizes) if name in each)
+    names = list(dict.fromkeys(name for each in sizes for name in each))
+    conditions = {name: condition_of([name in each for each in sizes], settings) for name in names}
+    at = {name: place for place, name in enumerate(order or names)}
+
+    def fit(shown: Mapping[int, int]) -> SizeFit:
+        places = tuple(sorted(shown))
         fitter = fitters.setdefault(places, Fitter([settings[place] for place in places]))
-        condition = condition_of([name in each for each in sizes], settings)
-        found[name] = _Tensor(name, fitter.fit([sizes[place][name] for place in places]), condition)
-    return found
+        return fitter.fit([shown[place] for place in places])
+
+    shown = {name: {place: each[name] for place, each in enumerate(sizes) if name in each} for name in names}
+    found: dict[str, _Tensor] = {}
+    for name in names:
+        mine = fit(shown[name])
+        if not mine.settled:
+            near = sorted((other for other in names if other != name), key=lambda one: abs(at[one] - at[name]))
+            for other in near:
+                if _is_kin(conditions[name], conditions[other], shown[name], shown[other]):
+                    joint = fit({**shown[other], **shown[name]})
+                    if joint.laws and not joint.spread and len(joint.laws) < max(2, len(mine.laws)):
+                        mine = joint
+                        break
+        found[name] = _Tensor(name, mine, conditions[name])
+    return {name: _with_likely(name, found, shown, at) for name in names}
 
 
-def _merged(orders: Collection[tuple[str, ...]]) -> tuple[str, ...]:
-    """One order that has every run's events, the longest run's first; what it lacks stands behind its predecessor."""
-    longest, *others = sorted(orders, key=len, reverse=True)
+def _with_likely(
+    name: str, found: Mapping[str, _Tensor], shown: Mapping[str, Mapping[int, int]], at: Mapping[str, int]
+) -> _Tensor:
+    """A tensor of several laws with that of the nearest tensor as large: it passes from one operator to the next."""
+    one = found[name]
+    if len(one.fit.laws) < 2 or one.condition is None:
+        return one
+    near = sorted((other for other in found if other != name), key=lambda other: abs(at[other] - at[name]))
+    for other in near:
+        settled = found[other].fit.settled and shown[name].keys() <= shown[other].keys()
+        if settled and all(shown[other][run] == size for run, size in shown[name].items()):
+            return replace(one, likely=found[other].fit.laws[0])
+    return one
+
+
+def _is_kin(mine: Condition | None, its: Condition | None, shown: Mapping[int, int], other: Mapping[int, int]) -> bool:
+    """Return whether another tensor may be the same one: at another place in other runs, or an earlier turn's."""
+    if mine is None or its is None:
+        return False
+    if mine.opposite_in(its):
+        return True
+    turns = mine.turns > its.turns and shown.keys() <= other.keys()
+    return turns and all(other[run] == size for run, size in shown.items())
+
+
+def _births(orders: Collection[tuple[str, ...]]) -> tuple[str, ...]:
+    """One order of all runs' allocations and `TURN`, the longest run's first; what it lacks follows its predecessor.
+
+    Where runs differ in the order of two allocations, the longest one's counts.
+    """
+    born = [[event.removeprefix("+") for event in order if event[0] != "-"] for order in orders]
+    longest, *others = sorted(born, key=len, reverse=True)
     merged = list(longest)
     for order in others:
         known = set(merged)
-        places = [merged.index(event) for event in order if event in known]
-        if places != sorted(places):
-            raise InputError("differ in the order of their tensors", field="small runs", cure="profile one step each")
-        for before, event in itertools.pairwise(("", *order)):
-            if event not in known:
-                merged.insert(merged.index(before) + 1 if before else 0, event)
-                known.add(event)
+        for before, name in itertools.pairwise(("", *order)):
+            if name not in known:
+                merged.insert(merged.index(before) + 1 if before else 0, name)
+                known.add(name)
     return tuple(merged)
+
+
+def _lives(
+    orders: Sequence[tuple[str, ...]], order: Sequence[str], settings: Sequence[RunSetting]
+) -> tuple[_Interval, ...]:
+    """The interval of every tensor's life that all runs show."""
+    at = {name: place for place, name in enumerate(order)}
+    seen: dict[str, dict[int, tuple[int, int]]] = {}
+    for run, events in enumerate(orders):
+        last, freed = 0, list[str]()
+        for event in (*events, "+"):
+            if event[0] == "-":
+                freed.append(event[1:])
+                continue
+            place = at[event.removeprefix("+")] if event != "+" else len(order)
+            for name in freed:
+                # Between two allocations: it saw the former, and not the latter.
+                seen.setdefault(name, {})[run] = (last, max(place, last + 1))
+            last, freed = place, []
+    return tuple(
+        _Interval(name, place, _ends(seen.get(name, {}), settings, order))
+        for place, name in enumerate(order)
+        if name != TURN
+    )
+
+
+def _ends(
+    seen: Mapping[int, tuple[int, int]], settings: Sequence[RunSetting], order: Sequence[str]
+) -> tuple[_End, ...]:
+    """Ends of a tensor's life by the conditions that runs differ in; the latest where none explains them."""
+    if not seen:
+        return (_End(Condition(), len(order)),)
+    for slack in (0, LATE):
+        if found := _explained(seen, settings, order, MOST_CONDITIONS, slack):
+            return found
+    return (_End(Condition(), max(low for low, _ in seen.values()) + 1),)
+
+
+def _explained(
+    seen: Mapping[int, tuple[int, int]], settings: Sequence[RunSetting], order: Sequence[str], depth: int, slack: int
+) -> tuple[_End, ...]:
+    """Ends under as few conditions as explain all runs, at most `depth`; empty where none do."""
+    common = _common_end(seen.values(), slack, order.index(TURN))
+    if common is not None:
+        lows = {low for low, _ in seen.values()}
+        after = order[lows.pop()] if len(lows) == 1 else ""
+        return (_End(Condition(), common, "" if after == TURN else after),)
+    for most in range(depth):
+        for name in CONDITIONED:
+            halves = [{run: limits for run, limits in seen.items() if (getattr(settings[run], name) > 1) == above}
+                      for above in (True, False)]  # fmt: skip
+            parts = [_explained(half, settings, order, most, slack) if half else () for half in halves]
+            if all(parts):
+                return tuple(
+                    replace(end, condition=Condition(((name, above), *end.condition.above)))
+                    for part, above in zip(parts, (True, False), strict=True)
+                    for end in part
+                )
+        for turns in sorted({settings[run].cp for run in seen} - {1})[:-1]:
+            # A loop of several turns frees in a later one what it keeps in its last.
+            halves = [{run: limits for run, limits in seen.items() if (settings[run].cp > turns) == above}
+                      for above in (True, False)]  # fmt: skip
+            parts = [_explained(half, settings, order, most, slack) for half in halves]
+            if all(parts):
+                return (*(replace(end, condition=replace(end.condition, turns=turns)) for end in parts[0]), *parts[1])
+    return ()
+
+
+def _common_end(limits: Collection[tuple[int, int]], slack: int, turn: int) -> int | None:
+    """The latest end within all limits; None where they contradict each other.
+
+    Parameters
+    ----------
+    slack : int
+        Places by which runs may differ on one side of the turn; the latest of them then counts.
+    """
+    lows = [low for low, _ in limits]
+    low, high = max(lows), min(high for _, high in limits)
+    if low < high:
+        return high
+    return low + 1 if slack and low - min(lows) <= slack and (min(lows) < turn) == (low < turn) else None
 
 
 def _elements(run: RunMemory, blocks: Mapping[str, _Block]) -> tuple[float, float]:

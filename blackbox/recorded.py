@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,8 @@ from taylor.parsers.small_run import RunLog, RunSetting
 
 ELEMENT_BYTES = (1, 2, 4)
 """Of gradients and weights, as collectives carry them."""
+LEAST_SHARE = 0.01
+"""Fraction of all parameters' bytes below which collectives carry no gradients: small ones match a norm by chance."""
 _OF_GRADIENTS = ("reducescatter", "allreduce", "allgather")
 SAME_BYTES = 0.002
 """Fraction by which a collective may exceed its parameter: buckets are padded."""
@@ -53,8 +56,28 @@ class RecordedRun:
 
     @cached_property
     def kept_samples(self) -> tuple[OperatorSample, ...]:
-        """Samples without the collectives of gradients and weights: these follow parameters, not tokens."""
-        return tuple(one for one in self.samples if not self._is_gradient(one))
+        """Samples without the collectives of gradients and weights: these follow parameters, not tokens.
+
+        A collective stands before the first operator that ends after its start, whether it began a little before that
+        operator or, on a stream of its own, a little after: two streams' order changes from run to run.
+        """
+        kept = [one for one in self.samples if not self._is_gradient(one)]
+        computing = [one for one in kept if one.operator.is_compute]
+        ends = [one.start_ns + one.duration_ns for one in computing]
+        beside: dict[int, list[OperatorSample]] = {}
+        for one in kept:
+            if not one.operator.is_compute:
+                beside.setdefault(bisect.bisect_right(ends, one.start_ns), []).append(one)
+        found = list[OperatorSample]()
+        for at in range(len(computing) + 1):
+            found += _in_order(beside.get(at, []))
+            found += computing[at : at + 1]
+        return tuple(found)
+
+    def waited_ns(self, sample: OperatorSample) -> float:
+        """Part of a collective's time that it waited for other ranks."""
+        transfer = self.transfers.get(sample.name)
+        return 0.0 if transfer is None else max(0.0, sample.duration_ns - transfer.ns)
 
     @cached_property
     def gradient_samples(self) -> tuple[OperatorSample, ...]:
@@ -106,8 +129,25 @@ class RecordedRun:
         return found
 
 
+def _in_order(collectives: Sequence[OperatorSample]) -> list[OperatorSample]:
+    """Collectives in the order of their starts, those that run at the same time by their type."""
+    found = list[OperatorSample]()
+    for one in sorted(collectives, key=lambda each: each.start_ns):
+        at = len(found)
+        while at and found[at - 1].operator.type > one.operator.type and _together(found[at - 1], one):
+            at -= 1
+        found.insert(at, one)
+    return found
+
+
+def _together(left: OperatorSample, right: OperatorSample) -> bool:
+    return left.start_ns < right.start_ns + right.duration_ns and right.start_ns < left.start_ns + left.duration_ns
+
+
 def _once(sent: Sequence[int], wanted: Sequence[float]) -> bool:
     """Return whether each thing sent is another one of those wanted."""
+    if sum(sent) < LEAST_SHARE * sum(wanted):
+        return False
     left = sorted(wanted)
     for size in sorted(sent):
         slack = max(SAME_BYTES * size, 1024)

@@ -187,6 +187,9 @@ def _changes(
                 (f"ep{2 * base.ep}", {"ep": 2 * base.ep}, "what EP splits"),
                 ("ep1", {"ep": 1}, "what EP adds"),
             ]
+            few = _one_a_rank(base, sizes)
+            if few:
+                changes.append((f"alone{few}", {"experts": few, "ep": few}, "what a single expert a rank leaves out"))
         changes.append((f"experts{experts}", {"experts": experts}, "what each expert adds"))
     changes.append((f"seq{seq}", {"seq": seq}, "what grows with the sequence"))
     if "mbs" in searched:
@@ -200,6 +203,37 @@ def _changes(
         changes.append((f"dense{base.dense + 1}", twice, "what is a dense layer's, what the embedding's"))
     changes.append(("pp2", {"pp": 2, "layers": 2 * base.layers}, "embedding apart from head, and the hand-over"))
     return changes
+
+
+def _one_a_rank(base: RunSetting, sizes: JobSizes) -> int | None:
+    """Experts, and EP, of a run with one of them a rank."""
+    most = base.dp * base.cp
+    counts = [count for count in range(2, most + 1) if most % count == 0 and count >= sizes.top_k]
+    return next((count for count in counts if count != base.ep and count % sizes.expert_groups == 0), None)
+
+
+def substitute(failed: SmallRun, known: Collection[SmallRun], sizes: JobSizes, cards: int) -> SmallRun | None:
+    """A run that shows what a failed one would have: its change, and something else changed that other runs show.
+
+    A configuration that hangs or runs out of memory does so again; None where no other one starts on these cards.
+
+    Parameters
+    ----------
+    known : collection of SmallRun
+        Runs that are planned or were started.
+    """
+    setting = failed.setting
+    seen = {run.setting for run in known}
+    further = [{"seq": setting.seq // 2}, {"mbs": 2 * setting.mbs}, {"seq": 2 * setting.seq}]
+    if failed.name.startswith("cp"):
+        # With other tokens too, a turn of a loop over half of them could be one over all.
+        further = [{"tp": 2 * setting.tp}, {"tp": max(1, setting.tp // 2)}, *further]
+    for change in further:
+        wanted = fitted(setting.replace(**change), cards) if min(change.values()) else None
+        if wanted is not None and wanted not in seen and legal(wanted, sizes) is None:
+            words = "_".join(f"{name}{value}" for name, value in change.items())
+            return SmallRun(f"{failed.name}_{words}", wanted, f"instead of {failed.name}, which failed")
+    return None
 
 
 def candidate_runs(base: RunSetting, sizes: JobSizes, cards: int) -> list[RunSetting]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import bisect
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from statistics import median
 
@@ -17,7 +18,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from taylor.base.errors import InputError
-from taylor.blackbox.blocks import LawfulOperator, lawful_operators
+from taylor.blackbox.blocks import ONCE, LawfulOperator, lawful_operators
 from taylor.blackbox.collective_lines import TRANSFER, Collective, CollectiveLines
 from taylor.blackbox.group_laws import (
     GROUPS,
@@ -28,8 +29,9 @@ from taylor.blackbox.group_laws import (
     kind_of,
     lawful_collective,
 )
+from taylor.blackbox.host_pace import host_pace
 from taylor.blackbox.memory_laws import MemoryLaws
-from taylor.blackbox.operator_speed import OperatorSpeeds
+from taylor.blackbox.operator_speed import Estimate, OperatorSpeeds
 from taylor.blackbox.passes import PassPart, all_parts
 from taylor.blackbox.recorded import RecordedRun
 from taylor.blackbox.stage_problem import DENSE, EMBEDDING, HEAD, LAYER, BlockTimes, even_stages, layer_names
@@ -38,6 +40,9 @@ from taylor.parsers.small_run import RunSetting
 
 NS = 1e-6
 """ms in a ns."""
+LEAST_BESIDE, MOSTLY = 0.2, 0.9
+"""Fraction of the shorter one's time that a collective and an operator share where they run beside each other, and of
+a collective's that runs wholly beside another one."""
 Blocks = Sequence[tuple[str, bool]]
 
 
@@ -51,11 +56,20 @@ class Time:
 
 @dataclass(frozen=True)
 class _PlacedOperator:
-    """A collective of a part, and the fraction of its time that is exposed."""
+    """A collective of a part.
+
+    Parameters
+    ----------
+    shown : float
+        Fraction of its time that is exposed where nothing is known to run beside it.
+    beside : tuple of LawfulOperator
+        Operators that run at the same time: only what it takes beyond them is exposed.
+    """
 
     operator: LawfulOperator
     law: LawfulCollective
     shown: float
+    beside: tuple[LawfulOperator, ...] = ()
 
 
 class StepLaws:
@@ -106,25 +120,33 @@ class StepLaws:
         self.unsure: list[str] = []
         self._compute: dict[PassPart, list[LawfulOperator]] = defaultdict(list)
         self._collectives: dict[PassPart, list[_PlacedOperator]] = defaultdict(list)
+        self._order: dict[PassPart, list[LawfulOperator | _PlacedOperator]] = defaultdict(list)
         self._place(runs)
         self.lines = CollectiveLines(self._samples(runs, neighbours), per_node)
-        self.gap = median(_gap(run) for run in runs)
+        self.pace = host_pace(runs)
         self.gradients = runs[0].gradients
         self._least = min(run.setting.layers for run in runs)
         self._update = self._fitted_update(runs)
         self._known: dict[tuple[PassPart, RunSetting], Time] = {}
         self._block_times: dict[RunSetting, BlockTimes] = {}
 
+    def with_speeds(self, speeds: OperatorSpeeds) -> StepLaws:
+        """The same laws with other times of operators."""
+        found = copy(self)
+        found.speeds, found._known, found._block_times = speeds, {}, {}
+        return found
+
     # What was found ---------------------------------------------------------------------------------------------
 
     def _place(self, runs: Sequence[RecordedRun]) -> None:
         settings = [run.setting for run in runs]
-        busy = [_busy(run) for run in runs]
+        computing = [self._computing(number, run) for number, run in enumerate(runs)]
         for one, part in zip(self.operators, self.parts, strict=True):
-            if part is None:
+            if part is None or one.repeats:
                 continue
             if one.like.is_compute:
                 self._compute[part].append(one)
+                self._order[part].append(one)
                 continue
             samples = {run: runs[run].kept_samples[place] for run, place in one.places.items()}
             transfers = [runs[run].transfers.get(sample.name) for run, sample in samples.items()]
@@ -133,8 +155,40 @@ class StepLaws:
             if law is None:
                 self.unsure.append(one.like.type)
                 continue
-            free = [1 - _overlap(sample, busy[run]) for run, sample in samples.items()]
-            self._collectives[part].append(_PlacedOperator(one, law, median(free)))
+            placed = self._placed(one, law, samples, runs, computing)
+            self._collectives[part].append(placed)
+            self._order[part].append(placed)
+
+    def _computing(self, number: int, run: RecordedRun) -> list[tuple[int, int, LawfulOperator]]:
+        """(start, end, operator) of what computes in a run, in order."""
+        found = []
+        for one in self.operators:
+            if one.like.is_compute and number in one.places:
+                sample = run.kept_samples[one.places[number]]
+                found.append((sample.start_ns, sample.start_ns + sample.duration_ns, one))
+        return sorted(found, key=lambda each: each[:2])
+
+    @staticmethod
+    def _placed(
+        one: LawfulOperator,
+        law: LawfulCollective,
+        samples: Mapping[int, OperatorSample],
+        runs: Sequence[RecordedRun],
+        computing: Sequence[Sequence[tuple[int, int, LawfulOperator]]],
+    ) -> _PlacedOperator:
+        """A collective with what it runs beside; of two at the same time the later one is not exposed."""
+        free, beside = list[float](), dict[int, LawfulOperator]()
+        hidden = [_behind_another(sample, runs[run]) for run, sample in samples.items()]
+        for run, sample in samples.items():
+            spans = computing[run]
+            for each in spans:
+                least = LEAST_BESIDE * min(sample.duration_ns, each[1] - each[0])
+                if _shared(sample, each) > least and not each[2].repeats:
+                    beside[id(each[2])] = each[2]
+            free.append(1 - _overlap(sample, [each[:2] for each in spans]))
+        if median(hidden) > MOSTLY:
+            return _PlacedOperator(one, law, 0.0)
+        return _PlacedOperator(one, law, median(free), tuple(beside.values()))
 
     def _samples(
         self, runs: Sequence[RecordedRun], neighbours: Sequence[RecordedRun]
@@ -185,8 +239,12 @@ class StepLaws:
 
     def operators_of(self, run: RunSetting) -> list[Operator]:
         """The computing operators of one micro-batch in one layer, the embedding and the head."""
-        found = (self._at(one, run) for part in PassPart if part is not PassPart.STEP for one in self._compute[part])
-        return [one for one in found if one is not None]
+        found = list[Operator]()
+        for one in (one for part in PassPart if part is not PassPart.STEP for one in self._compute[part]):
+            operator = self._at(one, run)
+            if operator is not None:
+                found += [operator] * (one.count or ONCE).at(run)
+        return found
 
     def _at(self, one: LawfulOperator, run: RunSetting) -> Operator | None:
         if one.condition is not None and not one.condition.is_met(run.replace(layers=self._least)):
@@ -213,30 +271,46 @@ class StepLaws:
         return self._known[key]
 
     def _timed_part(self, part: PassPart, run: RunSetting) -> Time:
-        total, single = 0.0, 0.0
+        order, single = list[tuple[str, float]](), 0.0
         alike: dict[Hashable, float] = defaultdict(float)
-        for one in self._compute[part]:
+        for one in self._order[part]:
+            times = ((one if isinstance(one, LawfulOperator) else one.operator).count or ONCE).at(run)
+            if isinstance(one, _PlacedOperator):
+                ns, error, key = self._exposed(one, run)
+                alike[key] += times * ns * error
+                order += [(one.operator.like.type, ns)] * (times if ns else 0)
+                continue
             operator = self._at(one, run)
             if operator is None:
                 continue
-            estimate = self.speeds.estimate(operator)
-            if estimate is None:
-                cure = "start the small runs again with a longer profile"
-                raise InputError("was measured in no small run", field="operator", value=operator.type, cure=cure)
-            total += estimate.ns + self.gap
+            estimate = self._estimate(operator)
             if estimate.exact:
-                single += (estimate.ns * estimate.error) ** 2
+                single += (times * estimate.ns * estimate.error) ** 2
             else:  # One line's error is the same for all its operators.
-                alike[operator.type] += estimate.ns * estimate.error
-        for placed in self._collectives[part]:
-            if not placed.law.condition.is_met(run.replace(layers=self._least)):
-                continue
-            collective = placed.law.at(run)
-            if collective is not None and collective.group > 1:
-                ns, error = self.collective_ns(collective)
-                total += placed.shown * ns + self.gap
-                alike[collective.kind, collective.group] += placed.shown * ns * error
-        return Time(total, math.sqrt(single + sum(each**2 for each in alike.values())))
+                alike[operator.type] += times * estimate.ns * estimate.error
+            order += [(operator.type, estimate.ns)] * times
+        error = math.sqrt(single + sum(each**2 for each in alike.values()))
+        return Time(self.pace.passes_ns(order), error)
+
+    def _estimate(self, operator: Operator) -> Estimate:
+        estimate = self.speeds.estimate(operator)
+        if estimate is None:
+            cure = "start the small runs again with a longer profile"
+            raise InputError("was measured in no small run", field="operator", value=operator.type, cure=cure)
+        return estimate
+
+    def _exposed(self, placed: _PlacedOperator, run: RunSetting) -> tuple[float, float, Hashable]:
+        """Exposed time of a collective, its relative error, and what shares that error."""
+        collective = placed.law.at(run) if placed.law.condition.is_met(run.replace(layers=self._least)) else None
+        if collective is None or collective.group < 2:
+            return 0.0, 0.0, ""
+        ns, error = self.collective_ns(collective)
+        key = collective.kind, collective.group
+        if not placed.beside:
+            return placed.shown * ns, error, key
+        computing = [self._at(one, run) for one in placed.beside]
+        beside = sum(self._estimate(one).ns + self.pace.pause for one in computing if one is not None)
+        return max(0.0, ns - beside), error, key
 
     def collective_ns(self, collective: Collective) -> tuple[float, float]:
         """Time of a collective, and its relative error.
@@ -320,10 +394,15 @@ class StepLaws:
         return ends + run.dense * dense + (run.layers - run.dense) * layer
 
     def measured_passes_ns(self, run: RecordedRun) -> float:
-        """The same as a run recorded it, from its first operator to the last before the step's own."""
+        """The same as a run recorded it, from its first operator to the last before the step's own.
+
+        What its collectives waited for other ranks does not count: a slow node of the small runs is none of the job's.
+        """
         once = {one.like.type for one in self._compute[PassPart.STEP]}
         shown = [one for one in run.kept_samples if one.operator.type not in once]
-        return float(max(one.start_ns + one.duration_ns for one in shown) - shown[0].start_ns)
+        waited = sum(run.waited_ns(one) for one in shown)
+        begin = min(one.start_ns for one in shown)
+        return float(max(one.start_ns + one.duration_ns for one in shown) - begin) - waited
 
 
 def _small_blocks(run: RunSetting) -> Blocks:
@@ -335,19 +414,20 @@ def _timed(sample: OperatorSample, group: tuple[int, int], sent: int, ns: float)
     return Collective(kind, *group, buffer_of(kind, group[0], sent)), ns
 
 
-def _gap(run: RecordedRun) -> float:
-    """The median pause between consecutive operators, ns."""
-    end, gaps = None, []
+def _shared(sample: OperatorSample, span: tuple[int, int, LawfulOperator]) -> int:
+    """ns that a sample and an operator run at the same time."""
+    return min(sample.start_ns + sample.duration_ns, span[1]) - max(sample.start_ns, span[0])
+
+
+def _behind_another(sample: OperatorSample, run: RecordedRun) -> float:
+    """Fraction of a collective's time during which one that began no later, and stands before it, runs too."""
+    earlier = list[tuple[int, int]]()
     for one in run.kept_samples:
-        if end is not None and one.start_ns >= end:
-            gaps.append(one.start_ns - end)
-        end = max(end or 0, one.start_ns + one.duration_ns)
-    return float(median(gaps)) if gaps else 0.0
-
-
-def _busy(run: RecordedRun) -> list[tuple[int, int]]:
-    """Intervals in which operators compute, in order."""
-    return [(one.start_ns, one.start_ns + one.duration_ns) for one in run.samples if one.operator.is_compute]
+        if one is sample:
+            break
+        if not one.operator.is_compute:
+            earlier.append((one.start_ns, one.start_ns + one.duration_ns))
+    return _overlap(sample, sorted(earlier))
 
 
 def _overlap(sample: OperatorSample, busy: Sequence[tuple[int, int]]) -> float:

@@ -13,7 +13,7 @@ from taylor.blackbox.stage_problem import DENSE, EMBEDDING, HEAD, LAYER, layer_n
 from taylor.parsers.profiles.allocations import Allocation
 from taylor.parsers.profiles.operators import Operator
 
-INPUT = "input"
+INPUT, CARRIED = "input", "carried"
 
 
 @dataclass
@@ -50,12 +50,37 @@ def recorded_memory(runs: Sequence[RecordedRun], dense: RecordedRun | None = Non
         all_parts(tensors, shown, twice),
         key=lambda each: _crossing(_stretches(runs[first].allocations, tensors, each, first)),
     )
-    found = []
-    for number, run in enumerate(runs):
-        stretches = _stretches(run.allocations, tensors, places, number)
-        traces = _traces(stretches) if run.setting.layers == least else {}
-        found.append(_memory(run, traces, stretches.get(PassPart.STEP)))
-    return found
+    every = [_stretches(run.allocations, tensors, places, number) for number, run in enumerate(runs)]
+    few = [number for number, run in enumerate(runs) if run.setting.layers == least]
+    _carry_alike([every[number] for number in few], [_sizes(runs[number], tensors, number) for number in few])
+    return [
+        _memory(run, _traces(every[number]) if number in few else {}, every[number].get(PassPart.STEP))
+        for number, run in enumerate(runs)
+    ]
+
+
+def _sizes(run: RecordedRun, tensors: Sequence[LawfulOperator], number: int) -> dict[str, int]:
+    """Bytes of a run's tensors by name."""
+    places = {str(at): one.places[number] for at, one in enumerate(tensors) if number in one.places}
+    return {name: run.allocations[place].bytes for name, place in places.items()}
+
+
+def _carry_alike(runs: Sequence[Mapping[PassPart | None, _Stretch]], sizes: Sequence[Mapping[str, int]]) -> None:
+    """State in every run the tensors that any run carries into a part; where one does not, they are gone at once.
+
+    Memory of another stream is given back late, in one run in this part and in another one before it.
+    """
+    for part in PassPart:
+        names = {name for run in runs if part in run for name in run[part].carried}
+        for run, known in zip(runs, sizes, strict=True):
+            if part not in run:
+                continue
+            stretch = run[part]
+            missing = {name: known[name.split()[1]] for name in names if name.split()[1] in known}
+            early = [f"-{name}" for name in missing if name not in stretch.carried]
+            carried = {**missing, **stretch.carried}
+            stretch.carried = {name: carried[name] for name in sorted(carried, key=lambda one: int(one.split()[1]))}
+            stretch.events[:0] = early
 
 
 def _tensors(run: RecordedRun) -> RunOperators:
@@ -124,9 +149,8 @@ def _stretches(
             found[origin].kept.append(name)
         elif not (now in _OF_LAYERS and origin in (PassPart.BEFORE, PassPart.DENSE, PassPart.FORWARD)):
             # Those are the layer's input, which stays from its forward pass on.
-            role = f"carried {len(here.carried)}"
-            here.carried[role] = size
-            here.events.append(f"-{role}")
+            here.carried[f"{CARRIED} {name}"] = size
+            here.events.append(f"-{CARRIED} {name}")
     return found
 
 

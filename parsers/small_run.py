@@ -51,6 +51,11 @@ class RunSetting:
         """Ranks that run it."""
         return self.tp * self.cp * self.pp * self.dp
 
+    @property
+    def local_experts(self) -> int:
+        """Experts of a rank."""
+        return self.experts // self.ep
+
     def differences(self, other: RunSetting) -> str:
         """Changes of another setting, as ``cp 1 -> 2``."""
         names = ("tp", "cp", "ep", "pp", "dp", "mbs", "seq", "experts", "layers", "dense")

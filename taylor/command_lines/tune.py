@@ -71,7 +71,6 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     machines.add_argument("--master_addr", metavar="HOST", help="address of the first node (the script's)")
     machines.add_argument("--master_port", type=positive_int, metavar="N", help="its port (the script's)")
     machines.add_argument("--node_rank", type=int, metavar="N", help="this node, from 0 (the script's)")
-    machines.add_argument("--target_nnodes", type=positive_int, help=argparse.SUPPRESS)
     runs = parser.add_argument_group("runs")
     runs.add_argument("--work_dir", default="./tune", metavar="DIR", help="of files and logs (default: %(default)s)")
     runs.add_argument("--dry", action="store_true", help="write the small runs for a scheduler, start none")
@@ -83,10 +82,18 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     runs.add_argument(
         "--full_size", action="store_true", help="start each of the best plans itself for a few steps, on all its cards"
     )
+    manual = parser.add_argument_group(
+        "options of MindSpeed's manual (also --auto-tuning-work-dir, --auto-tuning-ranks, --auto-settings-...)"
+    )
     for name in ("--auto_tuning", "--auto_settings"):
-        runs.add_argument(name, action="store_true", help=argparse.SUPPRESS)
-    runs.add_argument("--log_level", choices=("debug", "info", "warning"), default="info", help=argparse.SUPPRESS)
-    runs.add_argument("--auto_settings_type", choices=("black", "white", "mixed"), help=argparse.SUPPRESS)
+        manual.add_argument(name, action="store_true", help="accepted, no effect: its own tuner is not started")
+    manual.add_argument(
+        "--log_level", choices=("debug", "info", "warning"), default="info", help="debug: --verbose, warning: --quiet"
+    )
+    manual.add_argument(
+        "--auto_settings_type", choices=("black", "white", "mixed"), help="accepted: every network is unknown here"
+    )
+    manual.add_argument("--target_nnodes", type=positive_int, metavar="N", help="nodes of the job, for --world_size")
     kept = parser.add_argument_group("operator base (see taylor operators)")
     kept.add_argument("--base", metavar="FILE", help="fill it from the runs, and look the job's operators up in it")
     kept.add_argument("--device", default="", metavar="NAME", help="the card of the runs (its memory, if registered)")

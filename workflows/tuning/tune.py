@@ -30,6 +30,7 @@ from taylor.blackbox.small_runs import (
     SmallRuns,
     candidate_runs,
     plan_small_runs,
+    substitute,
 )
 from taylor.dryrun.logs import last_lines
 from taylor.dryrun.processes import ProgramRun, run_program
@@ -212,7 +213,7 @@ def tune(options: TuneOptions) -> Tuned:
     if nodes is not None and not options.node_rank:
         nodes.open()
     if not options.dry:
-        runs = [_started(one, launcher, options) for one in runs]
+        runs = _all_started(runs, launcher, sizes, machines, options)
     if options.node_rank:
         # The first node has the first rank's profile, and alone knows the next runs.
         if nodes is not None:
@@ -393,6 +394,26 @@ def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: Tun
     if options.dry and _has_profile(folder):
         return Written(run, file, ended="")  # Started by a scheduler.
     return Written(run, file)
+
+
+def _all_started(
+    runs: Sequence[Written], launcher: Launcher, sizes: JobSizes, machines: Machines, options: TuneOptions
+) -> list[Written]:
+    """Start all runs; where most end well, then another one in place of each that failed.
+
+    Several nodes start what is planned alone, for none knows what failed on another.
+    """
+    found = [_started(one, launcher, options) for one in runs]
+    failed = [one for one in found if one.ended]
+    if options.node_rank is not None or 2 * len(failed) > len(found):
+        return found
+    planned = [one.run for one in found]
+    for one in failed:
+        other = substitute(one.run, planned, sizes, machines.ranks)
+        if other is not None and len(planned) < MOST_RUNS:
+            planned.append(other)
+            found.append(_begun(launcher, machines, options, other))
+    return found
 
 
 def _file_name(options: TuneOptions) -> str:

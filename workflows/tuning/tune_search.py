@@ -200,7 +200,7 @@ class TunedLaws:
 
     def refresh(self) -> None:
         """Read the base again."""
-        self.steps = self._steps()
+        self.steps = self.steps.with_speeds(OperatorSpeeds(self.base.times(self.options.origin)))
 
     def own_errors(self) -> list[float]:
         """Error of the predicted passes of each small run."""
