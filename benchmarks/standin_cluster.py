@@ -70,6 +70,14 @@ class Cluster:
         one = self.blocks[block]
         return [task for task in (one.backward if backward else one.forward) if task.runs(run)]
 
+    def kernels(self, block: str, run: RunSetting, backward: bool) -> list[tuple[str, list[tuple[int, ...]]]]:
+        """Kinds of operators of one pass, and their shapes with the output last."""
+        return [(task.kind, task.sizes(run)) for task in self.tasks(block, run, backward) if not task.group]
+
+    def exchange_ns(self, kind: str, group: str, buffer: int, run: RunSetting) -> float:
+        """Time of a collective without noise."""
+        return self.machine.collective_ns(kind, group, buffer, run)
+
     def outputs(self, block: str, run: RunSetting, backward: bool) -> Outputs:
         """The same with the bytes that each allocates."""
         return _outputs(self, block, run, backward)

@@ -1,0 +1,124 @@
+"""What scripts really do: loops over CP's ranks, another order under TP, tensors that collectives allocate."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+
+import pytest
+
+from benchmarks.second_campaign import SecondNetwork
+from benchmarks.second_cluster.cluster import second_cluster
+from benchmarks.tune_campaign import MEMORY_WITHIN, shapes_and_memory
+from taylor.blackbox.blocks import RunOperators, lawful_operators
+from taylor.blackbox.host_pace import HostPace
+from taylor.blackbox.law_summary import law_summary
+from taylor.blackbox.laws import Fitter
+from taylor.blackbox.memory_laws import TURN, BlockTrace, RunMemory, memory_laws
+from taylor.blackbox.small_runs import candidate_runs, plan_small_runs, substitute
+from taylor.parsers.profiles.operators import Operator
+from taylor.parsers.small_run import JobSizes, Machines, RunSetting
+from taylor.workflows.tuning.tune_search import TunedLaws
+
+BASE = RunSetting(tp=2, cp=2, seq=8192, dp=4)
+SIZES = JobSizes(replace(BASE, layers=32), tp_ways=8, nodes=2, per_node=8)
+SETTINGS = [BASE, *(BASE.replace(**change) for change in ({"tp": 4}, {"tp": 1}, {"cp": 4}, {"cp": 1}, {"seq": 4096}))]
+
+
+def operator(kind: str, *output: int) -> Operator:
+    return Operator(kind, "AI_CORE", (), (), (output,))
+
+
+def ring(run: RunSetting) -> RunOperators:
+    """Attention to the own keys, then a turn for each other rank of CP."""
+    rows = run.seq // run.cp
+    turn = [operator("Flash", rows // 2, 4096 // run.tp), operator("Update", rows, 4096 // run.tp)]
+    order = [operator("Norm", rows, 4096), operator("Flash", rows, 4096 // run.tp), *turn * (run.cp - 1)]
+    return RunOperators(run, (*order, operator("Gelu", rows, 8192 // run.tp)))
+
+
+def test_a_loop_over_the_ranks_of_cp_is_counted():
+    found = lawful_operators([ring(run) for run in SETTINGS])
+    large = RunSetting(tp=8, cp=16, seq=65536)
+    shown = [one.at(large) for one in found if not one.repeats for _ in range(one.count.at(large))]
+    assert sorted(shown) == sorted(ring(large).operators)
+    assert {str(one.count) for one in found if one.like.type == "Update" and not one.repeats} == {"cp - 1"}
+
+
+def test_turns_that_one_cp_alone_shows_are_open_and_name_the_run_that_decides():
+    runs = [run for run in SETTINGS if run.cp < 4]
+    found = lawful_operators([ring(run) for run in runs])
+    summary = law_summary(found, candidate_runs(BASE, SIZES, 16), 3)
+    assert summary.ambiguous >= 2
+    assert summary.deciding[0].setting.cp == 4
+
+
+def test_operators_in_another_order_under_tp_keep_one_law_each():
+    def swapped(run: RunSetting) -> RunOperators:
+        rows = run.seq // run.cp
+        query, key = operator("MatMul", rows, 4096 // run.tp), operator("MatMul", rows, 512 // run.tp)
+        order = [query, key] if run.tp == 1 else [key, query]
+        return RunOperators(run, (operator("Norm", rows, 4096), *order, operator("Flash", rows, 4096 // run.tp)))
+
+    found = lawful_operators([swapped(run) for run in SETTINGS])
+    for large in (RunSetting(tp=8, cp=8, seq=32768), RunSetting(tp=1, cp=4, seq=16384)):
+        shown = [one.at(large) for one in found if one.condition.is_met(large)]
+        assert sorted(shown) == sorted(swapped(large).operators)
+
+
+def test_a_padded_vocabulary_times_other_sizes_follows_one_law():
+    runs = [*SETTINGS, BASE.replace(tp=8)]
+    sizes = [-(-45_373 // (128 * run.tp)) * 128 * run.seq // run.cp * 2 for run in runs]
+    fit = Fitter(runs).fit(sizes)
+    large = RunSetting(tp=16, cp=4, seq=32768)
+    assert fit.settled and fit.at(large) == -(-45_373 // (128 * 16)) * 128 * 8192 * 2
+
+
+def test_a_tensor_lives_as_long_as_runs_show_under_each_condition():
+    def trace(run: RunSetting) -> RunMemory:
+        # Under TP the sum of ranks is a tensor of its own, and the part is freed before the next one.
+        rows = run.seq // run.cp
+        sizes = {"input": 512, "part": rows * 8192, "next": rows * 8192 // run.tp}
+        events = ["+input", "+part"]
+        if run.tp > 1:
+            sizes["sum"] = rows * 8192 // run.tp
+            events += ["+sum", "-part", "+next", "-sum", "-next"]
+        else:
+            events += ["+next", "-part", "-next"]
+        block = BlockTrace(sizes, (*events, TURN, "-input"), "input")
+        weights = {"layer": {"w": 1 << 20}}
+        return RunMemory(run, (("layer", True),), 1, weights, 0, 10 << 20, {"layer": block}, 10 << 20)
+
+    laws = memory_laws([trace(run) for run in SETTINGS])
+    for tp, most in ((1, 2.0), (4, 1.25)):
+        run = RunSetting(tp=tp, cp=2, seq=16384)
+        assert laws.micro_batch(run, ("layer", False))[1] == pytest.approx(512 + most * 8192 * 8192)
+
+
+def test_a_host_that_is_slower_than_short_operators_sets_their_pace_alone():
+    pace = HostPace(pause=1.0, usual=10.0)
+    assert pace.passes_ns([("a", 2.0)] * 20) == pytest.approx(200)
+    assert pace.passes_ns([("a", 50.0)] * 20) == pytest.approx(1020)
+    mixed = [("a", 2.0)] * 10 + [("b", 500.0)] + [("a", 2.0)] * 10
+    assert pace.passes_ns(mixed) < 10 * 20 + 501 + 1
+
+
+def test_another_run_takes_the_place_of_one_that_failed():
+    planned = plan_small_runs(SIZES, Machines(2, 8)).runs
+    for run in planned[1:]:
+        other = substitute(run, planned, SIZES, 16)
+        assert other is not None and other.setting not in {each.setting for each in planned}
+        assert other.setting.ranks == 16 and other.name.startswith(run.name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 3])
+def test_another_authors_networks_with_ring_attention_are_predicted(seed, tmp_path):
+    cluster = second_cluster(seed)
+    assert cluster.design.ring
+    network = SecondNetwork(cluster, tmp_path)
+    laws = TunedLaws(network.small_runs(), network.launcher, network.sizes, network.options(False))
+    found = shapes_and_memory(cluster, laws, seed, stages=20)
+    assert found["operators_exact"] == found["operators"]
+    assert found["memory_worst"] <= MEMORY_WITHIN and not found["false_fits"]
+    assert median(laws.own_errors()) < 0.02
