@@ -10,10 +10,11 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from multiprocessing import util
 from pathlib import Path
+from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent.parent
 """The folder that holds this package's folders: the checkout, or `taylor` in site-packages."""
@@ -79,8 +80,13 @@ def isolate_programs() -> None:
     except ImportError:
         return
     for kind, find in ((fileutils.Executable, fileutils.find_executable), (fileutils.Library, fileutils.find_library)):
-        kind._manager._find = partial(find, cwd=False)
+        kind._manager._find = partial(_found_elsewhere, find)
         kind.rehash()
+
+
+def _found_elsewhere(find: Callable[..., Any], name: str, **rest: Any) -> Any:
+    """Find a file outside the working folder; Pyomo joins a whole path to that folder's, which leaves the path."""
+    return find(name, cwd=os.path.isabs(name), **rest)
 
 
 def isolate_solver(name: str) -> None:

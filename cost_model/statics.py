@@ -61,6 +61,7 @@ def layer_state_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: Trai
 
 
 def body_groups(model: ModelSpec, kind: str) -> ParameterGroups:
+    """Parameters of one layer, or of one MTP module's layers, by group."""
     return module_body_groups(model) if kind == MTP else layer_groups(model, kind)
 
 

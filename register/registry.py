@@ -109,7 +109,12 @@ class Registry:
         named = [found for found in known if _letters(found.name) == _letters(model.name)]
         alike = [found for found in known if _same_shape(found, model)]
         alike.sort(
-            key=lambda found: (found.mtp_layers != model.mtp_layers, found.tied_embedding != model.tied_embedding)
+            key=lambda found: (
+                found.mtp_layers != model.mtp_layers,
+                found.tied_embedding != model.tied_embedding,
+                found.vocab != model.vocab,
+                found.vocab,
+            )
         )
         return next(iter([*named, *alike]), None)
 

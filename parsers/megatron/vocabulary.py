@@ -15,6 +15,8 @@ from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 
 _ASSUMED = 32000
+ALIKE = 1.001
+"""Vocabularies that differ by less are one: Code Llama has 16 more entries than LLaMA 2."""
 _CURE = "give --padded-vocab-size, --vocab-size, or a tokenizer folder that is there"
 _TOKENIZERS = {"GPT2BPETokenizer": 50257, "Llama2Tokenizer": 32000}
 """Tokenizers with one published vocabulary, by Megatron's ``--tokenizer-type``."""
@@ -95,8 +97,9 @@ def _from_shape(shape: tuple[int, ...], stem: str) -> tuple[int, str] | None:
         ("widths", lambda model: _widths(model) == widths and model.n_layers >= layers),
     ):
         found = [model for model in models if alike(model)]
-        if len({model.vocab for model in found}) == 1:
-            return found[0].vocab, f"that of {found[0].name}, which has the same {same}"
+        if found and max(model.vocab for model in found) <= ALIKE * min(model.vocab for model in found):
+            least = min(found, key=lambda model: model.vocab)
+            return least.vocab, f"that of {least.name}, which has the same {same}"
         if found:
             named = [model for model in found if _plain(stem).startswith(_plain(model.name.split("-")[0]))]
             if len({model.vocab for model in named}) == 1:

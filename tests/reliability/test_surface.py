@@ -24,7 +24,7 @@ TOOLS = {
     "timeline_tool": timeline_tool,
 }
 
-EVERYWHERE = "--config --verbose --quiet --version --help -h"
+EVERYWHERE = "--config --verbose --quiet --version --json --help -h"
 ENVIRONMENT = "--dryrun_backend --env_json --parallel_num --small_dataset --register_path --device"
 CONTRACT = {
     "parallel_tool": "--yaml_path --shell_path --toml_path --mindformers_dir --dryrun_data_dir --profile_data_dir "
@@ -40,18 +40,21 @@ CONTRACT = {
 """The flags of the user contract, which must stay."""
 
 STOPS = "--allow_illegal -gap --gap --margin --risk --train_tokens --recompute_modules --offload"
-SEEN = "--measured_peak --out_of_memory --peak_of --stage_limit "
-MODEL = "--with --override --stack "
+SEEN = "--measured_peak --measured_peaks --out_of_memory --peak_of --stage_limit --stage_limits "
+MODEL = "--with --software --override --stack "
 FURTHER = {
     "parallel_tool": "--fix --max_data_parallel --max_tensor_parallel --max_pipeline_parallel --max_context_parallel "
     "--hf_path --model --framework --seq --disable_rule --list_rules --explain --workers --time_limit "
-    "--dryrun_timeout --dryrun_retries --prove --topn --cluster --store --layerwise --env " + SEEN + MODEL + STOPS,
+    "--dryrun_timeout --dryrun_retries --prove --topn --cluster --store --layerwise --env --solver "
+    + SEEN
+    + MODEL
+    + STOPS,
     "pipeline_tool": "--model --framework --world_size --seq --fix --dryrun_timeout --dryrun_retries --prove "
-    "--output_path --shard --cluster --store " + SEEN + MODEL + STOPS,
+    "--output_path --output --ratios --solver --shard --cluster --store " + SEEN + MODEL + STOPS,
     "pipeline_parallel": "-hf --model --framework --world_size --seq --gbs --fix -ratios -workers -mps_form --export "
     "--what_if --what_next -dryrun_data_dir --dryrun_timeout --dryrun_retries --stage_devices --stage_order "
     "--offload_optimizer "
-    "--cluster --store --env " + SEEN + MODEL + STOPS,
+    "--cluster --store --env --output_path --solver --time_limit " + SEEN + MODEL + STOPS,
     "timeline_tool": "--profile_dir --solution --unit_ms --step --steps --window --trace --html --png",
 }
 """Flags beyond it: one more or less is a decision, and shows here."""

@@ -268,7 +268,7 @@ def test_the_plan_of_the_page_is_the_one_that_its_start_script_says(tmp_path):
 
 def test_an_answer_has_interval_risk_and_the_smallest_change(client):
     def ask(**changes: object) -> dict:
-        return client.post("/api/estimate", json={**ASK, "ranks": 32, "gbs": 32, "seq": 8192, **changes}).json()
+        return client.post("/api/estimate", json={**ASK, "ranks": 32, "gbs": 32, "seq": 9216, **changes}).json()
 
     close = ask(pp=2, recompute=0)
     assert close["verdict"]["fit"] == "exceeds the risk" and not close["fits"]
@@ -380,7 +380,7 @@ def test_assumptions_can_be_changed_and_move_the_answer(client):
 
 
 def test_changes_are_what_the_question_says_when_it_is_asked_with_them(client):
-    tight = ASK | {"ranks": 32, "gbs": 32, "seq": 8192, "recompute": 0, "pp": 2}
+    tight = ASK | {"ranks": 32, "gbs": 32, "seq": 9728, "recompute": 0, "pp": 2}
     changes = client.post("/api/changes", json=tight).json()["changes"]
     assert changes and len(changes) <= 3
     for change in changes:

@@ -32,7 +32,7 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
 
 def test_the_result_has_the_keys_of_the_contract_and_they_agree(solved: tuple[dict, Path]) -> None:
     told, _ = solved
-    assert list(told)[: len(JOB_KEYS)] == JOB_KEYS
+    assert list(told)[: len(JOB_KEYS) + 1] == ["schema", *JOB_KEYS]
     assert {"unmodelled", "status", "termination", "objective", "bound", "unit_ms", "files"} <= set(told)
     assert told["termination"] == "proven"
     assert told["model"] == {
@@ -65,7 +65,7 @@ def test_the_file_s_own_plan_stands_beside_the_solved_one_as_it_is_evaluated(sol
 def test_a_saved_result_is_read_back_with_what_it_says_of_the_job_and_without(solved: tuple[dict, Path]) -> None:
     told, path = solved
     assert read_result(path).to_dict() == told
-    older = {key: value for key, value in told.items() if key not in (*JOB_KEYS, "termination")}
+    older = {key: value for key, value in told.items() if key not in ("schema", *JOB_KEYS, "termination")}
     path.with_name("older.json").write_text(json.dumps(older))
     again = read_result(path.with_name("older.json"))
     assert again.plan == read_result(path).plan and again.solution.termination is None and again.job == {}
