@@ -6,10 +6,11 @@ the arguments of the MCP tool of the same name.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
+from taylor.register.frameworks import WRITTEN_FROM_MODELS
 from taylor.schemas.document import Part
 
 REQUEST = "taylor.request/1"
@@ -28,6 +29,11 @@ ByStage = Annotated[dict[Stage, Annotated[float, Field(gt=0, le=10**8)]], Field(
 Degree = Literal["dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs"]
 Degrees = Annotated[dict[Degree, Annotated[int, Field(ge=0, le=10**6)]], Field(max_length=9)]
 Names = Annotated[list[Name], Field(max_length=32)]
+_FRAMEWORKS = (*WRITTEN_FROM_MODELS, "json")
+if TYPE_CHECKING:
+    Framework = str
+else:
+    Framework = Literal[_FRAMEWORKS]
 
 
 class Asked(Part):
@@ -57,9 +63,7 @@ class Job(Asked):
     seq: Tokens | None = Field(default=None, description="with a model: tokens a sample")
     gbs: Tokens | None = Field(default=None, description="samples a step")
     fix: Degrees = Field(default={}, description="with a model: degrees that are given")
-    framework: Literal["megatron", "mindspeed", "mindformers", "torchtitan", "json"] | None = Field(
-        default=None, description="with a model: whose file is written"
-    )
+    framework: Framework | None = Field(default=None, description="with a model: whose file is written")
     software: Names = Field(default=[], description="with a model: features of the software, as --with names them")
     override: Annotated[dict[Name, Annotated[int, Field(ge=0, le=10**9)]], Field(max_length=32)] = Field(
         default={}, description="with a registered model: sizes stated otherwise, num_layers and the like"
@@ -153,7 +157,7 @@ class Size(Asked):
     seq: Tokens | None = None
     gbs: Tokens | None = None
     fix: Degrees = {}
-    framework: Literal["megatron", "mindspeed", "mindformers", "torchtitan", "json"] | None = None
+    framework: Framework | None = None
     software: Names = []
     override: Annotated[dict[Name, Annotated[int, Field(ge=0, le=10**9)]], Field(max_length=32)] = {}
     min_devices: Count = Field(default=8, description="first of the curve")
