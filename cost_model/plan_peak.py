@@ -96,7 +96,8 @@ class PlanPeak:
             missing = sum(
                 block.reducing for v, begun in enumerate(start.begun) if not begun for block in self._blocks(v)
             )
-        return kept - missing + self._transfers(start.alive) + max(self._moments(start))
+        most = max(self._moments(start), default=0.0)  # a chunk without layers has no moment of its own
+        return kept - missing + self._transfers(start.alive) + most
 
     def _moments(self, start: BackwardStart) -> Iterator[float]:
         """Bytes of every moment of a backward, beside what all micro-batches keep."""
