@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SUPPORTED = ("3.10", "3.11", "3.12", "3.13")
 """As pyproject.toml declares them."""
 
-OPTIONAL = ("torch", "distributed", "dask", "psycopg", "starlette", "uvicorn")
+OPTIONAL = ("torch", "distributed", "dask", "psycopg", "starlette", "uvicorn", "mcp", "anyio")
 """Packages that an installation without extras lacks."""
 
 IMPORTS = """
