@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.base.files import read_text
+from taylor.parsers.tables.csv_rows import csv_rows
 
 MAX_BYTES = 2**18
 MAX_VALUE = 1e9
 NUMBERS = ("watts", "price_per_hour")
-COLUMNS = ("device", *NUMBERS, "currency")
 CURE = "begin the file with the line device,watts,price_per_hour (and currency, where you like)"
 
 
@@ -53,48 +50,20 @@ def read_device_prices(file: Path) -> Mapping[str, DevicePrice]:
     InputError
         With the row and column, and the value found there.
     """
-    rows = csv.reader(io.StringIO(read_text(file, limit_bytes=MAX_BYTES).removeprefix("\ufeff"), newline=""))
-    header: list[str] | None = None
     found: dict[str, DevicePrice] = {}
-    try:
-        for cells in rows:
-            if not any(map(str.strip, cells)):
-                continue
-            if header is None:
-                header = _header(cells, file)
-                continue
-            if len(cells) != len(header):
-                problem = f"has {len(cells)} cells and the header {len(header)}"
-                raise InputError(problem, file=file, field=f"row {rows.line_num}")
-            given = dict(zip(header, map(str.strip, cells), strict=True))
-            name = given["device"]
-            if not name or name in found:
-                problem = "comes twice" if name else "must name a device"
-                raise InputError(problem, file=file, field=f"row {rows.line_num}, column device", value=name)
-            watts, price = (_number(given.get(each, ""), file, rows.line_num, each) for each in NUMBERS)
-            found[name] = DevicePrice(watts, price, given.get("currency", ""))
-    except csv.Error as error:
-        raise InputError(f"is not a CSV file: {error}", file=file, field=f"row {rows.line_num}") from None
+    for place, given in csv_rows(file, ("device",), CURE, further=(*NUMBERS, "currency"), limit_bytes=MAX_BYTES):
+        name = given["device"]
+        if not name or name in found:
+            problem = "comes twice" if name else "must name a device"
+            raise InputError(problem, file=file, field=f"{place}, column device", value=name)
+        watts, price = (_number(given.get(each, ""), file, f"{place}, column {each}") for each in NUMBERS)
+        found[name] = DevicePrice(watts, price, given.get("currency", ""))
     if not found:
         raise InputError("names no device", file=file, cure=CURE)
     return found
 
 
-def _header(cells: list[str], file: Path) -> list[str]:
-    """Names of the columns.
-
-    Raises
-    ------
-    InputError
-        When they are others than `COLUMNS`, or ``device`` is not among them.
-    """
-    header = [name.strip() for name in cells]
-    if "device" not in header or len(set(header)) != len(header) or not set(header) <= set(COLUMNS):
-        raise InputError("has other columns", file=file, field="row 1", value=",".join(header), cure=CURE)
-    return header
-
-
-def _number(text: str, file: Path, line: int, name: str) -> float | None:
+def _number(text: str, file: Path, field: str) -> float | None:
     if not text:
         return None
     try:
@@ -102,6 +71,5 @@ def _number(text: str, file: Path, line: int, name: str) -> float | None:
     except ValueError:
         value = math.nan
     if not 0 < value <= MAX_VALUE:
-        field = f"row {line}, column {name}"
         raise InputError(f"must be a number above 0 and at most {MAX_VALUE:g}", file=file, field=field, value=text)
     return value

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from taylor.base.errors import InputError
-from taylor.base.files import read_text
+from taylor.parsers.tables.csv_rows import csv_rows
 
-MAX_BYTES = 2**20
 HEADER = ("concurrent", "tokens_per_s")
 
 
@@ -77,29 +74,12 @@ def read_generation(file: Path) -> GenerationSpeed:
     InputError
         With the row and column, and the value found there.
     """
-    rows = csv.reader(io.StringIO(read_text(file, limit_bytes=MAX_BYTES).removeprefix("\ufeff"), newline=""))
     found: dict[int, float] = {}
-    header: list[str] | None = None
-    try:
-        for cells in rows:
-            place = f"row {rows.line_num}"
-            if not any(map(str.strip, cells)):
-                continue
-            if header is None:
-                header = [name.strip() for name in cells]
-                if sorted(header) != sorted(HEADER):
-                    cure = f"begin the file with the line {','.join(HEADER)}"
-                    raise InputError("has other columns", file=file, field=place, value=",".join(header), cure=cure)
-                continue
-            if len(cells) != len(header):
-                raise InputError(f"has {len(cells)} cells and the header 2", file=file, field=place)
-            given = dict(zip(header, cells, strict=True))
-            at = checked_speed(given["concurrent"], file, f"{place}, column concurrent", whole=True)
-            if int(at) in found:
-                raise InputError("is stated twice", file=file, field=f"{place}, column concurrent", value=int(at))
-            found[int(at)] = checked_speed(given["tokens_per_s"], file, f"{place}, column tokens_per_s")
-    except csv.Error as error:
-        raise InputError(f"is not a CSV file: {error}", file=file, field=f"row {rows.line_num}") from None
+    for place, given in csv_rows(file, HEADER, f"begin the file with the line {','.join(HEADER)}"):
+        at = checked_speed(given["concurrent"], file, f"{place}, column concurrent", whole=True)
+        if int(at) in found:
+            raise InputError("is stated twice", file=file, field=f"{place}, column concurrent", value=int(at))
+        found[int(at)] = checked_speed(given["tokens_per_s"], file, f"{place}, column tokens_per_s")
     if not found:
         raise InputError("contains no speeds", file=file, cure="write lines of concurrent,tokens_per_s")
     order = sorted(found)

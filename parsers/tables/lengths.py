@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
-from taylor.base.files import read_text
+from taylor.parsers.tables.csv_rows import csv_rows
 
 MAX_BYTES = 4 * 2**20
 MAX_VALUE = 2**40
@@ -61,34 +59,18 @@ def read_lengths(file: Path) -> SampleLengths:
     InputError
         With the row and column, and the value found there.
     """
-    rows = csv.reader(io.StringIO(read_text(file, limit_bytes=MAX_BYTES).removeprefix("\ufeff"), newline=""))
     found: dict[int, int] = {}
-    header: list[str] | None = None
-    try:
-        for cells in rows:
-            if not any(map(str.strip, cells)):
-                continue
-            if header is None:
-                header = [name.strip() for name in cells]
-                if sorted(header) != sorted(HEADER):
-                    cure = "begin the file with the line length,count"
-                    raise InputError("has other columns", file=file, field="row 1", value=",".join(header), cure=cure)
-                continue
-            if len(cells) != len(header):
-                raise InputError(f"has {len(cells)} cells and the header 2", file=file, field=f"row {rows.line_num}")
-            given = {name: _whole(cell, file, rows.line_num, name) for name, cell in zip(header, cells, strict=True)}
-            found[given["length"]] = found.get(given["length"], 0) + given["count"]
-    except csv.Error as error:
-        raise InputError(f"is not a CSV file: {error}", file=file, field=f"row {rows.line_num}") from None
+    for place, cells in csv_rows(file, HEADER, "begin the file with the line length,count", limit_bytes=MAX_BYTES):
+        given = {name: _whole(cell, file, place, name) for name, cell in cells.items()}
+        found[given["length"]] = found.get(given["length"], 0) + given["count"]
     if not found:
         raise InputError("contains no lengths", file=file, cure="write one line a length: tokens,samples")
     lengths = np.array(sorted(found), dtype=np.int64)
     return SampleLengths(lengths, np.array([found[length] for length in lengths.tolist()], dtype=np.int64))
 
 
-def _whole(text: str, file: Path, line: int, name: str) -> int:
-    digits = text.strip()
-    if not (digits.isascii() and digits.isdigit() and len(digits) <= 13 and 1 <= int(digits) <= MAX_VALUE):
-        field = f"row {line}, column {name}"
+def _whole(text: str, file: Path, place: str, name: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 13 and 1 <= int(text) <= MAX_VALUE):
+        field = f"{place}, column {name}"
         raise InputError(f"must be a whole number from 1 to {MAX_VALUE}", file=file, field=field, value=text)
-    return int(digits)
+    return int(text)
