@@ -78,7 +78,7 @@ def run(arguments: Sequence[str], program: str = "taylor serve") -> None:
             args.port,
             http=Connection,
             ws="none",
-            backlog=most_connections() // 2,  # so many are taken in before the first of them can be closed again
+            backlog=most_connections() // 2,  # new connections wait here until one closes
             log_level="error",
             access_log=False,
             timeout_graceful_shutdown=STOP_SECONDS,

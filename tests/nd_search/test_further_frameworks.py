@@ -54,8 +54,8 @@ def test_a_strategy_that_the_program_refuses_is_refused_by_name(
     rules: TrainingRules, model: dict, strategy: dict, rule: str
 ) -> None:
     own = Strategy(**{"dp": 2, "tp": 1, "pp": 1, "sp": False, "micro_batches": 8, **strategy})
-    told = refusals(DENSE.replace(**model), rules, own)
-    assert told == {rule}
+    found = refusals(DENSE.replace(**model), rules, own)
+    assert found == {rule}
     mended = own.replace(tp=1, pp=1, cp=1, sp=False)
     assert refusals(DENSE.replace(**model), rules, mended) == set()
 

@@ -31,41 +31,41 @@ def solved(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, Path]:
 
 
 def test_the_result_has_the_keys_of_the_contract_and_they_agree(solved: tuple[dict, Path]) -> None:
-    told, _ = solved
-    assert list(told)[: len(JOB_KEYS) + 1] == ["schema", *JOB_KEYS]
-    assert {"unmodelled", "status", "termination", "objective", "bound", "unit_ms", "files"} <= set(told)
-    assert told["termination"] == "proven"
-    assert told["model"] == {
+    stated, _ = solved
+    assert list(stated)[: len(JOB_KEYS) + 1] == ["schema", *JOB_KEYS]
+    assert {"unmodelled", "status", "termination", "objective", "bound", "unit_ms", "files"} <= set(stated)
+    assert stated["termination"] == "proven"
+    assert stated["model"] == {
         "name": "llama2_7b", "parameters": 6738415616, "active_parameters": 6738415616, "layers": {"dense": 32},
     }  # fmt: skip
-    assert told["device"] == {"name": "ascend-910b", "memory_mib": 65536}
-    strategy, batch = told["strategy"], told["batch"]
+    assert stated["device"] == {"name": "ascend-910b", "memory_mib": 65536}
+    strategy, batch = stated["strategy"], stated["batch"]
     assert batch["global"] == strategy["dp"] * batch["micro"] * batch["micro_batches"]
-    assert told["step_ms"] == pytest.approx(told["objective"] * told["unit_ms"])
+    assert stated["step_ms"] == pytest.approx(stated["objective"] * stated["unit_ms"])
     tokens = batch["global"] * batch["sequence"]
-    assert told["tokens_per_second"] == pytest.approx(tokens / told["step_ms"] * 1000)
+    assert stated["tokens_per_second"] == pytest.approx(tokens / stated["step_ms"] * 1000)
     ranks = strategy["dp"] * strategy["tp"] * strategy["pp"] * strategy["cp"]
-    assert told["tokens_per_second_per_device"] == pytest.approx(told["tokens_per_second"] / ranks)
-    assert 0.05 < told["mfu"] < 0.8
-    assert all(isinstance(sentence, str) for sentence in told["assumed"])
-    text = "\n".join(told["assumed"])
+    assert stated["tokens_per_second_per_device"] == pytest.approx(stated["tokens_per_second"] / ranks)
+    assert 0.05 < stated["mfu"] < 0.8
+    assert all(isinstance(sentence, str) for sentence in stated["assumed"])
+    text = "\n".join(stated["assumed"])
     assert "no device named" in text and "time ratios estimated" in text and "memory estimated" in text
 
 
 def test_the_file_s_own_plan_stands_beside_the_solved_one_as_it_is_evaluated(solved: tuple[dict, Path]) -> None:
     own = evaluate_file(FileJob(FILE, dryrun=False, check=False))
     assert own.speed is not None
-    told = solved[0]["own_plan"]
-    assert told["step_ms"] == pytest.approx(own.speed.step_ms) and told["step_ms"] >= solved[0]["step_ms"]
-    assert told["peak_memory"] == pytest.approx(own.solution.peak_memory_mib, abs=0.01)
-    assert told["fits"] == (own.solution.status.value == "feasible")
+    stated = solved[0]["own_plan"]
+    assert stated["step_ms"] == pytest.approx(own.speed.step_ms) and stated["step_ms"] >= solved[0]["step_ms"]
+    assert stated["peak_memory"] == pytest.approx(own.solution.peak_memory_mib, abs=0.01)
+    assert stated["fits"] == (own.solution.status.value == "feasible")
     assert own.job_dict()["own_plan"]["step_ms"] == own.speed.step_ms
 
 
 def test_a_saved_result_is_read_back_with_what_it_says_of_the_job_and_without(solved: tuple[dict, Path]) -> None:
-    told, path = solved
-    assert read_result(path).to_dict() == told
-    older = {key: value for key, value in told.items() if key not in ("schema", *JOB_KEYS, "termination")}
+    stated, path = solved
+    assert read_result(path).to_dict() == stated
+    older = {key: value for key, value in stated.items() if key not in ("schema", *JOB_KEYS, "termination")}
     path.with_name("older.json").write_text(json.dumps(older))
     again = read_result(path.with_name("older.json"))
     assert again.plan == read_result(path).plan and again.solution.termination is None and again.job == {}
@@ -73,6 +73,10 @@ def test_a_saved_result_is_read_back_with_what_it_says_of_the_job_and_without(so
 
 def test_fixed_ratios_give_the_same_units_on_any_device_and_the_estimated_unit_gives_the_time() -> None:
     job = FileJob(FILE, dryrun=False, check=False, ratios=RatioChoice(fixed=True))
-    told = [evaluate_file(FileJob(**{**vars(job), "device": device})) for device in ("ascend-910b", "a100-80g")]
-    assert told[0].solution.objective == told[1].solution.objective
-    assert told[0].speed is not None and told[1].speed is not None and told[0].speed.step_ms != told[1].speed.step_ms
+    stated = [evaluate_file(FileJob(**{**vars(job), "device": device})) for device in ("ascend-910b", "a100-80g")]
+    assert stated[0].solution.objective == stated[1].solution.objective
+    assert (
+        stated[0].speed is not None
+        and stated[1].speed is not None
+        and stated[0].speed.step_ms != stated[1].speed.step_ms
+    )
