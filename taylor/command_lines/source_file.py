@@ -23,7 +23,7 @@ def place_file(args: argparse.Namespace, ending: str = "") -> None:
     Raises
     ------
     InputError
-        When another flag names a configuration too, or there is no such file.
+        When another flag names a configuration too, or the word is a model's name.
     """
     if args.file is None:
         return
@@ -32,8 +32,8 @@ def place_file(args: argparse.Namespace, ending: str = "") -> None:
     if named:
         raise InputError(f"is named twice: by {named[0]} too", field="FILE", value=args.file, cure="name it once")
     path = Path(args.file)
-    if not path.exists() and len(args.file.split()) == 1:
-        cure = f"a registered model is named by --model {shortened(args.file)}" if not path.suffix else "check the path"
+    if not path.suffix and not path.exists() and path.name == args.file:
+        cure = f"a registered model is named by --model {shortened(args.file)}"
         raise InputError("is no file", field="FILE", value=args.file, cure=cure)
     flag = "hf" if path.suffix == ".json" or path.is_dir() else "shell"
     setattr(args, f"{flag}{ending}", args.file)

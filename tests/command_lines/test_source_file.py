@@ -47,8 +47,8 @@ def test_a_script_keeps_its_arguments(tmp_path):
 def test_a_word_that_is_no_file_names_the_cure():
     with pytest.raises(InputError, match="--model llama3-70b"):
         placed(["llama3-70b"])
-    with pytest.raises(InputError, match="check the path"):
-        placed(["missing.yaml"])
+    with pytest.raises(InputError, match="did you mean pretrain_llama2_7b.yaml"):
+        run([str(CONFIG / "pretrain_llama2_7.yaml"), "-evaluate", "y"], "taylor solve")
 
 
 def test_two_configurations_are_refused(tmp_path):
