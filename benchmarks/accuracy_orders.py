@@ -10,8 +10,8 @@ from itertools import combinations
 from pathlib import Path
 
 from taylor.base.errors import TaylorError
-from taylor.cost_model.known_error import NEIGHBOUR_ERROR
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.errors.known_error import NEIGHBOUR_ERROR
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.new_file import NewJob
 from taylor.parsers.new_files import NEW_FILES
 from taylor.parsers.read import read_config

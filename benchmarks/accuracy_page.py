@@ -4,9 +4,9 @@
 
 With ``--record`` every row of every set below FOLDER (``../shared/data``) is priced, the intervals are fitted to sets
 left out (`benchmarks.interval_fit`), and three files are written: ``benchmarks/accuracy.json`` (ratio, class and
-interval of each row), ``cost_model/step_errors.json`` (the errors that the product states) and the page. Without it the
-page is compared with the two files, and the exit code is 1 where they differ. PATH is a copy of Calculon, which then
-runs on the rows that it can state.
+interval of each row), ``cost_model/errors/step_errors.json`` (the errors that the product states) and the page. Without
+it the page is compared with the two files, and the exit code is 1 where they differ. PATH is a copy of Calculon, which
+then runs on the rows that it can state.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from benchmarks.accuracy_rows import CARD, MLPERF, SHARED, SOURCES, TABLES, Accu
 from benchmarks.interval_fit import Residual, Settings, fit, left_out
 from benchmarks.peers import MEGATRON_MFU
 from taylor.base.files import write_atomic
-from taylor.cost_model.known_error import NEIGHBOUR_ERROR
-from taylor.cost_model.step_interval import RECORD, WHOLE, StepErrors
+from taylor.cost_model.errors.known_error import NEIGHBOUR_ERROR
+from taylor.cost_model.errors.step_interval import RECORD, WHOLE, StepErrors
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "accuracy.md"
@@ -203,7 +203,7 @@ def _head(found: Accuracy) -> Iterator[str]:
     yield ""
     yield (
         "`python -m benchmarks.accuracy_page --record` prices every row again and writes this page, the recorded rows "
-        "(`benchmarks/accuracy.json`) and the product's intervals (`cost_model/step_errors.json`). Errors are "
+        "(`benchmarks/accuracy.json`) and the product's intervals (`cost_model/errors/step_errors.json`). Errors are "
         "predicted over measured, less one; the bias is their median with its sign."
     )
     yield ""

@@ -1,8 +1,8 @@
 """Measured steps of every set beside the predicted ones: what `benchmarks.accuracy_page` shows and intervals rest on.
 
 A row keeps the ratio of the measured to the predicted step, and what decides the width of its interval
-(`taylor.cost_model.step_interval`). A row that contradicts its own source stays listed with the reason and takes no
-part in any figure.
+(`taylor.cost_model.errors.step_interval`). A row that contradicts its own source stays listed with the reason and takes
+no part in any figure.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from benchmarks.published_performance import published_steps
 from benchmarks.stacks import dated
 from benchmarks.verification_cards import CARDS, card_steps
 from taylor.base.errors import TaylorError
-from taylor.cost_model.step_interval import JobClass, job_class
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.errors.step_interval import JobClass, job_class
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec

@@ -26,8 +26,8 @@ from statistics import median
 import pandas as pd
 
 from benchmarks.recipes import FLAGS, NOTED, RECIPES
-from taylor.cost_model.strategy import GRAPHED_MIXER, Strategy, TrainingRules
-from taylor.cost_model.time import step_ms
+from taylor.cost_model.job.strategy import GRAPHED_MIXER, Strategy, TrainingRules
+from taylor.cost_model.time.step import step_ms
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.text.shell_source import ShellScript

@@ -27,8 +27,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from taylor.base.errors import TaylorError
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
+from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.cost_model.profile import MemorySource
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of

@@ -25,9 +25,9 @@ from typing import Any
 import yaml
 
 from taylor.base.files import write_atomic
-from taylor.cost_model.memory import StageBreakdown, stage_breakdown
-from taylor.cost_model.statics import overhead_mib
-from taylor.cost_model.workspaces import allocated_mib, reserved_mib, workspaces_mib
+from taylor.cost_model.memory.breakdown import StageBreakdown, stage_breakdown
+from taylor.cost_model.memory.statics import overhead_mib
+from taylor.cost_model.memory.workspaces import allocated_mib, reserved_mib, workspaces_mib
 from taylor.dryrun.interface import DryRun
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig

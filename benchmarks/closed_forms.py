@@ -16,10 +16,10 @@ from functools import partial
 import numpy as np
 
 from benchmarks.solver import deepseek
-from taylor.cost_model.best_case import best_case_peak_mib
-from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import StrategyTable
-from taylor.cost_model.time import quick_step_ms
+from taylor.cost_model.job.strategy import TrainingRules
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory.best_case import best_case_peak_mib
+from taylor.cost_model.time.step import quick_step_ms
 from taylor.pipeline_solver.milp.least_memory import explain_infeasible
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import layer_parameters, total_parameters
+from taylor.cost_model.job.parameters import layer_parameters, total_parameters
 from taylor.parsers.huggingface.model import READERS, model_types, read_model
 from taylor.register.layers import CHUNKED, FULL_REACH, SLIDING
 from taylor.register.model import ModelSpec

@@ -19,11 +19,11 @@ to `matmul`.
 
 Grouped GEMMs: the same of TensorRT-LLM's experts in bf16 (CUTLASS, balanced routing), `matmul` that of the dense ones,
 with the element-wise traffic between them at the bandwidth's share `memory`. The residuals are too large to register
-them; they lie around the defaults (`cost_model.product_times`).
+them; they lie around the defaults (`cost_model.time.product_times`).
 
 Scans: t = FLOPs / (peak x scan) + traffic / (bandwidth x memory), both as the model counts them
-(`cost_model.recurrent`); the median over long sequences. Mamba's was measured on B200 alone; elsewhere it is taken to
-stand to the gated delta rule's as it does there.
+(`cost_model.job.recurrent`); the median over long sequences. Mamba's was measured on B200 alone; elsewhere it is taken
+to stand to the gated delta rule's as it does there.
 
 Attention: t = passes x (FLOPs + softmax x scores) / (peak x share) x (1 + tokens x (1 causal, 1/2 whole) / length),
 with `passes` 2.5 in backward; `length` is the keys' or the window's. Ten calls in a row that last `LONG_MS` each show

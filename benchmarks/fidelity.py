@@ -32,13 +32,13 @@ from benchmarks.measured_runs import measured_runs, show  # noqa: E402
 from benchmarks.published import MEGATRON, PUBLISHED, Case, all_cases, korthikanti, korthikanti_config  # noqa: E402
 from benchmarks.published_fit import Point, fit, layer_points, step_points  # noqa: E402
 from benchmarks.stacks import dated  # noqa: E402
-from taylor.cost_model.activations import activation_bytes  # noqa: E402
-from taylor.cost_model.alive import alive_micro_batches  # noqa: E402
-from taylor.cost_model.memory import memory_profile  # noqa: E402
-from taylor.cost_model.parameters import layer_parameters, total_parameters  # noqa: E402
-from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
-from taylor.cost_model.time import head_time, layer_time  # noqa: E402
-from taylor.cost_model.work import model_flops  # noqa: E402
+from taylor.cost_model.job.parameters import layer_parameters, total_parameters  # noqa: E402
+from taylor.cost_model.job.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.memory.activations import activation_bytes  # noqa: E402
+from taylor.cost_model.memory.alive import alive_micro_batches  # noqa: E402
+from taylor.cost_model.memory.breakdown import memory_profile  # noqa: E402
+from taylor.cost_model.time.step import head_time, layer_time  # noqa: E402
+from taylor.cost_model.time.work import model_flops  # noqa: E402
 from taylor.pipeline.plan import FULL, NONE, SELECT  # noqa: E402
 from taylor.pipeline.schedule import ScheduleSpec  # noqa: E402
 from taylor.register import frameworks  # noqa: E402

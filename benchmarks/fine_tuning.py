@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.optimizer import OptimizerStates
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.time import step_ms
+from taylor.cost_model.job.optimizer import OptimizerStates
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.time.step import step_ms
 from taylor.pipeline.plan import FULL
 from taylor.register.device import DeviceSpec
 from taylor.register.frameworks import MEGATRON, TORCHTITAN

@@ -1,8 +1,8 @@
 """Widths of intervals of estimated steps, fitted so that whole sets left out lie within.
 
-A class of jobs (`taylor.cost_model.step_interval.JobClass.names`) has the 5 % and 95 % ranks of the logarithms of its
-measured over predicted steps, each one rank further out than the fraction itself (split conformal prediction, Vovk et
-al. 2005). The ranks of a class are drawn towards those of
+A class of jobs (`taylor.cost_model.errors.step_interval.JobClass.names`) has the 5 % and 95 % ranks of the logarithms
+of its measured over predicted steps, each one rank further out than the fraction itself (split conformal prediction,
+Vovk et al. 2005). The ranks of a class are drawn towards those of
 the class around it, by the number of sets that the class rests on (`Settings.shrink`). What sets left out need beyond
 them is added on each side (conformalized quantile regression, Romano, Patterson & Candès 2019, arXiv:1905.03222, by
 sets in place of rows), by kind of layers, drawn likewise towards what all kinds need. Settings are the ones of least
@@ -19,8 +19,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.known_error import DEFAULT_RISK, FLAG_WIDTH, KnownError
-from taylor.cost_model.step_interval import PLACES, WHOLE, ClassError, JobClass, StepErrors
+from taylor.cost_model.errors.known_error import DEFAULT_RISK, FLAG_WIDTH, KnownError
+from taylor.cost_model.errors.step_interval import PLACES, WHOLE, ClassError, JobClass, StepErrors
 
 Array = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ are those of the baseline on the event graph. ``--source_flags`` adds the flags 
 the restated file lacks.
 
 Coverage is the fraction of a set's figures that lie within their intervals, whose widths are those that all OTHER sets
-show (`cost_model.known_error`), with what each run's own flags add. No row has a part in its own prediction: the
+show (`cost_model.errors.known_error`), with what each run's own flags add. No row has a part in its own prediction: the
 devices' efficiencies were fitted on other tables (`benchmarks.published_fit`). Neighbours are runs of one model in a
 set; the figure is the difference of their predicted steps above which 95 % of pairs are in the measured order.
 """
@@ -34,10 +34,10 @@ from scipy.stats import kendalltau, spearmanr
 
 from benchmarks.stacks import dated
 from taylor.base.errors import TaylorError
-from taylor.cost_model.known_error import FLAG_WIDTH, KnownError
-from taylor.cost_model.margin import MemoryMargin
-from taylor.cost_model.memory import StageBreakdown, stage_breakdown
-from taylor.cost_model.workspaces import allocated_mib, reserved_mib
+from taylor.cost_model.errors.known_error import FLAG_WIDTH, KnownError
+from taylor.cost_model.errors.margin import MemoryMargin
+from taylor.cost_model.memory.breakdown import StageBreakdown, stage_breakdown
+from taylor.cost_model.memory.workspaces import allocated_mib, reserved_mib
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
@@ -189,7 +189,7 @@ def measured_runs(folder: Path, *, source_flags: bool = False) -> tuple[list[Mea
 
 
 def moved_parts(config: TrainingConfig) -> tuple[str, ...]:
-    """Parts of a layer that a file moves to the host (`cost_model.offload`)."""
+    """Parts of a layer that a file moves to the host (`cost_model.memory.offload`)."""
     if config.moved is None:
         return ()
     known = launcher_of(config).module_words(config).offload

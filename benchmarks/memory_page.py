@@ -4,8 +4,8 @@
 
 With ``--record`` every job below FOLDER (``../shared/data``) is priced, the intervals are fitted to sets left out
 (`benchmarks.peak_fit`), and three files are written: ``benchmarks/memory_accuracy.json`` (ratio, class, interval and
-verdict of each row), ``cost_model/peak_errors.json`` (the errors that the product plans with) and the page. Without it
-the page is compared with the two files, and the exit code is 1 where they differ.
+verdict of each row), ``cost_model/errors/peak_errors.json`` (the errors that the product plans with) and the page.
+Without it the page is compared with the two files, and the exit code is 1 where they differ.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from benchmarks.accuracy_rows import SHARED
 from benchmarks.memory_rows import RAN, SEEN, MemoryRow, every_row
 from benchmarks.peak_fit import fit, without_each
 from taylor.base.files import write_atomic
-from taylor.cost_model.known_error import DEFAULT_RISK
-from taylor.cost_model.peak_interval import RECORD, PeakErrors
+from taylor.cost_model.errors.known_error import DEFAULT_RISK
+from taylor.cost_model.errors.peak_interval import RECORD, PeakErrors
 from taylor.workflows.showing.fit import Fit
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -113,8 +113,8 @@ def _head(found: MemoryAccuracy) -> Iterator[str]:
     yield ""
     yield (
         "`python -m benchmarks.memory_page --record` prices every row again and writes this page, the recorded rows "
-        "(`benchmarks/memory_accuracy.json`) and the product's intervals (`cost_model/peak_errors.json`). Errors are "
-        "predicted over measured, less one; the bias is their median with its sign."
+        "(`benchmarks/memory_accuracy.json`) and the product's intervals (`cost_model/errors/peak_errors.json`). "
+        "Errors are predicted over measured, less one; the bias is their median with its sign."
     )
     yield ""
 

@@ -22,9 +22,9 @@ from benchmarks.fidelity import DEEPSEEK_FIT, deepseek_rows
 from benchmarks.measured_runs import MeasuredRun, measured_runs
 from benchmarks.peak_fit import PeakResidual
 from taylor.base.errors import TaylorError
-from taylor.cost_model.margin import MemoryMargin
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.peak_interval import PeakClass, PeakErrors, peak_class
+from taylor.cost_model.errors.margin import MemoryMargin
+from taylor.cost_model.errors.peak_interval import PeakClass, PeakErrors, peak_class
+from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.cost_model.profile import MemorySource
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.parsers.read import read_config
@@ -43,7 +43,7 @@ FAILED = ("OOM", "reserved more")
 FOLDERS = ("measured_runs", "measured_runs_2026")
 CARD, DRY_RUN = "ranks on one H200", "MindFormers' dry-runs"
 SEEN = (CARD,)
-"""Sets that `cost_model.reserved` was made with."""
+"""Sets that `cost_model.memory.reserved` was made with."""
 
 PUBLIC_VERDICTS: Mapping[str, tuple[str, str]] = {
     "b01_q30_pp2_ep8.sh": ("h800-80g", RAN),

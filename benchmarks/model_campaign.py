@@ -24,7 +24,7 @@ import tomllib
 import yaml
 
 from taylor.base.errors import InfeasibleError, InputError, NoSolutionError, TaylorError
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.read import read_config
 from taylor.parsers.write_back import write_plan

@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.job.strategy import Strategy, TrainingRules  # noqa: E402
 from taylor.nd_search.options import SearchContext, SearchOptions  # noqa: E402
 from taylor.nd_search.prune import apply_rules, keep_what_fits  # noqa: E402
 from taylor.nd_search.rules import select_rules  # noqa: E402

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from benchmarks.brute_force import _passes
 from taylor.base.errors import TaylorError
-from taylor.cost_model.memory import memory_profile
-from taylor.cost_model.time import estimate_ratios
+from taylor.cost_model.memory.breakdown import memory_profile
+from taylor.cost_model.time.step import estimate_ratios
 from taylor.parsers.megatron.kinds import empty_positions, layer_positions
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of

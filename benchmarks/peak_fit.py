@@ -1,8 +1,8 @@
 """Widths of intervals of estimated peaks, fitted so that whole sets left out lie within.
 
-A class of jobs (`taylor.cost_model.peak_interval.PeakClass.names`) has the 5 % and 95 % quantiles of the logarithms of
-its measured over predicted peaks. They are drawn towards those of the class around it, by the number of sets that the
-class rests on; fewer rows than show such a quantile can only move it out.
+A class of jobs (`taylor.cost_model.errors.peak_interval.PeakClass.names`) has the 5 % and 95 % quantiles of the
+logarithms of its measured over predicted peaks. They are drawn towards those of the class around it, by the number of
+sets that the class rests on; fewer rows than show such a quantile can only move it out.
 
 Wider ends were tried: ranks one further out (split conformal prediction, Vovk et al. 2005), and what sets left out need
 beyond them (conformalized quantile regression, Romano, Patterson & Candès 2019, arXiv:1905.03222, by sets in place of
@@ -25,9 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.interval_fit import SHRINKS
-from taylor.cost_model.known_error import DEFAULT_RISK
-from taylor.cost_model.peak_interval import PeakClass, PeakErrors
-from taylor.cost_model.step_interval import WHOLE, ClassError
+from taylor.cost_model.errors.known_error import DEFAULT_RISK
+from taylor.cost_model.errors.peak_interval import PeakClass, PeakErrors
+from taylor.cost_model.errors.step_interval import WHOLE, ClassError
 
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]

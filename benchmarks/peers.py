@@ -22,7 +22,7 @@ import pandas as pd
 from scipy.stats import kendalltau
 
 from benchmarks.measured_runs import MeasuredRun
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register.device import DeviceSpec

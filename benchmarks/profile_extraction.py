@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.synthetic.profiles import Disturbance, SyntheticTimes, write_synthetic_profiles
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.profile import TimeRatios
-from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid

@@ -20,8 +20,8 @@ from typing import Any, Mapping
 
 import pandas as pd
 
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.work import model_flops
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.time.work import model_flops
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register import frameworks
 from taylor.register.model import ModelSpec

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq, least_squares
 
 from benchmarks.published import MEGATRON, Case, all_cases, korthikanti, korthikanti_config
-from taylor.cost_model.speed import ASSUMED_EFFICIENCY
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.time import estimate_ratios, layer_time, step_ms
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.time.speed import ASSUMED_EFFICIENCY
+from taylor.cost_model.time.step import estimate_ratios, layer_time, step_ms
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register.device import DeviceSpec
 from taylor.register.model import DENSE

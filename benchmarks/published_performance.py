@@ -26,8 +26,8 @@ from statistics import median
 from scipy.optimize import minimize_scalar
 from scipy.stats import kendalltau
 
-from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
-from taylor.cost_model.time import step_ms
+from taylor.cost_model.job.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
+from taylor.cost_model.time.step import step_ms
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register.device import DeviceSpec
 from taylor.register.frameworks import DENSE_MLP, EXPERT_ACTIVATION, EXPERT_BLOCK, LATENT_UP, MEGATRON, NORMS

@@ -1,4 +1,4 @@
-"""Spread of the ranks' speed in published traces of training jobs: the constants of `cost_model.rank_spread`.
+"""Spread of the ranks' speed in published traces of training jobs: the constants of `cost_model.time.rank_spread`.
 
     python -m benchmarks.rank_spread FOLDER
 

@@ -20,7 +20,7 @@ from typing import Any
 import pandas as pd
 
 from benchmarks.published_performance import DISPATCHED_BY_NODE
-from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.text.shell_source import ShellScript

@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.accuracy_page import table
-from taylor.cost_model.memory import StageBreakdown, stage_breakdown
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.breakdown import StageBreakdown, stage_breakdown
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.torch_stage.requests import recorded_stage
 from taylor.parsers.training_config import TrainingConfig

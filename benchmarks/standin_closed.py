@@ -11,9 +11,9 @@ from pathlib import Path
 
 from benchmarks.standin_cluster import Cluster, Stage
 from benchmarks.standin_script import script_text
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.time import layer_time
+from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.time.step import layer_time
 from taylor.parsers.small_run import RunSetting
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan

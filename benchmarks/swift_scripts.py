@@ -26,8 +26,8 @@ from pathlib import Path
 from statistics import median
 
 from taylor.base.errors import TaylorError
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.workspaces import allocated_mib, reserved_mib
+from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.memory.workspaces import allocated_mib, reserved_mib
 from taylor.workflows.statement.options import FileJob
 from taylor.workflows.statement.planned_step import planned_step_ms
 from taylor.workflows.statement.stated_file import StatedFile

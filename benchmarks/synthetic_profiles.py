@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.synthetic.profiles import Disturbance, SyntheticTimes, write_synthetic_profiles
 from taylor.base.console import log, run_command, start_logging
 from taylor.base.errors import InputError, TaylorError
-from taylor.cost_model.time import estimate_ratios
+from taylor.cost_model.time.step import estimate_ratios
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import config_suffixes
 from taylor.register.registry import Registry

@@ -16,9 +16,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from taylor.cost_model.activations import activation_bytes  # noqa: E402
-from taylor.cost_model.memory import stage_breakdown  # noqa: E402
-from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.job.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.memory.activations import activation_bytes  # noqa: E402
+from taylor.cost_model.memory.breakdown import stage_breakdown  # noqa: E402
 from taylor.dryrun.interface import DryRun  # noqa: E402
 from taylor.dryrun.torch_stage.probe import layer_memory  # noqa: E402
 from taylor.dryrun.torch_stage.run import run_stage  # noqa: E402

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
-from taylor.cost_model.time import step_ms
+from taylor.cost_model.job.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
+from taylor.cost_model.time.step import step_ms
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register.device import DeviceSpec
 from taylor.register.frameworks import ATTENTION_CORE, EXPERT_ACTIVATION, EXPERT_BLOCK, LATENT_UP, MEGATRON, NORMS

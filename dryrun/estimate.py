@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import TracebackType
 
-from taylor.cost_model.memory import memory_profile, stage_breakdown
+from taylor.cost_model.memory.breakdown import memory_profile, stage_breakdown
 from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.interface import DryRun, DryRunResult, StagePeak
 from taylor.parsers.training_config import TrainingConfig

@@ -17,7 +17,7 @@ from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.base.isolated import NO_WORKING_FOLDER
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.launcher import Launcher, Program, Tools
 
 INTERPRETER = "TAYLOR_DRYRUN_PYTHON"

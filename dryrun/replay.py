@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePeak
 from taylor.dryrun.logs import last_lines, read_peak, reports_out_of_memory
 

@@ -36,7 +36,7 @@ class StageMemory:
     peak_mib : float
         Peak of the whole step, MiB, with the overhead that no dry-run sees.
     categories : mapping of str to float
-        The peak moment by category, MiB, under the names of `cost_model.memory.StageBreakdown.categories`;
+        The peak moment by category, MiB, under the names of `cost_model.memory.breakdown.StageBreakdown.categories`;
         they sum to `peak_mib`.
     moments : tuple of Moment
         In the order of the tasks.

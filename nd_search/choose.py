@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy_table import StrategyTable
 
 SPREAD = 0.5
 """Relative slowdown at which a strategy may still be chosen for its other degrees: an estimate is

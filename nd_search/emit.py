@@ -14,8 +14,8 @@ from taylor.base.console import log
 from taylor.base.errors import InputError, WriteError
 from taylor.base.files import write_atomic
 from taylor.base.kept import read_kept, write_kept
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.prune import describe
 from taylor.nd_search.reduce import Reduction, reduce_strategy
 from taylor.nd_search.search import SearchResult

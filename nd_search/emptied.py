@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.memory import peaks
 from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rule import Rule

@@ -8,7 +8,7 @@ from typing import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.mindspeed.table import START_RULES
 from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rule import LEGALITY, Mask, Rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext
 
 MEMORY_ROWS = 1 << 15

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
-from taylor.cost_model.memory import best_case_peak_mib
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory.breakdown import best_case_peak_mib
 from taylor.parsers.stated_flags import StatedFlags
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.schedule import ScheduleSpec
@@ -23,7 +23,9 @@ DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "micro_bat
 
 
 class PeakEstimate(Protocol):
-    """Peak memory of many strategies at once: `cost_model.memory.best_case_peak_mib`, or one fitted to dry-runs."""
+    """Peak memory of many strategies at once: `cost_model.memory.breakdown.best_case_peak_mib`, or one fitted to
+    dry-runs.
+    """
 
     def __call__(
         self,

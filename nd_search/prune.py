@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.errors import InfeasibleError
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.emptied import explain_emptied
 from taylor.nd_search.memory import peaks
 from taylor.nd_search.options import SearchContext

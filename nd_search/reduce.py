@@ -7,8 +7,8 @@ from math import gcd
 from typing import Iterator
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.memory import peaks
 from taylor.nd_search.options import SearchContext

@@ -8,7 +8,7 @@ from typing import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext
 
 LEGALITY, EXPERIENCE, USER = "legality", "experience", "user"

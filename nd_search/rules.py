@@ -9,7 +9,7 @@ import numpy as np
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.base.plugins import at_fault
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SP_RULE, SearchContext
 from taylor.nd_search.rule import EXPERIENCE, Mask

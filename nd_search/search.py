@@ -9,10 +9,10 @@ from typing import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.memory import best_case_peak_mib
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.strategy_table import StrategyTable
-from taylor.cost_model.time import quick_step_ms
+from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory.breakdown import best_case_peak_mib
+from taylor.cost_model.time.step import quick_step_ms
 from taylor.nd_search.memory import MEMORY_ROWS, peaks
 from taylor.nd_search.options import PeakEstimate, SearchContext, SearchOptions
 from taylor.nd_search.prune import PruneRecord, apply_rules, describe, keep_what_fits, nothing_planned, unplanned_record

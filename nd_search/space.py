@@ -8,8 +8,8 @@ from typing import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext, SearchOptions
 
 DEFAULT_BOUNDS = {"vpp": (1, 4), "mbs": (1, 8)}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rule import Rule

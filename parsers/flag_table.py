@@ -75,7 +75,7 @@ class MemoryBound:
     passing : mapping of str to float
         The same, for one layer while it runs.
     layers : float
-        Workspaces for the backward of one layer (`cost_model.backward_workspace.workspace_bytes`).
+        Workspaces for the backward of one layer (`cost_model.memory.backward_workspace.workspace_bytes`).
     """
 
     parameter_bytes: float = 0.0

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Callable, NamedTuple
 
 from taylor.base.errors import InputError
-from taylor.cost_model.module_choices import ModuleWords
-from taylor.cost_model.optimizer import OptimizerStates
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.choices.module_choices import ModuleWords
+from taylor.cost_model.job.optimizer import OptimizerStates
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.rl_iteration import RlIteration
 from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunLog, RunSetting, Switch
 from taylor.parsers.training_config import TrainingConfig

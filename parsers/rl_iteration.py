@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from taylor.cost_model.rollout_engine import RolloutEngine
+from taylor.cost_model.memory.rollout_engine import RolloutEngine
 from taylor.parsers.text.flags import Flags
 
 ROLLOUT, LOG_PROBS, REFERENCE, TRAINING, RESHARDING = "rollout", "log-probs", "reference", "training", "resharding"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.training_config import TrainingConfig
 
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(?:(\d{1,4})[._])?(\d{1,5})([bBtT])(?![A-Za-z0-9])")

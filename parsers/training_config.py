@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.known_error import MEMORY_ERRORS, KnownError
-from taylor.cost_model.margin import MemoryMargin
-from taylor.cost_model.peak_interval import PeakClass, peak_class, recorded_errors
+from taylor.cost_model.errors.known_error import MEMORY_ERRORS, KnownError
+from taylor.cost_model.errors.margin import MemoryMargin
+from taylor.cost_model.errors.peak_interval import PeakClass, peak_class, recorded_errors
+from taylor.cost_model.errors.step_interval import job_class, step_error
+from taylor.cost_model.job.ranks import OpenRanks, choices, nearest_multiples
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.activations import activation_bytes
 from taylor.cost_model.profile import MemorySource
-from taylor.cost_model.ranks import OpenRanks, choices, nearest_multiples
-from taylor.cost_model.step_interval import job_class, step_error
-from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.parsers.stated_flags import StatedFlags
 from taylor.pipeline.plan import FULL, NONE, SELECT, Grid, PipelinePlan, deal_kinds, even_plan, values_in_order

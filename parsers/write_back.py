@@ -9,7 +9,7 @@ from typing import Mapping
 from taylor.base.console import log
 from taylor.base.errors import InputError, WriteError
 from taylor.base.files import write_atomic
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.stage_comment import with_stage_devices
 from taylor.parsers.training_config import TrainingConfig

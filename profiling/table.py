@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from taylor.base.files import write_atomic
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.tables.ratios import EMBEDDING, TRANSFER
 from taylor.pipeline.plan import FULL
 from taylor.profiling.extract import MEASURES, ExtractedRatios

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.profiles.kernels import RECEIVE, SEND, TRANSFER, RankProfile
 from taylor.pipeline.schedule import FORWARD, WEIGHT_GRADIENT, Schedule
 

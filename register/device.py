@@ -99,8 +99,8 @@ class DeviceSpec:
         One figure for all hosts but an A100's, fitted to the B200's and B300's published steps of models with experts
         (``python -m benchmarks.published_performance --fit``).
     efficiency : mapping of str to float
-        Efficiencies of kernels, overlap and the software around them: `cost_model.speed.ASSUMED_EFFICIENCY` names each.
-        Most are fitted to measured runs (``taylor calibrate`` fits them to a user's own); never inside a formula.
+        Efficiencies of kernels, overlap and the software around them: `cost_model.time.speed.ASSUMED_EFFICIENCY` names
+        each. Most are fitted to measured runs (``taylor calibrate`` fits them to a user's own); never inside a formula.
     memory_extra_mib : float
         Memory of every stage beyond the analytical model, as measured peaks have it (``taylor calibrate --peaks``),
         MiB; negative where they are below it.
@@ -111,8 +111,8 @@ class DeviceSpec:
     stacks : tuple of SoftwareStack
         Generations of it from new to old, where older ones are known: `efficiency` is that of the first.
     collectives : str
-        The library of collectives, where its latencies (`cost_model.nccl.LIBRARY`) or its buffers
-        (`cost_model.communicators`) are known. Of another one an exchange takes a step of `latency_us` for every
+        The library of collectives, where its latencies (`cost_model.network.nccl.LIBRARY`) or its buffers
+        (`cost_model.memory.communicators`) are known. Of another one an exchange takes a step of `latency_us` for every
         doubling of the ranks.
     aliases : tuple of str
         Other names, of the card or of the system that tables of results state.

@@ -205,7 +205,7 @@ attention's does so between a division and its backward (8 more). The others are
 written and read twice, and twice that in backward.
 """
 LOSS_FILLED = {IN_PLACE: 6}
-"""The part of these that a deterministic job writes once more (`cost_model.determinism`): both casts' results."""
+"""The part of these that a deterministic job writes once more (`cost_model.time.determinism`): both casts' results."""
 
 
 @dataclass(frozen=True)
@@ -312,7 +312,7 @@ class Framework:
         Megatron's is fitted to 16 steps of its small tests that the host bounds (``python -m benchmarks.short_steps``).
     torch_allocator : bool
         Tensors come from torch's caching allocator, whose counters and the card's own differ
-        (`cost_model.reserved`).
+        (`cost_model.memory.reserved`).
     repositories : tuple of str
         Beginning of the sources of its rules.
     searched : tuple of str or None

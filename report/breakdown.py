@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from taylor.cost_model.memory import StageBreakdown
+from taylor.cost_model.memory.breakdown import StageBreakdown
 from taylor.dryrun.stage_memory import StageMemory
 from taylor.pipeline.plan import counts_by_kind
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
+from taylor.cost_model.job.strategy import Strategy
 from taylor.cost_model.measured.cost_table import CostRow, EndCosts
 from taylor.cost_model.measured.fits import MeasuredLaw
 from taylor.cost_model.measured.hardware import HardwareProfile
 from taylor.cost_model.measured.layer_strategy import LayerwisePlan
-from taylor.cost_model.strategy import Strategy
 from taylor.parsers.galvatron.folder import MeasuredModel, ProfileFolder
 from taylor.parsers.paddlenlp.auto_tuner import TrainerArguments, TunedRun, TunerJob
 

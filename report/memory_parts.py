@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from taylor.cost_model.memory import StageBreakdown
+from taylor.cost_model.memory.breakdown import StageBreakdown
 from taylor.dryrun.stage_memory import StageMemory
 from taylor.pipeline.plan import PipelinePlan, kind_of
 from taylor.pipeline_solver.model.problem import PipelineProblem

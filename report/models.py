@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from taylor.cost_model.parameters import (
+from taylor.cost_model.job.parameters import (
     active_parameters,
     embedding_parameters,
     head_parameters,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from taylor.cost_model.known_error import NEIGHBOUR_ERROR
+from taylor.cost_model.errors.known_error import NEIGHBOUR_ERROR
 from taylor.pipeline_solver.model.solution import CUT_OFF, FEASIBLE, OPTIMAL, OVER_LIMIT
 from taylor.report.compress import compress, compress_grid, in_gib, number, parse_json, strategy_text
 

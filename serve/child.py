@@ -17,7 +17,7 @@ from taylor.base.errors import InterruptedSolve, TaylorError
 from taylor.base.files import read_text, write_atomic
 from taylor.base.memory_limit import limit_memory
 from taylor.base.orphans import end_with_parent
-from taylor.cost_model.known_error import NEIGHBOUR_ERROR
+from taylor.cost_model.errors.known_error import NEIGHBOUR_ERROR
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.software import features_of
 from taylor.pipeline_solver.model.options import SolveOptions

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from taylor.base.errors import InputError
-from taylor.cost_model.known_error import DEFAULT_RISK
-from taylor.cost_model.margin import HALF, MemoryMargin
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.time import estimate_ratios
+from taylor.cost_model.errors.known_error import DEFAULT_RISK
+from taylor.cost_model.errors.margin import HALF, MemoryMargin
+from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.time.step import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.software import features_of
 from taylor.parsers.training_config import TrainingConfig

@@ -14,7 +14,7 @@ from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.nd_search.emit import emit_yaml

@@ -15,9 +15,9 @@ from taylor.base.errors import InfeasibleError as InfeasibleError
 from taylor.base.errors import InputError as InputError
 from taylor.base.errors import NoSolutionError as NoSolutionError
 from taylor.base.errors import TaylorError as TaylorError
+from taylor.cost_model.job.strategy import Strategy as Strategy
 from taylor.cost_model.profile import MemoryProfile as MemoryProfile
 from taylor.cost_model.profile import TimeRatios as TimeRatios
-from taylor.cost_model.strategy import Strategy as Strategy
 from taylor.parsers.tables.device_prices import DevicePrice as DevicePrice
 from taylor.parsers.tables.generation import GenerationSpeed as GenerationSpeed
 from taylor.parsers.tables.generation import read_generation as read_generation

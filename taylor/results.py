@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.throughput import Throughput
+from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.time.throughput import Throughput
 from taylor.nd_search.emit import candidate_frame
 from taylor.nd_search.search import SearchResult
 from taylor.parsers.training_config import TrainingConfig

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from taylor.cost_model.margin import MemoryMargin
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.errors.margin import MemoryMargin
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.device import DeviceSpec, LinkTier

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from taylor.base.errors import InputError
-from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.stage_memory import Moment, StageMemory
 from taylor.pipeline.generators import build_schedule

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.dryrun.interface import DryRun
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import NONE, PipelinePlan, even_plan

@@ -25,7 +25,7 @@ CAUSES = (*STEP, *MEMORY)
 
 def main(points: Path, figures: Path, root: Path) -> None:
     """Evaluate each group of points; a file that this checkout does not read has no figures."""
-    import taylor.cost_model.time as time_module
+    import taylor.cost_model.time.step as time_module
     from taylor.base.errors import TaylorError
     from taylor.parsers.read import read_config
     from taylor.register.registry import Registry
@@ -46,7 +46,7 @@ def main(points: Path, figures: Path, root: Path) -> None:
 
 def figures_of(config: Any, device: Any, columns: dict[str, list[int]]) -> np.ndarray:
     """Figures of one group, float64 [n, CAUSES]."""
-    from taylor.cost_model.strategy_table import StrategyTable
+    from taylor.cost_model.job.strategy_table import StrategyTable
 
     table = StrategyTable(**{name: np.array(column) for name, column in columns.items()})
     with np.errstate(all="ignore"):
@@ -59,7 +59,7 @@ def step_parts(config: Any, device: Any, table: Any) -> dict[str, Any]:
 
     With twice the micro-batches the step is longer by its steady part: what remains is the bubble with the step's end.
     """
-    from taylor.cost_model.time import step_ms
+    from taylor.cost_model.time.step import step_ms
 
     free_links = tuple(replace(tier, gb_s=1e12, latency_us=1e-9) for tier in device.links)
     unlinked = replace(device, links=free_links)
@@ -98,12 +98,12 @@ def without_host() -> Iterator[None]:
 
 def memory_parts(config: Any, table: Any) -> dict[str, Any]:
     """Memory of the first stage with layers evenly spread and none recomputed, MiB."""
-    from taylor.cost_model import statics
+    from taylor.cost_model.memory import statics
 
     if hasattr(statics, "kept_bytes"):
         kept_bytes = statics.kept_bytes
     else:  # 0.2.0
-        from taylor.cost_model.activations import activation_bytes as kept_bytes
+        from taylor.cost_model.memory.activations import activation_bytes as kept_bytes
     model, rules = config.model, config.rules
     ends = statics.embedding_state_bytes(model, table, rules)
     weights, states, activations = ends.weights, ends.gradients + ends.optimizer, 0.0

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from taylor.base.errors import TaylorError
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.prune import apply_rules
 from taylor.nd_search.rules import select_rules

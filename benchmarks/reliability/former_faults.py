@@ -58,7 +58,7 @@ FORMER = (
         ("tests/parsers/megatron/test_scripts.py::test_attention_keeps_its_scores_only_where_its_implementation_does",),
     ),
     Former(
-        "MindFormers keeps an fp32 master of bf16 parameters", "cost_model/strategy.py",
+        "MindFormers keeps an fp32 master of bf16 parameters", "cost_model/job/strategy.py",
         "return self.param_bytes >= states.master_bytes or not states.follows_weight_type", "return True",
         ("tests/cost_model/test_memory.py",),
     ),
@@ -208,7 +208,7 @@ FORMER = (
         ("tests/base/test_orphans.py",),
     ),
     Former(
-        "--explain leaves layers of a chunk without a stage", "cost_model/best_case.py",
+        "--explain leaves layers of a chunk without a stage", "cost_model/memory/best_case.py",
         "while capacity.sum() < search.layers:", "while capacity.sum() < 0:", ("tests/cost_model/test_best_case.py",),
     ),
     Former(
@@ -249,16 +249,16 @@ FORMER = (
     ),
     # Mutants that once survived, by the tests written for them.
     Former(
-        "a rank's experts read the weights of all", "cost_model/expert_products.py",
+        "a rank's experts read the weights of all", "cost_model/time/expert_products.py",
         "local = moe.n_experts / degrees.ep", "local = moe.n_experts * degrees.ep", (_FORMULAS,),
     ),
     Former(
-        "context ranks get latent attention's keys alone", "cost_model/time.py",
+        "context ranks get latent attention's keys alone", "cost_model/time/step.py",
         "(attention.qk_width + attention.v_width) / ways",
         "(attention.qk_width - attention.v_width) / ways", (_FORMULAS,),
     ),
     Former(
-        "learned positions are split over TP", "cost_model/statics.py",
+        "learned positions are split over TP", "cost_model/memory/statics.py",
         "replicated=table - split + positions", "replicated=table - split - positions", (_FORMULAS,),
     ),
     Former(

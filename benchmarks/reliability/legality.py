@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks.reliability.campaign import Figure, Part, Portion, Result, faults_of, split
 from benchmarks.reliability.outside import NotHere
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.rule import LEGALITY, Rule
 from taylor.nd_search.rules import judge, select_rules
@@ -171,7 +171,7 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
 
 
 PART = Part("legality", portions, figures, sources=(
-    "nd_search", "parsers", "register", "pipeline", "cost_model/strategy.py", "benchmarks/reliability/legality.py",
+    "nd_search", "parsers", "register", "pipeline", "cost_model/job/strategy.py", "benchmarks/reliability/legality.py",
     "benchmarks/reliability/legality_jobs.py", "benchmarks/reliability/megatron_verdict.py",
     "benchmarks/reliability/torchtitan_verdict.py", "benchmarks/reliability/mindformers_verdict.py",
     "benchmarks/reliability/outside.py",

@@ -10,7 +10,7 @@ from benchmarks.reliability.legality import Job
 from benchmarks.reliability.megatron_verdict import refusal
 from benchmarks.reliability.mindformers_verdict import refusal as mindformers_refusal
 from benchmarks.reliability.torchtitan_verdict import refusal as torchtitan_refusal
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 
 WORLDS = (8, 12, 16, 16, 24, 32)
 

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from benchmarks.reliability.outside import loaded, source, without_imports
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 
 RELEASE = "r1.5.0"
 

@@ -11,7 +11,7 @@ import numpy as np
 from benchmarks.reliability import published_orders as published
 from benchmarks.reliability.campaign import Figure, Part, Portion, Result, faults_of, total
 from benchmarks.reliability.outside import NotHere
-from taylor.cost_model.alive import alive_micro_batches
+from taylor.cost_model.memory.alive import alive_micro_batches
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.timing.event_graph import EventGraph

@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from benchmarks.reliability.outside import folder_of, package
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 
 RELEASE = "v0.2.2"
 NOT_INSTALLED = (

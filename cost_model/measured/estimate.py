@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from taylor.base.errors import InputError
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.backward_workspace import gradient_workspace_bytes
-from taylor.cost_model.collectives import gather_ms, ring_bandwidth, send_ms
+from taylor.cost_model.job.parameters import embedding_parameters, head_parameters, layer_parameters
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.measured.cost_table import (
     MIB,
     CostRow,
@@ -23,11 +22,12 @@ from taylor.cost_model.measured.cost_table import (
     samples_of,
 )
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy
-from taylor.cost_model.parameters import embedding_parameters, head_parameters, layer_parameters
-from taylor.cost_model.speed import Speed
-from taylor.cost_model.statics import embedding_state_bytes, head_state_bytes, layer_state_bytes, logits_bytes
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.time import head_time, layer_time
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.backward_workspace import gradient_workspace_bytes
+from taylor.cost_model.memory.statics import embedding_state_bytes, head_state_bytes, layer_state_bytes, logits_bytes
+from taylor.cost_model.network.collectives import gather_ms, ring_bandwidth, send_ms
+from taylor.cost_model.time.speed import Speed
+from taylor.cost_model.time.step import head_time, layer_time
 from taylor.pipeline.plan import FULL, NONE
 from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
@@ -72,7 +72,7 @@ class CorrectedPeaks:
     Parameters
     ----------
     base : callable
-        The analytical model (`cost_model.memory.best_case_peak_mib`).
+        The analytical model (`cost_model.memory.breakdown.best_case_peak_mib`).
     mode : str
         Recompute of all layers in the measured plans: ``full`` or ``none``.
     source : str

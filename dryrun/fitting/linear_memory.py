@@ -25,7 +25,7 @@ class LinearMemory:
     The unknowns are the static memory of the first, a middle and the last stage (with one stage, of
     that one; with two, there is no middle one), the memory of one layer by kind, and what one micro-batch keeps alive
     in one layer by kind and recompute mode. The MTP layer counts as the body layer unless its modules hold other
-    layers, as in `cost_model.memory.memory_profile`.
+    layers, as in `cost_model.memory.breakdown.memory_profile`.
 
     Parameters
     ----------

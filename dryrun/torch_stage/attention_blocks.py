@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taylor.cost_model.backward_workspace import ring_free_ranks
+from taylor.cost_model.memory.backward_workspace import ring_free_ranks
 from taylor.dryrun.torch_stage.attention import FlashAttention, SplitFeatures, unfused_attention
 from taylor.dryrun.torch_stage.counter import fused
 from taylor.dryrun.torch_stage.kernels import (

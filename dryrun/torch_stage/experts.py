@@ -1,7 +1,7 @@
 """Mixture-of-experts kernels and block: router, permutation, exchange over EP, grouped GEMMs.
 
 A token's experts are unknown without data, so tokens are spread evenly and the busiest rank receives
-capacity or imbalance times the even number, as `cost_model.activations.routed_slots` says.
+capacity or imbalance times the even number, as `cost_model.memory.activations.routed_slots` says.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from taylor.cost_model.saved_operators import ends_unkept
+from taylor.cost_model.memory.saved_operators import ends_unkept
 from taylor.dryrun.torch_stage.attention_blocks import Attention, LatentAttention
 from taylor.dryrun.torch_stage.experts import Experts
 from taylor.dryrun.torch_stage.kernels import DropoutAdd, GradientQueue, Recompute

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.dryrun.torch_stage.counter import LiveCounter
 from taylor.dryrun.torch_stage.kernels import GradientQueue
 from taylor.dryrun.torch_stage.layers import TransformerLayer

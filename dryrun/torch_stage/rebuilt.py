@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 class SavedResults:
     """Results of the operators that a recomputed block saves: its first run keeps them, its second one takes them.
 
-    Every second dense GEMM is not among them (`cost_model.saved_operators`).
+    Every second dense GEMM is not among them (`cost_model.memory.saved_operators`).
     """
 
     def __init__(self) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.statics import MIB, overhead_mib
+from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.memory.statics import MIB, overhead_mib
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.stage_memory import Moment, StageMemory
 from taylor.dryrun.torch_stage.chunk import LOGITS, StageChunk, activations_of, layers_and_modes
@@ -87,7 +87,9 @@ def run_stage(run: DryRun, stage: int, *, whole_step: bool = False, see_kernels:
 
 
 def _cached_mib(site: Site, plan: PipelinePlan, spec: ScheduleSpec, stage: int) -> dict[str, float]:
-    """What torch's allocator reserves beside the tensors (`cost_model.reserved`), MiB: fake tensors do not show it."""
+    """What torch's allocator reserves beside the tensors (`cost_model.memory.reserved`), MiB: fake tensors do not
+    show it.
+    """
     if not site.rules.separate_pools:
         return {}
     return {CACHED: stage_breakdown(site.model, site.strategy, site.rules, plan, spec)[stage].cached}

@@ -7,9 +7,9 @@ from functools import cached_property
 
 import torch
 
-from taylor.cost_model.activations import residual_bytes
-from taylor.cost_model.statics import vocabulary_ways
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.activations import residual_bytes
+from taylor.cost_model.memory.statics import vocabulary_ways
 from taylor.register.frameworks import Framework
 from taylor.register.model import ModelSpec
 

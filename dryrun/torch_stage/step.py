@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from taylor.cost_model.statics import MIB
+from taylor.cost_model.memory.statics import MIB
 from taylor.dryrun.stage_memory import Moment
 from taylor.dryrun.torch_stage.chunk import StageChunk, activations_of
 from taylor.dryrun.torch_stage.counter import LiveCounter
@@ -159,7 +159,9 @@ class StageStep:
         return torch.empty(self.boundary, dtype=self.site.residual_dtype, device=self.site.device)
 
     def _mask(self) -> Tensor | None:
-        """The mask that comes with a micro-batch (`cost_model.statics.mask_bytes`); layers that run again keep it."""
+        """The mask that comes with a micro-batch (`cost_model.memory.statics.mask_bytes`); layers that run again
+        keep it.
+        """
         site = self.site
         if not site.rules.loads_masks:
             return None

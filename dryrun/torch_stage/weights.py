@@ -8,13 +8,13 @@ from contextlib import contextmanager
 
 import torch
 
-from taylor.cost_model.parameters import ParameterGroups
-from taylor.cost_model.states import group_bytes
+from taylor.cost_model.job.parameters import ParameterGroups
+from taylor.cost_model.memory.states import group_bytes
 from taylor.dryrun.torch_stage.counter import LiveCounter, active_counter, fused
 from taylor.dryrun.torch_stage.site import Site
 
 SPLIT, LATENT, REPLICATED, ROUTED = "split", "latent", "replicated", "routed"
-"""Division of a parameter: the groups of `cost_model.parameters.ParameterGroups`."""
+"""Division of a parameter: the groups of `cost_model.job.parameters.ParameterGroups`."""
 
 _FP32 = 4
 WEIGHTS, GRADIENTS, OPTIMIZER, BUFFERS = "weights", "gradients", "optimizer", "buffers"
@@ -42,7 +42,7 @@ def moved(tensor: torch.Tensor, category: str) -> torch.Tensor:
 class Weight:
     """One parameter on this rank.
 
-    Its bytes follow `cost_model.states.group_bytes`: the compute copy where the framework keeps one,
+    Its bytes follow `cost_model.memory.states.group_bytes`: the compute copy where the framework keeps one,
     the fp32 gradient (or its shard), and the optimizer's shard, each a separate storage.
 
     Parameters
@@ -54,7 +54,7 @@ class Weight:
     copy : bool
         Off: no compute copy beside the fp32 weight (MindFormers' embedding).
     counted : bool
-        Its GEMM is one of those that recompute by operator counts (`cost_model.saved_operators`).
+        Its GEMM is one of those that recompute by operator counts (`cost_model.memory.saved_operators`).
     kept_result : bool
         Off: recompute by operator keeps its GEMM's result in no case (`saved_operators.ends_unkept`).
     in_layer : bool

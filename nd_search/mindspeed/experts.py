@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.mindspeed.start_rule import (
     CORE,
     CORE_ALONE,

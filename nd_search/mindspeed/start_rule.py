@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext
 from taylor.nd_search.rule import LEGALITY, Mask, Rule
 from taylor.parsers.megatron.start_flags import EARLIER, MINDSPEED, MINDSPEED_LLM, RUNS_ON

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.axolotl.start_rules import START_RULES
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.named_model import named_model

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.flagscale.experiment import Experiment
 from taylor.parsers.flagscale.job import NAME, FlagScaleJob
 from taylor.parsers.launcher import NoDryrun, UsualDevice

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from taylor.cost_model.parameters import embedding_parameters, head_parameters, layer_parameters
+from taylor.cost_model.job.parameters import embedding_parameters, head_parameters, layer_parameters
 from taylor.pipeline.plan import kind_of
 from taylor.register.model import ModelSpec
 

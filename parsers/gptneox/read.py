@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.cost_model.optimizer import OptimizerStates
-from taylor.cost_model.parameters import total_parameters
-from taylor.cost_model.ranks import OpenRanks
-from taylor.cost_model.strategy import ONE_KERNEL, Strategy, TrainingRules
+from taylor.cost_model.job.optimizer import OptimizerStates
+from taylor.cost_model.job.parameters import total_parameters
+from taylor.cost_model.job.ranks import OpenRanks
+from taylor.cost_model.job.strategy import ONE_KERNEL, Strategy, TrainingRules
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.gptneox.model import FLASH, attention_kinds, read_model
 from taylor.parsers.gptneox.partition import stage_layers

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.cost_model.ranks import OpenRanks, megatron_products, megatron_unit
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.ranks import OpenRanks, megatron_products, megatron_unit
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.parsers.training_config import body_layers
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid, deal_kinds, values_in_order

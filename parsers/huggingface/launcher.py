@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.huggingface import job
 from taylor.parsers.huggingface.model import read_model
 from taylor.parsers.launcher import Launcher, Tools, UsualDevice

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.flag_table import FlagTable, load_flag_table
 from taylor.parsers.llamafactory.start_rules import START_RULES
 from taylor.parsers.named_model import named_model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.text.flags import Flags
 from taylor.parsers.training_config import Misfit
 

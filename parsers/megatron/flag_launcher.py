@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import cast
 
 from taylor.base.errors import TaylorError
-from taylor.cost_model.module_choices import ModuleWords
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.choices.module_choices import ModuleWords
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.ascend import stated_device
 from taylor.parsers.launcher import Launcher, NarrowStates, UsualDevice
 from taylor.parsers.megatron import recompute, small_run, write

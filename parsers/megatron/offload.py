@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from taylor.base.errors import InputError
-from taylor.cost_model import offload
+from taylor.cost_model.memory import offload
 from taylor.parsers.text.flags import Flags
 from taylor.parsers.training_config import MovedModules
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from taylor.cost_model.optimizer import OptimizerStates
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.optimizer import OptimizerStates
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flags
 from taylor.parsers.training_config import Misfit

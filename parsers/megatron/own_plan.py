@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.kinds import empty_positions, layer_list, layer_positions

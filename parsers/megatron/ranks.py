@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import lcm
 
 from taylor.base.errors import InputError
-from taylor.cost_model.ranks import (
+from taylor.cost_model.job.ranks import (
     OpenRanks,
     choices,
     least_multiple,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 
-from taylor.cost_model.strategy import (
+from taylor.cost_model.job.strategy import (
     GEMM_AN_EXPERT,
     GRAPHED_EXPERTS,
     GRAPHED_MIXER,
@@ -15,7 +15,7 @@ from taylor.cost_model.strategy import (
     Strategy,
     TrainingRules,
 )
-from taylor.cost_model.uneven_routing import USUAL_SPREAD
+from taylor.cost_model.time.uneven_routing import USUAL_SPREAD
 from taylor.parsers.megatron.adapters import read_adapters
 from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, FB_OVERLAP, misfit_expert_overlap
 from taylor.parsers.megatron.hybrid import read_hybrid

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from taylor.cost_model.module_choices import ModuleWords, words_of
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.choices.module_choices import ModuleWords, words_of
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.megatron.expert_overlap import FB_OVERLAP
 from taylor.parsers.megatron.layout import Placement
 from taylor.parsers.megatron.offload import MODULE_INPUTS, OFFLOAD_MODULES, OFFLOADING
@@ -90,7 +90,7 @@ def module_flags(name: str | None) -> dict[str, Setting]:
     Parameters
     ----------
     name : str or None
-        A choice of `cost_model.module_choices`; None: nothing by module, whatever the script had.
+        A choice of `cost_model.choices.module_choices`; None: nothing by module, whatever the script had.
     """
     again, moved = ((), ()) if name is None else words_of(name)
     wanted: dict[str, Setting] = {OFFLOADING: bool(moved), OFFLOAD_MODULES: moved or False}

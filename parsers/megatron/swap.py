@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from taylor.cost_model import offload
-from taylor.cost_model.module_choices import choice_name, words_of
+from taylor.cost_model.choices.module_choices import choice_name, words_of
+from taylor.cost_model.memory import offload
 from taylor.parsers.megatron.layout import Placement
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flags

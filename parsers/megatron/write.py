@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.optimizer import split_flags

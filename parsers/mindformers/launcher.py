@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.cost_model.module_choices import ModuleWords
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.choices.module_choices import ModuleWords
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.ascend import stated_device
 from taylor.parsers.launcher import ExportForm, Launcher, Program, Tools, UsualDevice
 from taylor.parsers.mindformers import small_run, write

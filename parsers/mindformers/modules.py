@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taylor.cost_model.module_choices import ModuleWords, choice_name
-from taylor.cost_model.nested_choices import is_chain
+from taylor.cost_model.choices.module_choices import ModuleWords, choice_name
+from taylor.cost_model.choices.nested_choices import is_chain
 from taylor.parsers.text.fields import Fields
 from taylor.pipeline.plan import FULL, Grid, PipelinePlan, as_grid
 from taylor.register.frameworks import (

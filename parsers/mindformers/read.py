@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.cost_model.module_choices import words_of
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.choices.module_choices import words_of
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.mindformers.model import read_model, read_mtp_depth
 from taylor.parsers.mindformers.model_section import model_section, note_defaults

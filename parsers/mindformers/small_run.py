@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.mindformers import write
 from taylor.parsers.mindformers.model import EXPERTS
 from taylor.parsers.mindformers.read import config_from_source

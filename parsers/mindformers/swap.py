@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taylor.cost_model.offload import CORE_RESULT, WHOLE_LAYER
+from taylor.cost_model.memory.offload import CORE_RESULT, WHOLE_LAYER
 from taylor.parsers.mindformers.modules import Module, matches
 
 LAYER, CORE = "layer", "core_attention"

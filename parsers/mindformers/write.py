@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-from taylor.cost_model.module_choices import words_of
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.choices.module_choices import words_of
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.mindformers.model_section import model_section
 from taylor.parsers.mindformers.modules import Module, module_grids, modules_of
 from taylor.parsers.mindformers.plan import written_offset, written_recompute

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.alike_recompute import AlikeRecompute
 from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.nanotron import write

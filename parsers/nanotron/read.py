@@ -6,8 +6,8 @@ Sources are lines of huggingface/nanotron 2411b022.
 from __future__ import annotations
 
 from taylor.base.errors import InputError
-from taylor.cost_model.optimizer import OptimizerStates
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.optimizer import OptimizerStates
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import FlagTable, load_flag_table
 from taylor.parsers.nanotron.model import MAMBA, block_costs, family, read_model, section_of
 from taylor.parsers.nanotron.places import layers_of_stages

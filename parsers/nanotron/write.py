@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.nanotron.read import ENGINES, config_from_source, refuse_vpp
 from taylor.parsers.text.yaml_edit import edit_yaml, lookup
 from taylor.parsers.text.yaml_source import YamlPath, YamlSource

@@ -11,7 +11,7 @@ of what is free (ipc_weight_synchronizer.py:117-134), so that only one tensor co
 
 from __future__ import annotations
 
-from taylor.cost_model.rollout_engine import FREE, WHOLE, RolloutEngine
+from taylor.cost_model.memory.rollout_engine import FREE, WHOLE, RolloutEngine
 from taylor.parsers.nemo_rl.job import MEGATRON, POLICY, RlStart
 from taylor.parsers.policy.job import packed_samples
 from taylor.parsers.policy.options import Options

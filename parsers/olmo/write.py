@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.olmo.read import SCHEDULES
 from taylor.parsers.olmo.script import OlmoJob
 from taylor.parsers.text.shell_source import ShellScript

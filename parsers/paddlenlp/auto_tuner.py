@@ -16,7 +16,7 @@ from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.parsers.text.json_source import read_json
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
 from taylor.parsers.paddlenlp import write
 from taylor.parsers.paddlenlp.read import config_from_script

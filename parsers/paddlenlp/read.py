@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from taylor.cost_model.job.ranks import OpenRanks
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.measured.layer_strategy import LayerwisePlan, even_division
-from taylor.cost_model.ranks import OpenRanks
-from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import FlagTable, UnmodelledFlag, load_flag_table
 from taylor.parsers.named_model import named_model
 from taylor.parsers.paddlenlp.script import FORM, NAME, SHARDING_LEVEL, ULYSSES, PaddleScript, enabled

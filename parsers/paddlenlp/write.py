@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
+from taylor.cost_model.job.strategy import Strategy
 from taylor.cost_model.measured.layer_strategy import LayerwisePlan, even_division
-from taylor.cost_model.strategy import Strategy
 from taylor.parsers.paddlenlp.read import config_from_script
 from taylor.parsers.paddlenlp.script import (
     COARSE,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.cost_model.optimizer import OptimizerStates
-from taylor.cost_model.ranks import OpenRanks
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.optimizer import OptimizerStates
+from taylor.cost_model.job.ranks import OpenRanks
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import EITHER, UnmodelledFlag
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, deal_kinds

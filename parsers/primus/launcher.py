@@ -8,7 +8,7 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.launcher import Launcher, NoDryrun, Tools, UsualDevice
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch

@@ -10,7 +10,7 @@ turn (actor.py ``_switch_model``); weights that are passed on come from the host
 
 from __future__ import annotations
 
-from taylor.cost_model.rollout_engine import FREE, RolloutEngine
+from taylor.cost_model.memory.rollout_engine import FREE, RolloutEngine
 from taylor.parsers.policy.job import packed_samples
 from taylor.parsers.rl_iteration import (
     ENGINE,

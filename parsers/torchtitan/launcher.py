@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.alike_recompute import BOTH_MODES, AlikeRecompute
 from taylor.parsers.launcher import ExportForm, Tools, UsualDevice
 from taylor.parsers.small_run import JobSizes

@@ -9,7 +9,7 @@ from math import lcm
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.cost_model.ranks import OpenRanks, torchtitan_shards
+from taylor.cost_model.job.ranks import OpenRanks, torchtitan_shards
 from taylor.parsers.text.script_flags import FlagForm, flags_of
 from taylor.parsers.text.shell_source import ShellScript
 

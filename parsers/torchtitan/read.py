@@ -8,9 +8,9 @@ from itertools import accumulate
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.cost_model.optimizer import OptimizerStates
-from taylor.cost_model.ranks import OpenRanks
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.optimizer import OptimizerStates
+from taylor.cost_model.job.ranks import OpenRanks
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import FlagTable, load_flag_table
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields

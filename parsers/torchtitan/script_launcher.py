@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.flag_table import FlagTable, UnmodelledFlag, load_flag_table
 from taylor.parsers.launcher import Launcher, NoDryrun, Tools, UsualDevice
 from taylor.parsers.nested_keys import unmodelled_keys

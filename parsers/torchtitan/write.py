@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Mapping
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.text.toml_edit import TomlPath, TomlSource, edit_toml
 from taylor.parsers.torchtitan.read import (

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.cost_model.optimizer import OptimizerStates
-from taylor.cost_model.ranks import OpenRanks
-from taylor.cost_model.strategy import MODULE_AN_EXPERT, Strategy, TrainingRules
+from taylor.cost_model.job.optimizer import OptimizerStates
+from taylor.cost_model.job.ranks import OpenRanks
+from taylor.cost_model.job.strategy import MODULE_AN_EXPERT, Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.parsers.start_rules import joined
 from taylor.parsers.trainer.optimizers import MOMENTS, Moments

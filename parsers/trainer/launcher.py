@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.alike_recompute import OneStage
 from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.text.yaml_edit import edit_yaml

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError, shortened
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.llamafactory import read as llamafactory
 from taylor.parsers.named_model import named_model

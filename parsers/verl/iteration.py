@@ -10,7 +10,7 @@ Defaults: verl/trainer/config/rollout/rollout.yaml, ref/ref.yaml, data/legacy_da
 
 from __future__ import annotations
 
-from taylor.cost_model.rollout_engine import FREE, WHOLE, RolloutEngine
+from taylor.cost_model.memory.rollout_engine import FREE, WHOLE, RolloutEngine
 from taylor.parsers.policy.job import packed_samples
 from taylor.parsers.policy.options import Options
 from taylor.parsers.rl_iteration import (

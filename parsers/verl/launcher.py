@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.alike_recompute import OneStage
 from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.megatron.flag_launcher import FlagLauncher

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.known_error import DEVICE_WIDTH
-from taylor.cost_model.speed import ASSUMED_EFFICIENCY, typed_entries
+from taylor.cost_model.errors.known_error import DEVICE_WIDTH
+from taylor.cost_model.time.speed import ASSUMED_EFFICIENCY, typed_entries
 from taylor.register.device import DeviceSpec
 
 COMMON = "all speeds together"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from taylor.cost_model.known_error import FLAG_WIDTH
+from taylor.cost_model.errors.known_error import FLAG_WIDTH
 from taylor.profiling.calibration.figures import COMMON, FIGURES, Figures
 from taylor.register.device import DeviceSpec
 

@@ -21,7 +21,7 @@ from taylor.base.files import MAX_TEXT_BYTES, read_text
 from taylor.base.isolated import isolate_solver
 from taylor.base.near import did_you_mean, near_names
 from taylor.base.shipped import own_or_shipped
-from taylor.cost_model.margin import HALF, MemoryMargin
+from taylor.cost_model.errors.margin import HALF, MemoryMargin
 from taylor.parsers.tables.ratios import MAX_RATIO
 from taylor.register.device import STACK_SIGN
 

@@ -11,7 +11,7 @@ from taylor.base.errors import InputError
 from taylor.base.shipped import CONFIG
 from taylor.command_lines import parallel_tool, pipeline_parallel, pipeline_tool, timeline_tool
 from taylor.command_lines.arguments import asked_margin, chosen_path, default_file
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.margin import MemoryMargin
 
 
 @pytest.mark.parametrize("words", [["--gbs", "64"], ["--gbs=64"]])

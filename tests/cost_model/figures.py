@@ -17,29 +17,22 @@ from typing import Any, Callable, Mapping
 import numpy as np
 
 from taylor.base.errors import TaylorError
-from taylor.cost_model import (
-    activations,
-    backward_workspace,
-    memory,
-    offload,
-    parameters,
-    recurrent,
-    saved_operators,
-    statics,
-    time,
-    work,
-)
-from taylor.cost_model.alive import alive_lower_bound
-from taylor.cost_model.expert_exchange import shared_experts_ms
-from taylor.cost_model.launches import host_time
-from taylor.cost_model.mtp_entry import MtpEntry
-from taylor.cost_model.optimizer import OptimizerStates
-from taylor.cost_model.speed import Speed
-from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
-from taylor.cost_model.strategy_table import StrategyTable
-from taylor.cost_model.tail import host_ms
-from taylor.cost_model.throughput import throughput
-from taylor.cost_model.workspaces import allocated_mib, workspaces_mib
+from taylor.cost_model.job import parameters, recurrent
+from taylor.cost_model.job.optimizer import OptimizerStates
+from taylor.cost_model.job.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory import activations, backward_workspace, offload, saved_operators, statics
+from taylor.cost_model.memory import breakdown as memory
+from taylor.cost_model.memory.alive import alive_lower_bound
+from taylor.cost_model.memory.workspaces import allocated_mib, workspaces_mib
+from taylor.cost_model.time import step as time
+from taylor.cost_model.time import work
+from taylor.cost_model.time.expert_exchange import shared_experts_ms
+from taylor.cost_model.time.launches import host_time
+from taylor.cost_model.time.mtp_entry import MtpEntry
+from taylor.cost_model.time.speed import Speed
+from taylor.cost_model.time.tail import host_ms
+from taylor.cost_model.time.throughput import throughput
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks, narrow_products

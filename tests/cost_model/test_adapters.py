@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.adapters import adapted_matrices, adapter_parameters, adapter_work
-from taylor.cost_model.host_operations import ADAPTER, layer_tensors
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.time import layer_time, step_ms
+from taylor.cost_model.job.adapters import adapted_matrices, adapter_parameters, adapter_work
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.time.host_operations import ADAPTER, layer_tensors
+from taylor.cost_model.time.step import layer_time, step_ms
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, NONE
 from taylor.register.adapters import (
@@ -294,7 +294,7 @@ def test_latent_attention_has_an_adapter_beside_each_of_its_projections() -> Non
 
 
 def test_many_strategies_are_priced_at_once_as_each_alone() -> None:
-    from taylor.cost_model.strategy_table import StrategyTable
+    from taylor.cost_model.job.strategy_table import StrategyTable
 
     device, rules = REGISTRY.device("h100-80g"), RULES.replace(seq_length=4096, adapters=Adapters(8, dropout=True))
     each = [Strategy(8 // (tp * pp), tp, pp, op=8 // (tp * pp), micro_batches=8) for tp in (1, 2) for pp in (1, 2, 4)]

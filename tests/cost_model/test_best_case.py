@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from taylor.cost_model.alive import alive_lower_bound, alive_micro_batches
-from taylor.cost_model.best_case import TOLERANCE_MIB, _average_and_dip, _LeastPeakSearch
-from taylor.cost_model.memory import best_case_peak_mib, lightest_plan, memory_profile, stage_breakdown
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory.alive import alive_lower_bound, alive_micro_batches
+from taylor.cost_model.memory.best_case import TOLERANCE_MIB, _average_and_dip, _LeastPeakSearch
+from taylor.cost_model.memory.breakdown import best_case_peak_mib, lightest_plan, memory_profile, stage_breakdown
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, NONE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.constant_page import BEGIN, END, PAGE, SHARES, constants, page
-from taylor.cost_model.speed import ASSUMED_EFFICIENCY
+from taylor.cost_model.time.speed import ASSUMED_EFFICIENCY
 from tests.conftest import SHARED
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from taylor.base.errors import InputError
+from taylor.cost_model.job.parameters import _mamba
+from taylor.cost_model.job.recurrent import recurrent_bytes
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.measured.cost_table import MemorySettings
 from taylor.cost_model.measured.galvatron.inputs import SEQUENCE, _time
 from taylor.cost_model.measured.layer_strategy import LayerStrategy
 from taylor.cost_model.measured.profiles import ComputationProfile, Shape
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.parameters import _mamba
-from taylor.cost_model.recurrent import recurrent_bytes
-from taylor.cost_model.saved_operators import mlp_products
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.work import _single_norm_bytes
+from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.memory.saved_operators import mlp_products
+from taylor.cost_model.time.work import _single_norm_bytes
 from taylor.register.layers import GATED_DELTA, LinearAttentionSpec, MambaSpec
 from taylor.register.model import MOE, ModelSpec, MoeSpec
 from taylor.register.registry import Registry

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from benchmarks.measured_runs import MEASURED
-from taylor.cost_model.determinism import idle_factor, ordered_splits, workspace_traffic
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.strategy_table import StrategyTable
-from taylor.cost_model.time import layer_time
-from taylor.cost_model.work import layer_work
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.time.determinism import idle_factor, ordered_splits, workspace_traffic
+from taylor.cost_model.time.step import layer_time
+from taylor.cost_model.time.work import layer_work
 from taylor.parsers.read import read_config
 from taylor.register import frameworks
 from taylor.register.layers import AttentionSpec

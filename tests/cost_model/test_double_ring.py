@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from taylor.cost_model.collectives import gather_ms, hops_ms
-from taylor.cost_model.speed import Speed
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.time import _ring_ms
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.network.collectives import gather_ms, hops_ms
+from taylor.cost_model.time.speed import Speed
+from taylor.cost_model.time.step import _ring_ms
 from taylor.parsers.read import read_config
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry

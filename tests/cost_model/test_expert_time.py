@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taylor.cost_model.expert_exchange import shown_exchange_ms
-from taylor.cost_model.expert_products import expert_products
-from taylor.cost_model.launches import host_time
-from taylor.cost_model.speed import Speed
-from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
-from taylor.cost_model.time import layer_time
-from taylor.cost_model.work import slice_passes
+from taylor.cost_model.job.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
+from taylor.cost_model.time.expert_exchange import shown_exchange_ms
+from taylor.cost_model.time.expert_products import expert_products
+from taylor.cost_model.time.launches import host_time
+from taylor.cost_model.time.speed import Speed
+from taylor.cost_model.time.step import layer_time
+from taylor.cost_model.time.work import slice_passes
 from taylor.register import frameworks
 from taylor.register.model import DENSE, MOE, ModelSpec
 from taylor.register.narrow_products import BLOCKWISE, MXFP8, TENSORWISE

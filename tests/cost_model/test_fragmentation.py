@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taylor.cost_model.communicators import communication_mib
-from taylor.cost_model.fragmentation import one_pool_bytes
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.statics import MIB
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.workspaces import allocated_mib, outside_mib, reserved_mib
+from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.memory.communicators import communication_mib
+from taylor.cost_model.memory.fragmentation import one_pool_bytes
+from taylor.cost_model.memory.statics import MIB
+from taylor.cost_model.memory.workspaces import allocated_mib, outside_mib, reserved_mib
 from taylor.parsers.read import read_config
 from taylor.parsers.text.allocator import expandable_segments
 from taylor.pipeline.plan import FULL, NONE

@@ -12,9 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measured_runs import MEASURED
-from taylor.cost_model.host_operations import ROUTER, layer_tensors, stage_tensors
-from taylor.cost_model.launches import host_time, shown_together, update_ms
-from taylor.cost_model.strategy import (
+from taylor.cost_model.job.strategy import (
     GEMM_AN_EXPERT,
     GRAPHED_EXPERTS,
     GRAPHED_MIXER,
@@ -24,9 +22,11 @@ from taylor.cost_model.strategy import (
     Strategy,
     TrainingRules,
 )
-from taylor.cost_model.tail import tail_ms
-from taylor.cost_model.time import head_time, layer_time
-from taylor.cost_model.torch_operations import DENSE
+from taylor.cost_model.time.host_operations import ROUTER, layer_tensors, stage_tensors
+from taylor.cost_model.time.launches import host_time, shown_together, update_ms
+from taylor.cost_model.time.step import head_time, layer_time
+from taylor.cost_model.time.tail import tail_ms
+from taylor.cost_model.time.torch_operations import DENSE
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register import frameworks

@@ -8,11 +8,11 @@ from statistics import median
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.product_times import dense_products
-from taylor.cost_model.speed import Speed
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.time import layer_time
-from taylor.cost_model.work import layer_work
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.time.product_times import dense_products
+from taylor.cost_model.time.speed import Speed
+from taylor.cost_model.time.step import layer_time
+from taylor.cost_model.time.work import layer_work
 from taylor.register.frameworks import MEGATRON
 from taylor.register.model import DENSE
 from taylor.register.narrow_products import AO_ROWWISE_WIDE_GRADIENTS, MXFP8, NVFP4, TENSORWISE

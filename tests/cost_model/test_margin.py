@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
-from taylor.cost_model.known_error import KnownError
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.known_error import KnownError
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.profile import MemorySource
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.parsers.read import read_config

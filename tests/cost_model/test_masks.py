@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from taylor.cost_model.memory import memory_profile, stage_breakdown
-from taylor.cost_model.statics import MIB, mask_bytes
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.breakdown import memory_profile, stage_breakdown
+from taylor.cost_model.memory.statics import MIB, mask_bytes
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, even_plan
 from taylor.pipeline.schedule import ScheduleSpec

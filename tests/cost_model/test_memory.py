@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.backward_workspace import gradient_workspace_bytes
-from taylor.cost_model.memory import memory_profile, stage_breakdown
-from taylor.cost_model.parameters import layer_parameters
-from taylor.cost_model.statics import (
+from taylor.cost_model.job.parameters import layer_parameters
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.backward_workspace import gradient_workspace_bytes
+from taylor.cost_model.memory.breakdown import memory_profile, stage_breakdown
+from taylor.cost_model.memory.statics import (
     MIB,
     embedding_state_bytes,
     layer_state_bytes,
     logits_bytes,
     static_mib,
 )
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.strategy_table import StrategyTable
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks

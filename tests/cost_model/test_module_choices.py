@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.module_choices import (
+from taylor.cost_model.choices.module_choices import (
     MOST_CHOICES,
     ModuleChoice,
     ModuleWords,
@@ -16,7 +14,10 @@ from taylor.cost_model.module_choices import (
     module_choices,
     words_of,
 )
-from taylor.cost_model.offload import (
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.memory.offload import (
     CONTEXT,
     CORE_INPUTS,
     EXPERT_INNER,
@@ -25,9 +26,8 @@ from taylor.cost_model.offload import (
     OFFLOADED,
     offloaded_bytes,
 )
-from taylor.cost_model.statics import MIB
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.time import layer_time
+from taylor.cost_model.memory.statics import MIB
+from taylor.cost_model.time.step import layer_time
 from taylor.parsers.megatron.recompute import MODULE_WORDS
 from taylor.pipeline.plan import FULL, NONE, even_plan
 from taylor.register.frameworks import MEGATRON

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from taylor.cost_model import nccl
-from taylor.cost_model.collectives import all_reduce_ms, gather_ms
+from taylor.cost_model.network import nccl
+from taylor.cost_model.network.collectives import all_reduce_ms, gather_ms
 from taylor.register.registry import Registry
 
 H100 = Registry.load().device("h100-80g")

@@ -7,7 +7,7 @@ from itertools import combinations, pairwise, product
 import numpy as np
 import pytest
 
-from taylor.cost_model.nested_choices import Point, _area, _stairs, is_chain, lowest_chain
+from taylor.cost_model.choices.nested_choices import Point, _area, _stairs, is_chain, lowest_chain
 
 
 def mix(points: list[Point], time: float) -> float:

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from taylor.cost_model.expert_products import expert_products
-from taylor.cost_model.mtp_entry import MtpEntry
-from taylor.cost_model.recurrent import scan_flops
-from taylor.cost_model.speed import Speed
-from taylor.cost_model.statics import embedding_state_bytes
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.time import layer_time
-from taylor.cost_model.work import layer_work
+from taylor.cost_model.job.recurrent import scan_flops
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.statics import embedding_state_bytes
+from taylor.cost_model.time.expert_products import expert_products
+from taylor.cost_model.time.mtp_entry import MtpEntry
+from taylor.cost_model.time.speed import Speed
+from taylor.cost_model.time.step import layer_time
+from taylor.cost_model.time.work import layer_work
 from taylor.register import frameworks
 from taylor.register.device import DeviceSpec, LinkTier
 from taylor.register.model import DENSE, MOE, ModelSpec

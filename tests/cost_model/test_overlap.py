@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taylor.cost_model.overlap import SLOWED_BESIDE, shown_behind, shown_beside, shown_in_rings
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.tail import StageTime, tail_ms
-from taylor.cost_model.time import estimate_ratios, layer_time, step_ms
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.time.overlap import SLOWED_BESIDE, shown_behind, shown_beside, shown_in_rings
+from taylor.cost_model.time.step import estimate_ratios, layer_time, step_ms
+from taylor.cost_model.time.tail import StageTime, tail_ms
 from taylor.parsers.read import read_config
 from taylor.register import frameworks
 from taylor.register.registry import Registry

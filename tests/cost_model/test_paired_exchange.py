@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from taylor.cost_model.expert_exchange import EXCHANGE_PROCESSORS
-from taylor.cost_model.paired_exchange import ALIGNED, PairedWork, paired_exchange_ms, unpaired_micro_batches
-from taylor.cost_model.strategy import GRAPHED_EXPERTS, Strategy, TrainingRules
-from taylor.cost_model.time import step_ms
+from taylor.cost_model.job.strategy import GRAPHED_EXPERTS, Strategy, TrainingRules
+from taylor.cost_model.time.expert_exchange import EXCHANGE_PROCESSORS
+from taylor.cost_model.time.paired_exchange import ALIGNED, PairedWork, paired_exchange_ms, unpaired_micro_batches
+from taylor.cost_model.time.step import step_ms
 from taylor.register import frameworks
 from taylor.register.registry import Registry
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.statics import layer_state_bytes
-from taylor.cost_model.time import lag_ms, layer_time
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.statics import layer_state_bytes
+from taylor.cost_model.time.step import lag_ms, layer_time
 from taylor.parsers.read import read_config
 from taylor.register.registry import Registry
 from tests.conftest import ROOT

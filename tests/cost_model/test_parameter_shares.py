@@ -11,7 +11,7 @@ from math import prod
 
 import pytest
 
-from taylor.cost_model.parameters import ParameterGroups, layer_groups, layer_parameter_groups, total_parameters
+from taylor.cost_model.job.parameters import ParameterGroups, layer_groups, layer_parameter_groups, total_parameters
 from taylor.register.layers import (
     GATED_DELTA,
     KIMI_DELTA,

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from taylor.cost_model.known_error import KnownError
-from taylor.cost_model.peak_correction import SeenPeak, correction_of, median_beyond
+from taylor.cost_model.errors.known_error import KnownError
+from taylor.cost_model.errors.peak_correction import SeenPeak, correction_of, median_beyond
 
 KNOWN = KnownError(0.03, 0.08, 0.02)
 

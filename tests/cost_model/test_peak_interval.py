@@ -10,10 +10,10 @@ import pytest
 from benchmarks.memory_page import PAGE, MemoryAccuracy, fitted, page
 from benchmarks.memory_rows import OUT_OF_MEMORY, RAN, MemoryRow
 from benchmarks.peak_fit import PeakResidual, fit, without_each
-from taylor.cost_model.known_error import FRAMEWORK_WIDTH
-from taylor.cost_model.peak_interval import PeakClass, PeakErrors, recorded_errors
+from taylor.cost_model.errors.known_error import FRAMEWORK_WIDTH
+from taylor.cost_model.errors.peak_interval import PeakClass, PeakErrors, recorded_errors
+from taylor.cost_model.errors.step_interval import DENSE_LAYERS, EXPERT_LAYERS, WHOLE, ClassError
 from taylor.cost_model.profile import MemorySource
-from taylor.cost_model.step_interval import DENSE_LAYERS, EXPERT_LAYERS, WHOLE, ClassError
 from taylor.parsers.read import read_config
 from tests.conftest import ROOT
 

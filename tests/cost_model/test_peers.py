@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.measured_runs import MeasuredRun
 from benchmarks.peers import CALCULON, DEVICES, megatron_memory_mib, steps_beside, summary
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.parsers.read import read_config
 from tests.solver_cases import plan_of
 

@@ -8,12 +8,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.memory import best_case_peak_mib, memory_profile, stage_breakdown
-from taylor.cost_model.statics import layer_state_bytes, static_mib
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.strategy_table import StrategyTable
-from taylor.cost_model.time import estimate_ratios, quick_step_ms
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.breakdown import best_case_peak_mib, memory_profile, stage_breakdown
+from taylor.cost_model.memory.statics import layer_state_bytes, static_mib
+from taylor.cost_model.time.step import estimate_ratios, quick_step_ms
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register import frameworks

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import fidelity
 from benchmarks.published import PUBLISHED, narayanan_cases
 from benchmarks.published_fit import calibrate
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.register.registry import Registry
 from tests.conftest import ROOT
 

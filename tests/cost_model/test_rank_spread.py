@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from benchmarks.rank_spread import spread
-from taylor.cost_model.rank_spread import OPERATION, RANK, STEP, slowest_of, wait_share
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.time.rank_spread import OPERATION, RANK, STEP, slowest_of, wait_share
 from taylor.register.registry import Registry
 
 DENSE = Registry.load().model("llama3-8b")

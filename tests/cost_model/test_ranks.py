@@ -7,7 +7,7 @@ from itertools import count
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taylor.cost_model.ranks import (
+from taylor.cost_model.job.ranks import (
     least_multiple,
     megatron_products,
     megatron_unit,

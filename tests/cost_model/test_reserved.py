@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taylor.cost_model.best_case import best_case_peak_mib
-from taylor.cost_model.memory import memory_profile, stage_breakdown
-from taylor.cost_model.statics import MIB
-from taylor.cost_model.strategy_table import StrategyTable
-from taylor.cost_model.workspaces import allocated_mib, reserved_mib
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory.best_case import best_case_peak_mib
+from taylor.cost_model.memory.breakdown import memory_profile, stage_breakdown
+from taylor.cost_model.memory.statics import MIB
+from taylor.cost_model.memory.workspaces import allocated_mib, reserved_mib
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.registry import Registry

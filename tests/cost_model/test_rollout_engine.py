@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from taylor.cost_model.rollout_engine import FREE, RolloutEngine
+from taylor.cost_model.memory.rollout_engine import FREE, RolloutEngine
 from taylor.register.registry import Registry
 
 MIB = 2**20

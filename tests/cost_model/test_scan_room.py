@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import pytest
 
-from taylor.cost_model.recurrent import recurrent_workspace_bytes
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.recurrent import recurrent_workspace_bytes
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.register.layers import GATED_DELTA, KIMI_DELTA, LIGHTNING, LinearAttentionSpec
 
 HIDDEN, CHUNK = 4096, 64

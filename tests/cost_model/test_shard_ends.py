@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from taylor.cost_model.collectives import gather_ms
-from taylor.cost_model.shard_ends import ShardedLayer, shard_ends_ms
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.network.collectives import gather_ms
+from taylor.cost_model.time.shard_ends import ShardedLayer, shard_ends_ms
 from taylor.register import frameworks
 from taylor.register.registry import Registry
 

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from benchmarks.measured_runs import MEASURED
 from benchmarks.short_steps import Short, fitted, short_steps
-from taylor.cost_model.launches import host_time
-from taylor.cost_model.strategy import GRAPHED_MIXER, Strategy, TrainingRules
-from taylor.cost_model.time import layer_time
+from taylor.cost_model.job.strategy import GRAPHED_MIXER, Strategy, TrainingRules
+from taylor.cost_model.time.launches import host_time
+from taylor.cost_model.time.step import layer_time
 from taylor.parsers.read import read_config
 from taylor.register import frameworks
 from taylor.register.layers import MlaSpec

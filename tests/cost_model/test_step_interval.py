@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.accuracy_page import PAGE, Accuracy, page, residuals
 from benchmarks.interval_fit import Residual, Settings, covered, fit, left_out
-from taylor.cost_model.step_interval import (
+from taylor.cost_model.errors.step_interval import (
     DENSE_LAYERS,
     EXPERT_LAYERS,
     RECURRENT_LAYERS,
@@ -22,7 +22,7 @@ from taylor.cost_model.step_interval import (
     recorded_errors,
     step_error,
 )
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.register.registry import Registry
 
 DENSE = JobClass(DENSE_LAYERS, True, False, "megatron", (4096.0, 4096.0, 64.0, 4096.0))

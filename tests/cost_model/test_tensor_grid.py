@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.collectives import gather_ms
-from taylor.cost_model.overlap import shown_behind
-from taylor.cost_model.product_times import ProductTimes
-from taylor.cost_model.speed import Speed
-from taylor.cost_model.tensor_grid import forms_grid, grid_transfers
-from taylor.cost_model.time import layer_time
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.network.collectives import gather_ms
+from taylor.cost_model.time.overlap import shown_behind
+from taylor.cost_model.time.product_times import ProductTimes
+from taylor.cost_model.time.speed import Speed
+from taylor.cost_model.time.step import layer_time
+from taylor.cost_model.time.tensor_grid import forms_grid, grid_transfers
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.register.registry import Registry

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.published import PUBLISHED, korthikanti, korthikanti_config
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.throughput import model_flops_utilization, throughput
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.time.throughput import model_flops_utilization, throughput
 from taylor.register.model import ModelSpec
 from taylor.register.narrow_products import MXFP8, NVFP4, TENSORWISE, NarrowProducts
 from taylor.register.registry import Registry

@@ -8,17 +8,23 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.collectives import Copies, all_to_all_ms, gather_ms, in_node_bandwidth, ring_bandwidth, send_ms
-from taylor.cost_model.offload import HOST_LINK_SHARE
-from taylor.cost_model.optimizer import OptimizerStates
+from taylor.cost_model.job.optimizer import OptimizerStates
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.offload import HOST_LINK_SHARE
+from taylor.cost_model.memory.statics import MIB, layer_state_bytes, static_mib
+from taylor.cost_model.network.collectives import (
+    Copies,
+    all_to_all_ms,
+    gather_ms,
+    in_node_bandwidth,
+    ring_bandwidth,
+    send_ms,
+)
 from taylor.cost_model.profile import TimeRatios
-from taylor.cost_model.speed import Speed
-from taylor.cost_model.statics import MIB, layer_state_bytes, static_mib
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.strategy_table import StrategyTable
-from taylor.cost_model.tail import tail_ms
-from taylor.cost_model.time import (
+from taylor.cost_model.time.speed import Speed
+from taylor.cost_model.time.step import (
     _recompute_share,
     estimate_ratios,
     lag_ms,
@@ -27,7 +33,8 @@ from taylor.cost_model.time import (
     quick_step_ms,
     step_ms,
 )
-from taylor.cost_model.work import layer_work, model_flops
+from taylor.cost_model.time.tail import tail_ms
+from taylor.cost_model.time.work import layer_work, model_flops
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register import frameworks
 from taylor.register.device import DeviceSpec, LinkTier

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.backward_workspace import gradient_workspace_bytes, workspace_bytes
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.backward_workspace import gradient_workspace_bytes, workspace_bytes
 from taylor.parsers.read import read_config
 from taylor.register import frameworks
 from taylor.register.layers import AttentionSpec, LayerSpec, MlaSpec

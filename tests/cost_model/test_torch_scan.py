@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from taylor.cost_model.recurrent import recurrent_bytes, recurrent_workspace_bytes
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.recurrent import recurrent_bytes, recurrent_workspace_bytes
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.parsers.read import read_config
 from taylor.register.layers import MambaSpec
 

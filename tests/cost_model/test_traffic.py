@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from benchmarks.reliability.outside import NotHere, loaded, source
-from taylor.cost_model.statics import logits_bytes
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.work import head_work, layer_work
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.statics import logits_bytes
+from taylor.cost_model.time.work import head_work, layer_work
 from taylor.register import frameworks
 from taylor.register.registry import Registry
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.time import layer_time
-from taylor.cost_model.uneven_routing import MOST, USUAL_GINI, USUAL_SPREAD, busiest_rank
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.time.step import layer_time
+from taylor.cost_model.time.uneven_routing import MOST, USUAL_GINI, USUAL_SPREAD, busiest_rank
 from taylor.parsers.read import read_config
 from taylor.register import frameworks
 from taylor.register.model import DENSE, MOE

@@ -8,9 +8,9 @@ from statistics import median
 import pytest
 
 from benchmarks.measured_runs import MEASURED, measured_runs
-from taylor.cost_model import workspaces
-from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.workspaces import workspaces_mib
+from taylor.cost_model.job.strategy import TrainingRules
+from taylor.cost_model.memory import workspaces
+from taylor.cost_model.memory.workspaces import workspaces_mib
 from taylor.register import frameworks
 from taylor.register.registry import Registry
 

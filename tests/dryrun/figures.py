@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import TaylorError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.torch_stage.probe import layer_memory
 from taylor.dryrun.torch_stage.run import run_stage

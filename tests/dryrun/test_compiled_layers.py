@@ -16,8 +16,8 @@ from torch.utils.checkpoint import (  # noqa: E402
     create_selective_checkpoint_contexts,
 )
 
-from taylor.cost_model.activations import activation_bytes  # noqa: E402
-from taylor.cost_model.strategy import Strategy  # noqa: E402
+from taylor.cost_model.job.strategy import Strategy  # noqa: E402
+from taylor.cost_model.memory.activations import activation_bytes  # noqa: E402
 from taylor.dryrun.torch_stage.probe import layer_memory  # noqa: E402
 from taylor.pipeline.plan import NONE, SELECT  # noqa: E402
 from taylor.register.model import DENSE, ModelSpec  # noqa: E402

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from taylor.base.kept import read_kept
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.dryrun import kept_runs
 from taylor.dryrun.interface import OUT_OF_MEMORY, StagePeak
 from taylor.dryrun.kept_runs import KeptRuns, StageJob

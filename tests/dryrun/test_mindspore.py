@@ -9,9 +9,9 @@ import json
 
 import pytest
 
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.parameters import layer_parameters
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.parameters import layer_parameters
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.activations import activation_bytes
 from taylor.dryrun.dataset import ensure_dataset
 from taylor.dryrun.launch import Starter
 from taylor.dryrun.logs import read_peak

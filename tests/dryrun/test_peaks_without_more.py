@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun, DryRunResult, StagePeak
 from taylor.dryrun.stage_memory import Moment, StageMemory
 from taylor.pipeline.plan import FULL, PipelinePlan

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.dryrun import replay
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun
 from taylor.dryrun.replay import ReplayBackend, read_logs

@@ -14,7 +14,7 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.base.kept import read_kept
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.dryrun.interface import OUT_OF_MEMORY, DryRun
 from taylor.dryrun.launch import Starter, read_environment
 from taylor.dryrun.mindspore_backend import NO_PEAK, MindsporeBackend

@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.memory import best_case_peak_mib
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory.breakdown import best_case_peak_mib
 from taylor.dryrun.fitting.grey_box import CorrectedPeaks, Measurement, estimate_of, plan_to_measure
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.replay import ReplayBackend

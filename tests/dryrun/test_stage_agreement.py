@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from taylor.cost_model.memory import stage_breakdown  # noqa: E402
-from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.job.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.memory.breakdown import stage_breakdown  # noqa: E402
 from taylor.dryrun.torch_stage.requests import recorded_stage  # noqa: E402
 from taylor.pipeline.plan import FULL, NONE, SELECT  # noqa: E402
 from taylor.register.frameworks import NORMS  # noqa: E402

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.dryrun import torch_backend
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.torch_backend import TorchBackend, settle

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.torch_backend import TorchBackend, settle
 from taylor.parsers.read import read_config

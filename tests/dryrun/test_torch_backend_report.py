@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.dryrun.stage_memory import Moment, StageMemory
 from taylor.parsers.read import read_config
 from taylor.pipeline.schedule import BACKWARD, FORWARD

@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.job.strategy import Strategy, TrainingRules  # noqa: E402
 from taylor.dryrun.torch_stage import attention_blocks, ends, experts, kernels  # noqa: E402
 from taylor.dryrun.torch_stage.attention import Dropout, FlashAttention, unfused_attention  # noqa: E402
 from taylor.dryrun.torch_stage.ends import (  # noqa: E402

@@ -10,10 +10,10 @@ torch = pytest.importorskip("torch")
 
 from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
-from taylor.cost_model.activations import activation_bytes  # noqa: E402
-from taylor.cost_model.backward_workspace import gradient_workspace_bytes  # noqa: E402
-from taylor.cost_model.statics import layer_state_bytes  # noqa: E402
-from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.job.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.memory.activations import activation_bytes  # noqa: E402
+from taylor.cost_model.memory.backward_workspace import gradient_workspace_bytes  # noqa: E402
+from taylor.cost_model.memory.statics import layer_state_bytes  # noqa: E402
 from taylor.dryrun.torch_stage.kernels import GradientQueue  # noqa: E402
 from taylor.dryrun.torch_stage.layers import TransformerLayer  # noqa: E402
 from taylor.dryrun.torch_stage.probe import layer_memory  # noqa: E402

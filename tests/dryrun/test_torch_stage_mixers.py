@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.job.strategy import Strategy, TrainingRules  # noqa: E402
 from taylor.dryrun.torch_stage.attention_blocks import GroupLinear, OutputGate  # noqa: E402
 from taylor.dryrun.torch_stage.experts import GroupedLinear  # noqa: E402
 from taylor.dryrun.torch_stage.kernels import Bias, GradientQueue, Linear  # noqa: E402

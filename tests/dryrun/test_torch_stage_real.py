@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.job.strategy import Strategy, TrainingRules  # noqa: E402
 from taylor.dryrun.torch_stage.run import run_stage  # noqa: E402
 from taylor.pipeline.plan import FULL, NONE, SELECT  # noqa: E402
 from taylor.register.model import ModelSpec  # noqa: E402

@@ -12,10 +12,10 @@ import pytest
 
 pytest.importorskip("torch")
 
-from taylor.cost_model.activations import activation_bytes  # noqa: E402
-from taylor.cost_model.memory import stage_breakdown  # noqa: E402
-from taylor.cost_model.optimizer import OptimizerStates  # noqa: E402
-from taylor.cost_model.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.job.optimizer import OptimizerStates  # noqa: E402
+from taylor.cost_model.job.strategy import Strategy, TrainingRules  # noqa: E402
+from taylor.cost_model.memory.activations import activation_bytes  # noqa: E402
+from taylor.cost_model.memory.breakdown import stage_breakdown  # noqa: E402
 from taylor.dryrun.torch_stage.probe import layer_memory  # noqa: E402
 from taylor.dryrun.torch_stage.run import run_stage, settled_plan  # noqa: E402
 from taylor.parsers.megatron.recompute import ACTIVATION_PARTS  # noqa: E402
@@ -369,7 +369,7 @@ def test_nothing_outside_the_package_needs_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None\n"
         "import parallel_tool, pipeline_tool, pipeline_parallel, timeline_tool\n"
-        "import taylor.dryrun.stage_memory, taylor.cost_model.memory"
+        "import taylor.dryrun.stage_memory, taylor.cost_model.memory.breakdown"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

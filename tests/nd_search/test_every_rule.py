@@ -8,8 +8,8 @@ from typing import Callable
 
 import pytest
 
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.mindspeed.table import START_RULES
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.rules import built_in_rules, judge

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.job.strategy import TrainingRules
 from taylor.parsers.read import read_config
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.frameworks import FRAMEWORKS

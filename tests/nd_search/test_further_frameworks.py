@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.rules import judge, select_rules
 from taylor.register.model import ModelSpec

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.prune import apply_rules

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taylor.base.errors import InfeasibleError, InputError
-from taylor.cost_model.memory import best_case_peak_mib
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory.breakdown import best_case_peak_mib
 from taylor.nd_search.choose import choose
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.rule import EXPERIENCE, LEGALITY

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.emptied import _nearer, _nearest_batch, explain_emptied
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchContext, SearchOptions

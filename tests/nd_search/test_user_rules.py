@@ -34,17 +34,17 @@ def test_the_rule_class_is_the_same_by_every_name(tmp_path: Path, imports: str) 
 def test_former_names_hold_inside_functions_and_give_the_same_modules(tmp_path: Path) -> None:
     text = """
 from nd_search.rules import Rule
-import cost_model.strategy
+import cost_model.job.strategy
 
 def keep(table, context):
     from register.model import ModelSpec
     from pipeline import plan
-    return ModelSpec, plan, cost_model.strategy.Strategy
+    return ModelSpec, plan, cost_model.job.strategy.Strategy
 
 RULES = [Rule("a", "b", keep)]
 """
     import taylor.pipeline.plan
-    from taylor.cost_model.strategy import Strategy
+    from taylor.cost_model.job.strategy import Strategy
     from taylor.register.model import ModelSpec
 
     (rule,) = rules_from(tmp_path, text)

@@ -13,8 +13,8 @@ from benchmarks.gate import __main__ as gate
 from benchmarks.gate.compare import Move, moves, table_text, unexplained
 from benchmarks.gate.evaluate import CAUSES, MEMORY, STEP, figures_of
 from benchmarks.gate.points import Group, draw
-from taylor.cost_model.strategy_table import StrategyTable
-from taylor.cost_model.time import step_ms
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.time.step import step_ms
 from taylor.parsers.read import read_config
 from taylor.register.registry import Registry
 from tests.conftest import ROOT

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from taylor.base.errors import InputError
-from taylor.cost_model.memory import memory_profile
-from taylor.cost_model.parameters import total_parameters
-from taylor.cost_model.time import estimate_ratios
+from taylor.cost_model.job.parameters import total_parameters
+from taylor.cost_model.memory.breakdown import memory_profile
+from taylor.cost_model.time.step import estimate_ratios
 from taylor.parsers.flag_table import READ, FlagRow
 from taylor.parsers.mindformers import read as mindformers
 from taylor.parsers.text.toml_edit import TomlSource

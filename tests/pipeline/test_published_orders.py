@@ -27,7 +27,7 @@ from benchmarks.reliability.published_orders import (
     torch_whole,
 )
 from benchmarks.reliability.schedules import order_faults
-from taylor.cost_model.alive import alive_micro_batches
+from taylor.cost_model.memory.alive import alive_micro_batches
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import BACKWARD, FORWARD, ScheduleSpec
 from taylor.pipeline_solver.timing.event_graph import EventGraph

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reliability.published_orders import mindspore_seqpipe
-from taylor.cost_model.alive import alive_lower_bound, alive_micro_batches
+from taylor.cost_model.memory.alive import alive_lower_bound, alive_micro_batches
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.schedule import FORWARD, ScheduleSpec

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import yaml
 
-from taylor.cost_model.expert_exchange import EXCHANGE_PROCESSORS, alone_exchange_ms, shown_exchange_ms
-from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.job.strategy import TrainingRules
+from taylor.cost_model.time.expert_exchange import EXCHANGE_PROCESSORS, alone_exchange_ms, shown_exchange_ms
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.partners import partners

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from benchmarks import calibrated_halves
 from taylor.base.errors import InputError
 from taylor.command_lines import calibrate as command
-from taylor.cost_model.speed import ASSUMED_EFFICIENCY
+from taylor.cost_model.time.speed import ASSUMED_EFFICIENCY
 from taylor.parsers.read import read_config
 from taylor.profiling.calibration.figures import FIGURES, Figures
 from taylor.profiling.calibration.fit import REGISTER, calibrate

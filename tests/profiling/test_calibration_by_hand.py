@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taylor.cost_model.known_error import DEVICE_WIDTH
-from taylor.cost_model.speed import ASSUMED_EFFICIENCY
+from taylor.cost_model.errors.known_error import DEVICE_WIDTH
+from taylor.cost_model.time.speed import ASSUMED_EFFICIENCY
 from taylor.profiling.calibration.figures import COST, CREDIT, FIGURES, OPERANDS, OPERANDS_MOST, SHARE, Figures
 from taylor.profiling.calibration.fit import (
     ALL,

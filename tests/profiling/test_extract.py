@@ -13,8 +13,8 @@ import pytest
 from benchmarks.profile_extraction import errors, random_run, run_one
 from benchmarks.synthetic.profiles import Disturbance, SyntheticTimes, write_synthetic_profiles
 from taylor.base.errors import InputError
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.profile import TimeRatios
-from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.synthetic.profiles import SyntheticTimes, write_synthetic_profiles
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.profile import TimeRatios
-from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec

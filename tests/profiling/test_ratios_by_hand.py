@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from taylor.cost_model.job.strategy import Strategy
 from taylor.cost_model.profile import TimeRatios
-from taylor.cost_model.strategy import Strategy
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec

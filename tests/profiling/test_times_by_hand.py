@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.profiles.folder import rank_sources
 from taylor.parsers.profiles.kernels import (
     BACKWARD_MARKER,

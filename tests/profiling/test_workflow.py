@@ -12,7 +12,7 @@ import pytest
 from benchmarks.synthetic.profiles import SyntheticTimes, write_synthetic_profiles
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import TimeRatios
-from taylor.cost_model.time import estimate_ratios
+from taylor.cost_model.time.step import estimate_ratios
 from taylor.parsers.read import read_config
 from taylor.parsers.tables.ratios import read_ratios
 from taylor.pipeline.plan import FULL, NONE, SELECT

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.collectives import all_to_all_ms, gather_ms, send_ms
+from taylor.cost_model.network.collectives import all_to_all_ms, gather_ms, send_ms
 from taylor.register.device import DeviceSpec, LinkTier
 from taylor.register.registry import Registry
 from tests.conftest import SHARED

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.parameters import ParameterGroups
-from taylor.cost_model.states import group_bytes
-from taylor.cost_model.statics import MIB, embedding_state_bytes, loss_bytes
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.parameters import ParameterGroups
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.states import group_bytes
+from taylor.cost_model.memory.statics import MIB, embedding_state_bytes, loss_bytes
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.rule import Rule

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import active_parameters, layer_parameters, total_parameters
+from taylor.cost_model.job.parameters import active_parameters, layer_parameters, total_parameters
 from taylor.parsers.read import read_config
 from taylor.register.model import MOE, MTP
 from taylor.register.pattern import kinds_in_order

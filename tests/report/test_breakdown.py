@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from taylor.cost_model.memory import StageBreakdown
+from taylor.cost_model.memory.breakdown import StageBreakdown
 from taylor.report.breakdown import breakdown_table
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.command_lines import models
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.huggingface.model import model_types
 from taylor.register.registry import Registry
 from taylor.report.models import layer_text, model_parts

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.read import read_config
 from taylor.workflows.measuring.history import Store, remember_solve
 from taylor.workflows.solving.evaluate_file import evaluate_file

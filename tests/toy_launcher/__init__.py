@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from taylor.base.files import read_text
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.parsers.launcher import ExportForm, Launcher, Tools, UsualDevice
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid

@@ -9,8 +9,8 @@ import pytest
 
 import taylor
 from taylor.base.errors import InputError
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.workspaces import allocated_mib
+from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.memory.workspaces import allocated_mib
 from taylor.parsers.read import read_config
 from taylor.register.device_file import device_text
 from taylor.register.registry import Registry

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import taylor
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.nd_search.options import SearchOptions
 from taylor.parsers.read import read_config
 from taylor.pipeline_solver.model.options import SolveOptions

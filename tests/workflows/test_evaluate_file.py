@@ -7,7 +7,7 @@ import json
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, SELECT

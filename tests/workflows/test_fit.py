@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from taylor.base.errors import InfeasibleError
-from taylor.cost_model.known_error import KnownError
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.known_error import KnownError
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.solution import FEASIBLE, Solution

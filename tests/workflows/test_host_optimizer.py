@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.parsers.read import read_config
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.workflows.showing.verdict import gain_line

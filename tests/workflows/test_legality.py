@@ -11,7 +11,7 @@ import pytest
 import taylor
 from taylor.base.errors import InputError
 from taylor.command_lines import parallel_tool, pipeline_parallel
-from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.job.strategy import TrainingRules
 from taylor.layerwise.space import SpaceLimits
 from taylor.nd_search.legality import LEGALITY_RULES
 from taylor.nd_search.options import SearchOptions

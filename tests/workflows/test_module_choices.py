@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.margin import MemoryMargin
+from taylor.cost_model.memory.activations import activation_bytes
 from taylor.parsers.megatron.recompute import by_module, nearest_plan, uniform_choices
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, NONE, SELECT

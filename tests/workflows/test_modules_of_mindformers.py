@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.margin import MemoryMargin
-from taylor.cost_model.module_choices import words_of
+from taylor.cost_model.choices.module_choices import words_of
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline_solver.check.checker import check

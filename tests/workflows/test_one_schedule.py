@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.memory import best_case_peak_mib, stage_breakdown
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory.breakdown import best_case_peak_mib, stage_breakdown
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
-from taylor.cost_model.strategy_table import StrategyTable
 from taylor.dryrun.estimate import EstimateBackend, estimate_memory
 from taylor.dryrun.fitting.linear_memory import LinearMemory
 from taylor.dryrun.interface import DryRun

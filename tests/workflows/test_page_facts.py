@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from taylor.cost_model.known_error import KnownError
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.known_error import KnownError
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.profile import MemorySource
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.solution import Termination

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.paired_overlap import evaluated
-from taylor.cost_model.memory import memory_profile
-from taylor.cost_model.time import estimate_ratios
+from taylor.cost_model.memory.breakdown import memory_profile
+from taylor.cost_model.time.step import estimate_ratios
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.pipeline.plan import FULL

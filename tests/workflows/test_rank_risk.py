@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
-from taylor.cost_model.margin import MemoryMargin
-from taylor.cost_model.memory import best_case_peak_mib, stage_breakdown
-from taylor.cost_model.peak_correction import PeakCorrection
+from taylor.cost_model.errors.margin import MemoryMargin
+from taylor.cost_model.errors.peak_correction import PeakCorrection
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory.breakdown import best_case_peak_mib, stage_breakdown
 from taylor.cost_model.profile import MemorySource
-from taylor.cost_model.strategy_table import StrategyTable
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL

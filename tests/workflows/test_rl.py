@@ -69,7 +69,7 @@ def test_the_engine_takes_its_share_of_the_whole_card_and_the_rest_stays_beside_
 
 
 def test_training_keeps_what_the_evaluation_of_the_file_keeps(tmp_path):
-    from taylor.cost_model.memory import stage_breakdown
+    from taylor.cost_model.memory.breakdown import stage_breakdown
 
     found = evaluated(tmp_path)
     config = found.config

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import total_parameters
-from taylor.cost_model.strategy import GRAPHED_MIXER
+from taylor.cost_model.job.parameters import total_parameters
+from taylor.cost_model.job.strategy import GRAPHED_MIXER
 from taylor.parsers.new_files import NEW_FILES
 from taylor.parsers.read import read_config
 from taylor.parsers.software import FEATURES, features_of

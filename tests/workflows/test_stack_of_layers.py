@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.linear_memory import LinearMemory
 from taylor.dryrun.fitting.probes import job_of, probe_cells

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taylor.cost_model.profile import TimeRatios
-from taylor.cost_model.time import estimate_ratios
+from taylor.cost_model.time.step import estimate_ratios
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register.registry import Registry

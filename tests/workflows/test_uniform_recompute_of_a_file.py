@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from taylor.command_lines.pipeline_parallel import run
-from taylor.cost_model.activations import activation_bytes
+from taylor.cost_model.memory.activations import activation_bytes
 from taylor.parsers.read import read_config
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL

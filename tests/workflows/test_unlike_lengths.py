@@ -10,8 +10,8 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.command_lines.lengths import build_parser, run
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.time import layer_time
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.time.step import layer_time
 from taylor.parsers.read import read_config
 from taylor.parsers.tables.lengths import SampleLengths, read_lengths
 from taylor.register.frameworks import MEGATRON

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from taylor.cost_model.memory import memory_profile
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.breakdown import memory_profile
 from taylor.cost_model.profile import TimeRatios
-from taylor.cost_model.strategy import Strategy, TrainingRules
 from taylor.parsers.flag_table import MemoryBound, UnmodelledFlag
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig

@@ -9,8 +9,8 @@ import pytest
 
 import taylor
 from benchmarks.measured_runs import MEASURED, PEAK, measured_runs, neighbour_error, summary
-from taylor.cost_model.known_error import NEIGHBOUR_ERROR
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.known_error import NEIGHBOUR_ERROR
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.profile import MemoryProfile
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import FEASIBLE, OPTIMAL, Solution, Termination

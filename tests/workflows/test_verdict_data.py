@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from taylor.cost_model.known_error import KnownError
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.known_error import KnownError
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.parsers.read import read_config
 from taylor.pipeline_solver.model.solution import Solution, Status
 from taylor.workflows.showing.fit import Fit, FitVerdict

@@ -10,7 +10,7 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.command_lines import why_memory as command
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.parsers.read import read_config
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import FULL

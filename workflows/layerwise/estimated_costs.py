@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from taylor.base.errors import InputError
+from taylor.cost_model.job.strategy import TrainingRules
 from taylor.cost_model.measured.cost_table import CostSetting
 from taylor.cost_model.measured.estimate import EstimatedCosts
-from taylor.cost_model.strategy import TrainingRules
 from taylor.parsers.read import read_config
 from taylor.register.frameworks import UNDER_GALVATRON
 from taylor.register.model import ModelSpec

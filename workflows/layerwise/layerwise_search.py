@@ -11,10 +11,10 @@ from typing import Any
 
 from taylor.base.budget import TimeBudget
 from taylor.base.errors import InputError
+from taylor.cost_model.job.strategy import TrainingRules
 from taylor.cost_model.measured.cost_table import CostProvider
 from taylor.cost_model.measured.estimate import EstimatedCosts
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, LayerwisePlan
-from taylor.cost_model.strategy import TrainingRules
 from taylor.layerwise.checker import LayerwiseCheck, check_plan
 from taylor.layerwise.galvatron.search import GalvatronSearch, layout_prices
 from taylor.layerwise.galvatron.tasks import Task, hetu_tasks, paddle_tasks

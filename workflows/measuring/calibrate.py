@@ -13,10 +13,10 @@ from statistics import median
 from taylor.base.console import log
 from taylor.base.errors import InputError, TaylorError
 from taylor.base.files import read_text, write_atomic
-from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.memory.workspaces import allocated_mib
 from taylor.cost_model.profile import TimeRatios
-from taylor.cost_model.time import estimate_ratios
-from taylor.cost_model.workspaces import allocated_mib
+from taylor.cost_model.time.step import estimate_ratios
 from taylor.parsers.profiles.ascend_tables import cluster_step_ms
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig

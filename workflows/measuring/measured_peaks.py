@@ -13,9 +13,9 @@ from statistics import median
 from taylor.base.console import log
 from taylor.base.errors import InputError, TaylorError
 from taylor.base.files import read_text
-from taylor.cost_model.memory import StageBreakdown, stage_breakdown
-from taylor.cost_model.peak_correction import SeenPeak, in_common
-from taylor.cost_model.workspaces import allocated_mib
+from taylor.cost_model.errors.peak_correction import SeenPeak, in_common
+from taylor.cost_model.memory.breakdown import StageBreakdown, stage_breakdown
+from taylor.cost_model.memory.workspaces import allocated_mib
 from taylor.parsers.read import read_config
 from taylor.register.device import DeviceSpec
 

@@ -6,9 +6,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from pathlib import Path
 
-from taylor.cost_model.module_choices import ModuleWords
+from taylor.cost_model.choices.module_choices import ModuleWords
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
-from taylor.cost_model.throughput import Throughput
+from taylor.cost_model.time.throughput import Throughput
 from taylor.parsers.training_config import TrainingConfig
 from taylor.workflows.statement.devices import ChosenDevice
 from taylor.workflows.statement.job_facts import JobFacts

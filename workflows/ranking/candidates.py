@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from taylor.base.console import log, progress
 from taylor.base.errors import InputError, TaylorError
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.margin import MemoryMargin
+from taylor.cost_model.job.strategy import Strategy
 from taylor.cost_model.profile import MemoryProfile, RatioSource, TimeRatios
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.time import estimate_ratios
+from taylor.cost_model.time.step import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.interface import DryRunBackend
 from taylor.dryrun.launch import read_environment

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from taylor.base.console import log, progress
 from taylor.base.errors import TaylorError
+from taylor.cost_model.job.strategy import Strategy
 from taylor.cost_model.profile import TimeRatios
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.time import estimate_ratios
+from taylor.cost_model.time.step import estimate_ratios
 from taylor.dryrun.launch import read_environment
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.cost_model.profile import MemorySource, RatioSource
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan

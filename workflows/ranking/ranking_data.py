@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.profile import MemorySource, RatioSource
 from taylor.report.compress import strategy_text
 from taylor.workflows.ranking.rank import Ranking

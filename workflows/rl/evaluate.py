@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.rl_iteration import (
     COPY,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.memory import StageBreakdown, stage_breakdown
-from taylor.cost_model.profile import MemoryProfile
-from taylor.cost_model.statics import (
+from taylor.cost_model.job.strategy import TrainingRules
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.breakdown import StageBreakdown, stage_breakdown
+from taylor.cost_model.memory.statics import (
     MIB,
     buffer_bytes,
     embedding_state_bytes,
@@ -16,7 +16,7 @@ from taylor.cost_model.statics import (
     layer_state_bytes,
     logits_bytes,
 )
-from taylor.cost_model.strategy import TrainingRules
+from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.rl_iteration import (
     COPY,

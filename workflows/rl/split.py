@@ -18,7 +18,7 @@ from typing import Any
 
 from taylor.base.console import progress
 from taylor.base.errors import InfeasibleError, InputError, TaylorError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import search
 from taylor.parsers.registry import launcher_of

@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
-from taylor.cost_model.collectives import gather_ms, ring_bandwidth
-from taylor.cost_model.offload import HOST_LINK_SHARE
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
+from taylor.cost_model.memory.offload import HOST_LINK_SHARE
+from taylor.cost_model.network.collectives import gather_ms, ring_bandwidth
 from taylor.cost_model.profile import MemoryProfile
-from taylor.cost_model.speed import Speed
-from taylor.cost_model.time import estimate_ratios, head_time, lag_ms, layer_time
+from taylor.cost_model.time.speed import Speed
+from taylor.cost_model.time.step import estimate_ratios, head_time, lag_ms, layer_time
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.policy.job import packed_samples
 from taylor.parsers.rl_iteration import (

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 
 from taylor.base.errors import InputError
-from taylor.cost_model.memory import StageBreakdown, lightest_plan, stage_breakdown
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.memory.breakdown import StageBreakdown, lightest_plan, stage_breakdown
 from taylor.dryrun.interface import DryRun
 from taylor.dryrun.stage_memory import StageMemory
 from taylor.nd_search.options import SearchContext

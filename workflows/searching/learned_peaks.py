@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.alive import ONE_FORWARD_ONE_BACKWARD
-from taylor.cost_model.peak_correction import PeakCorrection
-from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.errors.peak_correction import PeakCorrection
+from taylor.cost_model.job.strategy import TrainingRules
+from taylor.cost_model.job.strategy_table import StrategyTable
+from taylor.cost_model.memory.alive import ONE_FORWARD_ONE_BACKWARD
 from taylor.nd_search.options import PeakEstimate
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import ModelSpec

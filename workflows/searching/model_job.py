@@ -16,8 +16,8 @@ from taylor.base.budget import TimeBudget
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InputError
 from taylor.base.files import printable, write_atomic
-from taylor.cost_model.margin import MemoryMargin
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.errors.margin import MemoryMargin
+from taylor.cost_model.job.strategy import Strategy
 from taylor.nd_search.emit import emit_yaml
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import search

@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 
 from taylor.base.console import progress
 from taylor.base.errors import TaylorError
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.time import estimate_ratios
+from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.time.step import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.nd_search.steps import SolvedStep
 from taylor.parsers.registry import launcher_of

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 
 KNEE = 0.9
 """Fraction of a device's speed that a doubling keeps before the knee of a curve: below it, at most 80 % more speed is

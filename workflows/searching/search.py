@@ -9,8 +9,8 @@ from pathlib import Path
 
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError
-from taylor.cost_model.margin import MemoryMargin
-from taylor.cost_model.memory import best_case_peak_mib
+from taylor.cost_model.errors.margin import MemoryMargin
+from taylor.cost_model.memory.breakdown import best_case_peak_mib
 from taylor.dryrun.fitting.grey_box import CorrectedPeaks
 from taylor.dryrun.interface import DryRunBackend
 from taylor.nd_search.emit import emit_yaml, pruned_frame, write_candidates_csv, write_pruned_csv

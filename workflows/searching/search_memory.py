@@ -11,8 +11,8 @@ import pandas as pd
 
 from taylor.base.console import log
 from taylor.base.files import write_atomic
-from taylor.cost_model.memory import best_case_peak_mib, stage_breakdown
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.memory.breakdown import best_case_peak_mib, stage_breakdown
 from taylor.dryrun.fitting.grey_box import (
     CorrectedPeaks,
     Measurement,

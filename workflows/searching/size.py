@@ -13,7 +13,7 @@ from typing import Any
 
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InputError, TaylorError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.nd_search.search import search
 from taylor.parsers.tables.device_prices import DevicePrice
 from taylor.parsers.training_config import TrainingConfig

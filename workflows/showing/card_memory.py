@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from taylor.cost_model.communicators import HCCL
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.workspaces import allocated_mib, outside_mib, reserved_mib
+from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.memory.communicators import HCCL
+from taylor.cost_model.memory.workspaces import allocated_mib, outside_mib, reserved_mib
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.register.device import DeviceSpec

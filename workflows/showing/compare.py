@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.files import printable
-from taylor.cost_model.known_error import MEMORY_ERRORS, NEIGHBOUR_ERROR, KnownError
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.known_error import MEMORY_ERRORS, NEIGHBOUR_ERROR, KnownError
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.pipeline_solver.model.problem import span
 from taylor.pipeline_solver.solving.result import Result, read_result
 from taylor.pipeline_solver.timing.evaluate import bubble_shares, evaluate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from taylor.cost_model.memory import StageBreakdown, stage_breakdown
+from taylor.cost_model.memory.breakdown import StageBreakdown, stage_breakdown
 from taylor.dryrun.interface import DryRun, DryRunResult
 from taylor.dryrun.stage_memory import StageMemory
 

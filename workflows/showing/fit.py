@@ -9,8 +9,8 @@ from enum import Enum
 from typing import Any
 
 from taylor.base.errors import shortened
-from taylor.cost_model.known_error import KnownError, risk_beyond
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.known_error import KnownError, risk_beyond
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB
 from taylor.pipeline_solver.model.solution import Solution

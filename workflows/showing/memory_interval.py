@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from taylor.base.console import log
 from taylor.base.errors import shortened
-from taylor.cost_model.activations import micro_batch_tokens, routed_slots, sequence_split
-from taylor.cost_model.alive import alive_micro_batches
-from taylor.cost_model.backward_workspace import workspace_bytes
+from taylor.cost_model.job.strategy import TrainingRules
+from taylor.cost_model.job.strategy_table import Degrees, Quantity
+from taylor.cost_model.memory.activations import micro_batch_tokens, routed_slots, sequence_split
+from taylor.cost_model.memory.alive import alive_micro_batches
+from taylor.cost_model.memory.backward_workspace import workspace_bytes
+from taylor.cost_model.memory.states import StateBytes
+from taylor.cost_model.memory.statics import MIB, embedding_state_bytes, head_state_bytes, layer_state_bytes
 from taylor.cost_model.profile import MemoryProfile
-from taylor.cost_model.states import StateBytes
-from taylor.cost_model.statics import MIB, embedding_state_bytes, head_state_bytes, layer_state_bytes
-from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.strategy_table import Degrees, Quantity
 from taylor.parsers.flag_table import HIDDEN, INNER, ROUTER, SCORES, UnmodelledFlag
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from taylor.cost_model.memory import StageBreakdown, lightest_plan, stage_breakdown
-from taylor.cost_model.optimizer import OptimizerStates
+from taylor.cost_model.job.optimizer import OptimizerStates
+from taylor.cost_model.memory.breakdown import StageBreakdown, lightest_plan, stage_breakdown
 from taylor.nd_search.stated import broken_rules
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig

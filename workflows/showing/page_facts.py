@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from taylor.cost_model.known_error import KnownError
-from taylor.cost_model.margin import MemoryMargin
-from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.errors.known_error import KnownError
+from taylor.cost_model.errors.margin import MemoryMargin
+from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.cost_model.profile import MemorySource
 from taylor.pipeline.plan import FULL
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB

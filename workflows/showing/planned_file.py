@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from taylor.base.files import printable
+from taylor.cost_model.errors.step_interval import NARROWED_BY, WIDE
 from taylor.cost_model.profile import MemoryProfile, MemorySource, RatioSource
-from taylor.cost_model.step_interval import NARROWED_BY, WIDE
-from taylor.cost_model.throughput import Throughput
+from taylor.cost_model.time.throughput import Throughput
 from taylor.dryrun.interface import DryRunResult
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan

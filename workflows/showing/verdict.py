@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from taylor.cost_model.known_error import KnownError
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.known_error import KnownError
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.profile import MemorySource
-from taylor.cost_model.throughput import Throughput
+from taylor.cost_model.time.throughput import Throughput
 from taylor.pipeline.plan import RECOMPUTE_MODES, PipelinePlan, mode_title
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.model.solution import CUT_OFF, OPTIMAL, PROVEN_GAP, Solution, Termination

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from taylor.cost_model.known_error import NEIGHBOUR_ERROR, KnownError
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.known_error import NEIGHBOUR_ERROR, KnownError
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB
 from taylor.pipeline_solver.model.solution import Solution, Status

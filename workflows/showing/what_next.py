@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from taylor.base.budget import TimeBudget
 from taylor.base.errors import TaylorError
 from taylor.cost_model.profile import MemorySource, RatioSource
-from taylor.cost_model.time import estimate_ratios
+from taylor.cost_model.time.step import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.nd_search.stated import broken_rules
 from taylor.parsers.new_files import NEW_FILES

@@ -11,10 +11,10 @@ from pathlib import Path
 from taylor.base.console import log
 from taylor.base.errors import InputError, WriteError
 from taylor.base.kept import read_kept, write_kept
-from taylor.cost_model.peak_correction import PeakCorrection, SeenPeak, correction_of
+from taylor.cost_model.errors.peak_correction import PeakCorrection, SeenPeak, correction_of
+from taylor.cost_model.memory.statics import overhead_mib
+from taylor.cost_model.memory.workspaces import workspaces_mib
 from taylor.cost_model.profile import MemoryProfile, MemorySource
-from taylor.cost_model.statics import overhead_mib
-from taylor.cost_model.workspaces import workspaces_mib
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan, as_grid

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.time import layer_time
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.time.step import layer_time
 from taylor.parsers.tables.lengths import SampleLengths
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from taylor.base.errors import InputError
-from taylor.cost_model.activations import activation_bytes, attention_bytes, block_bytes
-from taylor.cost_model.memory import StageBreakdown
+from taylor.cost_model.memory.activations import activation_bytes, attention_bytes, block_bytes
+from taylor.cost_model.memory.breakdown import StageBreakdown
+from taylor.cost_model.memory.statics import MIB
+from taylor.cost_model.memory.workspaces import workspaces_mib
 from taylor.cost_model.profile import MemoryProfile, MemorySource
-from taylor.cost_model.statics import MIB
-from taylor.cost_model.workspaces import workspaces_mib
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import NONE, PipelinePlan, mode_title

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from taylor.cost_model.mtp_entry import MtpEntry
+from taylor.cost_model.time.mtp_entry import MtpEntry
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline_solver.model.places import settled

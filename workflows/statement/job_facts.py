@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.console import log
-from taylor.cost_model.adapters import adapter_parameters
-from taylor.cost_model.parameters import active_parameters, total_parameters
+from taylor.cost_model.job.adapters import adapter_parameters
+from taylor.cost_model.job.parameters import active_parameters, total_parameters
+from taylor.cost_model.job.strategy import Strategy
 from taylor.cost_model.profile import MemorySource
-from taylor.cost_model.strategy import Strategy
-from taylor.cost_model.throughput import Throughput, throughput
+from taylor.cost_model.time.throughput import Throughput, throughput
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.model import DENSE, MOE, MTP, ModelSpec

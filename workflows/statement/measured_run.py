@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taylor.base.errors import InputError, shortened
-from taylor.cost_model.peak_correction import PeakCorrection
+from taylor.cost_model.errors.peak_correction import PeakCorrection
 from taylor.cost_model.profile import MemorySource
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan

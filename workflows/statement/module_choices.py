@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from taylor.base.errors import InputError
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.module_choices import (
+from taylor.cost_model.choices.module_choices import (
     ModuleChoice,
     ModuleCost,
     ModuleWords,
@@ -17,10 +16,11 @@ from taylor.cost_model.module_choices import (
     stated_choices,
     words_of,
 )
-from taylor.cost_model.offload import HOST_LINK_SHARE
-from taylor.cost_model.statics import MIB
-from taylor.cost_model.strategy import TrainingRules
-from taylor.cost_model.tail import CARDS_A_HOST, HOST_UPDATE_MS
+from taylor.cost_model.job.strategy import TrainingRules
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.offload import HOST_LINK_SHARE
+from taylor.cost_model.memory.statics import MIB
+from taylor.cost_model.time.tail import CARDS_A_HOST, HOST_UPDATE_MS
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.alive import alive_vectors

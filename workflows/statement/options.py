@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from taylor.cost_model.margin import MemoryMargin
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.profile import TimeRatios
 from taylor.pipeline.schedule import AUTO, SEARCHED, SEARCHED_V
 from taylor.workflows.statement.measured_run import MeasuredRun

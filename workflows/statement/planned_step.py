@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taylor.cost_model.time import estimate_ratios
+from taylor.cost_model.time.step import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline_solver.timing.evaluate import step_time
@@ -14,7 +14,7 @@ def planned_step_ms(config: TrainingConfig, device: DeviceSpec) -> float:
     """Time of one step by the plan in the file, else the even one, ms.
 
     The analytical model gives the times of layers, embedding and head (`estimate_ratios`), the event graph the step
-    that follows, as in evaluating or solving the file. `cost_model.time.step_ms` knows no plan and only orders
+    that follows, as in evaluating or solving the file. `cost_model.time.step.step_ms` knows no plan and only orders
     strategies.
 
     Raises

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from taylor.base.console import log
 from taylor.base.errors import InputError
-from taylor.cost_model.memory import stage_breakdown
+from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.interface import DryRun

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from taylor.base.console import log
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.space import with_ruled_splits
 from taylor.parsers.training_config import TrainingConfig

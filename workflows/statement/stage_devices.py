@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import TimeRatios
-from taylor.cost_model.time import estimate_ratios
+from taylor.cost_model.time.step import estimate_ratios
 from taylor.parsers.stage_comment import text_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.chunks import chunk_order

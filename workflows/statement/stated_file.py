@@ -11,8 +11,8 @@ import numpy as np
 
 from taylor.base.console import log
 from taylor.base.errors import InputError
-from taylor.cost_model.margin import MemoryMargin
-from taylor.cost_model.module_choices import ModuleWords
+from taylor.cost_model.choices.module_choices import ModuleWords
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.design import modes_at_hand

@@ -11,7 +11,7 @@ import yaml
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.cost_model.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.parsers.launcher import Launcher, UsualDevice
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid

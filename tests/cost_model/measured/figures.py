@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import TaylorError
+from taylor.cost_model.job.strategy import TrainingRules
 from taylor.cost_model.measured.cost_table import CostProvider, CostSetting, Layout
 from taylor.cost_model.measured.costs import MeasuredCosts
 from taylor.cost_model.measured.estimate import EstimatedCosts
@@ -24,7 +25,6 @@ from taylor.cost_model.measured.galvatron.paddle import PaddleCosts
 from taylor.cost_model.measured.galvatron.step import galvatron_step_s, gather_buffer_mib
 from taylor.cost_model.measured.laws import ModelLaws
 from taylor.cost_model.measured.layer_strategy import LayerStrategy
-from taylor.cost_model.strategy import TrainingRules
 from taylor.parsers.galvatron.folder import read_folders
 from taylor.register.frameworks import MEGATRON
 from taylor.register.registry import Registry

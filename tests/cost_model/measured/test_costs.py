@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
+from taylor.cost_model.job.strategy import TrainingRules
 from taylor.cost_model.measured.cost_table import CostSetting, Layout, MemorySettings
 from taylor.cost_model.measured.costs import MeasuredCosts, MeasuredSettings
 from taylor.cost_model.measured.estimate import EstimatedCosts
 from taylor.cost_model.measured.hardware import HardwareProfile, overlapped_ms
 from taylor.cost_model.measured.laws import ModelLaws
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, LayerwisePlan
-from taylor.cost_model.strategy import TrainingRules
 from taylor.parsers.galvatron.folder import read_folders
 from taylor.register.frameworks import MEGATRON
 from taylor.register.registry import Registry

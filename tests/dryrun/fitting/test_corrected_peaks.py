@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from taylor.cost_model.strategy_table import StrategyTable
+from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.dryrun.fitting.grey_box import FAMILY, CorrectedPeaks, Measurement, estimate_of, family_of, plan_to_measure
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.gptneox.partition import stage_layers
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of

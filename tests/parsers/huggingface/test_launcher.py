@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import is_training_file, launcher_of
 from taylor.parsers.write_back import write_plan

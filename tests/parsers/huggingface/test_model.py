@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import (
+from taylor.cost_model.job.parameters import (
     active_parameters,
     embedding_parameters,
     expert_parameters,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from taylor.cost_model.parameters import active_parameters, layer_parameters, total_parameters
+from taylor.cost_model.job.parameters import active_parameters, layer_parameters, total_parameters
 from taylor.parsers.huggingface.model import read_model
 from taylor.register.model import MTP
 from taylor.register.pattern import kinds_in_order

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.megatron.placing import chunk_layers
 from taylor.parsers.read import read_config
 from taylor.parsers.write_back import write_plan

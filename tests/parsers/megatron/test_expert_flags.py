@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from taylor.cost_model.alive import alive_micro_batches
-from taylor.cost_model.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER
+from taylor.cost_model.job.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER
+from taylor.cost_model.memory.alive import alive_micro_batches
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.megatron.offload import MODULE_INPUTS, NOT_PRICED, read_moved
 from taylor.parsers.megatron.optimizer import (
     host_optimizer_flags,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.read import read_config
 from taylor.workflows.statement.options import FileJob
 from taylor.workflows.statement.stated_file import StatedFile

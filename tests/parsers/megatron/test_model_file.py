@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.megatron.model_file import MAX_BYTES
 from taylor.parsers.read import read_config
 from taylor.parsers.write_back import write_plan

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.parameters import ParameterGroups, layer_parameters
-from taylor.cost_model.states import group_bytes
-from taylor.cost_model.statics import MIB, embedding_state_bytes, kept_bytes, layer_state_bytes
+from taylor.cost_model.job.parameters import ParameterGroups, layer_parameters
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.states import group_bytes
+from taylor.cost_model.memory.statics import MIB, embedding_state_bytes, kept_bytes, layer_state_bytes
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from taylor.cost_model.activations import activation_bytes
+from taylor.cost_model.memory.activations import activation_bytes
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.pipeline_solver.check.checker import exact_peak_memory

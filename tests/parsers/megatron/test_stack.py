@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.activations import activation_bytes, routed_slots
-from taylor.cost_model.backward_workspace import workspace_bytes
-from taylor.cost_model.parameters import layer_parameters, total_parameters
-from taylor.cost_model.strategy import Strategy, TrainingRules
-from taylor.cost_model.time import layer_time
+from taylor.cost_model.job.parameters import layer_parameters, total_parameters
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.activations import activation_bytes, routed_slots
+from taylor.cost_model.memory.backward_workspace import workspace_bytes
+from taylor.cost_model.time.step import layer_time
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL, NONE
 from taylor.register.layers import SLIDING, MoeSpec

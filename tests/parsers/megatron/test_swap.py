@@ -11,8 +11,8 @@ import pytest
 
 from benchmarks.reliability.outside import NotHere, loaded, source, without_imports
 from taylor.base.errors import InputError
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.statics import MIB
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.statics import MIB
 from taylor.parsers.megatron.offload import OFFLOAD_MODULES, OFFLOADING
 from taylor.parsers.megatron.recompute import EXPERTS_AGAIN, MODULES, module_flags
 from taylor.parsers.read import read_config

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.reliability.outside import NotHere, loaded, source
-from taylor.cost_model.module_choices import words_of
+from taylor.cost_model.choices.module_choices import words_of
 from taylor.parsers.mindformers.modules import (
     Module,
     counts_by_word,

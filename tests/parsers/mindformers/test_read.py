@@ -12,8 +12,8 @@ import yaml
 
 from benchmarks.reliability.outside import NotHere, loaded, source
 from taylor.base.errors import InputError
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
+from taylor.cost_model.memory.activations import activation_bytes
 from taylor.nd_search.stated import find_illegality
 from taylor.parsers.read import read_config
 from taylor.parsers.text.yaml_source import MAX_BYTES, MAX_LINES

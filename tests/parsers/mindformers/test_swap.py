@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from benchmarks.reliability.outside import NotHere, loaded, source
-from taylor.cost_model.activations import activation_bytes
-from taylor.cost_model.statics import MIB
+from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.statics import MIB
 from taylor.parsers.mindformers.swap import CORE, LAYER, read_swap
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of

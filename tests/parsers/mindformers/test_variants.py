@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.mindformers.read import config_from_source
 from taylor.parsers.mindformers.small_run import job_sizes, small_run
 from taylor.parsers.mindformers.write import _fits, with_plan, with_strategy

@@ -9,7 +9,7 @@ from typing import Callable
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.nd_search.stated import broken_rules
 from taylor.parsers.nanotron.places import layers_of_stages, stages_of_blocks
 from taylor.parsers.read import read_config

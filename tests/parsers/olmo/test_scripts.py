@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.olmo_scripts import Script, row_of
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.olmo.read import stage_sizes
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.galvatron.strategy_file import read_strategy, strategy_text, write_strategy
 from taylor.parsers.paddlenlp.auto_tuner import TrainerArguments, read_arguments, read_tuner_file, read_tuner_job
 from taylor.parsers.paddlenlp.read import config_from_script

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import layer_parameters, total_parameters
-from taylor.cost_model.statics import layer_state_bytes
+from taylor.cost_model.job.parameters import layer_parameters, total_parameters
+from taylor.cost_model.memory.statics import layer_state_bytes
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.toml_edit import TomlSource, edit_toml

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.parameters import total_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.gptneox.launcher import GptNeox
 from taylor.parsers.megatron.recompute import uniform_choices as megatron_choices
 from taylor.parsers.text.fields import Fields

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.expert_products import expert_products
-from taylor.cost_model.memory import memory_profile
-from taylor.cost_model.product_times import dense_products
-from taylor.cost_model.speed import Speed
-from taylor.cost_model.time import layer_time
-from taylor.cost_model.work import layer_work
+from taylor.cost_model.memory.breakdown import memory_profile
+from taylor.cost_model.time.expert_products import expert_products
+from taylor.cost_model.time.product_times import dense_products
+from taylor.cost_model.time.speed import Speed
+from taylor.cost_model.time.step import layer_time
+from taylor.cost_model.time.work import layer_work
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.model import DENSE, MOE

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from taylor.base.errors import InputError, TaylorError
-from taylor.cost_model.parameters import ParameterGroups, layer_parameters
-from taylor.cost_model.states import group_bytes
-from taylor.cost_model.statics import layer_state_bytes
+from taylor.cost_model.job.parameters import ParameterGroups, layer_parameters
+from taylor.cost_model.memory.states import group_bytes
+from taylor.cost_model.memory.statics import layer_state_bytes
 from taylor.parsers.axolotl.launcher import Axolotl
 from taylor.parsers.flag_table import READ, load_flag_table
 from taylor.parsers.llamafactory.launcher import LlamaFactory

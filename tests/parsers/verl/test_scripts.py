@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 from taylor.base.errors import InputError
-from taylor.cost_model.memory import stage_breakdown
-from taylor.cost_model.time import layer_time
+from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.time.step import layer_time
 from taylor.parsers.policy.job import packed_samples
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of

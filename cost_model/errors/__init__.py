@@ -1,0 +1,1 @@
+"""Usual errors of figures, and the intervals and margins that follow."""

@@ -1,0 +1,1 @@
+"""The job as the model sees it: strategy, parameters, layers of other kinds."""

@@ -1,0 +1,254 @@
+"""Low-rank adapters of a layer: parameters, work, and what they keep; scalars and arrays alike.
+
+An adapter's GEMMs are far from square: they take the time of reading their input and writing their result. Beside them
+single operations scale the result and add it to the frozen matrix's, and in backward the input's two gradients are
+added up (Megatron-Bridge 067f987d src/megatron/bridge/peft/utils.py:1208-1280, lora_layers.py:70-92; peft 5d602fdb
+src/peft/tuners/lora/tp_layer.py:205-232). Every part is counted by torch's own operations in a test.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from taylor.cost_model.job.parameters import ParameterGroups, expert_outer
+from taylor.cost_model.job.recurrent import recurrent_products
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy_table import Degrees, Quantity
+from taylor.register.adapters import (
+    DOWN,
+    GATE,
+    JOINED_QKV,
+    JOINED_UP,
+    KEY,
+    LATENTS,
+    MIXER_IN,
+    MIXER_OUT,
+    OUTPUT,
+    QUERY,
+    UP,
+    VALUE,
+    Adapters,
+)
+from taylor.register.layers import AttentionSpec, LayerSpec
+from taylor.register.model import MTP, ModelSpec
+
+_WHOLE = Strategy(1, 1, 1)
+"""One rank, whose products are the matrices themselves."""
+
+_SCALED, _ADDED = 2, 3
+"""Elements moved where a result is scaled, read and written, and where it is added to another, both read."""
+
+
+class Adapted(NamedTuple):
+    """A frozen matrix with its adapter.
+
+    Parameters
+    ----------
+    target : str
+        A name of `register.adapters.TARGETS`.
+    width_in, width_out : int
+        Columns and rows of the matrix, not split.
+    rows : bool
+        TP splits its columns (Megatron's row-parallel linear). Off: its rows.
+    copies : int
+        Matrices of that size: routed experts.
+    """
+
+    target: str
+    width_in: int
+    width_out: int
+    rows: bool = False
+    copies: int = 1
+    routed: bool = False
+
+
+def adapted_matrices(model: ModelSpec, layer: LayerSpec, adapters: Adapters) -> tuple[Adapted, ...]:
+    """Matrices of one layer that have an adapter, in the order in which they run."""
+    found: list[Adapted] = []
+    if layer.attention is not None:
+        found += _of_attention(model.hidden, layer.attention)
+    elif layer.recurrent is not None:
+        *entering, leaving = recurrent_products(model.hidden, layer.recurrent, _WHOLE)
+        found += [Adapted(MIXER_IN, int(p.width_in), int(p.width_out)) for p in entering]
+        found.append(Adapted(MIXER_OUT, int(leaving.width_in), int(leaving.width_out), rows=True))
+    if layer.mlp is not None:
+        found += _of_mlp(model.hidden, layer.mlp.width, layer.mlp.gated)
+    if layer.moe is not None:
+        moe = layer.moe
+        if moe.shared_width:
+            found += _of_mlp(model.hidden, moe.shared_width, moe.gated)
+        if adapters.beside_experts:
+            of_experts = _of_mlp(expert_outer(model, moe), moe.expert_hidden, moe.gated)
+            found += [each._replace(copies=moe.n_experts, routed=True) for each in of_experts]
+    return tuple(each for each in found if each.target in adapters.targets)
+
+
+def _of_attention(hidden: int, attention: AttentionSpec) -> list[Adapted]:
+    heads = attention.n_heads
+    output = Adapted(OUTPUT, heads * attention.v_width, hidden, rows=True)
+    mla = attention.latent
+    if mla is not None:
+        query, rank = heads * attention.qk_width, mla.q_lora_rank
+        queries = [(hidden, query)] if rank is None else [(hidden, rank), (rank, query)]
+        keys = (hidden, mla.kv_lora_rank + mla.qk_rope_head_dim)
+        up = (mla.kv_lora_rank, heads * (mla.qk_nope_head_dim + mla.v_head_dim))
+        return [*(Adapted(LATENTS, *size) for size in (*queries, keys, up)), output]
+    q, k = heads * attention.head_dim, attention.n_kv_heads * attention.head_dim
+    v = 0 if attention.shared_kv else attention.n_kv_heads * attention.v_width
+    if attention.reused_kv:
+        k = v = 0
+    apart = [Adapted(name, hidden, width) for name, width in ((QUERY, q), (KEY, k), (VALUE, v)) if width]
+    return [Adapted(JOINED_QKV, hidden, q + k + v + attention.gate), *apart, output]
+
+
+def _of_mlp(hidden: int, width: int, gated: bool) -> list[Adapted]:
+    entering = [Adapted(JOINED_UP, hidden, (2 if gated else 1) * width), Adapted(UP, hidden, width)]
+    if gated:
+        entering.append(Adapted(GATE, hidden, width))
+    return [*entering, Adapted(DOWN, width, hidden, rows=True)]
+
+
+def adapter_groups(model: ModelSpec, kind: str, rules: TrainingRules) -> ParameterGroups:
+    """Parameters of the adapters of one layer of a kind, or of an MTP module's layers, by split; none without."""
+    if rules.adapters is None:
+        return ParameterGroups()
+    layers = model.mtp_module() if kind == MTP else model.layers_of(kind)
+    return sum((layer_adapter_groups(model, layer, rules.adapters) for layer in layers), ParameterGroups())
+
+
+def layer_adapter_groups(model: ModelSpec, layer: LayerSpec, adapters: Adapters) -> ParameterGroups:
+    """The same of one layer.
+
+    One adapter for all experts of a rank is whole on every rank of EP.
+    """
+    groups = ParameterGroups()
+    for each in adapted_matrices(model, layer, adapters):
+        a, b = adapters.rank * each.width_in, adapters.rank * each.width_out
+        if each.routed:
+            shared = adapters.shared_by_experts
+            groups += ParameterGroups(replicated=a + b) if shared else ParameterGroups(routed=each.copies * (a + b))
+        elif adapters.gathers:
+            groups += ParameterGroups(split=a + b)
+        else:
+            groups += ParameterGroups(split=a if each.rows else b, replicated=b if each.rows else a)
+    return groups
+
+
+def adapter_parameters(model: ModelSpec, adapters: Adapters) -> int:
+    """Parameters that train, of the whole model; one adapter shared by a rank's experts counts once."""
+    total = 0
+    for kind, count in model.kind_counts.items():
+        layers = model.mtp_module() if kind == MTP else model.layers_of(kind)
+        total += count * sum(layer_adapter_groups(model, layer, adapters).total for layer in layers)
+    return total
+
+
+class AdapterWork(NamedTuple):
+    """Work of one layer's adapters for a micro-batch on one device.
+
+    Parameters
+    ----------
+    flops : FLOP
+        Forward GEMMs.
+    moved_bytes : bytes
+        Operands and results of the forward GEMMs.
+    element_bytes, gradient_element_bytes : bytes
+        Traffic of scaling, adding and dropping, forward and backward.
+    gathered_bytes : bytes
+        Results that ranks of TP gather, of each rank's whole output.
+    number : int
+        Adapters whose operations the host starts.
+    """
+
+    flops: Quantity = 0.0
+    moved_bytes: Quantity = 0.0
+    element_bytes: Quantity = 0.0
+    gradient_element_bytes: Quantity = 0.0
+    gathered_bytes: Quantity = 0.0
+    number: Quantity = 0.0
+
+
+def adapter_work(
+    model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules, tokens: Quantity, slots: Quantity
+) -> AdapterWork:
+    """Work of the adapters of one layer for a micro-batch on one device.
+
+    Parameters
+    ----------
+    tokens : scalar or array [n]
+        Tokens of the rank.
+    slots : scalar or array [n]
+        Expert slots a token (`activations.routed_slots`).
+    """
+    adapters = rules.adapters
+    if adapters is None:
+        return AdapterWork()
+    total = AdapterWork()
+    b, r = rules.compute_bytes, adapters.rank
+    for each in adapted_matrices(model, layer, adapters):
+        rows = tokens * slots if each.routed else tokens
+        ways = rules.experts_over(degrees.tp) if each.routed else degrees.tp
+        wide = each.width_in / (ways if each.rows else 1)
+        out = each.width_out / (1 if each.rows else ways)
+        inner = r / ways if adapters.gathers and not each.rows else r
+        outside = each.width_out / ways if adapters.gathers else out
+        matrices: Quantity = 1.0
+        if each.routed and not adapters.shared_by_experts:
+            matrices = each.copies / degrees.ep
+        weights = inner * wide + r * outside
+        dropped = (2 * b + 1) * wide if adapters.dropout else 0.0
+        gathers = adapters.gathers and each.rows and not each.routed
+        total = AdapterWork(
+            total.flops + 2 * rows * weights,
+            total.moved_bytes + b * (rows * (wide + inner + r + outside) + matrices * weights),
+            total.element_bytes + rows * (b * (_SCALED + _ADDED) * out + dropped),
+            total.gradient_element_bytes + rows * (b * (_SCALED * out + _ADDED * wide) + dropped),
+            total.gathered_bytes + (b * tokens * each.width_out if gathers else 0.0),
+            total.number + (1.0 if adapters.shared_by_experts or not each.routed else matrices),
+        )
+    return total
+
+
+def adapter_kept_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Bytes a token that adapters keep beside their input: what A made; with dropout a copy of the input and its mask.
+
+    Routed experts' are in `routed_kept_bytes`.
+    """
+    adapters = rules.adapters
+    if adapters is None:
+        return 0.0
+    kept: Quantity = 0.0
+    for each in adapted_matrices(model, layer, adapters):
+        if not each.routed:
+            kept = kept + _kept_bytes(each, adapters, rules, degrees.tp, np.where(degrees.sp, degrees.tp, 1))
+    return kept
+
+
+def routed_kept_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """The same of the routed experts' adapters, bytes an expert slot."""
+    adapters = rules.adapters
+    if adapters is None:
+        return 0.0
+    routed = [each for each in adapted_matrices(model, layer, adapters) if each.routed]
+    return sum((_kept_bytes(each, adapters, rules, rules.experts_over(degrees.tp), 1) for each in routed), 0.0)
+
+
+def _kept_bytes(
+    each: Adapted, adapters: Adapters, rules: TrainingRules, ways: Quantity, sequence: Quantity
+) -> Quantity:
+    """Bytes a token of one adapter; peft's first matrix multiplies a rank's own tokens before they are gathered."""
+    apart = 1 if adapters.gathers else sequence
+    inner = adapters.rank / (1 if each.rows else apart)
+    wide = each.width_in / (ways if each.rows else apart)
+    return rules.compute_bytes * inner + ((rules.compute_bytes + 1) * wide if adapters.dropout else 0.0)
+
+
+def keeps_input(rules: TrainingRules, *targets: str) -> bool:
+    """Return whether the GEMMs of some matrices save their input: for their weights' gradients or their adapters'.
+
+    Under dropout an adapter keeps a copy of its own (`adapter_kept_bytes`).
+    """
+    adapters = rules.adapters
+    return adapters is None or (adapters.reaches(*targets) and not adapters.dropout)

@@ -1,0 +1,1 @@
+"""Memory of a layer, a stage and a job."""

@@ -1,0 +1,282 @@
+"""Peak of one stage's tensors under one plan, over the moments of a micro-batch's backward.
+
+`statics` and `backward_workspace` have one figure for every plan of a strategy, which the solver needs: the most of
+each part, as if they met. In a plan they follow each other. The loss is over when the last layer's backward begins; a
+layer's backward finds the activations of the layers before it alone; the embedding's gradient comes when they are all
+gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from taylor.cost_model.job.parameters import ParameterGroups
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.memory.alive import heavy_backwards
+from taylor.cost_model.memory.backward_workspace import entering_bytes, keeps_gradients, kind_workspace_bytes
+from taylor.cost_model.memory.states import group_bytes
+from taylor.cost_model.memory.statics import (
+    HOST_BUFFERS,
+    body_groups,
+    embedding_groups,
+    gathered_bytes,
+    head_groups,
+    kept_bytes,
+    layer_input_bytes,
+    logits_bytes,
+    makes_gradients_late,
+    passes_weights,
+    postponed_gradient_bytes,
+)
+from taylor.pipeline.alive import BackwardStart
+from taylor.pipeline.plan import FULL, NONE, PipelinePlan
+from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.model import ModelSpec, kind_of
+
+Layer = tuple[str, str]
+"""Kind and recompute mode."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Parameters that FSDP gathers and reduces together: a layer, the embedding or the head; bytes of a rank.
+
+    Parameters
+    ----------
+    whole : float
+        Gathered, as GEMMs take them.
+    pending : float
+        Their new gradients before they are reduced.
+    reducing : float
+        The same in the type of the reduction.
+    shard : float
+        Gradients that the block's backward leaves where the step began without (`StateRules.fresh_gradients`).
+    """
+
+    whole: float = 0.0
+    pending: float = 0.0
+    reducing: float = 0.0
+    shard: float = 0.0
+
+
+@dataclass(frozen=True)
+class PlanPeak:
+    """Moments of a stage.
+
+    Parameters
+    ----------
+    on_host : mapping of kind to float
+        Bytes that a layer without full recompute moves to the host.
+    """
+
+    model: ModelSpec
+    strategy: Strategy
+    rules: TrainingRules
+    plan: PipelinePlan
+    schedule: ScheduleSpec
+    stage: int
+    on_host: Mapping[str, float]
+
+    def bytes(self) -> float:
+        """Most that is alive beside weights, optimizer states and gradients that are there before the step."""
+        running = self.schedule.for_interleaves(self.strategy.vpp, self.rules.framework)
+        starts = heavy_backwards(running, self.strategy.pp, self.strategy.vpp, self.strategy.micro_batches)
+        postponed = float(postponed_gradient_bytes(self.model, self.strategy, self.rules, self.schedule))
+        if self.rules.inputs_on_host:
+            postponed += HOST_BUFFERS * float(layer_input_bytes(self.model, self.strategy, self.rules))
+        return postponed + max(map(self._most, starts[self.stage]))
+
+    def _most(self, start: BackwardStart) -> float:
+        """Most that is alive during one backward."""
+        kept = sum(count * sum(map(self._kept, self._layers[v])) for v, count in enumerate(start.alive))
+        missing = 0.0
+        if self._makes_whole:
+            missing = sum(
+                block.reducing for v, begun in enumerate(start.begun) if not begun for block in self._blocks(v)
+            )
+        most = max(self._moments(start), default=0.0)  # a chunk without layers has no moment of its own
+        return kept - missing + self._transfers(start.alive) + most
+
+    def _moments(self, start: BackwardStart) -> Iterator[float]:
+        """Bytes of every moment of a backward, beside what all micro-batches keep."""
+        v = start.interleave
+        layers, blocks = self._layers[v], self._blocks(v)
+        own = min(1.0, start.alive[v]) if self.schedule.seq_splits == 1 else 1 / self.schedule.seq_splits
+        new = [self._new(block, first=not start.begun[v]) for block in blocks]
+        if self._last(v):
+            yield self._at_loss()
+            yield self._behind_head(blocks)
+        gone, made = 0.0, new[-1] if self._last(v) else 0.0
+        for place in reversed(range(len(layers))):
+            at = place + self._first(v)
+            last = place == len(layers) - 1
+            incoming = 0.0 if last and self.strategy.pp > 1 else self._boundary
+            yield made - gone + incoming + self._needs(layers[place]) + self._passing(blocks, at)
+            gone += own * self._kept(layers[place])
+            made += new[at]
+        if self._first(v):
+            yield made - gone + self._at_embedding(blocks)
+
+    def _blocks(self, v: int) -> list[Block]:
+        """A virtual stage's blocks in order, embedding and head among them."""
+        layers = [self._block(layer) for layer in self._layers[v]]
+        return [*([self._embedding] if self._first(v) else []), *layers, *([self._head] if self._last(v) else [])]
+
+    def _new(self, block: Block, *, first: bool) -> float:
+        """Gradients that stay behind a block's backward and were not there before."""
+        if self._late:
+            return block.shard
+        return block.reducing if self._makes_whole and first else 0.0
+
+    @property
+    def _makes_whole(self) -> bool:
+        """Whole gradients are made in a virtual stage's first backward (`StateRules.whole_in_pipeline`)."""
+        states = self.rules.framework.states
+        piped = self.strategy.pp > 1 and self.rules.parameter_shard
+        return piped and states.whole_in_pipeline and states.fresh_gradients
+
+    @cached_property
+    def _layers(self) -> list[list[Layer]]:
+        """Layers of every virtual stage, in order."""
+        by_kind = self.plan.recompute_by_kind()
+        return [
+            [
+                (kind_of(run), mode)
+                for run, modes in by_kind.items()
+                for mode in (*self.plan.modes, NONE)
+                for _ in range(modes[mode][v][self.stage])
+            ]
+            for v in range(self.plan.interleaves)
+        ]
+
+    def _first(self, v: int) -> bool:
+        return v == 0 and self.stage == 0
+
+    def _last(self, v: int) -> bool:
+        return v == self.plan.interleaves - 1 and self.stage == self.schedule.head_stage(self.strategy.pp)
+
+    @cached_property
+    def _costs(self) -> dict[tuple[str, Layer], float]:
+        return {}
+
+    def _kept(self, layer: Layer) -> float:
+        key = ("kept", layer)
+        if key not in self._costs:
+            kind, mode = layer
+            kept = float(kept_bytes(self.model, kind, mode, self.strategy, self.rules))
+            self._costs[key] = kept if mode == FULL else max(0.0, kept - self.on_host.get(kind, 0.0))
+        return self._costs[key]
+
+    def _needs(self, layer: Layer) -> float:
+        key = ("needs", layer)
+        if key not in self._costs:
+            self._costs[key] = float(kind_workspace_bytes(self.model, *layer, self.strategy, self._by_operator))
+        return self._costs[key]
+
+    @cached_property
+    def _by_operator(self) -> TrainingRules:
+        """The rules with the tensors of every operator (`StaticRules.counted_as_fitted`)."""
+        framework = self.rules.framework
+        statics = replace(framework.statics, counted_as_fitted=False)
+        return self.rules.replace(framework=replace(framework, statics=statics))
+
+    @cached_property
+    def _boundary(self) -> float:
+        return float(entering_bytes(self.model, self.strategy, self.rules))
+
+    def _transfers(self, alive: tuple[float, ...]) -> float:
+        """What came from and goes to the neighbours.
+
+        A stage keeps the gradient that it received last and the one that it sent; where each micro-batch has buffers
+        (`StaticRules.buffers_every_micro_batch`), those of input and gradient, and outputs until their backward.
+        """
+        if self.strategy.pp == 1:
+            return 0.0
+        chunks = range(self.plan.interleaves)
+        if not self.rules.framework.statics.buffers_every_micro_batch:
+            received, sent = not all(map(self._last, chunks)), not all(map(self._first, chunks))
+            return self._boundary * (received + sent)
+        count = 0.0
+        for v in chunks:
+            inputs, outputs = not self._first(v), not self._last(v)
+            # The inputs in use are layer inputs, which activations have.
+            count += self.strategy.micro_batches * (inputs + outputs) + alive[v] * (outputs - inputs)
+        return self._boundary * (count + (not all(map(self._first, chunks))))
+
+    def _at_loss(self) -> float:
+        logits = float(logits_bytes(self.model, self.strategy, self._loss_rules))
+        head = 0.0 if self.rules.whole_ends or self.rules.stay_gathered else self._head.whole
+        return logits + (head if self._passes else 0.0)
+
+    @cached_property
+    def _loss_rules(self) -> TrainingRules:
+        return self.rules if self.rules.interleaved_parts > 1 else self._by_operator
+
+    def _behind_head(self, blocks: list[Block]) -> float:
+        """The head's gradient is being reduced, and the last layer is gathered."""
+        if not (self._passes and keeps_gradients(self.rules)):
+            return 0.0
+        before = blocks[-2].whole if len(blocks) > 1 else 0.0
+        return self._boundary + self._head.pending + self._head.reducing + self._head.whole + before
+
+    def _passing(self, blocks: list[Block], at: int) -> float:
+        """FSDP at a block's backward: it and the one before are gathered, the one behind is being reduced."""
+        if not self._passes:
+            return 0.0
+        gathered = 0.0 if self.rules.stay_gathered else blocks[at].whole + (blocks[at - 1].whole if at else 0.0)
+        return gathered + (blocks[at + 1].reducing if at + 1 < len(blocks) else 0.0)
+
+    def _at_embedding(self, blocks: list[Block]) -> float:
+        """The table's new gradient, when nothing else of the micro-batch is left."""
+        table = self._embedding
+        made = table.pending if self.rules.parameter_shard else 0.0
+        if self.model.tied_embedding and self._late and not self.rules.parameter_shard:
+            made = self._table.total * self.rules.gradient_bytes
+        if not self._passes:
+            return made
+        behind = blocks[1].reducing if len(blocks) > 1 else 0.0
+        return table.whole + made + max(table.reducing, behind) + (table.shard if self._late else 0.0)
+
+    @cached_property
+    def _passes(self) -> bool:
+        return bool(passes_weights(self.rules, self.strategy))
+
+    @cached_property
+    def _late(self) -> bool:
+        return bool(makes_gradients_late(self.strategy, self.rules))
+
+    @cached_property
+    def _table(self) -> ParameterGroups:
+        return embedding_groups(self.model, self.strategy, self.rules)
+
+    @cached_property
+    def _embedding(self) -> Block:
+        block = self._sharded(self._table, in_layer=False)
+        if not self.rules.framework.states.gathers_embedding_gradient:
+            return block
+        # Its gradient has the rows of all ranks of TP until it is reduced.
+        return replace(block, pending=self._table.total * self.rules.compute_bytes)
+
+    @cached_property
+    def _head(self) -> Block:
+        block = self._sharded(head_groups(self.model, self.strategy, self.rules), in_layer=False)
+        return replace(block, shard=0.0) if self.model.tied_embedding else block
+
+    def _block(self, layer: Layer) -> Block:
+        kind = layer[0]
+        if kind not in self._known_blocks:
+            self._known_blocks[kind] = self._sharded(body_groups(self.model, kind), in_layer=True)
+        return self._known_blocks[kind]
+
+    @cached_property
+    def _known_blocks(self) -> dict[str, Block]:
+        return {}
+
+    def _sharded(self, groups: ParameterGroups, *, in_layer: bool) -> Block:
+        shard = float(group_bytes(groups, self.strategy, self.rules, in_layer=in_layer).gradients)
+        if not self.rules.parameter_shard:
+            return Block(shard=shard)
+        gathered = gathered_bytes(groups, self.strategy, self.rules, in_layer=in_layer)
+        return Block(float(gathered.weights), float(gathered.weights), float(gathered.gradients), shard)

@@ -1,0 +1,1 @@
+"""Time of collectives by volume, group and link."""

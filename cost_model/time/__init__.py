@@ -1,0 +1,1 @@
+"""Time of a layer, a micro-batch and a step."""

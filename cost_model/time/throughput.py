@@ -1,0 +1,81 @@
+"""Throughput of a step time: tokens a second, and the fraction of the devices' peak that the model's work takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.time.work import model_flops
+from taylor.register.device import DeviceSpec
+from taylor.register.model import ModelSpec
+
+SECONDS_A_DAY = 86_400
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Speed of a job.
+
+    Parameters
+    ----------
+    step_ms : float
+        Time of a step, ms.
+    tokens_per_second : float
+        Of the whole job.
+    tokens_per_second_per_device : float
+    mfu : float or None
+        Model FLOPs utilization, a fraction of the peak in `mfu_precision`; None where that is not known.
+    tflops_per_device : float
+        Work that the model itself asks of each device, TFLOP/s, counted as for the MFU.
+    train_days : float or None
+        Days of the whole training at this speed; None where its length is not known.
+    mfu_precision : str or None
+        Precision of the peak that `mfu` refers to: that of the layers' GEMMs, or 16 bits where these are
+        narrower and the device has no peak for them.
+    """
+
+    step_ms: float
+    tokens_per_second: float
+    tokens_per_second_per_device: float
+    mfu: float | None
+    tflops_per_device: float
+    train_days: float | None = None
+    mfu_precision: str | None = None
+
+
+def throughput(
+    model: ModelSpec,
+    strategy: Strategy,
+    rules: TrainingRules,
+    device: DeviceSpec,
+    step_ms: float,
+    train_tokens: float | None = None,
+) -> Throughput:
+    """Speed of a job whose step takes `step_ms` (above 0) and whose training takes `train_tokens`."""
+    tokens = strategy.global_batch * rules.seq_length / (step_ms / 1e3)
+    each = tokens / strategy.world_size
+    precision = device.peak_precision(rules.gemm_precision)
+    peak = None if precision is None else device.peak(precision)
+    frozen = rules.adapters is not None
+    mfu = None if peak is None else model_flops_utilization(model, rules.seq_length, each, peak, frozen=frozen)
+    tflops = each * model_flops(model, rules.seq_length, frozen=frozen) / 1e12
+    days = None if train_tokens is None else train_tokens / tokens / SECONDS_A_DAY
+    return Throughput(step_ms, tokens, each, mfu, tflops, days, precision)
+
+
+def model_flops_utilization(
+    model: ModelSpec,
+    seq_length: int,
+    tokens_per_second_per_device: float,
+    peak_tflops: float,
+    *,
+    frozen: bool = False,
+) -> float:
+    """Work that the model itself asks of a device over the work that the device could do in the same time.
+
+    Forward and backward of every weight that a token meets (6 FLOPs each; of `frozen` ones, whose gradients no one
+    makes, 4) and of the attention scores, none of them masked, and nothing of recompute: Chowdhery et al. 2022 (PaLM,
+    arXiv:2204.02311) appendix B, Korthikanti et al. 2022 (arXiv:2205.05198) appendix A. The embedding, which multiplies
+    nothing, is not counted.
+    """
+    return tokens_per_second_per_device * model_flops(model, seq_length, frozen=frozen) / (peak_tflops * 1e12)
