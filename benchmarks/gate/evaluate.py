@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,13 @@ CAUSES = (*STEP, *MEMORY)
 
 def main(points: Path, figures: Path, root: Path) -> None:
     """Evaluate each group of points; a file that this checkout does not read has no figures."""
-    import taylor.cost_model.time.step as time_module
     from taylor.base.errors import TaylorError
     from taylor.parsers.read import read_config
     from taylor.register.registry import Registry
 
-    if not Path(str(time_module.__file__)).is_relative_to(root):
-        raise SystemExit(f"taylor comes from {time_module.__file__}, not from {root}")
+    place = str(cost_model("time.step", "time").__file__)
+    if not Path(place).is_relative_to(root):
+        raise SystemExit(f"taylor comes from {place}, not from {root}")
     stated = json.loads(points.read_text())
     register, found = Registry.load(), {}
     for at, group in enumerate(stated):
@@ -44,11 +45,18 @@ def main(points: Path, figures: Path, root: Path) -> None:
     np.savez(figures, allow_pickle=False, **found)
 
 
+def cost_model(*names: str) -> Any:
+    """Import the first of the modules that this release has; 0.2.0 has them in one folder."""
+    for name in names[:-1]:
+        with suppress(ModuleNotFoundError):
+            return import_module(f"taylor.cost_model.{name}")
+    return import_module(f"taylor.cost_model.{names[-1]}")
+
+
 def figures_of(config: Any, device: Any, columns: dict[str, list[int]]) -> np.ndarray:
     """Figures of one group, float64 [n, CAUSES]."""
-    from taylor.cost_model.job.strategy_table import StrategyTable
-
-    table = StrategyTable(**{name: np.array(column) for name, column in columns.items()})
+    table_type = cost_model("job.strategy_table", "strategy_table").StrategyTable
+    table = table_type(**{name: np.array(column) for name, column in columns.items()})
     with np.errstate(all="ignore"):
         parts = {**step_parts(config, device, table), **memory_parts(config, table)}
     return np.stack([np.broadcast_to(np.asarray(parts[cause], float), (len(table),)) for cause in CAUSES], axis=1)
@@ -59,8 +67,7 @@ def step_parts(config: Any, device: Any, table: Any) -> dict[str, Any]:
 
     With twice the micro-batches the step is longer by its steady part: what remains is the bubble with the step's end.
     """
-    from taylor.cost_model.time.step import step_ms
-
+    step_ms = cost_model("time.step", "time").step_ms
     free_links = tuple(replace(tier, gb_s=1e12, latency_us=1e-9) for tier in device.links)
     unlinked = replace(device, links=free_links)
     step = step_ms(config.model, table, config.rules, device)
@@ -80,8 +87,8 @@ def step_parts(config: Any, device: Any, table: Any) -> dict[str, Any]:
 @contextmanager
 def without_host() -> Iterator[None]:
     """Predict as if the host took no time; releases count its operations in more or fewer places."""
-    from taylor.cost_model import launches, tail, time
-
+    launches, tail = (cost_model(f"time.{name}", name) for name in ("launches", "tail"))
+    time = cost_model("time.step", "time")
     nothing = {
         (time, "host_time"): launches.NO_HOST, (time, "ends_ms"): (0.0, 0.0), (tail, "update_ms"): 0.0,
     }  # fmt: skip
@@ -98,12 +105,8 @@ def without_host() -> Iterator[None]:
 
 def memory_parts(config: Any, table: Any) -> dict[str, Any]:
     """Memory of the first stage with layers evenly spread and none recomputed, MiB."""
-    from taylor.cost_model.memory import statics
-
-    if hasattr(statics, "kept_bytes"):
-        kept_bytes = statics.kept_bytes
-    else:  # 0.2.0
-        from taylor.cost_model.memory.activations import activation_bytes as kept_bytes
+    statics = cost_model("memory.statics", "statics")
+    kept_bytes = getattr(statics, "kept_bytes", None) or cost_model("activations").activation_bytes  # 0.2.0
     model, rules = config.model, config.rules
     ends = statics.embedding_state_bytes(model, table, rules)
     weights, states, activations = ends.weights, ends.gradients + ends.optimizer, 0.0
