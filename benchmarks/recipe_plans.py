@@ -1,7 +1,7 @@
 """Published training recipes solved: time to the first plan, and distance of their baseline from the proven best.
 
     python -m benchmarks.recipe_plans [FOLDER] [--time_limit SECONDS] [--workers N]
-                                      [--only TEXT] [--devices NAME ...] [--page]
+                                      [--only TEXT] [--devices NAME ...] [--risk FRACTION] [--page]
 
 FOLDER (``../shared/data/recipes``) holds the launch scripts; those with several stages are solved on estimates, in the
 precision that they are written for, on the device of their published figure. A row: the recipe's shape, its baseline
@@ -28,6 +28,7 @@ from benchmarks.mlperf_layouts import mlperf_configs
 from benchmarks.recipes import RECIPES, recipe_configs
 from taylor.base.errors import TaylorError
 from taylor.base.files import write_atomic
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.profile import MemoryProfile
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline_solver.model.options import SolveOptions
@@ -45,10 +46,11 @@ from taylor.workflows.statement.stated_file import StatedFile
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "recipes.md"
 HEAD = """# Published recipes and the best plan
 
-How far the layout of a published training recipe (NVIDIA, Megatron-Bridge) is from the best one. Each recipe with
-several stages is solved from its own plan, in the precision and on the device of its published figure, with memory and
-times estimated: layers by stage and interleave, and recompute, in the recipe's own order of tasks. Both plans of a row
-stand on the same estimate.
+How far the layout of a published training recipe (NVIDIA's Megatron-Bridge; MLPerf's Llama 3.1 405B and DeepSeek-V3) is
+from the best one. Each recipe with several stages is solved from its own plan, in the precision and on the device of
+its published figure, with memory and times estimated: layers by stage and interleave, and recompute, in the recipe's
+own order of tasks. Both plans of a row stand on the same estimate. Plans may use all memory of a device (`--risk 0`),
+as layouts are compared, not verdicts.
 
 *Above the best plan*: how much longer a step of the recipe's own layout takes than one of the best plan found. *Above
 the optimum*: between that and the same against the proven bound, where the proof is open. A layout that the estimate
@@ -138,15 +140,21 @@ def page(solved: Sequence[SolvedRecipe], options: SolveOptions) -> str:
     return head + "".join(f"{one.page_row()}\n" for one in solved)
 
 
-def recipe_file(config: TrainingConfig, device: str) -> tuple[StatedFile, MemoryProfile]:
+def recipe_file(config: TrainingConfig, device: str, risk: float | None = None) -> tuple[StatedFile, MemoryProfile]:
     """A recipe on a device, and its memory there.
+
+    Parameters
+    ----------
+    risk : float or None
+        As in `MemoryMargin`.
 
     Raises
     ------
     TaylorError
         Where the device can't run it, or memory can't be predicted.
     """
-    job = FileJob(config.path, device=device, dryrun=False, check=False)
+    config = config.replace(margin=MemoryMargin(risk=risk))
+    job = FileJob(config.path, device=device, dryrun=False, check=False, margin=config.margin)
     file = StatedFile.of(job, config, choose_device(config, device))
     return file, file.obtain_memory(None, Path("pipeline_output"))
 
@@ -168,7 +176,7 @@ def solve_recipe(
 
 
 def solved_recipes(
-    folder: Path, only: str, devices: Sequence[str] | None, options: SolveOptions
+    folder: Path, only: str, devices: Sequence[str] | None, options: SolveOptions, risk: float | None
 ) -> Iterator[SolvedRecipe]:
     """Every recipe on its figure's device, or on each of `devices`; a problem that was solved before is left out."""
     known: set[str] = set()
@@ -179,7 +187,7 @@ def solved_recipes(
             continue
         for device in devices or [row["system"]]:
             try:
-                file, memory = recipe_file(config, device)
+                file, memory = recipe_file(config, device, risk)
             except TaylorError as error:
                 print(name, device, error, file=sys.stderr, flush=True)
                 continue
@@ -198,10 +206,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--only", default="", help="recipes whose name holds this text")
     parser.add_argument("--devices", nargs="+", help="devices of the register in place of each figure's own, or all")
+    parser.add_argument("--risk", type=float, help="of a peak over the limit; 0: plans may use all memory")
     parser.add_argument("--page", action="store_true", help=f"write the table of docs/{PAGE.name}")
     chosen = parser.parse_args(arguments)
-    if chosen.page and (chosen.only or chosen.devices):
-        parser.error("--page takes all recipes on their own devices: leave --only and --devices out")
+    if chosen.page and (chosen.only or chosen.devices or chosen.risk != 0):
+        parser.error("--page takes all recipes on their own devices with --risk 0: leave --only and --devices out")
     devices = sorted(Registry.load().devices) if chosen.devices == ["all"] else chosen.devices
     options = SolveOptions(time_limit=chosen.time_limit, workers=chosen.workers)
     table = Table(title=f"{chosen.workers} workers, limit {chosen.time_limit:g} s")
@@ -211,7 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
         table.add_column(heading, justify="right")
     table.add_column("missed")
     done: list[SolvedRecipe] = []
-    for one in solved_recipes(chosen.folder, chosen.only, devices, options):
+    for one in solved_recipes(chosen.folder, chosen.only, devices, options, chosen.risk):
         done.append(one)
         own, best, above = one.own, one.solution, one.own_above
         missed = ", ".join(one.missed(chosen.time_limit))
