@@ -24,7 +24,7 @@ from taylor.parsers.nemo_rl.job import (
     sharded_job,
     sharded_unmodelled,
 )
-from taylor.parsers.nemo_rl.start_rules import START_RULES
+from taylor.parsers.nemo_rl.start_rules import START_RULES, with_ranks
 from taylor.parsers.policy.sharded import refuse_other_degrees, sharded_config
 from taylor.parsers.rl_iteration import RlIteration
 from taylor.parsers.start_rules import checked, of_options
@@ -140,7 +140,7 @@ class NemoRlSharded(OneStage):
         job, start = sharded_job(RlExperiment.read(path), register_path)
         names = {"dp": "cluster.num_nodes", "gbs": f"{POLICY}train_global_batch_size"}
         config = sharded_config(job, start.notes, sharded_unmodelled(start), names)
-        return checked(config, START_RULES, of_options(start.options))
+        return checked(config, START_RULES, with_ranks(of_options(start.options), config.strategy.world_size))
 
     def with_plan(
         self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None

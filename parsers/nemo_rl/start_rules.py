@@ -5,12 +5,23 @@ Source: NVIDIA-NeMo/RL 7ea279ab nemo_rl/models/policy/lm_policy.py and nemo_rl/m
 
 from __future__ import annotations
 
+from typing import Any
+
 from taylor.parsers.start_rules import KeyRule, Keys, is_on
 
-_POLICY = "policy."
 _MEGATRON, _DTENSOR = "policy.megatron_cfg.", "policy.dtensor_cfg."
 _PLACES = "NeMo-RL 7ea279ab nemo_rl/models"
+_RANKS = "ranks of the policy"
 _PACKED, _DYNAMIC = "policy.sequence_packing.enabled", "policy.dynamic_batching.enabled"
+
+
+def with_ranks(keys: Keys, ranks: int) -> Keys:
+    """Keys of a file, and the ranks that train its policy: the cluster's without those of roll-outs and others."""
+
+    def value(key: str) -> Any:
+        return ranks if key == _RANKS else keys(key)
+
+    return value
 
 
 def _whole(keys: Keys, name: str) -> int:
@@ -35,7 +46,7 @@ def _replicates(keys: Keys) -> bool:
 
 
 def _whole_replicas(keys: Keys) -> bool:
-    ranks = _whole(keys, "cluster.gpus_per_node") * _whole(keys, "cluster.num_nodes")
+    ranks = _whole(keys, _RANKS)
     names = ("tensor_parallel_size", "context_parallel_size", "expert_parallel_size")
     for name in names:
         ranks //= _whole(keys, f"{_DTENSOR}{name}")

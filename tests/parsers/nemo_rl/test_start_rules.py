@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from taylor.parsers.nemo_rl.start_rules import START_RULES
+from taylor.parsers.nemo_rl.start_rules import START_RULES, with_ranks
+from taylor.parsers.read import read_config
 from taylor.parsers.start_rules import misfit_of
+from tests.parsers.nemo_rl.files import SHARDED
 
 DTENSOR = {
     "policy.dtensor_cfg.enabled": "true",
@@ -13,8 +17,6 @@ DTENSOR = {
     "policy.dtensor_cfg.tensor_parallel_size": "2",
     "policy.train_micro_batch_size": "1",
     "policy.logprob_batch_size": "2",
-    "cluster.gpus_per_node": "8",
-    "cluster.num_nodes": "2",
 }
 MEGATRON = {
     "policy.megatron_cfg.enabled": "true",
@@ -25,7 +27,7 @@ MEGATRON = {
 
 
 def broken(settings: dict[str, str]) -> list[str]:
-    found = misfit_of(START_RULES, settings.get)
+    found = misfit_of(START_RULES, with_ranks(settings.get, 16))
     return [] if found is None else [misfit.rule for misfit in found.every]
 
 
@@ -57,3 +59,15 @@ def test_a_setting_that_nemo_rl_refuses_is_refused_by_name(
     base: dict[str, str], changes: dict[str, str], rule: str
 ) -> None:
     assert broken({**base, **changes}) == [rule]
+
+
+def test_replicas_divide_the_ranks_that_train_and_not_those_of_roll_outs(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    replicas = SHARDED.replace("sft:", "grpo:").replace("size: 64", "size: 48")
+    replicas = replicas.replace("dtensor_cfg:\n", "dtensor_cfg:\n    _v2: true\n    dp_replicate_size: 3\n")
+    apart = "generation: {colocated: {enabled: false, resources: {gpus_per_node: 2}}}"
+    file.write_text(replicas)
+    whole = read_config(file)
+    assert whole.misfit is not None and whole.misfit.rule == "replicas-in-ranks"
+    file.write_text(replicas.replace("policy:\n", f"policy:\n  {apart}\n"))
+    assert read_config(file).misfit is None
