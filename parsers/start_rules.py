@@ -64,31 +64,47 @@ def of_mapping(data: Any) -> Keys:
     return value
 
 
+def whole(keys: Keys, name: str, usual: int) -> int:
+    """A whole number, as YAML or a command line writes it; `usual` where there is none."""
+    written = keys(name)
+    if isinstance(written, int) and not isinstance(written, bool):
+        return written
+    text = str(written or "").strip()
+    return int(text) if text.isdecimal() and len(text) < 10 else usual
+
+
+class UnknownValue(Exception):
+    """A rule reads a value that only the start of the job knows."""
+
+
 def of_options(options: Flags) -> Keys:
-    """Keys of options by their dotted names; a value that only the start knows counts as none."""
+    """Keys of options by their dotted names; one whose value only the start knows raises `UnknownValue`."""
 
     def value(key: str) -> Any:
         found = options.by_name.get(key)
-        return None if found is None or not found.values or found.values[0].unknown else found.values[0].text
+        if found is None or not found.values:
+            return None
+        if found.values[0].unknown:
+            raise UnknownValue(key)
+        return found.values[0].text
 
     return value
 
 
+def _misfit(rule: KeyRule, keys: Keys) -> Misfit | None:
+    """The misfit of a rule that is broken; none where it rests on a value that only the start knows."""
+    try:
+        if not rule.broken(keys):
+            return None
+        value = shortened(str(keys(rule.field)), 80)
+    except UnknownValue:
+        return None
+    return Misfit(rule.field, value, rule.problem, rule.cure, rule.name, rule.source, any_strategy=rule.any_strategy)
+
+
 def misfit_of(rules: Sequence[KeyRule], keys: Keys) -> Misfit | None:
     """Reason why a file's job does not start, with all other rules that it breaks; None where it breaks none."""
-    found = [
-        Misfit(
-            rule.field,
-            shortened(str(keys(rule.field)), 80),
-            rule.problem,
-            rule.cure,
-            rule.name,
-            rule.source,
-            any_strategy=rule.any_strategy,
-        )
-        for rule in rules
-        if rule.broken(keys)
-    ]
+    found = [misfit for misfit in (_misfit(rule, keys) for rule in rules) if misfit is not None]
     return replace(found[0], further=tuple(found[1:])) if found else None
 
 

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from taylor.parsers.start_rules import KeyRule, Keys, is_on
+from taylor.parsers.start_rules import KeyRule, Keys, is_on, whole
 
 _ARGUMENTS = "gpt-neox ea7aefd8 megatron/neox_arguments/arguments.py"
 _WORDS = {"fp16": "fp16", "bf16": "bfloat16"}
 
 
-def _whole(keys: Keys, name: str, usual: int = 0) -> int:
-    written = keys(name)
-    return written if isinstance(written, int) and not isinstance(written, bool) else usual
-
-
 def _stage(keys: Keys) -> int:
-    return _whole(keys, "zero_optimization.stage")
+    return whole(keys, "zero_optimization.stage", 0)
 
 
 def _kinds(keys: Keys) -> set[str]:
@@ -34,7 +29,7 @@ def _kinds(keys: Keys) -> set[str]:
 
 
 def _grouped(keys: Keys) -> bool:
-    groups, heads = _whole(keys, "num_kv_heads"), _whole(keys, "num_attention_heads")
+    groups, heads = whole(keys, "num_kv_heads", 0), whole(keys, "num_attention_heads", 0)
     return 0 < groups < heads
 
 
@@ -61,7 +56,7 @@ START_RULES = (
     _rule(
         "experts-keep-gradients",
         "zero_optimization.stage",
-        lambda keys: _whole(keys, "moe_num_experts", 1) > 1 and _stage(keys) > 1,
+        lambda keys: whole(keys, "moe_num_experts", 1) > 1 and _stage(keys) > 1,
         "does not go with experts above 1",
         "write stage 1",
         1089,
@@ -69,7 +64,7 @@ START_RULES = (
     _rule(
         "kv-groups-in-heads",
         "num_kv_heads",
-        lambda keys: _grouped(keys) and _whole(keys, "num_attention_heads") % _whole(keys, "num_kv_heads") != 0,
+        lambda keys: _grouped(keys) and whole(keys, "num_attention_heads", 0) % whole(keys, "num_kv_heads", 0) != 0,
         "does not divide num_attention_heads",
         "write a divisor",
         1134,
@@ -94,8 +89,8 @@ START_RULES = (
         "heads-in-hidden",
         "hidden_size",
         lambda keys: (
-            _whole(keys, "num_attention_heads") > 0
-            and _whole(keys, "hidden_size") % _whole(keys, "num_attention_heads", 1) != 0
+            whole(keys, "num_attention_heads", 0) > 0
+            and whole(keys, "hidden_size", 0) % whole(keys, "num_attention_heads", 1) != 0
         ),
         "is no multiple of num_attention_heads",
         "write a multiple",
@@ -104,7 +99,7 @@ START_RULES = (
     _rule(
         "sequence-in-positions",
         "max_position_embeddings",
-        lambda keys: 0 < _whole(keys, "max_position_embeddings") < _whole(keys, "seq_length"),
+        lambda keys: 0 < whole(keys, "max_position_embeddings", 0) < whole(keys, "seq_length", 0),
         "is below seq_length",
         "write at least seq_length",
         1265,
@@ -124,7 +119,7 @@ START_RULES = (
     KeyRule(
         "gradients-whole-in-pipeline",
         "zero_optimization.stage",
-        lambda keys: _whole(keys, "pipe_parallel_size") == 1 and _stage(keys) > 1,
+        lambda keys: whole(keys, "pipe_parallel_size", 0) == 1 and _stage(keys) > 1,
         "does not go with DeepSpeed's pipeline, which pipe_parallel_size 1 starts too",
         "write stage 1, or pipe_parallel_size 0",
         "DeepSpeed edaa7221 deepspeed/runtime/pipe/engine.py:76",

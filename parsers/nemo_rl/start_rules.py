@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from taylor.parsers.start_rules import KeyRule, Keys, is_on
+from taylor.parsers.start_rules import KeyRule, Keys, is_on, whole
 
 _MEGATRON, _DTENSOR = "policy.megatron_cfg.", "policy.dtensor_cfg."
 _PLACES = "NeMo-RL 7ea279ab nemo_rl/models"
@@ -24,11 +24,6 @@ def with_ranks(keys: Keys, ranks: int) -> Keys:
     return value
 
 
-def _whole(keys: Keys, name: str) -> int:
-    text = str(keys(name) or "").strip()
-    return int(text) if text.isdecimal() and len(text) < 10 else 1
-
-
 def _by_megatron(keys: Keys) -> bool:
     return is_on(keys(f"{_MEGATRON}enabled"))
 
@@ -38,19 +33,19 @@ def _by_dtensor(keys: Keys) -> bool:
 
 
 def _degree(keys: Keys, megatron: str, dtensor: str) -> int:
-    return _whole(keys, f"{_MEGATRON}{megatron}" if _by_megatron(keys) else f"{_DTENSOR}{dtensor}")
+    return whole(keys, f"{_MEGATRON}{megatron}" if _by_megatron(keys) else f"{_DTENSOR}{dtensor}", 1)
 
 
 def _replicates(keys: Keys) -> bool:
-    return _by_dtensor(keys) and _whole(keys, f"{_DTENSOR}dp_replicate_size") > 1
+    return _by_dtensor(keys) and whole(keys, f"{_DTENSOR}dp_replicate_size", 1) > 1
 
 
 def _whole_replicas(keys: Keys) -> bool:
-    ranks = _whole(keys, _RANKS)
+    ranks = whole(keys, _RANKS, 1)
     names = ("tensor_parallel_size", "context_parallel_size", "expert_parallel_size")
     for name in names:
-        ranks //= _whole(keys, f"{_DTENSOR}{name}")
-    return ranks % _whole(keys, f"{_DTENSOR}dp_replicate_size") == 0
+        ranks //= whole(keys, f"{_DTENSOR}{name}", 1)
+    return ranks % whole(keys, f"{_DTENSOR}dp_replicate_size", 1) == 0
 
 
 START_RULES = (
@@ -77,6 +72,16 @@ START_RULES = (
         f"does not go with {_PACKED}",
         "switch one of the two off",
         f"{_PLACES}/policy/lm_policy.py:134",
+    ),
+    KeyRule(
+        "lora-needs-second-worker",
+        f"{_DTENSOR}lora_cfg.enabled",
+        lambda keys: (
+            is_on(keys(f"{_DTENSOR}lora_cfg.enabled")) and _by_dtensor(keys) and not is_on(keys(f"{_DTENSOR}_v2"))
+        ),
+        f"needs {_DTENSOR}_v2",
+        f"write {_DTENSOR}_v2: true",
+        f"{_PLACES}/policy/lm_policy.py:175",
     ),
     KeyRule(
         "replicas-need-second-worker",
@@ -109,7 +114,7 @@ START_RULES = (
         lambda keys: (
             is_on(keys(_DYNAMIC))
             and _by_megatron(keys)
-            and _whole(keys, f"{_MEGATRON}pipeline_model_parallel_size") > 1
+            and whole(keys, f"{_MEGATRON}pipeline_model_parallel_size", 1) > 1
         ),
         "does not go with pipeline stages",
         "switch it off, or take one stage",
@@ -120,7 +125,7 @@ START_RULES = (
         "packed-without-context",
         _PACKED,
         lambda keys: (
-            is_on(keys(_PACKED)) and _by_dtensor(keys) and _whole(keys, f"{_DTENSOR}context_parallel_size") > 1
+            is_on(keys(_PACKED)) and _by_dtensor(keys) and whole(keys, f"{_DTENSOR}context_parallel_size", 1) > 1
         ),
         "does not go with context parallelism on DTensors",
         "switch it off, or take one context rank",

@@ -153,7 +153,10 @@ def test_adapters_are_those_of_the_backend_that_trains(file):
     found = read_config(path).rules.adapters
     assert (found.rank, found.targets, found.gathers) == (16, ("gate and up", "output", "qkv"), True)
     lora = "lora_cfg: {enabled: true, dim: 8, match_all_linear: false, target_modules: [q_proj]}"
-    path = child(file, f"policy:\n  megatron_cfg: {{enabled: false}}\n  dtensor_cfg: {{enabled: true, {lora}}}\n")
+    path = child(
+        file, f"policy:\n  megatron_cfg: {{enabled: false}}\n  dtensor_cfg: {{enabled: true, _v2: true, {lora}}}\n"
+    )
+    assert read_config(path).misfit is None
     found = read_config(path).rules.adapters
     assert (found.rank, found.targets, found.base_bytes, found.gathers) == (8, ("query",), 4.0, False)
 

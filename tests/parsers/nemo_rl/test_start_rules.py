@@ -44,6 +44,8 @@ def test_settings_that_start_break_no_rule() -> None:
          "draft-without-packing"),
         (DTENSOR, {"policy.dtensor_cfg.dp_replicate_size": "2", "policy.dtensor_cfg._v2": "false"},
          "replicas-need-second-worker"),
+        (DTENSOR, {"policy.dtensor_cfg.lora_cfg.enabled": "true", "policy.dtensor_cfg._v2": "false"},
+         "lora-needs-second-worker"),
         (DTENSOR, {"policy.dtensor_cfg.dp_replicate_size": "3"}, "replicas-in-ranks"),
         (DTENSOR, {"policy.sequence_packing.enabled": "true", "policy.dynamic_batching.enabled": "true"},
          "packed-or-dynamic"),
