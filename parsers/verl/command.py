@@ -191,7 +191,7 @@ def _command(script: ShellScript) -> tuple[Command, Program]:
 
 def _launched(words: Sequence[Word], program: Program, values: Mapping[str, Flag]) -> dict[str, Flag]:
     """The ranks that torchrun starts, where it starts the program."""
-    if program is PPO:
+    if program.rolls_out:
         return {}
     found: dict[str, Flag] = {}
     for at, word in enumerate(words):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MEGATRON, FSDP, FSDP2, VEOMNI = "megatron", "fsdp", "fsdp2", "veomni"
 SHARDED = (FSDP, FSDP2)
@@ -44,6 +44,8 @@ class Program:
         Keys of fused kernels.
     defaults : mapping of str to str
         The program's own values where nothing is stated, by key.
+    validates : bool
+        It calls ``validate_config``, which checks the batch against the ranks.
     """
 
     pattern: str
@@ -62,6 +64,7 @@ class Program:
     former_micro_batch: str
     adapters: tuple[str, ...]
     defaults: Mapping[str, str]
+    validates: bool = False
 
     @property
     def rolls_out(self) -> bool:
@@ -90,8 +93,8 @@ def _below(prefix: str, values: Mapping[str, str]) -> dict[str, str]:
 
 
 PPO = Program(
-    pattern=r"verl\.(?:trainer|experimental\.\w+)\.(?:main_ppo|fully_async_main|main_split)|recipe\.[\w.]+\.main_\w+"
-    r"|(?:\S*/)?main_(?:ppo|dapo)\w*\.py",
+    pattern=r"verl\.(?:trainer|experimental\.(?:one_step_off_policy|transfer_queue))\.main_ppo"
+    r"|(?:\S*/)?(?:trainer|one_step_off_policy|transfer_queue)/main_ppo\.py",
     title="a policy",
     model=("actor_rollout_ref.model.path",),
     engine=f"{_ACTOR}.megatron.",
@@ -118,9 +121,20 @@ PPO = Program(
         "data.max_prompt_length": "512",
         "data.max_response_length": "512",
     },
+    validates=True,
 )
 """Sources of the defaults, verl b178a3cd: verl/trainer/config/actor/actor.yaml:22-44, actor/dp_actor.yaml:27,
-data/legacy_data.yaml, rollout/rollout.yaml, model/hf_model.yaml, ppo_trainer.yaml (``trainer``)."""
+data/legacy_data.yaml, rollout/rollout.yaml, model/hf_model.yaml, ppo_trainer.yaml (``trainer``); of the programs that
+validate: verl/trainer/main_ppo.py:297, verl/experimental/one_step_off_policy/main_ppo.py:152,
+verl/experimental/transfer_queue/main_ppo.py:144."""
+
+FURTHER_PPO = replace(
+    PPO,
+    pattern=r"verl\.(?:trainer|experimental\.\w+)\.(?:main_ppo|fully_async_main|main_split)|recipe\.[\w.]+\.main_\w+"
+    r"|(?:\S*/)?main_(?:ppo|dapo)\w*\.py",
+    validates=False,
+)
+"""Programs with the same options that make no check of the batch as they start, or whose source is not known."""
 
 SFT = Program(
     pattern=r"verl\.trainer\.sft_trainer(?:_ray)?",
@@ -181,7 +195,7 @@ FSDP_SFT = Program(
 """Sources: verl b178a3cd verl/trainer/config/sft_trainer.yaml:4-75; ``data.micro_batch_size`` is read nowhere in
 verl/trainer/fsdp_sft_trainer.py."""
 
-PROGRAMS = (FSDP_SFT, SFT, PPO)
+PROGRAMS = (FSDP_SFT, SFT, PPO, FURTHER_PPO)
 CONFIGS = {"ppo_trainer": FSDP, "ppo_megatron_trainer": MEGATRON}
 """Kinds of trainer of verl's own configurations (verl/trainer/config), by their name."""
 

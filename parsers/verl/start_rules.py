@@ -1,12 +1,13 @@
 """verl's start-up checks of a policy's batch and of the ranks that split a sample.
 
-Source: verl b178a3cd verl/utils/config.py (``validate_config``) and verl/workers/config/actor.py, which
-verl.trainer.main_ppo calls. Whole replicas and the heads of Ulysses are rules of the strategy (`nd_search.legality`).
+Source: verl b178a3cd verl/utils/config.py (``validate_config``) and verl/workers/config/actor.py, which the programs
+call that `Program.validates` says. Whole replicas and the heads of Ulysses are rules of the strategy
+(`nd_search.legality`).
 """
 
 from __future__ import annotations
 
-from taylor.parsers.start_rules import KeyRule, Keys, is_on
+from taylor.parsers.start_rules import KeyRule, Keys, is_on, whole
 from taylor.parsers.verl.programs import Program
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -16,33 +17,29 @@ _ALL, _EACH = f"{_ACTOR}.ppo_micro_batch_size", f"{_ACTOR}.ppo_micro_batch_size_
 _MEGATRON = f"{_ACTOR}.megatron."
 
 
-def _whole(keys: Keys, name: str, usual: int) -> int:
-    text = str(keys(name) or "").strip()
-    return int(text) if text.isdecimal() and len(text) < 10 else usual
-
-
 def _packs(keys: Keys) -> bool:
     return is_on(keys(f"{_ACTOR}.use_dynamic_bsz"))
 
 
 def _prompts_a_round(keys: Keys) -> int:
-    return _whole(keys, _TRAIN, 1024)
+    return whole(keys, _TRAIN, 1024)
 
 
 def _least_batch(keys: Keys) -> int:
     """Samples that all ranks take at once (config.py:86-107)."""
-    ranks = _whole(keys, "trainer.n_gpus_per_node", 8) * _whole(keys, "trainer.nnodes", 1)
+    ranks = whole(keys, "trainer.n_gpus_per_node", 8) * whole(keys, "trainer.nnodes", 1)
     if str(keys(f"{_ACTOR}.strategy")) != "megatron":
         return ranks
     degrees = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
     for name in degrees:
-        ranks //= max(1, _whole(keys, f"{_MEGATRON}{name}", 1))
-    return max(1, ranks) * max(1, _whole(keys, _EACH, 1))
+        ranks //= max(1, whole(keys, f"{_MEGATRON}{name}", 1))
+    return max(1, ranks) * max(1, whole(keys, _EACH, 1))
 
 
 def _splits_samples(keys: Keys) -> bool:
-    names = (f"{_ACTOR}.ulysses_sequence_parallel_size", f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size")
-    return str(keys(f"{_ACTOR}.strategy")) != "megatron" and any(_whole(keys, name, 1) > 1 for name in names)
+    """By the actor's own key alone, as it is checked before FSDP's is (actor.py:305-307)."""
+    split = whole(keys, f"{_ACTOR}.ulysses_sequence_parallel_size", 1) > 1
+    return split and str(keys(f"{_ACTOR}.strategy")) != "megatron"
 
 
 START_RULES = (
@@ -57,7 +54,7 @@ START_RULES = (
     KeyRule(
         "mini-batch-in-round",
         _TRAIN,
-        lambda keys: not _packs(keys) and _prompts_a_round(keys) < _whole(keys, _PROMPTS, 256),
+        lambda keys: not _packs(keys) and _prompts_a_round(keys) < whole(keys, _PROMPTS, 256),
         f"is below {_PROMPTS}",
         f"write at least {_PROMPTS}",
         f"{_PLACES}/workers/config/actor.py:206",
@@ -68,7 +65,7 @@ START_RULES = (
         _TRAIN,
         lambda keys: (
             not _packs(keys)
-            and _prompts_a_round(keys) * _whole(keys, "actor_rollout_ref.rollout.n", 1) % _least_batch(keys) != 0
+            and _prompts_a_round(keys) * whole(keys, "actor_rollout_ref.rollout.n", 1) % _least_batch(keys) != 0
         ),
         "times rollout.n is no multiple of the samples that all ranks take at once",
         "write another batch, or start other ranks",
@@ -89,8 +86,12 @@ START_RULES = (
         any_strategy=False,
     ),
 )
+_OF_ACTOR = tuple(rule for rule in START_RULES if rule.name == "one-micro-batch")
+"""Those that the actor's class makes as it is built; the others are made by ``validate_config``."""
 
 
 def start_rules_of(program: Program) -> tuple[KeyRule, ...]:
-    """Checks of a program: a fine-tuning makes none of these."""
-    return START_RULES if program.rolls_out else ()
+    """Checks of a program: a fine-tuning makes none of these, and a class that holds the actor's keys one."""
+    if program.validates:
+        return START_RULES
+    return _OF_ACTOR if program.rolls_out else ()
