@@ -31,7 +31,7 @@ class Axolotl(TrainerYaml):
         r"\A(?=[\s\S]*^base_model\s*:)(?=[\s\S]*^(?:datasets|sequence_len|micro_batch_size|pretraining_dataset|adapter)\s*:)",
         re.MULTILINE,
     )
-    plan_keys = frozenset({read.MBS, read.ACCUMULATION, read.CHECKPOINTS})
+    plan_keys = frozenset({read.MBS, read.ACCUMULATION, "batch_size", read.CHECKPOINTS})
 
     def job(self, source: YamlSource, register_path: Path | None = None, model: ModelSpec | None = None) -> TrainerJob:
         """See `TrainerYaml.job`."""
@@ -41,4 +41,4 @@ class Axolotl(TrainerYaml):
         self, source: YamlSource, recomputes: bool | None, mbs: int | None, accumulation: int | None
     ) -> Mapping[YamlPath, Any]:
         """See `TrainerYaml.edits`."""
-        return read.edits_of(recomputes, mbs, accumulation)
+        return read.edits_of(source, recomputes, mbs, accumulation)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.cost_model.job.parameters import total_parameters
-from taylor.parsers.axolotl.start_rules import START_RULES
+from taylor.parsers.axolotl.start_rules import START_RULES, accumulation, fsdp_version
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
@@ -77,7 +77,7 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         model=model,
         sharding=sharding,
         mbs=count(fields, MBS, 1),
-        accumulation=count(fields, ACCUMULATION, 1),
+        accumulation=_accumulation(fields),
         seq_length=count(fields, "sequence_len", 512, MAX_SIZE),
         recomputes=_recomputes(fields) or sharding.checkpoints,
         optimizer=optimizer_of(fields, "optimizer", "adamw_torch_fused"),
@@ -130,6 +130,12 @@ def _recomputes(fields: Fields) -> bool:
     return str(fields.raw(CHECKPOINTS)).lower() in ("true", "offload", "offload_disk", "unsloth", "yes")
 
 
+def _accumulation(fields: Fields) -> int:
+    if fields.has("batch_size"):
+        count(fields, "batch_size")
+    return count(fields, ACCUMULATION, accumulation(of_mapping(fields.data)))
+
+
 def _context_ranks(fields: Fields) -> int:
     name = "context_parallel_size" if fields.has("context_parallel_size") else "sequence_parallel_degree"
     return count(fields, name, 1)
@@ -149,12 +155,12 @@ def _sharding(fields: Fields, model: ModelSpec, zero: DeepSpeedConfig | None, *,
     if not words and not fields.has("fsdp_config") and shards == 1:
         return Sharding(DDP)
     stated = fields.section("fsdp_config")
-    version = fields.raw("fsdp_version") or stated.raw("fsdp_version")
+    version = fsdp_version(of_mapping(fields.data))
     group = None
     if fields.has("dp_shard_size") and count(fields, "dp_replicate_size", 1) > 1:
         group = shards * _context_ranks(fields)
     sharding = read_fsdp(words, stated, group, version)
-    if str(version) == "2" and stated.raw("reshard_after_forward", "fsdp_reshard_after_forward") is None:
+    if version == "2" and stated.raw("reshard_after_forward", "fsdp_reshard_after_forward") is None:
         sharding = replace(sharding, stays_gathered=False)
     return replace(sharding, wide_weights=mixed)
 
@@ -183,13 +189,20 @@ def _refuse_other_jobs(fields: Fields) -> None:
         raise refuse(fields, "rl", why, "leave rl out to plan one training step")
 
 
-def edits_of(recomputes: bool | None, mbs: int | None, accumulation: int | None) -> dict[tuple[Any, ...], Any]:
-    """Settings that say a plan's recompute and batch."""
+def edits_of(
+    source: YamlSource, recomputes: bool | None, mbs: int | None, accumulated: int | None
+) -> dict[tuple[Any, ...], Any]:
+    """Settings that say a plan's recompute and batch, by ``batch_size`` where the file states it."""
     wanted: dict[tuple[Any, ...], Any] = {}
     if recomputes is not None:
         wanted[(CHECKPOINTS,)] = recomputes
     if mbs is not None:
         wanted[(MBS,)] = mbs
-    if accumulation is not None:
-        wanted[(ACCUMULATION,)] = accumulation
+    fields = Fields(source.data, source.file)
+    if fields.has("batch_size") and not fields.has(ACCUMULATION):
+        if mbs is not None or accumulated is not None:
+            each = accumulated or accumulation(of_mapping(source.data))
+            wanted[("batch_size",)] = each * (mbs or count(fields, MBS, 1))
+    elif accumulated is not None:
+        wanted[(ACCUMULATION,)] = accumulated
     return wanted

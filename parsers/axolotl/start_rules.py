@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from taylor.parsers.start_rules import KeyRule, Keys, is_on
+from taylor.parsers.start_rules import KeyRule, Keys, is_on, whole
 from taylor.parsers.trainer.start_rules import DEEPSPEED_CHECKS, MATCHES, TRAINER_CHECKS
 
 _SCHEMAS = "axolotl 067b021c src/axolotl/utils/schemas"
 _LOW_RANK = ("lora", "qlora")
-_TRAINER_NAMES = {"per_device_train_batch_size": "micro_batch_size"}
+_LEFT_OUT = {"one-half-type", "fsdp-without-deepspeed"}
+"""Checks of the Trainer's that axolotl forestalls: it leaves fp16 out beside bf16, and has one of its own for FSDP."""
 _OF_TRAINER = {"deepspeed-micro-batch-as-stated", "deepspeed-accumulation-as-stated", "deepspeed-clipping-as-stated"}
 _BATCH = ("micro_batch_size", "gradient_accumulation_steps", "batch_size")
 _FLASH = ("flash_attention_2", "flash_attention_3")
@@ -28,9 +29,16 @@ def _rule(
     return KeyRule(name, field, broken, problem, cure, f"{_SCHEMAS}/{place}", **settings)
 
 
-def _version(keys: Keys) -> str:
-    """Version of FSDP; the first by default (validation.py:882)."""
-    return str(keys("fsdp_version") or keys("fsdp_config.fsdp_version") or 1)
+def fsdp_version(keys: Keys) -> str:
+    """Version of FSDP: at the top, else in its section by either name; the first by default (validation.py:1107)."""
+    names = ("fsdp_version", "fsdp_config.version", "fsdp_config.fsdp_version")
+    return str(next((keys(name) for name in names if keys(name)), 1))
+
+
+def accumulation(keys: Keys) -> int:
+    """Micro-batches of a step on one rank, by ``batch_size`` where none is stated (utils/config/__init__.py:202)."""
+    stated = whole(keys, "gradient_accumulation_steps", 0)
+    return stated or max(1, whole(keys, "batch_size", 0) // max(1, whole(keys, "micro_batch_size", 1)))
 
 
 def _optimizer(keys: Keys) -> str:
@@ -51,10 +59,14 @@ def _model(keys: Keys) -> str:
 
 
 def _of_axolotl(rule: KeyRule) -> KeyRule:
-    """A check of the Trainer's under axolotl's names."""
+    """A check of the Trainer's, of the options that axolotl hands on."""
 
     def broken(keys: Keys) -> bool:
-        return rule.broken(lambda key: keys(_TRAINER_NAMES.get(key, key)))
+        handed = {
+            "per_device_train_batch_size": lambda: keys("micro_batch_size"),
+            "gradient_accumulation_steps": lambda: accumulation(keys),
+        }
+        return rule.broken(lambda key: handed[key]() if key in handed else keys(key))
 
     return KeyRule(rule.name, rule.field, broken, rule.problem, rule.cure, rule.source, rule.any_strategy)
 
@@ -95,7 +107,9 @@ START_RULES = (
     _rule(
         "muon-needs-fsdp-2",
         "optimizer",
-        lambda keys: _optimizer(keys) == "muon" and bool(keys("fsdp") or keys("fsdp_config")) and _version(keys) != "2",
+        lambda keys: (
+            _optimizer(keys) == "muon" and bool(keys("fsdp") or keys("fsdp_config")) and fsdp_version(keys) != "2"
+        ),
         "does not go with the first version of FSDP",
         "write fsdp_version: 2",
         "validation.py:900",
@@ -105,7 +119,7 @@ START_RULES = (
         "optimizer",
         lambda keys: (
             "8bit" in _optimizer(keys)
-            and _version(keys) != "2"
+            and fsdp_version(keys) != "2"
             and is_on(keys("fsdp_config.offload_params") or keys("fsdp_config.fsdp_offload_params"))
         ),
         "does not go with offload_params",
@@ -116,7 +130,9 @@ START_RULES = (
         "fsdp-2-without-bitsandbytes-adam",
         "optimizer",
         lambda keys: (
-            _optimizer(keys) in ("adamw_8bit", "adamw_bnb_8bit") and bool(keys("fsdp_config")) and _version(keys) == "2"
+            _optimizer(keys) in ("adamw_8bit", "adamw_bnb_8bit")
+            and bool(keys("fsdp_config"))
+            and fsdp_version(keys) == "2"
         ),
         "does not go with the second version of FSDP",
         "write adamw_torch_8bit",
@@ -244,7 +260,7 @@ START_RULES = (
         "write sample_packing: false",
         "validation.py:690",
     ),
-    *TRAINER_CHECKS[2:],
+    *(rule for rule in TRAINER_CHECKS if rule.name not in _LEFT_OUT),
     *(_of_axolotl(rule) for rule in MATCHES if rule.name in _OF_TRAINER),
     *DEEPSPEED_CHECKS,
 )
