@@ -297,5 +297,5 @@ def _above_peak(megatron: float | None, measured: float) -> str:
 
 def _cannot_start(config: TrainingConfig) -> str:
     """Reason against a file that its launcher refuses; empty where it starts."""
-    misfit = config.misfit
-    return "" if misfit is None else f"cannot start: {misfit.field} {misfit.problem} ({misfit.source})"
+    reasons = [f"cannot start: {misfit.field} {misfit.problem} ({misfit.source})" for misfit in config.misfits]
+    return next(iter(reasons), "")

@@ -96,7 +96,7 @@ def swept(root: Path, file: Path) -> Row:
         return Row(
             name, launcher_of(config).name, chosen.spec.name, chosen.reason, config.strategy.world_size,
             total_parameters(config.model), peak, config.memory_limit_mib(chosen.spec),
-            "" if config.misfit is None else config.misfit.problem,
+            next((misfit.problem for misfit in config.misfits), ""),
             peak if known is None else peak * known.lower(config.margin.stated_risk), " ".join(lowers),
             size_note(config) or "",
         )  # fmt: skip

@@ -116,11 +116,10 @@ def search(
     InfeasibleError
         When no legal strategy fits the memory, or none has a plan: gives the least that is needed.
     """
-    misfits = () if config.misfit is None else config.misfit.every
-    for misfit in misfits:
+    for misfit in config.misfits:
         if misfit.any_strategy and not (misfit.rule and misfit.rule in options.disabled_rules):
             raise misfit.error(config.path)
-    own_rules = {misfit.rule for misfit in misfits}
+    own_rules = {misfit.rule for misfit in config.misfits}
     waived = [name for name in options.rules_left_out if name not in own_rules]
     context = SearchContext.settle(config, device, options, peak_of)
     rules = select_rules(context, waived, load_user_rules(rules_path))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from taylor.base.errors import shortened
@@ -102,18 +102,11 @@ def _misfit(rule: KeyRule, keys: Keys) -> Misfit | None:
     return Misfit(rule.field, value, rule.problem, rule.cure, rule.name, rule.source, any_strategy=rule.any_strategy)
 
 
-def misfit_of(rules: Sequence[KeyRule], keys: Keys) -> Misfit | None:
-    """Reason why a file's job does not start, with all other rules that it breaks; None where it breaks none."""
-    found = [misfit for misfit in (_misfit(rule, keys) for rule in rules) if misfit is not None]
-    return replace(found[0], further=tuple(found[1:])) if found else None
-
-
-def joined(*misfits: Misfit | None) -> Misfit | None:
-    """One misfit of several; None where there is none."""
-    found = [each for misfit in misfits if misfit is not None for each in misfit.every]
-    return replace(found[0], further=tuple(replace(each, further=()) for each in found[1:])) if found else None
+def misfits_of(rules: Sequence[KeyRule], keys: Keys) -> tuple[Misfit, ...]:
+    """Reasons why a file's job does not start, one for each rule that it breaks."""
+    return tuple(misfit for misfit in (_misfit(rule, keys) for rule in rules) if misfit is not None)
 
 
 def checked(config: TrainingConfig, rules: Sequence[KeyRule], keys: Keys) -> TrainingConfig:
     """A configuration with the rules that its file breaks."""
-    return config.replace(misfit=joined(config.misfit, misfit_of(rules, keys)))
+    return config.replace(misfits=(*config.misfits, *misfits_of(rules, keys)))

@@ -41,8 +41,6 @@ class Misfit:
         Place of the check in the launcher's code: repository, release, file and line; empty where nothing states it.
     any_strategy : bool
         The job cannot start whatever its strategy is, so that a search of other ones refuses it too.
-    further : tuple of Misfit
-        Other rules that it breaks too.
     """
 
     field: str
@@ -52,12 +50,6 @@ class Misfit:
     rule: str = ""
     source: str = ""
     any_strategy: bool = False
-    further: tuple[Misfit, ...] = ()
-
-    @property
-    def every(self) -> tuple[Misfit, ...]:
-        """This one and the further ones."""
-        return (self, *self.further)
 
     def error(self, file: Path) -> InputError:
         """The error for a file that has this misfit."""
@@ -135,8 +127,8 @@ class TrainingConfig:
         Flags, as `unmodelled` names them, whose whole cost is known where the device's link to its host is.
     added : tuple of (str, object)
         Settings beside the plan that are written with it, in the launcher's words.
-    misfit : Misfit or None
-        Reason why the job cannot start as the file states it, where the launcher's own check would say so.
+    misfits : tuple of Misfit
+        Reasons why the job cannot start as the file states it, where the launcher's own checks would say so.
     open_ranks : OpenRanks or None
         World size as far as known where the file does not state it; `strategy` has the one that is assumed.
     batch_follows_ranks : bool
@@ -170,7 +162,7 @@ class TrainingConfig:
     moved: MovedModules | None = None
     linked: tuple[str, ...] = ()
     added: tuple[tuple[str, object], ...] = ()
-    misfit: Misfit | None = None
+    misfits: tuple[Misfit, ...] = ()
     open_ranks: OpenRanks | None = None
     batch_follows_ranks: bool = False
     notes: tuple[str, ...] = ()

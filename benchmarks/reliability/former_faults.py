@@ -158,7 +158,7 @@ FORMER = (
     ),
     Former(
         "what the launcher would not start is planned all the same", "workflows/statement/schedules.py",
-        "if (misfit := config.misfit) is not None and", "if (misfit := config.misfit) is None and",
+        "for misfit in config.misfits:", "for misfit in ():",
         ("tests/parsers/megatron/test_layouts.py",),
     ),
     Former(

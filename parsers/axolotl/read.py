@@ -17,7 +17,7 @@ from taylor.parsers.axolotl.start_rules import START_RULES, accumulation, fsdp_v
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
-from taylor.parsers.start_rules import misfit_of, of_mapping
+from taylor.parsers.start_rules import misfits_of, of_mapping
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.trainer.adapters import low_rank, rank_of, refuse_whole
@@ -93,7 +93,7 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         compiled=_is_on(fields, "torch_compile"),
         adapters=_adapters(fields),
         stated_batch=None if zero is None else zero.whole("train_batch_size"),
-        misfit=misfit_of(START_RULES, keys_with(of_mapping(fields.data), zero)),
+        misfits=misfits_of(START_RULES, keys_with(of_mapping(fields.data), zero)),
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
             load_flag_table("taylor.parsers.axolotl", "options.yaml"),

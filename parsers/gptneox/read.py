@@ -20,7 +20,7 @@ from taylor.parsers.gptneox.model import FLASH, attention_kinds, read_model
 from taylor.parsers.gptneox.partition import stage_layers
 from taylor.parsers.gptneox.start_rules import START_RULES
 from taylor.parsers.nested_keys import unmodelled_keys
-from taylor.parsers.start_rules import misfit_of, of_mapping
+from taylor.parsers.start_rules import misfits_of, of_mapping
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
@@ -102,7 +102,7 @@ def config_of(data: Mapping[str, Any], file: Path) -> TrainingConfig:
         plan=plan,
         recompute_group=group,
         mtp_counted=False,
-        misfit=misfit_of(START_RULES, of_mapping(data)),
+        misfits=misfits_of(START_RULES, of_mapping(data)),
         open_ranks=left_open,
         batch_follows_ranks=follows,
         notes=tuple(notes),

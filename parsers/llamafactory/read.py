@@ -16,7 +16,7 @@ from taylor.parsers.flag_table import FlagTable, load_flag_table
 from taylor.parsers.llamafactory.start_rules import START_RULES
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
-from taylor.parsers.start_rules import misfit_of, of_mapping
+from taylor.parsers.start_rules import misfits_of, of_mapping
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.trainer.adapters import low_rank, rank_of, refuse_whole
@@ -104,7 +104,7 @@ def job_in(fields: Fields, text: str, register_path: Path | None = None, model: 
         compiled=switch(fields, "torch_compile"),
         adapters=_adapters(fields),
         stated_batch=None if zero is None else zero.whole("train_batch_size"),
-        misfit=misfit_of(START_RULES, keys_with(of_mapping(fields.data), zero)),
+        misfits=misfits_of(START_RULES, keys_with(of_mapping(fields.data), zero)),
         notes=tuple(notes),
         unmodelled=unmodelled_keys(table(), dict(fields.data), ["@experts"] if model.moe else ()),
     )

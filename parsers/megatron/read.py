@@ -160,7 +160,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         by_module=by_module,
         moved=moved,
         linked=tuple(f"--{name}" for name in (CPU_OFFLOAD, SWAPPED) if flags.has(name)),
-        misfit=misfit,
+        misfits=() if misfit is None else (misfit,),
         open_ranks=ranks.left_open,
         batch_follows_ranks=not flags.has("global-batch-size"),
         notes=tuple(notes),

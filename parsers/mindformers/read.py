@@ -87,6 +87,7 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
     moves = set() if by_module is None else {word for mode in by_module.modes for word in words_of(mode)[1]}
     moved = MovedModules(tuple(sorted(moves)), swap.keys) if moves and swap is not None else None
     table = load_flag_table("taylor.parsers.mindformers", "keys.yaml")
+    misfit = _misfit_mask(section, rules) or _misfit_recompute(top, schedule, mcore)
     return TrainingConfig(
         path=path,
         launcher=NAME,
@@ -99,7 +100,7 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
         moved=moved,
         device_limit_mib=_read_device_limit(top),
         mtp_counted=mtp_counted,
-        misfit=_misfit_mask(section, rules) or _misfit_recompute(top, schedule, mcore),
+        misfits=() if misfit is None else (misfit,),
         batch_follows_ranks=True,
         notes=tuple(notes),
         unmodelled=unmodelled_keys(

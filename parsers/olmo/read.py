@@ -18,7 +18,7 @@ from taylor.parsers.flag_table import FlagTable, load_flag_table
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.olmo.model import capacity_of, read_model
 from taylor.parsers.olmo.start_rules import START_RULES
-from taylor.parsers.start_rules import misfit_of, of_mapping
+from taylor.parsers.start_rules import misfits_of, of_mapping
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, Grid, PipelinePlan, as_grid, deal_kinds, grid_in_order, zero_grid
@@ -121,7 +121,7 @@ def config_from_data(data: dict[str, Any], file: Path, ranks: Ranks, name: str, 
         schedule=schedule,
         plan=PipelinePlan(layers, modes),
         mtp_counted=False,
-        misfit=misfit_of(START_RULES, of_mapping(data)),
+        misfits=misfits_of(START_RULES, of_mapping(data)),
         open_ranks=left_open,
         notes=tuple(notes),
         unmodelled=unmodelled_keys(flag_table(), data, ["@experts"] if model.moe else []),

@@ -10,7 +10,6 @@ from taylor.cost_model.job.optimizer import OptimizerStates
 from taylor.cost_model.job.ranks import OpenRanks
 from taylor.cost_model.job.strategy import MODULE_AN_EXPERT, Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
-from taylor.parsers.start_rules import joined
 from taylor.parsers.trainer.optimizers import MOMENTS, Moments
 from taylor.parsers.trainer.sharding import ZERO, Sharding
 from taylor.parsers.training_config import Misfit, TrainingConfig
@@ -70,7 +69,7 @@ class TrainerJob:
         Adapters that train alone; None: all weights train.
     stated_batch : int or None
         Samples a step of all ranks where DeepSpeed's JSON states them.
-    misfit : Misfit or None
+    misfits : tuple of Misfit
         Start-up checks that its file fails.
     notes : tuple of str
     unmodelled : tuple of UnmodelledFlag
@@ -97,7 +96,7 @@ class TrainerJob:
     fused_elements: bool = False
     adapters: Adapters | None = None
     stated_batch: int | None = None
-    misfit: Misfit | None = None
+    misfits: tuple[Misfit, ...] = ()
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledFlag, ...] = field(default=())
 
@@ -143,7 +142,7 @@ def config_of(job: TrainerJob) -> TrainingConfig:
         schedule=ScheduleSpec(),
         plan=_plan(job),
         mtp_counted=False,
-        misfit=joined(job.misfit, _other_batch(job, strategy)),
+        misfits=(*job.misfits, *_other_batch(job, strategy)),
         open_ranks=left_open,
         batch_follows_ranks=True,
         notes=tuple(notes),
@@ -181,12 +180,12 @@ def _strategy(job: TrainerJob) -> tuple[Strategy, OpenRanks | None]:
     return strategy, left_open
 
 
-def _other_batch(job: TrainerJob, strategy: Strategy) -> Misfit | None:
+def _other_batch(job: TrainerJob, strategy: Strategy) -> tuple[Misfit, ...]:
     """The batch of DeepSpeed's JSON where it is not the ranks' (DeepSpeed edaa7221 deepspeed/runtime/config.py:937)."""
     if job.stated_batch is None or job.stated_batch == strategy.global_batch:
-        return None
+        return ()
     each = f"{strategy.dp} x {job.mbs} x {job.accumulation}"
-    return Misfit(
+    misfit = Misfit(
         "deepspeed.train_batch_size",
         job.stated_batch,
         f"is not data-parallel ranks x micro-batch x accumulation = {each}",
@@ -194,6 +193,7 @@ def _other_batch(job: TrainerJob, strategy: Strategy) -> Misfit | None:
         "deepspeed-batch-as-stated",
         "DeepSpeed edaa7221 deepspeed/runtime/config.py:937",
     )
+    return (misfit,)
 
 
 def _rules(job: TrainerJob, strategy: Strategy) -> TrainingRules:

@@ -21,7 +21,7 @@ from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.llamafactory import read as llamafactory
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
-from taylor.parsers.start_rules import Keys, misfit_of, of_mapping
+from taylor.parsers.start_rules import Keys, misfits_of, of_mapping
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.flags import Flags
 from taylor.parsers.text.json_source import read_json
@@ -130,7 +130,7 @@ def _plain_job(fields: Fields, text: str, register_path: Path | None, model: Mod
         eager_attention=fields.raw("attn_implementation") == "eager",
         compiled=switch(fields, "torch_compile"),
         stated_batch=None if zero is None else zero.whole("train_batch_size"),
-        misfit=misfit_of((*TRAINER_CHECKS, *MATCHES, *DEEPSPEED_CHECKS), _keys(fields, zero)),
+        misfits=misfits_of((*TRAINER_CHECKS, *MATCHES, *DEEPSPEED_CHECKS), _keys(fields, zero)),
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
             load_flag_table("taylor.parsers.trainer_script", "options.yaml"),

@@ -77,7 +77,7 @@ def test_megatron_flags_get_the_least_world_size_that_starts(
     start: str, flags: str, world: int, dp: int, tmp_path: Path
 ) -> None:
     config = read_config(script(tmp_path, start, flags))
-    assert (config.strategy.world_size, config.strategy.dp, config.misfit) == (world, dp, None)
+    assert (config.strategy.world_size, config.strategy.dp, config.misfits) == (world, dp, ())
     assert config.open_ranks is not None and config.open_ranks.note in config.notes
     assert f"{world} is assumed" in config.open_ranks.note
 
@@ -106,8 +106,8 @@ def test_stated_ranks_are_not_open_and_nothing_is_assumed(tmp_path: Path) -> Non
 def test_stated_ranks_that_do_not_start_break_a_rule_with_its_source(
     flags: str, rule: str, near: str, tmp_path: Path
 ) -> None:
-    misfit = read_config(script(tmp_path, "torchrun --nproc_per_node 8 --nnodes 1", flags)).misfit
-    assert misfit is not None and misfit.rule == rule
+    (misfit,) = read_config(script(tmp_path, "torchrun --nproc_per_node 8 --nnodes 1", flags)).misfits
+    assert misfit.rule == rule
     assert "parallel_state.py" in misfit.source and misfit.cure.startswith(near)
 
 

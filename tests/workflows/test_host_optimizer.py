@@ -96,6 +96,6 @@ def test_what_cannot_be_chosen_is_refused_before_anything_is_solved(tmp_path):
         with pytest.raises(InputError, match=said):
             solve_file(job(**changes, offload_optimizer=True), SolveOptions(), Outputs(tmp_path))
     both = "--optimizer-cpu-offload --use-precision-aware-optimizer"
-    assert read_config(with_flags(tmp_path, both)).misfit is None
+    assert not read_config(with_flags(tmp_path, both)).misfits
     with pytest.raises(InputError, match="is set already"):
         solve_file(job(with_flags(tmp_path, both), offload_optimizer=True), SolveOptions(), Outputs(tmp_path))

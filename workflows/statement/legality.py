@@ -41,8 +41,7 @@ def rules_waived(disabled: Sequence[str], config: TrainingConfig) -> tuple[str, 
 
 def _asked_names(config: TrainingConfig) -> list[str]:
     """Names of the rules that apply to a stated job: legality's, and those that its reader found broken."""
-    misfits = () if config.misfit is None else config.misfit.every
-    return [*(rule.name for rule in LEGALITY_RULES), *(misfit.rule for misfit in misfits if misfit.rule)]
+    return [*(rule.name for rule in LEGALITY_RULES), *(misfit.rule for misfit in config.misfits if misfit.rule)]
 
 
 def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[str] = ()) -> TrainingConfig:
@@ -79,8 +78,7 @@ def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[
             code="illegal",
         )
     waived = [(rule.name, rule.explanation) for rule in (broken_rules(config, device) if allowed else ())]
-    misfits = () if config.misfit is None else config.misfit.every
-    waived += [(misfit.rule, f"{misfit.field} {misfit.problem}") for misfit in misfits]
+    waived += [(misfit.rule, f"{misfit.field} {misfit.problem}") for misfit in config.misfits]
     sentences = [f"{FLAG} {name}: the framework does not start this job ({why})" for name, why in waived]
     sentences += [rule.explanation for rule in broken_in_new_releases(config, device)]
     return config.replace(notes=(*config.notes, *sentences))
@@ -88,9 +86,9 @@ def require_legal(config: TrainingConfig, device: DeviceSpec, allowed: Sequence[
 
 def why_illegal(config: TrainingConfig, device: DeviceSpec) -> str | None:
     """Clause on why a job does not start as its file states it; None where it does."""
-    found, misfit = find_illegality(config, device), config.misfit
-    if misfit is not None and (found is None or not found.rules[0].field):
-        return f"{misfit.field} {misfit.value} {misfit.problem}"
+    found, misfits = find_illegality(config, device), config.misfits
+    if misfits and (found is None or not found.rules[0].field):
+        return f"{misfits[0].field} {misfits[0].value} {misfits[0].problem}"
     if found is None:
         return None
     field = degree_words(config).get(found.field, found.field)

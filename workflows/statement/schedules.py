@@ -27,7 +27,7 @@ def require_start(config: TrainingConfig, allowed: Sequence[str] = ()) -> None:
     InputError
         With the key or flag at fault.
     """
-    for misfit in () if config.misfit is None else config.misfit.every:
+    for misfit in config.misfits:
         if not (misfit.rule and misfit.rule in allowed):
             raise misfit.error(config.path)
 

@@ -89,7 +89,7 @@ STAGES = "--pipeline-model-parallel-size 2 --num-layers-per-virtual-pipeline-sta
 def test_an_overlapped_exchange_warms_up_one_forward_longer_and_bars_full_recompute(tmp_path: Path) -> None:
     (other := tmp_path / "plain").mkdir()
     config, plain = read(tmp_path, f"{STAGES} {OVERLAP}"), read(other, STAGES)
-    assert config.misfit is None
+    assert not config.misfits
     assert config.schedule == replace(plain.schedule, one_ahead=True)
     told = [alive_micro_batches(one.schedule, 2, 2, 16)[1] for one in (config, plain)]
     assert max(map(sum, told[0])) == max(map(sum, told[1])) + 1
@@ -110,8 +110,8 @@ def test_an_overlapped_exchange_warms_up_one_forward_longer_and_bars_full_recomp
     ],
 )
 def test_jobs_that_do_not_start_with_an_overlapped_exchange_are_named(tmp_path: Path, flags: str, said: str) -> None:
-    misfit = read(tmp_path, flags).misfit
-    assert misfit is not None and misfit.field == "--overlap-moe-expert-parallel-comm" and said in misfit.problem
+    (misfit,) = read(tmp_path, flags).misfits
+    assert misfit.field == "--overlap-moe-expert-parallel-comm" and said in misfit.problem
 
 
 def test_shared_experts_beside_the_exchange_and_aligned_rows_are_read(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_published_layout_is_read_with_its_model_and_written_back(row: dict[st
     assert contents(config, (MTP,)) == [stage.count("m") for stage in stages]
     first = iter(([DENSE] * dense + [MOE] * layers)[:layers])
     assert contents(config, (DENSE,)) == [[next(first) for _ in range(count)].count(DENSE) for count in body]
-    assert (config.misfit is not None) is (sum("m" in stage for stage in stages) > 1)
+    assert bool(config.misfits) is (sum("m" in stage for stage in stages) > 1)
     assert config.plan is not None
     assert expand_layout(export_layout(config.plan, False, False)) == stages
     # Into a script whose layout is another one.
@@ -107,7 +107,7 @@ def test_a_published_layout_is_read_with_its_model_and_written_back(row: dict[st
 def test_a_layout_of_other_layers_is_refused_with_the_counts(layout: str, mtp: int, says: str, tmp_path: Path) -> None:
     more = f"--pipeline-model-parallel-layout '{layout}'\n" + (f"--mtp-num-layers {mtp}\n" if mtp else "")
     file = script_of(tmp_path, BASE + more, "command")
-    assert read_config(file).misfit is not None  # A search for another strategy may still read it.
+    assert read_config(file).misfits  # A search for another strategy may still read it.
     with pytest.raises(InputError, match=says):
         StatedFile.read(FileJob(file))
 
@@ -127,7 +127,7 @@ def test_embedding_loss_and_mtp_may_have_chunks_of_their_own(
     more = f"--pipeline-model-parallel-layout '{layout}'\n" + (f"--mtp-num-layers {mtp}\n" if mtp else "")
     config = read_config(script_of(tmp_path, BASE + more, "command"))
     assert (contents(config, (DENSE,)), contents(config, (MTP,))) == (held, predicting)
-    assert config.plan is not None and config.misfit is None
+    assert config.plan is not None and not config.misfits
     assert expand_layout(export_layout(config.plan, False, False)) == expand_layout(layout)
 
 

@@ -29,7 +29,7 @@ def test_a_sequence_beyond_the_positions_is_refused_as_megatron_does(
 ) -> None:
     file = script_of(tmp_path, f"{BASE}{launcher}--position-embedding-type rope\n{more}", "command")
     if refused is None:
-        assert read_config(file).misfit is None
+        assert not read_config(file).misfits
         return
     says = rf"--max-position-embeddings: breaks the rule sequence-in-positions: is below {refused} \(found 4096\)"
     with pytest.raises(InputError, match=f"{says}.*write --max-position-embeddings 8192.*arguments.py:830"):
@@ -51,7 +51,7 @@ def test_mtp_layers_that_run_again_by_twos_are_refused_as_megatron_does(
 ) -> None:
     file = script_of(tmp_path, f"{BASE}{more}", "command")
     if not refused:
-        assert read_config(file).misfit is None
+        assert not read_config(file).misfits
         return
     with pytest.raises(
         InputError, match=r"--recompute-num-layers: .* must be 1 .*found 2.*multi_token_prediction.py:847"
@@ -61,5 +61,5 @@ def test_mtp_layers_that_run_again_by_twos_are_refused_as_megatron_does(
 
 def test_of_several_reasons_the_first_that_megatron_meets_is_named(tmp_path: Path) -> None:
     both = f"--mtp-num-layers 1\n{UNIFORM}--recompute-num-layers 2\n--seq-length 8192\n--max-position-embeddings 4096\n"
-    misfit = read_config(script_of(tmp_path, BASE + both, "command")).misfit
-    assert misfit is not None and misfit.rule == "sequence-in-positions"
+    (misfit,) = read_config(script_of(tmp_path, BASE + both, "command")).misfits
+    assert misfit.rule == "sequence-in-positions"

@@ -133,7 +133,7 @@ def test_expert_parallel_that_does_not_fit_a_stage_is_refused(more: str, fits: b
     """Megatron-LM megatron/core/parallel_state.py: the world must divide by expert TP x EP x PP."""
     flags = BASE + "--num-experts 8\n--moe-ffn-hidden-size 512\n--sequence-parallel\n" + more
     file = script_of(tmp_path, flags, "command")
-    assert (read_config(file).misfit is None) is fits  # a search for another strategy may still read it
+    assert (not read_config(file).misfits) is fits  # a search for another strategy may still read it
     if fits:
         StatedFile.read(FileJob(file))
         return
@@ -161,10 +161,10 @@ def test_activations_that_megatron_does_not_move_to_the_host_are_refused(
     flags = BASE.replace("--pipeline-model-parallel-size 4", f"--pipeline-model-parallel-size {stages}") + more
     config = read_config(script_of(tmp_path, f"{flags}--cpu-offloading-num-layers {layers}\n", "command"))
     if says is None:
-        assert config.misfit is None
+        assert not config.misfits
         return
-    assert config.misfit is not None and says in config.misfit.problem
-    assert config.misfit.field == "--cpu-offloading-num-layers"
+    assert says in config.misfits[0].problem
+    assert config.misfits[0].field == "--cpu-offloading-num-layers"
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_ranks_that_a_script_only_assumes_refuse_nothing(nodes: str, refused: bo
     file = tmp_path / "job.sh"
     file.write_text(f"{nodes}\ntorchrun --nproc_per_node 8 --nnodes $NODES pretrain_gpt.py {flags}\n")
     config = read_config(file)
-    assert (config.misfit is not None) is refused
+    assert bool(config.misfits) is refused
     assert any("starts 8 ranks by a default alone" in note for note in config.notes) is not refused
 
 

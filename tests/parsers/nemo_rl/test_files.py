@@ -156,7 +156,7 @@ def test_adapters_are_those_of_the_backend_that_trains(file):
     path = child(
         file, f"policy:\n  megatron_cfg: {{enabled: false}}\n  dtensor_cfg: {{enabled: true, _v2: true, {lora}}}\n"
     )
-    assert read_config(path).misfit is None
+    assert not read_config(path).misfits
     found = read_config(path).rules.adapters
     assert (found.rank, found.targets, found.base_bytes, found.gathers) == (8, ("query",), 4.0, False)
 

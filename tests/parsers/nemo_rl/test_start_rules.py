@@ -8,7 +8,7 @@ import pytest
 
 from taylor.parsers.nemo_rl.start_rules import START_RULES, with_ranks
 from taylor.parsers.read import read_config
-from taylor.parsers.start_rules import misfit_of
+from taylor.parsers.start_rules import misfits_of
 from tests.parsers.nemo_rl.files import SHARDED
 
 DTENSOR = {
@@ -27,8 +27,7 @@ MEGATRON = {
 
 
 def broken(settings: dict[str, str]) -> list[str]:
-    found = misfit_of(START_RULES, with_ranks(settings.get, 16))
-    return [] if found is None else [misfit.rule for misfit in found.every]
+    return [misfit.rule for misfit in misfits_of(START_RULES, with_ranks(settings.get, 16))]
 
 
 def test_settings_that_start_break_no_rule() -> None:
@@ -70,6 +69,6 @@ def test_replicas_divide_the_ranks_that_train_and_not_those_of_roll_outs(tmp_pat
     apart = "generation: {colocated: {enabled: false, resources: {gpus_per_node: 2}}}"
     file.write_text(replicas)
     whole = read_config(file)
-    assert whole.misfit is not None and whole.misfit.rule == "replicas-in-ranks"
+    assert [misfit.rule for misfit in whole.misfits] == ["replicas-in-ranks"]
     file.write_text(replicas.replace("policy:\n", f"policy:\n  {apart}\n"))
-    assert read_config(file).misfit is None
+    assert not read_config(file).misfits

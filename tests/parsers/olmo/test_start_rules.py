@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from taylor.parsers.olmo.start_rules import START_RULES
-from taylor.parsers.start_rules import misfit_of, of_mapping
+from taylor.parsers.start_rules import misfits_of, of_mapping
 
 
 def broken(model: dict, module: dict) -> list[str]:
-    found = misfit_of(START_RULES, of_mapping({"model": model, "train_module": module}))
-    return [] if found is None else [misfit.rule for misfit in found.every]
+    return [misfit.rule for misfit in misfits_of(START_RULES, of_mapping({"model": model, "train_module": module}))]
 
 
 @pytest.mark.parametrize(

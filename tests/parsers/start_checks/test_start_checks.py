@@ -60,7 +60,7 @@ def written(folder: Path, settings: dict[str, Any]) -> Path:
 
 
 def names(config: TrainingConfig) -> list[str]:
-    return [] if config.misfit is None else [misfit.rule for misfit in config.misfit.every]
+    return [misfit.rule for misfit in config.misfits]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.program} {case.rule} {case.how}")

@@ -123,22 +123,21 @@ def test_the_first_version_of_fsdp_keeps_embedding_and_head_gathered_and_the_sec
 def test_axolotl_s_batch_states_the_accumulation_that_is_missing(place):
     path = with_text(place, "axolotl.yml", "gradient_accumulation_steps: 4", "batch_size: 8")
     config = read_config(path)
-    assert (config.strategy.mbs, config.strategy.micro_batches, config.misfit) == (2, 4, None)
+    assert (config.strategy.mbs, config.strategy.micro_batches, config.misfits) == (2, 4, ())
     write_plan(config, config.plan, micro_batches=16)
     assert "batch_size: 32" in path.read_text(encoding="utf-8").splitlines()
     again = read_config(path)
-    assert (again.strategy.micro_batches, again.misfit) == (16, None)
+    assert (again.strategy.micro_batches, again.misfits) == (16, ())
     text = launcher_of(again).with_strategy(again, again.strategy.replace(mbs=4, micro_batches=16), None, {})
     assert {"batch_size: 64", "micro_batch_size: 4"} <= set(text.splitlines())
 
 
 def test_deepspeed_s_accumulation_is_compared_with_the_one_that_axolotl_s_batch_states(place):
     text = AXOLOTL[: AXOLOTL.index("fsdp_version")].replace("gradient_accumulation_steps: 4", "batch_size: 8")
-    for steps, rule in ((4, None), (1, "deepspeed-accumulation-as-stated")):
+    for steps, rules in ((4, []), (1, ["deepspeed-accumulation-as-stated"])):
         zero = f"deepspeed: {{gradient_accumulation_steps: {steps}, zero_optimization: {{stage: 2}}}}\n"
         (place / "axolotl.yml").write_text(text + zero, encoding="utf-8")
-        misfit = read_config(place / "axolotl.yml").misfit
-        assert (None if misfit is None else misfit.rule) == rule
+        assert [misfit.rule for misfit in read_config(place / "axolotl.yml").misfits] == rules
 
 
 def test_a_step_of_zero_3_casts_the_whole_part_unless_its_groups_are_small(place):

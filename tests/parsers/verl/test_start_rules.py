@@ -9,7 +9,7 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
-from taylor.parsers.start_rules import misfit_of
+from taylor.parsers.start_rules import misfits_of
 from taylor.parsers.verl.programs import FSDP_SFT, FURTHER_PPO, PPO, SFT, Program, program_of
 from taylor.parsers.verl.start_rules import START_RULES, start_rules_of
 from taylor.workflows.statement.devices import choose_device
@@ -29,8 +29,12 @@ BASE = {
 
 
 def broken(**changes: str) -> list[str]:
-    found = misfit_of(START_RULES, {**BASE, **{key.replace("__", "."): text for key, text in changes.items()}}.get)
-    return [] if found is None else [misfit.rule for misfit in found.every]
+    return [
+        misfit.rule
+        for misfit in misfits_of(
+            START_RULES, {**BASE, **{key.replace("__", "."): text for key, text in changes.items()}}.get
+        )
+    ]
 
 
 def script(folder: Path, text: str, batch: str) -> Path:
@@ -101,7 +105,7 @@ def test_ulysses_of_fsdp_s_own_key_is_not_checked() -> None:
 @pytest.mark.parametrize("text", [MEGATRON, SHARDED])
 def test_a_script_that_breaks_a_rule_is_refused_by_its_name(text: str, tmp_path: Path) -> None:
     config = read_config(script(tmp_path, text, "5"))
-    assert config.misfit is not None and config.misfit.rule == "mini-batch-in-round"
+    assert config.misfits[0].rule == "mini-batch-in-round"
     with pytest.raises(InputError, match="breaks the rule mini-batch-in-round"):
         require_legal(config, choose_device(config).spec)
 
@@ -109,4 +113,4 @@ def test_a_script_that_breaks_a_rule_is_refused_by_its_name(text: str, tmp_path:
 @pytest.mark.parametrize("text", [MEGATRON, SHARDED])
 def test_a_batch_that_only_the_start_knows_breaks_no_rule(text: str, tmp_path: Path) -> None:
     above_the_usual = re.sub(r"ppo_mini_batch_size=\d+", "ppo_mini_batch_size=2048", text)
-    assert read_config(script(tmp_path, above_the_usual, "$1")).misfit is None
+    assert not read_config(script(tmp_path, above_the_usual, "$1")).misfits
