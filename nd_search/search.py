@@ -21,7 +21,7 @@ from taylor.nd_search.rules import judge, select_rules
 from taylor.nd_search.space import build_space
 from taylor.nd_search.steps import ChosenSteps, QuickSolve, choose_by_estimate, choose_by_solves
 from taylor.nd_search.user_rules import load_user_rules
-from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.training_config import Misfit, TrainingConfig
 from taylor.register.device import DeviceSpec
 
 __all__ = ["SearchOptions", "SearchResult", "search", "explain"]
@@ -116,13 +116,11 @@ def search(
     InfeasibleError
         When no legal strategy fits the memory, or none has a plan: gives the least that is needed.
     """
-    for misfit in config.misfits:
-        if misfit.any_strategy and not (misfit.rule and misfit.rule in options.disabled_rules):
+    for misfit in _unwaived(config, options):
+        if misfit.any_strategy:
             raise misfit.error(config.path)
-    own_rules = {misfit.rule for misfit in config.misfits}
-    waived = [name for name in options.rules_left_out if name not in own_rules]
     context = SearchContext.settle(config, device, options, peak_of)
-    rules = select_rules(context, waived, load_user_rules(rules_path))
+    rules = _select(context, config, options, rules_path)
     ruled = apply_rules(build_space(context, options), rules, context, options.recompute)
     fitting = keep_what_fits(ruled.table, context, options.recompute)
     steps = _choose(fitting.table, context, options, quick_solve)
@@ -163,13 +161,15 @@ def explain(
 ) -> list[str]:
     """Reasons why one strategy is, or is not, among the candidates, a sentence each.
 
-    Every rule is applied, not only the first that fails; the memory is given either way.
+    Every rule is applied, not only the first that fails; the memory is given either way. What keeps the file's job from
+    starting comes first.
     """
     context = SearchContext.settle(config, device, options)
-    rules = select_rules(context, options.rules_left_out, load_user_rules(rules_path))
+    rules = _select(context, config, options, rules_path)
     table = StrategyTable.from_strategies([strategy])
     broken = [rule for rule in rules if not judge(rule, table, context).all()]
-    lines = [f"{describe(strategy)}: breaks {len(broken)} of {len(rules)} rules"]
+    lines = [_hindrance(misfit) for misfit in _unwaived(config, options)]
+    lines.append(f"{describe(strategy)}: breaks {len(broken)} of {len(rules)} rules")
     lines += [_reason(rule) for rule in broken]
     if not build_space(context, options).contains(strategy):
         lines.append(
@@ -185,6 +185,26 @@ def explain(
         f"{context.device_limit_mib:.0f} MiB"
     )
     return lines
+
+
+def _unwaived(config: TrainingConfig, options: SearchOptions) -> list[Misfit]:
+    """Reasons why the file's job does not start, without those of disabled rules."""
+    return [misfit for misfit in config.misfits if not (misfit.rule and misfit.rule in options.disabled_rules)]
+
+
+def _select(
+    context: SearchContext, config: TrainingConfig, options: SearchOptions, rules_path: Path | None
+) -> list[Rule]:
+    """Rules of a search; names of rules that the file's reader found broken are its own, and not of these."""
+    of_file = {misfit.rule for misfit in config.misfits}
+    left_out = [name for name in options.rules_left_out if name not in of_file]
+    return select_rules(context, left_out, load_user_rules(rules_path))
+
+
+def _hindrance(misfit: Misfit) -> str:
+    when = "does not start under any strategy" if misfit.any_strategy else "does not start as it is written"
+    rule = f" (rule {misfit.rule})" if misfit.rule else ""
+    return f"the file's job {when}{rule}: {misfit.field} {misfit.problem}; {misfit.cure}"
 
 
 def _choose(

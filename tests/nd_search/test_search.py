@@ -24,6 +24,7 @@ from taylor.nd_search.search import explain, search
 from taylor.nd_search.space import StrategySpace, build_space, with_ruled_splits
 from taylor.nd_search.steps import SolvedStep
 from taylor.nd_search.user_rules import load_user_rules
+from taylor.parsers.training_config import Misfit
 from tests.nd_search_cases import DEVICE, LLAMA2_7B, job
 
 EVERYTHING = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs")
@@ -405,3 +406,17 @@ def test_the_chosen_are_the_quickest_by_their_solves_whatever_the_formula_said()
 def test_a_search_in_which_no_strategy_has_a_plan_says_what_the_quickest_lacks() -> None:
     with pytest.raises(InfeasibleError, match="none of the .* strategies .* has a plan; the quickest, .* short"):
         search(job(), DEVICE, SearchOptions(world_size=1024, gbs=1024), quick_solve=solved_at({}, []))
+
+
+def test_the_explanation_names_what_keeps_the_file_s_job_from_starting_unless_its_rule_is_disabled() -> None:
+    ever = Misfit("fp16", True, "is on beside bf16", "leave one out", "one-half-type", any_strategy=True)
+    here = Misfit("--moe", 3, "is odd", "write 2", "even-experts")
+    config = job().replace(misfits=(ever, here))
+    strategy = Strategy(8, 16, 8, 128, op=8, micro_batches=128)
+    lines = explain(config, DEVICE, SearchOptions(world_size=1024, gbs=1024), strategy)
+    assert lines[:2] == [
+        "the file's job does not start under any strategy (rule one-half-type): fp16 is on beside bf16; leave one out",
+        "the file's job does not start as it is written (rule even-experts): --moe is odd; write 2",
+    ]
+    waived = SearchOptions(world_size=1024, gbs=1024, disabled_rules=("one-half-type", "even-experts"))
+    assert explain(config, DEVICE, waived, strategy) == lines[2:]
