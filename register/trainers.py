@@ -115,10 +115,12 @@ OLMO_CORE = replace(
     name="olmo-core",
     repositories=("OLMo-core", "torch "),
     estimated_as=TORCHTITAN.name,
+    # src/olmo_core/distributed/parallel/pipeline_parallel.py:25-43 of fa6c5014: no DualPipeV.
+    schedules=tuple(name for name in TORCHTITAN.schedules if name != "dualpipev"),
+    filled_schedules=(),
     legality=(
         "ep-is-shard",
         "untied-across-stages",
-        "micro-batches-fill-zero-bubble",
         "micro-batches-fill-1f1b",
         "micro-batches-in-even-rounds",
     ),

@@ -8,7 +8,8 @@ from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.rules import judge, select_rules
-from taylor.register.model import ModelSpec
+from taylor.parsers.olmo.read import SCHEDULES
+from taylor.register.model import ModelSpec, MoeSpec
 from taylor.register.trainers import DEEPSPEED, GPT_NEOX, NANOTRON, NEMO_DTENSOR, OLMO_CORE, TRANSFORMERS, VERL_FSDP
 from tests.nd_search_cases import DEVICE, job
 
@@ -60,11 +61,23 @@ def test_a_strategy_that_the_program_refuses_is_refused_by_name(
     assert refusals(DENSE.replace(**model), rules, mended) == set()
 
 
+@pytest.mark.parametrize(("op", "broken"), [(2, set()), (4, {"ep-is-shard"})])
+def test_experts_of_olmo_core_lie_on_the_ranks_that_share_a_shard(op: int, broken: set[str]) -> None:
+    rules = TrainingRules(OLMO_CORE, gradient_shard=True, parallel_optimizer=True)
+    own = Strategy(4, 1, 1, 2, op=op, sp=False, micro_batches=8)
+    assert refusals(DENSE.replace(moe=MoeSpec(8, 2, 1024)), rules, own) == broken
+
+
+def test_a_framework_offers_the_schedules_that_its_files_can_name() -> None:
+    assert set(OLMO_CORE.schedules) == set(SCHEDULES.values())
+    assert set(OLMO_CORE.filled_schedules) <= set(OLMO_CORE.schedules)
+
+
 def test_a_rule_s_source_names_the_framework_s_own_checks() -> None:
     from taylor.nd_search.legality import LEGALITY_RULES
 
     by_name = {rule.name: rule for rule in LEGALITY_RULES}
-    for framework in (GPT_NEOX, NANOTRON, OLMO_CORE, VERL_FSDP, NEMO_DTENSOR, TRANSFORMERS):
+    for framework in (GPT_NEOX, NANOTRON, OLMO_CORE, VERL_FSDP, NEMO_DTENSOR, TRANSFORMERS, DEEPSPEED):
         for name in framework.legality:
             own = framework.own_checks(by_name[name].source)
-            assert own.startswith(framework.repositories) or name == "gradients-whole-in-pipeline", (framework, name)
+            assert own.startswith(framework.repositories), (framework, name)
