@@ -194,7 +194,7 @@ def _unwaived(config: TrainingConfig, options: SearchOptions) -> list[Misfit]:
 
 def _select(
     context: SearchContext, config: TrainingConfig, options: SearchOptions, rules_path: Path | None
-) -> list[Rule]:
+) -> tuple[Rule, ...]:
     """Rules of a search; names of rules that the file's reader found broken are its own, and not of these."""
     of_file = {misfit.rule for misfit in config.misfits}
     left_out = [name for name in options.rules_left_out if name not in of_file]

@@ -62,7 +62,7 @@ def _of_axolotl(rule: KeyRule) -> KeyRule:
     """A check of the Trainer's, of the options that axolotl hands on."""
 
     def broken(keys: Keys) -> bool:
-        handed = {
+        handed: dict[str, Callable[[], Any]] = {
             "per_device_train_batch_size": lambda: keys("micro_batch_size"),
             "gradient_accumulation_steps": lambda: accumulation(keys),
         }
