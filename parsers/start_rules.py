@@ -33,7 +33,7 @@ class KeyRule:
     source : str
         Repository, commit, file and line.
     any_strategy : bool
-        The check reads no degree and no batch, so that it refuses the job under every strategy.
+        No strategy that is written into the file is sure to change its answer, so that a search refuses the job too.
     """
 
     name: str

@@ -19,7 +19,7 @@ Check = Callable[[dict[str, Any]], None]
 
 
 def refusal(check: Check, settings: Mapping[str, Any], root: Path) -> str:
-    """``starts``, or the place below the checkout and the first line of a refusal's message."""
+    """``starts``, or the place below the checkout and the beginning of a refusal's message, in one line."""
     try:
         check(json.loads(json.dumps(settings)))
     except (AssertionError, ValueError, NotImplementedError) as error:
@@ -27,8 +27,7 @@ def refusal(check: Check, settings: Mapping[str, Any], root: Path) -> str:
         places = [f"{frame.filename}:{frame.lineno} " for frame in traceback.extract_tb(cause.__traceback__)]
         own = [place for place in places if str(root) in place or "/transformers/" in place]
         place = own[-1].rpartition(f"{root}/")[2].rpartition("site-packages/")[2] if own else ""
-        lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-        return f"{place}{(lines or [''])[0]}"[:200]
+        return f"{place}{' '.join(str(cause).split())}"[:300]
     return "starts"
 
 

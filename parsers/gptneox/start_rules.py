@@ -1,14 +1,17 @@
 """gpt-neox's start-up checks of model, precision, ZeRO and batch, and those of DeepSpeed's pipeline.
 
-Source: EleutherAI/gpt-neox ea7aefd8 megatron/neox_arguments/arguments.py. The batch and the whole number of replicas
-are read as they are checked (`taylor.parsers.gptneox.read`).
+Source: EleutherAI/gpt-neox ea7aefd8 megatron/neox_arguments/arguments.py. The batch, the whole number of replicas and
+the model's heads are read as they are checked (`taylor.parsers.gptneox`), and two half types end at its own check of
+precision, before DeepSpeed's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from taylor.parsers.start_rules import KeyRule, Keys, is_on, whole
+from taylor.parsers.trainer.start_rules import BELOW, DEEPSPEED_CHECKS
 
 _ARGUMENTS = "gpt-neox ea7aefd8 megatron/neox_arguments/arguments.py"
 _WORDS = {"fp16": "fp16", "bf16": "bfloat16"}
@@ -46,13 +49,35 @@ def _rule(
     return KeyRule(name, field, broken, problem, cure, f"{_ARGUMENTS}:{line}", any_strategy)
 
 
+def _precision(keys: Keys) -> str | None:
+    """The precision that is stated, else fp16 by its own section (972), which is asked before that of bf16."""
+    stated = keys("precision")
+    return "fp16" if stated is None and is_on(keys("fp16.enabled")) else stated
+
+
 def _conflict(half: str) -> Callable[[Keys], bool]:
-    return lambda keys: is_on(keys(f"{half}.enabled")) and keys("precision") not in (None, _WORDS[half])
+    return lambda keys: is_on(keys(f"{half}.enabled")) and _precision(keys) not in (None, _WORDS[half])
+
+
+def _of_file(rule: KeyRule) -> KeyRule:
+    """A check of DeepSpeed's, whose keys stand at the top of gpt-neox's files."""
+    return replace(rule, field=rule.field.removeprefix(BELOW), broken=lambda keys: rule.broken(_at_the_top(keys)))
+
+
+def _at_the_top(keys: Keys) -> Keys:
+    return lambda key: keys(key.removeprefix(BELOW))
 
 
 START_RULES = (
     _rule("precision-as-in-fp16", "precision", _conflict("fp16"), "is not fp16, which is on", "write fp16", 972),
-    _rule("precision-as-in-bf16", "precision", _conflict("bf16"), "is not that of bf16", "write bfloat16", 979),
+    _rule(
+        "precision-as-in-bf16",
+        "precision",
+        _conflict("bf16"),
+        "is not that of bf16, which is on",
+        "write bfloat16",
+        979,
+    ),
     _rule(
         "experts-keep-gradients",
         "zero_optimization.stage",
@@ -60,14 +85,6 @@ START_RULES = (
         "does not go with experts above 1",
         "write stage 1",
         1089,
-    ),
-    _rule(
-        "kv-groups-in-heads",
-        "num_kv_heads",
-        lambda keys: _grouped(keys) and whole(keys, "num_attention_heads", 0) % whole(keys, "num_kv_heads", 0) != 0,
-        "does not divide num_attention_heads",
-        "write a divisor",
-        1134,
     ),
     _rule(
         "kv-groups-without-sparsity",
@@ -86,17 +103,6 @@ START_RULES = (
         1142,
     ),
     _rule(
-        "heads-in-hidden",
-        "hidden_size",
-        lambda keys: (
-            whole(keys, "num_attention_heads", 0) > 0
-            and whole(keys, "hidden_size", 0) % whole(keys, "num_attention_heads", 1) != 0
-        ),
-        "is no multiple of num_attention_heads",
-        "write a multiple",
-        1254,
-    ),
-    _rule(
         "sequence-in-positions",
         "max_position_embeddings",
         lambda keys: 0 < whole(keys, "max_position_embeddings", 0) < whole(keys, "seq_length", 0),
@@ -107,17 +113,13 @@ START_RULES = (
     _rule(
         "fp16-cross-entropy-in-fp16",
         "fp16_lm_cross_entropy",
-        lambda keys: (
-            is_on(keys("fp16_lm_cross_entropy"))
-            and keys("precision") != "fp16"
-            and not (keys("precision") is None and is_on(keys("fp16.enabled")))
-        ),
+        lambda keys: is_on(keys("fp16_lm_cross_entropy")) and _precision(keys) != "fp16",
         "needs precision fp16",
         "leave it out",
         1321,
     ),
     KeyRule(
-        "gradients-whole-in-pipeline",
+        "gradients-whole-in-one-stage",
         "zero_optimization.stage",
         lambda keys: whole(keys, "pipe_parallel_size", 0) == 1 and _stage(keys) > 1,
         "does not go with DeepSpeed's pipeline, which pipe_parallel_size 1 starts too",
@@ -125,4 +127,5 @@ START_RULES = (
         "DeepSpeed edaa7221 deepspeed/runtime/pipe/engine.py:76",
         any_strategy=False,
     ),
+    *(_of_file(rule) for rule in DEEPSPEED_CHECKS if rule.name != "deepspeed-one-half-type"),
 )

@@ -15,6 +15,7 @@ from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
+from taylor.parsers.start_rules import misfits_of, of_mapping
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.trainer.adapters import low_rank, rank_of
@@ -22,6 +23,7 @@ from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.job import ASSUMED_RANKS, TrainerJob
 from taylor.parsers.trainer.settings import count, refuse, switch, trained
 from taylor.parsers.trainer.sharding import DDP, FSDP, Sharding
+from taylor.parsers.trainer.start_rules import DEEPSPEED_CHECKS, keys_with
 from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
 from taylor.register.model import ModelSpec
 
@@ -52,11 +54,12 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
     model = trained(model, notes, freezes_vision=False)
     cp = count(fields, "cp_size", 1)
     mbs = count(fields, MBS, 1)
+    zero = _deepspeed(fields)
     return TrainerJob(
         file=source.file,
         launcher=NAME,
         model=model,
-        sharding=_sharding(fields, model),
+        sharding=_sharding(fields, model, zero),
         mbs=mbs,
         accumulation=_accumulation(fields, mbs, cp),
         seq_length=count(fields, "cutoff_len", 2048, MAX_SIZE),
@@ -68,6 +71,8 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         fused_loss="liger" in str(fields.section("kernel_config").raw("name")),
         fused_elements="liger" in str(fields.section("kernel_config").raw("name")),
         adapters=_adapters(fields),
+        stated_batch=None if zero is None else zero.whole("train_batch_size"),
+        misfits=misfits_of(DEEPSPEED_CHECKS, keys_with(of_mapping(fields.data), zero)),
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
             load_flag_table("taylor.parsers.llamafactory", "newer.yaml"), source.data, ["@experts"] if model.moe else ()
@@ -88,13 +93,23 @@ def _accumulation(fields: Fields, mbs: int, cp: int) -> int:
     return samples // (mbs * replicas)
 
 
-def _sharding(fields: Fields, model: ModelSpec) -> Sharding:
-    dist = fields.section("dist_config")
-    name = dist.text("name", default="ddp").lower()
-    if name == "deepspeed":
-        written = dist.raw("config_file")
-        config = DeepSpeedConfig.read(written, fields.file, "dist_config.config_file")
-        return config.sharding(model.hidden, total_parameters(model))
+def _kind(fields: Fields) -> str:
+    """Way to shard, by its name in the file."""
+    return str(fields.section("dist_config").text("name", default="ddp").lower())
+
+
+def _deepspeed(fields: Fields) -> DeepSpeedConfig | None:
+    if _kind(fields) != "deepspeed":
+        return None
+    return DeepSpeedConfig.read(
+        fields.section("dist_config").raw("config_file"), fields.file, "dist_config.config_file"
+    )
+
+
+def _sharding(fields: Fields, model: ModelSpec, zero: DeepSpeedConfig | None) -> Sharding:
+    if zero is not None:
+        return zero.sharding(model.hidden, total_parameters(model))
+    dist, name = fields.section("dist_config"), _kind(fields)
     if name == "fsdp2":
         on_host = switch(dist, "offload_params")
         return Sharding(

@@ -23,7 +23,16 @@ from taylor.parsers.trainer.adapters import low_rank, rank_of, refuse_whole
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
-from taylor.parsers.trainer.settings import Accelerate, count, fsdp_words, optimizer_of, refuse, switch, trained
+from taylor.parsers.trainer.settings import (
+    Accelerate,
+    count,
+    fsdp_words,
+    optimizer_of,
+    refuse,
+    started_deepspeed,
+    switch,
+    trained,
+)
 from taylor.parsers.trainer.sharding import DDP, Sharding
 from taylor.parsers.trainer.start_rules import keys_with
 from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
@@ -82,6 +91,7 @@ def job_in(fields: Fields, text: str, register_path: Path | None = None, model: 
     accelerate = Accelerate.named_in(text, fields.file)
     zero = DeepSpeedConfig.of(fields)
     sharding = _sharding(fields, model, accelerate, zero, notes)
+    zero = started_deepspeed(zero, fields, accelerate)
     if sharding.wide_weights and pure:
         sharding = replace(sharding, wide_weights=False)
     return TrainerJob(

@@ -11,7 +11,6 @@ from taylor.parsers.start_rules import KeyRule, Keys, is_on
 from taylor.parsers.trainer.start_rules import DEEPSPEED_CHECKS, MATCHES, TRAINER_CHECKS, stage
 
 _HPARAMS = "LLaMA-Factory ff6d4d12 src/llamafactory/hparams"
-_PROJECTED = ("use_galore", "use_apollo", "use_badam")
 
 
 def _kind(keys: Keys) -> str:
@@ -86,14 +85,6 @@ START_RULES = (
         "is for LoRA alone",
         "leave adapter_name_or_path out, or write finetuning_type: lora",
         "parser.py:233",
-    ),
-    _rule(
-        "lora-without-projected-gradients",
-        "finetuning_type",
-        lambda keys: _kind(keys) == "lora" and any(is_on(keys(name)) for name in _PROJECTED),
-        "does not go with GaLore, APOLLO or BAdam",
-        "write finetuning_type: full",
-        "finetuning_args.py:616",
     ),
     _rule(
         "fp8-without-quantization",

@@ -72,7 +72,7 @@ class DeepSpeedConfig:
         return cls(file, Fields(data, file))
 
     @classmethod
-    def of(cls, fields: Fields, field: str = "deepspeed") -> DeepSpeedConfig | None:
+    def of(cls, fields: Fields) -> DeepSpeedConfig | None:
         """The configuration that a training file names; None where it names none.
 
         Raises
@@ -80,8 +80,8 @@ class DeepSpeedConfig:
         InputError
             As `read` does.
         """
-        written = fields.raw(field)
-        return None if written is None or isinstance(written, bool) else cls.read(written, fields.file, field)
+        written = fields.raw("deepspeed")
+        return None if written is None or written is False else cls.read(written, fields.file, "deepspeed")
 
     def stated(self, name: str) -> Any:
         """An entry at the top; None where it is missing or ``auto``, and the trainer's own value counts."""

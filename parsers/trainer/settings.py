@@ -118,23 +118,47 @@ class Accelerate:
         """Ranks that it starts."""
         return count(self.fields, "num_processes", 1)
 
+    def deepspeed(self) -> DeepSpeedConfig | None:
+        """The configuration of DeepSpeed that it names or states; None where it shards in another way.
+
+        Raises
+        ------
+        InputError
+            When there is no such file, or it is no DeepSpeed configuration.
+        """
+        if self._kind != "DEEPSPEED":
+            return None
+        section = self.fields.section("deepspeed_config")
+        named = section.raw("deepspeed_config_file")
+        if named is not None:
+            return DeepSpeedConfig.read(named, self.file, "deepspeed_config.deepspeed_config_file")
+        zero = {"stage": count(section, "zero_stage", 2) if section.raw("zero_stage") != 0 else 0}
+        devices = ("offload_optimizer_device", "offload_optimizer")
+        host = {two: {"device": section.raw(one)} for one, two in (devices,) if section.raw(one) is not None}
+        return DeepSpeedConfig.read({"zero_optimization": {**zero, **host}}, self.file, "deepspeed_config")
+
     def sharding(self, model: ModelSpec, parameters: int) -> Sharding:
         """The division of states that it states."""
-        kind = str(self.fields.raw("distributed_type")).upper()
-        if kind == "FSDP":
+        if self._kind == "FSDP":
             return read_fsdp((), self.fields.section("fsdp_config"))
-        if kind == "DEEPSPEED":
-            section = self.fields.section("deepspeed_config")
-            named = section.raw("deepspeed_config_file")
-            if named is not None:
-                config = DeepSpeedConfig.read(named, self.file, "deepspeed_config.deepspeed_config_file")
-                return config.sharding(model.hidden, parameters)
-            zero = {"stage": count(section, "zero_stage", 2) if section.raw("zero_stage") != 0 else 0}
-            devices = ("offload_optimizer_device", "offload_optimizer")
-            host = {two: {"device": section.raw(one)} for one, two in (devices,) if section.raw(one) is not None}
-            data = {"zero_optimization": {**zero, **host}}
-            return DeepSpeedConfig.read(data, self.file, "deepspeed_config").sharding(model.hidden, parameters)
-        return Sharding(DDP)
+        zero = self.deepspeed()
+        return Sharding(DDP) if zero is None else zero.sharding(model.hidden, parameters)
+
+    @property
+    def _kind(self) -> str:
+        return str(self.fields.raw("distributed_type")).upper()
+
+
+def started_deepspeed(
+    zero: DeepSpeedConfig | None, fields: Fields, accelerate: Accelerate | None
+) -> DeepSpeedConfig | None:
+    """The configuration of DeepSpeed that a job runs: its file's, or accelerate's where the file does not shard.
+
+    The Trainer compares both with its own options (transformers v4.57.1 src/transformers/trainer.py:5538, 5565-5576).
+    """
+    if zero is not None or accelerate is None or fsdp_words(fields.raw("fsdp")):
+        return zero
+    return accelerate.deepspeed()
 
 
 def refuse(fields: Fields, name: str, why: str, cure: str, value: Any = None) -> InputError:

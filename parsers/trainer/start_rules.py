@@ -6,38 +6,26 @@ no plan depends on them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from taylor.parsers.start_rules import KeyRule, Keys, is_on
+from taylor.parsers.start_rules import KeyRule, Keys, is_on, of_mapping
 from taylor.parsers.trainer.deepspeed import AUTO, DeepSpeedConfig
+from taylor.parsers.trainer.settings import fsdp_words
 
 _TRAINER = "transformers v4.57.1 src/transformers"
 _DEEPSPEED = "DeepSpeed edaa7221 deepspeed/runtime"
-_JSON = "deepspeed"
-"""Key below which `keys_with` puts DeepSpeed's JSON."""
+BELOW = "deepspeed."
+"""Beginning of the keys of DeepSpeed's JSON (`keys_with`)."""
 
 
 def keys_with(keys: Keys, zero: DeepSpeedConfig | None) -> Keys:
     """Keys of a training file, with DeepSpeed's JSON below ``deepspeed``."""
-
-    def value(key: str) -> Any:
-        first, _, rest = key.partition(".")
-        if first != _JSON or not rest:
-            return keys(key)
-        found: Any = None if zero is None else zero.fields.data
-        for part in rest.split("."):
-            found = found.get(part) if isinstance(found, Mapping) else None
-        return found
-
-    return value
+    of_json = of_mapping({} if zero is None else zero.fields.data)
+    return lambda key: of_json(key.removeprefix(BELOW)) if key.startswith(BELOW) else keys(key)
 
 
-def fsdp_words(keys: Keys) -> set[str]:
-    """Words of the setting ``fsdp``."""
-    written = keys("fsdp")
-    parts = written if isinstance(written, (list, tuple)) else str(written or "").replace(",", " ").split()
-    return {str(part).lower() for part in parts} - {"", "none", "false"}
+def _words(keys: Keys) -> set[str]:
+    return {word.lower() for word in fsdp_words(keys("fsdp"))}
 
 
 def stage(keys: Keys) -> int:
@@ -82,7 +70,7 @@ def _mismatch(name: str, key: str, own: str, broken: Any, *, any_strategy: bool 
         broken,
         f"is not the file's {own}",
         "write auto in DeepSpeed's JSON, or the same value in both",
-        f"{_TRAINER}/integrations/deepspeed.py:212",
+        f"{_TRAINER}/integrations/deepspeed.py:271",
         any_strategy,
     )
 
@@ -168,7 +156,7 @@ TRAINER_CHECKS = (
     KeyRule(
         "fsdp-without-deepspeed",
         "fsdp",
-        lambda keys: bool(fsdp_words(keys)) and is_on(keys("deepspeed")),
+        lambda keys: bool(_words(keys)) and is_on(keys("deepspeed")),
         "does not go with deepspeed",
         "leave one of the two out",
         f"{_TRAINER}/trainer.py:574",
@@ -176,7 +164,7 @@ TRAINER_CHECKS = (
     KeyRule(
         "fsdp-offload-with-shards",
         "fsdp",
-        lambda keys: fsdp_words(keys) == {"offload"},
+        lambda keys: _words(keys) == {"offload"},
         "offloads and does not say how to shard",
         "add full_shard or shard_grad_op",
         f"{_TRAINER}/training_args.py:1923",
@@ -184,7 +172,7 @@ TRAINER_CHECKS = (
     KeyRule(
         "fsdp-one-sharding",
         "fsdp",
-        lambda keys: {"full_shard", "shard_grad_op"} <= fsdp_words(keys),
+        lambda keys: {"full_shard", "shard_grad_op"} <= _words(keys),
         "names two ways to shard",
         "write full_shard or shard_grad_op",
         f"{_TRAINER}/training_args.py:1928",
@@ -193,7 +181,7 @@ TRAINER_CHECKS = (
         "one-recompute",
         "fsdp_config.activation_checkpointing",
         lambda keys: (
-            bool(fsdp_words(keys))
+            bool(_words(keys))
             and any(is_on(keys(f"fsdp_config.{prefix}activation_checkpointing")) for prefix in ("", "fsdp_"))
             and is_on(keys("gradient_checkpointing"))
         ),

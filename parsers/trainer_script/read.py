@@ -30,7 +30,15 @@ from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig, beside
 from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
-from taylor.parsers.trainer.settings import Accelerate, count, fsdp_words, optimizer_of, refuse, switch
+from taylor.parsers.trainer.settings import (
+    Accelerate,
+    count,
+    fsdp_words,
+    optimizer_of,
+    refuse,
+    started_deepspeed,
+    switch,
+)
 from taylor.parsers.trainer.sharding import DDP, Sharding
 from taylor.parsers.trainer.start_rules import DEEPSPEED_CHECKS, MATCHES, TRAINER_CHECKS, keys_with
 from taylor.register.model import ModelSpec
@@ -110,6 +118,7 @@ def _plain_job(fields: Fields, text: str, register_path: Path | None, model: Mod
     accelerate = Accelerate.named_in(text, fields.file)
     zero = DeepSpeedConfig.of(fields)
     sharding = _sharding(fields, model, accelerate, zero, notes)
+    zero = started_deepspeed(zero, fields, accelerate)
     half = switch(fields, "bf16") or switch(fields, "fp16")
     loaded = str(fields.raw("torch_dtype") or fields.raw("dtype") or "float32")
     return TrainerJob(

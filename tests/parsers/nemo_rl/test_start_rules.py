@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from taylor.base.errors import InputError
 from taylor.parsers.nemo_rl.start_rules import START_RULES, with_ranks
 from taylor.parsers.read import read_config
 from taylor.parsers.start_rules import misfits_of
+from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.legality import require_legal
 from tests.parsers.nemo_rl.files import SHARDED
 
 DTENSOR = {
@@ -70,5 +73,7 @@ def test_replicas_divide_the_ranks_that_train_and_not_those_of_roll_outs(tmp_pat
     file.write_text(replicas)
     whole = read_config(file)
     assert [misfit.rule for misfit in whole.misfits] == ["replicas-in-ranks"]
+    with pytest.raises(InputError, match="breaks the rule replicas-in-ranks"):
+        require_legal(whole, choose_device(whole).spec)
     file.write_text(replicas.replace("policy:\n", f"policy:\n  {apart}\n"))
     assert not read_config(file).misfits

@@ -17,6 +17,8 @@ from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.legality import require_legal
 
 Writer = Callable[[str], Path]
 LAUNCH = "torchrun --nproc-per-node=8 --nnodes=4 src/scripts/{} train run01 local{}\n"
@@ -202,3 +204,11 @@ def test_the_table_says_what_the_text_of_a_script_says(tmp_path: Path) -> None:
     assert row["train_module"]["rank_microbatch_size"] == 8192 and row["global_batch_size"] == 16384
     assert row["train_module"]["dp_config"] == {"name": "hsdp"}
     assert row["train_module"]["ac_config"] == {"modules": ["blocks.0.feed_forward", "blocks.1.feed_forward"]}
+
+
+def test_a_file_that_breaks_a_start_up_check_is_refused_by_its_name(record: Callable[[dict[str, Any]], Path]) -> None:
+    config = read_config(record(saved(ac_config={"mode": "selected_modules", "modules": ["blocks.*.feed_forward"]})))
+    assert not config.misfits
+    config = read_config(record(saved(ac_config={"mode": "budget"}, compile_model=False)))
+    with pytest.raises(InputError, match="breaks the rule budget-needs-compiler"):
+        require_legal(config, choose_device(config).spec)
