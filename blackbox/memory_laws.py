@@ -11,6 +11,7 @@ runs show a lower and an upper limit; the order of frees between two allocations
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -210,6 +211,8 @@ class _End:
     ----------
     place : int
         First place in the order of allocations at which it is gone.
+    late : int
+        Further allocations of its own, after the one before `place`, that a run's tensor may live to see.
     after : str
         Tensor that was allocated just before in all runs that show this end: its consumer's. Where a run has no such
         tensor, as a collective's over one rank, this one stands for it.
@@ -218,6 +221,7 @@ class _End:
     condition: Condition
     place: int
     after: str = ""
+    late: int = 0
 
 
 @dataclass(frozen=True)
@@ -272,7 +276,21 @@ class _Block:
         while end.after and end.after in self.tensors and not self.tensors[end.after].is_met(run) and most:
             end, most = self._life_of[end.after].end(run), most - 1
             place = max(place, end.place)
-        return place
+        return self._later(place, life.end(run).late, run)
+
+    def _later(self, place: int, late: int, run: RunSetting) -> int:
+        """The end `late` of a run's own allocations after the one before `place`, on the same side of the turn."""
+        if not late:
+            return place
+        low, backward = place - 1, place > self.turn
+        born = (
+            life.born
+            for life in self.lives[bisect.bisect_left(self.lives, low, key=lambda life: life.born) :]
+            if (life.born > self.turn) == backward and self.tensors[life.name].is_met(run)
+        )
+        # A run without that allocation itself sees the next one in its stead.
+        steps = late + (low != self.turn)
+        return max((each + 1 for each in itertools.islice(born, steps)), default=place)
 
     def life(self, run: RunSetting) -> _Life:
         change = np.zeros(len(self.lives) + 3)
@@ -532,6 +550,33 @@ def _births(orders: Collection[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(merged)
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """Runs beside one common order of allocations.
+
+    Parameters
+    ----------
+    order : sequence of str
+        Names of all allocations, and `TURN`.
+    settings : sequence of RunSetting
+        One a run.
+    born : sequence of sequence of int
+        By run: the places of its own allocations, rising.
+    """
+
+    order: Sequence[str]
+    settings: Sequence[RunSetting]
+    born: Sequence[Sequence[int]]
+
+    @property
+    def turn(self) -> int:
+        return self.order.index(TURN)
+
+    def allocations(self, run: int, begin: int, end: int) -> int:
+        """Number of allocations that a run has after the place `begin`, up to `end` with it."""
+        return bisect.bisect_right(self.born[run], end) - bisect.bisect_right(self.born[run], begin)
+
+
 def _lives(
     orders: Sequence[tuple[str, ...]], order: Sequence[str], settings: Sequence[RunSetting]
 ) -> tuple[_Interval, ...]:
@@ -549,39 +594,34 @@ def _lives(
                 # Between two allocations: it saw the former, and not the latter.
                 seen.setdefault(name, {})[run] = (last, max(place, last + 1))
             last, freed = place, []
+    born = [sorted(at[event[1:]] for event in events if event[0] == "+") for events in orders]
+    shown = _Shown(order, settings, born)
     return tuple(
-        _Interval(name, place, _ends(seen.get(name, {}), settings, order))
-        for place, name in enumerate(order)
-        if name != TURN
+        _Interval(name, place, _ends(seen.get(name, {}), shown)) for place, name in enumerate(order) if name != TURN
     )
 
 
-def _ends(
-    seen: Mapping[int, tuple[int, int]], settings: Sequence[RunSetting], order: Sequence[str]
-) -> tuple[_End, ...]:
+def _ends(seen: Mapping[int, tuple[int, int]], shown: _Shown) -> tuple[_End, ...]:
     """Ends of a tensor's life by the conditions that runs differ in; the latest where none explains them."""
     if not seen:
-        return (_End(Condition(), len(order)),)
+        return (_End(Condition(), len(shown.order)),)
     for slack in (0, LATE):
-        if found := _explained(seen, settings, order, MOST_CONDITIONS, slack):
+        if found := _explained(seen, shown, MOST_CONDITIONS, slack):
             return found
     return (_End(Condition(), max(low for low, _ in seen.values()) + 1),)
 
 
-def _explained(
-    seen: Mapping[int, tuple[int, int]], settings: Sequence[RunSetting], order: Sequence[str], depth: int, slack: int
-) -> tuple[_End, ...]:
+def _explained(seen: Mapping[int, tuple[int, int]], shown: _Shown, depth: int, slack: int) -> tuple[_End, ...]:
     """Ends under as few conditions as explain all runs, at most `depth`; empty where none do."""
-    common = _common_end(seen.values(), slack, order.index(TURN))
+    common = _common_end(seen, shown, slack)
     if common is not None:
-        lows = {low for low, _ in seen.values()}
-        after = order[lows.pop()] if len(lows) == 1 else ""
-        return (_End(Condition(), common, "" if after == TURN else after),)
+        return (common,)
+    settings = shown.settings
     for most in range(depth):
         for name in CONDITIONED:
             halves = [{run: limits for run, limits in seen.items() if (getattr(settings[run], name) > 1) == above}
                       for above in (True, False)]  # fmt: skip
-            parts = [_explained(half, settings, order, most, slack) if half else () for half in halves]
+            parts = [_explained(half, shown, most, slack) if half else () for half in halves]
             if all(parts):
                 return tuple(
                     replace(end, condition=Condition(((name, above), *end.condition.above)))
@@ -592,25 +632,29 @@ def _explained(
             # A loop of several turns frees in a later one what it keeps in its last.
             halves = [{run: limits for run, limits in seen.items() if (settings[run].cp > turns) == above}
                       for above in (True, False)]  # fmt: skip
-            parts = [_explained(half, settings, order, most, slack) for half in halves]
+            parts = [_explained(half, shown, most, slack) for half in halves]
             if all(parts):
                 return (*(replace(end, condition=replace(end.condition, turns=turns)) for end in parts[0]), *parts[1])
     return ()
 
 
-def _common_end(limits: Collection[tuple[int, int]], slack: int, turn: int) -> int | None:
+def _common_end(seen: Mapping[int, tuple[int, int]], shown: _Shown, slack: int) -> _End | None:
     """The latest end within all limits; None where they contradict each other.
 
     Parameters
     ----------
     slack : int
-        Places by which runs may differ on one side of the turn; the latest of them then counts.
+        Allocations of its own by which a run may show another end on the same side of the turn. The earliest then
+        counts, with the most allocations that a run shows beyond it: other runs have others there, and fewer.
     """
-    lows = [low for low, _ in limits]
-    low, high = max(lows), min(high for _, high in limits)
-    if low < high:
-        return high
-    return low + 1 if slack and low - min(lows) <= slack and (min(lows) < turn) == (low < turn) else None
+    lows = [low for low, _ in seen.values()]
+    first, last, high = min(lows), max(lows), min(high for _, high in seen.values())
+    if last < high:
+        after = shown.order[first] if first == last else ""
+        return _End(Condition(), high, "" if after == TURN else after)
+    late = max(shown.allocations(run, first, low) for run, (low, _) in seen.items())
+    one_side = (first < shown.turn) == (last < shown.turn)
+    return _End(Condition(), first + 1, late=late) if one_side and late <= slack else None
 
 
 def _elements(run: RunMemory, blocks: Mapping[str, _Block]) -> tuple[float, float]:

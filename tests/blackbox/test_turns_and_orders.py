@@ -95,6 +95,24 @@ def test_a_tensor_lives_as_long_as_runs_show_under_each_condition():
         assert laws.micro_batch(run, ("layer", False))[1] == pytest.approx(512 + most * 8192 * 8192)
 
 
+def test_a_tensor_that_is_given_back_late_sees_as_many_allocations_where_others_are_missing():
+    def trace(run: RunSetting, late: int, cp: bool, seq: bool) -> RunMemory:
+        # Of four allocations after its use a run has the two of CP or of none, and the largest always.
+        after = [("exchanged", 10)] * cp + [("short", 10)] * seq + [("large", 4000), ("last", 10)]
+        events = ["+input", "+lent"]
+        for number, (name, _) in enumerate(after):
+            events += [f"+{name}", *["-lent"] * (number + 1 == late)]
+        events += [f"-{name}" for name, _ in after]
+        block = BlockTrace({"input": 512, "lent": 1000, **dict(after)}, (*events, TURN, "-input"), "input")
+        return RunMemory(run, (("layer", True),), 1, {"layer": {"w": 1}}, 0, 1 << 20, {"layer": block}, 1 << 20)
+
+    # Where runs lack nothing it is given back up to two allocations late, before the largest one.
+    shown = [trace(run, 1 + number % 2, True, True) for number, run in enumerate(SETTINGS) if run.cp > 1]
+    shown += [trace(run, 1, False, True) for run in SETTINGS if run.cp == 1]
+    run = RunSetting(tp=2, cp=1, seq=8192)
+    assert memory_laws(shown).micro_batch(run, ("layer", False))[1] == 512 + 1000 + 10 + 4000
+
+
 def test_a_host_that_is_slower_than_short_operators_sets_their_pace_alone():
     pace = HostPace(pause=1.0, usual=10.0)
     assert pace.passes_ns([("a", 2.0)] * 20) == pytest.approx(200)
