@@ -22,9 +22,9 @@ class Foretold:
     Parameters
     ----------
     operators : tuple of Operator
-        In their order; of layers that are alike, one.
+        In their order; of layers that are alike, one. One that runs in every turn of a loop is there as often.
     unsure : int
-        Number of further ones whose dimensions the laws do not settle, or that no condition places.
+        Number of further ones whose dimensions or number the laws do not settle, or that no condition places.
     """
 
     operators: tuple[Operator, ...]
@@ -57,10 +57,10 @@ def foretell(operators: Sequence[LawfulOperator], setting: RunSetting) -> Foreto
         if not one.condition.is_met(setting.replace(layers=one.condition.least_layers)):
             continue
         operator = one.at(setting)
-        if operator is None:
+        if operator is None or one.count is None:
             unsure += 1
         else:
-            found.append(operator)
+            found += [operator] * one.count.at(setting)
     return Foretold(tuple(found), unsure)
 
 
