@@ -104,6 +104,8 @@ def _fit(fit: SizeFit) -> dict[str, Any]:
             "coefficient": str(law.coefficient),
             "powers": {name: power for name, power in zip(FACTORS, law.exponents, strict=True) if power},
             **({"unit": law.unit} if law.unit > 1 else {}),
+            # As `Law` says: the coefficient is then TP's whole, whose shard is rounded up before it meets the rest.
+            **({"rows": str(law.rows)} if law.rows else {}),
         }
         for law in fit.laws
     ]

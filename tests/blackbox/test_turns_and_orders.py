@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from fractions import Fraction
 from statistics import median
 
 import pytest
@@ -12,7 +14,7 @@ from benchmarks.second_cluster.cluster import second_cluster
 from benchmarks.tune_campaign import MEMORY_WITHIN, shapes_and_memory
 from taylor.blackbox.blocks import RunOperators, lawful_operators
 from taylor.blackbox.host_pace import HostPace
-from taylor.blackbox.law_summary import law_summary
+from taylor.blackbox.law_summary import law_summary, laws_as_data
 from taylor.blackbox.laws import Fitter
 from taylor.blackbox.memory_laws import TURN, BlockTrace, RunMemory, memory_laws
 from taylor.blackbox.small_runs import candidate_runs, plan_small_runs, substitute
@@ -72,6 +74,12 @@ def test_a_padded_vocabulary_times_other_sizes_follows_one_law():
     fit = Fitter(runs).fit(sizes)
     large = RunSetting(tp=16, cp=4, seq=32768)
     assert fit.settled and fit.at(large) == -(-45_373 // (128 * 16)) * 128 * 8192 * 2
+    shown = [RunOperators(run, (operator("Logits", size),)) for run, size in zip(runs, sizes, strict=True)]
+    (stored,) = laws_as_data(lawful_operators(shown))[0]["outputs"][0][0]["laws"]
+    # Who reads the file alone can do the same: rows times the shard, which is rounded up.
+    rows, whole, others = Fraction(stored["rows"]), Fraction(stored["coefficient"]), stored["powers"]
+    assert others == {"tp": -1, "cp": -1, "seq": 1}
+    assert rows * math.ceil(whole / 16) * large.seq / large.cp == fit.at(large)
 
 
 def test_a_tensor_lives_as_long_as_runs_show_under_each_condition():
