@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,7 +64,8 @@ class RecordedRun:
         """
         kept = [one for one in self.samples if not self._is_gradient(one)]
         computing = [one for one in kept if one.operator.is_compute]
-        ends = [one.start_ns + one.duration_ns for one in computing]
+        # Of two streams an earlier operator may end later: the first to end after a moment is where the maximum does.
+        ends = list(itertools.accumulate((one.start_ns + one.duration_ns for one in computing), max))
         beside: dict[int, list[OperatorSample]] = {}
         for one in kept:
             if not one.operator.is_compute:
