@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from statistics import median
@@ -62,14 +62,15 @@ class _PlacedOperator:
     ----------
     shown : float
         Fraction of its time that is exposed where nothing is known to run beside it.
-    beside : tuple of LawfulOperator
-        Operators that run at the same time: only what it takes beyond them is exposed.
+    beside : tuple of (LawfulOperator, float)
+        Operators that run at the same time, with the fraction of each that follows its start: only what it takes
+        beyond them is exposed.
     """
 
     operator: LawfulOperator
     law: LawfulCollective
     shown: float
-    beside: tuple[LawfulOperator, ...] = ()
+    beside: tuple[tuple[LawfulOperator, float], ...] = ()
 
 
 class StepLaws:
@@ -177,18 +178,18 @@ class StepLaws:
         computing: Sequence[Sequence[tuple[int, int, LawfulOperator]]],
     ) -> _PlacedOperator:
         """A collective with what it runs beside; of two at the same time the later one is not exposed."""
-        free, beside = list[float](), dict[int, LawfulOperator]()
+        free, beside = list[float](), dict[int, tuple[LawfulOperator, list[float]]]()
         hidden = [_behind_another(sample, runs[run]) for run, sample in samples.items()]
         for run, sample in samples.items():
             spans = computing[run]
             for each in spans:
-                least = LEAST_BESIDE * min(sample.duration_ns, each[1] - each[0])
-                if _shared(sample, each) > least and not each[2].repeats:
-                    beside[id(each[2])] = each[2]
+                if not each[2].repeats:
+                    beside.setdefault(id(each[2]), (each[2], []))[1].append(_after_start(sample, each[:2]))
             free.append(1 - _overlap(sample, [each[:2] for each in spans]))
         if median(hidden) > MOSTLY:
             return _PlacedOperator(one, law, 0.0)
-        return _PlacedOperator(one, law, median(free), tuple(beside.values()))
+        usual = [(operator, median(shown)) for operator, shown in beside.values()]
+        return _PlacedOperator(one, law, median(free), tuple(each for each in usual if each[1]))
 
     def _samples(
         self, runs: Sequence[RecordedRun], neighbours: Sequence[RecordedRun]
@@ -277,7 +278,7 @@ class StepLaws:
             times = ((one if isinstance(one, LawfulOperator) else one.operator).count or ONCE).at(run)
             if isinstance(one, _PlacedOperator):
                 ns, error, key = self._exposed(one, run)
-                alike[key] += times * ns * error
+                alike[key] += times * error
                 order += [(one.operator.like.type, ns)] * (times if ns else 0)
                 continue
             operator = self._at(one, run)
@@ -300,17 +301,18 @@ class StepLaws:
         return estimate
 
     def _exposed(self, placed: _PlacedOperator, run: RunSetting) -> tuple[float, float, Hashable]:
-        """Exposed time of a collective, its relative error, and what shares that error."""
+        """Exposed time of a collective, one standard deviation of it in ns, and what shares that error."""
         collective = placed.law.at(run) if placed.law.condition.is_met(run.replace(layers=self._least)) else None
         if collective is None or collective.group < 2:
             return 0.0, 0.0, ""
         ns, error = self.collective_ns(collective)
         key = collective.kind, collective.group
         if not placed.beside:
-            return placed.shown * ns, error, key
-        computing = [self._at(one, run) for one in placed.beside]
-        beside = sum(self._estimate(one).ns + self.pace.pause for one in computing if one is not None)
-        return max(0.0, ns - beside), error, key
+            return placed.shown * ns, placed.shown * ns * error, key
+        computing = [(self._at(one, run), share) for one, share in placed.beside]
+        beside = sum(share * (self._estimate(one).ns + self.pace.pause) for one, share in computing if one is not None)
+        # The error of what hides it is in the sum of the pass already, and does not move the longer of the two.
+        return max(0.0, ns - beside), min(ns * error, max(0.0, ns * (1 + error) - beside)), key
 
     def collective_ns(self, collective: Collective) -> tuple[float, float]:
         """Time of a collective, and its relative error.
@@ -400,7 +402,10 @@ class StepLaws:
         """
         once = {one.like.type for one in self._compute[PassPart.STEP]}
         shown = [one for one in run.kept_samples if one.operator.type not in once]
-        waited = sum(run.waited_ns(one) for one in shown)
+        computing = [(one.start_ns, one.start_ns + one.duration_ns) for one in shown if one.operator.is_compute]
+        waiting = [(one.start_ns, one.start_ns + run.waited_ns(one)) for one in shown]
+        # A send and a receive wait at the same time, and operators may run meanwhile.
+        waited = _length([*computing, *waiting]) - _length(computing)
         begin = min(one.start_ns for one in shown)
         return float(max(one.start_ns + one.duration_ns for one in shown) - begin) - waited
 
@@ -414,9 +419,23 @@ def _timed(sample: OperatorSample, group: tuple[int, int], sent: int, ns: float)
     return Collective(kind, *group, buffer_of(kind, group[0], sent)), ns
 
 
-def _shared(sample: OperatorSample, span: tuple[int, int, LawfulOperator]) -> int:
-    """ns that a sample and an operator run at the same time."""
-    return min(sample.start_ns + sample.duration_ns, span[1]) - max(sample.start_ns, span[0])
+def _after_start(sample: OperatorSample, span: tuple[int, int]) -> float:
+    """Fraction of an operator's time that follows a collective's start; 0 where they hardly run at the same time.
+
+    What remains of it when the collective ends counts as well: a longer one would run beside it.
+    """
+    begin, took = max(sample.start_ns, span[0]), span[1] - span[0]
+    shared = min(sample.start_ns + sample.duration_ns, span[1]) - begin
+    return (span[1] - begin) / took if shared > LEAST_BESIDE * min(sample.duration_ns, took) else 0.0
+
+
+def _length(spans: Iterable[tuple[float, float]]) -> float:
+    """Time that spans cover together."""
+    covered, reached = 0.0, -math.inf
+    for begin, end in sorted(spans):
+        covered += max(0.0, end - max(begin, reached))
+        reached = max(reached, end)
+    return covered
 
 
 def _behind_another(sample: OperatorSample, run: RecordedRun) -> float:
