@@ -88,10 +88,18 @@ class Condition:
 
 @dataclass(frozen=True)
 class CountLaw:
-    """Times that an operator runs in a pass of its block: ``fixed + each · cp``, as turns of a loop over CP's ranks."""
+    """Times that an operator runs in a pass of its block: ``fixed + each · cp``, as turns of a loop over CP's ranks.
+
+    Parameters
+    ----------
+    open_above : int
+        0 where runs settle it; else their largest CP. A line through two CPs that is no loop over all ranks, or all
+        others, is a guess, which a run at a larger CP decides.
+    """
 
     fixed: Fraction = Fraction(1)
     each: Fraction = Fraction(0)
+    open_above: int = 0
 
     def at(self, setting: RunSetting) -> int:
         """The number in a run."""
@@ -150,6 +158,11 @@ class LawfulOperator:
     outputs: tuple[tuple[SizeFit, ...], ...]
     count: CountLaw | None = ONCE
     repeats: bool = False
+
+    @property
+    def is_counted(self) -> bool:
+        """Return whether runs settle how often it runs."""
+        return self.count is not None and not self.count.open_above
 
     @property
     def further(self) -> bool:
@@ -480,14 +493,17 @@ def _maybe_turns(condition: Condition | None, settings: Sequence[RunSetting]) ->
 def _count(
     column: Column, further: Sequence[Mapping[int, Operator]], settings: Sequence[RunSetting]
 ) -> CountLaw | None:
-    """The law of the number of turns; None where it is not linear in CP."""
+    """The law of the number of turns; None where it is not linear in CP, or runs have one CP alone."""
     counts = {run: 1 + sum(run in one for one in further) for run in column.operators}
     by_cp = sorted({(settings[run].cp, count) for run, count in counts.items()})
     (first, low), (last, high) = by_cp[0], by_cp[-1]
     if first == last:
         return None
     each = Fraction(high - low, last - first)
-    law = CountLaw(low - each * first, each)
+    fixed = low - each * first
+    # Any two counts lie on a line: a third CP checks it, or it is a loop over CP's ranks, or the others.
+    sure = len({cp for cp, _ in by_cp}) > 2 or fixed in (0, -each) and each.denominator == 1
+    law = CountLaw(fixed, each, 0 if sure else last)
     return law if all(law.at(settings[run]) == count for run, count in counts.items()) else None
 
 

@@ -57,7 +57,7 @@ def foretell(operators: Sequence[LawfulOperator], setting: RunSetting) -> Foreto
         if not one.condition.is_met(setting.replace(layers=one.condition.least_layers)):
             continue
         operator = one.at(setting)
-        if operator is None or one.count is None:
+        if operator is None or one.count is None or not one.is_counted:
             unsure += 1
         else:
             found += [operator] * one.count.at(setting)

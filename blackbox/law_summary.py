@@ -67,9 +67,12 @@ def law_summary(operators: Sequence[LawfulOperator], candidates: Sequence[RunSet
 
 def _of_counts(operators: Sequence[LawfulOperator], candidates: Sequence[RunSetting]) -> list[Deciding]:
     """The cheapest run that shows how often operators run whose number the runs leave open: turns over CP's ranks."""
-    places = tuple(place for place, one in enumerate(operators) if one.count is None)
-    least = min((one.cp for one in candidates), default=1)
-    other = next((one for one in candidates if one.cp > max(2, least)), None)
+    places = tuple(place for place, one in enumerate(operators) if not one.is_counted)
+    # Of one CP alone runs show 2: the base's.
+    shown = max(
+        (2 if one.count is None else one.count.open_above for one in operators if not one.is_counted), default=2
+    )
+    other = next((one for one in candidates if one.cp > shown), None)
     return [Deciding(other, places)] if places and other is not None else []
 
 
@@ -79,7 +82,7 @@ def _kind(operator: LawfulOperator) -> str:
         return "lawless"
     if any(fit.spread for fit in fits):
         return "scattered"
-    return "settled" if operator.count is not None and all(fit.settled for fit in fits) else "ambiguous"
+    return "settled" if operator.is_counted and all(fit.settled for fit in fits) else "ambiguous"
 
 
 def laws_as_data(operators: Sequence[LawfulOperator]) -> list[dict[str, Any]]:
@@ -91,6 +94,7 @@ def laws_as_data(operators: Sequence[LawfulOperator]) -> list[dict[str, Any]]:
             "dtypes": list(one.like.dtypes),
             "runs": str(one.condition) if one.condition else None,
             "times": str(one.count) if one.count else None,
+            **({} if one.is_counted else {"times_open": True}),
             "inputs": [[_fit(fit) for fit in shape] for shape in one.inputs],
             "outputs": [[_fit(fit) for fit in shape] for shape in one.outputs],
         }

@@ -55,6 +55,31 @@ def test_turns_that_one_cp_alone_shows_are_open_and_name_the_run_that_decides():
     assert summary.deciding[0].setting.cp == 4
 
 
+@pytest.mark.parametrize(
+    ("counts", "at_16", "settled"),
+    [
+        ({2: 1, 4: 3}, 15, True),
+        ({2: 2, 4: 4}, 16, True),
+        ({2: 1, 4: 2}, 8, False),  # Or 4, as the logarithm of CP.
+        ({2: 3, 4: 4}, 10, False),
+        ({2: 2, 4: 3, 8: 5}, 9, True),
+    ],
+)
+def test_two_cps_settle_whole_turns_alone(counts, at_16, settled):
+    def passes(run: RunSetting) -> RunOperators:
+        rows = run.seq // run.cp
+        turns = [operator("Update", rows, 64)] * counts.get(run.cp, 0)
+        return RunOperators(run, (operator("Norm", rows, 4096), *turns, operator("Gelu", rows, 8192 // run.tp)))
+
+    runs = [*SETTINGS, BASE.replace(cp=8, tp=1)]
+    found = lawful_operators([passes(run) for run in runs if run.cp in {1, *counts}])
+    mine = [one for one in found if one.like.type == "Update" and not one.repeats]
+    assert sum(one.count.at(BASE.replace(cp=16)) for one in mine) == at_16
+    assert all(one.is_counted for one in mine) == settled
+    summary = law_summary(found, candidate_runs(BASE, SIZES, 16), 3)
+    assert settled or (summary.deciding[0].setting.cp == 8 and summary.ambiguous)
+
+
 def test_operators_in_another_order_under_tp_keep_one_law_each():
     def swapped(run: RunSetting) -> RunOperators:
         rows = run.seq // run.cp

@@ -13,6 +13,7 @@ from typing import Any
 from taylor.base.console import log
 from taylor.base.errors import InputError
 from taylor.base.files import read_text, write_atomic
+from taylor.blackbox.blocks import ONCE
 from taylor.blackbox.degree_search import HALF_WIDTH, FoundPlans, Job, Ranked, again, search
 from taylor.blackbox.foretold import showing_run
 from taylor.blackbox.memory_laws import RISK, MemoryLaws, memory_laws
@@ -357,6 +358,10 @@ def _assumed(laws: TunedLaws, options: SearchOptions) -> tuple[str, ...]:
     said += [f"{one.flag} of the file is not in the times: compare it by --switches {one.name}" for one in kept]
     if steps.unsure:
         said.append(f"left out, for no group of ranks gives them a law: {', '.join(sorted(set(steps.unsure)))}")
+    guessed = [one for one in steps.operators if not one.is_counted and not one.further and not one.repeats]
+    open_counts = sorted({f"{one.like.type} {one.count or ONCE}" for one in guessed})
+    if open_counts:
+        said.append(f"runs at too few CPs leave open how often these run in a pass: {', '.join(open_counts)} times")
     return tuple(said)
 
 
