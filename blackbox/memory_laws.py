@@ -172,7 +172,13 @@ class MemorySharding:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor by its laws, and when a run has it; `likely` is a neighbour's law where runs leave several."""
+    """A tensor by its laws, and when a run has it.
+
+    Parameters
+    ----------
+    likely : Law or None
+        A neighbour's law where runs leave several: of the predicted peak, not of its upper limit.
+    """
 
     name: str
     fit: SizeFit
@@ -252,6 +258,14 @@ class _Block:
         conditions += [end.condition for life in self.lives for end in life.ends]
         asked = {name for each in conditions for name, _ in each.above}
         return tuple(name for name in ("dp", "pp") if name not in asked)
+
+    def largest(self) -> _Block:
+        """The block without its tensors' likely laws; itself where none has one."""
+        if not any(one.likely for one in (*self.parameters, *self.tensors.values())):
+            return self
+        tensors = {name: replace(one, likely=None) for name, one in self.tensors.items()}
+        parameters = tuple(replace(one, likely=None) for one in self.parameters)
+        return replace(self, parameters=parameters, tensors=MappingProxyType(tensors))
 
     def unsure(self) -> list[str]:
         return [one.name for one in (*self.parameters, *self.tensors.values()) if one.unsure]
@@ -351,7 +365,9 @@ class MemoryLaws:
             When small runs did not have such a block.
         """
         peak = self._stage(run, blocks, in_flight)
-        return PredictedPeak(peak.static, peak.peak, peak.peak * (1 + self.margin), peak.unsure)
+        if self.largest is not self:
+            return self._above(peak, self.largest._stage(run, blocks, in_flight))
+        return self._above(peak, peak)
 
     def chunks(
         self, run: RunSetting, chunks: Sequence[Sequence[tuple[str, bool]]], tasks: NDArray[np.int32]
@@ -370,6 +386,23 @@ class MemoryLaws:
         InputError
             When small runs did not have such a block.
         """
+        peak = self._chunks(run, chunks, tasks)
+        return self._above(peak, peak if self.largest is self else self.largest._chunks(run, chunks, tasks))
+
+    def _above(self, peak: PredictedPeak, largest: PredictedPeak) -> PredictedPeak:
+        """A peak with its upper limit, which follows the largest of the laws that runs leave."""
+        return replace(peak, upper=max(peak.peak, largest.peak) * (1 + self.margin))
+
+    @cached_property
+    def largest(self) -> MemoryLaws:
+        """The same laws, where several meet the runs the largest; these themselves where one law meets each tensor."""
+        blocks = {name: block.largest() for name, block in self.blocks.items()}
+        same = all(block is self.blocks[name] for name, block in blocks.items())
+        return self if same else replace(self, blocks=MappingProxyType(blocks), _known={})
+
+    def _chunks(
+        self, run: RunSetting, chunks: Sequence[Sequence[tuple[str, bool]]], tasks: NDArray[np.int32]
+    ) -> PredictedPeak:
         alone = self._stage(run, [block for blocks in chunks for block in blocks], 1)
         passes = [self._passes(run, blocks) for blocks in chunks]
         kept, most = (np.array([each[at] for each in passes]) for at in (0, 1))
@@ -379,7 +412,7 @@ class MemoryLaws:
         beside = np.cumsum(change) - change - np.where(backward, kept[chunk], 0.0)
         micro = float((beside + most[chunk]).max())
         peak = alone.static + max(micro, self.step_bytes(run, [block for blocks in chunks for block in blocks]))
-        return PredictedPeak(alone.static, peak, peak * (1 + self.margin), alone.unsure)
+        return PredictedPeak(alone.static, peak, peak, alone.unsure)
 
     def micro_batch(self, run: RunSetting, block: tuple[str, bool]) -> tuple[float, float]:
         """Bytes that a block keeps of a micro-batch between its two passes, and the most that it takes in them."""

@@ -123,6 +123,7 @@ def stage_problem(
     """
     if times.layer <= 0:
         raise InputError("must be > 0", field="time of a layer", value=times.layer, cure="measure a small run")
+    margin, laws = laws.margin, laws.largest  # What the solver lets through stays below the upper limit.
     counts = layer_counts(run)
     layers = [(name, again) for name in counts for again in (False, True)]
     blocks: list[tuple[str, bool]] = [(EMBEDDING, False), *layers, (HEAD, False)]
@@ -135,7 +136,7 @@ def stage_problem(
     states = {block: peak.static - empty for block, peak in alone.items()}
     kept = {block: laws.micro_batch(run, block)[0] for block in blocks}
     moment = {block: max(0.0, laws.micro_batch(run, block)[1] - kept[block]) for block in blocks}
-    budget = limit / (1 + laws.margin)
+    budget = limit / (1 + margin)
     static, most_layers = list[float](), dict[tuple[int, int], int]()
     chunks_alive = alive_chunks(run.pp, run.vpp, micro_batches)
     for stage in range(run.pp):

@@ -12,6 +12,7 @@ from benchmarks.standin_network import CARDS, JOB, HiddenSize
 from taylor.base.errors import InputError
 from taylor.blackbox.memory_laws import LEAST_MARGIN, TURN, BlockTrace, RunMemory, memory_laws
 from taylor.blackbox.small_runs import plan_small_runs
+from taylor.blackbox.stage_problem import BlockTimes, stage_problem
 from taylor.parsers.small_run import RunSetting
 
 LARGE = RunSetting(8, 4, 16, 1, 32768, 64, 61, 16, 2)
@@ -87,3 +88,29 @@ def test_the_margin_is_what_one_more_run_stays_under_at_the_risk_asked_for():
     few, many = (replace(laws, risk=risk).margin for risk in (0.001, 0.2))
     own = [one.peak / laws.stage(one.setting, one.blocks, one.in_flight).peak - 1 for one in laws.runs]
     assert few > laws.margin >= many >= LEAST_MARGIN and laws.margin >= max(own)
+
+
+def test_a_tensor_of_several_laws_has_its_neighbours_in_the_peak_and_the_largest_in_the_upper_limit():
+    base = RunSetting(tp=2, cp=2, seq=8192, dp=4)
+    changes: tuple[dict[str, int], ...] = ({}, {"tp": 4}, {"tp": 1}, {"cp": 4}, {"cp": 1}, {"seq": 4096}, {"mbs": 2})
+
+    def shown(run: RunSetting, lone: int) -> RunMemory:
+        # Without CP alone there is a copy, so that one run shows its size.
+        sizes = {"input": 512, "sent": 4096 * run.seq * run.mbs // run.cp}
+        sizes |= {"copy": lone} if run.cp == 1 else {}
+        events = ("+input", "+sent", *["+copy", "-copy"] * (run.cp == 1), "-sent", TURN, "-input")
+        end = BlockTrace({"input": 512}, ("+input", TURN, "-input"), "input")
+        traces = {"embedding": end, "layer": BlockTrace(sizes, events, "input"), "head": end}
+        return RunMemory(run, (("layer", True),), 1, {"layer": {"w": 1 << 10}}, 0, 0, traces, sum(sizes.values()))
+
+    runs = [base.replace(**change) for change in changes]
+    laws = memory_laws([shown(run, 4096 * run.seq) for run in runs])
+    large = RunSetting(tp=4, cp=1, seq=32768, dp=4)
+    peak, once = laws.stage(large, [("layer", True)], 1), 4096 * large.seq
+    assert peak.peak == pytest.approx(2 * once, rel=1e-4)
+    # As far as one run shows, the copy may grow with the square of the sequence and with TP.
+    assert peak.upper > once + 4 * 2 * once and not peak.fits(3 * once)
+    problem = stage_problem(laws, large, BlockTimes(0.0, 1.0, 0.0, 2.0, 0.0), 4, peak.upper)
+    assert problem.static_mib[0] > problem.limit_mib[0] - 1
+    with_cp = laws.stage(large.replace(cp=2), [("layer", True)], 1)
+    assert with_cp.upper == pytest.approx(with_cp.peak * (1 + laws.margin))
