@@ -19,7 +19,7 @@ LEAST_CARDS = 4
 """Below, no two degrees can vary."""
 MOST_RUNS = 16
 LEAST_TOKENS_CP = 8192
-"""Tokens of a sample where CP is searched (generate_profiling_configs.py, utils.py: get_seq_length_for_profiling)."""
+"""Tokens of a sample where CP is searched (MindSpeed 028de58c mindspeed/auto_settings/utils/utils.py:46-49)."""
 MOST_TOKENS = 32768
 LEAST_TOKENS_RANK = 2048
 """Tokens of a sample on a rank of CP: with fewer, kernels show other speeds than in the job."""

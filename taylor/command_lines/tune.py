@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ MANUAL_NAMES = {
     for its, ours in (("work_dir", "work_dir"), ("ranks", "world_size"), ("log_level", "log_level"))
 }
 """Options of the manuals of MindSpeed's tuners and the flags that they are here: v2.1.0_core_r0.8.0
-docs/features/auto_tuning.md, 028de58c docs/zh/features/auto_settings.md."""
+docs/features/auto_tuning.md:55-63, 028de58c docs/zh/features/auto_settings.md:70-79."""
 
 
 def build_parser(program: str = "taylor tune") -> CommandParser:
@@ -93,7 +92,9 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     manual.add_argument(
         "--auto_settings_type", choices=("black", "white", "mixed"), help="accepted: every network is unknown here"
     )
-    manual.add_argument("--target_nnodes", type=positive_int, metavar="N", help="nodes of the job, for --world_size")
+    manual.add_argument(
+        "--target_nnodes", type=positive_int, metavar="N", help="nodes of the job, where --world_size is not given"
+    )
     kept = parser.add_argument_group("operator base (see taylor operators)")
     kept.add_argument("--base", metavar="FILE", help="fill it from the runs, and look the job's operators up in it")
     kept.add_argument("--device", default="", metavar="NAME", help="the card of the runs (its memory, if registered)")
@@ -139,7 +140,8 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
             retry=args.retry,
             base=path_or_none(args.base),
             origin=origin,
-            ranks=_ranks(args),
+            ranks=args.world_size,
+            job_nodes=args.target_nnodes,
             batch=args.gbs,
             limit=limit,
             verify=not args.no_verify,
@@ -151,13 +153,6 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
     _print(done)
     _print_plans(done)
     return _exit_code(done, dry=args.dry, first=not args.node_rank)
-
-
-def _ranks(args: argparse.Namespace) -> int | None:
-    """Ranks of the job; MindSpeed's manual names its nodes instead."""
-    if args.world_size is None and args.target_nnodes and args.nproc_per_node:
-        return int(args.target_nnodes * args.nproc_per_node)
-    return None if args.world_size is None else int(args.world_size)
 
 
 def _exit_code(done: Tuned, *, dry: bool, first: bool) -> int | None:

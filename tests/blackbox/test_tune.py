@@ -15,12 +15,14 @@ import pytest
 from benchmarks.standin_build import hidden_cluster
 from benchmarks.standin_script import script_text
 from taylor.base.errors import InputError
-from taylor.blackbox.small_runs import plan_small_runs
+from taylor.blackbox.blocks import RunOperators, lawful_operators
+from taylor.blackbox.small_runs import MOST_RUNS, plan_small_runs
 from taylor.command_lines import tune as command
+from taylor.parsers.profiles.operators import Operator
 from taylor.parsers.registry import launchers_for
 from taylor.parsers.small_run import Machines, PlannedJob, ProfiledSteps
 from taylor.pipeline.plan import PipelinePlan
-from taylor.workflows.tuning.tune import launcher_for
+from taylor.workflows.tuning.tune import Written, _law_summary, launcher_for
 from tests.conftest import ROOT, SHARED
 
 STANDIN = Path(__file__).with_name("standin_training.py")
@@ -239,3 +241,19 @@ def test_the_names_of_mindspeeds_manual_are_taken(tmp_path, tune_here):
     assert "--tokens 4096 is short where CP is searched" in logged
     printed, logged = tune_here("--nnodes", "1", "--nproc-per-node", "8", "--target-nnodes", "8", "--dry")
     assert "64 ranks" in printed and "8 cards are few where CP is searched" in logged
+    # The script says how many cards a node has.
+    printed, _ = tune_here("--target-nnodes", "4", "--dry")
+    assert "32 ranks" in printed
+    # The manual gives both; the ranks are those that MindSpeed searches.
+    printed, logged = tune_here(*TWO_NODES, "--auto-settings-ranks", "64", "--target-nnodes", "2", "--dry")
+    assert "64 ranks" in printed and "64 ranks are planned as said, not the 16 of 2 nodes" in logged
+
+
+def test_runs_in_place_of_failed_ones_count_where_further_ones_are_proposed(tmp_path):
+    sizes, cards = launcher_for(script(tmp_path)).job_sizes(tmp_path / "pretrain.sh"), Machines(2, 8)
+    runs = [Written(one, Path(one.name)) for one in plan_small_runs(sizes, cards).runs]
+    # What one run alone shows is open.
+    shown = [RunOperators(runs[0].run.setting, (Operator("Gelu", "AI_CORE", (), (), ((4096,),)),))]
+    laws = lawful_operators(shown)
+    assert len(runs) < MOST_RUNS and _law_summary(laws, runs, sizes, cards).deciding
+    assert not _law_summary(laws, [*runs, *runs[:6]], sizes, cards).deciding

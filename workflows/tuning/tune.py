@@ -27,7 +27,6 @@ from taylor.blackbox.small_runs import (
     MOST_RUNS,
     SEARCHABLE,
     SmallRun,
-    SmallRuns,
     candidate_runs,
     plan_small_runs,
     substitute,
@@ -51,8 +50,8 @@ LEAST_ALIGNED = 2
 ANSWER_S = 60.0
 """Seconds after the last small run within which the other nodes look for runs to verify."""
 CARDS_CP = 16
-"""Cards from which CP's runs show links in a node and between nodes (MindSpeed v2.1.0_core_r0.8.0
-docs/features/auto_tuning.md)."""
+"""Cards from which CP's runs show links in a node and between nodes. MindSpeed's manual asks for as many to search
+(v2.1.0_core_r0.8.0 docs/features/auto_tuning.md:57, 028de58c docs/zh/features/auto_settings.md:73)."""
 ENOUGH_COVERED = 0.7
 """Fraction of the job's time that a base must cover; below, a further small run is proposed."""
 
@@ -80,6 +79,8 @@ class TuneOptions:
         Hardware and software that the runs are measured on.
     ranks, batch : int or None
         Of the job that is searched; the file's where they are None.
+    job_nodes : int or None
+        Nodes of that job, each of as many cards as those of the small runs, where its ranks are not given.
     limit : float or None
         Memory of a device in bytes; nothing is searched where it is None.
     verify : bool
@@ -108,6 +109,7 @@ class TuneOptions:
     base: Path | None = None
     origin: OperatorOrigin = OperatorOrigin("this cluster")
     ranks: int | None = None
+    job_nodes: int | None = None
     batch: int | None = None
     limit: float | None = None
     verify: bool = True
@@ -163,14 +165,15 @@ class Tuned:
 
     Parameters
     ----------
-    not_searched : str
-        Reason why no plan was searched; empty where one was, or too few runs have ended.
     ranks : int
         Of the job that is planned.
+    not_searched : str
+        Reason why no plan was searched; empty where one was, or too few runs have ended.
     """
 
     sizes: JobSizes
     machines: Machines
+    ranks: int
     runs: tuple[Written, ...]
     left_out: tuple[str, ...]
     law_summary: LawSummary | None = None
@@ -178,7 +181,6 @@ class Tuned:
     covered: Covered | None = None
     searched: Searched | None = None
     not_searched: str = ""
-    ranks: int = 1
 
 
 def tune(options: TuneOptions) -> Tuned:
@@ -200,7 +202,7 @@ def tune(options: TuneOptions) -> Tuned:
         cure = "say --dry, let your scheduler start the files that it writes, and call it with --dry again"
         raise InputError(f"is started by {launcher.program.file} on every rank", file=options.script, cure=cure)
     machines = _machines(options, sizes)
-    ranks = options.ranks or sizes.job_ranks
+    ranks = _job_ranks(options, machines, sizes)
     if options.full_size and ranks != machines.ranks:
         cure = f"say --world_size {machines.ranks}, or leave --full_size out"
         raise InputError("has as many ranks as there are cards available", field="--full_size", value=ranks, cure=cure)
@@ -214,36 +216,23 @@ def tune(options: TuneOptions) -> Tuned:
         nodes.open()
     if not options.dry:
         runs = _all_started(runs, launcher, sizes, machines, options)
+    tuned = Tuned(sizes, machines, ranks, tuple(runs), planned.left_out)
     if options.node_rank:
         # The first node has the first rank's profile, and alone knows the next runs.
         if nodes is not None:
             nodes.serve(options.node_rank, partial(_begun, launcher, machines, options), options.timeout_s)
-        return Tuned(
-            sizes,
-            machines,
-            tuple(runs),
-            planned.left_out,
-            not_searched="the first node searches the plans",
-            ranks=ranks,
-        )
+        return replace(tuned, not_searched="the first node searches the plans")
     try:
-        return _from_runs(runs, planned, launcher, machines, options, nodes)
+        return _from_runs(tuned, launcher, options, nodes)
     finally:
         if nodes is not None:
             nodes.close()
 
 
-def _from_runs(
-    runs: Sequence[Written],
-    planned: SmallRuns,
-    launcher: Launcher,
-    machines: Machines,
-    options: TuneOptions,
-    nodes: Nodes | None,
-) -> Tuned:
+def _from_runs(tuned: Tuned, launcher: Launcher, options: TuneOptions, nodes: Nodes | None) -> Tuned:
     """Results of the runs that have ended."""
-    sizes = launcher.job_sizes(options.script)
-    done = [one for one in runs if one.ended == ""]
+    sizes, machines = tuned.sizes, tuned.machines
+    done = [one for one in tuned.runs if one.ended == ""]
     found, file, covered = None, None, None
     # The runs that distinguish a dense layer from the embedding have no other use.
     single = [one for one in done if one.run.setting.pp == 1 and one.run.setting.dense <= sizes.least_dense]
@@ -254,15 +243,14 @@ def _from_runs(
     if len(shown) >= LEAST_ALIGNED:
         operators = _laws(shown)
         file = write_atomic(options.work_dir / LAWS, json.dumps(laws_as_data(operators), indent=1) + "\n")
-        found = _law_summary(operators, planned, sizes, machines)
+        found = _law_summary(operators, tuned.runs, sizes, machines)
         covered = _covered(operators, done, sizes, machines, options)
-    ranks = options.ranks or sizes.job_ranks
-    tuned = Tuned(sizes, machines, tuple(runs), planned.left_out, found, file, covered, ranks=ranks)
+    tuned = replace(tuned, law_summary=found, laws=file, covered=covered)
     return tuned if found is None else _with_plans(tuned, done, launcher, options, nodes)
 
 
 def _note_little(machines: Machines, options: TuneOptions) -> None:
-    """Log where runs are smaller than CP needs: MindSpeed's manual asks for this many cards and tokens."""
+    """Log where runs are smaller than CP needs."""
     if "cp" not in options.searched:
         return
     if machines.ranks < CARDS_CP:
@@ -302,7 +290,7 @@ def _with_plans(
     tuned: Tuned, done: Sequence[Written], launcher: Launcher, options: TuneOptions, nodes: Nodes | None
 ) -> Tuned:
     """Tuning with the best plans of the whole job, or with the reason why there are none."""
-    ranks, batch = options.ranks or tuned.sizes.job_ranks, options.batch or tuned.sizes.batch
+    batch = options.batch or tuned.sizes.batch
     if not launcher.log_names_parameters:
         reason = f"the logs of a {launcher.title} list no parameters by name, whose memory a plan is searched with"
         return replace(tuned, not_searched=reason)
@@ -328,7 +316,7 @@ def _with_plans(
         log.warning("no plan is verified: the other nodes do not look into %s for what to start", options.work_dir)
         verifies = False
     wanted = SearchOptions(
-        options.script, options.work_dir, ranks, batch, options.limit, options.searched, _base_file(options),
+        options.script, options.work_dir, tuned.ranks, batch, options.limit, options.searched, _base_file(options),
         options.origin, verify if verifies else None, options.risk, options.switches,
         whole if verifies and options.full_size else None,
     )  # fmt: skip
@@ -374,6 +362,19 @@ def _machines(options: TuneOptions, sizes: JobSizes) -> Machines:
         cure = "say --nnodes and --nproc-per-node"
         raise InputError("does not say on how many cards it starts", file=options.script, cure=cure)
     return Machines(nodes, per_node, options.master_addr, options.master_port, options.node_rank)
+
+
+def _job_ranks(options: TuneOptions, machines: Machines, sizes: JobSizes) -> int:
+    """Ranks of the job that is planned.
+
+    MindSpeed's manual gives both: its ranks are searched, its nodes are those of the small runs there, and are read by
+    nothing else (MindSpeed 028de58c docs/zh/features/auto_settings.md:72-75,
+    mindspeed/auto_settings/config/system_config.py:71-72, mindspeed/auto_settings/module/searcher.py:108).
+    """
+    of_nodes = (options.job_nodes or 0) * machines.per_node
+    if options.ranks and of_nodes and options.ranks != of_nodes:
+        log.warning("%d ranks are planned as said, not the %d of %d nodes", options.ranks, of_nodes, options.job_nodes)
+    return options.ranks or of_nodes or sizes.job_ranks
 
 
 def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: TuneOptions) -> Written:
@@ -480,11 +481,11 @@ def _one_step(one: Written) -> tuple[Operator, ...]:
 
 
 def _law_summary(
-    operators: Sequence[LawfulOperator], planned: SmallRuns, sizes: JobSizes, machines: Machines
+    operators: Sequence[LawfulOperator], runs: Sequence[Written], sizes: JobSizes, machines: Machines
 ) -> LawSummary:
-    base = planned.runs[0].setting
-    candidates = candidate_runs(base, sizes, machines.ranks)
-    return law_summary(operators, candidates, MOST_RUNS - len(planned.runs))
+    """The laws, with as many further runs as remain beside those of these that were planned or took another's place."""
+    candidates = candidate_runs(runs[0].run.setting, sizes, machines.ranks)
+    return law_summary(operators, candidates, max(0, MOST_RUNS - len(runs)))
 
 
 def _covered(
