@@ -332,9 +332,8 @@ def _solved(
     beside = passes * scoring_ms(layout.timed.replace(plan=solution.plan), iteration, chosen.spec)
     step, least = solution.objective * unit, (solution.bound or 0.0) * unit
     found = layout.iteration_ms(row.rollout_ms, step, beside, iteration.updates)
-    # What lies beside the steps is that of the plan with the least step, where it is proven.
-    certain = beside if solution.gap is not None and solution.gap < 1e-6 else layout.beside_ms
-    proven = layout.iteration_ms(row.rollout_ms, least, certain, iteration.updates)
+    # A plan with a longer step may pass shorter beside it, so that this plan's own time there bounds nothing.
+    proven = layout.iteration_ms(row.rollout_ms, least, layout.beside_ms, iteration.updates)
     if row.iteration_ms is None or found < row.iteration_ms:
         training = iteration.updates * step + beside
         row = replace(row, iteration_ms=found, training_ms=training, strategy=layout.strategy)

@@ -110,15 +110,23 @@ def scoring_ms(config: TrainingConfig, iteration: RlIteration, device: DeviceSpe
     Micro-batches follow each other through the stages; a stage takes as long for each.
     """
     stages, batches = _scored_stages(config, iteration, device)
-    strategy = config.strategy
-    lag = (strategy.pp - 1) * float(lag_ms(config.model, strategy, config.rules, device))
-    return float(stages.sum() + (batches - 1) * stages.max() + lag)
+    return _passes_ms(stages, batches, config, device)
 
 
 def least_scoring_ms(config: TrainingConfig, iteration: RlIteration, device: DeviceSpec) -> float:
-    """Lower bound of it over all plans of the configuration's strategy: no stage has less than an equal part, ms."""
+    """Lower bound of `scoring_ms` over all plans of the configuration's strategy, ms.
+
+    All stages together take the same under every plan, and the longest at least an equal part of that.
+    """
     stages, batches = _scored_stages(config.replace(plan=None), iteration, device)
-    return float(stages.sum() * max(1.0, batches / config.strategy.pp))
+    equal = np.full(config.strategy.pp, stages.mean())
+    return _passes_ms(equal, batches, config, device)
+
+
+def _passes_ms(stages: NDArray[np.float64], batches: int, config: TrainingConfig, device: DeviceSpec) -> float:
+    """Forward passes of micro-batches through stages of these times, ms."""
+    lag = (config.strategy.pp - 1) * float(lag_ms(config.model, config.strategy, config.rules, device))
+    return float(stages.sum() + (batches - 1) * stages.max() + lag)
 
 
 def scored_samples(config: TrainingConfig, iteration: RlIteration) -> int:
