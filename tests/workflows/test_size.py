@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
 import taylor
 from benchmarks.scaling import ScalingRow, efficiencies, mlperf_rows
 from taylor.base.errors import InfeasibleError, InputError
+from taylor.cost_model.strategy import Strategy
+from taylor.nd_search.steps import SolvedStep
 from taylor.parsers.tables.device_prices import DevicePrice, read_device_prices
+from taylor.workflows.searching.model_job import ModelJob, model_file
+from taylor.workflows.searching.quick_solves import QuickSolves
 from taylor.workflows.searching.scaling import SizePoint, efficiency_of, kept_of, knee_of
-from taylor.workflows.searching.size import SizeOptions
+from taylor.workflows.searching.size import SizeOptions, _Sizing
 from tests.conftest import SHARED
 
 
@@ -26,6 +31,40 @@ def curve(*speeds):
 def test_a_doubling_keeps_the_ratio_of_a_devices_speeds_where_both_ends_have_a_plan():
     assert kept_of(curve(None, 100, 90, None, 45)) == {32: 0.9}
     assert efficiency_of(curve(None, 80, 100, 50)) == {16: 0.8, 32: 1.0, 64: 0.5}
+
+
+def test_a_last_number_that_is_no_doubling_ends_the_curve_and_keeps_nothing():
+    assert SizeOptions(most=100).sizes == [8, 16, 32, 64, 100] and SizeOptions(most=64).sizes == [8, 16, 32, 64]
+    points = [SizePoint(devices, tokens_per_second=devices) for devices in (8, 16, 17)]
+    assert kept_of(points) == {16: 1.0} and knee_of(points).devices == 16
+
+
+def sizing(tmp_path, speeds, **options):
+    """A sizing that knows the tokens a second of these numbers of devices."""
+    points = {devices: SizePoint(devices, step_ms=1.0, tokens_per_second=speed) for devices, speed in speeds.items()}
+    job = ModelJob(model_file("llama3-8b", tmp_path), 1, device="h100-80g")
+    return _Sizing(job, SizeOptions(**options), tmp_path, math.inf, points)
+
+
+def test_a_deadline_that_the_curves_first_number_meets_is_met_by_the_fewest_devices(tmp_path):
+    run = sizing(tmp_path, {1: 0.5, 2: 1.0, 4: 2.0, 8: 4.0}, tokens=86_400.0, days=1.0, most=8)
+    assert run._in_time(run.points([8]), end=0).devices == 2
+
+
+def test_the_numbers_between_the_last_doubling_and_the_most_are_tried(tmp_path):
+    run = sizing(tmp_path, {64: 64, 72: 72, 80: 80, 88: 88, 96: 96, 100: 100}, tokens=86_400.0 * 75, days=1.0, most=100)
+    assert run._in_time(run.points([64, 100]), end=0).devices == 80
+
+
+def test_an_unfinished_solve_takes_precedence_over_a_strategy_that_does_not_fit(tmp_path, monkeypatch):
+    run = sizing(tmp_path, {}, most=8)
+    strategies = [Strategy(dp=8, tp=1, pp=1), Strategy(dp=4, tp=2, pp=1)]
+    refused = [SolvedStep(None, "too large"), SolvedStep(None)]
+    monkeypatch.setattr(_Sizing, "_ranked", lambda self, devices: strategies)
+    monkeypatch.setattr(QuickSolves, "__call__", lambda self, tried, limit: refused[: len(tried)])
+    assert run.points([8])[0].lacks == "time"
+    refused.reverse()
+    assert sizing(tmp_path, {}, most=8).points([8])[0].lacks == "time"
 
 
 def test_the_knee_is_where_every_further_doubling_keeps_too_little():

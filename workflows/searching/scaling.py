@@ -106,7 +106,9 @@ def kept_of(curve: Sequence[SizePoint]) -> dict[int, float]:
     """Fraction of a device's speed that the doubling to each number of devices keeps, where both ends have a plan."""
     speeds = {point.devices: point.speed for point in curve if point.speed is not None}
     return {
-        devices: speed / half for devices, speed in speeds.items() if (half := speeds.get(devices // 2)) is not None
+        devices: speed / half
+        for devices, speed in speeds.items()
+        if not devices % 2 and (half := speeds.get(devices // 2)) is not None
     }
 
 

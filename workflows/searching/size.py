@@ -38,7 +38,7 @@ SHORTLIST = 4
 more."""
 
 STEPS = 8
-"""Numbers of devices that are tried between one that is too small and its double."""
+"""Numbers of devices that are tried between one of the curve that is too small and the next."""
 
 SECONDS_A_DAY = 86_400
 
@@ -83,8 +83,9 @@ class SizeOptions:
 
     @property
     def sizes(self) -> list[int]:
-        """Numbers of devices of the curve: the least and its doublings."""
-        return [self.least << turn for turn in range((self.most // self.least).bit_length())]
+        """Numbers of devices of the curve: the least, its doublings, and the most."""
+        doublings = [self.least << turn for turn in range((self.most // self.least).bit_length())]
+        return doublings if doublings[-1] == self.most else [*doublings, self.most]
 
 
 @dataclass(frozen=True)
@@ -326,7 +327,7 @@ class _Sizing:
         name, sizes = self.chosen.spec.name, self.options.sizes
         log.info("%s: %d numbers of devices from %s to %s", name, len(sizes), f"{sizes[0]:,}", f"{sizes[-1]:,}")
         curve = self.points(sizes)
-        least = self._first(curve, lambda point: point.step_ms is not None, most=self.options.least)
+        least = self._first(curve, lambda point: point.step_ms is not None)
         soon, sure = (None, None) if self.options.days is None else (self._in_time(curve, end) for end in (0, 1))
         framework = self.config.rules.framework.name
         unsolved = tuple(sorted(devices for devices, point in self.known.items() if point.lacks == TIME))
@@ -344,28 +345,23 @@ class _Sizing:
 
         return self._first(curve, meets)
 
-    def _first(
-        self, curve: Sequence[SizePoint], wanted: Callable[[SizePoint], bool], most: int = 0
-    ) -> SizePoint | None:
+    def _first(self, curve: Sequence[SizePoint], wanted: Callable[[SizePoint], bool]) -> SizePoint | None:
         """The point with the fewest devices that is as wanted: of the curve, or of `STEPS` numbers below it.
 
-        Parameters
-        ----------
-        most : int
-            Where already the curve's first point is as wanted, fewer devices are tried from here downwards.
+        Where already the curve's first point is as wanted, fewer devices are tried.
         """
-        first = next((point for point in curve if wanted(point)), None)
-        if first is None:
+        at = next((at for at, point in enumerate(curve) if wanted(point)), None)
+        if at is None:
             return None
-        below = self._between(first.devices) if first is not curve[0] else _halves(most)
-        return next((point for point in self.points(below) if wanted(point)), first)
+        below = self._between(curve[at - 1].devices, curve[at].devices) if at else _halves(self.options.least)
+        return next((point for point in self.points(below) if wanted(point)), curve[at])
 
-    def _between(self, devices: int) -> list[int]:
-        """Numbers of devices between half of a number and the number, whole hosts where there are that many."""
+    def _between(self, few: int, many: int) -> list[int]:
+        """Numbers of devices between two neighbours of the curve, whole hosts where there are that many."""
         host = per_node(self.chosen.spec)
-        host = host if host <= devices // 2 else 1
-        step = max(host, devices // 2 // STEPS // host * host)
-        return list(range(devices // 2 + step, devices, step))
+        host = host if host <= few else 1
+        step = max(host, (many - few) // STEPS // host * host)
+        return list(range(few + step, many, step))
 
     def points(self, sizes: Sequence[int]) -> list[SizePoint]:
         """The fastest strategy of each number of devices; none is searched twice."""
@@ -391,9 +387,9 @@ class _Sizing:
                 devices = strategy.world_size
                 best = found.get(devices)
                 if step.ms is None:
-                    lacks = MEMORY if step.refused else TIME
-                    reason = step.refused or "no plan was found in time"
-                    found.setdefault(devices, SizePoint(devices, lacks=lacks, reason=reason))
+                    # One strategy without a plan yet leaves it open whether the number fits.
+                    if best is None or (best.lacks == MEMORY and not step.refused):
+                        found[devices] = _without_plan(devices, step.refused)
                 elif best is None or best.step_ms is None or step.ms < best.step_ms:
                     found[devices] = self._point(strategy, step.ms)
         return found
@@ -411,6 +407,11 @@ class _Sizing:
         tokens = strategy.global_batch * config.rules.seq_length / (step_ms / 1e3)
         ends = (step_ms * known.lower(risk), step_ms * known.upper(risk))
         return SizePoint(strategy.world_size, strategy, step_ms, ends, tokens)
+
+
+def _without_plan(devices: int, refused: str) -> SizePoint:
+    """Point of a strategy without a plan, which does not fit, or ran out of time where no reason refuses it."""
+    return SizePoint(devices, lacks=MEMORY if refused else TIME, reason=refused or "no plan was found in time")
 
 
 def _halves(devices: int) -> list[int]:
