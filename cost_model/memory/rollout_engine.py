@@ -68,7 +68,14 @@ class RolloutEngine:
         return float(layers / self.pp + 2 * tables / self.tp) / MIB
 
     def _layer_bytes(self, groups: ParameterGroups, split_experts: int) -> float:
-        matrices = (groups.split + groups.latent) / self.tp + groups.routed / split_experts
+        """A layer's weights on a card; projections to latent widths are whole on every rank.
+
+        vllm-project/vllm b863fe5b vllm/model_executor/models/deepseek_v2.py (``DeepseekV2MLAAttention.__init__``:
+        ``fused_qkv_a_proj`` with ``disable_tp``, ``kv_a_proj_with_mqa`` a ``ReplicatedLinear``), nemotron_h.py
+        (``fc1_latent_proj``); sgl-project/sglang 3e4a39ee python/sglang/srt/models/deepseek_v2.py
+        (``fused_qkv_a_proj_with_mqa``).
+        """
+        matrices = groups.split / self.tp + groups.latent + groups.routed / split_experts
         return self.weight_bytes * matrices + 2 * groups.replicated
 
     def pool_mib(self, memory_mib: float, resident_mib: float) -> float:

@@ -45,6 +45,21 @@ def test_a_token_of_latent_attention_keeps_one_vector_on_every_rank(models):
     assert kept == 61 * (512 + 64) * 2
 
 
+def test_down_projections_of_latent_attention_are_whole_on_every_rank(models):
+    model, hidden, vocabulary = models.model("deepseek-v3"), 7168, 129_280
+    # config.json of DeepSeek-V3: ranks 1,536 and 512, 128 heads of 128 + 64 and 128; 3 dense layers of 18,432, 58 with
+    # 256 experts and a shared one of 2,048.
+    whole = hidden * (1536 + 512 + 64)
+    split = 1536 * 128 * 192 + 512 * 128 * 256 + 128 * 128 * hidden
+    dense, shared, experts = (3 * hidden * width for width in (18_432, 2048, 256 * 2048))
+    router = 256 * hidden + 256
+    norms = 2 * hidden + 1536 + 512
+    for tp in (1, 8):
+        layers = 61 * (whole + split / tp + norms) + 3 * dense / tp + 58 * ((shared + experts) / tp + router)
+        expected = 2 * (layers + 2 * vocabulary * hidden / tp)
+        assert RolloutEngine("vllm", tp=tp).weights_mib(model) * MIB == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_share_of_what_is_free_is_less_than_one_of_the_whole():
     whole, free = RolloutEngine("vllm", memory_share=0.6), RolloutEngine("sglang", memory_share=0.6, share_of=FREE)
     assert whole.pool_mib(80_000, 10_000) == 48_000
