@@ -14,7 +14,7 @@ from taylor.parsers.tables.generation import GenerationSpeed, read_generation
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.solving.solve import solve
 from taylor.workflows.rl.evaluate import RlChoice, evaluate_iteration
-from taylor.workflows.rl.memory import CACHE, FITS, OVER
+from taylor.workflows.rl.memory import CACHE, FITS, OVER, phase_memory, stages_of
 from taylor.workflows.rl.split import layout_of, legal_strategies, separated, split_cards, training_cards
 from taylor.workflows.rl.times import COPIES, SampleTokens, reshard_ms, rollout_ms, scoring_ms, timed_config
 from taylor.workflows.statement.options import FileJob
@@ -174,8 +174,24 @@ def test_a_model_too_large_for_every_split_is_refused_with_the_reason(tmp_path):
 
 
 def test_means_longer_than_the_longest_sample_are_refused(tmp_path):
-    with pytest.raises(InputError, match="--mean_answer: is longer than the longest sample"):
-        evaluated(tmp_path, mean_answer=9000)
+    with pytest.raises(InputError, match=r"--mean_answer: is longer than the longest answer.*at most 6,144"):
+        evaluated(tmp_path, mean_prompt=1, mean_answer=6145)
+    with pytest.raises(InputError, match="--mean_prompt: is longer than the longest prompt"):
+        evaluated(tmp_path, mean_prompt=2049, mean_answer=1)
+
+
+def test_the_log_probabilities_need_logits_on_the_stage_of_the_head_and_nothing_for_absent_layers(tmp_path):
+    found = evaluated(tmp_path, MEGATRON)
+    stages = stages_of(found.config)
+
+    def scoring(changed):
+        memory = phase_memory(found.config, found.iteration, found.chosen.spec, changed)
+        return next(one for one in memory if one.phase == LOG_PROBS).parts
+
+    usual = scoring(stages)
+    # The training's worst moment may be behind its loss, where no logits are.
+    assert scoring([replace(stage, logits=0.0) for stage in stages]) == usual
+    assert scoring([replace(stage, layers={**stage.layers, "moe": 0}) for stage in stages]) == usual
 
 
 def test_the_mean_length_is_rounded_up_to_what_the_ranks_divide(tmp_path):

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.base.errors import InputError
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.rl_iteration import (
     COPY,
@@ -18,7 +18,17 @@ from taylor.parsers.rl_iteration import (
 )
 from taylor.parsers.tables.generation import GenerationSpeed
 from taylor.parsers.training_config import TrainingConfig
-from taylor.workflows.rl.memory import CACHE, FITS, OVER, RISK, PhaseMemory, phase_memory, samples_held, states_of
+from taylor.workflows.rl.memory import (
+    CACHE,
+    FITS,
+    OVER,
+    RISK,
+    PhaseMemory,
+    phase_memory,
+    samples_held,
+    stages_of,
+    states_of,
+)
 from taylor.workflows.rl.times import COPIES, SampleTokens, phase_times, rollout_ms, scored_samples, timed_config
 from taylor.workflows.statement.devices import ChosenDevice
 from taylor.workflows.statement.options import FileJob
@@ -42,9 +52,26 @@ class RlChoice:
     mean_answer: int | None = None
 
     def tokens(self, iteration: RlIteration) -> SampleTokens:
-        """Mean tokens of a sample."""
-        prompt = iteration.prompt_tokens if self.mean_prompt is None else self.mean_prompt
-        return SampleTokens(prompt, iteration.answer_tokens if self.mean_answer is None else self.mean_answer)
+        """Mean tokens of a sample.
+
+        Raises
+        ------
+        InputError
+            When a mean is longer than the longest.
+        """
+        return SampleTokens(
+            _mean("prompt", self.mean_prompt, iteration.prompt_tokens),
+            _mean("answer", self.mean_answer, iteration.answer_tokens),
+        )
+
+
+def _mean(name: str, stated: int | None, longest: int) -> int:
+    if stated is None:
+        return longest
+    if stated > longest:
+        cure = f"state at most {longest:,}, or raise the file's limit"
+        raise InputError(f"is longer than the longest {name}", field=f"--mean_{name}", value=stated, cure=cure)
+    return stated
 
 
 @dataclass(frozen=True)
@@ -185,16 +212,16 @@ def evaluate_iteration(job: FileJob, choice: RlChoice) -> RlResult:
 
 def evaluated(config: TrainingConfig, iteration: RlIteration, chosen: ChosenDevice, choice: RlChoice) -> RlResult:
     """Iteration of a configuration, with its plan; the even plan where it has none."""
-    memory = phase_memory(config, iteration, chosen.spec)
-    tokens = choice.tokens(iteration)
+    tokens, stages = choice.tokens(iteration), stages_of(config)
+    memory = phase_memory(config, iteration, chosen.spec, stages)
     others = next(one.parts for one in memory if one.phase == ROLLOUT)
     resident = sum(mib for name, mib in others.items() if name not in (ENGINE, CACHE)) if iteration.colocated else 0.0
     held = samples_held(config, iteration, chosen.spec, tokens.total, resident)
     timed = timed_config(config, iteration, tokens)
     cards = iteration.rollout_cards
     generated = rollout_ms(iteration, choice.speed, tokens, cards, max(1, min(held, iteration.engine.concurrent)))
-    stage = max(_states(config), key=lambda states: states[WEIGHTS])
-    times = phase_times(timed, iteration, chosen, generated, {**stage, COPY: stage[WEIGHTS]})
+    states = max((states_of(stage, config.rules) for stage in stages), key=lambda each: each[WEIGHTS])
+    times = phase_times(timed, iteration, chosen, generated, {**states, COPY: states[WEIGHTS]})
     shorter = timed.rules.seq_length < config.rules.seq_length
     scored = replace(iteration, log_prob_samples=scored_samples(timed, iteration))
     return RlResult(
@@ -205,16 +232,10 @@ def evaluated(config: TrainingConfig, iteration: RlIteration, chosen: ChosenDevi
         tokens,
         tuple(memory),
         times,
-        tuple(phase_memory(timed, scored, chosen.spec)) if shorter else (),
+        tuple(phase_memory(timed, scored, chosen.spec, stages_of(timed))) if shorter else (),
         held,
         _assumed(iteration, choice, times, tokens),
     )
-
-
-def _states(config: TrainingConfig) -> list[dict[str, float]]:
-    plan = config.plan or config.even_plan(config.strategy)
-    stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
-    return [states_of(stage, config.rules) for stage in stages]
 
 
 def _assumed(

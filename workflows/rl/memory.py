@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from taylor.cost_model.job.strategy import TrainingRules
 from taylor.cost_model.memory.activations import activation_bytes
 from taylor.cost_model.memory.breakdown import StageBreakdown, stage_breakdown
+from taylor.cost_model.memory.states import StateBytes
 from taylor.cost_model.memory.statics import (
     MIB,
     buffer_bytes,
@@ -74,10 +75,22 @@ class PhaseMemory:
         return RISK if self.total_mib <= self.usable_mib else OVER
 
 
-def phase_memory(config: TrainingConfig, iteration: RlIteration, device: DeviceSpec) -> list[PhaseMemory]:
-    """Memory of every phase on the fullest card of those it runs on."""
+def stages_of(config: TrainingConfig) -> list[StageBreakdown]:
+    """Memory of the training's stages under the configuration's plan; under the even plan where it has none."""
     plan = config.plan or config.even_plan(config.strategy)
-    stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
+    return stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule)
+
+
+def phase_memory(
+    config: TrainingConfig, iteration: RlIteration, device: DeviceSpec, stages: Sequence[StageBreakdown]
+) -> list[PhaseMemory]:
+    """Memory of every phase on the fullest card of those it runs on.
+
+    Parameters
+    ----------
+    stages : sequence of StageBreakdown
+        `stages_of` the configuration.
+    """
     limit = config.memory_limit_mib(device)
     usable = float(device.usable_memory_mib if config.device_limit_mib is None else config.device_limit_mib)
     found = []
@@ -123,19 +136,25 @@ def states_of(stage: StageBreakdown, rules: TrainingRules) -> dict[str, float]:
 
     Where fully sharded weights are the optimizer's master weights, the model counts them among its states.
     """
-    weights, optimizer = stage.weights, stage.optimizer
-    if rules.parameter_shard and rules.param_bytes >= rules.framework.states.master_bytes:
-        own = optimizer * rules.param_bytes / (rules.param_bytes + rules.moments_bytes)
-        weights, optimizer = weights + own, optimizer - own
-    return {WEIGHTS: weights, GRADIENTS: stage.gradients, OPTIMIZER: optimizer}
+    own = _masters(stage.optimizer, rules)
+    return {WEIGHTS: stage.weights + own, GRADIENTS: stage.gradients, OPTIMIZER: stage.optimizer - own}
+
+
+def _masters(optimizer: float, rules: TrainingRules) -> float:
+    """Part of the optimizer's states that are the weights themselves, in the unit of `optimizer`."""
+    if not (rules.parameter_shard and rules.param_bytes >= rules.framework.states.master_bytes):
+        return 0.0
+    return optimizer * rules.param_bytes / (rules.param_bytes + rules.moments_bytes)
 
 
 def _scoring_mib(config: TrainingConfig, iteration: RlIteration, stage: StageBreakdown) -> float:
     """Memory of a forward pass for log-probabilities: one layer at a time, and the logits on the last stage, MiB."""
     model, rules = config.model, config.rules
     strategy = config.strategy.replace(mbs=iteration.log_prob_samples)
-    layer = max(float(activation_bytes(model, kind, NONE, strategy, rules)) for kind in stage.layers)
-    logits = float(logits_bytes(model, strategy, rules)) if stage.logits else 0.0
+    kinds = [kind for kind, count in stage.layers.items() if count]
+    layer = max((float(activation_bytes(model, kind, NONE, strategy, rules)) for kind in kinds), default=0.0)
+    head = stage.stage == config.schedule.head_stage(strategy.pp)
+    logits = float(logits_bytes(model, strategy, rules)) if head else 0.0
     return (layer + logits + float(buffer_bytes(model, strategy, rules))) / MIB
 
 
@@ -176,10 +195,13 @@ def training_profile(config: TrainingConfig, iteration: RlIteration, device: Dev
     if COPY not in iteration.resident[TRAINING]:
         return profile
     model, strategy, rules = config.model, config.strategy, config.rules
-    first, last = (float(of(model, strategy, rules).weights) / MIB for of in (embedding_state_bytes, head_state_bytes))
+
+    def copy_mib(states: StateBytes) -> float:
+        return float(states.weights + _masters(float(states.optimizer), rules)) / MIB
+
+    first, last = (copy_mib(of(model, strategy, rules)) for of in (embedding_state_bytes, head_state_bytes))
     layers = {
-        kind: mib + float(layer_state_bytes(model, kind, strategy, rules).weights) / MIB
-        for kind, mib in profile.layer_mib.items()
+        kind: mib + copy_mib(layer_state_bytes(model, kind, strategy, rules)) for kind, mib in profile.layer_mib.items()
     }
     return replace(
         profile,
