@@ -9,6 +9,7 @@ from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.parsers.read import read_config
 from taylor.pipeline_solver.model.solution import Solution, Status
 from taylor.workflows.showing.fit import Fit, FitVerdict
+from taylor.workflows.showing.verdict import TIGHT, sure_text
 from taylor.workflows.showing.verdict_data import Rival, VerdictFacts, figures_fit, tight_stages
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.options import Origin
@@ -56,6 +57,15 @@ def test_stages_that_may_run_out_are_listed_the_fullest_first():
     assert [one["stage"] for one in found] == [1, 2]
     assert found[0]["free_mib"] == pytest.approx(-4.0) and found[0]["risk"] > 0.5 > found[1]["risk"] > 0.05
     assert [one["stage"] for one in tight_stages(solution(99.0, 101.0), None, margin)] == [1]
+
+
+@pytest.mark.parametrize("known", [None, KNOWN])
+@pytest.mark.parametrize("peak", [50.0, 92.0, 98.9, 99.5, 100.5])
+def test_the_listed_stages_are_those_that_the_verdict_calls_tight(known, peak):
+    # Peaks of an unknown error are tight from 99 of 100 on.
+    listed = bool(tight_stages(solution(peak), known, MemoryMargin(risk=0.0)))
+    assert listed is (TIGHT in sure_text(known, MemoryMargin(risk=0.0), peak, 100.0))
+    assert listed is (peak > (90.0 if known else 99.0))
 
 
 @pytest.mark.parametrize("share, fit", [(0.6, Fit.FITS), (1.03, Fit.AT_RISK), (1.2, Fit.DOES_NOT_FIT)])

@@ -9,12 +9,15 @@ from enum import Enum
 from typing import Any
 
 from taylor.base.errors import shortened
-from taylor.cost_model.errors.known_error import KnownError, risk_beyond
+from taylor.cost_model.errors.known_error import DEFAULT_RISK, KnownError, risk_beyond
 from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB
 from taylor.pipeline_solver.model.solution import Solution
 from taylor.report.ranking import AT_RISK, NOT_CERTAIN, percent_text
+
+UNKNOWN_ERROR = 0.01
+"""Fraction of the limit below which free memory is reported as tight where the error of the memory is unknown."""
 
 NAMED_FLAGS = 4
 UNKNOWN_FIT = NOT_CERTAIN
@@ -116,6 +119,27 @@ def risk_of(known: KnownError | None, peak_mib: float, limit_mib: float) -> floa
     if not far:
         return float(share < 0)
     return risk_beyond(share / far)
+
+
+def is_tight(known: KnownError | None, margin: MemoryMargin, peak_mib: float, limit_mib: float) -> bool:
+    """Return whether a stage may run out of memory: at the upper end of its peak, or by `UNKNOWN_ERROR` of its limit.
+
+    Parameters
+    ----------
+    known : KnownError or None
+        Of the peak; None where nothing is known.
+    limit_mib : float
+        What the margin leaves of the limit.
+    """
+    whole = margin.around(limit_mib, known)
+    if known is None:
+        return whole - peak_mib < UNKNOWN_ERROR * whole
+    return peak_mib * known.upper(margin.stated_risk) > whole + MEMORY_TOLERANCE_MIB
+
+
+def odds_text(risk: float) -> str:
+    """Probability of an interval with this risk beyond each end, in words."""
+    return "in nine of ten cases" if risk == DEFAULT_RISK else f"with {100 * (1 - 2 * risk):g} % probability"
 
 
 def fit_verdict(

@@ -7,13 +7,13 @@ from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.profile import MemorySource
 from taylor.cost_model.time.throughput import Throughput
 from taylor.pipeline.plan import RECOMPUTE_MODES, PipelinePlan, mode_title
-from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import CUT_OFF, OPTIMAL, PROVEN_GAP, Solution, Termination
 from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_OBJECTIVE
 from taylor.pipeline_solver.timing.evaluate import host_link_shares, host_memory_mib
 from taylor.report.compress import compress, gap_text
 from taylor.workflows.showing.alternative import choice_name
-from taylor.workflows.showing.fit import Fit
+from taylor.workflows.showing.fit import UNKNOWN_ERROR, Fit, is_tight, odds_text
 from taylor.workflows.showing.planned_file import PlannedFile, over_limit
 from taylor.workflows.showing.verdict_data import EQUAL_SHARE
 from taylor.workflows.statement.stage_devices import order_name
@@ -32,9 +32,6 @@ EQUAL_STEPS = 2e-6
 TIGHT = "tight"
 """Start of the line on a plan that fits as predicted, but not at the upper end of its interval."""
 
-UNKNOWN_ERROR = 0.01
-"""Fraction of the limit below which free memory is reported as tight where the error of the memory is unknown."""
-
 
 def verdict(planned: PlannedFile) -> list[str]:
     """Three lines: which plan and how much faster, does it fit and with what margin, what it rests on."""
@@ -48,7 +45,8 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
     if (ends := planned.step_interval_ms) is not None:
         low, high = (_ms_text(end) for end in ends)
         rests = planned.narrowed_by or "as far as the estimate is known to be off"
-        pairs.append(("interval", f"{low} to {high} in nine of ten cases, {rests}"))
+        odds = odds_text(planned.config.margin.stated_risk)
+        pairs.append(("interval", f"{low} to {high} {odds}, {rests}"))
     if (speed := planned.speed) is not None:
         pairs.append(("speed", speed_text(speed, planned.facts.train_tokens)))
     if (cards := planned.card_memory) is not None:
@@ -263,15 +261,14 @@ def sure_text(known: KnownError | None, margin: MemoryMargin, peak_mib: float, l
     known : KnownError or None
         Of the peak; None where nothing is known.
     """
-    whole = margin.around(limit_mib, known)
+    whole, tight = margin.around(limit_mib, known), is_tight(known, margin, peak_mib, limit_mib)
     if known is None:
-        enough = whole - peak_mib >= UNKNOWN_ERROR * whole
-        return "" if enough else f"; {TIGHT}: --margin {100 * UNKNOWN_ERROR:.0f}% keeps more memory free"
+        return f"; {TIGHT}: --margin {100 * UNKNOWN_ERROR:.0f}% keeps more memory free" if tight else ""
     risk, most = margin.stated_risk, peak_mib * known.upper(margin.stated_risk)
     # The upper end is compared with the limit before the margin was taken off.
     of_whole = f" of {whole:,.0f}" if margin else ""
     upper = f"up to {most:,.0f}{of_whole} MiB with {100 * risk:g} % risk"
-    if most <= whole + MEMORY_TOLERANCE_MIB:
+    if not tight:
         return f"; {upper}, as {known.sentence}"
     return f"; {TIGHT}: {upper}, as {known.sentence}; --risk {100 * risk:g}% keeps memory free for it"
 

@@ -13,7 +13,7 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB
 from taylor.pipeline_solver.model.solution import Solution, Status
 from taylor.register.device import DeviceSpec
-from taylor.workflows.showing.fit import FitVerdict, fit_verdict, risk_of
+from taylor.workflows.showing.fit import FitVerdict, fit_verdict, is_tight, risk_of
 from taylor.workflows.showing.memory_levers import Lever
 from taylor.workflows.statement.options import Origin
 
@@ -93,12 +93,11 @@ class VerdictFacts:
 
 
 def tight_stages(solution: Solution, known: KnownError | None, margin: MemoryMargin) -> list[dict[str, Any]]:
-    """Stages whose peak is above their limit, or may be with the stated risk, the fullest first."""
+    """Stages whose peak is above their limit, or tight (`fit.is_tight`), the fullest first."""
     found = []
     for stage, (peak, limit) in enumerate(zip(solution.peak_memory_mib, solution.memory_limit_mib, strict=True)):
         whole = margin.within(limit, known)
-        most = peak * (1.0 if known is None else known.upper(margin.stated_risk))
-        if peak > limit + MEMORY_TOLERANCE_MIB or most > margin.around(limit, known) + MEMORY_TOLERANCE_MIB:
+        if peak > limit + MEMORY_TOLERANCE_MIB or is_tight(known, margin, peak, limit):
             risk = risk_of(known, peak, margin.around(limit, known))
             free = whole - peak
             found.append((free, stage, peak, whole, risk))
