@@ -18,21 +18,25 @@ from taylor.cost_model.profile import MemorySource
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.solution import Termination
 from taylor.pipeline_solver.timing.evaluate import evaluate
+from taylor.register.registry import Registry
 from taylor.report.facts import BAD, GOOD, WARNING
 from taylor.workflows.ranking.candidates import load_candidates
 from taylor.workflows.ranking.rank import RankOptions, rank
 from taylor.workflows.ranking.rank_page import ranking_facts
+from taylor.workflows.ranking.ranking_data import ranking_data
 from taylor.workflows.showing.page_facts import gap_words, memory_answer, memory_parts, page_facts, page_tables
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.showing.verdict import step_text
 from taylor.workflows.showing.what_if import MIB_MORE, what_if_of, what_if_sentences
 from taylor.workflows.solving.evaluate_file import evaluate_file
 from taylor.workflows.solving.solve_file import solve_file
-from taylor.workflows.statement.options import FileJob, Outputs
+from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.options import FileJob, Origin, Outputs
 from tests.conftest import ROOT
 from tests.report_cases import deepseek, even_plan
 
 FILE = ROOT / "config" / "pretrain_llama2_7b.yaml"
+OTHER_DEVICE = "h100-80g"
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +176,24 @@ def taylor_solve(problem):
     solution = solve(problem)
     assert solution.termination in (Termination.PROVEN, Termination.INFEASIBLE)
     return solution
+
+
+@pytest.mark.parametrize("risk, odds", [(None, "in nine of ten cases"), (0.2, "with 60 % probability")])
+def test_the_intervals_of_a_ranking_are_those_of_its_risk(tmp_path: Path, risk: float | None, odds: str) -> None:
+    margin = MemoryMargin(risk=risk)
+    # A candidate that cannot be read states no risk.
+    (tmp_path / "a.yaml").write_text("- broken", encoding="utf-8")
+    candidates = load_candidates([tmp_path / "a.yaml", FILE], OTHER_DEVICE, margin=margin)
+    ranking = rank(candidates, RankOptions(workers=1, output=tmp_path / "out", report=False))
+    facts, best, config = ranking_facts(ranking.table, candidates), ranking.table.iloc[0], candidates[1].config
+    stage, known = int(best["fullest_stage"]), config.memory_error(MemorySource.ESTIMATE)
+    most = json.loads(best["peak_memory"])[stage] * known.upper(margin.stated_risk)
+    assert odds in facts.answers[0].detail
+    assert f"and {most:,.0f} MiB with {100 - 200 * margin.stated_risk:g} % probability" in facts.answers[2].detail
+    # The device of the ranking, not the usual one of the file.
+    verdict = ranking_data(ranking, margin, Origin())["verdict"]
+    assert verdict["software"]["stack"] == Registry.load().device(OTHER_DEVICE).stack
+    assert verdict["software"]["stack"] != choose_device(config).spec.stack
 
 
 def test_the_page_of_a_ranking_names_the_best_candidate_and_what_it_rests_on(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from taylor.report.planned import planned_timeline
 from taylor.report.ranking import NOT_CERTAIN, percent_text
 from taylor.report.timeline import Timeline
 from taylor.workflows.ranking.candidate_file import CandidateFile
+from taylor.workflows.showing.fit import odds_text
 from taylor.workflows.showing.page_facts import (
     EQUAL_GAIN,
     NOT_KNOWN,
@@ -107,9 +108,9 @@ def ranking_facts(table: pd.DataFrame, candidates: Sequence[CandidateFile]) -> P
     if not len(solved):
         return replace(facts, verdict="No candidate has a plan: the table says why.")
     answers = _answers([{str(name): cell for name, cell in row.items()} for row in solved.head(2).to_dict("records")])
-    if interval := _interval(solved.iloc[0].to_dict(), candidates):
-        answers = (*answers[:-1], replace(answers[-1], detail=f"{answers[-1].detail}; {interval}"))
     best = next((one for one in candidates if one.path.name == Path(solved["file"].iloc[0]).name), None)
+    if interval := _interval(solved.iloc[0].to_dict(), best):
+        answers = (*answers[:-1], replace(answers[-1], detail=f"{answers[-1].detail}; {interval}"))
     answers = (_with_interval(answers[0], solved.iloc[0].get("cost"), best), *answers[1:])
     step = answers[0].detail.partition(";")[0]
     gain, fit = answers[1], answers[2]
@@ -126,7 +127,7 @@ def ranking_facts(table: pd.DataFrame, candidates: Sequence[CandidateFile]) -> P
 
 
 def _with_interval(answer: Answer, cost: object, best: CandidateFile | None) -> Answer:
-    """Answer with the 90 % interval of an estimated step."""
+    """Answer with the interval of an estimated step."""
     step = number(cost)
     estimated = best is not None and best.ratios is not None and best.ratios.source == RatioSource.ESTIMATE
     if best is None or step is None or not estimated or best.config is None or best.device is None:
@@ -135,7 +136,7 @@ def _with_interval(answer: Answer, cost: object, best: CandidateFile | None) -> 
     ends = " to ".join(
         _step({"cost": step * factor}).removesuffix(" a step") for factor in (known.lower(risk), known.upper(risk))
     )
-    return replace(answer, detail=f"{answer.detail}; {ends} in nine of ten cases")
+    return replace(answer, detail=f"{answer.detail}; {ends} {odds_text(risk)}")
 
 
 def _is_own(cell: object) -> bool:
@@ -206,9 +207,9 @@ def _fit(best: Row) -> Answer:
     return replace(answer, answer=f"{answer.answer} (tight)", tone=WARNING)
 
 
-def _interval(best: Row, candidates: Sequence[CandidateFile]) -> str:
+def _interval(best: Row, candidate: CandidateFile | None) -> str:
     """Interval of the best candidate's fullest stage, in words; empty where no error of its peaks is known."""
-    config = next((one.config for one in candidates if one.config is not None), None)
+    config = None if candidate is None else candidate.config
     peaks, limits = parse_json(best.get("peak_memory")), parse_json(best.get("memory_limit"))
     source = next((one for one in MemorySource if one.value == best.get("memory_source")), None)
     if (

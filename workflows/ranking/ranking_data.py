@@ -45,7 +45,7 @@ def ranking_data(
         "model": ranking.model or None,
         "device": ranking.device or None,
         "ranks": ranking.ranks or None,
-        "verdict": _verdict(solved, rows, margin, origin, register) if solved else None,
+        "verdict": _verdict(ranking, solved, rows, margin, origin, register) if solved else None,
         "rows": rows,
         "files": {role: str(path) for role, path in files.items() if path is not None},
     }
@@ -68,6 +68,7 @@ def row_data(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _verdict(
+    ranking: Ranking,
     solved: Sequence[Mapping[str, Any]],
     rows: Sequence[Mapping[str, Any]],
     margin: MemoryMargin,
@@ -81,7 +82,7 @@ def _verdict(
     solution, fit = figures_fit(best["peak_memory"] or (), best["memory_limit"] or (), config, known)
     return VerdictFacts(
         config,
-        choose_device(config, None, register).spec,
+        choose_device(config, ranking.device or None, register).spec,
         fit,
         solution,
         known,
