@@ -29,6 +29,7 @@ from taylor.cost_model.memory.statics import (
     makes_gradients_late,
     passes_weights,
     postponed_gradient_bytes,
+    stays_whole,
 )
 from taylor.pipeline.alive import BackwardStart
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan
@@ -46,7 +47,8 @@ class Block:
     Parameters
     ----------
     whole : float
-        Gathered, as GEMMs take them.
+        Gathered for its use, as GEMMs take them; 0 where it stays gathered, among the stage's weights
+        (`statics.stays_whole`).
     pending : float
         Their new gradients before they are reduced.
     reducing : float
@@ -206,9 +208,9 @@ class PlanPeak:
         return self._boundary * (count + (not all(map(self._first, chunks))))
 
     def _at_loss(self) -> float:
+        """Bytes of the logits and of the head."""
         logits = float(logits_bytes(self.model, self.strategy, self._loss_rules))
-        head = 0.0 if self.rules.whole_ends or self.rules.stay_gathered else self._head.whole
-        return logits + (head if self._passes else 0.0)
+        return logits + (self._head.whole if self._passes else 0.0)
 
     @cached_property
     def _loss_rules(self) -> TrainingRules:
@@ -225,7 +227,7 @@ class PlanPeak:
         """FSDP at a block's backward: it and the one before are gathered, the one behind is being reduced."""
         if not self._passes:
             return 0.0
-        gathered = 0.0 if self.rules.stay_gathered else blocks[at].whole + (blocks[at - 1].whole if at else 0.0)
+        gathered = blocks[at].whole + (blocks[at - 1].whole if at else 0.0)
         return gathered + (blocks[at + 1].reducing if at + 1 < len(blocks) else 0.0)
 
     def _at_embedding(self, blocks: list[Block]) -> float:
@@ -279,4 +281,5 @@ class PlanPeak:
         if not self.rules.parameter_shard:
             return Block(shard=shard)
         gathered = gathered_bytes(groups, self.strategy, self.rules, in_layer=in_layer)
-        return Block(float(gathered.weights), float(gathered.weights), float(gathered.gradients), shard)
+        whole = 0.0 if stays_whole(self.rules, in_layer=in_layer) else float(gathered.weights)
+        return Block(whole, float(gathered.weights), float(gathered.gradients), shard)

@@ -107,13 +107,18 @@ def _states(
         return StateBytes(state.weights, gradients, state.optimizer)
     whole = gathered_bytes(groups, degrees, rules, in_layer=in_layer)
     in_pipeline = np.greater(degrees.pp, 1) & rules.framework.states.whole_in_pipeline
-    stays = in_pipeline | rules.stay_gathered | (rules.whole_ends and not in_layer)
+    stays = in_pipeline | stays_whole(rules, in_layer=in_layer)
     adds_whole = in_pipeline | (rules.accumulates_whole & np.greater(degrees.micro_batches, 1))
     # Shards that come with the reduction at the end of a pipeline's step are not alive beside the whole gradients.
     gradients = np.where(adds_whole & rules.framework.states.fresh_gradients, 0.0, gradients)
     cached = state.gradients - gradients if rules.separate_pools else 0.0
     weights, gradients = state.weights + whole.weights * stays, gradients + whole.gradients * adds_whole
     return StateBytes(weights, gradients, state.optimizer, cached)
+
+
+def stays_whole(rules: TrainingRules, *, in_layer: bool) -> bool:
+    """Return whether fully sharded weights of a layer, or of an end, stay gathered between their uses."""
+    return rules.stay_gathered or (rules.whole_ends and not in_layer)
 
 
 def makes_gradients_late(degrees: Degrees, rules: TrainingRules) -> Quantity:
@@ -313,7 +318,7 @@ def passes_weights(rules: TrainingRules, degrees: Degrees) -> Quantity:
 def _layer_buffers(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Gathered weights of two layers, and one's gradients before they are scattered."""
     gathered = _largest_layer(model, degrees, rules)
-    return (0.0 if rules.stay_gathered else 2 * gathered.weights) + gathered.gradients
+    return (0.0 if stays_whole(rules, in_layer=True) else 2 * gathered.weights) + gathered.gradients
 
 
 def _largest_layer(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
@@ -345,7 +350,7 @@ def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
 def _buffers_at_loss(model: ModelSpec, degrees: Degrees, rules: TrainingRules, buffers: Quantity) -> Quantity:
     if not (rules.parameter_shard and rules.framework.states.gathers_blocks):
         return buffers
-    there = rules.stay_gathered or rules.whole_ends
+    there = stays_whole(rules, in_layer=False)
     head = 0.0 if there else gathered_bytes(head_groups(model, degrees, rules), degrees, rules, in_layer=False).weights
     return buffers - passes_weights(rules, degrees) * (_layer_buffers(model, degrees, rules) - head)
 
@@ -405,7 +410,8 @@ def _head_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRule
 def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules, at_loss: Quantity) -> Quantity:
     """Bytes that a micro-batch's backward needs beyond its loss, at the head and at the embedding; else 0.
 
-    Under FSDP the head's new gradient is reduced while it and the layer before are gathered. Behind the last layer no
+    Under FSDP the head's new gradient is reduced while it and the layer before are gathered, where they do not stay so
+    (`stays_whole`). Behind the last layer no
     activation is left: with every layer recomputed, which keeps least, and gradients that come no sooner
     (`StateRules.fresh_gradients`), that may be more than the loss needed. Then comes the embedding's own gradient: with
     all rows (`StateRules.gathers_embedding_gradient`), beside the gathered table and what is being reduced; of a tied
@@ -434,11 +440,13 @@ def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules
             gathered_bytes(groups, degrees, rules, in_layer=False)
             for groups in (table, head_groups(model, degrees, rules))
         )
-        whole = rules.framework.states.gathers_embedding_gradient
-        made = gathered.weights + (table.total * rules.compute_bytes if whole else gathered.weights)
-        made = made + np.maximum(gathered.gradients, largest.gradients)
+        every_row = rules.framework.states.gathers_embedding_gradient
+        ends, inner = (0.0 if stays_whole(rules, in_layer=inside) else 1.0 for inside in (False, True))
+        pending = table.total * rules.compute_bytes if every_row else gathered.weights
+        made = ends * gathered.weights + pending + np.maximum(gathered.gradients, largest.gradients)
         if keeps_gradients(rules):
-            behind_head = 2 * head.weights + head.gradients + largest.weights + entering_bytes(model, degrees, rules)
+            there = ends * head.weights + inner * largest.weights
+            behind_head = there + head.weights + head.gradients + entering_bytes(model, degrees, rules)
     at_last_layer = workspace_bytes(model, degrees, rules) + buffer_bytes(model, degrees, rules)
     end = np.where(
         late, _head_gradient_bytes(model, degrees, rules) + layers + np.maximum(at_last_layer, own + made), made

@@ -59,3 +59,15 @@ def test_weights_that_are_gathered_in_a_byte_stay_so_in_a_pipeline() -> None:
         assert recorded.at_peak_mib["weights"] == pytest.approx(closed.weights, rel=0.001)
         found.append(closed.weights)
     assert found[1] < 0.8 * found[0]
+
+
+@pytest.mark.parametrize("changes", [{}, {"whole_ends": True}, {"stay_gathered": True}], ids=str)
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_weights_that_stay_gathered_count_once(changes: dict[str, bool], micro_batches: int) -> None:
+    """A large vocabulary and few tokens: the worst moment is behind the head or at the embedding."""
+    model, rules = DENSE.replace(vocab=128_000), TORCHTITAN.replace(seq_length=512, **changes)
+    run = cases.job(model, Strategy(8, 1, 1, op=8, micro_batches=micro_batches), rules, mode=FULL)
+    closed = stage_breakdown(model, run.strategy, rules, run.plan)[0]
+    expected = pytest.approx(recorded_stage(run, 0).peak_mib, rel=0.001)
+    assert closed.total - closed.overhead - closed.cached - closed.spare == expected
+    assert closed.total - closed.overhead - closed.cached == expected
