@@ -10,7 +10,7 @@ import pytest
 import taylor
 from benchmarks.scaling import ScalingRow, efficiencies, mlperf_rows
 from taylor.base.errors import InfeasibleError, InputError
-from taylor.cost_model.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy
 from taylor.nd_search.steps import SolvedStep
 from taylor.parsers.tables.device_prices import DevicePrice, read_device_prices
 from taylor.workflows.searching.model_job import ModelJob, model_file
