@@ -65,10 +65,11 @@ class Jobs:
         Raises
         ------
         InputError
-            When its kind is unknown, or too many wait.
+            When its kind is unknown, it would not heed a setting, or too many wait.
         """
         if kind not in KINDS:
             raise InputError("is no job", field="kind", value=kind)
+        ask.refuse_for(kind)
         if self.waiting >= MOST_WAITING:
             raise InputError(f"{MOST_WAITING} jobs wait already", field="job", cure="try again later")
         name = secrets.token_hex(8)

@@ -43,6 +43,8 @@ MOST_KNOWN = 64
 MOST_FILES = 500
 """Model files of a folder that are listed."""
 
+UNHEEDED = {"rank": ("limit_mib", "sp", "op"), "size": ("limit_mib", "sp", "op", "stage_limit", "run")}
+"""Settings without effect on a job, by its kind."""
 
 Stages = Annotated[dict[int, float], Field(max_length=1024)]
 """MiB by stage."""
@@ -103,6 +105,27 @@ class Question(Degrees):
         assert self.run is not None
         kept = self.run.model_dump(exclude={"measured_peak", "out_of_memory", "peak_of"})
         return self.model_copy(update={**kept, "run": None, "stage_limit": {}})
+
+    def refuse_for(self, kind: str) -> None:
+        """Refuse settings that a job of this kind would not heed.
+
+        Raises
+        ------
+        InputError
+            With the first such setting.
+        """
+        named = {
+            "limit_mib": self.limit_mib is not None,
+            "sp": self.sp is False,
+            "op": not self.op,
+            "stage_limit": bool(self.stage_limit),
+            "run": self.run is not None,
+        }
+        for name in UNHEEDED.get(kind, ()):
+            if named[name]:
+                raise InputError(
+                    "has no effect on a search of strategies", field=name, cure="set it back, or solve this strategy"
+                )
 
     @classmethod
     def parse(cls, data: bytes) -> Question:
@@ -183,6 +206,12 @@ class Models:
         registry = Registry.load(None)
         if ask.device not in registry.devices:  # elsewhere a device may be a file
             raise InputError("is no registered device", field="device", value=ask.device)
+        card = registry.device(ask.device).memory_mib
+        if ask.limit_mib is not None and ask.limit_mib > card:
+            raise InputError(
+                f"is above the {card:,} MiB of {ask.device}", field="limit_mib", value=ask.limit_mib,
+                cure="name MiB that one device has",
+            )  # fmt: skip
         host = min(ask.ranks, per_node(registry.device(ask.device)))
         key = (ask.model, ask.device, ask.seq, host, ask.framework, ask.software)
         if key not in self._known:
@@ -228,7 +257,8 @@ class Models:
         InputError
             When the run's settings cannot run, or what was seen contradicts them.
         """
-        limits = tuple(ask.stage_limit.items())
+        every = {} if ask.limit_mib is None else dict.fromkeys(range(ask.pp), ask.limit_mib)
+        limits = tuple((every | ask.stage_limit).items())
         if ask.run is None:
             return SeenMemory(None, limits)
         config = self.config(ask.of_run)

@@ -104,6 +104,8 @@ const CHINESE = [
   [/(\w+): Input should be greater than or equal to ([\d.]+)/, "$1 不能小于 $2"],
   [/(\w+): Input should be less than or equal to ([\d.]+)/, "$1 不能大于 $2"],
   [/(\w+): Input should be a valid integer/, "$1 须为整数"],
+  [/(\w+): has no effect on a search of strategies/, "$1 对策略搜索不起作用：请恢复默认值，或对当前策略求解"],
+  [/limit_mib: is above the ([\d,]+) MiB of ([\w.-]+)/, "显存上限超过 $2 的 $1 MiB"],
   [/stopped before there was a plan/, "在找到方案之前已停止"],
   [/the token is missing or wrong/, "令牌缺失或有误：请打开 taylor serve 打印的链接"],
   [/its process died/, "求解进程已退出：是被终止了，还是内存不足？"],

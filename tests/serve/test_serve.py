@@ -19,6 +19,8 @@ import pytest
 
 from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.read import read_config
+from taylor.serve.child import JOB, work
+from taylor.serve.question import Question
 from taylor.workflows.measuring.history import Store, remember_solve
 from taylor.workflows.solving.evaluate_file import evaluate_file
 from taylor.workflows.statement.options import FileJob, Outputs
@@ -377,6 +379,33 @@ def test_assumptions_can_be_changed_and_move_the_answer(client):
     assert ask(client, limit_mib=20_000).json()["over"]
     refused = ask(client, software=["fp7"])
     assert refused.status_code == 400 and refused.json()["field"] == "--with"
+
+
+def test_a_solve_has_the_limit_of_the_estimate(client, tmp_path):
+    small = {"model": "llama2-7b", "device": "h100-80g", "ranks": 16, "tp": 4, "pp": 2, "gbs": 64, "seconds": 3}
+    question = Question(**small, limit_mib=60_000, stage_limit={1: 50_000})
+    estimate = client.post("/api/estimate", json=question.model_dump()).json()
+    job = {"kind": "solve", "ask": question.model_dump(), "folders": [], "own": str(tmp_path), "store": ""}
+    (tmp_path / JOB).write_text(json.dumps(job), encoding="utf-8")
+    limits = work(tmp_path)["memory_limit"]
+    assert limits == pytest.approx(estimate["limits_mib"]) and limits[1] < limits[0] < 60_000
+
+
+@pytest.mark.parametrize(
+    "kind, setting",
+    [
+        ("rank", {"limit_mib": 60_000}), ("rank", {"sp": False}), ("rank", {"op": False}),
+        ("size", {"limit_mib": 60_000}), ("size", {"stage_limit": {"0": 60_000}}),
+    ],
+)  # fmt: skip
+def test_a_setting_that_a_search_would_not_heed_is_refused(client, kind, setting):
+    refused = client.post(f"/api/jobs/{kind}", json=ASK | setting)
+    assert refused.status_code == 400 and refused.json()["field"] == next(iter(setting)), refused.text
+
+
+def test_a_limit_above_the_card_is_refused(client):
+    refused = ask(client, limit_mib=200_000)
+    assert refused.status_code == 400 and refused.json()["field"] == "limit_mib"
 
 
 def test_changes_are_what_the_question_says_when_it_is_asked_with_them(client):
