@@ -158,6 +158,31 @@ class Search(Part):
     files: dict[str, str]
 
 
+class MeasuredStage(Part):
+    """Memory of a stage of the strategy in a dry-run."""
+
+    stage: int
+    total_mib: Mib
+    parts_mib: dict[str, float]
+
+
+class ExplainedStage(MeasuredStage):
+    """Memory of a stage of the strategy, by the analytical model under the most recompute."""
+
+    alive: float = Field(description="micro-batches alive, in full passes through the stage")
+    layers: dict[str, int] = Field(description="by kind")
+
+
+class Explanation(Part):
+    """What `taylor search --explain STRATEGY --json` prints: which rule removes a strategy, and its memory."""
+
+    schema_: Literal["taylor.explanation/1"] = Field(alias="schema")
+    reasons: list[str]
+    limit_mib: Mib = Field(description="MiB that a plan may take of a device")
+    stages: list[ExplainedStage] = Field(description="none where the strategy has no plan")
+    measured: list[MeasuredStage] = Field(description="stages that a dry-run has measured")
+
+
 class Moment(Record):
     """When a stage reaches its peak."""
 

@@ -130,7 +130,10 @@ class Evaluate(Planning):
 
 
 class Search(Job):
-    """Strategies that obey the rules and fit, the fastest first; the answer is a `taylor.search/1`."""
+    """Strategies that obey the rules and fit, the fastest first; the answer is a `taylor.search/1`.
+
+    With `explain` it is a `taylor.explanation/1`.
+    """
 
     command: Literal["search"] = "search"
     search: Annotated[list[Degree], Field(max_length=9)] = Field(default=[], description="dimensions searched")

@@ -41,22 +41,22 @@ class Question:
     ----------
     command : str
         Command of its requests.
-    answer : str
-        Schema of its answers.
+    answers : tuple of str
+        Schemas of its answers.
     """
 
     command: str
-    answer: str
+    answers: tuple[str, ...]
 
 
 TOOLS = {
-    "solve": Question("solve", "taylor.result/1"),
-    "evaluate": Question("evaluate", "taylor.result/1"),
-    "search": Question("search", "taylor.search/1"),
-    "size": Question("size", "taylor.size/1"),
-    "explain": Question("why-memory", "taylor.reasons/1"),
-    "support": Question("support", "taylor.support/1"),
-    "compare": Question("compare", "taylor.comparison/1"),
+    "solve": Question("solve", ("taylor.result/1",)),
+    "evaluate": Question("evaluate", ("taylor.result/1",)),
+    "search": Question("search", ("taylor.search/1", "taylor.explanation/1")),
+    "size": Question("size", ("taylor.size/1",)),
+    "explain": Question("why-memory", ("taylor.reasons/1",)),
+    "support": Question("support", ("taylor.support/1",)),
+    "compare": Question("compare", ("taylor.comparison/1",)),
 }
 
 
@@ -67,6 +67,19 @@ def input_schema(command: str) -> dict[str, Any]:
     return {**schema, "properties": kept}
 
 
+def output_schema(answers: tuple[str, ...]) -> dict[str, Any]:
+    """Schema of a tool's answers: any of several, with their definitions in one place."""
+    if len(answers) == 1:
+        return dict(shipped(answers[0]))
+    each = [shipped(name) for name in answers]
+    apart = ("$schema", "$id", "$defs")
+    return {
+        "type": "object",
+        "anyOf": [{key: part for key, part in one.items() if key not in apart} for one in each],
+        "$defs": {name: part for one in each for name, part in one.get("$defs", {}).items()},
+    }
+
+
 def tools() -> list[types.Tool]:
     """All tools with their schemas."""
     return [
@@ -74,7 +87,7 @@ def tools() -> list[types.Tool]:
             name=name,
             description=BY_COMMAND[one.command].__doc__,
             input_schema=input_schema(one.command),
-            output_schema=dict(shipped(one.answer)),
+            output_schema=output_schema(one.answers),
             annotations=types.ToolAnnotations(destructive_hint=False, open_world_hint=False),
         )
         for name, one in TOOLS.items()

@@ -208,7 +208,7 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> No
         print(describe_rules(options))
         return
     if args.explain:
-        _print_explanation(options, args.explain)
+        _print_explanation(options, args.explain, as_document=args.json)
         return
     store = chosen_store(args, options.ranking.output) if options.full else None
     with chosen_cluster(args) as executor:
@@ -351,13 +351,16 @@ def _search_options(args: argparse.Namespace) -> StrategySearchOptions:
     )
 
 
-def _print_explanation(options: StrategySearchOptions, strategy: str) -> None:
+def _print_explanation(options: StrategySearchOptions, strategy: str, *, as_document: bool) -> None:
     """Print why a strategy is or is not a candidate, with its memory by stage."""
     from taylor.report.breakdown import breakdown_table, comparison_table
     from taylor.report.terminal import print_table
     from taylor.workflows.searching.explain import explain_strategy
 
     explanation = explain_strategy(options, strategy)
+    if as_document:
+        print_document("taylor.explanation/1", explanation.to_dict())
+        return
     print("\n".join(explanation.reasons))
     if explanation.stages:
         print_table(breakdown_table(explanation.stages, explanation.limit_mib))

@@ -61,8 +61,12 @@ def test_every_tool_has_the_schemas_of_its_request_and_its_answer():
     assert {tool.name for tool in tools()} == set(TOOLS)
     for tool in tools():
         assert set(tool.input_schema["properties"]) and "schema" not in tool.input_schema["properties"]
-        assert tool.output_schema["$id"] == TOOLS[tool.name].answer and tool.description
-        assert "properties" in tool.output_schema and validator(TOOLS[tool.name].answer)
+        assert tool.description and tool.output_schema["type"] == "object"
+        for name in TOOLS[tool.name].answers:
+            own = validator(name).schema
+            parts = [tool.output_schema, *tool.output_schema.get("anyOf", ())]
+            assert own["properties"] in [part.get("properties") for part in parts]
+            assert own.get("$defs", {}).items() <= tool.output_schema.get("$defs", {}).items()
 
 
 @pytest.mark.slow
@@ -93,6 +97,10 @@ def test_an_agent_searches_a_model_and_gets_a_refusal_with_its_cure(folder):
         async with connected("--folder", str(folder)) as client:
             found = await asked(client, "search", model="llama3-8b", device="h100-80g", world_size=8, profile_num=3)
             assert found["candidates"] and found["verdict"]["fit"] == "fits" and found["world_size"] == 8
+            why = await asked(
+                client, "search", model="llama3-8b", device="h100-80g", world_size=8, explain="DP2_TP2_PP2"
+            )
+            assert why["schema"] == "taylor.explanation/1" and why["reasons"] and len(why["stages"]) == 2
             broken = await asked(client, "evaluate", model="llama3-8b", device="h100-80g", world_size=6, fix={"tp": 4})
             assert broken["code"] in ("bad_input", "illegal", "infeasible") and broken["message"]
             typo = await asked(client, "search", model="lama3-8b", device="h100-80g", world_size=8)

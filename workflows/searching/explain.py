@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from taylor.base.errors import InputError
 from taylor.cost_model.job.strategy import Strategy
@@ -38,6 +39,27 @@ class Explanation:
     stages: tuple[StageBreakdown, ...]
     limit_mib: float
     measured: tuple[StageMemory, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The explanation as plain data."""
+        return {
+            "reasons": list(self.reasons),
+            "limit_mib": self.limit_mib,
+            "stages": [
+                {
+                    "stage": one.stage,
+                    "total_mib": one.total,
+                    "alive": one.alive,
+                    "layers": dict(one.layers),
+                    "parts_mib": dict(one.categories()),
+                }
+                for one in self.stages
+            ],
+            "measured": [
+                {"stage": one.stage, "total_mib": one.peak_mib, "parts_mib": dict(one.categories)}
+                for one in self.measured
+            ],
+        }
 
 
 def describe_rules(options: StrategySearchOptions) -> str:
