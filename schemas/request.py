@@ -142,7 +142,7 @@ class Search(Job):
     profile_num: Annotated[int, Field(ge=1, le=200)] = Field(default=20, description="strategies listed")
     full: bool = Field(default=False, description="solve them and rank them, too")
     time_limit: Annotated[float, Field(gt=0.0, le=MOST_SECONDS)] | None = Field(
-        default=None, description="with full: seconds for one solve"
+        default=None, description="with full: seconds for one solve; of an agent's question, for all of them"
     )
     explain: Name | None = Field(default=None, description="DPx_TPx_PPx_EPx: say which rule removes this strategy")
 

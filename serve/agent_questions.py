@@ -19,6 +19,7 @@ from taylor.base.errors import InputError, TaylorError
 from taylor.base.files import write_atomic
 from taylor.base.isolated import module_command
 from taylor.schemas.reading import read_request
+from taylor.schemas.request import Search
 from taylor.serve.agent_paths import AgentPaths
 
 MOST_BYTES = 64 * 1024
@@ -135,9 +136,10 @@ class AgentQuestions:
     async def _in_process(self, subcommand: str, flags: Mapping[str, Any]) -> dict[str, Any]:
         """Document of a process that runs a command in a folder of its own."""
         words = [subcommand, "--json", "--quiet", "--config", "-", *FIXED_FLAGS.get(subcommand, ())]
-        if subcommand == "search" and not flags.get("full"):
-            flags = {name: value for name, value in flags.items() if name != "time_limit"}
-        limit = float(flags.get("time_limit", self.seconds)) + MARGIN_SECONDS
+        seconds = float(flags.get("time_limit", self.seconds))
+        limit = seconds + MARGIN_SECONDS
+        if subcommand == "search":
+            flags = _with_shared_time(flags, seconds)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="question-") as folder:
             process = await asyncio.create_subprocess_exec(
                 *module_command("taylor.command_lines.bounded", *words),
@@ -189,6 +191,14 @@ async def _talk(process: asyncio.subprocess.Process, question: bytes) -> bytes:
         pieces.append(piece)
     await process.wait()
     return b"".join(pieces)
+
+
+def _with_shared_time(flags: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    """Flags of a search whose solves, one after the other, share the time; without ``full`` nothing is solved."""
+    rest = {name: value for name, value in flags.items() if name != "time_limit"}
+    if not flags.get("full"):
+        return rest
+    return rest | {"time_limit": seconds / flags.get("profile_num", Search.model_fields["profile_num"].default)}
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

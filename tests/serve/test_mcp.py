@@ -148,6 +148,23 @@ def test_a_question_that_takes_too_long_is_refused_in_words(folder, tmp_path, mo
     assert not list(tmp_path.glob("question-*"))
 
 
+@pytest.mark.parametrize("stated, each", [({"time_limit": 30, "profile_num": 5}, 6.0), ({}, 3.0)])
+def test_the_solves_of_a_search_share_the_time_of_the_question(folder, tmp_path, monkeypatch, stated, each):
+    from taylor.serve import agent_questions
+
+    asked_with: list[dict[str, Any]] = []
+
+    async def talk(process: Any, question: bytes) -> bytes:
+        asked_with.append(json.loads(question))
+        return b"{}"
+
+    monkeypatch.setattr(agent_questions, "_talk", talk)
+    questions = AgentQuestions(AgentPaths((folder,)), tmp_path, seconds=60.0)
+    anyio.run(questions.answer, "search", {"file": SCRIPT, "full": True, **stated})
+    anyio.run(questions.answer, "search", {"file": SCRIPT, **stated})
+    assert asked_with[0]["time_limit"] == each and "time_limit" not in asked_with[1]
+
+
 def test_a_question_that_needs_too_much_memory_is_refused_in_words(folder, tmp_path):
     questions = AgentQuestions(AgentPaths((folder,)), tmp_path, bytes_each=60 << 20)
     found = anyio.run(questions.answer, "evaluate", {"file": SCRIPT})
