@@ -9,7 +9,7 @@ from typing import Any
 from taylor.base.errors import InputError
 
 MODEL_FILE = ".json"
-QUOTED = set(" \t\n\r'\"\\\\")
+QUOTED = set(" \t\n\r'\"\\")
 """Signs that a path must not have: a script's path is followed by its arguments."""
 
 DEVICE_FILES = (".yaml", ".yml")
@@ -62,7 +62,7 @@ class AgentPaths:
         Raises
         ------
         InputError
-            When it lies in none of them, or is not there.
+            When it lies in none of them, is not there, or has a sign that a command line would have to quote.
         """
         for folder in self.folders:
             try:
@@ -71,7 +71,8 @@ class AgentPaths:
                 there = inside and path.exists()
             except (OSError, RuntimeError, ValueError):  # too long a name, a circle of links
                 continue
-            if there and not set(str(path)) & QUOTED:
+            if there:
+                refuse_quoted(path, field)
                 return path
         cure = "name a file in " + (" or ".join(map(str, self.folders)) or "a folder given by taylor mcp --folder")
         raise InputError("is no file in the folders of this server", field=field, value=text, cure=cure)
@@ -100,6 +101,19 @@ class AgentPaths:
     def _device(self, text: str) -> str:
         """Name of a device; a file's is its path."""
         return str(self.readable(text, "device")) if Path(text).suffix in DEVICE_FILES else text
+
+
+def refuse_quoted(path: Path, field: str) -> None:
+    """Refuse a path with a sign of `QUOTED`.
+
+    Raises
+    ------
+    InputError
+        With the path.
+    """
+    if set(str(path)) & QUOTED:
+        problem = "has a space, a quote or a backslash, which paths given to this server must not have"
+        raise InputError(problem, field=field, value=str(path), cure="rename it")
 
 
 def _is_path(model: str) -> bool:

@@ -54,13 +54,14 @@ def run(arguments: Sequence[str], program: str = "taylor mcp") -> None:
         from taylor.serve.mcp_server import run as serve
     except ImportError:
         raise InputError("needs the package mcp", cure="pip install 'taylor-parallel[mcp]'") from None
-    from taylor.serve.agent_paths import AgentPaths
+    from taylor.serve.agent_paths import AgentPaths, refuse_quoted
     from taylor.serve.agent_questions import AgentQuestions
 
     folders = tuple(Path(name).resolve() for name in args.folder)
     for folder in folders:
         if not folder.is_dir():
             raise InputError("no such folder", field="--folder", value=str(folder), cure="check the path")
+        refuse_quoted(folder, "--folder")
     output = path_or_none(args.output)
     paths = AgentPaths(folders, None if output is None else output.resolve())
     with tempfile.TemporaryDirectory(prefix="taylor-mcp-") as work:

@@ -178,6 +178,15 @@ def test_a_flood_of_questions_is_refused_beyond_those_that_may_wait(folder, tmp_
     assert anyio.run(questions.answer, "support", {"feature": ["x" * 299] * 400})["code"] == "too_much"
 
 
+def test_a_space_in_a_path_is_refused_as_such(folder, tmp_path):
+    (folder / "my run.sh").write_text("x", encoding="utf-8")
+    with pytest.raises(InputError, match="has a space"):
+        AgentPaths((folder,)).readable("my run.sh", "file")
+    (tmp_path / "my folder").mkdir()
+    with pytest.raises(InputError, match="--folder: has a space"):
+        command.run(["--folder", str(tmp_path / "my folder")])
+
+
 def test_the_command_refuses_a_folder_that_is_none_and_a_document():
     with pytest.raises(InputError, match="no such folder"):
         command.run(["--folder", "/absent/folder"])
