@@ -77,8 +77,13 @@ class ProgressLine:
         """Show a report of the solver."""
         text = progress_text(self.title, time.monotonic() - self.started, progress).plain
         try:
+            from IPython import get_ipython
             from IPython.display import display
+
+            shell = get_ipython()  # type: ignore[no-untyped-call]
         except ImportError:
+            shell = None
+        if shell is None:  # IPython prints the raw data where no shell of it runs
             print(f"\r{text}", end="", flush=True)
             return
         if self._cell is None:

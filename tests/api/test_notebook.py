@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import matplotlib
 import pandas as pd
@@ -46,9 +47,15 @@ def test_a_plan_and_a_ranking_are_drawn_and_a_long_pipeline_only_on_request() ->
     assert len(axes.patches) == 3 and "the first 2 are a tie" in axes.get_xlabel()
 
 
-def test_progress_is_one_line_that_changes(capsys) -> None:
+@pytest.mark.parametrize("installed", [True, False])
+def test_progress_without_a_notebook_is_one_line_that_changes(installed, capsys, monkeypatch) -> None:
+    module = ModuleType("IPython")
+    module.get_ipython, module.display = lambda: None, ModuleType("IPython.display")
+    module.display.display = lambda *what, **_: print(*what)
+    for name, one in (("IPython", module), ("IPython.display", module.display)):
+        monkeypatch.setitem(sys.modules, name, one if installed else None)
     line = taylor.ProgressLine("solving it")
     for step in (3.0, 2.0):
         line(SimpleNamespace(objective=step, bound=1.0, unit_ms=10.0, note=""))
     shown = capsys.readouterr().out
-    assert "20.0 ms" in shown and "solving it" in shown
+    assert "20.0 ms" in shown and shown.count("\rsolving it") == 2 and "{" not in shown
