@@ -32,7 +32,6 @@ from taylor.workflows.ranking.candidates import load_candidates
 from taylor.workflows.ranking.rank import RankOptions, rank
 from taylor.workflows.searching.model_job import ModelJob, write_strategies
 from taylor.workflows.searching.size import SizeOptions, size
-from taylor.workflows.showing.planned_outputs import refuse_unwritten
 from taylor.workflows.solving.interrupted import FOLDER as INTERRUPTED
 from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.statement.measured_run import MeasuredRun
@@ -105,9 +104,8 @@ def _solve(folder: Path, ask: Question, models: Models, store: Store | None) -> 
         planned = solve_file(job, SolveOptions(time_limit=ask.seconds), outputs, watch)
     except InterruptedSolve:
         return _so_far(folder)
-    refuse_unwritten(planned.unwritten)
     run = None if store is None else remember_solve(store, "taylor serve", [], planned)
-    return {"run": run} | _shown(planned.result().to_dict())
+    return {"run": run, "unwritten": list(planned.unwritten)} | _shown(planned.result().to_dict())
 
 
 def _plan_file(folder: Path, suffix: str) -> Path:

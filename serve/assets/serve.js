@@ -13,7 +13,7 @@ const WORDS = {
     ranks_now: "Ranking the ten quickest strategies …", lost: "The server does not answer; asking again.",
     optimal: "Proven: {step} a step, no plan takes less. MFU {mfu}, {rate} tokens/s.",
     feasible: "{step} a step; none takes less than {bound} (gap {gap}). MFU {mfu}, {rate} tokens/s.",
-    stopped: "Stopped; the best plan so far:", layers: "{kind} layers", again: "recomputed, {mode}", chunk: "{text}, chunk {chunk}",
+    stopped: "Stopped; the best plan so far:", unwritten: "Not written: {files}.", layers: "{kind} layers", again: "recomputed, {mode}", chunk: "{text}, chunk {chunk}",
     peak: "peak, GiB",
     config: "configuration", script: "start script", yaml: "training YAML", toml: "training TOML", result: "result (JSON)", report: "report", table: "table (CSV)",
     gap: "Gap", status: "", take: "use", proven: "proven", open: "limit reached", slower: "proven slower",
@@ -56,7 +56,7 @@ const WORDS = {
     ties: "前 {count} 个并列：单步时间与第一名相差不到 {share}，小于估算误差。",
     too_big: "文件超过 1 MiB，训练文件不会这么大。",
     risky: "超出允许的风险", open_fit: "未知", upto: "至多", wrong_seen: "各级 MiB 写作 0=61300,1=58000，级写作 0,3。",
-    stopped: "已停止；目前最好的方案：", layers: "{kind} 层", again: "重计算（{mode}）", chunk: "{text}，第 {chunk} 块",
+    stopped: "已停止；目前最好的方案：", unwritten: "未能写出：{files}。", layers: "{kind} 层", again: "重计算（{mode}）", chunk: "{text}，第 {chunk} 块",
     peak: "峰值, GiB",
     config: "配置文件", script: "启动脚本", yaml: "训练 YAML", toml: "训练 TOML", result: "结果 (JSON)", report: "报告", table: "表格 (CSV)",
     gap: "差距", status: "", take: "采用", proven: "已证明", open: "到达时限", slower: "已证明更慢", over: "放不下",
@@ -501,7 +501,8 @@ function showAnswer() {
 function showPlan(answer) {
   const status = answer.status === "optimal" ? "optimal" : "feasible";
   $("progress").textContent = (answer.stopped ? `${word("stopped")} ` : "") + fill(status, { step: ms(answer.step_ms),
-    bound: ms(answer.bound_ms), gap: share(answer.gap, 2), mfu: utilization(answer), rate: number(answer.tokens_per_second) });
+    bound: ms(answer.bound_ms), gap: share(answer.gap, 2), mfu: utilization(answer), rate: number(answer.tokens_per_second) })
+    + (answer.unwritten?.length ? ` ${fill("unwritten", { files: answer.unwritten.join(", ") })}` : "");
   const rows = [];
   const add = (text, grid) => grid.forEach((row, chunk) => rows.push(
     [grid.length > 1 ? fill("chunk", { text, chunk }) : text, ...row.map(String)]));

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from taylor.base.errors import WriteError
 from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.read import read_config
 from taylor.serve.child import JOB, work
@@ -266,6 +267,21 @@ def test_the_plan_of_the_page_is_the_one_that_its_start_script_says(tmp_path):
         Outputs(folder=tmp_path / "again"),
     ).result().to_dict()  # fmt: skip
     assert again["step_ms"] == told["step_ms"] and again["peak_memory"] == told["peak_memory"]
+
+
+def test_a_plan_is_shown_and_remembered_although_its_page_could_not_be_written(tmp_path, monkeypatch):
+    from taylor.report import outputs
+    from taylor.serve.child import _solve
+    from taylor.serve.question import Models
+
+    def refuse(*_: object, **__: object) -> None:
+        raise WriteError("no space")
+
+    monkeypatch.setattr(outputs, "write_html_report", refuse)
+    ask = Question(model="qwen2.5-7b", device="h100-80g", ranks=16, tp=2, pp=4, seq=4096, seconds=20.0)
+    store = Store(str(tmp_path / "store.db"))
+    found = _solve(tmp_path / "job", ask, Models(tmp_path / "models"), store)
+    assert found["step_ms"] > 0 and found["run"] and "report.html" in found["unwritten"][0]
 
 
 def test_an_answer_has_interval_risk_and_the_smallest_change(client):
