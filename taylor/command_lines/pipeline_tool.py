@@ -223,10 +223,10 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
 
         origin, register = Origin(command_text(program, arguments)), chosen_path(args.register_path)
         print_document("taylor.ranking/1", ranking_data(ranking, asked_margin(args), origin, register))
-        return
-    print_ranking(ranking.table, limit=args.topn, details=args.verbose)
-    print_files(ranking)
-    print_ranking_verdict(ranking.table)
+    else:
+        print_ranking(ranking.table, limit=args.topn, details=args.verbose)
+        print_files(ranking)
+        print_ranking_verdict(ranking.table)
     refuse_unwritten(ranking.unwritten)
 
 

@@ -10,8 +10,9 @@ import pytest
 
 from taylor.base import documents
 from taylor.base.console import run_command, start_logging
-from taylor.base.errors import InputError
+from taylor.base.errors import InputError, WriteError
 from taylor.command_lines import main
+from taylor.workflows.ranking import rank_page
 from tests.conftest import ROOT
 from tests.schemas.documents import check
 
@@ -91,6 +92,14 @@ def test_a_ranking_is_a_document_with_a_verdict_on_the_best(capsys, tmp_path, mo
     assert rival["tie"] == (second["step_ms"] <= 1.08 * best["step_ms"])
     ranked, _ = printed(capsys, "rank", "--yaml_path", "output/dryrun_yaml", "--json", "--report", "off")
     assert ranked["schema"] == "taylor.ranking/1" and ranked["rows"][0]["step_ms"] == pytest.approx(best["step_ms"])
+    words = ["rank", "--yaml_path", "output/dryrun_yaml", "--json", "--report"]
+    monkeypatch.setattr(rank_page, "write_ranking_page", refuse)
+    ranked, log = printed(capsys, *words, "page.html", code=2)
+    assert ranked["schema"] == "taylor.ranking/1" and "requested and not written: report" in log
+
+
+def refuse(*_, **__):
+    raise WriteError("no space")
 
 
 def test_a_broken_rule_is_an_error_with_its_source(capsys, tmp_path, monkeypatch):
