@@ -141,6 +141,42 @@ class Ranking(RankingPart):
     schema_: Literal["taylor.ranking/1"] = Field(alias="schema")
 
 
+class LayerwisePart(Part):
+    """Layer-wise search: one strategy for every layer."""
+
+    model: str
+    world: int = Field(description="ranks")
+    layers: Plain | list[Any] | int
+    costs: str
+    status: Literal["optimal", "feasible", "infeasible", "no_solution"]
+    step_s: float | None
+    samples_a_s: float | None
+    most_samples_a_s: float | None = Field(description="no plan has more")
+    gap: float | None
+    seconds: float
+    galvatron_formula_s: float | None
+    plan: Plain | None
+    usable_mib: Mib | None
+    stages: list[Plain]
+    galvatron: Plain | None = Field(description="the plan of Galvatron's own search, on the same costs")
+    tried: list[Plain]
+    left_out: list[str]
+    assumed: list[str]
+
+
+class RefinedCandidate(Part):
+    """Candidate of a ranking, refined layer by layer."""
+
+    candidate: str
+    ranked_ms: float | None
+    own_ms: float | None
+    own_plan: Plain | None
+    own_faults: list[str]
+    layers_that_differ: int | None
+    reason: str
+    layerwise: LayerwisePart | None
+
+
 class Search(Part):
     """What `taylor search --json` prints: the chosen strategies, the fastest first."""
 
@@ -155,6 +191,7 @@ class Search(Part):
     candidates: list[Candidate]
     pruned: list[Pruned]
     ranking: RankingPart | None = Field(description="with --full")
+    refined: list[RefinedCandidate] | None = Field(description="with --full --layerwise, in the order of the ranking")
     files: dict[str, str]
 
 
@@ -411,29 +448,6 @@ class Lengths(Part):
     written: str | None
 
 
-class LayerwisePart(Part):
-    """Layer-wise search: one strategy for every layer."""
-
-    model: str
-    world: int = Field(description="ranks")
-    layers: Plain | list[Any] | int
-    costs: str
-    status: Literal["optimal", "feasible", "infeasible", "no_solution"]
-    step_s: float | None
-    samples_a_s: float | None
-    most_samples_a_s: float | None = Field(description="no plan has more")
-    gap: float | None
-    seconds: float
-    galvatron_formula_s: float | None
-    plan: Plain | None
-    usable_mib: Mib | None
-    stages: list[Plain]
-    galvatron: Plain | None = Field(description="the plan of Galvatron's own search, on the same costs")
-    tried: list[Plain]
-    left_out: list[str]
-    assumed: list[str]
-
-
 class SizePoint(Part):
     """A training on one number of devices; what is not known is null."""
 
@@ -519,19 +533,6 @@ class Layerwise(LayerwisePart):
 
     schema_: Literal["taylor.layerwise/1"] = Field(alias="schema")
     files: dict[str, str]
-
-
-class RefinedCandidate(Part):
-    """Candidate of a ranking, refined layer by layer."""
-
-    candidate: str
-    ranked_ms: float | None
-    own_ms: float | None
-    own_plan: Plain | None
-    own_faults: list[str]
-    layers_that_differ: int | None
-    reason: str
-    layerwise: LayerwisePart | None
 
 
 class Refined(Part):

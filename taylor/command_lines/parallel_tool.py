@@ -49,6 +49,7 @@ from taylor.command_lines.source_file import add_file, place_file
 from taylor.parsers.text.shell_start import parse_start, started
 
 if TYPE_CHECKING:
+    from taylor.workflows.searching.layerwise_refine import Refinement
     from taylor.workflows.searching.search import StrategySearch, StrategySearchOptions
 
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs")
@@ -218,12 +219,7 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> No
     if args.json:
         _print_json(args, done, options, command_text(program, arguments))
         return
-    for role, file in (
-        ("candidates", done.candidates_csv),
-        ("pruned", done.pruned_csv),
-        ("dry-run", done.candidates_csv.parent.parent / "dryrun_yaml"),
-        ("profile", done.candidates_csv.parent.parent / "profile_yaml"),
-    ):
+    for role, file in done.files.items():
         print(f"{role:>12}: {file}")
     if done.ranking is None:
         return
@@ -233,7 +229,9 @@ def _run(args: argparse.Namespace, arguments: Sequence[str], program: str) -> No
     print_files(done.ranking)
     print_ranking_verdict(done.ranking.table)
     if args.layerwise:
-        _refuse_interrupted(_refine(done, args.time_limit))
+        refinement = _refine(done, args.time_limit)
+        _print_refined(refinement)
+        _refuse_interrupted(refinement)
 
 
 def _print_json(args: argparse.Namespace, done: StrategySearch, options: StrategySearchOptions, command: str) -> None:
@@ -241,19 +239,20 @@ def _print_json(args: argparse.Namespace, done: StrategySearch, options: Strateg
     from taylor.workflows.searching.search_data import search_data
     from taylor.workflows.statement.options import Origin
 
-    interrupted = args.layerwise and done.ranking is not None and _refine(done, args.time_limit)
-    print_document("taylor.search/1", search_data(done, options, Origin(command)))
-    _refuse_interrupted(interrupted)
+    refinement = _refine(done, args.time_limit) if args.layerwise and done.ranking is not None else None
+    print_document("taylor.search/1", search_data(done, options, Origin(command), refinement))
+    if refinement is not None:
+        _refuse_interrupted(refinement)
 
 
-def _refuse_interrupted(interrupted: bool) -> None:
+def _refuse_interrupted(refinement: Refinement) -> None:
     """Refuse a refinement that Ctrl-C has ended, once what it found is printed.
 
     Raises
     ------
     InterruptedSolve
     """
-    if interrupted:
+    if refinement.interrupted:
         raise InterruptedSolve("interrupted: the candidates that were refined until then are printed")
 
 
@@ -368,21 +367,25 @@ def _print_explanation(options: StrategySearchOptions, strategy: str, *, as_docu
         print_table(comparison_table(explanation.measured, explanation.stages, explanation.limit_mib))
 
 
-def _refine(done: StrategySearch, time_limit: float | None) -> bool:
-    """Refine the best candidates layer by layer, print the outcome; return whether Ctrl-C ended it."""
-    from taylor.report.layerwise import refined_table
-    from taylor.report.terminal import print_pairs, print_table
+def _refine(done: StrategySearch, time_limit: float | None) -> Refinement:
+    """Refine the best candidates layer by layer, and log those that are left out."""
     from taylor.workflows.searching.layerwise_refine import refine_best
 
     refinement = refine_best(done, time_limit)
     for one in refinement.left_out:
         log.warning("not refined layer by layer: %s: %s", one.name, one.reason)
+    return refinement
+
+
+def _print_refined(refinement: Refinement) -> None:
+    from taylor.report.layerwise import refined_table
+    from taylor.report.terminal import print_pairs, print_table
+
     if refinement.refined:
         print_table(refined_table([one.row() for one in refinement.refined]))
     for note in refinement.notes:
         print(note)
     print_pairs(refinement.files)
-    return refinement.interrupted
 
 
 def _ranking_folder(output: Path) -> Path:

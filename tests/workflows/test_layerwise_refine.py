@@ -13,6 +13,7 @@ from taylor.base.errors import EXIT_INTERRUPTED
 from taylor.command_lines import layerwise, parallel_tool
 from taylor.parsers.galvatron.strategy_file import read_strategy
 from taylor.workflows.searching import layerwise_refine, search
+from tests.schemas.documents import check
 
 JOB = ["--model", "llama-3.2-1b", "--world_size", "8", "--seq", "2048", "--gbs", "16"]
 FEW = ["--fix", "tp=2", "--workers", "1", "--output_path", "out", "--full"]
@@ -116,3 +117,15 @@ def test_interrupting_a_refinement_is_no_success_and_keeps_what_is_done(ranked, 
     assert code == EXIT_INTERRUPTED and "interrupted" in capsys.readouterr().err.splitlines()[-1]
     records = json.loads((tmp_path / "layerwise" / "layerwise.json").read_text())["candidates"]
     assert all("Ctrl-C" in one["reason"] for one in records[1:])
+
+
+@pytest.mark.slow
+def test_the_document_of_a_search_has_its_refinement_and_all_its_files(ranked, capsys, monkeypatch):
+    done, folder = ranked
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(search, "search_strategies", lambda *_: done)
+    monkeypatch.setattr(layerwise_refine, "TIME_LIMIT_S", 5.0)
+    parallel_tool.run([*JOB, *FEW, "--layerwise", "--json"])
+    document = check(json.loads(capsys.readouterr().out))
+    assert [one["candidate"] for one in document["refined"]] == [one["candidate"] for one in refined_file(done, folder)]
+    assert {"candidates", "pruned", "dry-run", "profile", "layer-wise"} <= set(document["files"])

@@ -99,13 +99,22 @@ class RefinedCandidate:
 
 @dataclass(frozen=True)
 class Refinement:
-    """Refined candidates, omitted ones, notes for the table, and the files by role."""
+    """Candidates in the order of the ranking, notes for the table, and the files by role."""
 
-    refined: tuple[RefinedCandidate, ...]
-    left_out: tuple[RefinedCandidate, ...]
+    every: tuple[RefinedCandidate, ...]
     notes: tuple[str, ...]
     files: tuple[tuple[str, str], ...]
     interrupted: bool
+
+    @property
+    def refined(self) -> tuple[RefinedCandidate, ...]:
+        """Those with a result."""
+        return tuple(one for one in self.every if not one.reason)
+
+    @property
+    def left_out(self) -> tuple[RefinedCandidate, ...]:
+        """Those without one."""
+        return tuple(one for one in self.every if one.reason)
 
 
 def refine_best(done: StrategySearch, time_limit: float | None = None) -> Refinement:
@@ -151,7 +160,7 @@ def refine_best(done: StrategySearch, time_limit: float | None = None) -> Refine
         notes.insert(0, "own: the ranked plan on the layer-wise costs, estimates under Galvatron; ranked: on its own")
     if any(one.own_faults for one in refined):
         notes.insert(1, "*: does not fit under these costs")
-    return Refinement(refined, tuple(one for one in every if one.reason), tuple(notes), tuple(files), interrupted)
+    return Refinement(tuple(every), tuple(notes), tuple(files), interrupted)
 
 
 def _refined(done: StrategySearch, row: Mapping[str, Any], time_limit: float) -> RefinedCandidate:

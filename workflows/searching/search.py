@@ -98,6 +98,17 @@ class StrategySearch:
     profile_files: tuple[Path, ...]
     ranking: Ranking | None = None
 
+    @property
+    def files(self) -> dict[str, Path]:
+        """Tables and folders of files by role."""
+        folder = self.candidates_csv.parent.parent
+        return {
+            "candidates": self.candidates_csv,
+            "pruned": self.pruned_csv,
+            "dry-run": folder / "dryrun_yaml",
+            "profile": folder / "profile_yaml",
+        }
+
 
 def search_strategies(options: StrategySearchOptions, executor: Executor | None = None) -> StrategySearch:
     """Search the strategies of one configuration and write candidates, reasons and files.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taylor.cost_model.profile import MemorySource
 from taylor.nd_search.emit import candidate_frame, pruned_frame
@@ -13,16 +13,20 @@ from taylor.workflows.showing.fit import risk_of
 from taylor.workflows.showing.verdict_data import Rival, VerdictFacts, figures_fit
 from taylor.workflows.statement.options import Origin
 
+if TYPE_CHECKING:
+    from taylor.workflows.searching.layerwise_refine import Refinement
+
 DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "micro_batches")
 
 
-def search_data(done: StrategySearch, options: StrategySearchOptions, origin: Origin) -> dict[str, Any]:
+def search_data(
+    done: StrategySearch, options: StrategySearchOptions, origin: Origin, refinement: Refinement | None = None
+) -> dict[str, Any]:
     """The chosen strategies of a search, the fastest first, with the ranking where they were solved."""
     result, config = done.result, done.config
     frame = candidate_frame(result)
     rows = [_candidate(dict(row), done) for row in frame[frame["chosen"] == 1].to_dict("records")]
     ranking = done.ranking
-    files = {"candidates": done.candidates_csv, "pruned": done.pruned_csv}
     return {
         "file": str(config.path),
         "model": config.model.name,
@@ -37,7 +41,8 @@ def search_data(done: StrategySearch, options: StrategySearchOptions, origin: Or
             for row in pruned_frame(result).to_dict("records")
         ],
         "ranking": None if ranking is None else ranking_data(ranking, options.margin, origin, options.register_path),
-        "files": {role: str(path) for role, path in files.items()},
+        "refined": None if refinement is None else [one.to_dict() for one in refinement.every],
+        "files": {role: str(path) for role, path in done.files.items()} | dict(refinement.files if refinement else ()),
     }
 
 
