@@ -13,7 +13,7 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.report.compress import number, strategy_text
 from taylor.report.palette import LINES
-from taylor.report.picture import picture_bytes, picture_figure
+from taylor.report.picture import drawing_style, picture_bytes, picture_figure
 from taylor.report.planned import planned_timeline
 from taylor.report.ranking import tied_with_first
 from taylor.report.terminal import progress_text
@@ -52,14 +52,15 @@ def ranking_figure(table: pd.DataFrame) -> Figure:
     ]
     shown = [row for row in rows if number(row.get("cost")) is not None][:MOST_BARS]
     ties = tied_with_first(shown)
-    figure = Figure(figsize=(7, 0.8 + 0.3 * max(1, len(shown))), layout="constrained")
-    axes = figure.subplots()
-    names = [strategy_text(row) for row in shown]
-    colours = [LINES[0] if at < ties else LINES[6] for at in range(len(shown))]
-    axes.barh(range(len(shown)), [float(row["cost"]) for row in shown], color=colours)
-    axes.set_yticks(range(len(shown)), names)
-    axes.invert_yaxis()
-    axes.set_xlabel("step, ms" + (f"; the first {ties} are a tie" if ties > 1 else ""))
+    with drawing_style():
+        figure = Figure(figsize=(7, 0.8 + 0.3 * max(1, len(shown))), layout="constrained")
+        axes = figure.subplots()
+        names = [strategy_text(row) for row in shown]
+        colours = [LINES[0] if at < ties else LINES[6] for at in range(len(shown))]
+        axes.barh(range(len(shown)), [float(row["cost"]) for row in shown], color=colours)
+        axes.set_yticks(range(len(shown)), names)
+        axes.invert_yaxis()
+        axes.set_xlabel("step, ms" + (f"; the first {ties} are a tie" if ties > 1 else ""))
     return figure
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,17 +62,31 @@ def write_picture(timeline: Timeline, path: str | Path) -> Path:
     InputError
         When the suffix is none of `FORMATS`, or the file cannot be written.
     """
-    kind = refuse_format(Path(path))
-    return write_atomic(path, picture_bytes(timeline, kind))
+    return write_figure(lambda: picture_figure(timeline), path)
+
+
+def write_figure(draw: Callable[[], Figure], path: str | Path) -> Path:
+    """Write what a function draws; the file's suffix selects the format.
+
+    Raises
+    ------
+    InputError
+        When the suffix is none of `FORMATS`, or the file cannot be written.
+    """
+    return write_atomic(path, figure_bytes(draw, refuse_format(Path(path))))
 
 
 def picture_bytes(timeline: Timeline, kind: str) -> bytes:
     """Picture of a timeline as the content of a file of one of `FORMATS`."""
-    with _style(), warnings.catch_warnings():
+    return figure_bytes(lambda: picture_figure(timeline), kind)
+
+
+def figure_bytes(draw: Callable[[], Figure], kind: str) -> bytes:
+    """What a function draws as the content of a file of one of `FORMATS`."""
+    with drawing_style(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # a box says so in the picture
         buffer = io.BytesIO()
-        drawn = picture_figure(timeline)
-        drawn.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+        draw().savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
 
@@ -79,13 +94,13 @@ def picture_figure(timeline: Timeline) -> Figure:
     """Picture of a timeline, for a notebook."""
     from matplotlib.figure import Figure
 
-    with _style():
+    with drawing_style():
         figure = Figure(figsize=_size(timeline), layout="constrained")
         _draw(figure, timeline.in_ms())
     return figure
 
 
-def _style() -> AbstractContextManager[None]:
+def drawing_style() -> AbstractContextManager[None]:
     """Context with the fonts; names come from files: no mathematics is read into them, and an SVG's text stays text.
 
     A `matplotlibrc` of the working folder sets nothing.

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from taylor.report.compress import strategy_text
 from taylor.report.palette import LINES
+from taylor.report.picture import drawing_style
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -178,25 +179,26 @@ def size_figure(data: Data) -> Figure:
     """Tokens a second of a device, with the interval, over the number of devices: a line a device."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axes = figure.subplots()
-    for number, device in enumerate(data["devices"]):
-        rows = [row for row in device["curve"] if row["strategy"] is not None]
-        sizes = [row["devices"] for row in rows]
-        colour = LINES[number % len(LINES)]
-        speeds = [row["tokens_per_second_per_device"] for row in rows]
-        low, high = (
-            [speed * row["step_ms"] / row["step_interval_ms"][end] for speed, row in zip(speeds, rows, strict=True)]
-            for end in (1, 0)
-        )
-        axes.plot(sizes, speeds, marker="o", color=colour, label=device["device"])
-        axes.fill_between(sizes, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.set_xscale("log", base=2)
-    axes.set_xlabel("devices")
-    axes.set_ylabel("tokens/s a device")
-    axes.set_ylim(bottom=0)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
-    axes.legend(frameon=False)
+    with drawing_style():
+        figure = Figure(figsize=(7, 3.6), layout="constrained")
+        axes = figure.subplots()
+        for number, device in enumerate(data["devices"]):
+            rows = [row for row in device["curve"] if row["strategy"] is not None]
+            sizes = [row["devices"] for row in rows]
+            colour = LINES[number % len(LINES)]
+            speeds = [row["tokens_per_second_per_device"] for row in rows]
+            low, high = (
+                [speed * row["step_ms"] / row["step_interval_ms"][end] for speed, row in zip(speeds, rows, strict=True)]
+                for end in (1, 0)
+            )
+            axes.plot(sizes, speeds, marker="o", color=colour, label=device["device"])
+            axes.fill_between(sizes, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.set_xscale("log", base=2)
+        axes.set_xlabel("devices")
+        axes.set_ylabel("tokens/s a device")
+        axes.set_ylim(bottom=0)
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.legend(frameon=False)
     return figure
 
 

@@ -627,14 +627,7 @@ def named_device(args: argparse.Namespace) -> str | None:
 def add_planning_options(parser: CommandParser) -> None:
     """Add the flags for a plan's targets and measures, the same in all three tools."""
     group: Any = parser.add_argument_group("legality, proof, margin and length of training")
-    group.add_argument(
-        "--allow_illegal",
-        type=names,
-        default=(),
-        metavar="RULE,...",
-        help="legality rules of the framework that the job may break, by name (`taylor rules` lists them); the result "
-        "reports them under `assumed`",
-    )
+    add_legality_option(group)
     group.add_argument(
         "-gap",
         "--gap",
@@ -643,6 +636,29 @@ def add_planning_options(parser: CommandParser) -> None:
         metavar="G",
         help="stop a solve once its plan is proven to this relative gap: 0.001 or 0.1%% (default: %(default)g)",
     )
+    add_margin_options(group)
+    group.add_argument(
+        "--train_tokens",
+        type=token_count,
+        metavar="TOKENS",
+        help="tokens of the whole training, as 1.5T or 300B: says how many days it takes",
+    )
+
+
+def add_legality_option(group: Any) -> None:
+    """Add ``--allow_illegal``."""
+    group.add_argument(
+        "--allow_illegal",
+        type=names,
+        default=(),
+        metavar="RULE,...",
+        help="legality rules of the framework that the job may break, by name (`taylor rules` lists them); the result "
+        "reports them under `assumed`",
+    )
+
+
+def add_margin_options(group: Any) -> None:
+    """Add ``--margin`` and ``--risk``: what `asked_margin` reads."""
     group.add_argument(
         "--margin",
         type=memory_margin,
@@ -657,12 +673,6 @@ def add_planning_options(parser: CommandParser) -> None:
         help="plan so that the real peak is over the limit in at most this share of cases, by the known error of the "
         "memory figures: 5%% or 0.05; 0 lets the predicted peak reach the limit (default: 5%% of "
         "estimated memory, 0 of measured memory)",
-    )
-    group.add_argument(
-        "--train_tokens",
-        type=token_count,
-        metavar="TOKENS",
-        help="tokens of the whole training, as 1.5T or 300B: says how many days it takes",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,12 +10,18 @@ from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
 from taylor.base.documents import print_document
-from taylor.base.errors import InputError
+from taylor.base.files import refuse_unwritable
 from taylor.command_lines.arguments import (
     CommandParser,
     Default,
+    add_legality_option,
+    add_margin_options,
+    add_output_folder,
+    asked_margin,
+    chosen_folder,
     chosen_path,
     key_values,
+    path_or_none,
     positive_float,
     positive_int,
     token_count,
@@ -67,11 +74,15 @@ def build_parser(program: str = "taylor size") -> CommandParser:
         help="time after which no further solve begins",
     )  # fmt: skip
     asked.add_argument("--workers", type=positive_int, metavar="N", help="solves at once (default: cores)")
-    asked.add_argument("--picture", metavar="FILE", help="write the curves as a picture (.png or .svg)")
+    asked.add_argument("--picture", metavar="FILE", help="write the curves as a picture (.png, .svg or .pdf)")
     asked.add_argument(
         "--register_path", metavar="DIR", default=Default("./register/"),
         help="folder of your own registrations (default: %(default)s of the tool)",
     )  # fmt: skip
+    add_output_folder(asked)
+    memory = parser.add_argument_group("legality and margin")
+    add_legality_option(memory)
+    add_margin_options(memory)
     return parser
 
 
@@ -79,12 +90,31 @@ def run(arguments: Sequence[str], program: str = "taylor size") -> None:
     """Parse, size, print."""
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
-    picture = _picture(args.picture)
+    picture = path_or_none(args.picture)
+    if picture is not None:
+        from taylor.report.picture import refuse_format
+
+        refuse_format(picture)
+        refuse_unwritable(picture, "--picture")
+    with chosen_folder(args) as folder:
+        found = _sized(args, folder.work)
+    if picture is not None:
+        from taylor.report.picture import write_figure
+
+        log.info("written: %s", write_figure(found.plot, picture))
+    if args.json:
+        print_document("taylor.size/1", found.to_dict())
+    else:
+        _print(found)
+
+
+def _sized(args: argparse.Namespace, output: Path) -> Size:
+    """Answer to the question that the flags state."""
     from taylor.parsers.tables.device_prices import read_device_prices
     from taylor.workflows.searching.model_job import ModelJob, model_file
     from taylor.workflows.searching.size import SizeOptions, size
 
-    register, output = chosen_path(args.register_path), Path("pipeline_output")
+    register = chosen_path(args.register_path)
     options = SizeOptions(
         args.tokens, args.days, args.min_devices, args.max_devices,
         {} if args.prices is None else read_device_prices(Path(args.prices)),
@@ -94,36 +124,12 @@ def run(arguments: Sequence[str], program: str = "taylor size") -> None:
     jobs = [
         ModelJob(
             path, options.most, args.seq, args.gbs, fix=args.fix, device=device, register_path=register,
-            framework=args.framework, software=software_of(args),
+            framework=args.framework, software=software_of(args), margin=asked_margin(args),
+            allow_illegal=args.allow_illegal,
         )
         for device in dict.fromkeys(args.device or [None])
     ]  # fmt: skip
-    found = size(jobs, options, output)
-    if picture is not None:
-        found.plot().savefig(picture)
-        log.info("written: %s", picture)
-    if args.json:
-        print_document("taylor.size/1", found.to_dict())
-    else:
-        _print(found)
-
-
-def _picture(name: str | None) -> Path | None:
-    """Path of the picture.
-
-    Raises
-    ------
-    InputError
-        When it ends in no suffix of a picture, or its folder is missing.
-    """
-    if name is None:
-        return None
-    path = Path(name)
-    if path.suffix.lower() not in (".png", ".svg"):
-        raise InputError("is no kind of picture", field="--picture", value=name, cure="end it in .png or .svg")
-    if not path.parent.is_dir():
-        raise InputError("lies in no folder", field="--picture", value=name, cure=f"make {path.parent} first")
-    return path
+    return size(jobs, options, output)
 
 
 def _print(found: Size) -> None:

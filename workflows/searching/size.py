@@ -109,6 +109,8 @@ class DeviceSize:
         As the user states it.
     unsolved : tuple of int
         Numbers of devices that the time limit left without a plan.
+    allowed : tuple of str
+        Legality rules that the job may break.
     """
 
     device: DeviceSpec
@@ -119,6 +121,7 @@ class DeviceSize:
     surely_in_time: SizePoint | None = None
     price: DevicePrice = DevicePrice()
     unsolved: tuple[int, ...] = ()
+    allowed: tuple[str, ...] = ()
 
     @cached_property
     def knee(self) -> Knee | None:
@@ -134,6 +137,8 @@ class DeviceSize:
         if self.unsolved:
             few, many = min(self.unsolved), max(self.unsolved)
             sentences.append(f"the time limit left numbers of devices unsolved, from {few:,} to {many:,}")
+        if self.allowed:
+            sentences.append(f"the framework's rules may be broken: {', '.join(self.allowed)}")
         return sentences
 
     def costs(self, point: SizePoint, tokens: float | None) -> dict[str, float | None]:
@@ -331,7 +336,8 @@ class _Sizing:
         soon, sure = (None, None) if self.options.days is None else (self._in_time(curve, end) for end in (0, 1))
         framework = self.config.rules.framework.name
         unsolved = tuple(sorted(devices for devices, point in self.known.items() if point.lacks == TIME))
-        return DeviceSize(self.chosen.spec, framework, tuple(curve), least, soon, sure, price, unsolved)
+        allowed = tuple(self.job.allow_illegal)
+        return DeviceSize(self.chosen.spec, framework, tuple(curve), least, soon, sure, price, unsolved, allowed)
 
     def _in_time(self, curve: Sequence[SizePoint], end: int) -> SizePoint | None:
         """The least number that meets the deadline, by the step (end 0) or by the upper end of its interval (1)."""
