@@ -29,6 +29,9 @@ ByStage = Annotated[dict[Stage, Annotated[float, Field(gt=0, le=10**8)]], Field(
 Degree = Literal["dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs"]
 Degrees = Annotated[dict[Degree, Annotated[int, Field(ge=0, le=10**6)]], Field(max_length=9)]
 Names = Annotated[list[Name], Field(max_length=32)]
+Margin = Annotated[str, StringConstraints(pattern=r"^[0-9.]{1,12}%?$")]
+"""MiB, or per cent as 5%."""
+Risk = Annotated[float, Field(ge=0.0, le=0.5)]
 _FRAMEWORKS = (*WRITTEN_FROM_MODELS, "json")
 if TYPE_CHECKING:
     Framework = str
@@ -68,10 +71,10 @@ class Job(Asked):
     override: Annotated[dict[Name, Annotated[int, Field(ge=0, le=10**9)]], Field(max_length=32)] = Field(
         default={}, description="with a registered model: sizes stated otherwise, num_layers and the like"
     )
-    margin: Annotated[str, StringConstraints(pattern=r"^[0-9.]{1,12}%?$")] | None = Field(
+    margin: Margin | None = Field(
         default=None, description="memory that every device keeps free: MiB, or per cent as 5%"
     )
-    risk: Annotated[float, Field(ge=0.0, le=0.5)] | None = Field(
+    risk: Risk | None = Field(
         default=None, description="probability that the peak may exceed the limit; 0.05 of estimated memory if omitted"
     )
     allow_illegal: Names = Field(default=[], description="legality rules of the framework that the job may break")
@@ -104,7 +107,6 @@ class Planning(Job):
     time_limit: Annotated[float, Field(gt=0.0, le=MOST_SECONDS)] | None = Field(
         default=None, description="seconds for all of it; then the best plan so far comes with its proven bound"
     )
-    o: Name | None = Field(default=None, description="file that takes the planned configuration")
     result_json: Name | None = Field(default=None, description="file that takes the result")
     html: Name | None = Field(default=None, description="file that takes a page with the result")
 
@@ -117,10 +119,14 @@ class Solve(Planning):
         default=None, description="stop once the plan is proven to this relative gap"
     )
     select: bool = Field(default=False, description="choose selective recompute beside full recompute")
+    o: Name | None = Field(default=None, description="file that takes the planned configuration")
 
 
 class Evaluate(Planning):
-    """Figures of the plan in a file, or of an even plan of a model; the answer is a `taylor.result/1`."""
+    """Figures of the plan in a file, or of an even plan of a model's fastest strategy.
+
+    The answer is a `taylor.result/1`; `fix` names the degrees that are not searched.
+    """
 
     command: Literal["evaluate"] = "evaluate"
 
@@ -166,6 +172,9 @@ class Size(Asked):
     min_devices: Count = Field(default=8, description="first of the curve")
     max_devices: Count = Field(default=16384, description="last of the curve, which doubles from the first")
     prices: Name | None = Field(default=None, description="CSV of device,watts,price_per_hour")
+    margin: Margin | None = Field(default=None, description="memory that every device keeps free")
+    risk: Risk | None = Field(default=None, description="probability that a peak may exceed the limit; 0.05 if omitted")
+    allow_illegal: Names = Field(default=[], description="legality rules of the framework that the job may break")
     time_limit: Annotated[float, Field(gt=0.0, le=MOST_SECONDS)] | None = Field(
         default=None, description="seconds after which no further solve begins"
     )

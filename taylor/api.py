@@ -455,7 +455,7 @@ def size(
     device: str | Sequence[str] = (),
     tokens: float | None = None,
     days: float | None = None,
-    seq_length: int | None = None,
+    seq: int | None = None,
     gbs: int | None = None,
     min_devices: int = LEAST,
     max_devices: int = MOST,
@@ -467,12 +467,16 @@ def size(
     framework: str | None = None,
     software: Sequence[str] = (),
     override: Mapping[str, int] | None = None,
+    risk: float | None = None,
+    margin: float | str | None = None,
+    allow_illegal: Sequence[str] = (),
+    seq_length: int | None = None,
 ) -> Size:
     """Size a training: the least devices that fit, those that meet a deadline, the curve, energy and price.
 
     Parameters
     ----------
-    model, seq_length, gbs, fix, framework, software, override
+    model, seq, gbs, fix, framework, software, override, risk, margin, allow_illegal, seq_length
         As in `choose`; the batch is the same on every number of devices.
     device : str or sequence of str
         Names of devices in the register; the usual one of the framework when omitted.
@@ -500,8 +504,9 @@ def size(
     path = model_file(str(model), Path(output), override=override)
     jobs = [
         ModelJob(
-            path, max_devices, seq_length, gbs, fix=dict(fix or {}), device=each, framework=framework,
-            software=features_of(software),
+            path, max_devices, seq or seq_length, gbs, fix=dict(fix or {}), device=each, framework=framework,
+            software=features_of(software), margin=_margin(MemoryMargin(), risk, margin),
+            allow_illegal=tuple(allow_illegal),
         )
         for each in named or (None,)
     ]  # fmt: skip

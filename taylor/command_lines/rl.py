@@ -15,6 +15,7 @@ from taylor.command_lines.arguments import (
     CommandParser,
     Default,
     chosen_path,
+    positive_float,
     positive_int,
     refuse_without_effect,
 )
@@ -55,7 +56,10 @@ def build_parser(program: str = "taylor rl") -> CommandParser:
     cards = parser.add_argument_group("split")
     cards.add_argument("--split", action="store_true", help="find the best split into training and roll-out cards")
     cards.add_argument("--cards", type=positive_int, metavar="N", help="cards to split (default: those of the file)")
-    cards.add_argument("-t", type=positive_int, metavar="SECONDS", help="time limit of --split (default: 120)")
+    cards.add_argument(
+        "--time_limit", "-t", dest="t", type=positive_float, metavar="SECONDS",
+        help="time limit of --split (default: 120)",
+    )  # fmt: skip
     job = parser.add_argument_group("job")
     job.add_argument("--iterations", type=positive_int, metavar="N", help="of the whole job, for its hours")
     job.add_argument("--device", metavar="NAME", help="registered device, or its file (.yaml)")

@@ -17,6 +17,7 @@ from benchmarks.schema_files import RELEASED, shape
 from taylor.base.errors import InputError
 from taylor.command_lines import compare as compare_command
 from taylor.command_lines import parallel_tool, pipeline_parallel, pipeline_tool, schema, why_memory
+from taylor.command_lines import rl as rl_command
 from taylor.command_lines import size as size_command
 from taylor.command_lines import support as support_command
 from taylor.schemas.reading import read_request
@@ -131,12 +132,14 @@ OF_PYTHON_ALONE = {
     "what": "the configuration, which FILE names",
     "candidates": "the folder, which --yaml_path names",
     "plan": "a plan object",
+    "speed": "of an engine; --generation and --generation_table state it",
+    "found": "what evaluate_rl returned",
     "params": "the solver's parameters",
     "earlier": "measurements that an earlier call returned; a command finds them in its folder",
     "on_progress": "a function",
     "options": "fields of SearchOptions, checked below",
     "rules_path": "rules are a part of --register_path",
-    "output": "of choose: the folder of its files, which a command has by its working folder",
+    "output": "of choose and size: the folder of its files, which a command has by its working folder",
     "seq_length": "the older name of seq",
 }
 """Arguments of the functions without a flag, and why."""
@@ -146,7 +149,8 @@ OF_PYTHON_ALONE = {
     "function, module",
     [
         (taylor.solve, pipeline_parallel), (taylor.evaluate, pipeline_parallel), (taylor.choose, pipeline_parallel),
-        (taylor.search, parallel_tool), (taylor.rank, pipeline_tool),
+        (taylor.search, parallel_tool), (taylor.rank, pipeline_tool), (taylor.size, size_command),
+        (taylor.evaluate_rl, rl_command), (taylor.split_rl, rl_command),
     ],
 )  # fmt: skip
 def test_an_argument_of_a_function_is_a_flag_of_its_command(function, module):

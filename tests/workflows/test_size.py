@@ -10,6 +10,7 @@ import pytest
 import taylor
 from benchmarks.scaling import ScalingRow, efficiencies, mlperf_rows
 from taylor.base.errors import InfeasibleError, InputError
+from taylor.command_lines import size as size_command
 from taylor.cost_model.job.strategy import Strategy
 from taylor.nd_search.steps import SolvedStep
 from taylor.parsers.tables.device_prices import DevicePrice, read_device_prices
@@ -168,3 +169,25 @@ def test_mlperfs_405b_scales_as_predicted_within_five_points():
 def test_numbers_that_the_time_left_unsolved_are_named(tmp_path):
     with pytest.raises(InfeasibleError, match="no plan was found in time"):
         taylor.size("llama3-8b", device="h100-80g", max_devices=8, time_limit=1e-9, output=tmp_path)
+
+
+def test_a_margin_raises_the_least_devices_and_rules_that_may_be_broken_are_reported(tmp_path):
+    def least(**more):
+        found = taylor.size(
+            "llama3-8b", device="h100-80g", seq=8192, min_devices=1, max_devices=16, output=tmp_path, **more
+        )
+        return found.devices[0]
+
+    usual, tight = least(), least(margin="60%", allow_illegal=["experts-by-ep"])
+    assert tight.least.devices > usual.least.devices
+    assert not any("broken" in each for each in usual.assumptions)
+    assert "experts-by-ep" in " ".join(tight.assumptions)
+
+
+def test_a_sizing_needs_no_folder_to_write_in(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pipeline_output").write_text("no folder")
+    size_command.run(["--model", "llama3-8b", "--device", "h100-80g", "--max_devices", "8", "--picture", "a.svg"])
+    assert "8" in capsys.readouterr().out and b"<svg" in (tmp_path / "a.svg").read_bytes()
+    with pytest.raises(InputError, match="must end in .png, .svg, .pdf"):
+        size_command.run(["--model", "llama3-8b", "--picture", "a.jpg"])
