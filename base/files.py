@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import islice
 from pathlib import Path
 
@@ -107,15 +110,59 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def read_text(path: str | Path, *, limit_bytes: int = MAX_TEXT_BYTES) -> str:
+READ_BELOW = "TAYLOR_READ_BELOW"
+"""Variable with the folders below which a process reads text, as ``PATH`` has them; every folder where it is not set.
+
+The files of a user's own machine may name others, those of a stranger may not: a script that takes in
+``/home/me/.env`` would show it.
+"""
+
+_SHIPPED = Path(__file__).resolve().parents[1]
+_stated = os.environ.get(READ_BELOW)
+_FOLDERS: ContextVar[tuple[Path, ...] | None] = ContextVar(
+    "folders", default=None if _stated is None else tuple(Path(each) for each in _stated.split(os.pathsep) if each)
+)
+
+
+@contextmanager
+def reading_below(folders: Iterable[str | Path]) -> Iterator[None]:
+    """Context in which `read_text` takes files below these folders, and shipped ones, alone."""
+    token = _FOLDERS.set(tuple(Path(os.path.realpath(each)) for each in folders))
+    try:
+        yield
+    finally:
+        _FOLDERS.reset(token)
+
+
+def may_read(path: str | Path) -> bool:
+    """Return whether a file lies where text may be read."""
+    folders = _FOLDERS.get()
+    if folders is None:
+        return True
+    real = Path(os.path.realpath(path))
+    return any(real.is_relative_to(folder) for folder in (*folders, _SHIPPED))
+
+
+def read_text(path: str | Path, *, limit_bytes: int = MAX_TEXT_BYTES, anywhere: bool = False) -> str:
     """Read a UTF-8 text file, line ends and a byte-order mark kept as they are.
+
+    Parameters
+    ----------
+    limit_bytes : int
+        Largest file.
+    anywhere : bool
+        Whether the path comes from the command line or an installed plug-in, so that `reading_below` is no bound.
 
     Raises
     ------
     InputError
-        When the file is missing (`no_such_file`), a folder, unreadable, larger than `limit_bytes`, or not UTF-8.
+        When the file is missing (`no_such_file`), a folder, unreadable, larger than `limit_bytes`, not UTF-8, or
+        where nothing may be read (`may_read`).
     """
     source = Path(path)
+    if not anywhere and not may_read(source):
+        cure = "name a file in the folders that were given"
+        raise InputError("lies outside the folders that may be read", file=path, cure=cure)
     try:
         if source.is_dir():
             raise InputError("is a folder, a file is needed", file=path)

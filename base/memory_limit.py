@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 
+MOST_BYTES = "TAYLOR_SERVE_BYTES"
+"""Variable with the limit of a worker process."""
+
 
 def limit_memory(most_bytes: int) -> None:
     """Limit this process's private memory, where the system can; beyond it Python raises `MemoryError`.

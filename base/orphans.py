@@ -9,6 +9,9 @@ import sys
 import threading
 import time
 
+PARENT = "TAYLOR_SERVE_PARENT"
+"""Variable with the number of a worker's parent."""
+
 POLL_SECONDS = 0.5
 """Interval at which a worker checks whether its parent lives, where the system does not report it."""
 

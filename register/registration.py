@@ -37,7 +37,7 @@ def load_registration(path: Path) -> dict[str, Any]:
     InputError
         When the file cannot be read, is too large or nested too deep, is no YAML, or holds no ``field: value`` lines.
     """
-    text = read_text(path, limit_bytes=MAX_REGISTRATION_BYTES)
+    text = read_text(path, limit_bytes=MAX_REGISTRATION_BYTES, anywhere=True)
     try:
         depth = 0
         for event in yaml.parse(text, Loader=SAFE_LOADER):

@@ -9,15 +9,17 @@ import os
 import re
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from taylor.base.documents import ERROR
 from taylor.base.errors import InputError, TaylorError
-from taylor.base.files import write_atomic
+from taylor.base.files import READ_BELOW, write_atomic
 from taylor.base.isolated import module_command
+from taylor.base.memory_limit import MOST_BYTES as MOST_OF_PROCESS
+from taylor.base.orphans import PARENT
 from taylor.schemas.reading import read_request
 from taylor.schemas.request import Search
 from taylor.serve.agent_paths import AgentPaths
@@ -144,7 +146,7 @@ class AgentQuestions:
             process = await asyncio.create_subprocess_exec(
                 *module_command("taylor.command_lines.bounded", *words),
                 cwd=folder,
-                env=_environment(self.bytes_each),
+                env=_environment(self.bytes_each, (*self.paths.folders, self.work)),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
@@ -220,11 +222,12 @@ def _document(text: bytes) -> dict[str, Any]:
     return _error_document(InputError(why, cure="name fewer ranks or layers, or fix degrees", code="too_much"))
 
 
-def _environment(most_bytes: int) -> dict[str, str]:
-    """Environment of a process; the user's cluster and store are not used."""
+def _environment(most_bytes: int, folders: Sequence[Path]) -> dict[str, str]:
+    """Environment of a process that reads below some folders; the user's cluster and store are not used."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TAYLOR_")}
     threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    return {**kept, **threads, "TAYLOR_SERVE_PARENT": str(os.getpid()), "TAYLOR_SERVE_BYTES": str(most_bytes)}
+    below = os.pathsep.join(os.path.realpath(folder) for folder in folders)
+    return {**kept, **threads, PARENT: str(os.getpid()), MOST_OF_PROCESS: str(most_bytes), READ_BELOW: below}
 
 
 def _error_document(error: BaseException) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from typing import Any
 import pandas as pd
 
 from taylor.base.errors import InterruptedSolve, TaylorError
-from taylor.base.files import read_text, write_atomic
+from taylor.base.files import read_text, reading_below, write_atomic
 from taylor.base.memory_limit import limit_memory
-from taylor.base.orphans import end_with_parent
+from taylor.base.orphans import PARENT, end_with_parent
 from taylor.cost_model.errors.known_error import NEIGHBOUR_ERROR
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.software import features_of
@@ -70,9 +70,10 @@ def work(folder: Path) -> dict[str, Any]:
     ask = Question.model_validate(job["ask"])
     models = Models(folder / "work", tuple(map(Path, job["folders"])), OwnFiles(Path(job["own"])))
     store = Store(job["store"]) if job["store"] else None
-    if job["kind"] == "size":
-        return _size(folder, ask, models)
-    return _rank(folder, ask, models, store) if job["kind"] == "rank" else _solve(folder, ask, models, store)
+    with reading_below([folder, *models.folders_of(models.path(ask.model))]):
+        if job["kind"] == "size":
+            return _size(folder, ask, models)
+        return _rank(folder, ask, models, store) if job["kind"] == "rank" else _solve(folder, ask, models, store)
 
 
 def _solve(folder: Path, ask: Question, models: Models, store: Store | None) -> dict[str, Any]:
@@ -130,12 +131,16 @@ def _so_far(folder: Path) -> dict[str, Any]:
     return {"run": None, "stopped": True} | _shown(json.loads(result))
 
 
-def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> dict[str, Any]:
-    job = ModelJob(
+def _model_job(ask: Question, models: Models) -> ModelJob:
+    """Job whose strategies are searched."""
+    return ModelJob(
         models.path(ask.model), ask.ranks, ask.seq, ask.gbs, device=ask.device, margin=ask.margin,
         framework=ask.framework, software=features_of(ask.software),
     )  # fmt: skip
-    files = write_strategies(job, folder / "work", RANKED)
+
+
+def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> dict[str, Any]:
+    files = write_strategies(_model_job(ask, models), folder / "work", RANKED)
     how = SolveOptions(time_limit=ask.seconds)
     options = RankOptions(how, 1, report=folder / FILES["report"], output=folder / "work")
     candidates = load_candidates(files, ask.device, margin=ask.margin, seen=models.seen(ask))
@@ -151,11 +156,7 @@ def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> d
 
 def _size(folder: Path, ask: Question, models: Models) -> dict[str, Any]:
     """Curve of the job's speed over the number of devices, and what it says in words."""
-    job = ModelJob(
-        models.path(ask.model), ask.ranks, ask.seq, ask.gbs, device=ask.device, margin=ask.margin,
-        framework=ask.framework, software=features_of(ask.software),
-    )  # fmt: skip
-    data = size([job], SizeOptions(workers=1, seconds=ask.seconds), folder / "work").to_dict()
+    data = size([_model_job(ask, models)], SizeOptions(workers=1, seconds=ask.seconds), folder / "work").to_dict()
     [device] = data["devices"]
     write_atomic(folder / FILES["result"], json.dumps(data, indent=1))
     return {"sized": device, "lines": answer_lines(device, data)}
@@ -177,7 +178,7 @@ def _with_intervals(table: pd.DataFrame, candidates: Sequence[CandidateFile]) ->
 
 def main() -> int:
     """Do one job, and write its answer or the reason why there is none."""
-    end_with_parent(int(os.environ["TAYLOR_SERVE_PARENT"]))
+    end_with_parent(int(os.environ[PARENT]))
     limit_memory(MOST_BYTES)
     os.nice(5)  # the page answers first
     folder = Path(sys.argv[1])

@@ -16,6 +16,7 @@ from typing import Any
 from taylor.base.errors import InputError
 from taylor.base.files import read_text, write_atomic
 from taylor.base.isolated import module_command
+from taylor.base.orphans import PARENT
 from taylor.serve.child import DONE, FILES, JOB, PROGRESS, STOPPED
 from taylor.serve.own_files import OWN
 from taylor.serve.question import Question
@@ -99,7 +100,7 @@ class Jobs:
             process = await asyncio.create_subprocess_exec(
                 *module_command("taylor.serve.child", str(folder.resolve())),
                 cwd=folder,
-                env={**os.environ, "TAYLOR_SERVE_PARENT": str(os.getpid())},
+                env={**os.environ, PARENT: str(os.getpid())},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,

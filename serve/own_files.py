@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from taylor.base.errors import InputError
-from taylor.base.files import printable, write_atomic
+from taylor.base.files import printable, reading_below, write_atomic
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL
@@ -26,7 +26,6 @@ MOST_FILES = 64
 OWN = "own"
 """Beginning of the name of a model from such a file: ``own/ID/FILE``."""
 
-_SOURCED = re.compile(r"^[ \t]*(?:source|\.)[ \t]+\S.*$", re.MULTILINE)
 _NAME = re.compile(r"[0-9a-f]{16}/[\w.+-]{1,120}", re.ASCII)
 
 
@@ -44,8 +43,6 @@ class OwnFiles:
 
     def keep(self, name: str, data: bytes) -> str:
         """Keep a file and return its name as a model.
-
-        Lines of a script that read other files of this machine are taken out.
 
         Raises
         ------
@@ -65,8 +62,6 @@ class OwnFiles:
             raise InputError(problem, field=stem, cure="give the training file, saved as UTF-8") from None
         if "\0" in text:
             raise InputError("is no text: it has a byte 0", field=stem, cure="give the training file")
-        if stem.endswith((".sh", ".bash")):
-            text = _SOURCED.sub(": # a file of another machine, not read here", text)
         key = hashlib.sha256(stem.encode() + b"\0" + text.encode()).hexdigest()[:16]
         self._make_place()
         write_atomic(self.folder / key / stem, text)
@@ -89,7 +84,7 @@ class OwnFiles:
         return path
 
     def question(self, name: str) -> dict[str, Any]:
-        """Fields of a question as a file states them, and what is known of it.
+        """Fields of a question as a file states them, and what is known of it; no other file is read.
 
         Raises
         ------
@@ -98,7 +93,8 @@ class OwnFiles:
         """
         path = self.path(name)
         try:
-            config = read_for(path)
+            with reading_below([path.parent]):
+                config = read_for(path)
         except InputError as error:
             raise InputError(str(error).replace(f"{path}: ", f"{path.name}: ").replace(str(path), path.name)) from None
         asked: dict[str, Any] = {"model": name, "seq": config.rules.seq_length}

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from taylor.base.errors import InputError
+from taylor.base.files import reading_below
 from taylor.cost_model.errors.known_error import DEFAULT_RISK
 from taylor.cost_model.errors.margin import HALF, MemoryMargin
 from taylor.cost_model.memory.breakdown import stage_breakdown
@@ -195,6 +196,10 @@ class Models:
             raise outside
         return path
 
+    def folders_of(self, path: Path) -> tuple[Path, ...]:
+        """Folders whose files the answer to a question on a model's file may read."""
+        return (self.work, *self.folders, path.parent)
+
     def config(self, ask: Question) -> TrainingConfig:
         """Configuration of a question: the model with its strategy, and no plan.
 
@@ -223,7 +228,8 @@ class Models:
                 software=features_of(ask.software),
             )  # fmt: skip
             place = hashlib.sha256(repr(key).encode()).hexdigest()[:16]
-            self._known[key] = read_for(state_model(job, self.work / "stated" / place))
+            with reading_below(self.folders_of(job.path)):
+                self._known[key] = read_for(state_model(job, self.work / "stated" / place))
         base = self._known[key]
         each = ask.tp * ask.pp * ask.cp
         if ask.ranks % each:

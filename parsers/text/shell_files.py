@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from taylor.base.files import may_read
 from taylor.parsers.text.shell_words import Word
 
 MOST_DEPTH = 4
@@ -69,7 +70,7 @@ def named_file(word: Word, file: Path) -> Path | None:
     for path in _candidates(text, file.resolve().parent, root):
         try:
             found = path.resolve()
-            if found.is_relative_to(root) and found.is_file():
+            if found.is_relative_to(root) and may_read(found) and found.is_file():
                 return found
         except (OSError, RuntimeError):
             continue

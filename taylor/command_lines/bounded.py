@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from taylor.base.memory_limit import limit_memory
-from taylor.base.orphans import end_with_parent
+from taylor.base.memory_limit import MOST_BYTES, limit_memory
+from taylor.base.orphans import PARENT, end_with_parent
 from taylor.command_lines.main import main as taylor
-
-PARENT, MOST_BYTES = "TAYLOR_SERVE_PARENT", "TAYLOR_SERVE_BYTES"
-"""Variables with the number of the parent, and the limit."""
 
 
 def main() -> int:

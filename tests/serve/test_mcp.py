@@ -17,6 +17,7 @@ from mcp.client.stdio import stdio_client
 
 from taylor.base.errors import InputError
 from taylor.command_lines import mcp as command
+from taylor.parsers.read import read_config
 from taylor.serve.agent_paths import AgentPaths
 from taylor.serve.agent_questions import AgentQuestions
 from taylor.serve.mcp_server import TOOLS, tools
@@ -185,6 +186,23 @@ def test_a_space_in_a_path_is_refused_as_such(folder, tmp_path):
     (tmp_path / "my folder").mkdir()
     with pytest.raises(InputError, match="--folder: has a space"):
         command.run(["--folder", str(tmp_path / "my folder")])
+
+
+def test_a_script_of_a_folder_takes_in_no_file_outside_it(folder, tmp_path):
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "secret.env").write_text("TP=4\n")
+    text = (folder / SCRIPT).read_text().replace("TP=8\n", "TP=8\nsource ../secret.env\n")
+    (folder / "sourcing.sh").write_text(text)
+    assert read_config(folder / "sourcing.sh").strategy.tp == 4
+    (tmp_path / "neox.sh").write_text(f"python deepy.py train.py {tmp_path}/secret.yml\n")
+    (folder / "neox.sh").write_text((tmp_path / "neox.sh").read_text())
+    (tmp_path / "secret.yml").write_text("pipe_parallel_size: 7\n")
+    questions = AgentQuestions(AgentPaths((folder,)), tmp_path / "work")
+    (tmp_path / "work").mkdir()
+    found = anyio.run(questions.answer, "evaluate", {"file": "sourcing.sh"})
+    assert found["strategy"]["tp"] == 8
+    refused = anyio.run(questions.answer, "evaluate", {"file": "neox.sh"})
+    assert "outside the folders that may be read" in refused["message"]
 
 
 def test_the_command_refuses_a_folder_that_is_none_and_a_document():

@@ -367,13 +367,18 @@ def test_a_file_that_is_no_training_file_is_refused_in_words(client, name, data,
     assert ask(client).status_code == 200
 
 
-def test_a_given_script_reads_no_other_file_of_the_machine(client, tmp_path):
-    (tmp_path / "secret.sh").write_text("HIDDEN=12345\n")
+@pytest.mark.parametrize("line", ["source {}", ". {}", "EXTRA=1; source {}"])
+def test_a_given_script_reads_no_other_file_of_the_machine(client, tmp_path, line):
+    (tmp_path / ".git").mkdir()  # the script lies in a checkout, whose files a user's own script may take in
+    (tmp_path / "secret.sh").write_text("TP=4\n")
     script = (ROOT / "config" / "pretrain_llama3_70b.sh").read_text()
-    text = script.replace("#!/bin/bash", f"#!/bin/bash\nsource {tmp_path}/secret.sh\n. {tmp_path}/secret.sh", 1)
+    text = script.replace("TP=8\n", f"TP=8\n{line.format(tmp_path / 'secret.sh')}\n")
+    assert text != script
     given = give(client, "run.sh", text.encode()).json()
-    kept = next((tmp_path / "jobs" / "own").rglob("run.sh")).read_text()
-    assert "secret.sh" not in kept and given["ask"]["tp"] == 8
+    assert given["ask"]["tp"] == 8 and "secret.sh" in " ".join(given["notes"])
+    kept = next((tmp_path / "jobs" / "own").rglob("run.sh"))
+    assert read_config(kept).strategy.tp == 4, "without the bound it is read"
+    assert ask(client, model=given["ask"]["model"], tp=8, ranks=32, gbs=32).status_code == 200
 
 
 @pytest.mark.parametrize("model", ["own/../../secret.json", "own/0123456789abcdef/mine.yaml", "own/x", "own/"])
