@@ -172,6 +172,17 @@ def read_text(path: str | Path, *, limit_bytes: int = MAX_TEXT_BYTES, anywhere: 
         raise no_such_file(path) from None
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror or error}", file=path) from error
+    return text_of(data, path, limit_bytes)
+
+
+def text_of(data: bytes, path: str | Path, limit_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Text of a file's bytes.
+
+    Raises
+    ------
+    InputError
+        When there are more than `limit_bytes`, or they are not UTF-8.
+    """
     if len(data) > limit_bytes:
         raise InputError(f"is larger than {limit_bytes} bytes", file=path, cure="is this the right file?")
     try:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import taylor
 from taylor.base.console import log
 from taylor.base.errors import InputError, shortened
-from taylor.base.files import MAX_TEXT_BYTES, read_text
+from taylor.base.files import MAX_TEXT_BYTES, read_text, text_of
 from taylor.base.isolated import isolate_solver
 from taylor.base.near import did_you_mean, near_names
 from taylor.base.shipped import own_or_shipped
@@ -278,7 +278,7 @@ class CommandParser(argparse.ArgumentParser):
             if key in ("config", "help", "json"):
                 raise InputError("belongs on the command line", file=path, field=str(key), cure="leave it out there")
             if action is None and str(key) in self._positional:
-                words.append(self._positional_word(path, str(key), value))
+                self._place(path, self._positional[str(key)], value)
             elif action is None:
                 raise InputError("is no flag", file=path, field=str(key), cure=self._meant(flag))
             elif value is not None:
@@ -287,7 +287,12 @@ class CommandParser(argparse.ArgumentParser):
 
     def _flags_in(self, path: Path) -> dict[str, Any]:
         """Flags of a JSON file or of standard input (``-``); those of a request, once it is checked."""
-        text = sys.stdin.read(MAX_TEXT_BYTES) if str(path) == STANDARD_INPUT else read_text(path)
+        if str(path) != STANDARD_INPUT:
+            text = read_text(path, anywhere=True)
+        elif sys.stdin is None:
+            raise InputError("is closed", file="standard input", cure="name a file")
+        else:
+            text = text_of(sys.stdin.buffer.read(MAX_TEXT_BYTES + 1), "standard input")
         try:
             flags = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -309,11 +314,14 @@ class CommandParser(argparse.ArgumentParser):
     def _positional(self) -> dict[str, argparse.Action]:
         return {action.dest: action for action in self._actions if not action.option_strings}
 
-    def _positional_word(self, path: Path, key: str, value: Any) -> str:
-        """Word of a positional argument; it must not pass for a flag."""
+    def _place(self, path: Path, action: argparse.Action, value: Any) -> None:
+        """Let a value of JSON be that of a positional argument where the command line has none."""
         if not isinstance(value, str) or not value or value.startswith("-") or "\0" in value:
-            raise InputError("must be text that begins with no dash", file=path, field=key, value=value)
-        return value
+            raise InputError("must be text that begins with no dash", file=path, field=action.dest, value=value)
+        several = action.nargs in ("*", "+")
+        action.nargs = "*" if several else "?"
+        action.required = False
+        action.default = [self._get_value(action, value)] if several else value
 
     def _flag_words(self, path: Path, key: str, flag: str, value: Any) -> list[str]:
         """Words of a flag with a value of JSON."""

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from taylor.base.errors import InputError
+from taylor.base.files import text_of
 from taylor.base.shipped import CONFIG
-from taylor.command_lines import parallel_tool, pipeline_parallel, pipeline_tool, timeline_tool
+from taylor.command_lines import (
+    arguments,
+    compare,
+    merge,
+    parallel_tool,
+    pipeline_parallel,
+    pipeline_tool,
+    timeline_tool,
+    why_memory,
+)
 from taylor.command_lines.arguments import asked_margin, chosen_path, default_file
 from taylor.cost_model.errors.margin import MemoryMargin
 
@@ -198,3 +210,28 @@ def test_a_gap_margin_or_length_that_is_none_is_refused_with_its_value(flag, val
     with pytest.raises(InputError, match=f"{flag}.*{value}") as refused:
         pipeline_parallel.build_parser().parse([f"{flag}={value}"])
     assert refused.value.exit_code == 2
+
+
+def test_places_of_a_json_are_found_by_name_and_the_command_line_wins(tmp_path):
+    path = tmp_path / "flags.json"
+    path.write_text('{"second": "b.json", "first": "a.json"}')
+    args = compare.build_parser().parse(["--config", str(path)])
+    assert (args.first, args.second) == ("a.json", "b.json")
+    path.write_text('{"file": "of_json.yaml"}')
+    for words, file in (([], "of_json.yaml"), (["typed.yaml"], "typed.yaml")):
+        assert why_memory.build_parser().parse([*words, "--config", str(path)]).file == file
+    path.write_text('{"folders": "shard"}')
+    assert merge.build_parser().parse(["--config", str(path)]).folders == [Path("shard")]
+    with pytest.raises(InputError, match="required"):
+        why_memory.build_parser().parse([])
+
+
+@pytest.mark.parametrize(
+    "data, words", [(b"\xff{}", "is not UTF-8"), (b"[" * 9, "is not JSON"), (b" " * 101, "larger")]
+)
+def test_standard_input_is_read_as_a_file_is(data, words, monkeypatch):
+    monkeypatch.setattr(arguments, "MAX_TEXT_BYTES", 100)
+    monkeypatch.setattr(arguments, "text_of", partial(text_of, limit_bytes=100))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+    with pytest.raises(InputError, match=words):
+        why_memory.build_parser().parse(["--config", "-"])
