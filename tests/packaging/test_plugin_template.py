@@ -73,6 +73,13 @@ def test_a_mistake_in_its_file_is_answered_by_the_launcher(python: Path, tmp_pat
     assert "schedule: is no known schedule (found 'eager-1f1')" in done.stderr and "eager-1f1b" in done.stderr
 
 
+@pytest.mark.parametrize("text", ["toytrain: [", "toytrain: {a: &a [*a]}", "toytrain: 1", "toytrain: !!python/none x"])
+def test_a_malformed_file_is_refused_in_words(python: Path, tmp_path: Path, text: str) -> None:
+    (tmp_path / "job.yaml").write_text(f"{text}\n")
+    done = taylor(python, tmp_path, "solve", "-yaml", "job.yaml", "-evaluate", "y", code=2)
+    assert "job.yaml" in done.stderr
+
+
 def test_the_device_is_listed_and_without_the_plug_in_it_is_not(python: Path, tmp_path: Path) -> None:
     assert "made up for the template" in taylor(python, tmp_path, "devices", "toy-card").stdout
     here = subprocess.run([sys.executable, "-m", "taylor", "devices", "toy-card"], capture_output=True, text=True)

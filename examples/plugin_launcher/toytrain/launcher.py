@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.parsers.launcher import Launcher, UsualDevice
+from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec, schedule_names
@@ -83,8 +82,7 @@ class ToyTrain(Launcher):
         return _with_plan(text, plan)
 
     def _job(self, path: Path) -> dict[str, Any]:
-        data = yaml.safe_load(read_text(path))
-        job = data.get("toytrain") if isinstance(data, dict) else None
+        job = YamlSource.read(path).data.get("toytrain")
         if not isinstance(job, dict):
             raise InputError("must contain `key: value` lines", file=path, field="toytrain", value=job)
         for key in KEYS:
