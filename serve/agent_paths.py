@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,7 +84,7 @@ class AgentPaths:
         Raises
         ------
         InputError
-            When the server writes nothing, or the path lies elsewhere.
+            When the server writes nothing, the path lies elsewhere, or there is such a file.
         """
         if self.output is None:
             cure = "leave it out, or start the server with taylor mcp --output DIR"
@@ -96,6 +97,8 @@ class AgentPaths:
             refused = True
         if refused:
             raise InputError("lies outside the output folder", field=field, value=text, cure=f"name a file in {root}")
+        if os.path.lexists(path):
+            raise InputError("is there already", field=field, value=text, cure="name a file that is new")
         return path
 
     def _device(self, text: str) -> str:
