@@ -15,8 +15,8 @@ from taylor.base.errors import EXIT_INTERRUPTED, InputError, TaylorError
 
 JSON_FLAG = "--json"
 
-TEXT, ERROR = "taylor.text/1", "taylor.error/1"
-"""Schemas of what a command without a document of its own prints, and of an error."""
+TEXT, ERROR, RESULT = "taylor.text/1", "taylor.error/1", "taylor.result/1"
+"""Schemas of what a command without a document of its own prints, of an error, and of a plan."""
 
 
 class OneDocument(io.TextIOBase):

@@ -81,7 +81,7 @@ class ProgressLine:
             from IPython import get_ipython
             from IPython.display import display
 
-            shell = get_ipython()  # type: ignore[no-untyped-call]
+            shell = get_ipython()
         except ImportError:
             shell = None
         if shell is None:  # IPython prints the raw data where no shell of it runs

@@ -6,9 +6,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-PREFIX = "taylor."
-"""Beginning of the name of every schema."""
-
 
 class Part(BaseModel):
     """Object inside a document; unknown keys are refused."""

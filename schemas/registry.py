@@ -16,6 +16,7 @@ FILES = Path(__file__).parent / "files"
 """Folder of the shipped schemas: ``result.1.json`` is that of ``taylor.result/1``."""
 
 PREFIX = "taylor."
+"""Beginning of the name of every schema."""
 
 
 def names() -> list[str]:
@@ -37,7 +38,11 @@ def schema_text(name: str) -> str:
     if not found:
         short = [each.removeprefix(PREFIX).partition("/")[0] for each in known]
         raise InputError("is no schema", field="NAME", value=name, cure=did_you_mean(name, short))
-    return read_text(FILES / f"{found[-1].removeprefix(PREFIX).replace('/', '.')}.json")
+    return read_text(file_of(max(found, key=_version)))
+
+
+def _version(name: str) -> int:
+    return int(name.partition("/")[2])
 
 
 def made_schemas() -> dict[str, dict[str, Any]]:
@@ -71,10 +76,6 @@ def file_of(name: str) -> Path:
 
 
 @cache
-def _schema(name: str) -> Mapping[str, Any]:
-    return dict(json.loads(schema_text(name)))
-
-
 def shipped(name: str) -> Mapping[str, Any]:
     """A shipped schema as data.
 
@@ -83,4 +84,4 @@ def shipped(name: str) -> Mapping[str, Any]:
     InputError
         When there is none of this name.
     """
-    return _schema(name)
+    return dict(json.loads(schema_text(name)))

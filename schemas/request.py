@@ -1,7 +1,7 @@
 """Requests: what a program asks a command, with the names of the command's flags.
 
 A request is a JSON object that ``taylor COMMAND --json --config FILE`` takes (``-`` reads it from standard input), and
-the arguments of the MCP tool of the same name.
+the arguments of the MCP tool of the same name (that of ``why-memory`` is ``explain``).
 """
 
 from __future__ import annotations
@@ -232,4 +232,4 @@ def _flag_value(value: Any) -> Any:
     """A value as the JSON of flags holds it."""
     if not isinstance(value, dict):
         return value
-    return ",".join(f"{key}={each:g}" if isinstance(each, float) else f"{key}={each}" for key, each in value.items())
+    return ",".join(f"{key}={each!r}" for key, each in value.items())

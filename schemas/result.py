@@ -9,8 +9,6 @@ from pydantic import Field
 from taylor.schemas.document import Grid, Mib, Milliseconds, Part, Plain, Share
 from taylor.schemas.verdict import Verdict
 
-RESULT = "taylor.result/1"
-
 Ends = Annotated[list[float | None], Field(min_length=2, max_length=2, description="low and high; null: no bound")]
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from taylor.base.documents import ERROR
+from taylor.base.documents import ERROR, RESULT
 from taylor.base.errors import InputError, TaylorError
 from taylor.base.files import READ_BELOW, write_atomic
 from taylor.base.isolated import module_command
@@ -158,26 +158,45 @@ class AgentQuestions:
                 cure = "name fewer ranks or layers, fix degrees, or name a shorter time_limit"
                 why = f"took more than {limit:g} s and was ended"
                 return _error_document(InputError(why, field=subcommand, cure=cure, code="too_much"))
+            except InputError as error:
+                return _error_document(error)
             finally:
                 await _end(process)
         return _document(text)
 
     def _remembered(self, document: dict[str, Any]) -> dict[str, Any]:
         """A result with its name in this session, without the problem, which only programs read."""
-        if document.get("schema") != "taylor.result/1" or not document.get("layers"):
-            return document
+        shown: dict[str, Any] = without_lost_files(document, self.work.resolve())
+        if document.get("schema") != RESULT or not document.get("layers"):
+            return shown
         self._count += 1
         name = f"r{self._count}"
         self._kept[name] = write_atomic(self.work / "results" / f"{name}.json", json.dumps(document))
         while len(self._kept) > MOST_KEPT:
             self._kept.pop(next(iter(self._kept))).unlink()
-        short = {key: value for key, value in document.items() if key != "problem"}
-        outputs = {role: path for role, path in document["files"].items() if Path(path).is_absolute()}
-        return short | {"files": {**outputs, "compare": name}}
+        shown.pop("problem", None)
+        return shown | {"files": {**shown["files"], "compare": name}}
+
+
+def without_lost_files(value: Any, work: Path) -> Any:
+    """A document without the files that went with the folder of its process: relative paths, and those below `work`."""
+    if not isinstance(value, dict):
+        return value
+    kept = {name: without_lost_files(each, work) for name, each in value.items()}
+    if isinstance(files := kept.get("files"), dict):
+        lasting = {role: Path(path) for role, path in files.items() if Path(path).is_absolute()}
+        kept["files"] = {role: str(path) for role, path in lasting.items() if not path.is_relative_to(work)}
+    return kept
 
 
 async def _talk(process: asyncio.subprocess.Process, question: bytes) -> bytes:
-    """Answer of a process to a question on its standard input."""
+    """Answer of a process to a question on its standard input.
+
+    Raises
+    ------
+    InputError
+        When it is too long.
+    """
     assert process.stdin is not None and process.stdout is not None
     try:
         process.stdin.write(question)
@@ -189,7 +208,8 @@ async def _talk(process: asyncio.subprocess.Process, question: bytes) -> bytes:
     while piece := await process.stdout.read(1 << 16):
         size += len(piece)
         if size > MOST_ANSWER_BYTES:
-            return b""
+            cure = "name fewer ranks or layers, or fix degrees"
+            raise InputError(f"has an answer of more than {MOST_ANSWER_BYTES >> 20} MiB", cure=cure, code="too_much")
         pieces.append(piece)
     await process.wait()
     return b"".join(pieces)

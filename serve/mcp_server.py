@@ -15,7 +15,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 import taylor
-from taylor.base.documents import ERROR, document_text, error_data
+from taylor.base.documents import ERROR, RESULT, document_text, error_data
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.schemas.registry import shipped
@@ -50,8 +50,8 @@ class Question:
 
 
 TOOLS = {
-    "solve": Question("solve", ("taylor.result/1",)),
-    "evaluate": Question("evaluate", ("taylor.result/1",)),
+    "solve": Question("solve", (RESULT,)),
+    "evaluate": Question("evaluate", (RESULT,)),
     "search": Question("search", ("taylor.search/1", "taylor.explanation/1")),
     "size": Question("size", ("taylor.size/1",)),
     "explain": Question("why-memory", ("taylor.reasons/1",)),

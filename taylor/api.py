@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from taylor.base.documents import RESULT
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
 from taylor.cost_model.errors.margin import MemoryMargin
@@ -50,7 +51,7 @@ from taylor.workflows.searching.model_job import ModelJob, choose_strategy, mode
 from taylor.workflows.searching.quick_solves import QuickSolves
 from taylor.workflows.searching.size import LEAST, MOST, Size, SizeOptions
 from taylor.workflows.searching.size import size as size_training
-from taylor.workflows.showing.planned_file import RESULT, PlannedFile
+from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.solving.evaluate_file import evaluate_own, own_solution
 from taylor.workflows.solving.measured_peaks import with_measured
 from taylor.workflows.solving.solve_file import plan_or_raise, solve_stated

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from taylor.base.budget import TimeBudget
 from taylor.base.console import log, run_command, start_logging
-from taylor.base.documents import print_document
+from taylor.base.documents import RESULT, print_document
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.command_lines.arguments import (
@@ -78,9 +78,6 @@ OF_A_MODEL = {"seq", "fix", "cluster", "framework", *OF_SOFTWARE}
 
 OF_A_RUN = {"measured_peak", "out_of_memory"}
 """Flags for what a run of the plan in the file showed."""
-
-RESULT = "taylor.result/1"
-"""Schema of the document that ``--json`` prints."""
 
 FIXED = TimeRatios()
 """Time ratios of the older tool."""

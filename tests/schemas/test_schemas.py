@@ -106,6 +106,21 @@ def test_a_wrong_request_is_refused_with_its_field_and_a_cure(data, field, cure)
     assert refused.value.field == field and cure in str(refused.value)
 
 
+def test_figures_of_a_request_reach_the_command_in_full():
+    request = {"command": "evaluate", "file": "a.sh", "measured_peak": {"0": 81559.4375}, "stage_limit": {"1": 1e7}}
+    flags = read_request(request).flags()
+    assert (flags["measured_peak"], flags["stage_limit"]) == ("0=81559.4375", "1=10000000.0")
+
+
+def test_the_newest_version_of_a_schema_is_the_one_meant(tmp_path, monkeypatch):
+    from taylor.schemas import registry
+
+    for version in (2, 9, 10):
+        (tmp_path / f"result.{version}.json").write_text(str(version))
+    monkeypatch.setattr(registry, "FILES", tmp_path)
+    assert registry.schema_text("result") == "10" and registry.schema_text("result/9") == "9"
+
+
 PARSERS = {
     "solve": pipeline_parallel, "evaluate": pipeline_parallel, "search": parallel_tool, "why-memory": why_memory,
     "size": size_command, "support": support_command, "compare": compare_command,

@@ -98,6 +98,7 @@ def test_an_agent_searches_a_model_and_gets_a_refusal_with_its_cure(folder):
         async with connected("--folder", str(folder)) as client:
             found = await asked(client, "search", model="llama3-8b", device="h100-80g", world_size=8, profile_num=3)
             assert found["candidates"] and found["verdict"]["fit"] == "fits" and found["world_size"] == 8
+            assert not found["files"], "they are gone with the process"
             why = await asked(
                 client, "search", model="llama3-8b", device="h100-80g", world_size=8, explain="DP2_TP2_PP2"
             )
@@ -126,6 +127,10 @@ def test_a_file_outside_the_folders_is_none(folder, text):
 def test_an_output_outside_its_folder_is_refused(folder, tmp_path, text):
     with pytest.raises(InputError, match="outside the output folder"):
         AgentPaths((folder,), tmp_path / "out").writable(text, "o")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "earlier.sh").write_text("plan")
+    with pytest.raises(InputError, match="there already"):
+        AgentPaths((folder,), tmp_path / "out").writable("earlier.sh", "o")
     with pytest.raises(InputError, match="read-only"):
         AgentPaths((folder,)).writable("plan.sh", "o")
 
@@ -170,6 +175,14 @@ def test_a_question_that_needs_too_much_memory_is_refused_in_words(folder, tmp_p
     questions = AgentQuestions(AgentPaths((folder,)), tmp_path, bytes_each=60 << 20)
     found = anyio.run(questions.answer, "evaluate", {"file": SCRIPT})
     assert check(found)["code"] == "too_much" and found["message"]
+
+
+def test_an_answer_that_is_too_long_is_refused_as_such(folder, tmp_path, monkeypatch):
+    from taylor.serve import agent_questions
+
+    monkeypatch.setattr(agent_questions, "MOST_ANSWER_BYTES", 100)
+    found = anyio.run(AgentQuestions(AgentPaths((folder,)), tmp_path).answer, "support", {})
+    assert check(found)["code"] == "too_much" and "has an answer of more" in found["message"]
 
 
 def test_a_flood_of_questions_is_refused_beyond_those_that_may_wait(folder, tmp_path):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from taylor.base.documents import RESULT
 from taylor.base.files import printable
 from taylor.cost_model.errors.step_interval import NARROWED_BY, WIDE
 from taylor.cost_model.profile import MemoryProfile, MemorySource, RatioSource
@@ -30,9 +31,6 @@ from taylor.workflows.statement.job_facts import JobFacts
 from taylor.workflows.statement.module_choices import own_plan
 from taylor.workflows.statement.options import Export, Origin
 from taylor.workflows.statement.problem import plan_in_terms_of
-
-RESULT = "taylor.result/1"
-"""Name and version of a result's schema."""
 
 FITS: Mapping[Fit, bool | None] = {Fit.FITS: True, Fit.AT_RISK: False, Fit.DOES_NOT_FIT: False, Fit.UNKNOWN: None}
 """Fit in the result's JSON: within the job's risk."""
