@@ -226,6 +226,36 @@ def with_entries(problem: PipelineProblem, rng: np.random.Generator) -> Pipeline
     )
 
 
+def with_depths(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
+    """The problem with one to four MTP layers, each on a chunk of its own choice, and often a memory that those on one
+    stage share; with a head on a chunk of several in one of four."""
+    modes = list(problem.recompute_ratio)
+    chunks, kinds = problem.stages * problem.interleaves, [kind for kind in problem.kinds if not kind.pinned_last]
+    one = _random_kind(rng, "mtp", 1, modes, pinned=True)
+    shared = round(float(rng.uniform(5, 60)), 1) if rng.random() < 0.7 else 0.0
+    unlike, farthest = rng.random() < 0.3, int(rng.integers(1, 5))
+    for depth in range(int(rng.integers(1, 5))):
+        first = max(0, chunks - int(rng.integers(1, farthest + 1)))
+        own = _random_kind(rng, "mtp", 1, modes, pinned=True) if unlike else one
+        kinds.append(
+            replace(
+                own,
+                name=f"mtp#{depth + 1}" if depth else "mtp",
+                places=tuple(range(first, chunks)),
+                hand_over=float(rng.random() < 0.7),
+                shared_mib=round(shared * float(rng.uniform(0.5, 1)), 1) if unlike else shared,
+            )
+        )
+    if rng.random() < 0.25:
+        head = _random_kind(rng, "head", 1, modes, pinned=True)
+        kinds.append(replace(head, places=tuple(range(max(0, chunks - 2), chunks)), shared_mib=10.0))
+    return problem.replace(
+        kinds=tuple(kinds),
+        entries_alone=bool(rng.random() < 0.7),
+        limit_mib=tuple(limit + float(rng.uniform(60.0, 240.0)) for limit in problem.limit_mib),
+    )
+
+
 def with_choices(problem: PipelineProblem, rng: np.random.Generator, most_choices: int = 5) -> PipelineProblem:
     """The problem with choices added, at most `most_choices` with recompute modes; two of three with a host limit.
 
@@ -404,7 +434,7 @@ def _peaks(
     for direction, v, _, _ in schedule.order[s].tolist():
         alive[v] += (direction == FORWARD) - (direction == last)
         moments.add(tuple(alive))
-    whole: Any = problem.static_mib[s] if side == 0 else 0.0
+    whole: Any = problem.static_mib[s] + _held_once(problem, schedule, s) if side == 0 else 0.0
     kept: list[NDArray[np.float64]] = []
     for v, of_chunk in enumerate(options):
         across = tuple(-1 if axis == v else 1 for axis in range(len(options)))
@@ -413,6 +443,13 @@ def _peaks(
         kept.append(both[:, 1].reshape(across))
     sums = [reduce(np.add, map(np.multiply, kept, counts)) for counts in moments]
     return np.asarray(whole + np.max(sums, axis=0))
+
+
+def _held_once(problem: PipelineProblem, schedule: Schedule, s: int) -> float:
+    """MiB that the pinned kinds of a stage hold once, those named alike up to a # together."""
+    held = [kind for v in range(problem.interleaves) for kind in _pinned(problem, schedule, v, s)]
+    names = {kind.name.split("#")[0] for kind in held}
+    return float(sum(max(kind.shared_mib for kind in held if kind.name.split("#")[0] == name) for name in names))
 
 
 def _memory(

@@ -1,19 +1,21 @@
 """Stacks in which kinds of layers alternate, by the thousand: the solver against the enumeration of every plan.
 
-    python -m benchmarks.random_instances [--instances 2000] [--choices | --entries | --pairs] [--processes 2] [--fresh]
+    python -m benchmarks.random_instances [--instances 2000] [--processes 2] [--fresh]
+                                          [--choices | --entries | --depths | --pairs]
 
 Each instance is a small pipeline: two or three kinds in any order, up to five virtual stages, chunks that may stay
 empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. With
 ``--choices`` a layer has up to five modes and choices, which add to forward, backward or weight gradient and leave
 activations or states on the host, whose memory is limited in two of three; half of them have any schedule, and in a
 quarter one choice must hold for every chunk. With ``--entries`` MTP layers, and at times a head, lie on one of several
-chunks, which may hold nothing else; four of ten have transfers that differ by boundary. With ``--pairs`` forwards and
-backwards run as one pass (DualPipeV, or 1F1B with VPP), and a layer that has none of the other pass beside it
-takes longer. The optimum is compared with
-the best of all plans, to 1e-9. Of every fifth the model file is solved by HiGHS and by CBC, from its cuts alone where
-the file says that they suffice. Six plans of each, the two best and some drawn at random, go through the checker with
-the time and the memory that the solver's own evaluation gives. Portions are kept in ``output/random_instances``: a
-killed campaign goes on where it was, other code starts again. The exit code is 1 when anything differs.
+chunks, which may hold nothing else; four of ten have transfers that differ by boundary. With ``--depths`` each of up to
+four MTP layers is placed on its own, and a stage with several may hold part of their memory once. With ``--pairs``
+forwards and backwards run as one pass (DualPipeV, or 1F1B with VPP), and a layer that has none of the other pass beside
+it takes longer. The optimum is compared with the best of all plans, to 1e-9. Of every fifth the model file is solved by
+HiGHS and by CBC, from its cuts alone where the file says that they suffice. Six plans of each, the two best and some
+drawn at random, go through the checker with the time and the memory that the solver's own evaluation gives. Portions
+are kept in ``output/random_instances``: a killed campaign goes on where it was, other code starts again. The exit code
+is 1 when anything differs.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from benchmarks.brute_force import (
     random_problem,
     under_one_choice,
     with_choices,
+    with_depths,
     with_entries,
     with_pairs,
     with_unlike_lags,
@@ -123,6 +126,12 @@ def entry_problem(rng: np.random.Generator) -> PipelineProblem:
     return with_unlike_lags(problem, rng) if rng.random() < 0.4 else problem
 
 
+def depth_problem(rng: np.random.Generator) -> PipelineProblem:
+    """A small instance with MTP layers that are placed one by one."""
+    problem = with_depths(alternating_problem(rng) if rng.random() < 0.5 else random_problem(rng), rng)
+    return with_unlike_lags(problem, rng) if rng.random() < 0.4 else problem
+
+
 def paired_problem(rng: np.random.Generator) -> PipelineProblem:
     """A small instance whose forwards and backwards run as one pass, DualPipeV or interleaved 1F1B."""
     while True:
@@ -137,13 +146,15 @@ DRAWN = {
     "stacks": alternating_problem,
     "choices": choice_problem,
     "entries": entry_problem,
+    "depths": depth_problem,
     "pairs": paired_problem,
 }
 """Options with which a campaign draws its instances."""
-STREAMS: dict[str, list[int]] = {"stacks": [], "choices": [2], "entries": [3], "pairs": [4]}
+STREAMS: dict[str, list[int]] = {"stacks": [], "choices": [2], "entries": [3], "pairs": [4], "depths": [5]}
 HELP = {
     "choices": "up to five choices a layer, with limits of the host",
     "entries": "MTP layers and heads on one of several chunks, transfers unlike by boundary",
+    "depths": "MTP layers that are placed one by one, which share memory on a stage",
     "pairs": "forwards and backwards that run as one pass, in which layers hide each other's communication",
 }
 
@@ -151,10 +162,11 @@ HELP = {
 def instance(seed: int, number: int, drawn: str = "stacks") -> tuple[PipelineProblem, BruteForce]:
     """The instance of a number, the same on every machine, with its optimum: the first of few enough plans."""
     rng = np.random.default_rng([seed, number, *STREAMS[drawn]])
+    most = MOST_PLANS // 10 if drawn == "depths" else MOST_PLANS  # for each choice of up to 35
     while True:
         problem = DRAWN[drawn](rng)
         splits = _least_plans(problem)
-        found = enumerate_optimum(problem, MOST_PLANS) if splits <= MOST_PLANS else None
+        found = enumerate_optimum(problem, most) if splits <= most else None
         if found is not None:
             return problem, found
 

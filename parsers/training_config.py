@@ -17,7 +17,7 @@ from taylor.cost_model.memory.activations import activation_bytes
 from taylor.cost_model.profile import MemorySource
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.parsers.stated_flags import StatedFlags
-from taylor.pipeline.plan import FULL, NONE, SELECT, Grid, PipelinePlan, deal_kinds, even_plan, values_in_order
+from taylor.pipeline.plan import FULL, NONE, SELECT, Grid, PipelinePlan, deal_kinds, even_plan, kind_of, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.device import DeviceSpec
 from taylor.register.model import MTP, ModelSpec
@@ -253,9 +253,11 @@ class TrainingConfig:
 
         A problem in which an MTP layer costs what a body layer does has no kind for it
         (`workflows.statement.problem`). Such a plan counts MTP layers among the body's, and a file has a key of their
-        own for them. Where MTP layers count as layers they are the last ones in model order.
+        own for them. Where MTP layers count as layers they are the last ones in model order. MTP layers that a problem
+        places one by one are one kind in a file.
         """
         count = self.model.mtp_layers
+        plan = plan.with_runs_joined(MTP)
         if not count or not self.mtp_counted or MTP in plan.layers:
             return plan
         counts = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
@@ -350,4 +352,4 @@ class TrainingConfig:
 
 def body_layers(plan: PipelinePlan) -> Grid:
     """Layers of every chunk without the MTP ones, int [vpp, pp]."""
-    return plan.total_layers([kind for kind in plan.layers if kind != MTP])
+    return plan.total_layers([kind for kind in plan.layers if kind_of(kind) != MTP])

@@ -33,6 +33,11 @@ def kind_of(run: str) -> str:
     return run.partition(RUN_MARK)[0]
 
 
+def run_names(kind: str, runs: int) -> list[str]:
+    """Names of a kind's runs in model order: that of the kind, then with numbers from 2 on."""
+    return [kind, *(f"{kind}{RUN_MARK}{number}" for number in range(2, runs + 1))]
+
+
 def counts_by_kind(counts: Mapping[str, int]) -> dict[str, int]:
     """Counts by kind from counts by run (`kind_of`), in the order in which the kinds begin."""
     total: dict[str, int] = {}
@@ -100,6 +105,22 @@ def deal_kinds(
     for kind, position in pinned.items():
         placed[kind][position] = counts[kind]
     return {kind: grid_in_order(values, stages, v_shape) for kind, values in placed.items()}
+
+
+def split_runs(grid: Grid, runs: Mapping[str, int], v_shape: bool) -> dict[str, Grid]:
+    """Layers by run, int [vpp, pp] each, of a kind of which `grid` has the layers of all runs together.
+
+    Parameters
+    ----------
+    runs : mapping of run to int
+        Layers of each run, in model order.
+
+    Raises
+    ------
+    ValueError
+        When the grid has more or fewer layers than the runs.
+    """
+    return deal_kinds(runs, values_in_order(grid, v_shape), len(grid[0]), v_shape)
 
 
 def even_sizes(layers: int, chunks: int) -> list[int]:
@@ -173,6 +194,17 @@ class PipelinePlan:
         for run in self.layers:
             runs.setdefault(kind_of(run), []).append(run)
         return {kind: self.total_layers(of) for kind, of in runs.items()}
+
+    def with_runs_joined(self, kind: str) -> PipelinePlan:
+        """The plan in which all runs of a kind have one entry, in the place of the first."""
+        runs = [run for run in self.layers if kind_of(run) == kind]
+        if runs in ([], [kind]):
+            return self
+        joined = self.total_layers(runs)
+        layers = {
+            kind_of(run) if run in runs else run: grid for run, grid in self.layers.items() if run not in runs[1:]
+        }
+        return PipelinePlan({**layers, kind: joined}, self.recompute)
 
     def recomputed(self, mode: str) -> Grid:
         """Layers of each chunk under a recompute mode, int [vpp, pp]; zeros where the plan does not name it."""

@@ -160,7 +160,7 @@ class ModelSpec:
         ValueError
             When the model has no layers of that kind.
         """
-        return self.mtp_module() if kind == MTP else self.layer(kind).halves
+        return self.mtp_module() if kind_of(kind) == MTP else self.layer(kind).halves
 
     def layer(self, kind: str) -> LayerSpec:
         """Specification of the layers of a kind, or of a run.

@@ -208,8 +208,12 @@ def beside_mtp_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
         split=model.mtp_layers * (module.split - body.split),
         replicated=model.mtp_layers * (module.replicated - body.replicated),
     )
-    copy = _table_state_bytes(model, degrees, rules).scaled(np.where(np.equal(degrees.pp, 1), 0.0, 1.0))
-    return _states(extra, degrees, rules) + copy
+    return _states(extra, degrees, rules) + mtp_embedding_bytes(model, degrees, rules)
+
+
+def mtp_embedding_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
+    """The same of the copy of the embedding on a stage with MTP modules."""
+    return _table_state_bytes(model, degrees, rules).scaled(np.where(np.equal(degrees.pp, 1), 0.0, 1.0))
 
 
 def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.memory.activations import micro_batch_tokens
-from taylor.cost_model.memory.statics import MIB, beside_mtp_bytes
+from taylor.cost_model.memory.statics import MIB, beside_mtp_bytes, mtp_embedding_bytes
 from taylor.cost_model.time.speed import Speed
 from taylor.cost_model.time.step import layer_time
 from taylor.cost_model.time.work import head_work, mtp_projection_weights
@@ -28,10 +28,13 @@ class MtpEntry:
         Forward time of all modules' projections, in body-layer forward times.
     states_mib : float
         MiB of states of their projections and norms, and of their copy of the embedding.
+    embedding_mib: float
+        The part of it that is the copy of the embedding, which every stage with modules holds once.
     """
 
     projection_forward: float
     states_mib: float
+    embedding_mib: float
 
     @classmethod
     def of(cls, model: ModelSpec, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> MtpEntry:
@@ -42,4 +45,6 @@ class MtpEntry:
         whole = speed.product(work.flops, work.read_bytes, work.written_bytes)
         rest = speed.product(work.flops - flops, work.read_bytes - rules.compute_bytes * weights, work.written_bytes)
         unit = layer_time(model, model.body_kind, strategy, rules, device).forward
-        return cls(float((whole - rest) / unit), float(beside_mtp_bytes(model, strategy, rules).total) / MIB)
+        copy = mtp_embedding_bytes(model, strategy, rules)
+        states = beside_mtp_bytes(model, strategy, rules)
+        return cls(float((whole - rest) / unit), float(states.total) / MIB, float(copy.total) / MIB)

@@ -199,6 +199,10 @@ def swapped(
     return swapped_plan(flags, model, plan, place, dealt_layers(flags, count, on), schedule.v_shape)
 
 
+MTP_ON_ONE_CHUNK = "mtp-on-one-chunk"
+_LAYOUT_SOURCE = "Megatron-LM d98e8a64 megatron/core/transformer/pipeline_parallel_layer_layout.py:{lines}"
+
+
 def misfit_layout(flags: Flags, model: ModelSpec) -> Misfit | None:
     """A layout whose layers are not those of the model, or whose MTP layers are apart.
 
@@ -220,5 +224,7 @@ def misfit_layout(flags: Flags, model: ModelSpec) -> Misfit | None:
             return Misfit(f"--{LAYOUT}", placed, problem, f"write a layout with {there} times {letter}")
     spread = sum("m" in chunk for chunk in chunks)
     if spread > 1:
-        return Misfit(f"--{LAYOUT}", spread, f"spreads the MTP layers over {spread} chunks", "put them on one")
+        problem = f"spreads the MTP layers over {spread} chunks; releases of Megatron-LM and its main take them on one"
+        cure = "put them on one (pull request 5329, which is open, takes several)"
+        return Misfit(f"--{LAYOUT}", spread, problem, cure, MTP_ON_ONE_CHUNK, _LAYOUT_SOURCE.format(lines="127-131"))
     return None

@@ -17,7 +17,7 @@ import numpy as np
 
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.partners import partners
-from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan
+from taylor.pipeline.plan import FULL, NONE, RUN_MARK, SELECT, PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 from taylor.pipeline_solver.check.enclosed_time import enclosed_step_time
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, LayerChoice, LayerKind, PipelineProblem
@@ -108,6 +108,11 @@ def exact_peak_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
         states = Fraction(problem.static_mib[s])
         states += sum((Fraction(kind.layer_mib) for layers in chunks for kind, _ in layers), Fraction(0))
         states += sum((Fraction(one.states_mib) for layers in chunks for one in _chosen(problem, layers)), Fraction(0))
+        once: dict[str, Fraction] = {}  # held once for all runs of a kind, which are named after it
+        for kind in (kind for layers in chunks for kind, _ in layers):
+            name = kind.name.partition(RUN_MARK)[0]
+            once[name] = max(once.get(name, Fraction(0)), Fraction(kind.shared_mib))
+        states += sum(once.values(), Fraction(0))
         kept = [sum((Fraction(kind.activation_mib[mode]) for kind, mode in layers), Fraction(0)) for layers in chunks]
         peaks.append(states + _most_alive(schedule, s, kept))
     return peaks

@@ -164,7 +164,8 @@ def fixed_parts(
     problem: PipelineProblem, schedule: Schedule, s: int, alive: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Memory available for the placed layers at each alive vector, and forward time of each chunk without them."""
-    free = np.full(len(alive), problem.limit_mib[s] - problem.static_mib[s])
+    shared = problem.shared_on([schedule.position(v, s) for v in range(problem.interleaves)])
+    free = np.full(len(alive), problem.limit_mib[s] - problem.static_mib[s] - shared)
     forward = np.zeros(problem.interleaves)
     here = problem.on_stage(s)
     for v in range(problem.interleaves):

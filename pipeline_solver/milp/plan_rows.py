@@ -223,10 +223,11 @@ def _memory_terms(
 
 def pinned_mib(problem: PipelineProblem, schedule: Schedule, stage: int, alive: Sequence[float]) -> float:
     """Memory of the pinned kinds on a stage with `alive` [V] micro-batches by virtual stage, MiB."""
-    return sum(
+    places = [schedule.position(v, stage) for v in range(problem.interleaves)]
+    return problem.shared_on(places) + sum(
         kind.count * (kind.layer_mib + alive[v] * kind.activation_mib[NONE])
-        for v in range(problem.interleaves)
-        for kind in problem.pinned_at(schedule.position(v, stage))
+        for v, place in enumerate(places)
+        for kind in problem.pinned_at(place)
     )
 
 

@@ -25,14 +25,23 @@ def has_places(problem: PipelineProblem) -> bool:
 
 
 def placements(problem: PipelineProblem) -> list[PipelineProblem]:
-    """A problem for each choice of places that keeps the kinds' order, the last places first; itself without any."""
+    """A problem for each choice of places that keeps the kinds' order, the last places first; itself without any.
+
+    Choices that force a chunk to stay empty which may not be are left out, unless there are no others.
+    """
     if not has_places(problem):
         return [problem]
     kinds = problem.pinned_kinds
     choices = itertools.product(*(sorted(problem.places_of(kind), reverse=True) for kind in kinds))
     named = [{kind.name: at for kind, at in zip(kinds, places, strict=True) if kind.places}
              for places in choices if list(places) == sorted(places)]  # fmt: skip
-    return [placed(problem, places) for places in named]
+    found = [placed(problem, places) for places in named]
+    return [one for one in found if not _leaves_a_gap(one)] or found[:1]
+
+
+def _leaves_a_gap(problem: PipelineProblem) -> bool:
+    """Return whether a chunk needs layers, yet lies behind a pinned kind."""
+    return any(least and problem.is_beyond(place) for place, least in enumerate(problem.least_layers))
 
 
 def settled(problem: PipelineProblem, plan: PipelinePlan) -> PipelineProblem:

@@ -8,11 +8,11 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import inf
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.pipeline.plan import FULL, NONE, SELECT, kind_of
 from taylor.pipeline.schedule import ScheduleSpec
 
 MEMORY_TOLERANCE_MIB = 1e-6
@@ -105,6 +105,9 @@ class LayerKind:
     exposed_forward, exposed_backward : float
         Under a `PipelineProblem.pairing`: additional time of a layer's forward and backward where no layer of the other
         pass is paired with it and overlaps its communication.
+    shared_mib : float
+        Of a pinned kind: MiB that a stage holds once for all runs of the kind on it (`pipeline.plan.kind_of`), such as
+        the copy of the embedding of MTP layers that are placed one by one.
     """
 
     name: str
@@ -118,6 +121,7 @@ class LayerKind:
     choices: Mapping[str, LayerChoice] = field(default_factory=dict)
     exposed_forward: float = 0.0
     exposed_backward: float = 0.0
+    shared_mib: float = 0.0
 
     @property
     def exposed(self) -> tuple[float, float]:
@@ -332,6 +336,8 @@ class PipelineProblem:
             if not (kind.count >= 0 and kind.forward >= 0 and kind.layer_mib >= 0):
                 raise ValueError(f"kind {kind.name}: count, forward and layer_mib must be >= 0")
             _require(kind.hand_over >= 0, f"kind {kind.name}: hand_over must be >= 0", kind.hand_over)
+            shared = 0 <= kind.shared_mib < inf and (kind.pinned_last or not kind.shared_mib)
+            _require(shared, f"kind {kind.name}: shared_mib must be >= 0, and 0 unless it is pinned", kind.shared_mib)
             finite = all(0 <= time < inf for time in kind.exposed)
             _require(finite, f"kind {kind.name}: exposed times must be >= 0", kind.exposed)
             if kind.places:
@@ -399,6 +405,10 @@ class PipelineProblem:
     def pinned_at(self, place: int) -> list[LayerKind]:
         """The pinned kinds on the chunk at a position; each must have one place only."""
         return [kind for kind in self.pinned_kinds if self.places_of(kind) == (place,)]
+
+    def shared_on(self, places: Sequence[int]) -> float:
+        """MiB that the stage of the chunks at these positions holds once for the pinned kinds there."""
+        return shared_mib(kind for place in places for kind in self.pinned_at(place))
 
     def is_beyond(self, place: int) -> bool:
         """Return whether a pinned kind, at any of its places, excludes free layers from the chunk at a position."""
@@ -567,6 +577,14 @@ class PipelineProblem:
 
     def __repr__(self) -> str:
         return "PipelineProblem: " + self.summary().replace("\n", "\n  ")
+
+
+def shared_mib(kinds: Iterable[LayerKind]) -> float:
+    """MiB that a stage with these pinned kinds holds once: for runs of the same kind, the greatest."""
+    most: dict[str, float] = {}
+    for kind in kinds:
+        most[kind_of(kind.name)] = max(most.get(kind_of(kind.name), 0.0), kind.shared_mib)
+    return sum(most.values())
 
 
 def card_rows(cards: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedul
 from taylor.pipeline_solver.model.places import settled
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.timing.durations import chunk_durations, schedule_of
+from taylor.pipeline_solver.timing.evaluate import shared_states_mib
 from taylor.pipeline_solver.timing.event_graph import edge_lags
 
 
@@ -96,7 +97,7 @@ class OrderProblem:
         S, V = problem.stages, problem.interleaves
         times = chunk_durations(problem, plan)
         kept = np.zeros((V, S))
-        states = np.array(problem.static_mib, dtype=np.float64)
+        states = np.array(problem.static_mib, dtype=np.float64) + shared_states_mib(problem, plan)
         modes = plan.recompute_by_kind()
         for kind in problem.kinds:
             states += kind.layer_mib * np.array(plan.layers[kind.name], dtype=np.float64).sum(axis=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
-from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, deal_kinds, values_in_order
+from taylor.pipeline.plan import FULL, Grid, PipelinePlan, as_grid, deal_kinds, kind_of, split_runs, values_in_order
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import BubbleShares, Solution, Status, Termination
 from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
@@ -253,6 +254,8 @@ def problem_data(problem: PipelineProblem) -> dict[str, Any]:
     unpinned |= {name for name in idle_where_empty if not getattr(problem, name)}
     for kind in data["kinds"]:
         idle = [] if problem.choices else ["choices"]
+        if not kind["shared_mib"]:
+            idle.append("shared_mib")
         for name in idle if kind["places"] else [*idle, "places", "hand_over"]:
             kind.pop(name)
     return {key: value for key, value in data.items() if key not in unpinned}
@@ -304,10 +307,13 @@ def _plan_of(data: Mapping[str, Any], problem: PipelineProblem, file: Path | Non
             {mode: as_grid(rows) for mode, rows in data["recompute"].items()},
         )
         runs = {kind.name: kind.count for kind in problem.kinds if not kind.pinned_last}
-        if all(run in plan.layers for run in runs):
+        if all(kind.name in plan.layers for kind in problem.kinds):
             return plan
         v_shape = problem.schedule.v_shape
-        pinned = {kind.name: plan.layers[kind.name] for kind in problem.kinds if kind.pinned_last}
+        alone = [kind for kind in problem.kinds if kind.pinned_last]
+        pinned: dict[str, Grid] = {}
+        for of, several in itertools.groupby(alone, key=lambda kind: kind_of(kind.name)):
+            pinned |= split_runs(plan.layers[of], {kind.name: kind.count for kind in several}, v_shape)
         sizes = values_in_order(plan.total_layers([kind for kind in plan.layers if kind not in pinned]), v_shape)
         dealt = PipelinePlan({**deal_kinds(runs, sizes, plan.stages, v_shape), **pinned}, plan.recompute)
         if dealt.by_kind() != plan.by_kind():

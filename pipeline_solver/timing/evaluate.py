@@ -12,7 +12,7 @@ from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.model.places import settled
-from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem, shared_mib
 from taylor.pipeline_solver.model.solution import FEASIBLE, OVER_LIMIT, BubbleShares, Solution, Termination
 from taylor.pipeline_solver.timing.durations import chunk_durations, graph_of, schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
@@ -70,7 +70,7 @@ def step_time(problem: PipelineProblem, plan: PipelinePlan) -> float:
 
 def peak_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
     """Peak memory of every stage, MiB [S]: static + layers + activations of live micro-batches, at the worst moment."""
-    fixed = np.array(problem.static_mib, dtype=float)
+    fixed = np.array(problem.static_mib, dtype=float) + shared_states_mib(problem, plan)
     kept = np.zeros((problem.interleaves, problem.stages))
     by_kind = plan.recompute_by_kind()
     for kind in problem.kinds:
@@ -83,6 +83,14 @@ def peak_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float
                 if mode in problem.choices:
                     fixed += kind.choices[mode].states_mib * np.array(grid).sum(axis=0)
     return _at_worst(problem, fixed, kept)
+
+
+def shared_states_mib(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.float64]:
+    """MiB that each stage holds once for the pinned kinds on it, float64 [S]."""
+    pinned = [(kind, plan.layers[kind.name]) for kind in problem.pinned_kinds if kind.name in plan.layers]
+    return np.array(
+        [shared_mib(kind for kind, grid in pinned if any(row[s] for row in grid)) for s in range(problem.stages)]
+    )
 
 
 def host_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:

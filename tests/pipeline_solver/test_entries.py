@@ -10,7 +10,7 @@ from benchmarks.brute_force import enumerate_optimum
 from benchmarks.random_instances import portion
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.check.checker import check, exact_step_time
+from taylor.pipeline_solver.check.checker import check, exact_peak_memory, exact_step_time
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.places import placements, settled
 from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
@@ -42,6 +42,57 @@ def with_mtp(places: tuple[int, ...] = (0, 1, 2), **changes: object) -> Pipeline
 def test_the_optima_of_a_sample_are_those_over_every_plan() -> None:
     found = portion(seed=0, first=45, count=8, drawn="entries")
     assert found["faults"] == [] and found["checked"] > 15 and found["files"] >= 1
+
+
+def test_the_optima_with_mtp_layers_placed_one_by_one_are_those_over_every_plan() -> None:
+    found = portion(seed=0, first=45, count=8, drawn="depths")
+    assert found["faults"] == [] and found["checked"] > 15 and found["files"] >= 1
+
+
+def with_two_depths(shared_mib: float = 9.0, **changes: object) -> PipelineProblem:
+    """`with_mtp`, with a second MTP layer on the last two chunks, and 9 MiB that a stage with either holds once."""
+    body, mtp = with_mtp((1, 2)).kinds
+    mtp = replace(mtp, shared_mib=shared_mib)
+    return (
+        with_mtp().replace(kinds=(body, mtp, replace(mtp, name="mtp#2", shared_mib=shared_mib + 1))).replace(**changes)
+    )
+
+
+def test_a_stage_holds_what_its_mtp_layers_share_once() -> None:
+    apart = plan_of({"body": [[2, 2, 0]], "mtp": [[0, 1, 0]], "mtp#2": [[0, 0, 1]]})
+    together = plan_of({"body": [[2, 2, 0]], "mtp": [[0, 1, 0]], "mtp#2": [[0, 1, 0]]})
+    problem, one = with_two_depths(), 20 + 6
+    assert peak_memory_mib(problem, apart) == (5 + 20 + 8, 6 + 20 + 8 + one + 9, 7 + one + 10)
+    assert peak_memory_mib(problem, together) == (5 + 20 + 8, 6 + 20 + 8 + 2 * one + 10, 7)
+    for plan in (apart, together):
+        assert [float(peak) for peak in exact_peak_memory(problem, plan)] == list(peak_memory_mib(problem, plan))
+        assert check(problem, plan, evaluate(problem, plan).objective) == []
+
+
+def test_mtp_layers_lie_apart_where_one_stage_cannot_hold_both() -> None:
+    problem = with_two_depths(limit_mib=(200.0, 70.0, 60.0), micro_batches=8)
+    truth, solution = enumerate_optimum(problem), solve(problem)
+    assert truth is not None and solution.status == OPTIMAL and solution.plan is not None
+    assert solution.objective == pytest.approx(truth.objective, rel=1e-9)
+    assert solution.plan.layers["mtp"] == ((0, 1, 0),) and solution.plan.layers["mtp#2"] == ((0, 0, 1),)
+    again = Result(problem, solution).to_dict()
+    assert again["layers"]["mtp"] == [[0, 1, 1]] and Result.from_dict(again).solution.plan == solution.plan
+
+
+def test_places_that_leave_a_chunk_without_the_layers_that_it_needs_are_not_tried() -> None:
+    """Positions 1 and 2 of three for two MTP layers; where entries stand with others, the last stage has some layer."""
+    tried = [[kind.places for kind in one.pinned_kinds] for one in placements(with_two_depths())]
+    assert tried == [[(2,), (2,)], [(1,), (2,)], [(1,), (1,)]]
+    fewer = [[kind.places for kind in one.pinned_kinds] for one in placements(with_two_depths(entries_alone=False))]
+    assert fewer == [[(2,), (2,)]]
+
+
+@pytest.mark.parametrize(("at", "mib"), [(0, 9.0), (2, -1.0)])
+def test_shared_memory_is_of_pinned_kinds_and_never_negative(at: int, mib: float) -> None:
+    kinds = list(with_two_depths().kinds)
+    kinds[at] = replace(kinds[at], shared_mib=mib)
+    with pytest.raises(ValueError, match=f"shared_mib must be >= 0, and 0 unless it is pinned, found {mib}"):
+        with_mtp().replace(kinds=tuple(kinds))
 
 
 def test_a_kind_lies_where_the_step_is_shortest_and_the_head_may_be_alone() -> None:
@@ -109,7 +160,7 @@ def test_several_kinds_keep_their_order_in_every_choice_of_places() -> None:
     body, mtp = with_mtp().kinds
     problem = with_mtp().replace(kinds=(body, mtp, replace(mtp, name="head", places=(1, 2))))
     places = [tuple(kind.places[0] for kind in one.pinned_kinds) for one in placements(problem)]
-    assert places == [(2, 2), (1, 2), (1, 1), (0, 2), (0, 1)]
+    assert places == [(2, 2), (1, 2), (1, 1), (0, 1)]  # behind (0, 2) the second chunk lacks the layer that it needs
 
 
 def test_a_kind_that_fits_nowhere_is_told_with_the_least_memory_of_its_best_place() -> None:

@@ -64,7 +64,7 @@ def solved(
     run: Scripted, limit: float | None = None, cutoff: float | None = None, gap: float = 0.1, **more: Any
 ) -> Solution:
     options = SolveOptions(time_limit=limit, gap=gap, cutoff=None if cutoff is None else lambda: cutoff)
-    return solve_places(with_mtp(), options, run=run, **more)
+    return solve_places(with_mtp(min_layers=0), options, run=run, **more)
 
 
 INFINITE = float("inf")
@@ -123,7 +123,7 @@ def test_a_known_plan_starts_the_place_that_it_lies_in_which_comes_first() -> No
     run = Scripted((12.0, 12.0, Termination.PROVEN), (13.0, 12.0, Termination.STALLED), NONE_FITS)
     solved(run, warm_start=PLANS[1])
     assert run.starts == [PLANS[1], None, None]
-    assert len(placements(with_mtp())) == 3
+    assert len(placements(with_mtp(min_layers=0))) == 3
 
 
 def test_progress_tells_the_best_of_all_places_and_a_bound_once_all_have_one() -> None:

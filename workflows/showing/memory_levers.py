@@ -10,7 +10,7 @@ from taylor.cost_model.memory.breakdown import StageBreakdown, lightest_plan, st
 from taylor.nd_search.stated import broken_rules
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
-from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
+from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid, kind_of
 from taylor.register.device import DeviceSpec
 from taylor.workflows.statement.measured_run import LearnedMemory
 
@@ -272,7 +272,7 @@ def _narrow_states(config: TrainingConfig) -> Iterator[_Change]:
 
 
 def _free_kinds(config: TrainingConfig, plan: PipelinePlan) -> list[str]:
-    return [kind for kind in plan.layers if kind not in config.pinned_kinds]
+    return [kind for kind in plan.layers if kind_of(kind) not in config.pinned_kinds]
 
 
 def _recomputed_on(config: TrainingConfig, plan: PipelinePlan, stage: int, mode: str) -> PipelinePlan:

@@ -55,7 +55,7 @@ def export_texts(
     """
     v_shape = problem.schedule.v_shape
     pinned = any(kind.pinned_last for kind in problem.kinds)
-    written = with_mtp(plan, mtp_layers, v_shape)
+    written = with_mtp(plan.with_runs_joined(MTP), mtp_layers, v_shape)
     texts = []
     forms = export_forms()
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)

@@ -136,7 +136,7 @@ def known_plan(config: TrainingConfig, words: ModuleWords | None) -> PipelinePla
 
 
 def _body(config: TrainingConfig, plan: PipelinePlan) -> Grid:
-    return plan.total_layers([kind for kind in plan.layers if kind not in config.pinned_kinds])
+    return plan.total_layers([kind for kind in plan.layers if kind_of(kind) not in config.pinned_kinds])
 
 
 def with_module_choices(

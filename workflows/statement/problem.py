@@ -11,7 +11,7 @@ from taylor.parsers.registry import launcher_of, speaking_for
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.partners import combines
-from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, values_in_order
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, split_runs, values_in_order
 from taylor.pipeline_solver.model.problem import LayerKind, Pairing, PipelineProblem
 from taylor.register.device import DeviceSpec
 from taylor.register.model import DENSE, MOE, MTP, kind_of
@@ -143,6 +143,11 @@ def plan_in_terms_of(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePl
     it.
     """
     known = {kind.name for kind in problem.kinds}
+    runs = {kind.name: kind.count for kind in problem.kinds if kind.pinned_last and kind_of(kind.name) == MTP}
+    if len(runs) > 1 and MTP in plan.layers and not known.issubset(plan.layers):
+        split = split_runs(plan.layers[MTP], runs, problem.schedule.v_shape)
+        layers = {kind: grid for kind, grid in plan.layers.items() if kind != MTP}
+        plan = PipelinePlan({**layers, **split}, plan.recompute)
     merged: dict[str, list[str]] = {}
     for kind in plan.layers:
         target = kind if kind in known else next(reversed(merged), problem.kinds[0].name)

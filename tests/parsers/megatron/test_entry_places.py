@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from taylor.base.errors import InputError
 from taylor.parsers.megatron.export import export_layout
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
@@ -13,7 +14,8 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.timing.evaluate import evaluate
+from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.timing.evaluate import evaluate, peak_memory_mib
 from taylor.register.model import DENSE, MTP
 from taylor.workflows.statement.entries import entry_lines
 from taylor.workflows.statement.options import FileJob
@@ -51,6 +53,7 @@ def megatron_takes(layout: str, stages: int, layers: int, mtp: int) -> bool:
 
 def laid_out(folder: Path, layout: str, mtp: int = 1) -> TrainingConfig:
     more = f"--pipeline-model-parallel-layout '{layout}'\n--mtp-num-layers {mtp}\n"
+    folder.mkdir(exist_ok=True)
     return read_config(script_of(folder, BASE + more, "command"))
 
 
@@ -91,6 +94,58 @@ def test_a_script_with_a_layout_lets_its_entries_move_and_says_so(tmp_path: Path
     assert launcher_of(plain).mtp_places(plain) is None and entry_lines(plain) == ()
     folded = config.replace(schedule=ScheduleSpec("zbv"), strategy=config.strategy.replace(vpp=2))
     assert launcher_of(folded).mtp_places(folded) is None
+
+
+def test_losses_on_several_chunks_are_refused_in_words(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has L 4 times: releases of Megatron-LM and its main take it once"):
+        laid_out(tmp_path, "Et*8|t*8|t*8m|mm|LL|LL", 3)
+    assert not megatron_takes("Et*8|t*8m|mmLL|LL", 4, 24, 3)
+
+
+def test_mtp_layers_on_several_chunks_are_refused_by_a_rule_that_can_be_waived(tmp_path: Path) -> None:
+    spread, together = "Et*8|t*8|t*8m|mmL", "Et*8|t*8|t*8mmm|L"
+    assert not megatron_takes(spread, 4, 24, 3) and megatron_takes(together, 4, 24, 3)
+    assert laid_out(tmp_path, together, 3).misfit is None
+    misfit = laid_out(tmp_path, spread, 3).misfit
+    assert misfit is not None and misfit.rule == "mtp-on-one-chunk" and "layer_layout.py:127-131" in misfit.source
+    with pytest.raises(InputError, match="breaks the rule mtp-on-one-chunk"):
+        StatedFile.read(FileJob(laid_out(tmp_path, spread, 3).path, dryrun=False, check=False))
+    waived = FileJob(laid_out(tmp_path, spread, 3).path, dryrun=False, check=False, allow_illegal=("mtp-on-one-chunk",))
+    assert "each MTP layer lies with the head" in StatedFile.read(waived).facts.further[0]
+
+
+@pytest.mark.parametrize("layout", ["Et*8|t*8|t*8m|mmL", "Et*12|t*12|mm|mL", "Et*24|m|m|mL", "Et*12|t*12m|mm|L"])
+def test_where_the_rule_is_waived_each_mtp_layer_has_a_place_of_its_own(layout: str, tmp_path: Path) -> None:
+    config = laid_out(tmp_path, layout, 3)
+    allowed = ("mtp-on-one-chunk",)
+    file = StatedFile.read(FileJob(config.path, dryrun=False, check=False, allow_illegal=allowed))
+    problem = file.problem(file.obtain_memory(None, tmp_path))
+    runs = [kind for kind in problem.kinds if kind.pinned_last]
+    assert [(kind.name, kind.count, kind.places) for kind in runs] == [
+        (name, 1, (0, 1, 2, 3)) for name in (MTP, "mtp#2", "mtp#3")
+    ]
+    assert config.plan is not None
+    plan = plan_in_terms_of(problem, config.plan)
+    assert check(problem, plan, evaluate(problem, plan).objective) == []
+    other = laid_out(tmp_path / "other", "Et*6|t*6|t*6|t*6mmmL", 3)
+    again = read_config(write_plan(other, plan, output=tmp_path / "out.sh"))
+    assert again.plan == config.plan
+
+
+def test_each_stage_with_mtp_layers_has_one_copy_of_the_embedding(tmp_path: Path) -> None:
+    layouts = {"apart": "Et*24|m|m|mL", "two": "Et*24||mm|mL", "one": "Et*24||mmm|L"}
+    peaks = {}
+    config = laid_out(tmp_path, layouts["apart"], 3)
+    file = StatedFile.read(FileJob(config.path, dryrun=False, check=False, allow_illegal=("mtp-on-one-chunk",)))
+    problem = file.problem(file.obtain_memory(None, tmp_path)).replace(entries_alone=True)
+    for name, layout in layouts.items():
+        plan = laid_out(tmp_path / name, layout, 3).plan
+        assert plan is not None
+        peaks[name] = sum(peak_memory_mib(problem, plan_in_terms_of(problem, plan)))
+    copy = problem.kinds[-1].shared_mib
+    # Rows over 2 ways of TP, positions on both; bf16 weights, gradients, fp32 weights and two states.
+    assert copy == pytest.approx((50304 / 2 + 2048) * 1024 * 18 / 2**20)
+    assert peaks["apart"] > peaks["two"] > peaks["one"]
 
 
 def test_what_moves_with_mtp_layers_is_neither_lost_nor_counted_twice(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_layouts_are_expanded_letter_by_letter() -> None:
     assert expand_layout("E t, t |((t|)*2,t|)*2 L") == ["Ett", "t", "t", "t", "t", "t", "t", "L"]
     for text, told in (
         ("tE|L", "must start with E"), ("EE|L", "must start with E"), ("t|L", "must start with E"),
-        ("Et|tEL", "must start with E"), ("E|Lt", "must end with L"), ("E|LL", "must end with L"),
+        ("Et|tEL", "must start with E"), ("E|Lt", "must end with L"), ("E|LL", "has L 2 times"),
         ("EtL|t", "must end with L"), ("E|t", "must end with L"), ("Emt|L", "in this order"), ("Etx|L", "contains 'x'"),
     ):  # fmt: skip
         with pytest.raises(LayoutProblem, match=told):
