@@ -8,13 +8,13 @@ gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from taylor.cost_model.job.parameters import ParameterGroups
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
-from taylor.cost_model.memory.alive import heavy_backwards
+from taylor.cost_model.memory.alive import alive_micro_batches, heavy_backwards
 from taylor.cost_model.memory.backward_workspace import entering_bytes, keeps_gradients, kind_workspace_bytes
 from taylor.cost_model.memory.states import group_bytes
 from taylor.cost_model.memory.statics import (
@@ -88,18 +88,30 @@ class PlanPeak:
         postponed = float(postponed_gradient_bytes(self.model, self.strategy, self.rules, self.schedule))
         if self.rules.inputs_on_host:
             postponed += HOST_BUFFERS * float(layer_input_bytes(self.model, self.strategy, self.rules))
-        return postponed + max(map(self._most, starts[self.stage]))
+        return postponed + max([*map(self._most, starts[self.stage]), *self._behind_forwards(running)])
+
+    def _behind_forwards(self, running: ScheduleSpec) -> Iterator[float]:
+        """Bytes that are alive behind a forward; where weight gradients are separate, one may come before a backward.
+
+        Of whole gradients none is missing: such a weight gradient is behind a backward.
+        """
+        if running.traits.split_backward:
+            counts = alive_micro_batches(running, self.strategy.pp, self.strategy.vpp, self.strategy.micro_batches)
+            yield from (self._kept_by(alive) + self._transfers(alive) for alive in counts[self.stage])
+
+    def _kept_by(self, alive: Sequence[float]) -> float:
+        """Bytes that micro-batches keep, of every virtual stage as many as are alive."""
+        return sum(count * sum(map(self._kept, self._layers[v])) for v, count in enumerate(alive))
 
     def _most(self, start: BackwardStart) -> float:
         """Most that is alive during one backward."""
-        kept = sum(count * sum(map(self._kept, self._layers[v])) for v, count in enumerate(start.alive))
         missing = 0.0
         if self._makes_whole:
             missing = sum(
                 block.reducing for v, begun in enumerate(start.begun) if not begun for block in self._blocks(v)
             )
         most = max(self._moments(start), default=0.0)  # a chunk without layers has no moment of its own
-        return kept - missing + self._transfers(start.alive) + most
+        return self._kept_by(start.alive) - missing + self._transfers(start.alive) + most
 
     def _moments(self, start: BackwardStart) -> Iterator[float]:
         """Bytes of every moment of a backward, beside what all micro-batches keep."""
