@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.memory.alive import ONE_FORWARD_ONE_BACKWARD, alive_micro_batches
@@ -95,11 +96,10 @@ class StageBreakdown:
         Memory to rebuild and differentiate one layer.
     cached : float
         What torch's allocator reserves beside these tensors (`cost_model.memory.reserved`); 0 where it is not modelled.
-    spare : float
-        The part of `total` that this plan never needs: `total` adds up one figure a part for all plans of a strategy,
-        with a layer that is rebuilt whole, and `plan_peak` the tensors of this plan's worst moment. A plan is made with
-        the former; what torch allocates is less by this. Below 0 where `overhead` has a layer's gradients too
-        (`StaticRules.counted_as_fitted`).
+    met_mib : float
+        The parts of `total` that `at_peak` counts moment by moment.
+    at_peak : PlanPeak or None
+        Moments of this plan; None where they are not known.
     """
 
     stage: int
@@ -114,7 +114,18 @@ class StageBreakdown:
     workspace: float
     overhead: float
     cached: float = 0.0
-    spare: float = 0.0
+    met_mib: float = 0.0
+    at_peak: PlanPeak | None = field(default=None, repr=False, compare=False)
+
+    @cached_property
+    def spare(self) -> float:
+        """`total` less this plan's own peak, MiB; may be negative.
+
+        `total` adds up one figure a part for all plans of a strategy, with a layer that is rebuilt whole, and
+        `plan_peak` the tensors of this plan's worst moment. A plan is made with the former; what torch allocates is
+        less by this. Below 0 where `overhead` has a layer's gradients too (`StaticRules.counted_as_fitted`).
+        """
+        return 0.0 if self.at_peak is None else self.met_mib - self.at_peak.bytes() / MIB
 
     @property
     def total(self) -> float:
@@ -176,7 +187,8 @@ def stage_breakdown(
             f"the strategy for {strategy.pp} x {strategy.vpp}"
         )
     on_host = {kind: float(offloaded_bytes(model, kind, moved, strategy, rules)) for kind in model.body_counts if moved}
-    return [_stage(model, strategy, rules, chosen, schedule, stage, on_host) for stage in range(strategy.pp)]
+    shared = _EveryStage.of(model, strategy, rules, schedule)
+    return [_stage(model, strategy, rules, chosen, schedule, stage, on_host, shared) for stage in range(strategy.pp)]
 
 
 def lightest_plan(
@@ -203,6 +215,43 @@ def lightest_plan(
     return PipelinePlan(layers, {} if recompute == NONE else {recompute: sizes})
 
 
+@dataclass(frozen=True)
+class _EveryStage:
+    """Bytes that do not depend on the stage.
+
+    Parameters
+    ----------
+    cached : (float, float, float)
+        `cached_bytes`: of the stage of the embedding, of one with neither end, and of that of the head.
+    masks : (float, float)
+        `mask_bytes`: on the stages of embedding and head.
+    layers : mapping of kind to StateBytes
+        Of one layer.
+    """
+
+    workspace: float
+    buffers: float
+    postponed: float
+    cached: tuple[float, float, float]
+    masks: tuple[float, float]
+    layers: Mapping[str, StateBytes]
+
+    @classmethod
+    def of(cls, model: ModelSpec, strategy: Strategy, rules: TrainingRules, schedule: ScheduleSpec) -> _EveryStage:
+        """The parts of a strategy."""
+        first, middle, last = cached_bytes(model, strategy, rules)
+        of_first, of_last = mask_bytes(strategy, rules, schedule)
+        kinds = [*model.body_counts, *([MTP] if model.mtp_layers else [])]
+        return cls(
+            float(workspace_bytes(model, strategy, rules)),
+            float(buffer_bytes(model, strategy, rules)),
+            float(postponed_gradient_bytes(model, strategy, rules, schedule)),
+            (float(first), float(middle), float(last)),
+            (float(of_first), float(of_last)),
+            {kind: layer_state_bytes(model, kind, strategy, rules) for kind in kinds},
+        )
+
+
 def _stage(
     model: ModelSpec,
     strategy: Strategy,
@@ -211,18 +260,16 @@ def _stage(
     schedule: ScheduleSpec,
     stage: int,
     on_host: Mapping[str, float],
+    shared: _EveryStage,
 ) -> StageBreakdown:
     counts: dict[str, int] = {}
     for run, grid in plan.layers.items():
         counts[kind_of(run)] = counts.get(kind_of(run), 0) + sum(grid[v][stage] for v in range(plan.interleaves))
     states = StateBytes()
     for kind, count in counts.items():
-        states = states + layer_state_bytes(model, kind, strategy, rules).scaled(count)
-    logits, late = 0.0, float(postponed_gradient_bytes(model, strategy, rules, schedule))
-    workspace, buffers = (float(part(model, strategy, rules)) for part in (workspace_bytes, buffer_bytes))
-    masks = 0.0
-    of_first, of_last = mask_bytes(strategy, rules, schedule)
-    of_embedding, cached, of_head = (float(part) for part in cached_bytes(model, strategy, rules))
+        states = states + shared.layers[kind].scaled(count)
+    logits, masks, late, workspace, buffers = 0.0, 0.0, shared.postponed, shared.workspace, shared.buffers
+    of_embedding, cached, of_head = shared.cached
     at_embedding, at_head = of_embedding - cached, of_head - cached
     if stage == 0:
         cached += at_embedding
@@ -231,10 +278,10 @@ def _stage(
         states = states + head_state_bytes(model, strategy, rules)
         logits, workspace, buffers = (float(part) for part in end_of_step_bytes(model, strategy, rules))
         late += float(late_gradient_bytes(model, strategy, rules, logits + workspace + buffers))
-        masks += float(of_last)
+        masks += shared.masks[1]
         cached += at_head
     if stage == 0:
-        masks += float(of_first)
+        masks += shared.masks[0]
         late += float(embedding_gradient_bytes(model, strategy, rules))
     beside = masks + _in_flight_bytes(model, strategy, rules, _modes(plan, stage), on_host)
     buffers += beside
@@ -242,7 +289,6 @@ def _stage(
     layers_alive = sum(alive[v] * grid[v][stage] for grid in plan.layers.values() for v in range(plan.interleaves))
     passes = float(layers_alive / max(1, sum(counts.values())))
     together = late + logits + workspace + buffers + sum(kept.values()) * MIB
-    spare = together - beside - PlanPeak(model, strategy, rules, plan, schedule, stage, on_host).bytes()
     return StageBreakdown(
         stage=stage,
         layers=counts,
@@ -256,7 +302,8 @@ def _stage(
         workspace=workspace / MIB,
         overhead=overhead_mib(rules),
         cached=(float(states.cached) + cached) / MIB,
-        spare=spare / MIB,
+        met_mib=(together - beside) / MIB,
+        at_peak=PlanPeak(model, strategy, rules, plan, schedule, stage, on_host),
     )
 
 

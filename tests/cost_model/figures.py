@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
@@ -177,7 +177,7 @@ def figures_of(model: ModelSpec, strategy: Strategy, rules: TrainingRules, devic
     put("workspaces", workspaces_mib, model, rules, device)
     for mode in (NONE, FULL):
         put(f"stages {mode}", lambda mode=mode: [
-            [stage, allocated_mib(stage, model, rules, device)]
+            [[*told(replace(stage, at_peak=None))[:-2], stage.spare], allocated_mib(stage, model, rules, device)]
             for stage in memory.stage_breakdown(model, strategy, rules, schedule=schedule, recompute=mode)
         ])  # fmt: skip
         put(f"best case {mode}", memory.best_case_peak_mib, model, rules, table, mode, 60000.0, schedule)
