@@ -236,6 +236,23 @@ def test_a_strategy_file_that_cannot_be_written_costs_no_plan(profiles, tmp_path
     assert "step" in capsys.readouterr().out
 
 
+def test_a_model_is_not_listed_where_there_is_none_and_no_timeline_is_made_for_it(
+    profiles, tmp_path, capsys, monkeypatch
+):
+    whole = layerwise_search.search_job
+
+    def without_model(*args, **named):
+        found = whole(*args, **named)
+        return replace(found, result=replace(found.result, problem=None))
+
+    monkeypatch.setattr(layerwise_search, "search_job", without_model)
+    monkeypatch.setattr(layerwise_outputs, "layerwise_timeline", None)
+    target = tmp_path / "model.mps"
+    with pytest.raises(WriteError, match="requested and not written: model"):
+        layerwise.run([profiles, *SMALL, "-o", str(tmp_path), "--mps", str(target)])
+    assert "step" in capsys.readouterr().out and not target.exists()
+
+
 @pytest.mark.parametrize(
     ("flag", "function"),
     [("--html", "write_html_report"), ("--trace", "write_chrome_trace"), ("--png", "write_picture"),

@@ -109,6 +109,9 @@ def write_outputs(searched: SearchedJob, wanted: Wanted) -> Written:
                 result = wanted.result or place.with_name("layerwise_result.json")
                 notes.append(f"no strategy file says the plan ({error.problem}); it is in {result}")
                 wanted = replace(wanted, result=result)
+            if wanted.model is not None and searched.result.problem is None:
+                log.warning("model is left out: no outer choice of this plan was stated as a MILP")
+                failed.append(f"model ({wanted.model})")
             for role, (path, write) in _views(searched, wanted).items():
                 files |= write_or_note(role, path, write, failed)
         if wanted.result is not None:
@@ -137,14 +140,17 @@ def _views(searched: SearchedJob, wanted: Wanted) -> dict[str, tuple[Path, Calla
     """Requested views and the model: path and writer by role."""
     plan = searched.result.plan
     assert plan is not None
-    ours = layerwise_timeline(searched.job, plan, searched.provider, OURS)
-    problem, lines = searched.result.problem, [f"the plan's step: {searched.result.step_s!r}"]
-    writers: dict[str, tuple[Path | None, Callable[[Path], object]]] = {
-        "trace": (wanted.trace, partial(write_chrome_trace, ours)),
-        "picture": (wanted.picture, partial(write_picture, ours)),
-        "html": (wanted.page, partial(_write_page, searched, ours)),
-        "model": (wanted.model, lambda path: None if problem is None else write_milp(problem, path, lines)),
-    }
+    writers: dict[str, tuple[Path | None, Callable[[Path], object]]] = {}
+    if wanted.trace or wanted.picture or wanted.page:
+        ours = layerwise_timeline(searched.job, plan, searched.provider, OURS)
+        writers = {
+            "trace": (wanted.trace, partial(write_chrome_trace, ours)),
+            "picture": (wanted.picture, partial(write_picture, ours)),
+            "html": (wanted.page, partial(_write_page, searched, ours)),
+        }
+    if (problem := searched.result.problem) is not None:
+        lines = [f"the plan's step: {searched.result.step_s!r}"]
+        writers["model"] = (wanted.model, lambda path: write_milp(problem, path, lines))
     return {role: (path, partial(write, path)) for role, (path, write) in writers.items() if path is not None}
 
 
