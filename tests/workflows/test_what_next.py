@@ -9,6 +9,7 @@ import pytest
 
 import taylor
 from taylor.base.budget import TimeBudget
+from taylor.workflows.showing import planned_outputs, what_next
 from taylor.workflows.showing.next_change import NextChange
 from taylor.workflows.showing.planned_outputs import store_result
 from taylor.workflows.showing.what_next import next_changes
@@ -63,6 +64,15 @@ def test_sentences_say_gain_step_and_what_a_device_keeps():
         "at least: the search ended early"
     )
     assert NextChange("fp8", None, 0.2, 0.2, proven=True).sentence == "fp8: +20.0 % tokens/s"
+
+
+def test_a_result_is_written_again_only_where_there_is_more_to_say(planned, tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(planned_outputs, "store_json", lambda *args: written.append(args) or args[0])
+    monkeypatch.setattr(what_next, "next_changes", lambda *_: ())
+    for seconds in (0.0, 60.0):
+        store_result(planned, {}, Outputs(folder=tmp_path, result_json=tmp_path / "r.json", next_seconds=seconds))
+    assert len(written) == 2 * 2  # before all that takes time, and at the end
 
 
 def test_the_result_has_the_changes_where_they_are_asked_for(planned, changes, tmp_path):

@@ -68,8 +68,9 @@ def store_result(
     planned = replace(planned, origin=outputs.origin)
     log_intervals(planned.config, planned.solution, planned.peak_intervals, planned.memory)
     store_json(planned, files, outputs)  # first of all: what follows takes time
-    planned = replace(planned, following=_following(planned, outputs, budget))
-    store_json(planned, files, outputs)
+    if following := _following(planned, outputs, budget):
+        planned = replace(planned, following=following)
+        store_json(planned, files, outputs)
     failed: list[str] = []
     views = _write_views(planned, outputs, beside, history, budget, failed)
     exports = export_what_can_be(outputs.exports, planned.problem, planned.plan, planned.mtp_among_layers, failed)
