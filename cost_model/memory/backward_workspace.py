@@ -30,7 +30,7 @@ from taylor.register.narrow_products import NarrowProducts
 
 
 def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
-    """Memory for the backward of one layer, of the largest kind: what recompute rebuilds, and the gradients.
+    """Bytes for the backward of one layer, of the largest kind: what recompute rebuilds, and the gradients.
 
     Where recompute takes several layers together, all that they keep lives at once.
 
@@ -41,7 +41,7 @@ def workspace_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
 
 
 def kind_workspace_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
-    """The same for a layer of one kind, beyond what it keeps in a recompute mode.
+    """Bytes for the backward of a layer of one kind, beyond what it keeps in a recompute mode.
 
     A layer that keeps everything needs its gradients alone, one in full recompute, or recompute by operator, all that
     it rebuilds beside them. Parts of a layer that run again do so one after the other: what the MLP or the experts
@@ -97,7 +97,7 @@ def _other_slots(moe: MoeSpec, degrees: Degrees, rules: TrainingRules) -> Quanti
 
 
 def entering_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
-    """Gradient of a layer's input or output."""
+    """Gradient of a layer's input or output, bytes."""
     return micro_batch_tokens(degrees, rules) * model.hidden * residual_bytes(rules) / sequence_split(degrees)
 
 

@@ -65,10 +65,13 @@ class Block:
 
 @dataclass(frozen=True)
 class PlanPeak:
-    """Moments of a stage.
+    """Peak of one stage under one plan, bytes.
 
     Parameters
     ----------
+    model, strategy, rules, plan, schedule
+        The job, its plan, and the order that it runs in with `strategy.vpp` virtual stages.
+    stage : int
     on_host : mapping of kind to float
         Bytes that a layer without full recompute moves to the host.
     """
@@ -104,7 +107,7 @@ class PlanPeak:
         return sum(count * sum(map(self._kept, self._layers[v])) for v, count in enumerate(alive))
 
     def _most(self, start: BackwardStart) -> float:
-        """Most that is alive during one backward."""
+        """Most that is alive during one backward, bytes."""
         missing = 0.0
         if self._makes_whole:
             missing = sum(
@@ -139,7 +142,7 @@ class PlanPeak:
         return [*([self._embedding] if self._first(v) else []), *layers, *([self._head] if self._last(v) else [])]
 
     def _new(self, block: Block, *, first: bool) -> float:
-        """Gradients that stay behind a block's backward and were not there before."""
+        """Bytes of gradients that stay behind a block's backward and were not there before."""
         if self._late:
             return block.shard
         return block.reducing if self._makes_whole and first else 0.0
@@ -176,6 +179,7 @@ class PlanPeak:
         return {}
 
     def _kept(self, layer: Layer) -> float:
+        """Bytes that a layer keeps of a micro-batch on the device."""
         key = ("kept", layer)
         if key not in self._costs:
             kind, mode = layer
@@ -184,6 +188,7 @@ class PlanPeak:
         return self._costs[key]
 
     def _needs(self, layer: Layer) -> float:
+        """Bytes of a layer's backward beyond what it keeps."""
         key = ("needs", layer)
         if key not in self._costs:
             self._costs[key] = float(kind_workspace_bytes(self.model, *layer, self.strategy, self._by_operator))
@@ -201,7 +206,7 @@ class PlanPeak:
         return float(entering_bytes(self.model, self.strategy, self.rules))
 
     def _transfers(self, alive: tuple[float, ...]) -> float:
-        """What came from and goes to the neighbours.
+        """Bytes that came from and go to the neighbours.
 
         A stage keeps the gradient that it received last and the one that it sent; where each micro-batch has buffers
         (`StaticRules.buffers_every_micro_batch`), those of input and gradient, and outputs until their backward.
@@ -229,21 +234,21 @@ class PlanPeak:
         return self.rules if self.rules.interleaved_parts > 1 else self._by_operator
 
     def _behind_head(self, blocks: list[Block]) -> float:
-        """The head's gradient is being reduced, and the last layer is gathered."""
+        """Bytes while the head's gradient is reduced, and the last layer is gathered."""
         if not (self._passes and keeps_gradients(self.rules)):
             return 0.0
         before = blocks[-2].whole if len(blocks) > 1 else 0.0
         return self._boundary + self._head.pending + self._head.reducing + self._head.whole + before
 
     def _passing(self, blocks: list[Block], at: int) -> float:
-        """FSDP at a block's backward: it and the one before are gathered, the one behind is being reduced."""
+        """Bytes of FSDP at a block's backward: it and the one before are gathered, the one behind is being reduced."""
         if not self._passes:
             return 0.0
         gathered = blocks[at].whole + (blocks[at - 1].whole if at else 0.0)
         return gathered + (blocks[at + 1].reducing if at + 1 < len(blocks) else 0.0)
 
     def _at_embedding(self, blocks: list[Block]) -> float:
-        """The table's new gradient, when nothing else of the micro-batch is left."""
+        """Bytes of the table's new gradient, when nothing else of the micro-batch is left."""
         table = self._embedding
         made = table.pending if self.rules.parameter_shard else 0.0
         if self.model.tied_embedding and self._late and not self.rules.parameter_shard:
