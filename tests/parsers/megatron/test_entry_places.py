@@ -105,9 +105,9 @@ def test_losses_on_several_chunks_are_refused_in_words(tmp_path: Path) -> None:
 def test_mtp_layers_on_several_chunks_are_refused_by_a_rule_that_can_be_waived(tmp_path: Path) -> None:
     spread, together = "Et*8|t*8|t*8m|mmL", "Et*8|t*8|t*8mmm|L"
     assert not megatron_takes(spread, 4, 24, 3) and megatron_takes(together, 4, 24, 3)
-    assert laid_out(tmp_path, together, 3).misfit is None
-    misfit = laid_out(tmp_path, spread, 3).misfit
-    assert misfit is not None and misfit.rule == "mtp-on-one-chunk" and "layer_layout.py:127-131" in misfit.source
+    assert not laid_out(tmp_path, together, 3).misfits
+    (misfit,) = laid_out(tmp_path, spread, 3).misfits
+    assert misfit.rule == "mtp-on-one-chunk" and "layer_layout.py:127-131" in misfit.source
     with pytest.raises(InputError, match="breaks the rule mtp-on-one-chunk"):
         StatedFile.read(FileJob(laid_out(tmp_path, spread, 3).path, dryrun=False, check=False))
     waived = FileJob(laid_out(tmp_path, spread, 3).path, dryrun=False, check=False, allow_illegal=("mtp-on-one-chunk",))
