@@ -38,6 +38,11 @@ KEPT: Mapping[str, tuple[str, ...]] = {
     "dist": ("use_megatron_fsdp", "use_decentralized_pg", "use_tp_pp_dp_mapping"),
 }  # fmt: skip
 """Sections and beginnings of the fields that are written."""
+PEFT = (
+    "target_modules", "exclude_modules", "dim", "dropout", "normalize_moe_lora", "share_expert_adapters",
+    "experts_shared_outer_loras",
+)  # fmt: skip
+"""Fields of adapters that are written (src/megatron/bridge/peft/lora.py:92-160)."""
 WITHOUT_EFFECT = (
     "check_for_", "pipeline_dtype", "params_dtype", "init_method_std", "moe_hybridep_num_sms", "autocast_enabled",
     "rotary_", "yarn_", "cuda_graph_warmup", "use_te_rng_tracker", "moe_aux_loss_coeff", "mtp_loss_scaling",
@@ -390,6 +395,8 @@ class Reader:
             return Node("bridge", {"_hf": values[0] if values else named.get("hf_model_id", UNKNOWN)})
         if name in _MAKERS and isinstance(owner, Node):
             return Node("model", {"_hf": owner.fields.get("_hf", UNKNOWN)})
+        if name == "lower" and isinstance(owner, str):
+            return owner.lower()
         if name == "cast" and len(values) == 2:
             return values[1]
         if name in ("deepcopy", "copy") and values:
@@ -476,7 +483,12 @@ def record(source: Source, name: str, function: Function) -> dict[str, Any] | No
                 Function(found, found.functions[precision]), (), {}
             )
     peft = container.fields.get("peft")
-    if isinstance(peft, (Node, Function)) or peft is UNKNOWN:
+    if isinstance(peft, Node):
+        stated = {key: _plain(value) for key, value in peft.fields.items() if key in PEFT}
+        if UNKNOWN in stated.values():
+            return {**row, "adapters": True}
+        row["peft"] = {"kind": peft.kind, **stated}
+    elif isinstance(peft, Function) or peft is UNKNOWN:
         return {**row, "adapters": True}
     row["options"] = dict(_options(container))
     if model.fields.get("_pipeline_model_parallel_layout_builder") is not None:
@@ -549,7 +561,7 @@ def table(root: Path, commit: str) -> str:
             aliases[name] = known
         else:
             rows[name] = row
-    usual = _usual([row["options"] for row in rows.values() if "options" in row])
+    usual = _usual([row["options"] for row in rows.values() if "options" in row and "peft" not in row])
     for row in rows.values():
         if "options" in row:
             own = {key: value for key, value in row["options"].items() if key not in usual or usual[key] != value}

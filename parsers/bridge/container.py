@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError, shortened
+from taylor.parsers.bridge.adapters import adapters_of
 from taylor.parsers.bridge.fields import (
     RENAMED,
     SWITCHED_OFF,
@@ -42,7 +43,7 @@ class BridgeContainer(Launch):
     Raises
     ------
     InputError
-        When it trains adapters, or a model of another kind than a language model.
+        When it trains adapters of another kind than LoRA, or a model of another kind than a language model.
     """
 
     launcher = NAME
@@ -58,6 +59,7 @@ class BridgeContainer(Launch):
         _refuse(data, self.file)
         self.fields = flattened(data)
         _named_precision(data, self.fields)
+        self.adapters = adapters_of(_peft(data, self.file), self.file)
         refuse_frozen(self.fields, self.file)
         self.stated = stated_flags(self.fields)
         self.flags = Flags(self.file, flags_of(self.stated), 0, self._place)
@@ -145,14 +147,6 @@ def _yaml(name: str, setting: Setting) -> Any:
 
 
 def _refuse(data: Mapping[str, Any], file: Path) -> None:
-    peft = data.get("peft")
-    if peft is not None and peft != {}:
-        raise InputError(
-            "trains adapters, whose memory and step are not modelled, and they are not those of a full training",
-            file=file,
-            field="peft",
-            cure="set it to null to plan the training of all weights",
-        )
     target = data["model"].get("_target_")
     kind = str(target).rpartition(".")[2]
     if isinstance(target, str) and _OTHER_MODELS.search(kind):
@@ -168,6 +162,16 @@ def _refuse(data: Mapping[str, Any], file: Path) -> None:
             field=_UNION,
             cure="write the text that was given to it, such as Et*4|(t*4|)*14tmL",
         )
+
+
+def _peft(data: Mapping[str, Any], file: Path) -> dict[str, Any] | None:
+    """The section of adapters, with the name of its class; None where all weights train."""
+    peft = data.get("peft")
+    if peft is None or peft == {}:
+        return None
+    if not isinstance(peft, Mapping):
+        raise InputError("must be a section", file=file, field="peft", value=shortened(str(peft), 60))
+    return {**peft, "kind": str(peft.get("_target_")).rpartition(".")[2]}
 
 
 def _named_precision(data: Mapping[str, Any], fields: dict[str, Any]) -> None:

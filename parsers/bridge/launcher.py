@@ -64,13 +64,7 @@ class Bridge(FlagLauncher):
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        launch = self.launch(path)
-        config = config_from_launch(launch)
-        unmodelled = (
-            *(_as_written(found, launch) for found in config.unmodelled),
-            *unread(launch.fields, launch.stated),
-        )
-        return config.replace(unmodelled=unmodelled)
+        return _config_of(self.launch(path))
 
     def job_sizes(self, path: Path) -> JobSizes:
         """None: a small run would need a recipe of its own."""
@@ -104,13 +98,7 @@ class BridgeRecipe(FlagLauncher):
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        launch = BridgeScript.read(path, register_path)
-        config = config_from_launch(launch)
-        unmodelled = (
-            *(_as_written(found, launch) for found in config.unmodelled),
-            *unread(launch.fields, launch.stated),
-        )
-        return config.replace(unmodelled=unmodelled)
+        return _config_of(BridgeScript.read(path, register_path))
 
     def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
         """The device in the recipe's name."""
@@ -131,10 +119,14 @@ class BridgeRecipe(FlagLauncher):
 _PROGRAMS = re.compile(r"\brun_recipe\.py\b|\btrain\.sh\b|\bsetup_experiment\.py\b|\brun_script\.py\b")
 
 
-def _unmodelled(config: TrainingConfig, launch: BridgeContainer | BridgeScript) -> tuple[UnmodelledFlag, ...]:
-    """What no figure includes, by its field."""
+def _config_of(launch: BridgeContainer | BridgeScript) -> TrainingConfig:
+    """The configuration of a launch: its adapters, and what no figure includes by its field."""
+    config = config_from_launch(launch)
     written = (_as_written(found, launch) for found in config.unmodelled)
-    return (*written, *unread(launch.fields, launch.stated))
+    return config.replace(
+        rules=config.rules.replace(adapters=launch.adapters),
+        unmodelled=(*written, *unread(launch.fields, launch.stated)),
+    )
 
 
 def _as_written(found: UnmodelledFlag, launch: BridgeContainer | BridgeScript) -> UnmodelledFlag:

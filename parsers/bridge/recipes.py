@@ -36,7 +36,9 @@ class Recipe:
     options : mapping
         Fields that it sets, by ``section.field``.
     adapters : bool
-        It trains low-rank adapters.
+        It trains adapters that the text does not settle.
+    peft : mapping or None
+        Fields of its low-rank adapters; ``kind`` is their class. None: all weights train.
     unsettled : tuple of str
         Fields that it computes from what no text states.
     rebuilds : bool
@@ -48,6 +50,7 @@ class Recipe:
     model: str | None
     options: Mapping[str, Any] = field(default_factory=dict)
     adapters: bool = False
+    peft: Mapping[str, Any] | None = None
     unsettled: tuple[str, ...] = ()
     rebuilds: bool = False
 
@@ -95,6 +98,7 @@ def known_recipe(name: str) -> Recipe | None:
         row.get("model"),
         {key: value for key, value in options.items() if value is not None},
         bool(row.get("adapters", False)),
+        row.get("peft"),
         tuple(row.get("unsettled", ())),
         bool(row.get("rebuilds", False)),
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import yaml
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.base.shipped import SAFE_LOADER
+from taylor.parsers.bridge.adapters import adapters_of
 from taylor.parsers.bridge.fields import RENAMED, flag, flags_of, refuse_frozen, stated_flags
 from taylor.parsers.bridge.recipes import SOURCE, Recipe, known_recipe, nearest_names, precision
 from taylor.parsers.flag_table import FlagTable
@@ -87,7 +89,7 @@ class BridgeScript(Launch):
     Raises
     ------
     InputError
-        When it starts no published recipe, trains adapters, or its model is not known.
+        When it starts no published recipe, trains adapters that are not modelled, or its model is not known.
     """
 
     launcher = NAME
@@ -104,6 +106,7 @@ class BridgeScript(Launch):
         _with_stages(fields, own, self.recipe, self.file)
         refuse_frozen(fields, self.file)
         self.model = model or _model(self.recipe, fields, self.file, register_path, notes)
+        self.adapters = adapters_of(_peft(self.recipe, own, self.file), self.file)
         self.fields = fields
         _with_precision(fields)
         self.stated = stated_flags(fields)
@@ -243,7 +246,7 @@ def _recipe(words: Sequence[str], file: Path) -> Recipe:
     Raises
     ------
     InputError
-        When none is published under that name, or it trains adapters.
+        When none is published under that name, or it trains adapters that no text settles.
     """
     known = {"--recipe": "recipe", "-mr": "stem", "--model_recipe_name": "stem", "--mode": "mode", "--task": "task",
              "-g": "gpu", "--gpu": "gpu", "-c": "precision", "--compute_dtype": "precision", "-ng": "ranks",
@@ -254,14 +257,6 @@ def _recipe(words: Sequence[str], file: Path) -> Recipe:
         precision_name = given.get("precision", "bf16").replace("_", "")
         task = given.get("task", "pretrain")
         name = f"{given['stem']}_{task}_{given.get('ranks', '')}gpu_{given.get('gpu', '')}_{precision_name}_config"
-    if given.get("mode") in ("lora", "dora") or given.get("task") in ("lora", "peft") or "_peft_" in name:
-        raise InputError(
-            "trains adapters, whose memory and step are not modelled, and they are not those of a full training",
-            file=file,
-            field="--recipe",
-            value=name,
-            cure="give a script that trains all weights: --mode pretrain or sft",
-        )
     if "$" in name:
         variable = re.search(r"\$\{?(\w+)", name)
         cure = f"give --env {variable[1]}=NAME" if variable else "write it out"
@@ -272,6 +267,23 @@ def _recipe(words: Sequence[str], file: Path) -> Recipe:
         cure = f"did you mean {', '.join(near)}?" if near else "name a recipe of megatron.bridge.recipes"
         cure += "; or give the ConfigContainer.yaml that logger.save_config_filepath writes"
         raise InputError(f"is no recipe of {SOURCE}", file=file, field="--recipe", value=name, cure=cure)
+    return _with_mode(recipe, given.get("mode"), file)
+
+
+def _with_mode(recipe: Recipe, mode: str | None, file: Path) -> Recipe:
+    """A recipe as ``--mode`` asks for it (scripts/training/recipe_runner.py:113-141).
+
+    Raises
+    ------
+    InputError
+        When no text says what adapters it trains.
+    """
+    if recipe.adapters or (mode in ("lora", "dora") and recipe.peft is None):
+        problem = "trains adapters that its text does not settle"
+        cure = "name a recipe with _peft_, or --mode pretrain or sft to plan the training of all weights"
+        raise InputError(problem, file=file, field="--recipe", value=recipe.name, cure=cure)
+    if mode == "dora" and recipe.peft is not None:
+        return replace(recipe, peft={**recipe.peft, "kind": "DoRA"})
     return recipe
 
 
@@ -315,6 +327,15 @@ def _value(text: str, field: str, file: Path) -> Any:
     except (yaml.YAMLError, RecursionError, ValueError):
         return text
     return value if not isinstance(value, dict) else text
+
+
+def _peft(recipe: Recipe, own: Mapping[str, Any], file: Path) -> dict[str, Any] | None:
+    """Fields of the recipe's adapters with the command's overrides; None where all weights train."""
+    given = {field.partition(".")[2]: value for field, value in own.items() if field.startswith("peft.")}
+    if recipe.peft is None and given:
+        problem, cure = "is of a recipe that trains all weights", "name a recipe with _peft_, or leave it out"
+        raise InputError(problem, file=file, field=f"peft.{next(iter(given))}", value=recipe.name, cure=cure)
+    return None if recipe.peft is None else {**recipe.peft, **given}
 
 
 def _refuse_unsettled(recipe: Recipe, own: Mapping[str, Any], file: Path) -> None:

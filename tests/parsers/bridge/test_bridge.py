@@ -17,6 +17,7 @@ from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.shell_start import ShellStart, started
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan, as_grid
+from taylor.register.adapters import JOINED_QKV, OUTPUT, Adapters
 from tests.parsers.bridge.files import CONTAINER, SCRIPT
 
 
@@ -44,10 +45,18 @@ def test_the_mixed_precision_goes_before_the_fields_that_it_sets(tmp_path: Path)
     assert low.rules.narrow is None and fp8.rules.narrow is not None and fp8.rules.narrow.name == "tensorwise"
 
 
+LORA = "peft:\n  _target_: megatron.bridge.peft.lora.LoRA\n"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("peft: null", "peft:\n  _target_: megatron.bridge.peft.lora.LoRA\n  dim: 8", "trains adapters"),
+        ("peft: null", "peft:\n  _target_: megatron.bridge.peft.dora.DoRA\n  dim: 8", "another kind than LoRA"),
+        ("peft: null", f"{LORA}  dim: true", "peft.dim: must be a whole number from 1"),
+        ("peft: null", f"{LORA}  dropout: 2", "peft.dropout: must be a number from 0 to 1"),
+        ("peft: null", f"{LORA}  normalize_moe_lora: true", "peft.normalize_moe_lora: is not modelled"),
+        ("peft: null", f"{LORA}  target_modules: [linear_qvk]", "names the module 'linear_qvk'"),
+        ("peft: null", f"{LORA}  target_modules: ['*.layers.0.*.linear_qkv']", "by a pattern"),
         ("gpt_provider.GPTModelProvider", "qwen_vl.Qwen3VLModelProvider", "is no language model"),
         (
             "pipeline_model_parallel_layout: null",
@@ -122,7 +131,9 @@ def test_a_script_is_its_recipe_with_the_overrides_of_the_first_round(tmp_path: 
 @pytest.mark.parametrize(
     ("recipe", "reason"),
     [
-        ("qwen3_8b_peft_config", "trains adapters"),
+        ("qwen3_8b_peft_config --mode dora", "another kind than LoRA"),
+        ("qwen3_8b_sft_config --mode lora", "trains adapters that its text does not settle.*_peft_"),
+        ("qwen3_8b_sft_config peft.dim=8", "peft.dim: is of a recipe that trains all weights"),
         ("qwen3_8b_pretrain_cfg", "is no recipe.*did you mean qwen3_8b"),
         ("$RECIPE", "known only when the job starts.*--env RECIPE=NAME"),
     ],
@@ -131,6 +142,20 @@ def test_a_recipe_that_cannot_be_priced_is_refused_by_its_name(tmp_path: Path, r
     text = f"torchrun --nproc_per_node=8 scripts/training/run_recipe.py --recipe {recipe} train.micro_batch_size=1\n"
     with pytest.raises(InputError, match=reason):
         read_config(written(tmp_path, text, "job.sh"))
+
+
+def test_adapters_are_those_of_the_section_or_of_the_recipe_with_its_overrides(tmp_path: Path) -> None:
+    path = written(tmp_path, CONTAINER.replace("peft: null", f"{LORA}  dim: 8\n  dropout: 0.1"))
+    low, full = read_config(path), read_config(written(tmp_path, CONTAINER, "full.yaml"))
+    assert low.rules == full.rules.replace(adapters=Adapters(8, dropout=True, gathers=True, shared_by_experts=True))
+    # recipes/qwen/h100/qwen3.py:1630 and what follows it.
+    line = "torchrun --nproc_per_node=8 scripts/training/run_recipe.py --recipe qwen3_8b_peft_config"
+    for more, rank, targets in (
+        ("", 8, (OUTPUT, JOINED_QKV)),
+        (" --mode lora peft.dim=64 'peft.target_modules=[linear_qkv]'", 64, (JOINED_QKV,)),
+    ):
+        found = read_config(written(tmp_path, f"{line}{more}\n", "job.sh")).rules.adapters
+        assert found is not None and (found.rank, found.targets, found.gathers) == (rank, targets, True)
 
 
 def test_every_published_name_has_a_recipe_and_every_precision_its_settings() -> None:
