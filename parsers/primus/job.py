@@ -10,6 +10,7 @@ from taylor.base.errors import InputError, shortened
 from taylor.parsers.flag_table import FlagTable, UnmodelledFlag, load_flag_table
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.mindspeed import telltales
+from taylor.parsers.megatron.section_adapters import section_adapters
 from taylor.parsers.megatron.unmodelled import flag_table
 from taylor.parsers.primus.experiment import Experiment
 from taylor.parsers.primus.hybrid import REPLACED, own_stack, stack_flags
@@ -19,6 +20,7 @@ from taylor.parsers.text.flag_edit import Setting, has_setting, yaml_value
 from taylor.parsers.text.flags import WORLD_FLAGS, Flag, Flags
 from taylor.parsers.text.shell_words import Char, Word
 from taylor.parsers.text.yaml_source import YamlPath
+from taylor.register.adapters import Adapters
 
 NAME = "primus"
 OPTIONS = "options.yaml"
@@ -132,6 +134,7 @@ class PrimusJob(Launch):
         _refuse(experiment)
         self.ids = layer_ids(experiment)
         self._stack = own_stack(experiment)
+        self.adapters = _adapters(experiment)
         self._keys: dict[str, str] = {}
         vocabulary = named_vocabulary(experiment.options)
         starting = [_flag("nproc-per-node", [str(GPUS)], assumed=True), _flag("nnodes", [str(NODES)], assumed=True)]
@@ -292,6 +295,14 @@ def own_table() -> FlagTable:
     return load_flag_table("taylor.parsers.primus", OPTIONS)
 
 
+def _adapters(experiment: Experiment) -> Adapters | None:
+    """Adapters of the section ``lora`` (fd1eeabb primus/backends/megatron/megatron_sft_trainer.py:113-128)."""
+    lora = experiment.options.get("lora")
+    if not isinstance(lora, Mapping) or lora.get("enabled") is not True:
+        return None
+    return section_adapters(lora, experiment.file, experiment.place("lora"))
+
+
 def _refuse(experiment: Experiment) -> None:
     """Refuse a job of what is not modelled."""
     options, file = experiment.options, experiment.file
@@ -305,15 +316,6 @@ def _refuse(experiment: Experiment) -> None:
         place = experiment.place("fp4_recipe")
         raise InputError("asks for GEMMs in MXFP4, which are not modelled", file=file, field=place, value="mxfp4",
                          cure="set fp4 to null to plan the job without them")  # fmt: skip
-    lora = options.get("lora")
-    if isinstance(lora, Mapping) and lora.get("enabled") is True:
-        raise InputError(
-            "trains adapters (LoRA) beside frozen weights, which is not modelled",
-            file=file,
-            field=experiment.place("lora", "enabled"),
-            value=True,
-            cure="set it to false to plan the training of all weights",
-        )
     for name, what in _REFUSED.items():
         if _is_set(options.get(name)):
             raise InputError(

@@ -65,7 +65,7 @@ class Primus(FlagLauncher):
         if job.ids:
             config = with_layer_ids(config, job.experiment, job.ids)
         unmodelled = (*map(job.named, config.unmodelled), *job.unread())
-        return config.replace(unmodelled=unmodelled)
+        return config.replace(rules=config.rules.replace(adapters=job.adapters), unmodelled=unmodelled)
 
     def with_plan(
         self, config: TrainingConfig, plan: PipelinePlan, micro_batches: int | None = None

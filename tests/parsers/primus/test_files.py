@@ -18,6 +18,7 @@ from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan
+from taylor.register.adapters import JOINED_QKV, Adapters
 from tests.parsers.primus.files import EXPERIMENT, MERGED, TITAN_EXPERIMENT, TITAN_MERGED, checkout
 
 _LAST = "      train_data_path: ${DATA:null}\n"
@@ -108,7 +109,8 @@ def test_a_named_tokenizer_gives_the_vocabulary(tmp_path: Path) -> None:
     [
         ({"model_type": "deepseek_v4"}, "DeepSeek-V4 of Primus"),
         ({"model_type": "flux_schnell"}, "a diffusion model"),
-        ({"lora": {"enabled": True}}, r"adapters \(LoRA\)"),
+        ({"lora": {"enabled": True, "exclude_modules": ["linear_fc1"]}}, "exclude_modules: is not modelled"),
+        ({"lora": {"enabled": True, "dim": 0}}, "lora.dim: must be a whole number from 1"),
         ({"lfm_layer_types": ["conv", "full_attention"]}, "convolution layers"),
         ({"decoder_pipeline_manual_split_list": [8, 8]}, "Primus' own list"),
         ({"patch_primus_pipeline": True}, "Primus' own pipeline"),
@@ -178,6 +180,14 @@ def test_the_folder_or_the_name_states_the_device(tmp_path: Path, file: str, dev
 def test_a_file_that_states_no_device_gets_the_default_that_says_so(tmp_path: Path) -> None:
     config = read_config(checkout(tmp_path, name="configs/a.yaml"))
     assert launcher_of(config).usual_device_of(config).reason == "the default for Primus files"
+
+
+def test_the_section_of_lora_states_adapters_where_it_is_switched_on(tmp_path: Path) -> None:
+    stated = {"dim": 16, "alpha": 32, "target_modules": ["linear_qkv"], "dropout": 0.1}
+    off, on = (read(tmp_path, with_options(lora={"enabled": word, **stated})) for word in (False, True))
+    assert off.rules.adapters is None
+    assert on.rules.adapters == Adapters(16, (JOINED_QKV,), True, gathers=True, shared_by_experts=True)
+    assert unmodelled(on) == {}
 
 
 def test_options_without_a_model_are_named_as_the_file_writes_them(tmp_path: Path) -> None:

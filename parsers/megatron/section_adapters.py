@@ -1,0 +1,70 @@
+"""Low-rank adapters that a section states by the fields of Megatron-Bridge's ``LoRA``: of Bridge, and of Primus' port.
+
+Sources: NVIDIA-NeMo/Megatron-Bridge 067f987d src/megatron/bridge/peft/lora.py:92-160; AMD-AGI/Primus fd1eeabb
+primus/backends/megatron/peft/lora.py:56-105 (the same fields and defaults), peft/utils.py:392-540 (the same layers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from taylor.base.errors import InputError, shortened
+from taylor.register.adapters import MEGATRON_TARGETS, Adapters, named_targets
+
+_MOST_RANK = 2**16
+_NOT_READ = ("exclude_modules", "normalize_moe_lora", "experts_shared_outer_loras")
+
+
+def section_adapters(section: Mapping[str, Any], file: Path, place: str) -> Adapters:
+    """Adapters of a section.
+
+    Parameters
+    ----------
+    place : str
+        Place of the section in the file, for errors.
+
+    Raises
+    ------
+    InputError
+        When a field has a value that is wrong or not modelled.
+    """
+    for name in _NOT_READ:
+        if section.get(name):
+            shown = shortened(str(section[name]), 60)
+            cure = "leave it out to plan the adapters without it"
+            raise InputError("is not modelled", file=file, field=f"{place}.{name}", value=shown, cure=cure)
+    return Adapters(
+        int(_number(section, "dim", 32, file, place, whole=True)),
+        _targets(section.get("target_modules"), file, place),
+        _number(section, "dropout", 0.0, file, place) > 0,
+        gathers=True,
+        shared_by_experts=section.get("share_expert_adapters", True) is not False,
+    )
+
+
+def _targets(written: Any, file: Path, place: str) -> tuple[str, ...]:
+    """Matrices with adapters, by modules' names; a pattern, of some layers, is not read."""
+    if written in (None, []):
+        return MEGATRON_TARGETS
+    where = {"file": file, "field": f"{place}.target_modules", "value": shortened(str(written), 80)}
+    if not isinstance(written, list) or not all(isinstance(name, str) for name in written):
+        raise InputError("must be a list of modules", **where)
+    if any("*" in name for name in written):
+        raise InputError("names modules by a pattern, which is not read", cure="name them as linear_qkv", **where)
+    return named_targets(written, None, **where)
+
+
+def _number(
+    section: Mapping[str, Any], name: str, usual: float, file: Path, place: str, *, whole: bool = False
+) -> float:
+    value = section.get(name)
+    if value is None:
+        return usual
+    low, high = (1, _MOST_RANK) if whole else (0, 1)
+    right = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if not right or not low <= value <= high:
+        problem = f"must be a {'whole ' if whole else ''}number from {low} to {high:,}"
+        raise InputError(problem, file=file, field=f"{place}.{name}", value=shortened(str(value), 40))
+    return float(value)
