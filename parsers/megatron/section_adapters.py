@@ -48,7 +48,7 @@ def _targets(written: Any, file: Path, place: str) -> tuple[str, ...]:
     """Matrices with adapters, by modules' names; a pattern, of some layers, is not read."""
     if written in (None, []):
         return MEGATRON_TARGETS
-    where = {"file": file, "field": f"{place}.target_modules", "value": shortened(str(written), 80)}
+    where: dict[str, Any] = {"file": file, "field": f"{place}.target_modules", "value": shortened(str(written), 80)}
     if not isinstance(written, list) or not all(isinstance(name, str) for name in written):
         raise InputError("must be a list of modules", **where)
     if any("*" in name for name in written):
