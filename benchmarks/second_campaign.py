@@ -25,7 +25,7 @@ from benchmarks.second_cluster.cluster import SecondCluster, second_cluster
 from benchmarks.second_cluster.files import log_text, write_profile
 from benchmarks.tune_campaign import CARDS, Network, judged_plans, shapes_and_memory, summary
 from taylor.base.errors import TaylorError
-from taylor.blackbox.small_runs import SEARCHABLE, SmallRun, plan_small_runs, substitute
+from taylor.blackbox.small_runs import SEARCHABLE, SmallRun, plan_small_runs, start_runs
 from taylor.workflows.tuning.tune_search import ShownRun, TunedLaws
 
 SCRIPT = """\
@@ -77,18 +77,16 @@ class SecondNetwork(Network):
     def small_runs(self) -> list[ShownRun]:
         """The runs that ended well: one hangs and one crashes, and others are started for them."""
         planned = plan_small_runs(self.sizes, CARDS, SEARCHABLE).runs
-        failing = random.Random(f"failing {self.cluster.seed}").sample(range(1, len(planned)), 2)
-        shown, known = list[ShownRun](), list(planned)
-        for number, run in enumerate(planned):
-            if number in failing:
+        failing = random.Random(f"failing {self.cluster.seed}").sample(planned[1:], 2)
+
+        def start(run: SmallRun) -> ShownRun | None:
+            if run in failing:
                 self.starts += 1
-                other = substitute(run, known, self.sizes, CARDS.ranks)
-                if other is None:
-                    continue
-                known.append(other)
-                run = other
-            shown.append(ShownRun(run.name, run.setting, self.start(run)))
-        return shown
+                return None
+            return ShownRun(run.name, run.setting, self.start(run))
+
+        started = start_runs(planned, start, lambda one: one is None, self.sizes, CARDS.ranks)
+        return [one for one in started if one is not None]
 
 
 def judged(seed: int, top: Path, plans: bool = True) -> dict[str, Any]:

@@ -52,6 +52,16 @@ CARDS = Machines(2, 8)
 SHAPE_RUNS, MEMORY_STAGES = 12, 100
 MEMORY_WITHIN, STEP_WITHIN, NEAR_BEST = 0.03, 0.05, 0.002
 CHANGED, DENSE = ("mqa", "shared", "module"), "dense"
+PASSES = {
+    PassPart.BEFORE: (("embedding", False),),
+    PassPart.DENSE: (("dense", False),),
+    PassPart.FORWARD: (("layer", False),),
+    PassPart.HEAD: (("head", False), ("head", True)),
+    PassPart.BACKWARD: (("layer", False), ("layer", True)),
+    PassPart.DENSE_BACKWARD: (("dense", False), ("dense", True)),
+    PassPart.AFTER: (("embedding", True),),
+}
+"""(block, backward) of the passes of each part in a small run, where every layer runs again."""
 
 
 class TrueMemory:
@@ -277,18 +287,17 @@ def shapes_and_memory(
 
 
 def _shapes(cluster: Cluster, steps: StepLaws, draw: random.Random, runs: int) -> dict[str, int]:
-    """Operators of both passes in large runs, and how many of them are exact in every dimension."""
+    """Operators of each part of both passes in large runs, and how many of them are exact in every dimension."""
     exact = total = 0
     for _ in range(runs):
         run = _large(cluster, draw)
-        true = Counter[tuple[str, tuple[tuple[int, ...], ...]]]()
-        dense = [("dense", False)] * (run.dense > 0), [("dense", False), ("dense", True)] * (run.dense > 0)
-        for name, backward in (("embedding", False), *dense[0], ("layer", False), ("head", False), ("head", True),
-                               ("layer", False), ("layer", True), *dense[1], ("embedding", True)):  # fmt: skip
-            true.update((kind, tuple(shapes)) for kind, shapes in cluster.kernels(name, run, backward))
-        mine = Counter((one.type, (*one.inputs, *one.outputs)) for one in steps.operators_of(run))
-        total += max(true.total(), mine.total())
-        exact += (true & mine).total()
+        for part, passes in PASSES.items():
+            true = Counter[tuple[str, tuple[tuple[int, ...], ...]]]()
+            for name, backward in passes if run.dense or "dense" not in part.value else ():
+                true.update((kind, tuple(shapes)) for kind, shapes in cluster.kernels(name, run, backward))
+            mine = Counter((one.type, (*one.inputs, *one.outputs)) for one in steps.operators_in(part, run))
+            total += max(true.total(), mine.total())
+            exact += (true & mine).total()
     return {"operators": total, "operators_exact": exact}
 
 
@@ -338,7 +347,8 @@ def summary(found: list[dict[str, Any]]) -> bool:
     operators, exact = sum(one["operators"] for one in found), sum(one["operators_exact"] for one in found)
     worst, false = max(one["memory_worst"] for one in found), sum(one["false_fits"] for one in found)
     within = sum(one["memory_worst"] <= MEMORY_WITHIN for one in found)
-    print(f"{len(own)} networks, {len(found) - len(own)} changed ones; at most {starts} small runs")
+    changed = sum(one["variant"] in CHANGED for one in found)
+    print(f"{len(found)} networks, {changed} of them changed, {len(own)} planned; at most {starts} small runs")
     print(f"  operators of large runs exact: {exact:,} of {operators:,} ({exact / operators:.2%})")
     print(f"  peaks of {MEMORY_STAGES} large stages each: worst {worst:.1%}")
     print(f"  all of them within 3 % in {within} of {len(found)} networks; false «fits» {false}")

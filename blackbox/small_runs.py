@@ -8,8 +8,9 @@ layers to be assumed. Here each has a run of its own.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from taylor.base.errors import InputError
 from taylor.blackbox.laws import FACTORS
@@ -18,6 +19,7 @@ from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, RunSetting
 LEAST_CARDS = 4
 """Below, no two degrees can vary."""
 MOST_RUNS = 16
+"""Small runs before the best plans are verified, those in place of failed ones included."""
 LEAST_TOKENS_CP = 8192
 """Tokens of a sample where CP is searched (MindSpeed 028de58c mindspeed/auto_settings/utils/utils.py:46-49)."""
 MOST_TOKENS = 32768
@@ -29,6 +31,8 @@ MOST_CANDIDATES = 48
 """Number of further runs to search for deciding ones."""
 SEARCHABLE = ("tp", "cp", "ep", "pp", "vpp", "mbs")
 """Chunks of a stage (`vpp`) need no run of their own: a chunk holds layers as a stage does."""
+
+Outcome = TypeVar("Outcome")
 
 
 @dataclass(frozen=True)
@@ -234,6 +238,33 @@ def substitute(failed: SmallRun, known: Collection[SmallRun], sizes: JobSizes, c
             words = "_".join(f"{name}{value}" for name, value in change.items())
             return SmallRun(f"{failed.name}_{words}", wanted, f"instead of {failed.name}, which failed")
     return None
+
+
+def start_runs(
+    planned: Sequence[SmallRun],
+    start: Callable[[SmallRun], Outcome],
+    failed: Callable[[Outcome], object],
+    sizes: JobSizes,
+    cards: int,
+) -> list[Outcome]:
+    """Start all runs; where most end well, then another one in place of each that failed.
+
+    Returns
+    -------
+    list of Outcome
+        One a run that was planned, then one a further run, of which there are no more than `MOST_RUNS` allow.
+    """
+    found = [start(run) for run in planned]
+    failures = [run for run, outcome in zip(planned, found, strict=True) if failed(outcome)]
+    if 2 * len(failures) > len(found):
+        return found
+    known = list(planned)
+    for run in failures:
+        other = substitute(run, known, sizes, cards)
+        if other is not None and len(known) < MOST_RUNS:
+            known.append(other)
+            found.append(start(other))
+    return found
 
 
 def candidate_runs(base: RunSetting, sizes: JobSizes, cards: int) -> list[RunSetting]:

@@ -240,8 +240,12 @@ class StepLaws:
 
     def operators_of(self, run: RunSetting) -> list[Operator]:
         """The computing operators of one micro-batch in one layer, the embedding and the head."""
+        return [one for part in PassPart if part is not PassPart.STEP for one in self.operators_in(part, run)]
+
+    def operators_in(self, part: PassPart, run: RunSetting) -> list[Operator]:
+        """The computing operators of one micro-batch in a part."""
         found = list[Operator]()
-        for one in (one for part in PassPart if part is not PassPart.STEP for one in self._compute[part]):
+        for one in self._compute[part]:
             operator = self._at(one, run)
             if operator is not None:
                 found += [operator] * (one.count or ONCE).at(run)

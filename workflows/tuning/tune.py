@@ -29,7 +29,7 @@ from taylor.blackbox.small_runs import (
     SmallRun,
     candidate_runs,
     plan_small_runs,
-    substitute,
+    start_runs,
 )
 from taylor.dryrun.logs import last_lines
 from taylor.dryrun.processes import ProgramRun, run_program
@@ -215,7 +215,7 @@ def tune(options: TuneOptions) -> Tuned:
     if nodes is not None and not options.node_rank:
         nodes.open()
     if not options.dry:
-        runs = _all_started(runs, launcher, sizes, machines, options)
+        runs = _all_started(planned.runs, launcher, sizes, machines, options)
     tuned = Tuned(sizes, machines, ranks, tuple(runs), planned.left_out)
     if options.node_rank:
         # The first node has the first rank's profile, and alone knows the next runs.
@@ -398,23 +398,16 @@ def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: Tun
 
 
 def _all_started(
-    runs: Sequence[Written], launcher: Launcher, sizes: JobSizes, machines: Machines, options: TuneOptions
+    planned: Sequence[SmallRun], launcher: Launcher, sizes: JobSizes, machines: Machines, options: TuneOptions
 ) -> list[Written]:
-    """Start all runs; where most end well, then another one in place of each that failed.
+    """Start all runs, and others in place of those that failed.
 
     Several nodes start what is planned alone, for none knows what failed on another.
     """
-    found = [_started(one, launcher, options) for one in runs]
-    failed = [one for one in found if one.ended]
-    if options.node_rank is not None or 2 * len(failed) > len(found):
-        return found
-    planned = [one.run for one in found]
-    for one in failed:
-        other = substitute(one.run, planned, sizes, machines.ranks)
-        if other is not None and len(planned) < MOST_RUNS:
-            planned.append(other)
-            found.append(_begun(launcher, machines, options, other))
-    return found
+    begin = partial(_begun, launcher, machines, options)
+    if options.node_rank is not None:
+        return [begin(run) for run in planned]
+    return start_runs(planned, begin, lambda one: one.ended, sizes, machines.ranks)
 
 
 def _file_name(options: TuneOptions) -> str:
