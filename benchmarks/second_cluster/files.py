@@ -231,13 +231,13 @@ def _write_memory(output: Path, steps: int, rank: SmallRank) -> None:
     now = cluster.start(run, rank.stage)
     most, clock = now, EPOCH
     rows: list[list[object]] = []
+    delays = random.Random(f"{cluster.seed} {run} {rank.at}")
     for _ in range(steps):
         for _ in range(run.pp):
             passes = Passes(cluster.design, run, rank.stage, ends)
             passes.forward()
             passes.backward()
             alive: dict[int, tuple[list[object], int]] = {}
-            delays = random.Random(f"{cluster.seed} {run} {rank.at}")
             for one in late(passes.rank.events, partial(delays.randint, 0, LATE)):
                 clock += 1.25
                 if isinstance(one, Alloc):
