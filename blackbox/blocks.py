@@ -30,15 +30,18 @@ SPLITTING = ("cp", "tp", "ep")
 """Degrees without which another operator of the same type may stand in one's place."""
 LAYERS = "layers"
 UNLIKE = 0.1
-"""Score of operators of which no law explains any dimension; twice as much of those where laws explain almost all."""
+"""Score of operators of which no law explains any dimension, up to twice as much where laws explain almost all. Lawful
+ones score 2, so that only more than ten such pairs outweigh one of them."""
 LIKEST = 0.25
-"""Score of an operator's column for having one of the run that is most like it."""
+"""Score of a column for having one of the run that is most like the new one: more than unlike dimensions can differ by
+(`UNLIKE`), less than a lawful pair is worth."""
 AROUND = 3
-"""Operators on both sides that distinguish two turns of a loop."""
+"""Operators on both sides that distinguish two turns of a loop: more than the two of a turn of ring attention."""
 Fits = tuple[tuple[SizeFit, ...], ...]
 """Laws of the dimensions of some tensors."""
 MOST_APART = 12
-"""Columns between the places of one operator that runs have in another order."""
+"""Columns between the places of one operator that runs have in another order: three projections in another order, with
+what runs beside each (allocation, transpose, collective), move one by no more."""
 
 
 @dataclass(frozen=True)
@@ -203,15 +206,18 @@ def align(runs: Sequence[RunOperators]) -> tuple[Column, ...]:
             cure = "profile one step of a few layers"
             raise InputError(f"has more than {MOST_OPERATORS} operators", field="small run", cure=cure)
     columns: list[dict[int, int]] = []
-    for number, run in enumerate(runs):
+    # Those with more layers last, whatever their order: a first layer's operator is laid beside none of a further one.
+    order = sorted(range(len(runs)), key=lambda one: runs[one].setting.layers)
+    for turn, number in enumerate(order):
+        run, done = runs[number], order[:turn]
         # Beside the run that is most like it: of another one a wrong operator may have a lawful size by chance.
-        apart = [_changes(each.setting, run.setting) for each in runs[:number]]
+        apart = {each: _changes(runs[each].setting, run.setting) for each in done}
         nearest = [min(column, key=lambda one: (apart[one], one)) for column in columns]
         match = _Match(runs, number)
         shared = [runs[one].operators[column[one]] for one, column in zip(nearest, columns, strict=True)]
         scores = match.scores(shared, nearest, run.operators)
         if columns:
-            likest = min(range(number), key=lambda one: (apart[one], one))
+            likest = min(done, key=lambda one: (apart[one], one))
             has = np.array([likest in column for column in columns])
             only_layers = _changes(runs[likest].setting.replace(layers=run.setting.layers), run.setting) == 0
             # Of equally good columns those of the most alike run; a further layer repeats nothing but that run's.
@@ -247,7 +253,7 @@ class _Match:
     def scores(
         self, shared: Sequence[Operator], origins: Sequence[int], operators: Sequence[Operator]
     ) -> NDArray[np.float64]:
-        """Float [columns, operators]: 0 where they cannot be one; else 1, and up to 1 more for lawful dimensions."""
+        """Float [columns, operators]: 0 where they cannot be one; else as `_score`."""
         known: dict[tuple[Operator, int, Operator], float] = {}
         kinds: dict[object, list[int]] = {}
         for at, operator in enumerate(operators):
@@ -257,17 +263,17 @@ class _Match:
             for at in kinds.get(_signature(operator), ()):
                 key = (operator, run, operators[at])
                 if key not in known:
-                    known[key] = 1 + self._lawful(*key)
+                    known[key] = self._score(*key)
                 table[row, at] = known[key]
         # What has a like-sized one somewhere is none of those that no law explains.
         good = table > 1
         taken = good.sum(axis=1)[:, None] + good.sum(axis=0)
         return np.where(good | (taken == 0), table, 0.0)
 
-    def _lawful(self, old: Operator, run: int, new: Operator) -> float:
-        """Fraction of dimensions whose ratio one law could give."""
+    def _score(self, old: Operator, run: int, new: Operator) -> float:
+        """2 where one law could give the ratio of each dimension; else `UNLIKE` to twice as much."""
         if not old.is_compute:
-            return 1.0  # What one rank sends follows no product of powers.
+            return 2.0  # What one rank sends follows no product of powers.
         ratios = self._plausible(run)
         pairs = [
             (left, right)
@@ -276,7 +282,7 @@ class _Match:
         ]
         good = sum(left == right or (left > 0 and round(right / left, 9) in ratios) for left, right in pairs)
         # Another operator of the same type, as a rule: rather none than that one, rather that one than no column.
-        return 1.0 if good == len(pairs) else UNLIKE * (1 + good / len(pairs)) - 1
+        return 2.0 if good == len(pairs) else UNLIKE * (1 + good / len(pairs))
 
     def _plausible(self, run: int) -> frozenset[float]:
         if run not in self._ratios:

@@ -14,10 +14,12 @@ from taylor.blackbox.recorded import RecordedRun
 from taylor.parsers.profiles.operators import OperatorSample
 
 LONG = 0.8
-"""Operators longer than this fraction of a run's others surely leave the host time to run ahead."""
+"""Operators longer than this fraction of a run's others leave the host time to run ahead: the longest fifth holds the
+GEMMs and attention, which take ten times a launch and more."""
 LATE = 2.0
 """An operator that begins later than this multiple of the device's own pause, and `LEAST_LATE_NS`, waited."""
 LEAST_LATE_NS = 1000.0
+"""ns: profilers stamp times in µs with few digits, and a pause jitters by hundreds of ns; a launch takes tens of µs."""
 
 
 @dataclass(frozen=True)

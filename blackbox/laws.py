@@ -32,7 +32,8 @@ sequence, as a product of two dimensions."""
 LARGEST_UNIT = 1024
 """Sizes are padded to powers of two up to this one."""
 LEAST_ROWS = 8
-"""Rows of the largest shard of TP below which rounding up explains anything."""
+"""Rows of the largest shard of TP below which rounding up explains anything: of 8 rows in units of one, a law is off by
+at most an eighth."""
 NEAR_SPREAD = 0.25
 """Sizes that depend on the data (tokens an expert) may deviate from their law by this fraction, and are reported."""
 

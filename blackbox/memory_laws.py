@@ -41,9 +41,10 @@ EXACT_SHARE = 0.0005
 """Ways that deviate from the runs by less tie; else those count that deviate at most twice as much as the best."""
 
 LATE = 3
-"""Allocations by which a tensor's end may change from run to run: another stream's memory is given back by events."""
+"""Allocations by which a tensor's end may change from run to run: another stream gives memory back by events, at
+which the allocator looks at when it is asked for the next one. More is taken for another end, under a condition."""
 MOST_CONDITIONS = 3
-"""Degrees on which the end of a tensor's life may depend at once."""
+"""Degrees on which the end of a tensor's life may depend at once: TP, CP and EP, each above one or not."""
 
 _EP = FACTORS.index("ep")
 
@@ -489,7 +490,7 @@ def memory_laws(runs: Sequence[RunMemory], risk: float = RISK) -> MemoryLaws:
     Raises
     ------
     InputError
-        When there is no run, or runs do not agree on the order of a block's tensors.
+        When there is no run.
     """
     if not runs:
         raise InputError("are missing", field="small runs", cure="start them with memory in their profile")

@@ -18,7 +18,8 @@ from taylor.parsers.small_run import RunLog, RunSetting
 ELEMENT_BYTES = (1, 2, 4)
 """Of gradients and weights, as collectives carry them."""
 LEAST_SHARE = 0.01
-"""Fraction of all parameters' bytes below which collectives carry no gradients: small ones match a norm by chance."""
+"""Fraction of all parameters' bytes below which collectives carry no gradients: small ones match a norm by chance,
+whose parameters are a thousandth of a layer's."""
 _OF_GRADIENTS = ("reducescatter", "allreduce", "allgather")
 SAME_BYTES = 0.002
 """Fraction by which a collective may exceed its parameter: buckets are padded."""

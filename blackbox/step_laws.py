@@ -40,9 +40,12 @@ from taylor.parsers.small_run import RunSetting
 
 NS = 1e-6
 """ms in a ns."""
-LEAST_BESIDE, MOSTLY = 0.2, 0.9
-"""Fraction of the shorter one's time that a collective and an operator share where they run beside each other, and of
-a collective's that runs wholly beside another one."""
+LEAST_BESIDE = 0.2
+"""Fraction of the shorter one's time that a collective and an operator share where they run beside each other. One that
+only waits for the other shares the jitter of its start, a few percent."""
+MOSTLY = 0.9
+"""Fraction of a collective's time beside an earlier one from which on it counts as wholly beside it: of a receive, its
+send. What of it sticks out for less is noise of their starts."""
 Blocks = Sequence[tuple[str, bool]]
 
 

@@ -203,8 +203,8 @@ def _turned(backward: _Stretch, again: int) -> tuple[list[str], list[str]]:
         seen += event[0] == "+"
         if seen > again:
             carried = [f"+{name}" for name in backward.carried]
-            early = [event for event in backward.events[:at] if not event.startswith("-carried")]
-            late = [event for event in backward.events[:at] if event.startswith("-carried")]
+            early = [event for event in backward.events[:at] if not event.startswith(f"-{CARRIED}")]
+            late = [event for event in backward.events[:at] if event.startswith(f"-{CARRIED}")]
             return early, [*carried, *late, *backward.events[at:], *_given(backward)]
     return list(backward.events), _given(backward)
 

@@ -198,3 +198,21 @@ def test_another_authors_networks_are_predicted(seed, ring, dense, tmp_path):
     assert found["operators_exact"] == found["operators"]
     assert found["memory_worst"] <= MEMORY_WITHIN and not found["false_fits"]
     assert median(laws.own_errors()) < 0.02
+
+
+def test_a_run_with_a_layer_more_may_stand_anywhere_among_the_runs():
+    def passes(run: RunSetting) -> RunOperators:
+        rows = run.seq // run.cp
+        layer = [operator(kind, rows, 4096 // run.tp) for kind in ("Norm", "MatMul", "Cast", "Mul", "Add")]
+        if run.tp == 1:
+            layer = [*layer[3:], *layer[:3]]
+        return RunOperators(run, (operator("Lookup", rows, 4096), *layer * run.layers, operator("Head", rows, 512)))
+
+    more, later = BASE.replace(layers=2), BASE.replace(tp=1, seq=4096)
+    for runs in ([*SETTINGS, later, more], [*SETTINGS, more, later], [more, *SETTINGS, later]):
+        found = lawful_operators([passes(run) for run in runs])
+        assert all(one.condition is not None for one in found), runs
+        for tp in (1, 8):
+            large = RunSetting(tp=tp, cp=8, seq=32768)
+            shown = [one.at(large) for one in found if one.condition.is_met(large)]
+            assert sorted(shown) == sorted(passes(large).operators)
