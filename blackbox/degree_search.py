@@ -69,6 +69,8 @@ class Ranked:
         One standard deviation of it, as a fraction.
     peaks : tuple of PredictedPeak
         A stage each, in bytes.
+    problem : PipelineProblem
+        What the plan solves, with the time after the last micro-batch of its own stages.
     """
 
     run: RunSetting
@@ -77,6 +79,7 @@ class Ranked:
     step_ms: float
     error: float
     peaks: tuple[PredictedPeak, ...]
+    problem: PipelineProblem
 
 
 @dataclass(frozen=True)
@@ -251,9 +254,10 @@ def solved_choice(
         peaks = stage_peaks(steps.memory, choice.run, solution.plan, choice.micro_batches)
         over = frozenset(stage for stage, peak in enumerate(peaks) if not peak.fits(job.limit))
         if not over:
-            step = _predicted_ms(problem, choice.run, solution.plan, steps)
+            own = _with_own_tails(problem, choice.run, solution.plan, steps)
+            step = step_time(own, solution.plan) * (own.unit_ms or 1.0)
             error = steps.relative_error(choice.run)
-            return Ranked(choice.run, choice.micro_batches, solution.plan, step, error, peaks)
+            return Ranked(choice.run, choice.micro_batches, solution.plan, step, error, peaks, own)
         if last or over <= full:
             break
         full |= over
@@ -261,11 +265,11 @@ def solved_choice(
     return None
 
 
-def _predicted_ms(problem: PipelineProblem, run: RunSetting, plan: PipelinePlan, steps: StepLaws) -> float:
-    """A step with the time after the last micro-batch of the actual stages, not of even ones."""
+def _with_own_tails(problem: PipelineProblem, run: RunSetting, plan: PipelinePlan, steps: StepLaws) -> PipelineProblem:
+    """A problem with the time after the last micro-batch of a plan's own stages, not of even ones."""
     stages = [[block for chunk in chunks for block in chunk] for chunks in stage_blocks(plan)]
     unit = problem.unit_ms or 1.0
-    return step_time(problem.replace(tail=tuple(each / unit for each in steps.tails_ms(run, stages))), plan) * unit
+    return problem.replace(tail=tuple(each / unit for each in steps.tails_ms(run, stages)))
 
 
 def _solved(

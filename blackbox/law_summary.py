@@ -49,7 +49,7 @@ def law_summary(operators: Sequence[LawfulOperator], candidates: Sequence[RunSet
         Most of them.
     """
     own = [one for one in operators if not one.further and not one.repeats]
-    kinds = Counter(_kind(one) for one in own)
+    kinds = Counter(law_state(one) for one in own)
     conditions = Counter(str(one.condition) if one.condition else "no condition found" for one in own)
     # Sizes that are ambiguous alike are decided alike.
     fits = list(dict.fromkeys(fit for one in own for fit in one.fits if len(fit.laws) > 1))
@@ -76,7 +76,8 @@ def _of_counts(operators: Sequence[LawfulOperator], candidates: Sequence[RunSett
     return [Deciding(other, places)] if places and other is not None else []
 
 
-def _kind(operator: LawfulOperator) -> str:
+def law_state(operator: LawfulOperator) -> str:
+    """Whether an operator's laws are settled, ambiguous, scattered or lawless, as `LawSummary` counts them."""
     fits = operator.fits
     if operator.condition is None or any(not fit.laws for fit in fits):
         return "lawless"

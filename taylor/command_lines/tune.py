@@ -81,6 +81,9 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
     runs.add_argument(
         "--full_size", action="store_true", help="start each of the best plans itself for a few steps, on all its cards"
     )
+    runs.add_argument(
+        "--html", metavar="FILE", help="page: runs, laws, best plans, predicted beside measured, what to run next"
+    )
     manual = parser.add_argument_group(
         "options of MindSpeed's manual (also --auto-tuning-work-dir, --auto-tuning-ranks, --auto-settings-...)"
     )
@@ -108,6 +111,7 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose or args.log_level == "debug", quiet=args.quiet or args.log_level == "warning")
     from taylor.base.errors import InputError
+    from taylor.base.files import refuse_unwritable
     from taylor.blackbox.memory_laws import RISK
     from taylor.blackbox.operator_base import OperatorOrigin
     from taylor.blackbox.small_runs import SEARCHABLE
@@ -122,6 +126,9 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
         raise InputError("must be at least 0", field="--node_rank", value=args.node_rank)
     if args.base is not None and not args.device:
         raise InputError("is missing", field="--device", cure="name the card that the small runs are measured on")
+    page = path_or_none(args.html)
+    if page is not None:
+        refuse_unwritable(page, "--html")
     origin = OperatorOrigin(args.device or "this cluster", args.driver, args.toolkit)
     limit = args.memory_gib * 2**30 if args.memory_gib else memory_of(args.device)
     done = tune(
@@ -152,6 +159,11 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
     )
     _print(done)
     _print_plans(done)
+    if page is not None:
+        from taylor.workflows.tuning.tune_page import write_tune_page
+
+        write_tune_page(page, done, Path(args.shell_path), limit)
+        print(f"html: {page}")
     return _exit_code(done, dry=args.dry, first=not args.node_rank)
 
 

@@ -72,6 +72,16 @@ def test_dry_writes_the_small_runs_and_starts_none(tmp_path):
     assert "--my-own-module 3" in small
 
 
+def test_the_page_of_runs_that_are_not_started_names_them_as_what_to_run(tmp_path, tune_here):
+    script(tmp_path)
+    printed, _ = tune_here(*TWO_NODES, "--dry", "--html", "tune.html")
+    page = (tmp_path / "tune.html").read_text()
+    assert "html: tune.html" in printed and "No plan yet" in page and "What to run next" in page
+    assert page.count("<td>tp4</td>") == 2 and "not started" in page and "Best plans" not in page
+    with pytest.raises(InputError, match="--html"):
+        tune_here(*TWO_NODES, "--dry", "--html", "pretrain.sh/tune.html")
+
+
 def test_what_a_scheduler_started_is_read_by_the_next_dry_call(tmp_path, tune_here):
     script(tmp_path)
     words = (*TWO_NODES, "--search", "tp", "--dry")
@@ -110,10 +120,16 @@ def test_runs_are_started_once_and_tell_the_hidden_laws_though_one_fails_and_one
 @pytest.mark.slow
 def test_the_best_plans_of_a_large_job_are_told_verified_and_written_from_small_runs_alone(tmp_path, tune_here):
     file = script(tmp_path)
-    words = (*TWO_NODES, "--search", "tp,vpp", "--memory_gib", "8", "--switches", "mc2")
+    words = (*TWO_NODES, "--search", "tp,vpp", "--memory_gib", "8", "--switches", "mc2", "--html", "tune.html")
     printed, logged = tune_here(*words)
+    page = (tmp_path / "tune.html").read_text()
+    for one in ("Best plans", "predicted beside measured", "Laws of the computing operators", "What to run next"):
+        assert one in page
     told = json.loads((tmp_path / "small" / "best.json").read_text())
     assert len(told["best"]) == 3 and "plan 1: layers" in printed, (printed, logged)
+    own = {one["name"]: one for one in told["small_runs"]}
+    assert own.keys() >= {"base", "tp4", "layers2"} and f"<td>{own['base']['measured_ms']:,.2f}</td>" in page
+    assert all(one["predicted_ms"] == pytest.approx(one["measured_ms"], rel=0.05) for one in own.values())
     for one in told["best"]:
         # Degrees that small runs did not vary are the file's own.
         run = replace(CLUSTER.job, **one["strategy"])

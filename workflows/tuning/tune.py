@@ -167,6 +167,8 @@ class Tuned:
     ----------
     ranks : int
         Of the job that is planned.
+    operators : tuple of LawfulOperator
+        Those of the runs, with their laws.
     not_searched : str
         Reason why no plan was searched; empty where one was, or too few runs have ended.
     """
@@ -176,6 +178,7 @@ class Tuned:
     ranks: int
     runs: tuple[Written, ...]
     left_out: tuple[str, ...]
+    operators: tuple[LawfulOperator, ...] = ()
     law_summary: LawSummary | None = None
     laws: Path | None = None
     covered: Covered | None = None
@@ -233,7 +236,7 @@ def _from_runs(tuned: Tuned, launcher: Launcher, options: TuneOptions, nodes: No
     """Results of the runs that have ended."""
     sizes, machines = tuned.sizes, tuned.machines
     done = [one for one in tuned.runs if one.ended == ""]
-    found, file, covered = None, None, None
+    found, file, covered, operators = None, None, None, tuple[LawfulOperator, ...]()
     # The runs that distinguish a dense layer from the embedding have no other use.
     single = [one for one in done if one.run.setting.pp == 1 and one.run.setting.dense <= sizes.least_dense]
     shown = [one for one in single if _has_profile(one.folder)]
@@ -245,7 +248,7 @@ def _from_runs(tuned: Tuned, launcher: Launcher, options: TuneOptions, nodes: No
         file = write_atomic(options.work_dir / LAWS, json.dumps(laws_as_data(operators), indent=1) + "\n")
         found = _law_summary(operators, tuned.runs, sizes, machines)
         covered = _covered(operators, done, sizes, machines, options)
-    tuned = replace(tuned, law_summary=found, laws=file, covered=covered)
+    tuned = replace(tuned, operators=operators, law_summary=found, laws=file, covered=covered)
     return tuned if found is None else _with_plans(tuned, done, launcher, options, nodes)
 
 

@@ -69,6 +69,22 @@ class FullSize:
 
 
 @dataclass(frozen=True)
+class OwnRun:
+    """A small run by the laws and as measured: both passes of its micro-batch, ms, and its peak, bytes."""
+
+    name: str
+    predicted_ms: float
+    measured_ms: float
+    predicted_peak: float
+    measured_peak: float
+
+    @property
+    def error(self) -> float:
+        """Of the predicted passes, as a fraction."""
+        return abs(self.predicted_ms / self.measured_ms - 1)
+
+
+@dataclass(frozen=True)
 class BestPlan:
     """One of the best plans.
 
@@ -117,16 +133,25 @@ class Searched:
 
     Parameters
     ----------
-    own_error, own_worst : float
-        Error of the predicted passes of the small runs themselves: median, and largest.
+    own : tuple of OwnRun
+        The small runs that the laws are fitted to, by these laws.
     """
 
     best: tuple[BestPlan, ...]
     found: FoundPlans
-    own_error: float
-    own_worst: float
+    own: tuple[OwnRun, ...]
     assumed: tuple[str, ...]
     file: Path
+
+    @property
+    def own_error(self) -> float:
+        """Median error of the predicted passes of the small runs themselves."""
+        return median(one.error for one in self.own)
+
+    @property
+    def own_worst(self) -> float:
+        """The largest."""
+        return max(one.error for one in self.own)
 
 
 @dataclass(frozen=True)
@@ -203,9 +228,15 @@ class TunedLaws:
         """Read the base again."""
         self.steps = self.steps.with_speeds(OperatorSpeeds(self.base.times(self.options.origin)))
 
-    def own_errors(self) -> list[float]:
-        """Error of the predicted passes of each small run."""
-        return [abs(self.steps.passes_ns(run.setting) / self.steps.measured_passes_ns(run) - 1) for run in self.single]
+    def own_runs(self) -> tuple[OwnRun, ...]:
+        """Each small run by its own laws."""
+        names = {id(run): name for name, run in self.runs.items()}
+        found = []
+        for run, shown in zip(self.single, self.memory.runs, strict=True):
+            peak = self.memory.stage(shown.setting, shown.blocks, shown.in_flight).peak
+            passes = self.steps.passes_ns(run.setting) / 1e6, self.steps.measured_passes_ns(run) / 1e6
+            found.append(OwnRun(names[id(run)], *passes, peak, shown.peak))
+        return tuple(found)
 
 
 def search_plans(
@@ -238,12 +269,13 @@ def search_plans(
                 pool.append(ranked)
         best = again(pool, job, laws.steps)[: len(found.best)]
     chosen = _switched(best, laws, machines, options)
-    errors = laws.own_errors()
+    own = laws.own_runs()
+    own_error = median(one.error for one in own)
     before = {one.run: one.step_ms for one in (*found.best, *found.near)}
     plans = list[BestPlan]()
     for switched in chosen:
         ranked = switched.ranked
-        width = HALF_WIDTH * (ranked.error**2 + median(errors) ** 2) ** 0.5
+        width = HALF_WIDTH * (ranked.error**2 + own_error**2) ** 0.5
         plan = BestPlan(ranked, ranked.step_ms * (1 - width), ranked.step_ms * (1 + width), None)
         before_ms = before.get(ranked.run) if options.verify is not None else None
         plan = replace(plan, before_ms=before_ms, verified=verified.get(ranked.run))
@@ -252,7 +284,7 @@ def search_plans(
         plans = _by_full_size([replace(one, full_size=_full_size(one, laws, options)) for one in plans])
     plans = [replace(one, script=_script(one, place, launcher, options)) for place, one in enumerate(plans, 1)]
     assumed = _assumed(laws, options)
-    done = Searched(tuple(plans), found, median(errors), max(errors), assumed, options.work_dir / BEST)
+    done = Searched(tuple(plans), found, own, assumed, options.work_dir / BEST)
     write_atomic(done.file, json.dumps(as_data(done, options), indent=1) + "\n")
     return done
 
@@ -375,6 +407,7 @@ def as_data(done: Searched, options: SearchOptions) -> dict[str, Any]:
         "fitting": done.found.fitting,
         "solved": done.found.solved,
         "small_run_error": {"median": done.own_error, "largest": done.own_worst},
+        "small_runs": [asdict(one) for one in done.own],
         "assumed": list(done.assumed),
         "best": [_plan_data(one) for one in done.best],
     }

@@ -162,7 +162,8 @@ class Comparison:
 
 def _with(ranked: Ranked, time: float, memory: float) -> Ranked:
     peaks = tuple(replace(one, peak=one.peak * memory, upper=one.upper * memory) for one in ranked.peaks)
-    return replace(ranked, step_ms=ranked.step_ms * time, peaks=peaks)
+    problem = ranked.problem.replace(unit_ms=(ranked.problem.unit_ms or 1.0) * time)
+    return replace(ranked, step_ms=ranked.step_ms * time, peaks=peaks, problem=problem)
 
 
 def _bytes(tensors: Sequence[Allocation]) -> tuple[int, int]:
