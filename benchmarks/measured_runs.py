@@ -21,8 +21,8 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from statistics import median
@@ -41,6 +41,7 @@ from taylor.cost_model.memory.workspaces import allocated_mib, reserved_mib
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.plan import PipelinePlan
 from taylor.register.device import DeviceSpec
 from taylor.register.registry import Registry
 from taylor.workflows.statement.planned_step import planned_step_ms
@@ -167,13 +168,17 @@ def measured_runs(folder: Path, *, source_flags: bool = False) -> tuple[list[Mea
         stages = stage_breakdown(config.model, config.strategy, config.rules, plan, config.schedule, moved=moved)
         heaviest = max(stages, key=lambda stage: stage.total)
         reporting = stages[-1] if "last rank" in row["source"] else heaviest
+        if str(row.get("peak_kind")).startswith(FIRST_STEP):
+            reported = first_step_mib(config, plan, device, moved)
+        else:
+            reported = _reported_mib(row, reporting, config, device)
         runs.append(
             MeasuredRun(
                 row["set"],
                 row["file"],
                 heaviest.total,
                 config.memory_limit_mib(device),
-                _reported_mib(row, reporting, config, device),
+                reported,
                 None if pd.isna(row["peak_mib"]) else float(row["peak_mib"]),
                 planned_step_ms(config, device) if timed else None,
                 float(row["step_ms"]) if timed else None,
@@ -194,6 +199,32 @@ def moved_parts(config: TrainingConfig) -> tuple[str, ...]:
         return ()
     known = launcher_of(config).module_words(config).offload
     return tuple(part for word, part in known.items() if word in config.moved.words)
+
+
+FIRST_STEP = "max allocated after the first step"
+"""Kind of a peak that a trainer prints once, when its first step is over (MindSpeed-LLM 26.0.0
+mindspeed_llm/training/training.py, ``training_log``: ``report_memory`` behind iteration 1 alone)."""
+
+
+def first_step_mib(
+    config: TrainingConfig, plan: PipelinePlan, device: DeviceSpec, moved: Collection[str] = ()
+) -> float:
+    """Most that torch allocates in a job's first step, MiB.
+
+    Its backward finds no moments: the optimizer makes them in its first step, when the activations are gone (MindSpeed
+    HEAD 028de58c mindspeed/core/optimizer/adamw.py:160, torch's optimizers alike).
+    """
+    before = config.rules.replace(optimizer=replace(config.rules.optimizer, moments_bytes=0, other_moments_bytes=0))
+    model, strategy, schedule = config.model, config.strategy, config.schedule
+    backward = [
+        allocated_mib(stage, model, before, device)
+        for stage in stage_breakdown(model, strategy, before, plan, schedule, moved=moved)
+    ]
+    states = [
+        stage.weights + stage.gradients + stage.optimizer
+        for stage in stage_breakdown(model, strategy, config.rules, plan, schedule, moved=moved)
+    ]
+    return max(*backward, *states)
 
 
 def _reported_mib(
