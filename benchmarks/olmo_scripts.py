@@ -188,7 +188,7 @@ class Script:
                 given[each.arg] = value
             elif isinstance(value, dict):
                 given |= value
-        if isinstance(node.func, ast.Attribute) and node.func.attr == "with_rope_scaling":
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("with_rope_scaling", "merge"):
             return self.value(node.func.value, names, depth)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "replace":
             inner = self.value(node.func.value, names, depth)
@@ -277,13 +277,15 @@ def row_of(script: Script, source: str) -> dict[str, Any] | None:
     elif (node := script.functions.get("build_config") or script.functions.get("build_experiment_config")) is not None:
         names: dict[str, Any] = {"opts": {"sequence_length": None}}
         script._follow(node.body, names, 0)
+        whole = names.get("config")  # Some hand all parts to one call.
+        parts = {**(whole if isinstance(whole, dict) else {}), **names}
         found = {
-            "model": names.get("model_config", names.get("model")),
-            "train_module": names.get("train_module_config"),
+            "model": names.get("model_config", parts.get("model")),
+            "train_module": names.get("train_module_config", parts.get("train_module")),
         }
-        loader = names.get("data_loader_config")
+        loader = names.get("data_loader_config", parts.get("data_loader"))
         sizes.setdefault("global_batch_size", loader.get("global_batch_size") if isinstance(loader, dict) else None)
-        dataset = names.get("dataset_config")
+        dataset = names.get("dataset_config", parts.get("dataset"))
         if isinstance(dataset, dict):
             sizes.setdefault("max_sequence_length", dataset.get("sequence_length"))
     if not isinstance(found.get("train_module"), dict):
