@@ -25,6 +25,17 @@ TARGETS = (JOINED_QKV, LATENTS, OUTPUT, MIXER_IN, MIXER_OUT, JOINED_UP, DOWN, QU
 and from latents, the output's, those into and out of a mixer without softmax, gate and up as one or each alone, down.
 MLP, shared and routed experts alike."""
 
+EMBEDDING, HEAD = "embedding", "head"
+SAVED_NAMES = {
+    "embed_tokens": EMBEDDING,
+    "wte": EMBEDDING,
+    "word_embeddings": EMBEDDING,
+    "tok_embeddings": EMBEDDING,
+    "lm_head": HEAD,
+    "output_layer": HEAD,
+}
+"""Modules that can train whole beside adapters, by their names in models of Hugging Face and Megatron."""
+
 TARGET_NAMES = {
     "linear_qkv": (JOINED_QKV,),
     "linear_proj": (OUTPUT,),
@@ -100,6 +111,9 @@ class Adapters:
     beside_experts : bool
         Routed experts have adapters. Off (Hugging Face's joined experts, which are no linear modules): they are frozen
         alone.
+    saved : tuple of str
+        ``EMBEDDING`` or ``HEAD``, or both: a copy of it trains whole, and computes, beside the frozen one, one for each
+        though the model ties them (peft 0.21.2 peft/utils/other.py:598-653, ``ModulesToSaveWrapper``).
     """
 
     rank: int
@@ -109,6 +123,7 @@ class Adapters:
     gathers: bool = False
     shared_by_experts: bool = False
     beside_experts: bool = True
+    saved: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -116,6 +131,8 @@ class Adapters:
         unknown = sorted(set(self.targets) - set(TARGETS))
         if unknown or not self.targets:
             raise ValueError(f"targets are names of register.adapters.TARGETS, not {unknown or 'none'}")
+        if not set(self.saved) <= {EMBEDDING, HEAD}:
+            raise ValueError(f"an embedding and a head can be saved, not {self.saved}")
 
     def reaches(self, *targets: str) -> bool:
         """Return whether one of the matrices has an adapter."""

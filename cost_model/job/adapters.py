@@ -12,13 +12,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taylor.cost_model.job.parameters import ParameterGroups, expert_outer
+from taylor.cost_model.job.parameters import ParameterGroups, embedding_parameters, expert_outer, head_parameters
 from taylor.cost_model.job.recurrent import recurrent_products
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.job.strategy_table import Degrees, Quantity
 from taylor.register.adapters import (
     DOWN,
+    EMBEDDING,
     GATE,
+    HEAD,
     JOINED_QKV,
     JOINED_UP,
     KEY,
@@ -142,7 +144,13 @@ def adapter_parameters(model: ModelSpec, adapters: Adapters) -> int:
     for kind, count in model.kind_counts.items():
         layers = model.mtp_module() if kind == MTP else model.layers_of(kind)
         total += count * sum(layer_adapter_groups(model, layer, adapters).total for layer in layers)
-    return total
+    return total + saved_parameters(model, adapters)
+
+
+def saved_parameters(model: ModelSpec, adapters: Adapters) -> int:
+    """Parameters of the copies of embedding and head that train beside adapters."""
+    embedding = embedding_parameters(model) if EMBEDDING in adapters.saved else 0
+    return embedding + (head_parameters(model) if HEAD in adapters.saved else 0)
 
 
 class AdapterWork(NamedTuple):

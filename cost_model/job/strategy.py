@@ -411,6 +411,14 @@ class TrainingRules:
         """The rules by which adapters are stored and updated: in 16 bits, beside nothing frozen."""
         return self.replace(adapters=None, narrow=None, narrow_weights=False)
 
+    def saves(self, end: str) -> bool:
+        """Return whether a copy of embedding or head trains beside adapters (`Adapters.saved`)."""
+        return self.adapters is not None and end in self.adapters.saved
+
+    def at(self, end: str) -> TrainingRules:
+        """The rules of the weights that compute at an end of the model: a copy that trains, where there is one."""
+        return self.trained if self.saves(end) else self
+
     @property
     def operand_bytes(self) -> float:
         """Bytes an element of a GEMM's operands."""

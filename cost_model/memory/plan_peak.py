@@ -34,6 +34,7 @@ from taylor.cost_model.memory.statics import (
 from taylor.pipeline.alive import BackwardStart
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.adapters import EMBEDDING, HEAD
 from taylor.register.model import ModelSpec, kind_of
 
 Layer = tuple[str, str]
@@ -272,7 +273,7 @@ class PlanPeak:
 
     @cached_property
     def _embedding(self) -> Block:
-        block = self._sharded(self._table, in_layer=False)
+        block = self._sharded(self._table, in_layer=False, end=EMBEDDING)
         if not self.rules.framework.states.gathers_embedding_gradient:
             return block
         # Its gradient has the rows of all ranks of TP until it is reduced.
@@ -280,8 +281,8 @@ class PlanPeak:
 
     @cached_property
     def _head(self) -> Block:
-        block = self._sharded(head_groups(self.model, self.strategy, self.rules), in_layer=False)
-        return replace(block, shard=0.0) if self.model.tied_embedding else block
+        block = self._sharded(head_groups(self.model, self.strategy, self.rules), in_layer=False, end=HEAD)
+        return replace(block, shard=0.0) if self.model.tied_embedding and not self.rules.saves(HEAD) else block
 
     def _block(self, layer: Layer) -> Block:
         kind = layer[0]
@@ -293,10 +294,11 @@ class PlanPeak:
     def _known_blocks(self) -> dict[str, Block]:
         return {}
 
-    def _sharded(self, groups: ParameterGroups, *, in_layer: bool) -> Block:
-        shard = float(group_bytes(groups, self.strategy, self.rules, in_layer=in_layer).gradients)
-        if not self.rules.parameter_shard:
+    def _sharded(self, groups: ParameterGroups, *, in_layer: bool, end: str = "") -> Block:
+        rules = self.rules.at(end)
+        shard = float(group_bytes(groups, self.strategy, rules, in_layer=in_layer).gradients)
+        if not rules.parameter_shard:
             return Block(shard=shard)
-        gathered = gathered_bytes(groups, self.strategy, self.rules, in_layer=in_layer)
-        whole = 0.0 if stays_whole(self.rules, in_layer=in_layer) else float(gathered.weights)
+        gathered = gathered_bytes(groups, self.strategy, rules, in_layer=in_layer)
+        whole = 0.0 if stays_whole(rules, in_layer=in_layer) else float(gathered.weights)
         return Block(whole, float(gathered.weights), float(gathered.gradients), shard)

@@ -38,6 +38,7 @@ from taylor.cost_model.memory.reserved import PAGE_BYTES, POOLS, beside_the_peak
 from taylor.cost_model.memory.states import StateBytes, group_bytes
 from taylor.pipeline.plan import FULL
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.register.adapters import EMBEDDING, HEAD
 from taylor.register.frameworks import COMPILED_LOSS, ENGINE_LOSS, FLASH_LOSS
 from taylor.register.model import MTP, ModelSpec
 
@@ -164,6 +165,8 @@ def _table_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules)
     # Under autocast a table is cast for the head alone.
     copied = not (states.casts_embedding_rows or (rules.autocast and not model.tied_embedding))
     result = _states(groups, degrees, rules, copy_weights=copied, in_layer=False)
+    if rules.saves(EMBEDDING):
+        result = result + _states(groups, degrees, rules.trained, copy_weights=copied, in_layer=False)
     if rules.parameter_shard and states.whole_in_pipeline and states.gathers_embedding_gradient:
         rows = groups.split * (1 - 1 / degrees.tp) * np.greater(degrees.pp, 1)
         result = result + StateBytes(gradients=rows * rules.gathered().gradient_bytes)
@@ -198,6 +201,9 @@ def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
     result = _states(head_groups(model, degrees, rules), degrees, rules, in_layer=False)
     if model.tied_embedding:
         result = result.scaled(np.where(alone, 0.0, 1.0))
+    if rules.saves(HEAD):
+        saved = _vocabulary_groups(head_parameters(model), model, degrees, rules)
+        result = result + _states(saved, degrees, rules.trained, in_layer=False)
     return result + beside_mtp_bytes(model, degrees, rules) if model.mtp_layers else result
 
 
@@ -239,7 +245,7 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Qu
         return values * each * (1 + model.mtp_layers)
     split = sequence_split(degrees)
     # A frozen head saves no input.
-    entering = 0 if rules.adapters is not None else 1 / input_split(degrees, rules)
+    entering = 0 if rules.at(HEAD).adapters is not None else 1 / input_split(degrees, rules)
     kept = tokens * model.hidden * rules.compute_bytes * (1 / split + entering)
     kept = kept * (1 + model.mtp_layers)
     # A module keeps its embedding, and both norms' results side by side.
@@ -249,7 +255,7 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Qu
     at_loss = at_loss - dropped_logits_bytes(model, degrees, rules)
     if rules.capped_logits:
         at_loss = at_loss + values * rules.compute_bytes
-    if makes_weight_gradients(rules):
+    if makes_weight_gradients(rules.at(HEAD)):
         behind = input_gradient_bytes(model, degrees, rules) + model.hidden * columns * rules.compute_bytes
         at_loss = np.maximum(at_loss, values * rules.compute_bytes + behind)
     return at_loss + values * earlier + kept
@@ -355,7 +361,8 @@ def _buffers_at_loss(model: ModelSpec, degrees: Degrees, rules: TrainingRules, b
     if not (rules.parameter_shard and rules.framework.states.gathers_blocks):
         return buffers
     there = stays_whole(rules, in_layer=False)
-    head = 0.0 if there else gathered_bytes(head_groups(model, degrees, rules), degrees, rules, in_layer=False).weights
+    own = rules.at(HEAD)
+    head = 0.0 if there else gathered_bytes(head_groups(model, degrees, rules), degrees, own, in_layer=False).weights
     return buffers - passes_weights(rules, degrees) * (_layer_buffers(model, degrees, rules) - head)
 
 
@@ -368,8 +375,8 @@ def cached_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tu
     if not rules.separate_pools:
         return 0.0, 0.0, 0.0
     layer = _largest_layer(model, degrees, rules).weights
-    groups = (embedding_groups(model, degrees, rules), head_groups(model, degrees, rules))
-    embedding, head = (gathered_bytes(each, degrees, rules, in_layer=False).weights for each in groups)
+    ends = ((embedding_groups(model, degrees, rules), EMBEDDING), (head_groups(model, degrees, rules), HEAD))
+    embedding, head = (gathered_bytes(each, degrees, rules.at(end), in_layer=False).weights for each, end in ends)
     cast: Quantity = 1 / degrees.op if rules.compute_bytes < rules.param_bytes and not rules.narrow_gather else 0.0
     # The root's group has both ends (`TrainingRules.whole_ends`); else each is one.
     both = embedding + head if rules.whole_ends else np.maximum(embedding, head)
@@ -406,9 +413,9 @@ def _passing_inside(model: ModelSpec, degrees: Degrees, rules: TrainingRules) ->
 
 def _head_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """The gradient of the last stage's head; a tied one is the embedding's."""
-    if model.tied_embedding:
+    if model.tied_embedding and not rules.saves(HEAD):
         return 0.0
-    return group_bytes(head_groups(model, degrees, rules), degrees, rules, in_layer=False).gradients
+    return group_bytes(head_groups(model, degrees, rules), degrees, rules.at(HEAD), in_layer=False).gradients
 
 
 def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules, at_loss: Quantity) -> Quantity:
@@ -436,13 +443,13 @@ def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules
         layers = layers + count * group_bytes(layer_groups(model, kind), degrees, rules).gradients
         least = least + count * activation_bytes(model, kind, FULL, degrees, rules)
     table, largest = embedding_groups(model, degrees, rules), _largest_layer(model, degrees, rules)
-    own = group_bytes(table, degrees, rules, in_layer=False).gradients
+    own = group_bytes(table, degrees, rules.at(EMBEDDING), in_layer=False).gradients
     made: Quantity = late * table.total * rules.gradient_bytes if model.tied_embedding else 0.0
     behind_head: Quantity = 0.0
     if rules.parameter_shard:
         gathered, head = (
-            gathered_bytes(groups, degrees, rules, in_layer=False)
-            for groups in (table, head_groups(model, degrees, rules))
+            gathered_bytes(groups, degrees, rules.at(end), in_layer=False)
+            for groups, end in ((table, EMBEDDING), (head_groups(model, degrees, rules), HEAD))
         )
         every_row = rules.framework.states.gathers_embedding_gradient
         ends, inner = (0.0 if stays_whole(rules, in_layer=inside) else 1.0 for inside in (False, True))

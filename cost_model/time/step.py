@@ -42,6 +42,7 @@ from taylor.cost_model.time.tensor_grid import forms_grid, grid_transfers
 from taylor.cost_model.time.uneven_routing import timed_rules
 from taylor.cost_model.time.work import LayerWork, head_work, layer_work
 from taylor.pipeline.plan import FULL, NONE, SELECT
+from taylor.register.adapters import EMBEDDING, HEAD
 from taylor.register.device import DeviceSpec
 from taylor.register.layers import AttentionSpec
 from taylor.register.model import DENSE, MTP, ModelSpec
@@ -339,7 +340,8 @@ def step_ms(
     head, embedding = head_time(model, degrees, rules, device)
     # The head's GEMMs double in backward as the layers' do; an embedding's gradient is a scatter. Frozen ones have no
     # weights' gradients.
-    ends = (3 * head, 2 * embedding) if rules.adapters is None else (2 * head, embedding)
+    trains = [rules.at(end).adapters is None for end in (HEAD, EMBEDDING)]
+    ends = ((2 + trains[0]) * head, (1 + trains[1]) * embedding)
     work = total + ends[0] + ends[1]
     layers = sum(model.kind_counts.values())
     largest = np.ceil(layers / degrees.pp) * total / layers

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taylor.cost_model.job.adapters import adapter_groups
+from taylor.cost_model.job.adapters import adapter_groups, saved_parameters
 from taylor.cost_model.job.parameters import embedding_parameters, head_parameters, layer_groups
 from taylor.cost_model.job.strategy import TrainingRules
 from taylor.cost_model.job.strategy_table import Degrees, Quantity
@@ -126,8 +126,9 @@ def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
         split = split + count * (groups.total - groups.routed) / degrees.tp / degrees.pp
         routed = routed + count * groups.routed / expert_split / degrees.pp
     ends = embedding_parameters(model) + (0 if model.tied_embedding else head_parameters(model))
-    if rules.adapters is None:
-        split = split + ends / degrees.tp / np.minimum(degrees.pp, 2)
+    if rules.adapters is not None:
+        ends = saved_parameters(model, rules.adapters)
+    split = split + ends / degrees.tp / np.minimum(degrees.pp, 2)
     dense_ranks, _, routed_ranks = replicas(degrees, rules)
     if not (rules.parallel_optimizer or rules.parameter_shard):
         return split, routed, split + routed

@@ -126,7 +126,9 @@ def _adapters(fields: Fields) -> Adapters | None:
         return None
     bits = count(fields, "quantization_bit") if fields.raw("quantization_bit") is not None else None
     rank = rank_of(fields, "lora_rank", 8)
-    return low_rank(fields, rank, "lora_target", "lora_dropout", bits=bits, usual=ALL_HUGGING_FACE)
+    return low_rank(
+        fields, rank, "lora_target", "lora_dropout", bits=bits, usual=ALL_HUGGING_FACE, saved="additional_target"
+    )
 
 
 def table() -> FlagTable:
@@ -176,7 +178,7 @@ def _refuse_other_jobs(fields: Fields) -> None:
         problem = f"trains {what}, whose memory and step are not modelled"
         raise fields.error("finetuning_type", problem, kind[:40], _ALL_WEIGHTS)
     if kind == LORA:
-        refuse_whole(fields, "use_dora", "additional_target")
+        refuse_whole(fields, "use_dora")
     elif fields.has("quantization_bit"):
         why = "quantizes the weights, with which all of them cannot be trained"
         raise refuse(fields, "quantization_bit", why, "leave quantization_bit out, or write finetuning_type: lora")

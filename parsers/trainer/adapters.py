@@ -6,7 +6,7 @@ import re
 
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.trainer.settings import count, refuse
-from taylor.register.adapters import ALL_HUGGING_FACE, Adapters, named_targets
+from taylor.register.adapters import ALL_HUGGING_FACE, SAVED_NAMES, Adapters, named_targets
 
 _NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes a weight of four bits: one scale of eight bits for 64 weights, and one fp32 scale for 256 of these
@@ -18,7 +18,14 @@ _MOST_RANK = 2**16
 
 
 def low_rank(
-    fields: Fields, rank: int, targets: str, dropout: str, *, bits: int | None, usual: tuple[str, ...] = ()
+    fields: Fields,
+    rank: int,
+    targets: str,
+    dropout: str,
+    *,
+    bits: int | None,
+    usual: tuple[str, ...] = (),
+    saved: str | None = None,
 ) -> Adapters:
     """Adapters of a file.
 
@@ -32,16 +39,15 @@ def low_rank(
         Bits of a frozen weight; None: as it is computed.
     usual : tuple of str
         What the file means without a name of a module.
+    saved : str, optional
+        Name of the setting that names modules which train whole beside the adapters.
 
     Raises
     ------
     InputError
         When a module or a value is not known.
     """
-    written = fields.raw(targets)
-    names = [str(name) for name in written] if isinstance(written, (list, tuple)) else []
-    if isinstance(written, str):
-        names = [name for name in re.split(r"[\s,]+", written) if name]
+    names = _names(fields.raw(targets))
     where = {"file": fields.file, "field": targets}
     chosen = named_targets(names, ALL_HUGGING_FACE, **where) if names else usual
     if not chosen:
@@ -52,7 +58,36 @@ def low_rank(
     if bits is not None and bits not in _BASE_BYTES:
         raise fields.error("quantization_bit", "has another number of bits than 4 or 8", bits)
     base = None if bits is None else _BASE_BYTES[bits]
-    return Adapters(rank, chosen, dropped is not None and float(dropped) > 0, base)
+    whole = () if saved is None else _saved(fields, saved)
+    return Adapters(rank, chosen, dropped is not None and float(dropped) > 0, base, saved=whole)
+
+
+def _names(written: object) -> list[str]:
+    """Names of modules: a list, or a text with blanks or commas."""
+    if isinstance(written, str):
+        return [name for name in re.split(r"[\s,]+", written) if name]
+    return [str(name) for name in written] if isinstance(written, (list, tuple)) else []
+
+
+def _saved(fields: Fields, setting: str) -> tuple[str, ...]:
+    """Embedding and head, where a copy of them trains whole (peft's ``modules_to_save``).
+
+    Raises
+    ------
+    InputError
+        When another module trains so.
+    """
+    found = set()
+    for name in _names(fields.raw(setting)):
+        end = SAVED_NAMES.get(name.rsplit(".", 1)[-1])
+        if end is None:
+            problem = (
+                "trains a module whole beside the adapters that is neither embedding nor head, which is not modelled"
+            )
+            cure = f"leave it out; modelled are {', '.join(SAVED_NAMES)}"
+            raise fields.error(setting, problem, name[:60], cure)
+        found.add(end)
+    return tuple(sorted(found))
 
 
 def refuse_whole(fields: Fields, *names: str) -> None:

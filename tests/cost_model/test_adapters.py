@@ -10,6 +10,7 @@ from taylor.cost_model.job.adapters import adapted_matrices, adapter_parameters,
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.memory.activations import activation_bytes
 from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.memory.statics import embedding_state_bytes, head_state_bytes
 from taylor.cost_model.time.host_operations import ADAPTER, layer_tensors
 from taylor.cost_model.time.step import layer_time, step_ms
 from taylor.parsers.read import read_config
@@ -18,6 +19,7 @@ from taylor.register.adapters import (
     ALL_HUGGING_FACE,
     ALL_MEGATRON,
     DOWN,
+    EMBEDDING,
     JOINED_QKV,
     JOINED_UP,
     OUTPUT,
@@ -26,6 +28,7 @@ from taylor.register.adapters import (
     Adapters,
     named_targets,
 )
+from taylor.register.adapters import HEAD as SAVED_HEAD
 from taylor.register.frameworks import MEGATRON
 from taylor.register.model import DENSE, ModelSpec
 from taylor.register.registry import Registry
@@ -285,6 +288,36 @@ def test_four_bits_store_the_frozen_matrices_and_nothing_else() -> None:
         each.width_in * each.width_out for each in adapted_matrices(LLAMA, LLAMA.layers_of(DENSE)[0], Adapters(8))
     )
     assert (half - four) * 2**20 == pytest.approx(32 * matrices * 1.5, rel=1e-9)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize(
+    ("saved", "more"), [((), 0), ((SAVED_HEAD,), 6144), ((EMBEDDING,), 6144), ((EMBEDDING, SAVED_HEAD), 12288)]
+)
+def test_saved_modules_are_copies_that_train_as_peft_makes_them(saved: tuple[str, ...], more: int, tied: bool) -> None:
+    """Of a small Llama of transformers 4.57.1 under peft's ``LoraConfig(r=4, target_modules=["q_proj", "v_proj"],
+    modules_to_save=…)``, 1,792 parameters and the copies have ``requires_grad``."""
+    small = ModelSpec("small", 2, 64, 4, 2, 16, 112, 96, tied_embedding=tied)
+    adapters = Adapters(4, (QUERY, VALUE), saved=saved)
+    assert adapter_parameters(small, adapters) == 1792 + more
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_a_saved_embedding_and_head_cost_what_they_cost_where_all_train_and_their_frozen_weights(shards: bool) -> None:
+    rules = RULES.replace(seq_length=4096, parallel_optimizer=shards, gradient_shard=shards, parameter_shard=shards)
+    strategy = ONE.replace(dp=8, op=8 if shards else 1)
+    frozen = rules.replace(adapters=Adapters(8))
+    saved = rules.replace(adapters=Adapters(8, saved=(EMBEDDING, SAVED_HEAD)))
+    for states in (embedding_state_bytes, head_state_bytes):
+        of_all, of_frozen, both = (states(LLAMA, strategy, each) for each in (rules, frozen, saved))
+        assert both.total == pytest.approx(of_all.total + of_frozen.total, rel=1e-4)
+        assert float(both.gradients) == pytest.approx(float(of_all.gradients), rel=1e-4)
+        assert float(both.optimizer) == pytest.approx(float(of_all.optimizer), rel=1e-4)
+    peaks = [stage_breakdown(LLAMA, strategy, each)[0].total for each in (frozen, saved, rules)]
+    assert peaks == sorted(peaks)
+    device = REGISTRY.device("h100-80g")
+    steps = [float(step_ms(LLAMA, strategy, each, device)) for each in (frozen, saved, rules)]
+    assert steps == sorted(set(steps))
 
 
 def test_latent_attention_has_an_adapter_beside_each_of_its_projections() -> None:

@@ -281,6 +281,20 @@ def test_lora_is_read_with_each_tools_defaults(place):
     assert found.base_bytes == pytest.approx(0.516, abs=0.001)
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("lf.yaml", "finetuning_type: full", "finetuning_type: lora\nadditional_target: {}"),
+        ("axolotl.yml", "bf16: auto", "adapter: lora\nlora_r: 8\nlora_target_linear: true\nlora_modules_to_save: [{}]"),
+    ],
+)
+def test_embedding_and_head_may_train_whole_beside_adapters(place, name, old, new):
+    names = "embed_tokens, lm_head" if name == "axolotl.yml" else "embed_tokens,lm_head"
+    assert read_config(with_text(place, name, old, new.format(names))).rules.adapters.saved == ("embedding", "head")
+    with pytest.raises(InputError, match="trains a module whole.*found 'score'"):
+        read_config(with_text(place, name, old, new.format("score")))
+
+
 def test_frozen_weights_are_in_the_compute_type_and_adapters_in_fp32(place):
     """Under DDP: no gradients and states of the frozen; of an adapter 4 B a weight, 8 of gradients with the buckets'
     copy and 8 of moments, and one of two bytes as its GEMMs take it."""
