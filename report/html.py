@@ -8,7 +8,6 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
 from pathlib import Path
 
 import pandas as pd
@@ -39,7 +38,10 @@ style-src 'unsafe-inline'; img-src data: blob:; form-action 'none'; base-uri 'no
 a column's filter takes text, a list (8,16) or a comparison (&gt;=4). In lists 14×4, 3 means fourteen fours and a three,
 one entry a stage, | between virtual stages; risk: of running out of memory.</p>{notes}
 <div id="ranking-table"></div></section>
-<section id="overview" hidden><h2>Memory and step time</h2><div class="columns">
+<section id="overview" hidden><h2>Memory and step time</h2>
+<div id="parallel-part"><h3>Strategies over their degrees, step and memory (click a line to select)</h3>
+<p class="soft hint">Thick: the quickest; dashed: a tie with it, closer than the estimate is off.</p>
+<div id="parallel" class="chart"></div></div><div class="columns">
 <div id="trade-off-part"><h3>Every candidate (click a point to select)</h3>
 <div id="trade-off" class="chart"></div></div>
 <div id="gaps-part"><h3>How far from proven optimal</h3><div id="gaps" class="chart"></div></div></div></section>
@@ -63,8 +65,11 @@ one entry a stage, | between virtual stages; risk: of running out of memory.</p>
 DRAWING = """<div id="drawing-{0}" class="drawing"><h3 id="name-{0}"></h3>
 <ul id="notes-{0}" class="notes soft"></ul>
 <div id="pipeline-part-{0}"><div class="bar" id="views-{0}" role="group" aria-label="time shown"></div>
+<div class="bar"><input type="search" id="find-{0}" placeholder="find tasks: backward 3" aria-label="find tasks"
+title="words of a task's or a row's name; Enter goes to the next one"><output id="found-{0}" class="soft"></output></div>
 <div id="pipeline-{0}" class="chart"></div>
-<p class="soft hint">Drag over the chart to zoom into a time, double-click to come back.</p></div>
+<p class="soft hint">Drag over the chart to zoom into a time and see what fills it; double-click to come back. Click a
+task to follow its micro-batch.</p><div id="range-{0}" aria-live="polite"></div></div>
 <div class="columns"><div id="parts-part-{0}"><h4>Peak memory of every stage, by what fills it</h4>
 <div id="parts-{0}" class="chart"></div></div>
 <div id="layers-part-{0}"><h4>Layers of every stage; hatched ones are recomputed</h4>
@@ -73,7 +78,9 @@ DRAWING = """<div id="drawing-{0}" class="drawing"><h3 id="name-{0}"></h3>
 <div id="sparks-{0}" class="sparks"></div><div id="memory-{0}" class="chart"></div></div></div>
 """
 
-SCRIPTS = ("page.js", "table.js", "ranking.js", "charts.js", "pipeline.js", "strips.js", "report.js")
+ASSETS = Path(__file__).parent / "assets"
+
+SCRIPTS = ("page.js", "table.js", "ranking.js", "charts.js", "parallel.js", "inspect.js", "pipeline.js", "strips.js", "report.js")
 
 
 def write_html_report(
@@ -225,7 +232,7 @@ def _cell(cell: str | Share) -> str:
 
 @cache
 def _asset(name: str) -> str:
-    return (resources.files("taylor.report") / "assets" / name).read_text(encoding="utf-8")
+    return (ASSETS / name).read_text(encoding="utf-8")
 
 
 @cache

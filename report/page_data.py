@@ -15,6 +15,7 @@ from taylor.pipeline.schedule import BACKWARD
 from taylor.report.compress import compress_grid, file_stem, in_gib, parse_json, strategy_text
 from taylor.report.memory_parts import MemoryParts
 from taylor.report.palette import COLOURS, LINES, PARTS, RECOMPUTE, ink, shade
+from taylor.report.ranking import tied_rows
 from taylor.report.slices import IDLE_MARK, MARKS, RECOMPUTE_MARK, slice_marks
 from taylor.report.timeline import DIRECTION_NAMES, MemorySteps, Timeline, drawing_windows, window_shares
 
@@ -60,7 +61,7 @@ FIRST_COLUMNS = (
 FEW = 4
 FINE, COARSE = 6, 5
 """Digits of a task's times, of the length of their window: where a page draws up to `FEW` plans, and where it draws
-more; a pixel is about a thousandth.
+more and leaves out the flows between tasks; a pixel is about a thousandth.
 """
 
 Course = Sequence[tuple[float, float | None, float | None]]
@@ -94,6 +95,7 @@ def page_data(
             "peak_memory": [_peak_text(row) for row in rows],
             "file": [file_stem(row.get("file")) for row in rows],
         },
+        "tied": tied_rows(ranking),
         "in_ms": any(row.get("cost") for row in rows),
         "plan_of": [_plan_of(row, plans) for row in rows],
         "plans": {
@@ -224,6 +226,7 @@ def _tasks(part: Timeline, begin: float, end: float, digits: int) -> dict[str, l
         "lane": part.lane.tolist() if max(lanes, default=1) > 1 else [],
         "lanes": [lanes[row] for row in part.stage] if max(lanes, default=1) > 1 else [],
         "name": part.task_names() if part.labels else [],
+        "flows": part.flows.tolist() if digits >= FINE else [],
         "start": [round(value, places) for value in starts.tolist()],
         "end": [round(value, places) for value in ends.tolist()],
         "recompute": [round(value, places) for value in recompute.tolist()],

@@ -128,11 +128,19 @@ def tie_lines(rows: Rows) -> list[str]:
 
 def tied_with_first(rows: Rows) -> int:
     """Number of candidates whose estimated step is a tie with the best one's, the best included."""
-    solved = [
-        row for row in _records(rows) if not _is_own(row) and row.get("status") in _PLANNED and not _is_measured(row)
-    ]
-    steps = [step for row in solved if (step := number(row.get("cost"))) is not None]
-    return sum(step <= (1 + NEIGHBOUR_ERROR) * min(steps) for step in steps) if steps else 0
+    return len(tied_rows(rows))
+
+
+def tied_rows(rows: Rows) -> list[int]:
+    """Places of the candidates whose estimated step is a tie with the best one's, the best included."""
+    steps = {
+        at: step
+        for at, row in enumerate(_records(rows))
+        if not _is_own(row) and row.get("status") in _PLANNED and not _is_measured(row)
+        if (step := number(row.get("cost"))) is not None
+    }
+    most = (1 + NEIGHBOUR_ERROR) * min(steps.values(), default=0.0)
+    return [at for at, step in steps.items() if step <= most]
 
 
 def plan_lines(row: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ function complete(tasks) {
   if (!tasks.name.length) {
     const interleaved = tasks.interleave.some((v) => v > 0);
     tasks.name = tasks.kind.map((kind, i) => PALETTE.names[kind] + (tasks.micro_batch[i] < 0 ? "" : ` ${tasks.micro_batch[i]}`)
-      + (tasks.split.length ? `.${tasks.split[i]}` : "") + (interleaved && tasks.interleave[i] >= 0 ? ` (interleave ${tasks.interleave[i]})` : ""));
+      + (tasks.split.length ? `.${tasks.split[i]}` : "") + (interleaved && tasks.interleave[i] >= 0 ? ` (virtual stage ${tasks.interleave[i]})` : ""));
   }
   return tasks;
 }
@@ -62,8 +62,11 @@ function rectangles(tasks, pick, from, to) {
 }
 
 class PipelineChart {
-  constructor(host, plan, span) {
+  // marked: { found: tasks to outline, followed: { at, i } or null, tell: what shows the statistics, press: a click on a task }.
+  constructor(host, plan, span, marked) {
     this.host = host;
+    this.marked = marked;
+    this.parts = [];
     this.plan = plan;
     this.span = span;
     this.traces = [];
@@ -105,7 +108,7 @@ class PipelineChart {
   add(suffix, key, name, colour, pattern, shape, outlined) {
     if (!shape.x.length) return;
     const trace = { type: "scatter", mode: "lines", fill: "toself", x: shape.x, y: shape.y, xaxis: `x${suffix}`, name, legendgroup: key, showlegend: !this.seen.has(key),
-      line: { color: outlined ? themed("ink") : "#333333", width: outlined ? 2.5 : 0.4 }, fillcolor: colour, hoverinfo: "skip" };
+      line: { color: outlined ? themed(outlined) : "#333333", width: outlined ? 2.5 : 0.4 }, fillcolor: colour, hoverinfo: "skip" };
     if (pattern) trace.fillpattern = { shape: pattern, fgcolor: "#7f3b08", bgcolor: colour, size: 5, solidity: 0.3 };
     this.seen.add(key);
     this.traces.push(trace);
@@ -117,6 +120,7 @@ class PipelineChart {
 
   part(view, at, left, right, range, name, followed) {
     const plan = this.plan, tasks = complete(view.tasks), suffix = this.axis(left, right, range, name);
+    this.parts.push({ suffix, at, tasks, range });
     // Measured jobs have no interleave (-1): they look like those of the first.
     const interleaves = tasks.interleave.map((v) => Math.max(0, v));
     const groups = new Map();
@@ -129,15 +133,14 @@ class PipelineChart {
     }
     this.add(suffix, "recompute", "recompute (in the backward)", PALETTE.recompute, "/",
       rectangles(tasks, (i) => tasks.recompute[i] > 0, (i) => tasks.start[i], (i) => tasks.start[i] + tasks.recompute[i]));
-    if (followed !== undefined) this.add(suffix, "followed", `micro-batch ${followed}`, "rgba(0,0,0,0)", "",
-      rectangles(tasks, (i) => tasks.micro_batch[i] === followed, (i) => tasks.start[i], (i) => tasks.end[i]), true);
+    this.mark(tasks, suffix, at, followed);
     // Numbers stand only in blocks that are wide enough for them (about 6 pixels a digit).
     const pixels = (Math.max(250, this.host.clientWidth) - 100) * (right - left) / Math.max(range[1] - range[0], 1e-12);
     const fits = (i, text) => (tasks.end[i] - tasks.start[i] - tasks.recompute[i]) * pixels > 6 * text.length + 2;
     const inks = tasks.kind.map((kind, i) => (PALETTE.dark.includes(colour(kind, interleaves[i])) ? "#ffffff" : "#000000"));
     this.traces.push({ type: "scatter", mode: "markers+text", marker: { size: 6, opacity: 0 }, xaxis: `x${suffix}`, showlegend: false, textfont: { size: 9, color: inks },
       x: tasks.start.map((a, i) => (a + tasks.recompute[i] + tasks.end[i]) / 2), y: tasks.row.map((row, i) => row - 0.45 + 0.9 * ((tasks.lane[i] + 0.5) / tasks.lanes[i])),
-      text: tasks.micro_batch.map((m, i) => (m >= 0 && fits(i, String(m)) ? String(m) : "")), customdata: tasks.name.map((task, i) => [plain(task), plain(plan.rows[tasks.row[i]]), tasks.start[i], tasks.end[i]]),
+      meta: at, text: tasks.micro_batch.map((m, i) => (m >= 0 && fits(i, String(m)) ? String(m) : "")), customdata: tasks.name.map((task, i) => [plain(task), plain(plan.rows[tasks.row[i]]), tasks.start[i], tasks.end[i]]),
       hovertemplate: `%{customdata[1]}: %{customdata[0]}<br>%{customdata[2]:.4f} to %{customdata[3]:.4f} ${plan.unit}<extra></extra>` });
     for (const [time, mark] of plan.marks) {
       if (time < range[0] || time > range[1]) continue;
@@ -146,9 +149,26 @@ class PipelineChart {
     }
   }
 
+  // Outlines of what was found and followed, and arrows between the tasks of the latter.
+  mark(tasks, suffix, at, followed) {
+    const { found, followed: pressed } = this.marked, outline = (key, name, colour, pick) => this.add(suffix, key, name, "rgba(0,0,0,0)", "",
+      rectangles(tasks, pick, (i) => tasks.start[i], (i) => tasks.end[i]), colour);
+    const one = pressed && this.plan.windows[pressed.at].tasks;
+    const micro = followed !== undefined ? followed : one ? one.micro_batch[pressed.i] : -1;
+    const chosen = (i) => (micro >= 0 ? tasks.micro_batch[i] === micro : Boolean(one) && pressed.at === at && pressed.i === i);
+    if (micro >= 0 || one) {
+      outline("followed", micro >= 0 ? `micro-batch ${micro}` : "chosen task", "ink", chosen);
+      const linked = micro >= 0 ? chosen : (i) => chosen(i) || tasks.flows.some(([from, to]) => (from === i && chosen(to)) || (to === i && chosen(from)));
+      this.layout.annotations.push(...flowArrows(tasks, suffix, linked));
+    }
+    const mine = new Set(found.filter((match) => match.at === at).map((match) => match.i));
+    if (mine.size) outline("found", "found", "bad", (i) => mine.has(i));
+  }
+
   // The whole of a big step in slices, each in the colour of what fills most of it.
   overview() {
     const plan = this.plan, suffix = this.axis(0, 1, [plan.begin, plan.end], "");
+    this.parts.push({ suffix, at: -1, tasks: null, range: [plan.begin, plan.end] });
     const groups = new Map();
     plan.overview.forEach((marks, row) => {
       const width = (plan.end - plan.begin) / marks.length;
@@ -178,5 +198,30 @@ class PipelineChart {
     this.layout.margin = { l: window.innerWidth < 700 ? 28 : 80, r: 12, t: this.plan.marks.length ? 84 : 70, b: 44 };
     this.layout.dragmode = "zoom";
     draw(this.host, this.traces, this.layout, true);
+    this.host.removeAllListeners("plotly_relayout");
+    this.host.on("plotly_relayout", (event) => this.measure(event));
+    this.host.removeAllListeners("plotly_click");
+    this.host.on("plotly_click", ({ points: [point] }) => { if (point.data.meta !== undefined) this.marked.press({ at: point.data.meta, i: point.pointNumber }); });
+    this.measure({});
+  }
+
+  // Statistics of the range that was dragged, else of all that is shown.
+  measure(event) {
+    const moved = this.parts.filter(({ suffix }) => Object.keys(event).some((key) => key.startsWith(`xaxis${suffix}.`)));
+    const within = ({ suffix, tasks, range }) => {
+      const axis = this.host.layout[`xaxis${suffix}`].range.map(Number), whole = this.parts.length > 1 || !tasks ? range : [Math.min(range[0], axis[0]), Math.max(range[1], axis[1])];
+      return { tasks, range: [Math.max(whole[0], axis[0]), Math.min(whole[1], axis[1])] };
+    };
+    const ranges = (moved.length === 1 ? moved : this.parts).map(within).filter(({ range }) => range[1] > range[0]);
+    if (ranges.length) this.marked.tell(ranges);
+  }
+
+  // Zoom to a task of a part that is drawn; whether it is.
+  reach(match) {
+    const part = this.parts.find((one) => one.at === match.at && one.tasks);
+    if (!part) return false;
+    const begin = part.tasks.start[match.i], end = part.tasks.end[match.i], around = 6 * (end - begin);
+    Plotly.relayout(this.host, { [`xaxis${part.suffix}.range`]: [begin - around, end + around] });
+    return true;
   }
 }

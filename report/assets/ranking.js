@@ -54,6 +54,21 @@ function rankingColumns() {
   return columns;
 }
 
+const MOST_LINES = 200;
+
+// The quickest strategies as lines: the degrees that differ, the step, the memory of the fullest stage.
+function strategies(host, solved, choose) {
+  const best = [...solved].sort((a, b) => a.time - b.time).slice(0, MOST_LINES), degree = (name) => (one) => figure(one.row[name]);
+  const differs = ["dp", "tp", "pp", "ep", "cp", "vpp", "mbs"].filter((name) => new Set(best.map(degree(name))).size > 1);
+  const axes = [...differs.map((name) => ({ name: name.toUpperCase(), shown: String, of: degree(name) })),
+    { name: REPORT.in_ms ? "step, ms" : "step, units", spread: true, shown: fixed(REPORT.in_ms ? 0 : 2), of: (one) => one.time },
+    { name: "peak, GiB", spread: true, shown: fixed(1), of: (one) => one.peak }];
+  const tied = new Set(REPORT.tied);
+  const lines = best.map((one, at) => ({ values: axes.map((axis) => axis.of(one)), tone: at === 0 ? "best" : tied.has(one.index) ? "tie" : "",
+    title: `#${one.index + 1} ${one.name}: ${axes[axes.length - 2].shown(one.time)} ${REPORT.in_ms ? "ms" : "units"}, ${one.peak.toFixed(1)} GiB` }));
+  parallelAxes(host, axes, lines, `${best.length} strategies over ${axes.map((axis) => axis.name).join(", ")}; the table has their figures`, (at) => choose(best[at].index));
+}
+
 // What a choice does is known once the charts are loaded; a choice made before that is kept by the table.
 let candidates = [], rankingTable = null, onChoice = null;
 

@@ -34,13 +34,42 @@ function choose(index) {
   drawPlans();
 }
 
+// Outline the tasks of the words typed; Enter zooms to one after the other.
+function findTasks(suffix, plan, again, open) {
+  const field = byId(`find-${suffix}`), said = byId(`found-${suffix}`), state = shown[suffix];
+  let at = -1;
+  const find = () => {
+    state.marked.found = matchesOf(plan, field.value);
+    at = -1;
+    const count = state.marked.found.length;
+    said.textContent = !field.value.trim() ? "" : count ? `${count.toLocaleString("en-US")} of the tasks drawn; Enter goes to the first` : "none of the tasks drawn";
+  };
+  find();
+  field.oninput = () => { find(); again(); };
+  field.onkeydown = (event) => {
+    const { found } = state.marked;
+    if (event.key !== "Enter" || !found.length) return;
+    at = (at + 1) % found.length;
+    if (!state.chart.reach(found[at])) { open(found[at].at); state.chart.reach(found[at]); }
+    const { tasks } = plan.windows[found[at].at], i = found[at].i;
+    said.textContent = `${(at + 1).toLocaleString("en-US")} of ${found.length.toLocaleString("en-US")}: ${tasks.name[i]}, ${plan.rows[tasks.row[i]]}`;
+  };
+}
+
 function drawViews(suffix, plan, span) {
-  const host = byId(`views-${suffix}`), views = viewsOf(plan);
+  const host = byId(`views-${suffix}`), views = viewsOf(plan), state = shown[suffix];
   const show = (view) => {
     shown[suffix].view = view.name;
     for (const button of host.children) button.setAttribute("aria-pressed", String(button.textContent === view.name));
-    new PipelineChart(byId(`pipeline-${suffix}`), plan, span).show(view);
+    state.marked.press = (task) => {
+      const same = state.marked.followed && state.marked.followed.at === task.at && state.marked.followed.i === task.i;
+      state.marked.followed = same ? null : task;
+      show(view);
+    };
+    state.chart = new PipelineChart(byId(`pipeline-${suffix}`), plan, span, state.marked);
+    state.chart.show(view);
   };
+  findTasks(suffix, plan, () => show(views.find((view) => view.name === state.view)), (at) => show(views.find((view) => view.kind === "window" && view.at === at)));
   host.replaceChildren(...views.map((view) => {
     const button = element("button", { type: "button", "aria-pressed": "false" }, view.name);
     button.addEventListener("click", () => show(view));
@@ -54,7 +83,8 @@ function drawPlan(suffix, plan, limits, span) {
   const section = byId(`drawing-${suffix}`);
   section.hidden = !plan;
   if (!plan) return;
-  if (!shown[suffix] || shown[suffix].plan !== plan) shown[suffix] = { plan, view: null, stages: null };
+  if (!shown[suffix] || shown[suffix].plan !== plan) shown[suffix] = { plan, view: null, stages: null,
+    marked: { found: [], followed: null, tell: (ranges) => showStatistics(byId(`range-${suffix}`), plan, ranges) } };
   const drawn = plan.windows.length > 0;
   byId(`name-${suffix}`).textContent = drawn ? `${plan.title}: ${plan.span}, ${plan.tasks.toLocaleString("en-US")} tasks` : plan.title;
   const lines = [...plan.notes];
@@ -103,6 +133,8 @@ function drawOverview() {
   byId("overview").hidden = !spread && !unproven;
   byId("trade-off-part").hidden = !spread;
   byId("gaps-part").hidden = !unproven;
+  byId("parallel-part").hidden = !spread;
+  if (spread) strategies(byId("parallel"), solved, (index) => rankingTable.choose(index));
   if (spread) tradeOff(byId("trade-off"), solved, REPORT.in_ms ? "step time, ms" : "step time, units", (index) => rankingTable.choose(index));
   if (unproven) gaps(byId("gaps"), open);
 }

@@ -15,10 +15,12 @@ from taylor.report.facts import GOOD, Answer, PageFacts, PageTable, Share
 from taylor.report.html import write_html_report
 from taylor.report.memory_parts import MemoryParts, from_problem
 from taylor.report.planned import planned_timeline
-from tests.report_browser import axe_script, browser, missing
+from taylor.report.ranking import tied_with_first
+from taylor.report.timeline import DIRECTION_NAMES
+from tests.browser import axe_script, browser, missing
 from tests.report_cases import deepseek, even_plan, ranking
 
-needs_browser = pytest.mark.skipif(bool(missing()), reason=f"no {missing()} on this machine")
+needs_browser = pytest.mark.skipif(bool(missing()), reason=f"needs {missing()}")
 
 TITLE = PageFacts("a page")
 
@@ -73,10 +75,10 @@ def head(session, title):
 
 @needs_browser
 def test_a_thousand_candidates_are_drawn_without_error_or_request(chromium, thousand):
-    chromium.log("browser")
+    chromium.log()
     chromium.requested()
     chromium.open(thousand[0])
-    assert chromium.log("browser") == []
+    assert chromium.log() == []
     assert [url for url in chromium.requested() if not url.startswith(("file:", "data:", "blob:"))] == []
     assert chromium.run("return document.querySelectorAll('#ranking-table tbody tr').length") == 1000
     drawn = chromium.run(
@@ -155,7 +157,7 @@ def test_a_click_on_a_row_selects_the_candidate_and_draws_its_pipeline(chromium,
 def test_two_plans_lie_side_by_side_on_one_scale(chromium, thousand):
     chromium.open(thousand[0])
     assert chromium.run("return document.querySelector('#drawing-b').hidden")
-    chromium.click("#plan-b option[value=candidate_7]")
+    chromium.page.select_option("#plan-b", "candidate_7")
     assert not chromium.run("return document.querySelector('#drawing-b').hidden")
     ranges = chromium.run(
         "return ['pipeline-a', 'pipeline-b'].map((id) => document.getElementById(id).layout.xaxis.range)"
@@ -190,10 +192,10 @@ def test_hostile_names_stay_text(chromium, tmp_path):
         tables=[PageTable(HOSTILE, [HOSTILE], [[HOSTILE], [Share(((HOSTILE, 0.5),))]], HOSTILE)],
         pruned=pd.DataFrame({HOSTILE: [HOSTILE]}),
     )
-    chromium.log("browser")
+    chromium.log()
     chromium.open(path)
     assert chromium.run("return window.attacked === undefined && document.images.length === 0")
-    assert chromium.log("browser") == []
+    assert chromium.log() == []
     assert cells(chromium, "reason") == [HOSTILE] * 3
     assert chromium.run("return document.querySelector('h1').textContent") == HOSTILE
     assert chromium.run("return document.querySelector('#pruned-table td').textContent") == HOSTILE
@@ -219,9 +221,9 @@ def test_a_job_of_many_tasks_is_drawn_in_three_windows(chromium, tmp_path):
     problem = deepseek(16, 2, 256, "interleaved")
     path = tmp_path / "big.html"
     write_html_report(path, TITLE, plans={"big": planned_timeline(problem, even_plan(problem))})
-    chromium.log("browser")
+    chromium.log()
     chromium.open(path)
-    assert chromium.log("browser") == []
+    assert chromium.log() == []
     titles = chromium.run("return document.getElementById('pipeline-a').layout.annotations.map((note) => note.text)")
     assert titles == ["warm-up", "steady state", "drain"]
 
@@ -260,10 +262,10 @@ def test_the_course_of_a_solve_is_drawn_where_it_is_known(chromium, tmp_path):
 def test_pages_with_nothing_to_rank_or_only_failures_open_without_error(chromium, tmp_path):
     row = {"dp": 1, "tp": 1, "pp": 4, "status": "failed", "reason": "no memory", "file": "a.yaml"}
     failed = pd.DataFrame([row] * 2)
-    chromium.log("browser")
+    chromium.log()
     for name, table in (("empty", pd.DataFrame()), ("failed", failed)):
         chromium.open(write_html_report(tmp_path / f"{name}.html", TITLE, table))
-        assert chromium.log("browser") == []
+        assert chromium.log() == []
     assert cells(chromium, "reason") == ["no memory"] * 2
 
 
@@ -352,9 +354,9 @@ def test_pages_fit_their_window_without_an_error_in_light_and_in_dark(
 ):
     of_size(width, 900, scheme)
     for path in (single[0], thousand[0]):
-        chromium.log("browser")
+        chromium.log()
         chromium.open(path)
-        assert chromium.log("browser") == []
+        assert chromium.log() == []
         assert chromium.run("return document.documentElement.scrollWidth <= window.innerWidth")
         dark = chromium.run("return getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
         assert dark == (scheme == "dark")
@@ -363,7 +365,7 @@ def test_pages_fit_their_window_without_an_error_in_light_and_in_dark(
 
 
 @needs_browser
-@pytest.mark.skipif(axe_script() is None, reason="axe-core is not installed (npm install axe-core, or AXE_CORE)")
+@pytest.mark.skipif(axe_script() is None, reason="needs axe-core (pip install axe-playwright-python, or AXE_CORE)")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_amiss(chromium, of_size, single, tmp_path, scheme):
     problem = deepseek(4, 1, 6, unit_ms=2.0)
@@ -470,3 +472,115 @@ def test_a_ranking_with_twenty_big_pipelines_is_a_page_of_two_megabytes_at_most(
         plans[f"candidate_{i}"] = planned_timeline(problem, even_plan(problem, i % 2), f"plan {i}")
     path = write_html_report(tmp_path / "twenty.html", TITLE, table, plans=plans)
     assert path.stat().st_size <= 2_000_000
+
+
+def statistics(session, suffix="a"):
+    """Shares of the time by kind below a pipeline, per cent."""
+    rows = session.run(
+        "return [...document.querySelectorAll(`#range-${arguments[0]} tbody tr`)]"
+        ".map((row) => [...row.children].map((cell) => cell.textContent))",
+        suffix,
+    )
+    return {name: float(share.removesuffix(" %")) for name, _, share, _ in rows}
+
+
+def shares(timeline, begin, end):
+    """The same of a timeline, from its tasks one by one."""
+    found = {}
+    works = timeline.start + timeline.recompute
+    for start, stop, names in (
+        (timeline.start, works, ["recompute (in the backward)"] * len(works)),
+        (works, timeline.end, [DIRECTION_NAMES[kind] for kind in timeline.direction]),
+    ):
+        for name, length in zip(names, np.minimum(stop, end) - np.maximum(start, begin), strict=True):
+            found[name] = found.get(name, 0.0) + max(0.0, length) * 100 / (end - begin) / timeline.rows
+    return {name: share for name, share in found.items() if share} | {"idle": 100 - sum(found.values())}
+
+
+@needs_browser
+def test_the_time_by_kind_of_a_dragged_range_is_that_of_its_tasks(chromium, tmp_path):
+    problem = deepseek(4, 2, 8, "interleaved", unit_ms=2.0)
+    timeline = planned_timeline(problem, even_plan(problem)).in_ms()
+    chromium.open(write_html_report(tmp_path / "page.html", TITLE, plans={"plan": timeline}))
+    assert statistics(chromium) == pytest.approx(shares(timeline, timeline.begin, timeline.finish), abs=0.06)
+    box = chromium.run(
+        "const host = document.getElementById('pipeline-a'); host.scrollIntoView({ block: 'center' });"
+        "const box = host.querySelector('.nsewdrag').getBoundingClientRect();"
+        "return [box.x, box.y, box.width, box.height];"
+    )
+    chromium.page.mouse.move(box[0] + 0.25 * box[2], box[1] + box[3] / 2)
+    chromium.page.mouse.down()
+    chromium.page.mouse.move(box[0] + 0.5 * box[2], box[1] + box[3] / 2, steps=5)
+    chromium.page.mouse.up()
+    chromium.page.wait_for_timeout(500)
+    begin, end = chromium.run("return document.getElementById('pipeline-a').layout.xaxis.range")
+    assert timeline.begin < begin < end < timeline.finish
+    assert statistics(chromium) == pytest.approx(shares(timeline, begin, end), abs=0.06)
+
+
+@needs_browser
+def test_tasks_are_found_by_name_and_reached_one_after_the_other(chromium, tmp_path):
+    problem = deepseek(4, 1, 32)
+    timeline = planned_timeline(problem, even_plan(problem))
+    chromium.open(write_html_report(tmp_path / "page.html", TITLE, plans={"plan": timeline}))
+    chromium.type("#find-a", "backward 3")
+    said = "return document.getElementById('found-a').textContent"
+    assert chromium.run(said) == "4 of the tasks drawn; Enter goes to the first"
+    outlined = "return document.getElementById('pipeline-a').data.find((trace) => trace.name === 'found').x.length / 6"
+    assert chromium.run(outlined) == 4
+    tasks = np.flatnonzero([name == "backward 3" for name in timeline.task_names()])
+    for number, task in enumerate(tasks, 1):
+        chromium.page.press("#find-a", "Enter")
+        assert chromium.run(said) == f"{number} of 4: backward 3, stage {timeline.stage[task]}"
+        begin, end = chromium.run("return document.getElementById('pipeline-a').layout.xaxis.range")
+        assert begin < timeline.start[task] < timeline.end[task] < end
+    chromium.page.fill("#find-a", "[(")
+    assert chromium.run(said) == "none of the tasks drawn"
+    chromium.page.fill("#find-a", "")
+    assert chromium.run(said) == "" and chromium.log() == []
+
+
+@needs_browser
+def test_arrows_follow_the_micro_batch_of_a_pressed_task_from_stage_to_stage(chromium, tmp_path):
+    problem = deepseek(4, 2, 8, "interleaved")
+    timeline = planned_timeline(problem, even_plan(problem))
+    chromium.open(write_html_report(tmp_path / "page.html", TITLE, plans={"plan": timeline}))
+    arrows = (
+        "return document.getElementById('pipeline-a').layout.annotations.filter((note) => note.showarrow)"
+        ".map((note) => [note.ax, note.x])"
+    )
+    assert chromium.run(arrows) == []
+    x, y, micro = chromium.run(
+        "const host = document.getElementById('pipeline-a'); host.scrollIntoView({ block: 'center' });"
+        "const trace = host.data.findIndex((one) => one.customdata), box = host.getBoundingClientRect(), at = 5;"
+        "const { xaxis, yaxis } = host._fullLayout, { x, y } = host.data[trace];"
+        "return [box.x + xaxis._offset + xaxis.l2p(x[at]), box.y + yaxis._offset + yaxis.l2p(y[at]),"
+        " REPORT.plans.plan.windows[0].tasks.micro_batch[at]];"
+    )
+    chromium.click_at(x, y)
+    mine = timeline.micro_batch == micro
+    expected = [(timeline.end[a], timeline.start[b]) for a, b in timeline.flows if mine[a] and mine[b]]
+    assert len(expected) == 2 * (4 * 2 - 1)
+    np.testing.assert_allclose(sorted(chromium.run(arrows)), sorted(expected), rtol=1e-4)
+    chromium.click_at(x, y)
+    assert chromium.run(arrows) == []
+
+
+@needs_browser
+def test_strategies_are_lines_over_their_degrees_and_a_click_on_one_selects_it(chromium, tmp_path):
+    table = ranking(12).assign(status="optimal", cost=[1000.0 + 20 * i for i in range(12)])
+    chromium.open(write_html_report(tmp_path / "page.html", TITLE, table))
+    tones = chromium.run(
+        "return [...document.querySelectorAll('#parallel .strategy')].map((one) => one.className.baseVal)"
+    )
+    assert [tone.split() for tone in tones[::-1]] == [
+        ["strategy", "best"],
+        *[["strategy", "tie"]] * (tied_with_first(table) - 1),
+        *[["strategy"]] * (12 - tied_with_first(table)),
+    ]
+    names = chromium.run("return [...document.querySelectorAll('#parallel .axis')].map((one) => one.textContent)")
+    assert names[-2:] == ["step, ms", "peak, GiB"] and "PP" in names
+    chromium.run(
+        "document.querySelector('#parallel .strategy').dispatchEvent(new MouseEvent('click', { bubbles: true }))"
+    )
+    assert chromium.run("return document.querySelector('#chosen-name').textContent").startswith("Selected: #12 ")
