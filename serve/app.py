@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -24,15 +24,18 @@ from taylor.base.errors import InputError, TaylorError
 from taylor.base.files import read_text
 from taylor.parsers.software import FEATURES
 from taylor.register.registry import Registry
-from taylor.serve.changes import changes_of
+from taylor.report.html import ASSETS as REPORT_ASSETS
+from taylor.serve.changes import best_changes, single_changes, tried
 from taylor.serve.jobs import Jobs
 from taylor.serve.own_files import MOST_BYTES as MOST_FILE_BYTES
+from taylor.serve.pipeline_view import even_pipeline
 from taylor.serve.question import Models, Question
 from taylor.serve.start_files import START_FRAMEWORKS, start_file
 from taylor.workflows.measuring.history import Store
 from taylor.workflows.showing.compare import compare
 
 ASSETS = Path(__file__).parent / "assets"
+SCRIPTS = (REPORT_ASSETS / "parallel.js", ASSETS / "pipeline_view.js", ASSETS / "serve.js")
 
 MOST_BYTES = 64 * 1024
 """Longest request that is read."""
@@ -58,6 +61,9 @@ BODY_SECONDS = 10.0
 """Time for the body of a request."""
 
 
+Result = TypeVar("Result")
+
+
 @dataclass(frozen=True)
 class Page:
     """Parts of the server.
@@ -66,6 +72,11 @@ class Page:
     ----------
     token : str
         Token that a link must have to send requests.
+    turns : Semaphore
+        Estimates at once.
+    changing : Semaphore
+        Searches for changes at once: each is a score of estimates, which take a turn one by one, so that a question of
+        the page waits for one of them at most.
     """
 
     token: str
@@ -73,6 +84,12 @@ class Page:
     jobs: Jobs
     store: Store | None
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(AT_ONCE))
+    changing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
+
+    async def in_turn(self, work: Callable[..., Result], *given: Any) -> Result:
+        """Compute an estimate once one of the turns is free."""
+        async with self.turns:
+            return await run_in_threadpool(work, *given)
 
     def ticket(self, request: Request) -> str:
         """Word of a link that opens one file of a job: the link of a report may be passed on, the token not."""
@@ -123,6 +140,7 @@ def application(page: Page) -> Starlette:
             route("/", _front, "GET"),
             route("/api/choices", _choices, "GET"),
             route("/api/estimate", _estimate, "POST"),
+            route("/api/pipeline", _pipeline, "POST"),
             route("/api/changes", _changes, "POST"),
             route("/api/own", _own, "POST"),
             route("/api/start/{framework}", _start_file, "POST"),
@@ -178,8 +196,8 @@ def _locked() -> Response:
 
 
 async def _front(page: Page, request: Request) -> Response:
-    parts = {name: read_text(ASSETS / f"serve.{name}") for name in ("html", "css", "js")}
-    text = parts["html"].replace("/*CSS*/", parts["css"]).replace("/*JS*/", parts["js"])
+    text = read_text(ASSETS / "serve.html").replace("/*CSS*/", read_text(ASSETS / "serve.css"))
+    text = text.replace("/*JS*/", "\n".join(map(read_text, SCRIPTS)))
     headers = {"Content-Security-Policy": POLICY}
     return HTMLResponse(text.replace("%TOKEN%", html.escape(json.dumps(page.token))), headers=headers)
 
@@ -195,14 +213,29 @@ async def _choices(page: Page, request: Request) -> Any:
 
 async def _estimate(page: Page, request: Request) -> Any:
     ask = Question.parse(await _body(request))
-    async with page.turns:
-        return await run_in_threadpool(page.models.answer, ask)
+    return await page.in_turn(page.models.answer, ask)
+
+
+async def _pipeline(page: Page, request: Request) -> Any:
+    ask = Question.parse(await _body(request))
+    return await page.in_turn(even_pipeline, page.models, ask)
 
 
 async def _changes(page: Page, request: Request) -> Any:
     ask = Question.parse(await _body(request))
-    async with page.turns:
-        return {"changes": await run_in_threadpool(changes_of, page.models, ask)}
+    found = []
+    async with page.changing:
+        await _still_heard(request)
+        now = await page.in_turn(page.models.answer, ask)
+        for change in single_changes(ask):
+            await _still_heard(request)
+            found.append(await page.in_turn(tried, page.models, ask, now, change))
+    return {"changes": best_changes(found)}
+
+
+async def _still_heard(request: Request) -> None:
+    if await request.is_disconnected():
+        raise ClientDisconnect
 
 
 async def _own(page: Page, request: Request) -> Any:
@@ -211,8 +244,7 @@ async def _own(page: Page, request: Request) -> Any:
         raise InputError("takes no files", field="file")
     data = await _body(request, most=MOST_FILE_BYTES)
     name = own.keep(request.query_params.get("name", ""), data)
-    async with page.turns:
-        return await run_in_threadpool(own.question, name)
+    return await page.in_turn(own.question, name)
 
 
 async def _start_file(page: Page, request: Request) -> Any:
@@ -220,8 +252,7 @@ async def _start_file(page: Page, request: Request) -> Any:
     framework = request.path_params["framework"]
     if framework not in START_FRAMEWORKS:
         raise InputError("is no framework", field="framework", value=framework)
-    async with page.turns:
-        return asdict(await run_in_threadpool(start_file, page.models, ask, framework))
+    return asdict(await page.in_turn(start_file, page.models, ask, framework))
 
 
 async def _start(page: Page, request: Request) -> Any:

@@ -22,9 +22,11 @@ from taylor.parsers.registry import launcher_of
 from taylor.parsers.software import features_of
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.progress import Progress
+from taylor.report.compress import parse_json
 from taylor.report.ranking import tied_with_first
 from taylor.report.size import answer_lines
 from taylor.serve.own_files import OwnFiles
+from taylor.serve.pipeline_view import pipeline_view
 from taylor.serve.question import Models, Question
 from taylor.workflows.measuring.history import Store, remember_ranking, remember_solve
 from taylor.workflows.ranking.candidate_file import CandidateFile
@@ -106,7 +108,9 @@ def _solve(folder: Path, ask: Question, models: Models, store: Store | None) -> 
     except InterruptedSolve:
         return _so_far(folder)
     run = None if store is None else remember_solve(store, "taylor serve", [], planned)
-    return {"run": run, "unwritten": list(planned.unwritten)} | _shown(planned.result().to_dict())
+    drawn = pipeline_view(planned.problem, planned.plan)
+    answer = {"run": run, "unwritten": list(planned.unwritten), "pipeline": drawn}
+    return answer | _shown(planned.result().to_dict())
 
 
 def _plan_file(folder: Path, suffix: str) -> Path:
@@ -148,7 +152,9 @@ def _rank(folder: Path, ask: Question, models: Models, store: Store | None) -> d
     write_atomic(folder / FILES["table"], ranking.csv.read_bytes())
     run = None if store is None else remember_ranking(store, "taylor serve", [], ranking)
     columns = ["dp", "tp", "pp", "ep", "cp", "vpp", "mbs", "cost", "gap", "mfu", "risk", "status"]
-    table = _with_intervals(ranking.table, candidates)[[*columns, "low", "high"]]
+    table = _with_intervals(ranking.table, candidates)
+    table = table.assign(peak=[max(peaks, default=math.nan) for peaks in table["peak_memory"].map(_stages)])
+    table = table[[*columns, "low", "high", "peak"]]
     rows = json.loads(table.to_json(orient="values"))
     ties = tied_with_first(ranking.table)
     return {"run": run, "columns": list(table), "rows": rows, "ties": ties, "tie_share": NEIGHBOUR_ERROR}
@@ -174,6 +180,12 @@ def _with_intervals(table: pd.DataFrame, candidates: Sequence[CandidateFile]) ->
     high = [math.nan if error is None else error.upper() for error in errors]
     found: pd.DataFrame = table.assign(low=table["cost"] * low, high=table["cost"] * high)
     return found
+
+
+def _stages(peaks: object) -> list[float]:
+    """Peaks by stage of a row of a ranking; empty where it has no plan."""
+    found = parse_json(peaks)
+    return list(map(float, found)) if isinstance(found, list) else []
 
 
 def main() -> int:

@@ -15,11 +15,13 @@ from taylor.base.files import reading_below
 from taylor.cost_model.errors.known_error import DEFAULT_RISK
 from taylor.cost_model.errors.margin import HALF, MemoryMargin
 from taylor.cost_model.memory.breakdown import stage_breakdown
+from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.cost_model.time.step import estimate_ratios
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.software import features_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, Grid, PipelinePlan
+from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.timing.evaluate import evaluate
 from taylor.register.registry import Registry
 from taylor.report.memory_parts import from_breakdown, from_problem
@@ -29,7 +31,7 @@ from taylor.workflows.searching.model_job import ModelJob, model_file, per_node,
 from taylor.workflows.showing.fit import Fit, shortage
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.solving.measured_peaks import with_measured
-from taylor.workflows.statement.devices import choose_device
+from taylor.workflows.statement.devices import ChosenDevice, choose_device
 from taylor.workflows.statement.job_facts import JobFacts
 from taylor.workflows.statement.legality import require_legal
 from taylor.workflows.statement.measured_run import MeasuredRun, SeenMemory
@@ -142,6 +144,19 @@ class Question(Degrees):
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
             raise InputError(first["msg"], field=".".join(map(str, first["loc"])) or "request") from None
+
+
+@dataclass(frozen=True)
+class EvenJob:
+    """Job of a question: what it was stated as, its problem, and the even plan with the question's recompute."""
+
+    config: TrainingConfig
+    device: ChosenDevice
+    memory: MemoryProfile
+    ratios: TimeRatios
+    seen: SeenMemory
+    problem: PipelineProblem
+    plan: PipelinePlan
 
 
 @dataclass
@@ -284,6 +299,23 @@ class Models:
         even = config.even_plan(config.strategy, FULL)
         return _recomputed(even, even.recomputed(FULL), ask)
 
+    def stated(self, ask: Question) -> EvenJob:
+        """Job of a question with its even plan.
+
+        Raises
+        ------
+        InputError
+            When the strategy cannot run.
+        """
+        config = self.config(ask)
+        device = choose_device(config, ask.device)
+        ratios = estimate_ratios(config.model, config.strategy, config.rules, device.spec)
+        memory, seen = estimate_memory(config, device.spec), self.seen(ask)
+        seen.refuse([config], device.spec)
+        problem = seen.on(build_problem(config, memory, ratios), config, memory.source)
+        even = plan_in_terms_of(problem, config.even_plan(config.strategy, FULL))
+        return EvenJob(config, device, memory, ratios, seen, problem, _recomputed(even, even.total_layers(), ask))
+
     def answer(self, ask: Question) -> dict[str, Any]:
         """Step, MFU and memory by stage of the even plan, by the analytical model and one pass over the event graph.
 
@@ -293,14 +325,9 @@ class Models:
             When the strategy cannot run.
         """
         began = time.perf_counter()
-        config = self.config(ask)
-        device = choose_device(config, ask.device)
-        ratios = estimate_ratios(config.model, config.strategy, config.rules, device.spec)
-        memory, seen = estimate_memory(config, device.spec), self.seen(ask)
-        seen.refuse([config], device.spec)
-        problem = seen.on(build_problem(config, memory, ratios), config, memory.source)
-        even = plan_in_terms_of(problem, config.even_plan(config.strategy, FULL))
-        plan = _recomputed(even, even.total_layers(), ask)
+        stated = self.stated(ask)
+        config, device, memory, ratios = stated.config, stated.device, stated.memory, stated.ratios
+        problem, plan, seen = stated.problem, stated.plan, stated.seen
         solution = evaluate(problem, plan)
         peaks, limits = solution.peak_memory_mib, solution.memory_limit_mib
         step = (solution.objective or 0.0) * (ratios.unit_ms or 1.0)
@@ -332,7 +359,7 @@ class Models:
             "verdict": planned.verdict_dict(judged),
             "learned": [] if seen.learned is None else list(seen.learned.sentences),
             "parts": {name: list(mib) for name, mib in parts.mib.items()},
-            "layers": [sum(stage) for stage in zip(*even.total_layers(), strict=True)],
+            "layers": [sum(stage) for stage in zip(*plan.total_layers(), strict=True)],
             "unmodelled": [flag.sentence for flag in config.unmodelled],
             "answered_in_ms": 1000.0 * (time.perf_counter() - began),
         }

@@ -16,8 +16,8 @@ const WORDS = {
     stopped: "Stopped; the best plan so far:", unwritten: "Not written: {files}.", layers: "{kind} layers", again: "recomputed, {mode}", chunk: "{text}, chunk {chunk}",
     peak: "peak, GiB",
     config: "configuration", script: "start script", yaml: "training YAML", toml: "training TOML", result: "result (JSON)", report: "report", table: "table (CSV)",
-    gap: "Gap", status: "", take: "use", proven: "proven", open: "limit reached", slower: "proven slower",
-    over: "does not fit", failed: "failed", run: "Run", when: "When", kind: "", strategy: "Strategy", a_solve: "plan",
+    gap: "Gap", status: "Status", take: "use", proven: "proven", open: "limit reached", slower: "proven slower",
+    over: "does not fit", failed: "failed", run: "Run", when: "When", kind: "Kind", strategy: "Strategy", a_solve: "plan",
     nothing: "Nothing yet: what is solved and ranked here is remembered.", unmodelled: "Not in the figures: ",
     risk: "Risk of exceeding memory, %", run_out: "Risk", seen: "What a run of these settings showed", seen_peak: "Measured peaks, stage=MiB",
     seen_out: "Stages out of memory", seen_limit: "Limits of stages, stage=MiB", learn: "Learn from it", forget: "Forget",
@@ -31,7 +31,9 @@ const WORDS = {
     gradient_bytes: "Gradients, bytes", moments_bytes: "Moments, bytes", optimizer_ranks: "Optimizer over ranks", sequence_parallel: "Sequence parallel",
     flash_attention: "Flash attention", schedule: "Schedule", software: "Software", limit_mib: "Memory limit, GiB", risk_share: "Risk planned",
     ties: "The first {count} are a tie: their steps are within {share} of the first one's, which is less than the estimate is off.",
-    too_big: "The file is longer than 1 MiB, which no training file is.",
+    pipeline: "Pipeline and memory over the step", held: "Memory by stage, GiB", limit_at_risk: "limit at the risk chosen", fullest: "stage {stage}, the fullest: {peak} GiB", pick: "Tick",
+    strategies: "Strategies over their degrees, step and memory; click a line to use it. Thick: the quickest; dashed: a tie with it",
+    peak_gib: "GiB", too_big: "The file is longer than 1 MiB, which no training file is.",
     risky: "above the risk", open_fit: "unknown", upto: "up to", wrong_seen: "Write 0=61300,1=58000 for MiB by stage, 0,3 for stages." },
   zh: { what: "换一种跑法会怎样", model: "模型", device: "设备", ranks: "卡数", seq: "序列长度", gbs: "全局批大小",
     recompute: "重计算比例, %", seconds: "求解时限, 秒", solve: "求解", rank: "策略排名", stop: "停止",
@@ -54,13 +56,15 @@ const WORDS = {
     gradient_bytes: "梯度, 字节", moments_bytes: "动量, 字节", optimizer_ranks: "优化器切分的卡数", sequence_parallel: "序列并行",
     flash_attention: "Flash attention", schedule: "调度", software: "软件特性", limit_mib: "显存上限, GiB", risk_share: "允许的风险",
     ties: "前 {count} 个并列：单步时间与第一名相差不到 {share}，小于估算误差。",
+    pipeline: "单步内的流水线与显存", held: "各级显存, GiB", limit_at_risk: "所选风险下的上限", fullest: "最满的第 {stage} 级：{peak} GiB", pick: "选择",
+    strategies: "各策略的并行度、单步时间与显存；点击一条线即采用。粗线：最快；虚线：与之并列", peak_gib: "GiB",
     too_big: "文件超过 1 MiB，训练文件不会这么大。",
     risky: "超出允许的风险", open_fit: "未知", upto: "至多", wrong_seen: "各级 MiB 写作 0=61300,1=58000，级写作 0,3。",
     stopped: "已停止；目前最好的方案：", unwritten: "未能写出：{files}。", layers: "{kind} 层", again: "重计算（{mode}）", chunk: "{text}，第 {chunk} 块",
     peak: "峰值, GiB",
     config: "配置文件", script: "启动脚本", yaml: "训练 YAML", toml: "训练 TOML", result: "结果 (JSON)", report: "报告", table: "表格 (CSV)",
-    gap: "差距", status: "", take: "采用", proven: "已证明", open: "到达时限", slower: "已证明更慢", over: "放不下",
-    failed: "失败", run: "编号", when: "时间", kind: "", strategy: "策略", a_solve: "方案",
+    gap: "差距", status: "状态", take: "采用", proven: "已证明", open: "到达时限", slower: "已证明更慢", over: "放不下",
+    failed: "失败", run: "编号", when: "时间", kind: "类型", strategy: "策略", a_solve: "方案",
     nothing: "暂无：在这里求解和排名的结果都会保留。", unmodelled: "未计入：",
     "besides the layers": "层以外", activations: "激活", "dense layers": "稠密层", "moe layers": "MoE 层",
     weights: "权重", gradients: "梯度", optimizer: "优化器状态", "activations dense": "稠密层激活",
@@ -115,7 +119,9 @@ const POWERS = [1, 2, 4, 8, 16, 32, 64];
 const SLIDERS = { tp: POWERS, pp: POWERS, ep: POWERS, cp: POWERS, vpp: [1, 2, 3, 4, 5, 6, 8], mbs: [1, 2, 4, 8],
   recompute: Array.from({ length: 21 }, (_, i) => 5 * i), risk: [0, 1, 2, 5, 10, 20, 50],
   seconds: [5, 10, 30, 60, 120, 300] };
-const START = { model: "llama3-70b", device: "h100-80g", tp: 8, pp: 4, recompute: 100, risk: 5, seconds: 30 };
+const START = { model: "llama3-70b", device: "h100-80g", tp: 8, pp: 4, ep: 1, cp: 1, vpp: 1, mbs: 1, recompute: 100, risk: 5, seconds: 30 };
+// Settings that a question leaves out where they are the usual ones.
+const USUAL = { framework: null, software: [], sp: true, op: true, limit_mib: null, stage_limit: {}, run: null };
 const FIT = { fits: "yes", "exceeds the risk": "risky", "does not fit": "no" };
 const OF_RUN = ["tp", "pp", "ep", "cp", "vpp", "mbs", "recompute"];
 const FIELDS = ["model", "device", "ranks", "seq", "gbs"];
@@ -143,8 +149,8 @@ const gib = (mib) => (mib / 1024).toFixed(1);
 const strategy = (degrees) => DEGREES.filter((name) => degrees[name] > 1)
   .map((name) => `${name.toUpperCase()}${degrees[name]}`).join(" ");
 
-async function api(path, body) {
-  const options = { headers: { "X-Token": TOKEN } };
+async function api(path, body, signal) {
+  const options = { headers: { "X-Token": TOKEN }, signal };
   if (body !== undefined) { options.method = "POST"; options.body = body instanceof Blob ? body : JSON.stringify(body); }
   const reply = await fetch(path, options).catch(() => { throw Object.assign(new Error(word("lost")), { lost: true }); });
   const answer = await reply.json();
@@ -153,7 +159,7 @@ async function api(path, body) {
 }
 
 function element(name, text, attributes = {}) {
-  const made = ["svg", "rect", "text", "line", "title", "polyline", "polygon", "circle"].includes(name)
+  const made = ["svg", "rect", "text", "line", "title", "polyline", "polygon", "circle", "path"].includes(name)
     ? document.createElementNS("http://www.w3.org/2000/svg", name) : document.createElement(name);
   if (text !== null) made.textContent = text;
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
@@ -221,14 +227,23 @@ function forget() {
   estimate();
 }
 
+const stagesText = (mib) => Object.entries(mib ?? {}).map(([stage, one]) => `${stage}=${one}`).join(",");
+
+/* Show some settings, or with `USUAL` before them those of a whole question; the server judges what a link states. */
+
 function set(ask) {
-  for (const [id, value] of [["framework", ask.framework], ["sp", ask.sp], ["op", ask.op]]) {
-    if (value === undefined || value === null) continue;
-    if (id === "framework") $(id).value = value; else $(id).checked = value;
-  }
-  if ("limit_mib" in ask) $("limit").value = ask.limit_mib === null ? "" : ask.limit_mib / 1024;
+  if ("framework" in ask) $("framework").value = ask.framework ?? "";
+  for (const id of ["sp", "op"]) if (id in ask) $(id).checked = ask[id] ?? true;
+  if ("limit_mib" in ask) $("limit").value = ask.limit_mib ? ask.limit_mib / 1024 : "";
   if ("software" in ask) for (const id of ["precision", "dispatcher"]) {
-    $(id).value = [...$(id).options].map((one) => one.value).find((one) => one && ask.software.includes(one)) ?? "";
+    const named = [ask.software].flat();
+    $(id).value = [...$(id).options].map((one) => one.value).find((one) => one && named.includes(one)) ?? "";
+  }
+  if ("stage_limit" in ask) { limits = ask.stage_limit ?? {}; $("seen-limit").value = stagesText(limits); }
+  if ("run" in ask) {
+    seenRun = ask.run;
+    $("seen-peak").value = stagesText(seenRun?.measured_peak);
+    $("seen-out").value = [seenRun?.out_of_memory ?? []].flat().join(",");
   }
   for (const name of FIELDS) if (name in ask) $(name).value = ask[name];
   for (const [name, values] of Object.entries(SLIDERS)) {
@@ -244,6 +259,8 @@ function remember() { sessionStorage.setItem("taylor", JSON.stringify({ ask: que
 
 async function estimate() {
   const turn = ++asked;
+  abandoned.abort();
+  $("pipeline").classList.add("old");
   remember(); showStale();
   const busy = setTimeout(() => { $("even").setAttribute("aria-busy", "true"); }, 150);
   for (const one of document.querySelectorAll("[aria-invalid]")) one.removeAttribute("aria-invalid");
@@ -254,7 +271,7 @@ async function estimate() {
   } catch (error) {
     if (turn !== asked) return;
     last = null; $("error").textContent = error.message;
-    if (error.field && $(error.field)) $(error.field).setAttribute("aria-invalid", "true");
+    $({ "--with": "precision" }[error.field] ?? error.field?.replace(/^-+/, ""))?.setAttribute("aria-invalid", "true");
   } finally {
     clearTimeout(busy);
     if (turn === asked) $("even").removeAttribute("aria-busy");
@@ -262,20 +279,36 @@ async function estimate() {
   showFigures();
   document.body.dataset.answered = turn;
   clearTimeout(later);
-  if (last) later = setTimeout(askChanges, 400, turn);
+  if (last) later = setTimeout(askMore, 400, turn); else $("pipeline").hidden = true;
 }
 
-/* Changes that make the job fit, or faster; asked for once the settings rest. */
+/* What takes longer than the answer, asked for once the settings rest: the pipeline, then what would be better. */
 
-let later = 0, changes = null;
+let steps = null;
+
+async function askMore(turn) {
+  abandoned = new AbortController();
+  try {
+    const found = (await api("/api/pipeline", question(), abandoned.signal)).pipeline;
+    if (turn !== asked) return;
+    steps = found;
+    drawPipeline($("pipeline"), steps);
+    document.body.dataset.drawn = turn;
+  } catch { if (turn === asked) $("pipeline").hidden = true; }
+  if (turn === asked) await askChanges(turn);
+}
+
+/* Changes that make the job fit, or faster. */
+
+let later = 0, changes = null, abandoned = new AbortController();
 
 async function askChanges(turn) {
   try {
-    const found = (await api("/api/changes", question())).changes;
+    const found = (await api("/api/changes", question(), abandoned.signal)).changes;
     if (turn !== asked) return;
     changes = found; showChanges();
     document.body.dataset.changes = turn;
-  } catch { changes = null; showChanges(); }
+  } catch { if (turn === asked) { changes = null; showChanges(); } }
 }
 
 const changeText = (change) => Object.entries(change).map(([name, value]) => name === "software" ? value[value.length - 1]
@@ -302,7 +335,7 @@ async function give(file) {
   try {
     if (file.size > 1 << 20) throw new Error(word("too_big"));
     const stated = await api(`/api/own?name=${encodeURIComponent(file.name)}`, file);
-    set({ sp: true, op: true, ...stated.ask });
+    set({ ...USUAL, ...stated.ask });
     $("given").textContent = [fill("given", { file: file.name, title: stated.title, name: stated.name }), ...stated.notes].join(" ");
     document.body.dataset.given = file.name;
     changes = null;
@@ -399,6 +432,13 @@ function sure(verdict) {
   return percent < 99 ? ` (${number(percent)} %)` : " (> 99 %)";
 }
 
+/* Round numbers of GiB below a level, as MiB. */
+
+function memoryTicks(top) {
+  const tick = 1024 * [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((each) => 1024 * each * 5 >= top);
+  return Array.from({ length: Math.ceil(top / tick) }, (_, at) => at * tick);
+}
+
 function drawMemory(told) {
   const svg = $("memory"), stages = told.peak_mib.length, names = Object.keys(told.parts);
   const most = told.peak_mib.map((peak, stage) => told.peak_interval_mib?.[stage][1] ?? peak);
@@ -407,8 +447,7 @@ function drawMemory(told) {
   const level = (mib) => bottom - high * mib;
   svg.setAttribute("viewBox", `0 0 ${right} 230`);
   svg.replaceChildren();
-  const tick = 1024 * [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000].find((each) => 1024 * each * 5 >= top);
-  for (let mib = 0; mib < top; mib += tick) {
+  for (const mib of memoryTicks(top)) {
     svg.append(element("line", null, { class: "grid", x1: 40, x2: right, y1: level(mib), y2: level(mib) }),
       element("text", number(mib / 1024), { x: 34, y: level(mib) + 4, "text-anchor": "end" }));
   }
@@ -511,7 +550,9 @@ function showPlan(answer) {
     if (grid.some((row) => row.some((count) => count))) add(fill("again", { mode }), grid);
   }
   rows.push([word("peak"), ...answer.peak_memory.map(gib)]);
-  $("plan").append(table([word("stage"), ...answer.peak_memory.map((_, stage) => String(stage))], rows));
+  const host = element("div", null, { id: "plan-pipeline" });
+  $("plan").append(table([word("stage"), ...answer.peak_memory.map((_, stage) => String(stage))], rows), host);
+  drawPipeline(host, answer.pipeline);
 }
 
 function showRanking(answer) {
@@ -519,12 +560,34 @@ function showRanking(answer) {
   const rows = answer.rows.map((cells, index) => {
     const row = Object.fromEntries(answer.columns.map((name, index) => [name, cells[index]]));
     const take = element("button", word("take"), { type: "button" });
-    take.addEventListener("click", () => { set(Object.fromEntries(DEGREES.slice(1).map((name) => [name, row[name]]))); estimate(); });
+    take.addEventListener("click", () => use(row));
     const tied = index < answer.ties && answer.ties > 1 ? ` (${word("tie")})` : "";
     return [take, strategy(row) + tied, ms(row.cost), row.cost ? fill("within", { low: ms(row.low), high: ms(row.high) }) : "–", share(row.mfu), share(row.gap, 2), share(row.risk),
       word(STATUS[row.status] || "failed")];
   });
-  $("plan").append(table(["", ...["strategy", "step", "interval", "mfu", "gap", "run_out", "status"].map(word)], rows, [0, 1, 7]));
+  $("plan").append(table(["take", "strategy", "step", "interval", "mfu", "gap", "run_out", "status"].map(word), rows, [0, 1, 7]));
+  showStrategies(answer);
+}
+
+/* The ranking's strategies as lines: the degrees that differ, the step, the memory of the fullest stage. */
+
+function showStrategies(answer) {
+  const found = answer.rows.map((cells, place) => ({ place, ...Object.fromEntries(answer.columns.map((name, index) => [name, cells[index]])) }))
+    .filter((row) => row.cost !== null);
+  if (found.length < 2) return;
+  const differs = DEGREES.filter((name) => new Set(found.map((row) => row[name])).size > 1);
+  const axes = [...differs.map((name) => ({ name: name.toUpperCase(), shown: String, of: (row) => row[name] })),
+    { name: word("step"), shown: ms, spread: true, of: (row) => row.cost }, { name: word("peak_gib"), shown: gib, spread: true, of: (row) => row.peak }];
+  const lines = found.map((row, at) => ({ values: axes.map((axis) => axis.of(row)), title: `${strategy(row)}: ${ms(row.cost)}, ${gib(row.peak)} GiB`,
+    tone: at === 0 ? "best" : row.place < answer.ties ? "tie" : "" }));
+  const host = element("div", null, { id: "strategies", class: "wide" });
+  $("plan").append(element("h3", word("strategies")), host);
+  parallelAxes(host, axes, lines, `${word("strategies")}: ${lines.map((line) => line.title).join("; ")}`, (at) => use(found[at]));
+}
+
+function use(row) {
+  set(Object.fromEntries(DEGREES.slice(1).map((name) => [name, row[name]])));
+  estimate();
 }
 
 /* Speed of a device over the number of devices, which doubles from point to point. */
@@ -569,7 +632,7 @@ function showHistory() {
     return [run.ranking ? "" : pick, run.id, new Date(run.at).toLocaleString(language, { dateStyle: "short", timeStyle: "short" }),
       word(run.ranking ? "ranking" : "a_solve"), run.model, run.device, number(run.ranks), strategy(degrees), ms(best && best.step_ms)];
   });
-  const heads = ["", ...["run", "when", "kind", "model", "device", "ranks", "strategy", "step"].map(word)];
+  const heads = ["pick", "run", "when", "kind", "model", "device", "ranks", "strategy", "step"].map(word);
   $("history").replaceChildren(...table(heads, rows, [0, 1, 2, 3, 4, 5, 7]).childNodes);
   $("compare").disabled = ticked().length !== 2;
 }
@@ -591,6 +654,7 @@ function speak() {
   $("start-framework").setAttribute("aria-label", word("framework"));
   $("language").textContent = language === "en" ? "中文" : "English";
   showFigures(); showAnswer(); showHistory();
+  if (last) drawPipeline($("pipeline"), steps);
 }
 
 async function begin() {
@@ -611,8 +675,7 @@ async function begin() {
   listed("framework", ["", ...choices.frameworks]); listed("start-framework", choices.frameworks);
   listed("precision", ["", ...["fp8", "fp4"].flatMap((name) => choices.features[name].map((value) => `${name}=${value}`))]);
   listed("dispatcher", ["", ...choices.features.dispatcher.map((value) => `dispatcher=${value}`)]);
-  const usual = { ep: 1, cp: 1, vpp: 1, mbs: 1, ...START };
-  set({ ...usual, ...(linked() ?? kept.ask) });
+  set({ ...START, ...USUAL, ...(linked() ?? kept.ask) });
   for (const id of ["framework", "precision", "dispatcher", "sp", "op", "limit"]) $(id).addEventListener("change", estimate);
   $("file").addEventListener("change", () => { if ($("file").files.length) give($("file").files[0]); $("file").value = ""; });
   for (const kind of ["dragover", "dragleave", "drop"]) document.addEventListener(kind, (event) => {
@@ -622,8 +685,8 @@ async function begin() {
   });
   $("link").addEventListener("click", copyLink);
   $("start").addEventListener("click", startFile);
-  $("back").addEventListener("click", () => { set({ sp: true, op: true, software: [], limit_mib: null, ...job.ask }); estimate(); });
-  window.addEventListener("hashchange", () => { const ask = linked(); if (ask) { set({ ...usual, sp: true, op: true, software: [], ...ask }); estimate(); } });
+  $("back").addEventListener("click", () => { set({ ...USUAL, ...job.ask }); estimate(); });
+  window.addEventListener("hashchange", () => { const ask = linked(); if (ask) { set({ ...START, ...USUAL, ...ask }); estimate(); } });
   $("solve").addEventListener("click", () => start("solve"));
   $("rank").addEventListener("click", () => start("rank"));
   $("size").addEventListener("click", () => start("size"));
@@ -631,7 +694,7 @@ async function begin() {
   $("forget").addEventListener("click", forget);
   $("stop").addEventListener("click", () => api(`/api/job/${job.name}/stop`, {}));
   $("compare").addEventListener("click", compare);
-  window.addEventListener("resize", () => last && drawMemory(last));
+  window.addEventListener("resize", () => { if (last) { drawMemory(last); drawPipeline($("pipeline"), steps); } });
   $("language").addEventListener("click", () => { language = language === "en" ? "zh" : "en"; remember(); speak(); });
   if (kept.job) { job = kept.job; told = { state: "waiting" }; follow(job.name); }
   speak();

@@ -1,15 +1,10 @@
-"""The page as a person uses it, in a real browser; and what it refuses."""
+"""Answers of the page's server, and what it refuses."""
 
 from __future__ import annotations
 
 import html
 import json
-import os
 import re
-import signal
-import socket
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from taylor.base.errors import WriteError
-from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.read import read_config
 from taylor.serve.child import JOB, work
 from taylor.serve.question import Question
@@ -26,34 +20,11 @@ from taylor.workflows.measuring.history import Store, remember_solve
 from taylor.workflows.solving.evaluate_file import evaluate_file
 from taylor.workflows.statement.options import FileJob, Outputs
 from tests.conftest import ROOT
-from tests.report_browser import browser, missing
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
 ASK = {"model": "llama3-70b", "device": "h100-80g", "ranks": 64, "tp": 8, "pp": 4}
-
-
-@pytest.fixture
-def link(tmp_path: Path):
-    """The link that the command prints."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    words = [sys.executable, ROOT / "taylor" / "__main__.py", "serve", "--port", str(port), "--workers", "1"]
-    server = subprocess.Popen(
-        words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}
-    )
-    line = server.stderr.readline()
-    while True:
-        with socket.socket() as knock:
-            if knock.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        assert server.poll() is None, line
-        time.sleep(0.1)
-    yield re.search(r"http://\S+", line)[0]
-    server.send_signal(signal.SIGINT)
-    assert server.wait(timeout=30) in (0, 130) and "Traceback" not in server.stderr.read()
 
 
 def until(what, seconds=300):
@@ -62,37 +33,6 @@ def until(what, seconds=300):
         assert time.monotonic() < end, "the page did not come to it"
         time.sleep(0.1)
     return found
-
-
-@pytest.mark.skipif(bool(missing()), reason=f"needs {missing()}")
-def test_a_person_comes_from_a_model_and_its_devices_to_a_start_script(link: str, tmp_path: Path):
-    with browser() as page:
-        downloads = {"behavior": "allow", "downloadPath": str(tmp_path / "got")}
-        page._send(
-            "POST", f"{page.session}/goog/cdp/execute", {"cmd": "Browser.setDownloadBehavior", "params": downloads}
-        )
-        page._send("POST", f"{page.session}/url", {"url": link})
-        until(lambda: page.run("return document.body.dataset.ready"))
-        page.run("for (const id of ['model', 'ranks', 'seconds']) document.getElementById(id).value = ''")
-        page.type("#model", "Llama3-70B")
-        page.type("#ranks", "64\t")
-        slow = until(lambda: page.run("return document.getElementById('figure-step')?.textContent"))
-        page.run("const s = document.getElementById('recompute'); s.value = 0; s.dispatchEvent(new Event('input'))")
-        until(lambda: page.run("return document.getElementById('figure-step')?.textContent") not in (None, slow))
-        assert page.run("return document.querySelectorAll('#memory rect').length") >= 8
-        page.click("#language")
-        assert page.run("return document.getElementById('solve').textContent") in ("求解", "Solve")
-        page.click("#solve")
-        until(lambda: page.run("return document.body.dataset.done"), 120)
-        page.click("#file-script")
-        script = tmp_path / "got" / "train.sh"
-        until(script.is_file)
-        assert page.run("return document.querySelectorAll('#history input').length") == 1
-        # What was half typed is refused; the page itself has no fault.
-        assert not [one for one in page.log("browser") if one["level"] == "SEVERE" and one["source"] != "network"]
-    config = read_config(script)
-    assert config.strategy.world_size == 64 and config.strategy.tp == 8 and config.strategy.pp == 4
-    assert total_parameters(config.model) == 70_553_706_496 and config.plan is not None and not config.unmodelled
 
 
 @contextmanager
