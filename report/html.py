@@ -41,7 +41,7 @@ one entry a stage, | between virtual stages; risk: of running out of memory.</p>
 <section id="overview" hidden><h2>Memory and step time</h2>
 <div id="parallel-part"><h3>Strategies over their degrees, step and memory (click a line to select)</h3>
 <p class="soft hint">Thick: the quickest; dashed: a tie with it, closer than the estimate is off.</p>
-<div id="parallel" class="chart"></div></div><div class="columns">
+<div id="parallel" class="chart" tabindex="0" role="region" aria-label="strategies"></div></div><div class="columns">
 <div id="trade-off-part"><h3>Every candidate (click a point to select)</h3>
 <div id="trade-off" class="chart"></div></div>
 <div id="gaps-part"><h3>How far from proven optimal</h3><div id="gaps" class="chart"></div></div></div></section>
@@ -66,7 +66,8 @@ DRAWING = """<div id="drawing-{0}" class="drawing"><h3 id="name-{0}"></h3>
 <ul id="notes-{0}" class="notes soft"></ul>
 <div id="pipeline-part-{0}"><div class="bar" id="views-{0}" role="group" aria-label="time shown"></div>
 <div class="bar"><input type="search" id="find-{0}" placeholder="find tasks: backward 3" aria-label="find tasks"
-title="words of a task's or a row's name; Enter goes to the next one"><output id="found-{0}" class="soft"></output></div>
+title="words of a task's or a row's name; Enter goes to the next one">
+<output id="found-{0}" class="soft"></output></div>
 <div id="pipeline-{0}" class="chart"></div>
 <p class="soft hint">Drag over the chart to zoom into a time and see what fills it; double-click to come back. Click a
 task to follow its micro-batch.</p><div id="range-{0}" aria-live="polite"></div></div>
@@ -80,7 +81,17 @@ task to follow its micro-batch.</p><div id="range-{0}" aria-live="polite"></div>
 
 ASSETS = Path(__file__).parent / "assets"
 
-SCRIPTS = ("page.js", "table.js", "ranking.js", "charts.js", "parallel.js", "inspect.js", "pipeline.js", "strips.js", "report.js")
+SCRIPTS = (
+    "page.js",
+    "table.js",
+    "ranking.js",
+    "charts.js",
+    "parallel.js",
+    "inspect.js",
+    "pipeline.js",
+    "strips.js",
+    "report.js",
+)
 
 
 def write_html_report(

@@ -111,6 +111,7 @@ const CHINESE = [
   [/(\w+): has no effect on a search of strategies/, "$1 对策略搜索不起作用：请恢复默认值，或对当前策略求解"],
   [/limit_mib: is above the ([\d,]+) MiB of ([\w.-]+)/, "显存上限超过 $2 的 $1 MiB"],
   [/stopped before there was a plan/, "在找到方案之前已停止"],
+  [/no plan was found in time on ([\d,]+) to ([\d,]+) devices/, "时限内没有找到 $1 到 $2 张卡的方案：请增大求解时限"],
   [/the token is missing or wrong/, "令牌缺失或有误：请打开 taylor serve 打印的链接"],
   [/its process died/, "求解进程已退出：是被终止了，还是内存不足？"],
 ];
@@ -580,7 +581,7 @@ function showStrategies(answer) {
     { name: word("step"), shown: ms, spread: true, of: (row) => row.cost }, { name: word("peak_gib"), shown: gib, spread: true, of: (row) => row.peak }];
   const lines = found.map((row, at) => ({ values: axes.map((axis) => axis.of(row)), title: `${strategy(row)}: ${ms(row.cost)}, ${gib(row.peak)} GiB`,
     tone: at === 0 ? "best" : row.place < answer.ties ? "tie" : "" }));
-  const host = element("div", null, { id: "strategies", class: "wide" });
+  const host = element("div", null, { id: "strategies" });
   $("plan").append(element("h3", word("strategies")), host);
   parallelAxes(host, axes, lines, `${word("strategies")}: ${lines.map((line) => line.title).join("; ")}`, (at) => use(found[at]));
 }

@@ -270,9 +270,8 @@ def test_what_is_no_training_file_is_refused_in_words(link, visit, name, data, e
 def test_a_ranking_and_the_number_of_devices_are_shown_on_a_phone(link, visit):
     with visit("en", 390) as tab:
         tab.open(link)
-        tab.run("set({ seconds: 5 })")
-        for button, selector in (("#rank", "#plan svg.parallel"), ("#size", "#plan svg.curve")):
-            tab.run("delete document.body.dataset.done")
+        for button, selector, seconds in (("#rank", "#plan svg.parallel", 5), ("#size", "#plan svg.curve", 300)):
+            tab.run("set(arguments[0]); delete document.body.dataset.done;", {"seconds": seconds})
             tab.click(button)
             tab.until("document.body.dataset.done", 2 * SOLVE_SECONDS)
             assert tab.run("return document.getElementById('progress').className") == "", tab.page.inner_text(

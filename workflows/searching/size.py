@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.console import log
-from taylor.base.errors import InfeasibleError, InputError, TaylorError
+from taylor.base.errors import InfeasibleError, InputError, NoSolutionError, TaylorError
 from taylor.cost_model.job.strategy import Strategy
 from taylor.nd_search.search import search
 from taylor.parsers.tables.device_prices import DevicePrice
@@ -264,6 +264,8 @@ def size(jobs: Sequence[ModelJob], options: SizeOptions, output: Path) -> Size:
         When the model cannot be read, a device is not registered, or a price names a device that is not asked for.
     InfeasibleError
         When no number of devices of the curve fits any device.
+    NoSolutionError
+        When the time limit left numbers of devices unsolved, and the others fit none.
     """
     prices = _by_device(options.prices, jobs)
     until = math.inf if options.seconds is None else time.monotonic() + options.seconds
@@ -275,15 +277,21 @@ def size(jobs: Sequence[ModelJob], options: SizeOptions, output: Path) -> Size:
         config = run.config
     assert config is not None
     if all(each.least is None for each in found):
-        raise InfeasibleError(f"{jobs[0].name}: {_why_none(found)}")
+        raise _why_none(jobs[0].name, found)
     name = f"{jobs[0].name}, {parameters_text(config.model)}"
     return Size(name, config.rules.seq_length, config.strategy.global_batch, options.tokens, options.days, tuple(found))
 
 
-def _why_none(found: Sequence[DeviceSize]) -> str:
+def _why_none(name: str, found: Sequence[DeviceSize]) -> TaylorError:
+    unsolved = sorted({devices for each in found for devices in each.unsolved})
+    if unsolved:
+        few, many = unsolved[0], unsolved[-1]
+        return NoSolutionError(
+            f"{name}: no plan was found in time on {few:,} to {many:,} devices; --time_limit allows more"
+        )
     last = found[0].curve[-1]
     sizes = f"{found[0].curve[0].devices:,} to {last.devices:,} devices"
-    return f"no strategy on {sizes} (--max_devices names more): {last.reason}"
+    return InfeasibleError(f"{name}: no strategy on {sizes} (--max_devices names more): {last.reason}")
 
 
 def _by_device(prices: Mapping[str, DevicePrice], jobs: Sequence[ModelJob]) -> dict[str, DevicePrice]:
