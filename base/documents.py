@@ -109,15 +109,8 @@ def refused_path(error: OSError) -> InputError:
     return InputError(error.strerror or str(error), file=error.filename, cure="check the path")
 
 
-def print_document(schema: str, data: Mapping[str, Any]) -> None:
-    """Print a JSON document on standard output.
-
-    Parameters
-    ----------
-    schema : str
-        Name and version, as ``taylor.result/1``: the first key.
-    """
-    text = document_text(schema, data)
+def print_text(text: str) -> None:
+    """Print the text of a document on standard output."""
     if isinstance(sys.stdout, OneDocument):
         sys.stdout.document(text)
     else:

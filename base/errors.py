@@ -114,6 +114,13 @@ class InterruptedSolve(TaylorError):
     code = "interrupted"
 
 
+class DocumentError(TaylorError):
+    """A document that Taylor made differs from its schema (exit code 1): an error of Taylor itself."""
+
+    exit_code = 1
+    code = "fault"
+
+
 class OutsideProgramError(TaylorError):
     """A program that Taylor started failed (exit code 5)."""
 

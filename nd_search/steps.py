@@ -35,10 +35,14 @@ class SolvedStep:
         Step time of the plan found; None where there is none.
     refused : str
         Reason why there is no plan, where that is proven; empty where none was found in time.
+    peaks_mib, limits_mib : tuple of float [pp]
+        Peak of each stage of the plan, and what the plan may take there, MiB; empty without a plan.
     """
 
     ms: float | None
     refused: str = ""
+    peaks_mib: tuple[float, ...] = ()
+    limits_mib: tuple[float, ...] = ()
 
 
 class QuickSolve(Protocol):

@@ -149,6 +149,7 @@ class LayerwisePart(Part):
     layers: Plain | list[Any] | int
     costs: str
     status: Literal["optimal", "feasible", "infeasible", "no_solution"]
+    verdict: Verdict = Field(description="on the plan; the runner-up is that of Galvatron's own search")
     step_s: float | None
     samples_a_s: float | None
     most_samples_a_s: float | None = Field(description="no plan has more")
@@ -429,6 +430,7 @@ class Lengths(Part):
 
     schema_: Literal["taylor.lengths/1"] = Field(alias="schema")
     file: str
+    verdict: Verdict = Field(description="on the plan; the baseline is the plan for equal lengths")
     packing: str
     order: str
     scenarios: int
@@ -464,7 +466,7 @@ class SizePoint(Part):
     energy_mwh: float | None
     price: float | None
     days_interval: list[float] | None
-    lacks: float | None
+    lacks: Literal["memory", "rules", "time", ""] = Field(description="what it lacks; empty where it has a plan")
     reason: str | None
 
 
@@ -474,6 +476,7 @@ class DeviceSize(Part):
     device: str
     memory_mib: Mib
     framework: str | None
+    verdict: Verdict = Field(description="on the least number of devices; without one, on the largest of the curve")
     least: SizePoint | None = Field(description="fewest devices on which it fits")
     in_time: SizePoint | None
     surely_in_time: SizePoint | None
@@ -524,7 +527,7 @@ class Phases(Record):
     strategy: str
     phases: list[Plain]
     iteration_ms: float
-    verdict: str
+    verdict: Verdict = Field(description="on all phases; a stage is the fullest of its phase")
     split: Plain | None
 
 
@@ -546,6 +549,7 @@ class Check(Part):
     """What `taylor check --json` prints."""
 
     schema_: Literal["taylor.check/1"] = Field(alias="schema")
+    verdict: Verdict = Field(description="on the memory; faults has all that is wrong")
     step_s: float | None
     samples_a_s: float | None
     galvatron_formula_s: float | None

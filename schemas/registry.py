@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.base.near import did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 FILES = Path(__file__).parent / "files"
 """Folder of the shipped schemas: ``result.1.json`` is that of ``taylor.result/1``."""
@@ -45,23 +49,35 @@ def _version(name: str) -> int:
     return int(name.partition("/")[2])
 
 
+MEMORY = "taylor.memory/1"
+"""Schema of a memory profile, whose file has no key for it."""
+
+
+def models(module: str) -> dict[str, type[BaseModel]]:
+    """Models of the documents of a module, ``result`` or ``answers``, by schema."""
+    named = vars(import_module(f"taylor.schemas.{module}")).values()
+    found = {
+        each.model_fields["schema_"].annotation.__args__[0]: each
+        for each in named
+        if "schema_" in getattr(each, "model_fields", ())
+    }
+    return found | ({MEMORY: import_module("taylor.schemas.answers").MemoryFile} if module == "answers" else {})
+
+
+@cache
+def model_of(name: str) -> type[BaseModel]:
+    """Model of a document."""
+    return models("result").get(name) or models("answers")[name]
+
+
 def made_schemas() -> dict[str, dict[str, Any]]:
     """Schemas as the models have them now, by name: what the shipped files must be."""
-    from pydantic import BaseModel, TypeAdapter
+    from pydantic import TypeAdapter
 
-    from taylor.schemas import answers, request, result
+    from taylor.schemas import request
 
-    models = [
-        each
-        for module in (answers, result)
-        for each in vars(module).values()
-        if isinstance(each, type) and issubclass(each, BaseModel) and "schema_" in each.model_fields
-    ]
-    made = {
-        each.model_fields["schema_"].annotation.__args__[0]: each.model_json_schema(by_alias=True)  # type: ignore[union-attr]
-        for each in models
-    }
-    made["taylor.memory/1"] = answers.MemoryFile.model_json_schema(by_alias=True)
+    every = models("answers") | models("result")
+    made = {name: each.model_json_schema(by_alias=True) for name, each in every.items()}
     made[request.REQUEST] = TypeAdapter(request.Request).json_schema(by_alias=True)
     named = {name: {"$schema": DRAFT, "$id": name, **schema} for name, schema in made.items()}
     return dict(sorted(named.items()))

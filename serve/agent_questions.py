@@ -16,12 +16,13 @@ from typing import Any
 
 from taylor.base.documents import ERROR, RESULT
 from taylor.base.errors import InputError, TaylorError
-from taylor.base.files import READ_BELOW, write_atomic
+from taylor.base.files import READ_BELOW
 from taylor.base.isolated import module_command
 from taylor.base.memory_limit import MOST_BYTES as MOST_OF_PROCESS
 from taylor.base.orphans import PARENT
 from taylor.schemas.reading import read_request
 from taylor.schemas.request import Search
+from taylor.schemas.writing import write_document
 from taylor.serve.agent_paths import AgentPaths
 
 MOST_BYTES = 64 * 1024
@@ -171,7 +172,7 @@ class AgentQuestions:
             return shown
         self._count += 1
         name = f"r{self._count}"
-        self._kept[name] = write_atomic(self.work / "results" / f"{name}.json", json.dumps(document))
+        self._kept[name] = write_document(self.work / "results" / f"{name}.json", RESULT, document)
         while len(self._kept) > MOST_KEPT:
             self._kept.pop(next(iter(self._kept))).unlink()
         shown.pop("problem", None)

@@ -25,6 +25,7 @@ from taylor.pipeline_solver.model.progress import Progress
 from taylor.report.compress import parse_json
 from taylor.report.ranking import tied_with_first
 from taylor.report.size import answer_lines
+from taylor.schemas.writing import write_document
 from taylor.serve.own_files import OwnFiles
 from taylor.serve.pipeline_view import pipeline_view
 from taylor.serve.question import Models, Question
@@ -164,7 +165,7 @@ def _size(folder: Path, ask: Question, models: Models) -> dict[str, Any]:
     """Curve of the job's speed over the number of devices, and what it says in words."""
     data = size([_model_job(ask, models)], SizeOptions(workers=1, seconds=ask.seconds), folder / "work").to_dict()
     [device] = data["devices"]
-    write_atomic(folder / FILES["result"], json.dumps(data, indent=1))
+    write_document(folder / FILES["result"], "taylor.size/1", data)
     return {"sized": device, "lines": answer_lines(device, data)}
 
 

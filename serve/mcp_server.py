@@ -15,11 +15,12 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 import taylor
-from taylor.base.documents import ERROR, RESULT, document_text, error_data
+from taylor.base.documents import ERROR, RESULT, error_data
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.schemas.registry import shipped
 from taylor.schemas.request import BY_COMMAND
+from taylor.schemas.writing import checked_text
 from taylor.serve.agent_questions import AgentQuestions
 
 INSTRUCTIONS = """Plans the parallel training of large language models: which strategy, does it fit, how fast, why not.
@@ -106,10 +107,9 @@ def server_of(questions: AgentQuestions) -> Server[Any]:
             cure = did_you_mean(params.name[:100], TOOLS)
             return result_of({"schema": ERROR, **InputError("is no tool", field="name", cure=cure).to_dict()})
         try:
-            document = await questions.answer(TOOLS[params.name].command, params.arguments or {})
+            return result_of(await questions.answer(TOOLS[params.name].command, params.arguments or {}))
         except Exception as error:  # a fault of ours must not end the session
-            document = {"schema": ERROR, **error_data(error)}
-        return result_of(document)
+            return result_of({"schema": ERROR, **error_data(error)})
 
     return Server(
         "taylor",
@@ -123,7 +123,7 @@ def server_of(questions: AgentQuestions) -> Server[Any]:
 def result_of(document: dict[str, Any]) -> types.CallToolResult:
     """Answer of a tool: the document as data, and as text for agents that read no other."""
     schema = str(document["schema"])
-    text = document_text(schema, document, ascii_only=False)
+    text = checked_text(schema, document, ascii_only=False)
     return types.CallToolResult(
         content=[types.TextContent(text=text)], structured_content=json.loads(text), is_error=schema == ERROR
     )

@@ -14,7 +14,6 @@ from typing import Any
 
 from taylor.base.documents import RESULT
 from taylor.base.errors import InputError
-from taylor.base.files import write_atomic
 from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.dryrun.estimate import estimate_memory
@@ -41,6 +40,7 @@ from taylor.pipeline_solver.solving.result import Result
 from taylor.pipeline_solver.timing import evaluate as evaluation
 from taylor.register.device import DeviceSpec
 from taylor.results import Found, Planned
+from taylor.schemas.writing import write_document
 from taylor.workflows.ranking.candidates import config_files, load_candidates
 from taylor.workflows.ranking.own_plans import runs_on
 from taylor.workflows.ranking.rank import PROVEN_CANDIDATES, Ranking, RankOptions
@@ -603,7 +603,7 @@ def write(what: Planned | Found, path: str | Path | None = None) -> list[Path]:
     if what.config is not None and suffix in own:
         return [write_plan(what.config, what.plan, output=target)]
     if suffix == ".json":
-        return [write_atomic(target, what.result.to_json())]
+        return [write_document(target, RESULT, what.result.to_dict())]
     if suffix == ".mps":
         write_mps(what.problem, what.solution, target)
         return [target]

@@ -112,11 +112,12 @@ def _result(folder: Path, which: int) -> object:
 
 
 def _memory(folder: Path, which: int) -> object:
-    from taylor.parsers.tables.memory_profile import write_memory_profile
+    from taylor.base.files import write_atomic
+    from taylor.parsers.tables.memory_profile import memory_profile_text
 
     kept = {"dense": {NONE: 479.0, FULL: 30.0}}
     profile = MemoryProfile(55296.0, 3383.0 + which, 2382.0, 8675.0, {"dense": 866.0}, kept)
-    return write_memory_profile(profile, folder / "memory.json")
+    return write_atomic(folder / "memory.json", memory_profile_text(profile))
 
 
 def _observations(folder: Path, which: int) -> object:

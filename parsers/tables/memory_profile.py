@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Mapping
 
 from taylor.base.errors import InputError
-from taylor.base.files import read_text, write_atomic
+from taylor.base.files import read_text
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.pipeline.plan import FULL, NONE, RECOMPUTE_MODES
 
@@ -89,8 +89,8 @@ def _every_flag(top: Mapping[str, Any], file: Path) -> bool:
     return stated
 
 
-def write_memory_profile(profile: MemoryProfile, path: str | Path) -> Path:
-    """Write a memory profile as JSON, atomically; reading it gives the same figures back."""
+def memory_profile_text(profile: MemoryProfile) -> str:
+    """A memory profile as the text of a file; reading it gives the same figures back."""
     data = {
         "device_limit": _plain(profile.device_limit_mib),
         "static": {
@@ -105,7 +105,7 @@ def write_memory_profile(profile: MemoryProfile, path: str | Path) -> Path:
         },
         **({} if profile.every_flag else {EVERY_FLAG: False}),
     }
-    return write_atomic(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
 class _Doubled(Exception):

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from taylor.base.console import log, run_command, start_logging
-from taylor.base.documents import print_document
 from taylor.base.errors import InfeasibleError
-from taylor.command_lines.arguments import CommandParser, int_list, positive_float, positive_int
+from taylor.command_lines.arguments import CommandParser, command_text, int_list, positive_float, positive_int
+from taylor.schemas.writing import print_document
 
 
 def build_parser(program: str = "taylor check") -> CommandParser:
@@ -68,6 +68,7 @@ def run(arguments: Sequence[str], program: str = "taylor check") -> None:
     from taylor.report.measured import layerwise_table, plan_text
     from taylor.report.terminal import print_pairs, print_table
     from taylor.workflows.layerwise.layerwise import LayerwiseRequest, check_file
+    from taylor.workflows.statement.options import Origin
 
     request = LayerwiseRequest(
         tuple(Path(each) for each in args.profiles), args.seq, args.hidden, args.memory, args.costs, args.model,
@@ -78,7 +79,7 @@ def run(arguments: Sequence[str], program: str = "taylor check") -> None:
     for note in (*checked.file.notes, *checked.warnings):
         log.warning("%s", note)
     if args.json:
-        print_document("taylor.check/1", checked.to_dict())
+        print_document("taylor.check/1", checked.to_dict(Origin(command_text(program, arguments))))
     else:
         print(plan_text(checked.plan))
         print_table(layerwise_table(checked.plan))

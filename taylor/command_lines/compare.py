@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from taylor.base.console import log, run_command, start_logging
-from taylor.base.documents import print_document
-from taylor.base.files import write_atomic
+from taylor.base.documents import RESULT
 from taylor.command_lines.arguments import CommandParser, path_or_none
 from taylor.command_lines.cluster import STORE_VARIABLE, store_to_read
+from taylor.schemas.writing import print_document, write_document
 
 
 def build_parser(program: str = "taylor compare") -> CommandParser:
@@ -67,7 +67,7 @@ def _result_file(args: argparse.Namespace, text: str, folder: Path) -> Path:
     path = Path(text)
     if path.exists() or not re.fullmatch(r"[0-9a-f]{1,8}", text):
         return path
-    return write_atomic(folder / f"{text}.json", store_to_read(args).result(text).to_json())
+    return write_document(folder / f"{text}.json", RESULT, store_to_read(args).result(text).to_dict())
 
 
 def main() -> int:

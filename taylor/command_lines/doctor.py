@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import taylor
 from taylor.base.console import run_command, start_logging
-from taylor.base.documents import print_document
 from taylor.command_lines.arguments import CommandParser
+from taylor.schemas.writing import print_document
 
 
 def build_parser(program: str = "taylor doctor") -> CommandParser:

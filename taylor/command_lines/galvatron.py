@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
-from taylor.base.documents import print_document
 from taylor.base.errors import InputError
 from taylor.command_lines.arguments import CommandParser, path_or_none
+from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
     from taylor.workflows.layerwise.measured_costs import CostAnswer, CostRequest

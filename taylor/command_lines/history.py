@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging, without_controls
-from taylor.base.documents import print_document
+from taylor.base.documents import RESULT
 from taylor.command_lines.arguments import (
     CommandParser,
     path_or_none,
@@ -20,6 +20,7 @@ from taylor.command_lines.arguments import (
     refuse_without_effect,
 )
 from taylor.command_lines.cluster import STORE_VARIABLE, store_to_read
+from taylor.schemas.writing import print_document, write_document
 
 if TYPE_CHECKING:
     from taylor.workflows.measuring.history import Plan, Run
@@ -101,7 +102,7 @@ def _of_one(args: argparse.Namespace) -> None:
         log.info("stored; taylor calibrate %s fits a device to all that was measured", args.store or "STORE")
     result, configuration = path_or_none(args.result_json), path_or_none(args.o)
     if result is not None:
-        print(f"result: {write_atomic(result, store.result(args.run, args.plan).to_json())}")
+        print(f"result: {write_document(result, RESULT, store.result(args.run, args.plan).to_dict())}")
     if configuration is not None:
         print(f"config: {write_atomic(configuration, store.configuration(args.run, args.plan)[1])}")
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from taylor.base.budget import TimeBudget
 from taylor.base.console import log, progress, run_command, start_logging
-from taylor.base.documents import print_document
 from taylor.base.errors import InfeasibleError, InterruptedSolve, NoSolutionError
 from taylor.command_lines.arguments import (
     CommandParser,
+    command_text,
     int_list,
     non_negative_float,
     non_negative_int,
@@ -28,9 +28,11 @@ from taylor.command_lines.galvatron_names import (
     unless_minus_one,
     with_script,
 )
+from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
     from taylor.workflows.layerwise.layerwise_search import SearchedJob
+    from taylor.workflows.statement.options import Origin
 
 
 def zero_list(text: str) -> tuple[int, ...]:
@@ -187,6 +189,7 @@ def run(arguments: Sequence[str], program: str = "taylor layerwise") -> None:
     from taylor.workflows.layerwise.layerwise_outputs import Wanted, write_outputs
     from taylor.workflows.layerwise.layerwise_search import search_job
     from taylor.workflows.showing.planned_outputs import refuse_unwritten
+    from taylor.workflows.statement.options import Origin
 
     options, request = search_request(args)
     for note in (*manual_notes, *options.notes):
@@ -202,7 +205,7 @@ def run(arguments: Sequence[str], program: str = "taylor layerwise") -> None:
     written = write_outputs(searched, wanted)
     for note in written.notes:
         log.warning("%s", note)
-    _print(args, searched, written.files)
+    _print(args, searched, written.files, Origin(command_text(program, arguments)))
     if searched.result.plan is None:
         _refuse(searched)
     if searched.result.interrupted:
@@ -210,9 +213,9 @@ def run(arguments: Sequence[str], program: str = "taylor layerwise") -> None:
     refuse_unwritten(written.unwritten)
 
 
-def _print(args: argparse.Namespace, searched: SearchedJob, files: dict[str, str]) -> None:
+def _print(args: argparse.Namespace, searched: SearchedJob, files: dict[str, str], origin: Origin) -> None:
     if args.json:
-        print_document("taylor.layerwise/1", {**searched.to_dict(), "files": files})
+        print_document("taylor.layerwise/1", {**searched.to_dict(origin), "files": files})
         return
     from taylor.report.layerwise import stage_table, tried_table
     from taylor.report.measured import layerwise_table, plan_text

@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import run_command, start_logging
-from taylor.base.documents import print_document
 from taylor.command_lines.arguments import (
     CommandParser,
     Default,
     add_output_folder,
     chosen_folder,
     chosen_path,
+    command_text,
     positive_int,
 )
+from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
     from taylor.workflows.solving.unlike_lengths import LengthPlan
@@ -72,7 +73,7 @@ def run(arguments: Sequence[str], program: str = "taylor lengths") -> None:
     from taylor.parsers.read import config_of
     from taylor.parsers.tables.lengths import read_lengths
     from taylor.workflows.solving.unlike_lengths import LengthChoice, plan_lengths
-    from taylor.workflows.statement.options import FileJob
+    from taylor.workflows.statement.options import FileJob, Origin
 
     choice = LengthChoice(read_lengths(Path(args.lengths)), args.packing, args.order, args.scenarios, args.seed)
     job = FileJob(
@@ -85,7 +86,7 @@ def run(arguments: Sequence[str], program: str = "taylor lengths") -> None:
     with chosen_folder(args) as folder:
         found = plan_lengths(job, choice, folder.path, gap=args.gap, time_limit=args.t, output=output)
     if args.json:
-        print_document("taylor.lengths/1", found.to_dict())
+        print_document("taylor.lengths/1", found.to_dict(Origin(command_text(program, arguments))))
     else:
         _print(found)
 

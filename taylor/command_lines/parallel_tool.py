@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
-from taylor.base.documents import print_document
 from taylor.base.errors import InputError, InterruptedSolve
 from taylor.base.near import did_you_mean
 from taylor.base.shipped import own_or_shipped
@@ -47,6 +46,7 @@ from taylor.command_lines.model_start import (
 from taylor.command_lines.ranking import add_ranking_options, print_files, remember_ranking
 from taylor.command_lines.source_file import add_file, place_file
 from taylor.parsers.text.shell_start import parse_start, started
+from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
     from taylor.workflows.searching.layerwise_refine import Refinement

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from taylor.base.budget import TimeBudget
 from taylor.base.console import log, run_command, start_logging
-from taylor.base.documents import RESULT, print_document
+from taylor.base.documents import RESULT
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.command_lines.arguments import (
@@ -58,6 +58,7 @@ from taylor.parsers.stage_comment import rows_of
 from taylor.parsers.text.shell_start import parse_start, started
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline.schedule import AUTO, SEARCHED, SEARCHED_V, schedule_names
+from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
     from taylor.workflows.running.run_folder import ResultsFolder

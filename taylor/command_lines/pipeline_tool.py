@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
-from taylor.base.documents import print_document
 from taylor.base.errors import InputError
 from taylor.command_lines.arguments import (
     CommandParser,
@@ -42,6 +41,7 @@ from taylor.command_lines.model_start import (
     model_path,
 )
 from taylor.command_lines.ranking import ALL, add_ranking_options, add_shard_option, print_files, remember_ranking
+from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
     from taylor.workflows.ranking.shard import Shard

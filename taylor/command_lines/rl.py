@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import run_command, start_logging
-from taylor.base.documents import print_document
 from taylor.base.errors import InputError
 from taylor.base.near import did_you_mean
 from taylor.command_lines.arguments import (
     CommandParser,
     Default,
     chosen_path,
+    command_text,
     positive_float,
     positive_int,
     refuse_without_effect,
 )
+from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
     from taylor.parsers.tables.generation import GenerationSpeed
@@ -81,7 +82,7 @@ def run(arguments: Sequence[str], program: str = "taylor rl") -> None:
     from taylor.parsers.tables.generation import read_generation
     from taylor.workflows.rl.evaluate import RlChoice, evaluate_iteration
     from taylor.workflows.rl.split import split_cards
-    from taylor.workflows.statement.options import FileJob
+    from taylor.workflows.statement.options import FileJob, Origin
 
     table = args.generation_table
     speed = stated_speed(args.generation) if table is None else read_generation(Path(table))
@@ -100,7 +101,8 @@ def run(arguments: Sequence[str], program: str = "taylor rl") -> None:
         )
     if args.json:
         hours = {} if args.iterations is None else {"hours": found.hours(args.iterations)}
-        whole = {**found.to_dict(), **hours, "split": None if split is None else split.to_dict()}
+        data = found.to_dict(Origin(command_text(program, arguments)))
+        whole = {**data, **hours, "split": None if split is None else split.to_dict()}
         print_document("taylor.rl/1", whole)
         return
     _print(found, args.iterations)

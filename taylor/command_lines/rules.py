@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from taylor.base.console import log, run_command, start_logging
-from taylor.base.documents import print_document
 from taylor.command_lines.arguments import CommandParser, path_or_none
+from taylor.schemas.writing import print_document
 
 
 def build_parser(program: str = "taylor rules") -> CommandParser:

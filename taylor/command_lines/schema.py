@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from taylor.base.console import run_command, start_logging
-from taylor.base.documents import print_document
 from taylor.command_lines.arguments import CommandParser
+from taylor.schemas.writing import print_document
 
 
 def build_parser(program: str = "taylor schema") -> CommandParser:

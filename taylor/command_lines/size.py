@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import log, run_command, start_logging
-from taylor.base.documents import print_document
 from taylor.base.files import refuse_unwritable
 from taylor.command_lines.arguments import (
     CommandParser,
@@ -20,6 +19,7 @@ from taylor.command_lines.arguments import (
     asked_margin,
     chosen_folder,
     chosen_path,
+    command_text,
     key_values,
     path_or_none,
     positive_float,
@@ -27,6 +27,7 @@ from taylor.command_lines.arguments import (
     token_count,
 )
 from taylor.command_lines.model_start import add_framework_option, add_software_options, software_of
+from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
     from taylor.workflows.searching.size import Size
@@ -103,7 +104,9 @@ def run(arguments: Sequence[str], program: str = "taylor size") -> None:
 
         log.info("written: %s", write_figure(found.plot, picture))
     if args.json:
-        print_document("taylor.size/1", found.to_dict())
+        from taylor.workflows.statement.options import Origin
+
+        print_document("taylor.size/1", found.to_dict(Origin(command_text(program, arguments))))
     else:
         _print(found)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from taylor.base.console import run_command, start_logging
-from taylor.base.documents import print_document
 from taylor.command_lines.arguments import (
     CommandParser,
     Default,
@@ -20,6 +19,7 @@ from taylor.command_lines.arguments import (
     positive_int,
     refuse_without_effect,
 )
+from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
     from taylor.workflows.solving.why_memory import MemoryReasons

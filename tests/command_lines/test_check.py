@@ -27,9 +27,12 @@ def test_a_strategy_file_is_priced_by_stage(words, capsys):
     run([*words, "--memory", "80", "--json"])
     data = json.loads(capsys.readouterr().out)
     assert [stage["layers"] for stage in data["stages"]] == [2, 4]
-    assert data["faults"] == [] and data["step_s"] > 0
+    assert data["faults"] == [] and data["step_s"] > 0 and data["verdict"]["fit"] == "fits"
 
 
-def test_a_plan_that_needs_too_much_memory_does_not_hold(words):
+def test_a_plan_that_needs_too_much_memory_does_not_hold(words, capsys):
     with pytest.raises(InfeasibleError, match="Stage 0 needs"):
-        run([*words, "--memory", "2"])
+        run([*words, "--memory", "2", "--json"])
+    verdict = json.loads(capsys.readouterr().out)["verdict"]
+    assert verdict["fit"] == "does not fit" and verdict["shortage_mib"][0] > 0
+    assert verdict["tight_stages"][0]["free_mib"] == -max(verdict["shortage_mib"])

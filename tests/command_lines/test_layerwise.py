@@ -192,7 +192,7 @@ def test_further_processes_change_nothing_but_the_time(profiles, tmp_path, capsy
 
     def found(*words):
         told = searched([profiles, *SMALL, "--rival", "n", "--vpp", "1,2", "-o", str(tmp_path), *words], capsys)
-        return {**told, "seconds": None}
+        return {**told, "seconds": None, "verdict": {**told["verdict"], "command": None}}
 
     monkeypatch.setattr(searching, "FEW_ROUNDS", 1)  # so that many bounds are too loose to cut off
     alone = found("--worker", "1")
@@ -256,7 +256,7 @@ def test_a_model_is_not_listed_where_there_is_none_and_no_timeline_is_made_for_i
 @pytest.mark.parametrize(
     ("flag", "function"),
     [("--html", "write_html_report"), ("--trace", "write_chrome_trace"), ("--png", "write_picture"),
-     ("--mps", "write_milp"), ("--result_json", "write_atomic")],
+     ("--mps", "write_milp"), ("--result_json", "write_document")],
 )  # fmt: skip
 def test_a_requested_file_that_is_missing_is_no_success(profiles, tmp_path, capsys, monkeypatch, flag, function):
     def fail(*_, **__):

@@ -10,8 +10,10 @@ import pytest
 
 from taylor.base import documents
 from taylor.base.console import run_command, start_logging
-from taylor.base.errors import InputError, WriteError
+from taylor.base.errors import DocumentError, InputError, WriteError
 from taylor.command_lines import main
+from taylor.pipeline_solver.solving.result import Result
+from taylor.schemas.writing import print_document, write_document
 from taylor.workflows.ranking import rank_page
 from tests.conftest import ROOT
 from tests.schemas.documents import check
@@ -102,6 +104,32 @@ def refuse(*_, **__):
     raise WriteError("no space")
 
 
+LORA = ROOT / "config" / "finetune_llama3_70b_lora.sh"
+LENGTHS = ROOT / "config" / "sample_lengths.csv"
+RL = ROOT / "config" / "rl_qwen3_8b_verl.sh"
+OTHER_RESULTS = {
+    "size": ("--model", "llama3-8b", "--device", "h100-80g", "--max_devices", "8"),
+    "lengths": (str(LORA), "--lengths", str(LENGTHS), "--scenarios", "4", "-t", "10"),
+    "rl": (str(RL), "--generation", "tokens_per_s=6000,alone=80", "--mean_answer", "1500"),
+    "layerwise": ("--costs", "estimate", "--model", "llama2-7b", "--device", "h100-80g", "--world_size", "8",
+                  "--gbs", "16", "--seq", "2048", "-t", "10"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", OTHER_RESULTS)
+def test_a_result_of_another_kind_has_the_same_verdict(command, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found, _ = printed(capsys, command, *OTHER_RESULTS[command], "--json")
+    verdict = found["devices"][0]["verdict"] if command == "size" else found["verdict"]
+    assert verdict["fit"] == "fits" and not any(verdict["shortage_mib"])
+    assert verdict["command"].startswith(f"taylor {command} ") and verdict["software"]["framework"]
+    assert (verdict["probability"] is None) == (command == "layerwise"), "tables of costs have no known error"
+    if command == "lengths":
+        gain = found["fresh_mean_step_of_equal_lengths_plan_ms"] / found["fresh_mean_step_ms"] - 1
+        assert verdict["baseline"]["gain"] == pytest.approx(gain)
+
+
 def test_a_broken_rule_is_an_error_with_its_source(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = SCRIPT.read_text(encoding="utf-8").replace("TP=8", "TP=16")
@@ -120,11 +148,32 @@ def test_a_job_that_cannot_fit_is_an_error_of_its_own_kind(capsys, tmp_path, mon
 def test_what_is_printed_beside_a_document_stays_out_of_it(capsys):
     def talk() -> None:
         print("by the way")
-        documents.print_document("taylor.text/1", {"lines": []})
+        print_document("taylor.text/1", {"lines": []})
         print("and more")
 
     assert run_command(talk, ["--json"]) == 0
     assert check(capsys.readouterr().out) == {"schema": "taylor.text/1", "lines": []}
+
+
+def test_a_document_that_differs_from_its_schema_is_neither_printed_nor_written(capsys, tmp_path):
+    wrong = {"lines": [1]}
+    assert run_command(lambda: print_document("taylor.text/1", wrong), ["--json"]) == 1
+    found = check(capsys.readouterr().out)
+    assert found["code"] == "fault" and "lines.0" in found["message"]
+    with pytest.raises(DocumentError, match="no taylor.text/1: more"):
+        write_document(tmp_path / "a.json", "taylor.text/1", {"lines": [], "more": 1})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_plan_is_kept_although_its_result_differs_from_the_schema(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    whole = Result.to_dict
+    monkeypatch.setattr(Result, "to_dict", lambda self: {**whole(self), "stages": "four"})
+    words = ["solve", str(CONFIG), "-o", "a.yaml", "--result_json", "r.json", "--store", "none"]
+    start_logging()
+    assert run_command(lambda: main.run(words), words) == 2
+    assert (tmp_path / "a.yaml").is_file() and not (tmp_path / "r.json").exists()
+    assert "stages" in capsys.readouterr().err
 
 
 def test_a_fault_of_the_program_is_a_document_too_and_keeps_its_traceback(capsys):

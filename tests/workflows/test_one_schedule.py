@@ -22,7 +22,7 @@ from taylor.nd_search.memory import peaks
 from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import config_suffixes, launcher_of
-from taylor.parsers.tables.memory_profile import write_memory_profile
+from taylor.parsers.tables.memory_profile import memory_profile_text
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.generators import build_schedule
@@ -270,9 +270,8 @@ def test_what_auto_solves_from_a_given_profile_evaluates_to_the_same_memory(
 ) -> None:
     path, profile = tmp_path / "job.yaml", tmp_path / "memory.json"
     path.write_bytes((ROOT / "config" / "pretrain_llama2_7b.yaml").read_bytes())
-    write_memory_profile(
-        MemoryProfile(23552.0, 2561.0, 1936.0, 3561.0, {DENSE: 600.0}, {DENSE: {NONE: 250.0, FULL: 20.0}}), profile
-    )
+    figures = MemoryProfile(23552.0, 2561.0, 1936.0, 3561.0, {DENSE: 600.0}, {DENSE: {NONE: 250.0, FULL: 20.0}})
+    profile.write_text(memory_profile_text(figures))
     job = FileJob(path, memory_file=profile, check=False, vpp=2, schedule="auto")
     with caplog.at_level("WARNING"):
         solved = solve_file(job, outputs=Outputs(folder=tmp_path / "out"))

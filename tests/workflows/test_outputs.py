@@ -164,7 +164,7 @@ def test_a_model_file_that_fails_costs_no_plan(
         ("--html", "taylor.report.outputs", "write_html_report"),
         ("--trace", "taylor.report.outputs", "write_chrome_trace"),
         ("--png", "taylor.report.outputs", "write_picture"),
-        ("--result_json", "taylor.workflows.showing.planned_outputs", "write_atomic"),
+        ("--result_json", "taylor.workflows.showing.planned_outputs", "write_document"),
         ("-o", "taylor.workflows.solving.solve_file", "write_plan"),
     ],
 )

@@ -237,7 +237,7 @@ def test_the_command_prints_the_figures_as_json(tmp_path, capsys):
     )
     found = json.loads(capsys.readouterr().out)
     assert [one["phase"] for one in found["phases"]] == [ROLLOUT, LOG_PROBS, TRAINING, RESHARDING]
-    assert found["verdict"] == FITS and found["hours"] == pytest.approx(found["iteration_ms"] / 360_000)
+    assert found["verdict"]["fit"] == FITS and found["hours"] == pytest.approx(found["iteration_ms"] / 360_000)
     assert found["split"]["training_cards"] + found["split"]["rollout_cards"] == 4
     assert found["split"]["lower_bound_ms"] <= found["split"]["iteration_ms"]
 

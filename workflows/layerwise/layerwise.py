@@ -17,6 +17,8 @@ from taylor.parsers.galvatron.folder import ProfileFolder, read_folders
 from taylor.parsers.galvatron.global_mode import read_any_strategy
 from taylor.parsers.galvatron.strategy_file import StrategyFile
 from taylor.workflows.layerwise.measured_costs import CostRequest, provider_of
+from taylor.workflows.showing.verdict_data import VerdictFacts, figures_fit, no_plan
+from taylor.workflows.statement.options import NO_ORIGIN, Origin
 
 
 @dataclass(frozen=True)
@@ -143,10 +145,24 @@ class CheckedFile:
         """Plan in the file."""
         return self.file.plan
 
-    def to_dict(self) -> Mapping[str, Any]:
+    def verdict_dict(self, origin: Origin = NO_ORIGIN) -> dict[str, Any]:
+        """Verdict on the memory of the plan; a plan that is none for another reason is unknown to fit."""
+        if self.found.stages:
+            peaks = [stage.peak_mib for stage in self.found.stages]
+            solution, fit = figures_fit(peaks, [self.found.usable_mib] * len(peaks))
+        else:
+            solution, fit = no_plan(" ".join(self.found.faults), proven=False)
+        step_ms = 1e3 * self.found.step_s if self.formula_s is not None else None
+        facts = VerdictFacts(
+            None, None, fit, solution, None, step_ms, False, origin=origin, framework="galvatron"
+        )  # fmt: skip
+        return facts.to_dict()
+
+    def to_dict(self, origin: Origin = NO_ORIGIN) -> Mapping[str, Any]:
         """Check as plain data."""
         whole = self.formula_s is not None
         return {
+            "verdict": self.verdict_dict(origin),
             "step_s": self.found.step_s if whole else None,
             "samples_a_s": self.plan.global_batch / self.found.step_s if whole else None,
             "galvatron_formula_s": self.formula_s,

@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from taylor.base.console import log
-from taylor.base.documents import document_text
 from taylor.base.errors import InputError, WriteError
-from taylor.base.files import refuse_unwritable, write_atomic
+from taylor.base.files import refuse_unwritable
 from taylor.base.interrupts import delay_interrupts
 from taylor.layerwise.exact.milp import write_milp
 from taylor.parsers.galvatron.strategy_file import write_strategy
@@ -22,6 +21,7 @@ from taylor.report.layerwise import MOST_TRIED, TRIED_COLUMNS, proof_text, tried
 from taylor.report.layerwise_page import layerwise_parts, layerwise_timeline
 from taylor.report.picture import write_picture
 from taylor.report.timeline import Timeline
+from taylor.schemas.writing import write_document
 from taylor.workflows.layerwise.layerwise_search import HETU, SearchedJob
 from taylor.workflows.showing.planned_outputs import write_or_note
 
@@ -116,8 +116,8 @@ def write_outputs(searched: SearchedJob, wanted: Wanted) -> Written:
                 files |= write_or_note(role, path, write, failed)
         if wanted.result is not None:
             record = {**searched.to_dict(), "files": files | {"result": str(wanted.result)}}
-            text = document_text("taylor.layerwise/1", record)
-            files |= write_or_note("result", wanted.result, partial(write_atomic, wanted.result, text), failed)
+            write = partial(write_document, wanted.result, "taylor.layerwise/1", record)
+            files |= write_or_note("result", wanted.result, write, failed)
     return Written(files, notes, failed)
 
 

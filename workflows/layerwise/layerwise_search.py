@@ -32,6 +32,9 @@ from taylor.report.layerwise import outcome_of
 from taylor.workflows.layerwise.estimated_costs import named_model
 from taylor.workflows.layerwise.layerwise import LayerwiseRequest, plan_formula_s
 from taylor.workflows.running.process_pool import open_pool
+from taylor.workflows.showing.verdict_data import Rival as OtherPlan
+from taylor.workflows.showing.verdict_data import VerdictFacts, figures_fit, no_plan
+from taylor.workflows.statement.options import NO_ORIGIN, Origin
 
 PROVEN_GAP = 1e-3
 """Relative gap up to which a plan counts as optimal."""
@@ -131,7 +134,23 @@ class SearchedJob:
     rival: Rival | None
     assumed: tuple[str, ...] = field(default=())
 
-    def to_dict(self) -> Mapping[str, Any]:
+    def verdict_dict(self, origin: Origin = NO_ORIGIN) -> dict[str, Any]:
+        """Verdict on the plan; the runner-up is that of Galvatron's own search."""
+        if self.found is None:
+            status = status_of(self)
+            solution, fit = no_plan(f"the search ended as {status}", proven=status == "infeasible")
+        else:
+            peaks = [stage.peak_mib for stage in self.found.stages]
+            solution, fit = figures_fit(peaks, [self.found.usable_mib] * len(peaks))
+        step_ms = None if self.result.plan is None else 1e3 * self.result.step_s
+        rival = None if self.rival is None else OtherPlan("Galvatron's plan", 1e3 * self.rival.found.step_s)
+        facts = VerdictFacts(
+            None, None, fit, solution, None, step_ms, self.provider.name == ESTIMATE, runner_up=rival, origin=origin,
+            framework="galvatron",
+        )  # fmt: skip
+        return facts.to_dict()
+
+    def to_dict(self, origin: Origin = NO_ORIGIN) -> Mapping[str, Any]:
         """Search as plain data."""
         result, plan = self.result, self.result.plan
         return {
@@ -140,6 +159,7 @@ class SearchedJob:
             "layers": self.job.layers,
             "costs": self.provider.name,
             "status": status_of(self),
+            "verdict": self.verdict_dict(origin),
             "step_s": None if plan is None else result.step_s,
             "samples_a_s": None if plan is None else result.samples_a_s,
             "most_samples_a_s": result.most_samples_a_s if math.isfinite(result.most_samples_a_s) else None,

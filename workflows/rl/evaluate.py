@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from taylor.base.errors import InputError
+from taylor.cost_model.profile import MemorySource
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.rl_iteration import (
     COPY,
@@ -30,8 +31,10 @@ from taylor.workflows.rl.memory import (
     states_of,
 )
 from taylor.workflows.rl.times import COPIES, SampleTokens, phase_times, rollout_ms, scored_samples, timed_config
+from taylor.workflows.showing.fit import Fit, FitVerdict
+from taylor.workflows.showing.verdict_data import VerdictFacts, figures_fit
 from taylor.workflows.statement.devices import ChosenDevice
-from taylor.workflows.statement.options import FileJob
+from taylor.workflows.statement.options import NO_ORIGIN, FileJob, Origin
 from taylor.workflows.statement.stated_file import StatedFile
 
 
@@ -148,7 +151,26 @@ class RlResult:
         """Hours of a number of iterations."""
         return iterations * self.iteration_ms / 3.6e6
 
-    def to_dict(self) -> dict[str, Any]:
+    def verdict_dict(self, origin: Origin = NO_ORIGIN) -> dict[str, Any]:
+        """Verdict on all phases; a stage that is named is the fullest of its phase."""
+        # What an engine allots itself has no risk: it is judged where it is too much.
+        judged = [one for one in self.memory if not one.allotted or one.verdict == OVER]
+        known = self.config.memory_error(MemorySource.ESTIMATE)
+        limits = [one.usable_mib if one.allotted else one.limit_mib for one in judged]
+        solution, fit = figures_fit([one.total_mib for one in judged], limits, self.config, known)
+        if self.held < 1:
+            reason = "the engine's weights leave no key-value cache"
+            fit = FitVerdict(Fit.DOES_NOT_FIT, reason=reason, cure="raise its share of memory or its ranks")
+        elif judged:
+            fullest_one = max(judged, key=lambda one: one.total_mib / one.usable_mib)
+            phase = fullest_one.phase
+            fit = replace(fit, reason="; ".join(part for part in (fit.reason, f"the fullest phase is {phase}") if part))
+        facts = VerdictFacts(self.config, self.chosen.spec, fit, solution, known, None, True, origin=origin)
+        data = facts.to_dict()
+        data["tight_stages"] = [{**one, "stage": judged[one["stage"]].stage} for one in data["tight_stages"]]
+        return data
+
+    def to_dict(self, origin: Origin = NO_ORIGIN) -> dict[str, Any]:
         """Figures as plain data."""
         return {
             "file": str(self.config.path),
@@ -179,7 +201,7 @@ class RlResult:
             "iteration_ms": self.iteration_ms,
             "longest_phase": self.longest,
             "fullest_phase": self.fullest.phase,
-            "verdict": self.verdict,
+            "verdict": self.verdict_dict(origin),
             "verdict_at_mean_length": worst(self.typical) if self.typical else None,
             "samples_per_second": self.samples_a_second,
             "tokens_per_second": self.samples_a_second * self.tokens.total,

@@ -67,10 +67,14 @@ class PhaseMemory:
         return sum(self.parts.values())
 
     @property
+    def allotted(self) -> bool:
+        """Whether an engine allots itself all of it."""
+        return self.phase == ROLLOUT and not set(self.parts) - {ENGINE, CACHE, RUNTIME}
+
+    @property
     def verdict(self) -> str:
         """`FITS`, `RISK` or `OVER`; memory that an engine allots itself has no risk."""
-        allotted = self.phase == ROLLOUT and not set(self.parts) - {ENGINE, CACHE, RUNTIME}
-        if self.total_mib <= (self.usable_mib if allotted else self.limit_mib):
+        if self.total_mib <= (self.usable_mib if self.allotted else self.limit_mib):
             return FITS
         return RISK if self.total_mib <= self.usable_mib else OVER
 

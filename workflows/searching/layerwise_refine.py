@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.console import log, progress
-from taylor.base.documents import document_text
 from taylor.base.errors import InputError, TaylorError
-from taylor.base.files import write_atomic
 from taylor.base.interrupts import delay_interrupts, presses
 from taylor.cost_model.measured.layer_strategy import EndStrategy, LayerStrategy, LayerwisePlan
 from taylor.layerwise.checker import check_plan
@@ -23,6 +21,7 @@ from taylor.pipeline.schedule import ScheduleSpec
 from taylor.pipeline_solver.model.solution import FEASIBLE, OPTIMAL
 from taylor.pipeline_solver.solving.result import plan_of_row
 from taylor.report.compress import strategy_text
+from taylor.schemas.writing import write_document
 from taylor.workflows.layerwise.layerwise import LayerwiseRequest
 from taylor.workflows.layerwise.layerwise_outputs import Wanted, write_outputs
 from taylor.workflows.layerwise.layerwise_search import ESTIMATE, SearchedJob, SearchRequest, plan_record, search_job
@@ -152,8 +151,8 @@ def refine_best(done: StrategySearch, time_limit: float | None = None) -> Refine
     refined = tuple(one for one in every if not one.reason)
     if every:
         with delay_interrupts():
-            text = document_text("taylor.refined/1", {"candidates": [one.to_dict() for one in every]})
-            files.append(("layer-wise", str(write_atomic(folder / "layerwise.json", text))))
+            data = {"candidates": [one.to_dict() for one in every]}
+            files.append(("layer-wise", str(write_document(folder / "layerwise.json", "taylor.refined/1", data))))
     else:
         notes.append("layer by layer nothing is refined: no candidate has a plan that fits")
     if refined:

@@ -155,6 +155,7 @@ class QuickSolves:
 
     def _step(self, problem: PipelineProblem, solution: Solution) -> SolvedStep:
         if solution.objective is not None and problem.unit_ms is not None:
-            return SolvedStep(solution.objective * problem.unit_ms)
+            peaks, limits = solution.peak_memory_mib, solution.memory_limit_mib
+            return SolvedStep(solution.objective * problem.unit_ms, "", tuple(peaks), tuple(limits))
         proven = solution.status is INFEASIBLE and self.estimated_memory
         return SolvedStep(None, solution.message if proven else "")

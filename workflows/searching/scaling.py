@@ -40,6 +40,8 @@ class SizePoint:
         What is missing where there is no strategy, one of `LACKS`; empty where there is one.
     reason : str
         Reason of that in words.
+    peaks_mib, limits_mib : tuple of float [pp]
+        Peak of each stage, and what the plan may take there, MiB.
     """
 
     devices: int
@@ -49,6 +51,8 @@ class SizePoint:
     tokens_per_second: float | None = None
     lacks: str = ""
     reason: str = ""
+    peaks_mib: tuple[float, ...] = ()
+    limits_mib: tuple[float, ...] = ()
 
     @property
     def speed(self) -> float | None:

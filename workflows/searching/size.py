@@ -14,7 +14,9 @@ from typing import Any
 from taylor.base.console import log
 from taylor.base.errors import InfeasibleError, InputError, NoSolutionError, TaylorError
 from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.profile import MemorySource
 from taylor.nd_search.search import search
+from taylor.nd_search.steps import SolvedStep
 from taylor.parsers.tables.device_prices import DevicePrice
 from taylor.parsers.training_config import TrainingConfig
 from taylor.register.device import DeviceSpec
@@ -22,9 +24,11 @@ from taylor.register.registry import Registry
 from taylor.workflows.searching.model_job import ModelJob, per_node, search_options, state_model
 from taylor.workflows.searching.quick_solves import QuickSolves
 from taylor.workflows.searching.scaling import MEMORY, RULES, TIME, Knee, SizePoint, efficiency_of, kept_of, knee_of
+from taylor.workflows.showing.verdict_data import VerdictFacts, figures_fit, no_plan
 from taylor.workflows.statement.devices import ChosenDevice, choose_device
 from taylor.workflows.statement.job_facts import parameters_text
 from taylor.workflows.statement.legality import rules_waived
+from taylor.workflows.statement.options import NO_ORIGIN, Origin
 from taylor.workflows.statement.stated_file import read_for
 
 LEAST, MOST = 8, 16_384
@@ -95,8 +99,8 @@ class DeviceSize:
     Parameters
     ----------
     device : DeviceSpec
-    framework : str
-        Framework of the job.
+    config : TrainingConfig
+        The job, without its degrees.
     curve : tuple of SizePoint
         From few devices to many.
     least : SizePoint or None
@@ -114,7 +118,7 @@ class DeviceSize:
     """
 
     device: DeviceSpec
-    framework: str
+    config: TrainingConfig
     curve: tuple[SizePoint, ...]
     least: SizePoint | None
     in_time: SizePoint | None = None
@@ -175,12 +179,24 @@ class DeviceSize:
             "reason": point.reason,
         }
 
-    def to_dict(self, tokens: float | None) -> dict[str, Any]:
+    def verdict_dict(self, origin: Origin = NO_ORIGIN) -> dict[str, Any]:
+        """Verdict on the least number of devices; without one, on the largest of the curve."""
+        least, known = self.least, self.config.memory_error(MemorySource.ESTIMATE)
+        if least is None:
+            last = self.curve[-1]
+            solution, fit = no_plan(last.reason, proven=all(point.lacks == MEMORY for point in self.curve))
+        else:
+            solution, fit = figures_fit(least.peaks_mib, least.limits_mib, self.config, known)
+        step_ms = None if least is None else least.step_ms
+        return VerdictFacts(self.config, self.device, fit, solution, known, step_ms, True, origin=origin).to_dict()
+
+    def to_dict(self, tokens: float | None, origin: Origin = NO_ORIGIN) -> dict[str, Any]:
         """The answer as plain data."""
         return {
             "device": self.device.name,
             "memory_mib": self.device.memory_mib,
-            "framework": self.framework,
+            "framework": self.config.rules.framework.name,
+            "verdict": self.verdict_dict(origin),
             "least": self.point_dict(self.least, tokens),
             "in_time": self.point_dict(self.in_time, tokens),
             "surely_in_time": self.point_dict(self.surely_in_time, tokens),
@@ -215,7 +231,7 @@ class Size:
     days: float | None
     devices: tuple[DeviceSize, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, origin: Origin = NO_ORIGIN) -> dict[str, Any]:
         """The answer as plain data."""
         return {
             "schema": "taylor.size/1",
@@ -224,7 +240,7 @@ class Size:
             "global_batch": self.gbs,
             "tokens": self.tokens,
             "deadline_days": self.days,
-            "devices": [each.to_dict(self.tokens) for each in self.devices],
+            "devices": [each.to_dict(self.tokens, origin) for each in self.devices],
         }
 
     def summary(self) -> str:
@@ -342,10 +358,9 @@ class _Sizing:
         curve = self.points(sizes)
         least = self._first(curve, lambda point: point.step_ms is not None)
         soon, sure = (None, None) if self.options.days is None else (self._in_time(curve, end) for end in (0, 1))
-        framework = self.config.rules.framework.name
         unsolved = tuple(sorted(devices for devices, point in self.known.items() if point.lacks == TIME))
         allowed = tuple(self.job.allow_illegal)
-        return DeviceSize(self.chosen.spec, framework, tuple(curve), least, soon, sure, price, unsolved, allowed)
+        return DeviceSize(self.chosen.spec, self.config, tuple(curve), least, soon, sure, price, unsolved, allowed)
 
     def _in_time(self, curve: Sequence[SizePoint], end: int) -> SizePoint | None:
         """The least number that meets the deadline, by the step (end 0) or by the upper end of its interval (1)."""
@@ -405,7 +420,7 @@ class _Sizing:
                     if best is None or (best.lacks == MEMORY and not step.refused):
                         found[devices] = _without_plan(devices, step.refused)
                 elif best is None or best.step_ms is None or step.ms < best.step_ms:
-                    found[devices] = self._point(strategy, step.ms)
+                    found[devices] = self._point(strategy, step)
         return found
 
     def _ranked(self, devices: int) -> list[Strategy]:
@@ -415,12 +430,16 @@ class _Sizing:
         found = search(self.config, self.chosen.spec, space)
         return [found.candidates.row(int(number)) for number in found.chosen]
 
-    def _point(self, strategy: Strategy, step_ms: float) -> SizePoint:
+    def _point(self, strategy: Strategy, step: SolvedStep) -> SizePoint:
+        assert step.ms is not None
+        step_ms = step.ms
         config, spec = self.config.replace(strategy=strategy), self.chosen.spec
         known, risk = config.step_error(spec), config.margin.stated_risk
         tokens = strategy.global_batch * config.rules.seq_length / (step_ms / 1e3)
         ends = (step_ms * known.lower(risk), step_ms * known.upper(risk))
-        return SizePoint(strategy.world_size, strategy, step_ms, ends, tokens)
+        return SizePoint(
+            strategy.world_size, strategy, step_ms, ends, tokens, peaks_mib=step.peaks_mib, limits_mib=step.limits_mib
+        )
 
 
 def _without_plan(devices: int, refused: str) -> SizePoint:

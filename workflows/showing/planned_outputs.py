@@ -10,9 +10,11 @@ from typing import Any
 
 from taylor.base.budget import NO_LIMIT, TimeBudget
 from taylor.base.console import log
+from taylor.base.documents import RESULT
 from taylor.base.errors import TaylorError, WriteError
-from taylor.base.files import refuse_unwritable, write_atomic
+from taylor.base.files import refuse_unwritable
 from taylor.pipeline.plan import PipelinePlan
+from taylor.schemas.writing import write_document
 from taylor.workflows.showing.dryrun_result import stage_memories
 from taylor.workflows.showing.memory_interval import log_intervals
 from taylor.workflows.showing.next_change import NextChange
@@ -107,11 +109,10 @@ def store_json(
     if path is None:
         return replace(planned, files=files)
     done = replace(planned, files=files | {"result": str(path)})
-    text = done.result().to_json()
+    data = done.result().to_dict()
     reasons = [] if failed is None else failed
-    return (
-        done if write_or_note("result", path, lambda: write_atomic(path, text), reasons) else replace(done, files=files)
-    )
+    written = write_or_note("result", path, lambda: write_document(path, RESULT, data), reasons)
+    return done if written else replace(done, files=files)
 
 
 def _write_views(

@@ -13,7 +13,7 @@ from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB
 from taylor.pipeline_solver.model.solution import Solution, Status
 from taylor.register.device import DeviceSpec
-from taylor.workflows.showing.fit import FitVerdict, fit_verdict, is_tight, risk_of
+from taylor.workflows.showing.fit import Fit, FitVerdict, fit_verdict, is_tight, risk_of
 from taylor.workflows.showing.memory_levers import Lever
 from taylor.workflows.statement.options import Origin
 
@@ -41,6 +41,9 @@ class VerdictFacts:
 
     Parameters
     ----------
+    config : TrainingConfig or None
+        The job; None where only tables of costs state it.
+    device : DeviceSpec or None
     known : KnownError or None
         Of the peaks.
     step_ms : float or None
@@ -51,10 +54,12 @@ class VerdictFacts:
         Smallest change that makes the job fit.
     baseline, runner_up : Rival or None
         The plan in the file, and the next best that was solved.
+    framework : str or None
+        Framework whose files have the plan, where there is no configuration.
     """
 
-    config: TrainingConfig
-    device: DeviceSpec
+    config: TrainingConfig | None
+    device: DeviceSpec | None
     fit: FitVerdict
     solution: Solution
     known: KnownError | None
@@ -64,21 +69,23 @@ class VerdictFacts:
     baseline: Rival | None = None
     runner_up: Rival | None = None
     origin: Origin = Origin()
+    framework: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The verdict's object."""
         config = self.config
+        margin = MemoryMargin() if config is None else config.margin
         return self.fit.to_dict() | {
-            "tight_stages": tight_stages(self.solution, self.known, config.margin),
+            "tight_stages": tight_stages(self.solution, self.known, margin),
             "smallest_change": None if self.cure is None else _change(self.cure),
             "baseline": self._against(self.baseline),
             "runner_up": self._against(self.runner_up),
             "software": {
-                "framework": config.rules.framework.name,
-                "stack": self.device.stack or None,
+                "framework": self.framework if config is None else config.rules.framework.name,
+                "stack": None if self.device is None else self.device.stack or None,
                 "assumed": list(self.origin.software),
             },
-            "unmodelled": unmodelled_entries(config),
+            "unmodelled": [] if config is None else unmodelled_entries(config),
             "version": str(import_module("taylor").__version__),
             "command": self.origin.command or None,
         }
@@ -137,10 +144,28 @@ def _change(lever: Lever) -> dict[str, Any]:
 
 
 def figures_fit(
-    peaks_mib: Sequence[float], limits_mib: Sequence[float], config: TrainingConfig, known: KnownError | None
+    peaks_mib: Sequence[float],
+    limits_mib: Sequence[float],
+    config: TrainingConfig | None = None,
+    known: KnownError | None = None,
 ) -> tuple[Solution, FitVerdict]:
-    """Fit of peaks that a table states, and the solution that stands for them."""
+    """Fit of peaks that a table states, and the solution that stands for them.
+
+    Parameters
+    ----------
+    config : TrainingConfig, optional
+        The job: its margin, and its flags that are in no figure.
+    known : KnownError, optional
+        Of the peaks.
+    """
     solution = Solution(
         Status.FEASIBLE, peak_memory_mib=tuple(peaks_mib), memory_limit_mib=tuple(limits_mib), message="not known"
     )
-    return solution, fit_verdict(solution, config.unmodelled, None, known, config.margin)
+    margin, flags = (MemoryMargin(), ()) if config is None else (config.margin, config.unmodelled)
+    return solution, fit_verdict(solution, flags, None, known, margin)
+
+
+def no_plan(reason: str, *, proven: bool) -> tuple[Solution, FitVerdict]:
+    """Fit of a job without a plan: it does not fit where that is proven, else that is unknown."""
+    fit = Fit.DOES_NOT_FIT if proven else Fit.UNKNOWN
+    return Solution(Status.NO_SOLUTION), FitVerdict(fit, reason=reason)

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from taylor.base.console import log
-from taylor.base.errors import InputError, InterruptedSolve, OutsideProgramError, TaylorError, WriteError
-from taylor.base.files import write_atomic
+from taylor.base.documents import RESULT
+from taylor.base.errors import DocumentError, InputError, InterruptedSolve, OutsideProgramError, TaylorError, WriteError
 from taylor.base.interrupts import delay_interrupts
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline_solver.milp.model_files import write_sol
+from taylor.schemas.writing import write_document
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.showing.verdict import step_text
 from taylor.workflows.solving.memory_check import CheckStopped
@@ -59,9 +60,9 @@ def _keep(planned: PlannedFile, outputs: Outputs) -> str:
     kept = folder / f"{planned.name}.json"
     with delay_interrupts():
         try:
-            write_atomic(kept, replace(planned, origin=outputs.origin).result().to_json())
+            write_document(kept, RESULT, replace(planned, origin=outputs.origin).result().to_dict())
             write_sol(planned.problem, planned.solution, kept.with_suffix(".sol"))
-        except WriteError as error:
+        except (WriteError, DocumentError) as error:
             return f"no file: {error}"
         files = f"{kept} and .sol"
         if outputs.write:

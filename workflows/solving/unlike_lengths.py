@@ -10,19 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
+from taylor.cost_model.errors.known_error import KnownError
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.profile import MemorySource
 from taylor.cost_model.time.step import layer_time
 from taylor.parsers.tables.lengths import SampleLengths
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.model.solution import Solution
+from taylor.pipeline_solver.timing.evaluate import evaluate
 from taylor.pipeline_solver.unlike.scenarios import ScenarioGraph, Scenarios
 from taylor.pipeline_solver.unlike.solve import ExpectedStep, solve_expected
 from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
+from taylor.workflows.showing.verdict_data import Rival, VerdictFacts, figures_fit
 from taylor.workflows.solving.measured_peaks import with_measured
-from taylor.workflows.statement.options import FileJob
+from taylor.workflows.statement.options import NO_ORIGIN, FileJob, Origin
 from taylor.workflows.statement.stated_file import StatedFile
 
 Array = NDArray[np.float64]
@@ -94,6 +99,10 @@ class LengthPlan:
     fresh_ms, usual_ms, other_order_ms : float
         Mean step on the same fresh samples: of the plan found, of the usual one, and of the plan found in the other
         order.
+    solution : Solution
+        The plan for full micro-batches: its peaks and limits.
+    known : KnownError or None
+        Of the peaks.
     """
 
     config: TrainingConfig
@@ -109,6 +118,9 @@ class LengthPlan:
     samples_a_second: float
     padding: float
     cut: int
+    device: DeviceSpec
+    solution: Solution
+    known: KnownError | None
     written: Path | None = None
 
     @property
@@ -116,11 +128,22 @@ class LengthPlan:
         """Hours of an epoch over the data set."""
         return self.choice.lengths.samples / self.samples_a_second / 3600
 
-    def to_dict(self) -> dict[str, Any]:
+    def verdict_dict(self, origin: Origin = NO_ORIGIN) -> dict[str, Any]:
+        """Verdict on the plan; the baseline is the plan for equal lengths."""
+        peaks, limits = self.solution.peak_memory_mib, self.solution.memory_limit_mib
+        solution, fit = figures_fit(peaks, limits, self.config, self.known)
+        rival = None if self.usual_ms is None else Rival("the plan for equal lengths", self.usual_ms)
+        facts = VerdictFacts(
+            self.config, self.device, fit, solution, self.known, self.fresh_ms, True, baseline=rival, origin=origin
+        )
+        return facts.to_dict()
+
+    def to_dict(self, origin: Origin = NO_ORIGIN) -> dict[str, Any]:
         """Plan and figures as plain data."""
         plan, found = self.found.plan, self.found
         return {
             "file": str(self.config.path),
+            "verdict": self.verdict_dict(origin),
             "packing": self.choice.packing,
             "order": self.choice.order,
             "scenarios": len(found.step_times),
@@ -305,7 +328,7 @@ def plan_lengths(
         )
     fresh_steps = max(1, min(FRESH, 4 * MOST_ROWS // config.strategy.dp))
     fresh = sample_steps(choice, lengths, config.strategy, costs, fresh_steps, choice.seed + 1)
-    return _measured_on(fresh, file, problem, choice, found, usual, output)
+    return _measured_on(fresh, file, problem, choice, found, usual, output, memory.source)
 
 
 def _measured_on(
@@ -316,6 +339,7 @@ def _measured_on(
     found: ExpectedStep,
     usual: PipelinePlan | None,
     output: Path | None,
+    source: MemorySource,
 ) -> LengthPlan:
     """The plans on fresh samples, and the file that the better one is written to."""
     assert found.plan is not None and problem.unit_ms is not None
@@ -343,5 +367,8 @@ def _measured_on(
         samples_a_second=float(fresh.samples.sum() / (1e-3 * times.sum())),
         padding=float(1 - fresh.tokens.sum() / fresh.slots.sum()),
         cut=choice.lengths.longer_than(config.rules.seq_length),
+        device=file.device,
+        solution=evaluate(problem, found.plan),
+        known=config.memory_error(source),
         written=written,
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from taylor.base.console import log
 from taylor.base.errors import OutsideProgramError, WriteError
+from taylor.base.files import write_atomic
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.dryrun.estimate import estimate_memory
 from taylor.dryrun.fitting.fit import Observation, read_observations, write_observations
@@ -17,10 +18,12 @@ from taylor.dryrun.fitting.linear_memory import LinearMemory
 from taylor.dryrun.interface import DryRunBackend
 from taylor.dryrun.measure import MAX_RUNS, measure_profile
 from taylor.parsers.registry import launcher_of
-from taylor.parsers.tables.memory_profile import read_memory_profile, write_memory_profile
+from taylor.parsers.tables.memory_profile import memory_profile_text, read_memory_profile
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, NONE
 from taylor.register.device import DeviceSpec
+from taylor.schemas.registry import MEMORY
+from taylor.schemas.writing import check_text
 
 MEMORY_INFO = Path("memory_info")
 """Folder, below the output folder, of the profiles that dry-runs measured."""
@@ -51,7 +54,9 @@ def keep_measured(
     """Save a measured profile, and the peaks it rests on, for later runs; log where they cannot be."""
     try:
         write_observations(observations, observations_path(config, output))
-        write_memory_profile(profile, memory_info_path(config, output))
+        text = memory_profile_text(profile)
+        check_text(MEMORY, text)
+        write_atomic(memory_info_path(config, output), text)
     except WriteError as error:
         log.warning("the measured memory is not kept for a later run: %s", error)
 

@@ -209,6 +209,10 @@ class Origin:
     runner_up: tuple[str, float] | None = None
 
 
+NO_ORIGIN = Origin()
+"""Of a result that no command line made."""
+
+
 @dataclass(frozen=True)
 class Outputs:
     """Paths of the results of one configuration file; a None is not written.
