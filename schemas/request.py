@@ -1,7 +1,7 @@
 """Requests: what a program asks a command, with the names of the command's flags.
 
 A request is a JSON object that ``taylor COMMAND --json --config FILE`` takes (``-`` reads it from standard input), and
-the arguments of the MCP tool of the same name (that of ``why-memory`` is ``explain``).
+for the commands of agents the arguments of the MCP tool of the same name (that of ``why-memory`` is ``explain``).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ ByStage = Annotated[dict[Stage, Annotated[float, Field(gt=0, le=10**8)]], Field(
 Degree = Literal["dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs"]
 Degrees = Annotated[dict[Degree, Annotated[int, Field(ge=0, le=10**6)]], Field(max_length=9)]
 Names = Annotated[list[Name], Field(max_length=32)]
+Counts = Annotated[list[Annotated[int, Field(ge=0, le=10**7)]], Field(max_length=64)]
+Seconds = Annotated[float, Field(gt=0.0, le=MOST_SECONDS)]
 Margin = Annotated[str, StringConstraints(pattern=r"^[0-9.]{1,12}%?$")]
 """MiB, or per cent as 5%."""
 Risk = Annotated[float, Field(ge=0.0, le=0.5)]
@@ -104,7 +106,7 @@ class Planning(Job):
     stage_devices: Name | None = Field(default=None, description="NAME:N,NAME:N: stages on several kinds of devices")
     recompute_modules: bool = Field(default=False, description="choose recompute by module too")
     offload: bool = Field(default=False, description="choose modules whose saved inputs lie on the host")
-    time_limit: Annotated[float, Field(gt=0.0, le=MOST_SECONDS)] | None = Field(
+    time_limit: Seconds | None = Field(
         default=None, description="seconds for all of it; then the best plan so far comes with its proven bound"
     )
     result_json: Name | None = Field(default=None, description="file that takes the result")
@@ -147,7 +149,7 @@ class Search(Job):
     recompute: Literal["best", "none", "full"] = Field(default="best", description="assumed for the peaks")
     profile_num: Annotated[int, Field(ge=1, le=200)] = Field(default=20, description="strategies listed")
     full: bool = Field(default=False, description="solve them and rank them, too")
-    time_limit: Annotated[float, Field(gt=0.0, le=MOST_SECONDS)] | None = Field(
+    time_limit: Seconds | None = Field(
         default=None, description="with full: seconds for one solve; of an agent's question, for all of them"
     )
     explain: Name | None = Field(default=None, description="DPx_TPx_PPx_EPx: say which rule removes this strategy")
@@ -175,9 +177,7 @@ class Size(Asked):
     margin: Margin | None = Field(default=None, description="memory that every device keeps free")
     risk: Risk | None = Field(default=None, description="probability that a peak may exceed the limit; 0.05 if omitted")
     allow_illegal: Names = Field(default=[], description="legality rules of the framework that the job may break")
-    time_limit: Annotated[float, Field(gt=0.0, le=MOST_SECONDS)] | None = Field(
-        default=None, description="seconds after which no further solve begins"
-    )
+    time_limit: Seconds | None = Field(default=None, description="seconds after which no further solve begins")
 
 
 class Explain(Asked):
@@ -213,7 +213,155 @@ class Compare(Asked):
     second: Name = Field(description="another one")
 
 
-Request = Annotated[Solve | Evaluate | Search | Size | Explain | Support | Compare, Field(discriminator="command")]
+class Rank(Asked):
+    """Many strategies solved and compared; the answer is a `taylor.ranking/1`."""
+
+    command: Literal["rank"] = "rank"
+    yaml_path: Name | None = Field(default=None, description="folder of candidate files, as a search writes them")
+    model: Name | None = Field(default=None, description="in place of a folder: its quickest strategies are ranked")
+    device: Name | None = None
+    world_size: Count | None = Field(default=None, description="ranks; needed with a model")
+    seq: Tokens | None = Field(default=None, description="with a model: tokens a sample")
+    gbs: Tokens | None = Field(default=None, description="samples a step")
+    fix: Degrees = Field(default={}, description="with a model: degrees that are given")
+    framework: Framework | None = Field(default=None, description="with a model: whose files are written")
+    software: Names = Field(default=[], description="with a model: features of the software")
+    override: Annotated[dict[Name, Annotated[int, Field(ge=0, le=10**9)]], Field(max_length=32)] = {}
+    margin: Margin | None = None
+    risk: Risk | None = None
+    allow_illegal: Names = []
+    stage_limit: ByStage = {}
+    prove: Count | Literal["all"] = Field(default=5, description="candidates that are solved to their proof")
+    gap: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    time_limit: Seconds | None = Field(default=None, description="of one solve")
+    report: Name | None = Field(default=None, description="file that takes a page, or on, or off")
+    output_path: Name | None = Field(default=None, description="folder of the table and the run's files")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Rank:
+        if (self.yaml_path is None) == (self.model is None):
+            raise ValueError("exactly one of yaml_path and model is needed")
+        return self
+
+
+class Lengths(Asked):
+    """Plan of a training whose samples differ in length; the answer is a `taylor.lengths/1`."""
+
+    command: Literal["lengths"] = "lengths"
+    file: Name = Field(description="training file")
+    lengths: Name = Field(description="CSV of length,count: tokens, and samples of that length")
+    packing: Literal["padded", "packed", "balanced"] = "padded"
+    order: Literal["drawn", "largest"] = Field(default="drawn", description="of a step's micro-batches")
+    scenarios: Annotated[int, Field(ge=1, le=10**4)] = Field(default=32, description="steps that are sampled")
+    seed: Annotated[int, Field(ge=0, le=2**31)] = 0
+    gap: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    time_limit: Annotated[int, Field(ge=1, le=int(MOST_SECONDS))] | None = None
+    device: Name | None = None
+    world_size: Count | None = None
+    o: Name | None = Field(default=None, description="file that takes the planned configuration")
+
+
+class Reinforcement(Asked):
+    """Iteration of reinforcement learning by phase; the answer is a `taylor.rl/1`."""
+
+    command: Literal["rl"] = "rl"
+    file: Name = Field(description="script of verl or slime, YAML of NeMo RL")
+    generation: Name | None = Field(default=None, description="measured speed of one engine: tokens_per_s=N,alone=N")
+    generation_table: Name | None = Field(default=None, description="CSV of concurrent,tokens_per_s: the same")
+    mean_prompt: Tokens | None = None
+    mean_answer: Tokens | None = None
+    split: bool = Field(default=False, description="find the best split into training and roll-out cards")
+    cards: Count | None = None
+    time_limit: Seconds | None = Field(default=None, description="of the split")
+    iterations: Count | None = None
+    device: Name | None = None
+    world_size: Count | None = None
+
+    @model_validator(mode="after")
+    def _one_speed(self) -> Reinforcement:
+        if (self.generation is None) == (self.generation_table is None):
+            raise ValueError("exactly one of generation and generation_table is needed")
+        return self
+
+
+class Layerwise(Asked):
+    """One strategy for every layer; the answer is a `taylor.layerwise/1`."""
+
+    command: Literal["layerwise"] = "layerwise"
+    paths: Names = Field(default=[], description="folders with Galvatron's profiles")
+    costs: Literal["taylor", "galvatron", "estimate"] | None = Field(
+        default=None, description="estimate: of a registered model and device, without profiles"
+    )
+    model: Name | None = None
+    device: Name | None = None
+    world_size: Count | None = None
+    layers: Counts = Field(default=[], description="by kind")
+    hidden: Counts = Field(default=[], description="width of the hidden states by kind")
+    seq: Counts = Field(default=[], description="tokens a sample by kind")
+    memory: Annotated[float, Field(gt=0.0, le=10**5)] | None = Field(default=None, description="of a rank, GB")
+    gbs: Count | None = None
+    micro_batches: Counts = []
+    pp: Counts = []
+    vpp: Counts = []
+    rival: bool | None = Field(default=None, description="compare with Galvatron's own search")
+    gap: Annotated[float, Field(ge=0.0, lt=1.0)] | None = None
+    time_limit: Seconds | None = None
+    output_config_path: Name | None = Field(default=None, description="folder or file of the strategy")
+    result_json: Name | None = None
+    html: Name | None = None
+
+
+class Check(Asked):
+    """A layer-wise strategy file evaluated and checked; the answer is a `taylor.check/1`."""
+
+    command: Literal["check"] = "check"
+    file: Name = Field(description="galvatron_config_*.json or fine_grained_config.json")
+    profiles: Annotated[list[Name], Field(min_length=1, max_length=32)] = Field(description="folders with profiles")
+    model: Name | None = Field(default=None, description="where a folder has several")
+    hidden: Count
+    seq: Tokens
+    memory: Annotated[float, Field(gt=0.0, le=10**5)] = Field(description="of a rank, GB")
+    layers: Counts = []
+    costs: Literal["taylor", "galvatron"] = "taylor"
+    world_size: Count | None = None
+
+
+class Models(Asked):
+    """Registered models, or one by name; the answer is a `taylor.models/1` or a `taylor.model/1`."""
+
+    command: Literal["models"] = "models"
+    name: Name | None = None
+
+
+class Devices(Asked):
+    """Registered devices, or one by name; the answer is a `taylor.devices/1` or a `taylor.device/1`."""
+
+    command: Literal["devices"] = "devices"
+    name: Name | None = None
+
+
+class Rules(Asked):
+    """Rules that strategies must obey, or one by name; the answer is a `taylor.rules/1` or a `taylor.rule/1`."""
+
+    command: Literal["rules"] = "rules"
+    name: Name | None = None
+
+
+class History(Asked):
+    """Runs that are remembered, or one by its name; the answer is a `taylor.runs/1` or a `taylor.run/1`."""
+
+    command: Literal["history"] = "history"
+    run: Name | None = None
+    store: Name | None = None
+    model: Name | None = None
+    device: Name | None = None
+
+
+Request = Annotated[
+    Solve | Evaluate | Search | Size | Explain | Support | Compare | Rank | Lengths | Reinforcement | Layerwise | Check
+    | Models | Devices | Rules | History,
+    Field(discriminator="command"),
+]  # fmt: skip
 """A request of any command."""
 
 BY_COMMAND: dict[str, type[Asked]] = {
@@ -224,6 +372,15 @@ BY_COMMAND: dict[str, type[Asked]] = {
     "why-memory": Explain,
     "support": Support,
     "compare": Compare,
+    "rank": Rank,
+    "lengths": Lengths,
+    "rl": Reinforcement,
+    "layerwise": Layerwise,
+    "check": Check,
+    "models": Models,
+    "devices": Devices,
+    "rules": Rules,
+    "history": History,
 }
 """Model of each command's requests."""
 

@@ -53,6 +53,16 @@ COMMANDS_OF_REQUESTS = {
     "why-memory": ("why-memory",),
     "support": ("support",),
     "compare": ("compare",),
+    "rank": ("rank",),
+    "pipeline_tool.py": ("rank",),
+    "lengths": ("lengths",),
+    "rl": ("rl",),
+    "layerwise": ("layerwise",),
+    "check": ("check",),
+    "models": ("models",),
+    "devices": ("devices",),
+    "rules": ("rules",),
+    "history": ("history",),
 }
 """Commands of the requests that each command takes by ``--config``."""
 
@@ -281,6 +291,8 @@ class CommandParser(argparse.ArgumentParser):
                 self._place(path, self._positional[str(key)], value)
             elif action is None:
                 raise InputError("is no flag", file=path, field=str(key), cure=self._meant(flag))
+            elif value is not None and action.nargs == "+":
+                self._place(path, action, value)
             elif value is not None:
                 words += self._flag_words(path, str(key), flag, value)
         return words
@@ -315,13 +327,16 @@ class CommandParser(argparse.ArgumentParser):
         return {action.dest: action for action in self._actions if not action.option_strings}
 
     def _place(self, path: Path, action: argparse.Action, value: Any) -> None:
-        """Let a value of JSON be that of a positional argument where the command line has none."""
-        if not isinstance(value, str) or not value or value.startswith("-") or "\0" in value:
-            raise InputError("must be text that begins with no dash", file=path, field=action.dest, value=value)
+        """Let a value of JSON be that of an argument of words without a flag each, where the command line has none."""
         several = action.nargs in ("*", "+")
-        action.nargs = "*" if several else "?"
+        words = value if several and isinstance(value, list) else [value]
+        for word in words:
+            if not isinstance(word, str) or not word or word.startswith("-") or "\0" in word:
+                raise InputError("must be text that begins with no dash", file=path, field=action.dest, value=word)
+        if not action.option_strings:
+            action.nargs = "*" if several else "?"
         action.required = False
-        action.default = [self._get_value(action, value)] if several else value
+        action.default = [self._get_value(action, word) for word in words] if several else value
 
     def _flag_words(self, path: Path, key: str, flag: str, value: Any) -> list[str]:
         """Words of a flag with a value of JSON."""

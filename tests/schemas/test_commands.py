@@ -15,8 +15,9 @@ from taylor.command_lines import main
 from taylor.pipeline_solver.solving.result import Result
 from taylor.schemas.writing import print_document, write_document
 from taylor.workflows.ranking import rank_page
+from tests import galvatron_cases
 from tests.conftest import ROOT
-from tests.schemas.documents import check
+from tests.schemas.documents import check, validator
 
 CONFIG = ROOT / "config" / "pretrain_llama2_7b.yaml"
 SCRIPT = ROOT / "config" / "pretrain_llama3_70b.sh"
@@ -78,6 +79,9 @@ def test_solved_ranked_and_compared_plans_are_documents_and_so_is_the_history(ca
     runs, _ = printed(capsys, "history", "--json")
     one, _ = printed(capsys, "history", runs["runs"][0]["id"], "--json")
     assert one["schema"] == "taylor.run/1" and one["plans"][0]["status"] == solved["status"]
+    request = {"schema": "taylor.request/1", "command": "history", "run": runs["runs"][0]["id"]}
+    (tmp_path / "request.json").write_text(json.dumps(request))
+    assert printed(capsys, "history", "--json", "--config", "request.json")[0] == one
 
 
 @pytest.mark.slow
@@ -210,3 +214,36 @@ def test_a_request_is_read_from_standard_input(tmp_path):
     words = [sys.executable, "-m", "taylor", "why-memory", "--json", "--config", "-"]
     done = subprocess.run(words, cwd=ROOT, input=json.dumps(request), capture_output=True, text=True)
     assert done.returncode == 0 and check(done.stdout)["file"] == str(CONFIG)
+
+
+@pytest.mark.parametrize(
+    "answer, request_",
+    [
+        ("model", {"command": "models", "name": "glm-5"}),
+        ("devices", {"command": "devices"}),
+        ("rule", {"command": "rules", "name": "experts-by-ep"}),
+        ("check", {"command": "check", "file": "plan.json", "profiles": ["profiles", "profiles"], "hidden": 1024,
+                   "seq": 4096, "memory": 80}),
+        ("rl", {"command": "rl", "file": str(RL), "generation": "tokens_per_s=6000,alone=80", "mean_answer": 1500}),
+        pytest.param(
+            "lengths", {"command": "lengths", "file": str(LORA), "lengths": str(LENGTHS), "scenarios": 4, "gap": 0.05,
+                        "time_limit": 10}, marks=pytest.mark.slow),
+        pytest.param(
+            "layerwise", {"command": "layerwise", "costs": "estimate", "model": "llama2-7b", "device": "h100-80g",
+                          "world_size": 8, "gbs": 16, "seq": [2048], "pp": [1, 2], "rival": False, "time_limit": 10},
+            marks=pytest.mark.slow),
+        pytest.param(
+            "ranking", {"command": "rank", "model": "llama2-7b", "device": "h100-80g", "world_size": 8, "gbs": 64,
+                        "seq": 2048, "fix": {"tp": 2, "pp": 2}, "prove": 1, "time_limit": 5, "report": "off"},
+            marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_a_request_drives_its_command(answer, request_, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plan.json").write_text(json.dumps(galvatron_cases.STRATEGY))
+    galvatron_cases.write_folder(tmp_path / "profiles")
+    asked = {"schema": "taylor.request/1", **request_}
+    assert validator("taylor.request/1").is_valid(asked)
+    (tmp_path / "request.json").write_text(json.dumps(asked))
+    found, _ = printed(capsys, request_["command"], "--json", "--config", "request.json")
+    assert found["schema"] == f"taylor.{answer}/1"

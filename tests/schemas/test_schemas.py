@@ -15,8 +15,21 @@ from jsonschema import Draft202012Validator
 import taylor
 from benchmarks.schema_files import RELEASED, shape
 from taylor.base.errors import InputError
+from taylor.command_lines import check as check_command
 from taylor.command_lines import compare as compare_command
-from taylor.command_lines import parallel_tool, pipeline_parallel, pipeline_tool, schema, why_memory
+from taylor.command_lines import (
+    devices,
+    history,
+    layerwise,
+    lengths,
+    models,
+    parallel_tool,
+    pipeline_parallel,
+    pipeline_tool,
+    rules,
+    schema,
+    why_memory,
+)  # fmt: skip
 from taylor.command_lines import rl as rl_command
 from taylor.command_lines import size as size_command
 from taylor.command_lines import support as support_command
@@ -123,7 +136,9 @@ def test_the_newest_version_of_a_schema_is_the_one_meant(tmp_path, monkeypatch):
 
 PARSERS = {
     "solve": pipeline_parallel, "evaluate": pipeline_parallel, "search": parallel_tool, "why-memory": why_memory,
-    "size": size_command, "support": support_command, "compare": compare_command,
+    "size": size_command, "support": support_command, "compare": compare_command, "rank": pipeline_tool,
+    "lengths": lengths, "rl": rl_command, "layerwise": layerwise, "check": check_command, "models": models,
+    "devices": devices, "rules": rules, "history": history,
 }  # fmt: skip
 
 
