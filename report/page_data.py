@@ -48,6 +48,7 @@ FIRST_COLUMNS = (
     "risk",
     "gap",
     "status",
+    "smallest_change",
     "ratio_source",
     "offset",
     "recompute",

@@ -31,7 +31,7 @@ const risk = (text) => (figure(text) === null ? text : Number(text) < 0.005 ? "<
 const SHOWN = { status: statusWord, risk, cost: fixed(1), objective: fixed(3), bound: fixed(3), gap: percent, time: fixed(2), gain: signed, mfu: share,
   tokens_per_second: fixed(0), tokens_per_second_per_device: fixed(1), own: yes };
 const TITLES = { cost: "step ms", micro_batches: "m", time: "solve s", peak_memory: "heaviest GiB", gain: "faster than the file's plan",
-  tokens_per_second: "tokens/s", tokens_per_second_per_device: "a device", mfu: "MFU", mfu_precision: "MFU of the peak in", ratio_source: "ratios", own: "file's plan" };
+  tokens_per_second: "tokens/s", tokens_per_second_per_device: "a device", mfu: "MFU", mfu_precision: "MFU of the peak in", ratio_source: "ratios", smallest_change: "would fit with", own: "file's plan" };
 const WIDE = ["offset", "recompute", "reason"];
 
 function readCandidates() {

@@ -21,6 +21,7 @@ from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import FEASIBLE, Solution
 from taylor.workflows.ranking.candidate_file import CandidateFile
 from taylor.workflows.ranking.own_plans import best_entries, given_entries, own_solution, problem_of
+from taylor.workflows.ranking.rank_levers import with_smallest_changes
 from taylor.workflows.ranking.rank_solves import RankSolves
 from taylor.workflows.ranking.rank_table import NOT_SOLVED, RankEntry, failed_row, ranked_table, solved_row
 from taylor.workflows.running.kept_solves import SolveStore
@@ -173,6 +174,7 @@ def rank(
         with delay_interrupts():
             solved = [RankEntry(one, rows.get(number, NOT_SOLVED)) for number, one in enumerate(candidates)]
             table = ranked_table([*solved, *compared], run / SOLVED, options.train_tokens)
+            table = with_smallest_changes(table, candidates, problems)
             text = table.to_csv(index=False, lineterminator="\n")
             for path in (run / csv.name, csv):
                 write_atomic(path, text)
