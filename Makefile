@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree packages docs lock gate pythons imports demo pictures test test-slow profilers reliability mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-depths random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree packages docs lock gate pythons imports demo pictures test test-slow profilers reliability mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-depths random-cadence random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -129,6 +129,10 @@ random-entries: $(STAMP)
 # The same with MTP layers that are placed one by one and share memory on a stage.
 random-depths: $(STAMP)
 	$(BIN)/python -m benchmarks.random_instances --depths
+
+# The same with layers that lie on the chunk of the layer before them (sparse attention that reuses chosen tokens).
+random-cadence: $(STAMP)
+	$(BIN)/python -m benchmarks.random_instances --cadence
 
 # The same with forwards and backwards that run as one pass, in which layers hide each other's communication.
 random-pairs: $(STAMP)

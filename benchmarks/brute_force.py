@@ -256,6 +256,25 @@ def with_depths(problem: PipelineProblem, rng: np.random.Generator) -> PipelineP
     )
 
 
+def with_cadence(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
+    """The problem with every n-th layer of a kind of its own behind which the others lie on the same chunk, or with
+    runs of its own that lie so."""
+    runs = list(problem.placed_kinds)
+    if rng.random() < 0.4 and len(runs) > 1:
+        kinds = [replace(kind, joined=bool(k and rng.random() < 0.5)) for k, kind in enumerate(runs)]
+        return problem.replace(kinds=tuple(kinds))
+    every, offset = int(rng.integers(2, 5)), int(rng.integers(1, 4))
+    layers = int(rng.integers(problem.stages * problem.interleaves, 3 * problem.stages * problem.interleaves + 4))
+    shared = [max(number - offset, 0) % every != 0 for number in range(1, min(layers, 16) + 1)]
+    groups = [(of, len(list(group))) for of, group in itertools.groupby(shared)]
+    kinds = [
+        replace(runs[-1 if of else 0], name=f"run{k}", count=count, joined=of) for k, (of, count) in enumerate(groups)
+    ]
+    weight = sum(kind.count * (kind.layer_mib + 0.6 * problem.stages * kind.activation_mib[NONE]) for kind in kinds)
+    limit = 40 + float(weight / problem.stages * rng.uniform(0.9, 2.0))
+    return problem.replace(kinds=tuple(kinds), limit_mib=(round(limit, 1),) * problem.stages)
+
+
 def with_choices(problem: PipelineProblem, rng: np.random.Generator, most_choices: int = 5) -> PipelineProblem:
     """The problem with choices added, at most `most_choices` with recompute modes; two of three with a host limit.
 
@@ -351,6 +370,8 @@ def _splits(problem: PipelineProblem, schedule: Schedule) -> Iterator[list[tuple
             pinned = _pinned(problem, schedule, *chunk)
             alone = problem.entries_alone and (pinned or place in (0, schedule.chunks - 1))
             if len(run) < problem.min_layers and not alone:
+                break
+            if run and problem.kinds[run[0]].joined:
                 break
             if run and any(kind.places and kind.places[0] < place for kind in problem.kinds):
                 break

@@ -1,7 +1,7 @@
 """Stacks in which kinds of layers alternate, by the thousand: the solver against the enumeration of every plan.
 
     python -m benchmarks.random_instances [--instances 2000] [--processes 2] [--fresh]
-                                          [--choices | --entries | --depths | --pairs]
+                                          [--choices | --entries | --depths | --cadence | --pairs]
 
 Each instance is a small pipeline: two or three kinds in any order, up to five virtual stages, chunks that may stay
 empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. With
@@ -9,13 +9,14 @@ empty, memory that binds or does not, recompute to choose; three of ten have sta
 activations or states on the host, whose memory is limited in two of three; half of them have any schedule, and in a
 quarter one choice must hold for every chunk. With ``--entries`` MTP layers, and at times a head, lie on one of several
 chunks, which may hold nothing else; four of ten have transfers that differ by boundary. With ``--depths`` each of up to
-four MTP layers is placed on its own, and a stage with several may hold part of their memory once. With ``--pairs``
-forwards and backwards run as one pass (DualPipeV, or 1F1B with VPP), and a layer that has none of the other pass beside
-it takes longer. The optimum is compared with the best of all plans, to 1e-9. Of every fifth the model file is solved by
-HiGHS and by CBC, from its cuts alone where the file says that they suffice. Six plans of each, the two best and some
-drawn at random, go through the checker with the time and the memory that the solver's own evaluation gives. Portions
-are kept in ``output/random_instances``: a killed campaign goes on where it was, other code starts again. The exit code
-is 1 when anything differs.
+four MTP layers is placed on its own, and a stage with several may hold part of their memory once. With ``--cadence``
+layers lie on the chunk of the layer before them, as where every n-th one chooses tokens. With ``--pairs`` forwards and
+backwards run as one pass (DualPipeV, or 1F1B with VPP), and a layer that has none of the other pass beside it takes
+longer. The optimum is compared with the best of all plans, to 1e-9. Of every fifth the model file is solved by HiGHS
+and by CBC, from its cuts alone where the file says that they suffice. Six plans of each, the two best and some drawn at
+random, go through the checker with the time and the memory that the solver's own evaluation gives. Portions are kept in
+``output/random_instances``: a killed campaign goes on where it was, other code starts again. The exit code is 1 when
+anything differs.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from benchmarks.brute_force import (
     random_plan,
     random_problem,
     under_one_choice,
+    with_cadence,
     with_choices,
     with_depths,
     with_entries,
@@ -132,6 +134,18 @@ def depth_problem(rng: np.random.Generator) -> PipelineProblem:
     return with_unlike_lags(problem, rng) if rng.random() < 0.4 else problem
 
 
+def cadence_problem(rng: np.random.Generator) -> PipelineProblem:
+    """A small instance with layers that lie on the chunk of the layer before them, some with entries."""
+    while True:
+        problem = with_cadence(alternating_problem(rng) if rng.random() < 0.8 else random_problem(rng), rng)
+        groups = int((problem.border_strays == 0).sum()) - 1
+        if groups >= problem.stages * problem.interleaves * min(problem.min_layers, 1):
+            break
+    if rng.random() < 0.3:
+        problem = under_one_choice(problem, rng) if problem.searched_modes else problem
+    return with_entries(problem, rng) if rng.random() < 0.15 else problem
+
+
 def paired_problem(rng: np.random.Generator) -> PipelineProblem:
     """A small instance whose forwards and backwards run as one pass, DualPipeV or interleaved 1F1B."""
     while True:
@@ -147,14 +161,23 @@ DRAWN = {
     "choices": choice_problem,
     "entries": entry_problem,
     "depths": depth_problem,
+    "cadence": cadence_problem,
     "pairs": paired_problem,
 }
 """Options with which a campaign draws its instances."""
-STREAMS: dict[str, list[int]] = {"stacks": [], "choices": [2], "entries": [3], "pairs": [4], "depths": [5]}
+STREAMS: dict[str, list[int]] = {
+    "stacks": [],
+    "choices": [2],
+    "entries": [3],
+    "pairs": [4],
+    "depths": [5],
+    "cadence": [6],
+}
 HELP = {
     "choices": "up to five choices a layer, with limits of the host",
     "entries": "MTP layers and heads on one of several chunks, transfers unlike by boundary",
     "depths": "MTP layers that are placed one by one, which share memory on a stage",
+    "cadence": "layers that lie on the chunk of the layer before them, as every n-th layer's choice of tokens asks",
     "pairs": "forwards and backwards that run as one pass, in which layers hide each other's communication",
 }
 
@@ -162,7 +185,7 @@ HELP = {
 def instance(seed: int, number: int, drawn: str = "stacks") -> tuple[PipelineProblem, BruteForce]:
     """The instance of a number, the same on every machine, with its optimum: the first of few enough plans."""
     rng = np.random.default_rng([seed, number, *STREAMS[drawn]])
-    most = MOST_PLANS // 10 if drawn == "depths" else MOST_PLANS  # for each choice of up to 35
+    most = MOST_PLANS // 10 if drawn in ("depths", "cadence") else MOST_PLANS  # for each of many choices of places
     while True:
         problem = DRAWN[drawn](rng)
         splits = _least_plans(problem)

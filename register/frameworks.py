@@ -319,6 +319,9 @@ class Framework:
         Degrees and sizes that its files can state, by `Strategy`'s names: a search keeps the others. None: all.
     estimated_as : str
         Framework whose formulas it takes, so that its figures have the errors recorded for that one; empty: its own.
+    keeps_choices_in_chunk : bool
+        Layers that reuse an earlier layer's choice of tokens (sparse attention) lie on the chunk of that layer. Off: it
+        is not known.
     filled_schedules : tuple of str
         V-shaped schedules that it starts with 2 * pp micro-batches or more, one more than their order needs
         (rule ``micro-batches-fill-zero-bubble``); of MindFormers its core models alone.
@@ -338,6 +341,7 @@ class Framework:
     step_ms: float = 0.0
     torch_allocator: bool = True
     repositories: tuple[str, ...] = ()
+    keeps_choices_in_chunk: bool = False
     filled_schedules: tuple[str, ...] = ()
     searched: tuple[str, ...] | None = None
     estimated_as: str = ""
@@ -413,6 +417,9 @@ MEGATRON = Framework(
     repositories=("Megatron-LM", "MindSpeed"),
     dispatches_shards=True,
     overlaps_reduction=True,
+    # Megatron-LM d98e8a64 megatron/core/models/gpt/experimental_attention_variant_module_specs.py:395-431 (core 0.19 to
+    # main, `_validate_dsa_index_share_pipeline_split`).
+    keeps_choices_in_chunk=True,
     schedules=("1f1b", "gpipe", "megatron-interleaved"),
     interleaved_schedule="megatron-interleaved",
     legality=(

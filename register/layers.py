@@ -35,7 +35,7 @@ class IndexerSpec:
     Parameters
     ----------
     n_heads, head_dim : int
-        The indexer's query heads; its key is one head.
+        The indexer's query heads; its key is one head. No heads: the layer reuses an earlier layer's choice of tokens.
     top_k : int
         Tokens chosen for a query.
     parameters : int
@@ -46,6 +46,11 @@ class IndexerSpec:
     head_dim: int
     top_k: int
     parameters: int
+
+    @property
+    def reused(self) -> bool:
+        """Return whether the choice of tokens is an earlier layer's."""
+        return self.n_heads == 0
 
 
 @dataclass(frozen=True)

@@ -147,6 +147,19 @@ class ModelSpec:
             counts[kind if times[kind] == 1 else f"{kind}{RUN_MARK}{times[kind]}"] = len(list(same))
         return {**counts, **({MTP: self.mtp_layers} if self.mtp_layers else {})}
 
+    @property
+    def reusing_runs(self) -> tuple[str, ...]:
+        """Runs of body layers that attend to the tokens that a layer before them chose."""
+        return tuple(
+            run
+            for run in self.layer_counts()
+            if run != MTP
+            and any(
+                half.attention and half.attention.indexer and half.attention.indexer.reused
+                for half in self.layers_of(run)
+            )
+        )
+
     def mtp_module(self) -> tuple[LayerSpec, ...]:
         """The layers of one MTP module, without its projection and norms."""
         kinds = self.mtp_kinds or (self.body_kind,)

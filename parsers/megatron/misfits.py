@@ -1,13 +1,16 @@
-"""Jobs that Megatron-LM refuses whatever their strategy is: sequences without positions, MTP under wide recompute."""
+"""Jobs that Megatron-LM refuses: sequences without positions, MTP under wide recompute, reused choices of tokens."""
 
 from __future__ import annotations
 
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
 from taylor.parsers.text.flags import Flags
 from taylor.parsers.training_config import Misfit
-from taylor.register.model import ModelSpec
+from taylor.pipeline.chunks import chunk_order
+from taylor.pipeline.plan import PipelinePlan
+from taylor.register.model import MTP, ModelSpec
 
 POSITIONS = "max-position-embeddings"
+CHOICES_IN_CHUNK = "chosen-tokens-in-chunk"
 SEQUENCE_IN_POSITIONS, MTP_RECOMPUTES_ONE_LAYER = "sequence-in-positions", "mtp-recomputes-one-layer"
 
 
@@ -54,4 +57,33 @@ def misfit_mtp_recompute(flags: Flags, model: ModelSpec, *, mindspeed: bool) -> 
         MTP_RECOMPUTES_ONE_LAYER,
         "Megatron-LM core_v0.16.0 megatron/core/transformer/multi_token_prediction.py:847",
         any_strategy=True,
+    )
+
+
+def misfit_reused_choices(plan: PipelinePlan, model: ModelSpec, *, v_shape: bool) -> Misfit | None:
+    """A chunk that begins with a layer which reuses the tokens that a layer of another chunk chose.
+
+    Source: Megatron-LM d98e8a64 megatron/core/models/gpt/experimental_attention_variant_module_specs.py:395-431 (core
+    0.19 to main).
+    """
+    reusing, begins = model.reusing_runs, []
+    for chunk, (v, s) in enumerate(chunk_order(plan.stages, plan.interleaves, v_shape) if reusing else ()):
+        held = [run for run, grid in plan.layers.items() if grid[v][s]]
+        if held and held[0] in reusing:
+            begins.append(chunk)
+    if not begins:
+        return None
+    first = 0
+    allowed: list[int] = []
+    for run, count in model.layer_counts().items():
+        allowed += [] if run in reusing or run == MTP else range(first + 1, first + count + 1)
+        first += count
+    shown = ", ".join(map(str, allowed[:8])) + (", …" if len(allowed) > 8 else "")
+    return Misfit(
+        "--dsa-indexer-topk-freq",
+        f"chunk {begins[0]}",
+        "begins with a layer that reuses the tokens that a layer of the chunk before chose",
+        f"let chunks begin with layers {shown} by --pipeline-model-parallel-layout",
+        CHOICES_IN_CHUNK,
+        "Megatron-LM d98e8a64 megatron/core/models/gpt/experimental_attention_variant_module_specs.py:418",
     )

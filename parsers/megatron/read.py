@@ -28,7 +28,7 @@ from taylor.parsers.megatron.kinds import (
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.layout import LayoutProblem
 from taylor.parsers.megatron.mindspeed import is_mindspeed
-from taylor.parsers.megatron.misfits import misfit_mtp_recompute, misfit_positions
+from taylor.parsers.megatron.misfits import misfit_mtp_recompute, misfit_positions, misfit_reused_choices
 from taylor.parsers.megatron.model import read_model
 from taylor.parsers.megatron.offload import read_moved
 from taylor.parsers.megatron.optimizer import (
@@ -136,6 +136,8 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
     misfit = misfit_positions(flags) or misfit_host_optimizer(flags) or ranks.misfit
     misfit = misfit or _misfit_offloading(flags, strategy)
     misfit = misfit or misfit_layout(flags, model) or misfit_expert_overlap(flags, strategy)
+    if plan is not None and rules.framework.keeps_choices_in_chunk:
+        misfit = misfit or misfit_reused_choices(plan, model, v_shape=schedule.v_shape)
     misfit = misfit or misfit_mtp_recompute(flags, model, mindspeed=is_mindspeed(flags))
     facts = {
         EXPERTS: model.moe is not None,

@@ -98,7 +98,7 @@ def alike(problem: PipelineProblem) -> PipelineProblem:
     for kind in problem.kinds:
         key = (_costs(problem, kind.name), kind.pinned_last)
         known = merged.get(key)
-        merged[key] = kind if known is None else replace(known, count=known.count + kind.count)
+        merged[key] = replace(kind, joined=False, count=kind.count + (0 if known is None else known.count))
     return problem.replace(kinds=tuple(merged.values()))
 
 

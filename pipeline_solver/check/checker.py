@@ -226,6 +226,10 @@ def _placement_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
             faults.append(f"The plan places {placed} layers of kind {kind.name}, the model has {kind.count}.")
     chunks = [schedule.chunk_at(position) for position in range(schedule.chunks)]
     faults += _order_faults(problem, plan, chunks)
+    for v, s in chunks:
+        layers = [kind for kind in problem.kinds if not kind.pinned_last and plan.layers.get(kind.name, ((0,),))[v][s]]
+        if layers and layers[0].joined:
+            faults.append(f"Chunk [{v}][{s}] begins with {layers[0].name} layers, apart from the layer before them.")
     for chunk in chunks:
         faults += _count_faults(problem, plan, chunk, is_end=chunk in (chunks[0], chunks[-1]))
     return faults

@@ -161,7 +161,10 @@ def chunk_types(
             window = found.setdefault(_layers_between(start, start + count, borders), [start, start])
             window[1] = start
     result = []
+    joined = any(kind.joined for kind in problem.placed_kinds)
     for counts, (first, last) in found.items():
+        if joined and not problem.keeps_joined(counts):
+            continue
         card = problem.first_alike[s]
         key = (card, counts, fixed)
         if key not in options.found:

@@ -62,7 +62,7 @@ def plan_of_state(problem: PipelineProblem, state: State) -> PipelinePlan:
 def plan_in_order(problem: PipelineProblem, columns: ColumnSet, chosen: NDArray[np.int64]) -> PipelinePlan | None:
     """The plan with the layer counts of one column a stage, int64 [S], of columns with open order.
 
-    None where a chunk's layers then have another cost than the column's, or do not fit.
+    None where a chunk's layers then have another cost than the column's, do not fit, or are not all of a joined kind.
     """
     schedule = schedule_of(problem)
     chunks = [schedule.chunk_at(k) for k in range(schedule.chunks)]
@@ -70,6 +70,8 @@ def plan_in_order(problem: PipelineProblem, columns: ColumnSet, chosen: NDArray[
     begin = np.concatenate([[0], np.cumsum(columns.layers[chosen].sum(axis=2).T[cells])])
     taken = np.array([grid.T[cells] for grid in columns.recompute[chosen].transpose(2, 0, 1)], dtype=np.int64)
     plan = plan_of_state(problem, State(begin.astype(np.int64), taken.reshape(-1, len(chunks))))
+    if problem.border_strays[begin.astype(np.int64)].any():
+        return None
     durations = columns.durations[chosen].T.reshape(-1)
     same = np.allclose(chunk_durations(problem, plan)[: len(durations)], durations, rtol=1e-9, atol=1e-12)
     return plan if same and over_limits_mib(problem, plan) <= MEMORY_TOLERANCE_MIB else None

@@ -95,7 +95,10 @@ class BorderAnnealing:
                 until = work[begin[k]] + limits[line.interleave[k]] - line.besides[k]
                 filled = int(np.searchsorted(work, until * (1 + 1e-12), side="right")) - 1
                 most = min(begin[k] + line.upper[k], layers - behind[k + 1])
-                begin[k + 1] = max(begin[k] + line.lower[k], min(filled, most))
+                low = begin[k] + line.lower[k]
+                begin[k + 1] = max(low, min(filled, most))
+                if line.unit > 1 and low <= most:
+                    begin[k + 1] = walk.near_border(int(begin[k + 1]), int(low), int(most))
             lacking = layers - begin[-1]
             if lacking < 0 or begin[-1] - begin[-2] + lacking > line.upper[-1] or lacking > interleaves:
                 continue

@@ -87,6 +87,10 @@ class Line(NamedTuple):
         `Pairing.positions`; -1 where it is None.
     pinned_exposed : float64 [2, C]
         Exposed communication of pinned kinds in a chunk's forward and backward.
+    strays : float64 [L + 1]
+        `PipelineProblem.border_strays`, which count as MiB over a stage's limit.
+    unit : int
+        Layers that most moves shift: more than 1 where chunks may not begin with any layer.
     """
 
     stage: NDArray[np.int64]
@@ -107,6 +111,8 @@ class Line(NamedTuple):
     beside: NDArray[np.int64]
     positions: int
     pinned_exposed: NDArray[np.float64]
+    strays: NDArray[np.float64]
+    unit: int
 
 
 class Cuts(NamedTuple):
@@ -188,8 +194,17 @@ class PlanWalk:
             high = min(begin[k] + line.upper[k], L - rest_low[k + 1])
             if low > high:
                 return None
-            begin[k + 1] = min(max(at, low), high)
+            begin[k + 1] = self.near_border(min(max(at, low), high), low, high)
+        if line.strays[begin].any():
+            return None
         return State(begin, np.zeros((self.line.fixed.shape[0], C), dtype=np.int64))
+
+    def near_border(self, place: int, low: int, high: int) -> int:
+        """The position nearest to one, from `low` to `high`, at which a chunk may begin; that one where none may."""
+        if not self.line.strays[place]:
+            return place
+        allowed = low + np.flatnonzero(self.line.strays[low : high + 1] == 0)
+        return int(allowed[np.abs(allowed - place).argmin()]) if len(allowed) else place
 
     def fitted(self, state: State) -> tuple[float, float, State]:
         """The state with the least recompute that fits: MiB over the limits, step time, state."""
@@ -292,7 +307,17 @@ def _line(problem: PipelineProblem, params: HeuristicsParams) -> Line:
         np.array(problem.pace, dtype=np.float64),
         _until(problem, params),
         *_pairs(problem, schedule, place),
+        problem.border_strays.astype(np.float64),
+        _unit(problem),
     )
+
+
+def _unit(problem: PipelineProblem) -> int:
+    """The most frequent number of layers between positions at which chunks may begin."""
+    if not any(kind.joined for kind in problem.placed_kinds):
+        return 1
+    steps = np.diff(np.flatnonzero(problem.border_strays == 0))
+    return int(np.bincount(steps).argmax())
 
 
 def _pairs(

@@ -116,6 +116,23 @@ def step_of(line, begin, taken, k, option, sign):  # type: ignore[no-untyped-def
 
 
 @kernel_part
+def stray_of(line, begin, s):  # type: ignore[no-untyped-def]
+    """Layers that stage s has between its chunks' borders and the nearest allowed ones."""
+    total = 0.0
+    for v in range(line.place.shape[0]):
+        total += line.strays[begin[line.place[v, s]]]
+    return total
+
+
+@kernel_part
+def few_layers(line):  # type: ignore[no-untyped-def]
+    """Layers of a move: one, or most often as many as lie between allowed borders."""
+    if line.unit == 1:
+        return 1
+    return line.unit if np.random.random() < 0.7 else 1
+
+
+@kernel_part
 def fit_stage(stack, line, begin, taken, s, locked):  # type: ignore[no-untyped-def]
     """Adjust the recompute of stage s to the least that its memory needs; return the MiB still over.
 
@@ -194,7 +211,7 @@ def fit_all(stack, line, begin, taken):  # type: ignore[no-untyped-def]
     """`fit_stage` on all stages; total MiB over."""
     total = 0.0
     for s in range(line.place.shape[1]):
-        total += fit_stage(stack, line, begin, taken, s, -1)
+        total += fit_stage(stack, line, begin, taken, s, -1) + stray_of(line, begin, s)
     return total
 
 
@@ -312,21 +329,21 @@ def propose(line, begin, taken, locked):  # type: ignore[no-untyped-def]
     if draw < until[NEAR]:
         source = np.random.randint(C)
         target = source + np.random.randint(-NEAR_CHUNKS, NEAR_CHUNKS + 1)
-        return 0 <= target < C and move_layers(line, begin, source, target, 1)
+        return 0 <= target < C and move_layers(line, begin, source, target, few_layers(line))
     if draw < until[FAR]:
-        return move_layers(line, begin, np.random.randint(C), np.random.randint(C), 1)
+        return move_layers(line, begin, np.random.randint(C), np.random.randint(C), few_layers(line))
     if draw < until[STAGE]:
         # Between two chunks of one stage.
         s = np.random.randint(S)
         source, target = line.place[np.random.randint(V), s], line.place[np.random.randint(V), s]
-        return move_layers(line, begin, source, target, 1)
+        return move_layers(line, begin, source, target, few_layers(line))
     if draw < until[RANGE]:
         # Between two virtual stages on a range of stages.
         v, w = np.random.randint(V), np.random.randint(V)
         low, high = np.random.randint(S), np.random.randint(S)
         moved = False
         for s in range(min(low, high), max(low, high) + 1):
-            moved = move_layers(line, begin, line.place[v, s], line.place[w, s], 1) or moved
+            moved = move_layers(line, begin, line.place[v, s], line.place[w, s], few_layers(line)) or moved
         return moved
     if draw < until[SWAP]:
         one = np.random.randint(C)
@@ -338,12 +355,12 @@ def propose(line, begin, taken, locked):  # type: ignore[no-untyped-def]
         return 0 <= target < C and move_size(line, begin, source, target)
     # Two layers at once: an exchange, or one chunk gives two.
     source, target = np.random.randint(C), np.random.randint(C)
-    moved = move_layers(line, begin, source, target, 1)
+    moved = move_layers(line, begin, source, target, few_layers(line))
     if np.random.random() < 0.5:
         source = np.random.randint(C)
     else:
         target = np.random.randint(C)
-    return move_layers(line, begin, source, target, 1) or moved
+    return move_layers(line, begin, source, target, few_layers(line)) or moved
 
 
 @kernel_part
@@ -374,7 +391,7 @@ def walk(tasks, stack, line, cuts, best, now, steps, seed, hot, cold):  # type: 
     over_of = np.zeros(S)
     for s in range(S):
         excess = stage_over(stack, line, now.begin, now.taken, s, row)
-        over_of[s] = excess if excess > MEMORY_TOLERANCE_MIB else 0.0
+        over_of[s] = (excess if excess > MEMORY_TOLERANCE_MIB else 0.0) + stray_of(line, now.begin, s)
     over = over_of.sum()
     best_over, best_time = over, time
     values, trial = cut_lengths(cuts.counts, constant, known[0], durations, classes), np.zeros(len(constant))
@@ -448,7 +465,7 @@ def fit_touched(stack, line, begin, taken, touched, locked, over, may_exceed):  
     """`fit_stage` on the marked stages, until one is over its limit and must not be; return whether none was."""
     for s in range(len(touched)):
         if touched[s]:
-            over[s] = fit_stage(stack, line, begin, taken, s, locked)
+            over[s] = fit_stage(stack, line, begin, taken, s, locked) + stray_of(line, begin, s)
             if over[s] > MEMORY_TOLERANCE_MIB and not may_exceed:
                 return False
     return True

@@ -7,6 +7,7 @@ and ``backward[3,0]`` are the times of one task of the chunk.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,13 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline.plan import PipelinePlan, as_grid
+from taylor.pipeline.plan import Grid, PipelinePlan, as_grid
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.milp.linear_form import LinearModel
 from taylor.pipeline_solver.milp.plan_rows import (
     Chunk,
     Columns,
     add_durations,
+    add_joined_rows,
     add_layer_rows,
     add_memory_rows,
     add_order_rows,
@@ -49,6 +51,8 @@ class PlanModel:
         Task times by the class index of the event graph; tails are not among them.
     begun : dict of kind index to columns
         1 where a chunk or one before it has the kind or a later one.
+    holds : dict of kind name to columns
+        1 where a chunk has a joined kind.
     reached : dict of (mode, kind index) to columns
         1 where recompute in the mode or one before it reaches the kind.
     uniform : list of column
@@ -64,6 +68,7 @@ class PlanModel:
     recompute: dict[tuple[str, str], Columns]
     durations: dict[int, int]
     begun: dict[int, Columns]
+    holds: dict[str, Columns]
     reached: dict[tuple[str, int], Columns]
     uniform: list[int]
     whole: dict[str, Columns]
@@ -111,13 +116,10 @@ class PlanModel:
             for (s, v), column in variable.items():  # in model order
                 seen = seen or any(plan.layers[name][v][s] for name in late)
                 values[column] = int(seen)
-        for (mode, index), variable in self.reached.items():
-            modes = self.problem.searched_modes
-            modes = modes[: modes.index(mode) + 1]
+        for name, variable in self.holds.items():
             for (s, v), column in variable.items():
-                late = list(self.layers)[index:]
-                taken = any(by_kind[name][of][v][s] for name in late for of in modes if of in by_kind[name])
-                values[column] = int(taken)
+                values[column] = int(plan.layers[name][v][s] > 0)
+        self._set_reached(values, by_kind)
         if self.uniform and (chosen := uniform_choice(self.problem, plan)) is not None:
             values[self.uniform[chosen]] = 1
             count = plan.total_layers(list(self.layers))
@@ -125,6 +127,16 @@ class PlanModel:
                 for (s, v), column in variable.items():
                     again = plan.recompute[mode][v][s] if mode in plan.recompute else 0
                     values[column] = int(again == count[v][s])
+
+    def _set_reached(self, values: NDArray[np.float64], by_kind: Mapping[str, Mapping[str, Grid]]) -> None:
+        """Set the columns of `reached` to a plan's layers by kind and mode."""
+        for (mode, index), variable in self.reached.items():
+            modes = self.problem.searched_modes
+            modes = modes[: modes.index(mode) + 1]
+            for (s, v), column in variable.items():
+                late = list(self.layers)[index:]
+                taken = any(by_kind[name][of][v][s] for name in late for of in modes if of in by_kind[name])
+                values[column] = int(taken)
 
 
 def plan_model(problem: PipelineProblem, schedule: Schedule | None = None, stopper: Stopper | None = None) -> PlanModel:
@@ -154,9 +166,10 @@ def plan_model(problem: PipelineProblem, schedule: Schedule | None = None, stopp
             recompute[mode, kind.name] = counts(f"{mode_prefix(mode)}_{name}")
     add_layer_rows(model, problem, kinds, chunks, layers)
     begun = add_order_rows(model, kinds, chunks, layers, most)
+    holds = add_joined_rows(model, kinds, chunks, layers)
     reached = add_recompute_rows(model, problem, kinds, chunks, layers, recompute, most)
     add_memory_rows(model, problem, schedule, kinds, layers, recompute)
     durations = add_durations(model, problem, schedule, kinds, layers, recompute)
     prefixes = {mode: mode_prefix(mode) for mode in problem.searched_modes}
     uniform, whole = add_uniform_rows(model, problem, prefixes, kinds, chunks, layers, recompute, most)
-    return PlanModel(problem, schedule, model, layers, recompute, durations, begun, reached, uniform, whole)
+    return PlanModel(problem, schedule, model, layers, recompute, durations, begun, holds, reached, uniform, whole)

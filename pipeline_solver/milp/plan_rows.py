@@ -113,6 +113,30 @@ def add_order_rows(
     return switches
 
 
+def add_joined_rows(
+    model: LinearModel, kinds: list[LayerKind], chunks: list[Chunk], layers: dict[str, Columns]
+) -> dict[str, Columns]:
+    """Add the rows of joined kinds: a chunk has all layers of one, and some of the kind before it, or none.
+
+    Returns
+    -------
+    dict of kind name to columns
+        1 where a chunk has the kind.
+    """
+    holds: dict[str, Columns] = {}
+    joined = model.group("joined")
+    for before, kind in zip(kinds[:-1], kinds[1:], strict=True):
+        if not kind.joined:
+            continue
+        name, counts = safe_name(kind.name), layers[kind.name]
+        holds[kind.name] = held = model.switches(f"holds_{name}", [chunk for chunk in chunks if chunk in counts])
+        for chunk, switch in held.items():
+            joined.add((name, "all", *chunk), [(1, counts[chunk]), (-kind.count, switch)], lower=0, upper=0)
+            behind = [(-1, layers[before.name][chunk])] if chunk in layers[before.name] else []
+            joined.add((name, "behind", *chunk), [(1, switch), *behind], upper=0)
+    return holds
+
+
 def add_recompute_rows(
     model: LinearModel,
     problem: PipelineProblem,

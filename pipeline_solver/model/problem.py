@@ -11,6 +11,7 @@ from math import inf
 from typing import Any, Iterable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from taylor.pipeline.plan import FULL, NONE, SELECT, kind_of
 from taylor.pipeline.schedule import ScheduleSpec
@@ -108,6 +109,9 @@ class LayerKind:
     shared_mib : float
         Of a pinned kind: MiB that a stage holds once for all runs of the kind on it (`pipeline.plan.kind_of`), such as
         the copy of the embedding of MTP layers that are placed one by one.
+    joined : bool
+        No chunk begins with a layer of the kind: all of them lie on the chunk of the layer before them (layers that
+        reuse its choice of tokens).
     """
 
     name: str
@@ -122,6 +126,7 @@ class LayerKind:
     exposed_forward: float = 0.0
     exposed_backward: float = 0.0
     shared_mib: float = 0.0
+    joined: bool = False
 
     @property
     def exposed(self) -> tuple[float, float]:
@@ -354,6 +359,9 @@ class PipelineProblem:
                 if not all(0 <= value < inf for value in (*times, *kept)):
                     raise ValueError(f"kind {kind.name}: choice {name} must have times and memory >= 0, found {one}")
         self._check_order_of_places()
+        for kind in self.kinds:
+            behind = not kind.pinned_last and (not kind.count or kind not in self.placed_kinds[:1])
+            _require(behind or not kind.joined, "a joined kind must be free to place, behind another one", kind.name)
 
     def _check_stage_times(self) -> None:
         if self.stage_times and len(self.stage_times) != self.stages:
@@ -430,6 +438,29 @@ class PipelineProblem:
     def placed_kinds(self) -> list[LayerKind]:
         """The free kinds that have layers."""
         return [kind for kind in self.free_kinds if kind.count]
+
+    def keeps_joined(self, layers: Sequence[int]) -> bool:
+        """Return whether a chunk with these layers by placed kind begins and ends where no joined kind is split."""
+        before = 0
+        for kind, count in zip(self.placed_kinds, layers, strict=True):
+            if kind.joined and count and not (before and count == kind.count):
+                return False
+            before = count
+        return True
+
+    @cached_property
+    def border_strays(self) -> NDArray[np.int64]:
+        """Layers from each position 0 ... L of the model to the nearest one at which a chunk may begin, int64 [L + 1].
+
+        The last position is the end of the model.
+        """
+        counts, joined = zip(*((kind.count, kind.joined) for kind in self.placed_kinds), strict=True)
+        places = np.arange(self.layers + 1)
+        allowed = np.flatnonzero(~np.append(np.repeat(joined, counts), False))
+        behind = np.searchsorted(allowed, places)
+        ahead = np.maximum(behind - 1, 0)
+        strays: NDArray[np.int64] = np.minimum(np.abs(allowed[behind] - places), np.abs(allowed[ahead] - places))
+        return strays
 
     @property
     def searched_modes(self) -> tuple[str, ...]:
@@ -540,6 +571,7 @@ class PipelineProblem:
             kept = ", ".join(f"{mode} {mib:g}" for mode, mib in modes.items())
             pinned = f" on chunk {' or '.join(map(str, self.places_of(kind)))}" if kind.places else ""
             pinned = pinned or (" on the last chunk" if kind.pinned_last else "")
+            pinned = pinned or (" on the chunk of the layer before them" if kind.joined else "")
             lines.append(
                 f"{kind.count} {kind.name} layers{pinned}: forward {kind.forward:g}, {kind.layer_mib:,g} MiB each; "
                 f"a micro-batch keeps {kept} MiB by recompute"

@@ -254,8 +254,7 @@ def problem_data(problem: PipelineProblem) -> dict[str, Any]:
     unpinned |= {name for name in idle_where_empty if not getattr(problem, name)}
     for kind in data["kinds"]:
         idle = [] if problem.choices else ["choices"]
-        if not kind["shared_mib"]:
-            idle.append("shared_mib")
+        idle += [name for name in ("shared_mib", "joined") if not kind[name]]
         for name in idle if kind["places"] else [*idle, "places", "hand_over"]:
             kind.pop(name)
     return {key: value for key, value in data.items() if key not in unpinned}

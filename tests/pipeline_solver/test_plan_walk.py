@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.brute_force import comparable_problem, random_problem
-from benchmarks.random_instances import alternating_problem
+from benchmarks.random_instances import alternating_problem, cadence_problem
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline_solver.check.checker import check
 from taylor.pipeline_solver.heuristics import plan_walk, walk_kernels
@@ -31,9 +31,10 @@ from tests.solver_cases import python_of, reference_problem
 from tests.solver_params import set_parameter
 
 KERNELS = [
-    "add_path", "best_saving", "change_durations", "cheapest_step", "chunk_blocks", "fit_all", "fit_stage",
-    "fit_touched", "kept_mib", "longest_changed", "mark_touched", "move_layers", "move_size", "place_of_cut", "propose",
-    "recompute_time", "restore", "set_given", "stage_over", "step_of", "swap_sizes", "task_durations", "walk",
+    "add_path", "best_saving", "change_durations", "cheapest_step", "chunk_blocks", "few_layers", "fit_all",
+    "fit_stage", "fit_touched", "kept_mib", "longest_changed", "mark_touched", "move_layers", "move_size",
+    "place_of_cut", "propose", "recompute_time", "restore", "set_given", "stage_over", "step_of", "stray_of",
+    "swap_sizes", "task_durations", "walk",
 ]  # fmt: skip
 
 
@@ -56,7 +57,11 @@ def five_interleaves():
 
 @pytest.mark.parametrize(
     ("drawn", "seed"),
-    [*((random_problem, seed) for seed in range(3000, 3012)), *((alternating_problem, seed) for seed in range(6))],
+    [
+        *((random_problem, seed) for seed in range(3000, 3012)),
+        *((alternating_problem, seed) for seed in range(6)),
+        *((cadence_problem, seed) for seed in range(4)),
+    ],
 )
 def test_the_compiled_walk_is_that_of_its_python_twin(monkeypatch, drawn, seed):
     problem = drawn(np.random.default_rng(seed))
