@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from taylor.cost_model.errors.step_interval import job_class, step_error
 from taylor.cost_model.job.ranks import OpenRanks, choices, nearest_multiples
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.memory.activations import activation_bytes
+from taylor.cost_model.memory.communicators import HCCL, communication_mib
 from taylor.cost_model.profile import MemorySource
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.parsers.stated_flags import StatedFlags
@@ -187,8 +189,25 @@ class TrainingConfig:
         InputError
             When the margin leaves nothing.
         """
-        whole = device.usable_memory_mib if self.device_limit_mib is None else self.device_limit_mib
-        return self.margin.below(float(whole), self.memory_error(source))
+        whole = min(self._stated_mib(device), self._pool_mib(device))
+        return self.margin.below(whole, self.memory_error(source))
+
+    def limited_by_buffers(self, device: DeviceSpec) -> bool:
+        """Return whether the buffers of communication leave less of the device than the file or the device states."""
+        return self._pool_mib(device) < self._stated_mib(device)
+
+    def _stated_mib(self, device: DeviceSpec) -> float:
+        return float(device.usable_memory_mib if self.device_limit_mib is None else self.device_limit_mib)
+
+    def _pool_mib(self, device: DeviceSpec) -> float:
+        """Most that MindSpore's pool can take, MiB; without bound under torch, whose overhead has the buffers.
+
+        It takes what the file says or the device has left, whichever is less (mindspore-ai/mindspore
+        mindspore/python/mindspore/context.py, ``max_device_memory``); HCCL's buffers lie outside it.
+        """
+        if device.collectives != HCCL or self.rules.framework.torch_allocator:
+            return math.inf
+        return device.memory_mib - float(communication_mib(self.model, self.strategy, self.rules, device))
 
     def memory_error(self, source: MemorySource) -> KnownError | None:
         """Known error of the job's peaks by their source; None where it is unknown."""

@@ -105,6 +105,8 @@ class JobFacts:
         """Device with its memory, and the limit that applies."""
         described = self.device.assumption or f"device {self.device.described}"
         by = "what the device offers" if self.config.device_limit_mib is None else "by the file"
+        if self.config.limited_by_buffers(self.device.spec):
+            by = "what the buffers of communication leave"
         kept = self.config.margin.described(self.config.memory_error(MemorySource.ESTIMATE))
         margin = f" less a margin of {kept}" if kept else ""
         limit = self.config.memory_limit_mib(self.device.spec)

@@ -12,6 +12,7 @@ import yaml
 
 from benchmarks.reliability.outside import NotHere, loaded, source
 from taylor.base.errors import InputError
+from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.job.parameters import total_parameters
 from taylor.cost_model.memory.activations import activation_bytes
 from taylor.nd_search.stated import find_illegality
@@ -22,7 +23,9 @@ from taylor.parsers.write_back import emit_variant
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import DENSE, MOE, MTP
-from taylor.workflows.statement.devices import choose_device
+from taylor.register.registry import Registry
+from taylor.workflows.statement.devices import ChosenDevice, choose_device
+from taylor.workflows.statement.job_facts import JobFacts
 from tests.conftest import ROOT, SHARED
 
 SAMPLES = SHARED / "data" / "mindformers_yaml"
@@ -809,3 +812,18 @@ def test_mindformers_own_layers_hand_on_what_is_in_the_compute_type(
     )  # fmt: skip
     result = module.construct(whole, "bfloat16", None)
     assert (result[0] if isinstance(result, tuple) else result) == "bfloat16"
+
+
+@pytest.mark.parametrize("stated, limit", [("58GB", 58 * 1024), ("64GB", 64 * 1024 - 5 * 2 * 200)])
+def test_a_pool_as_large_as_the_card_leaves_the_buffers_of_communication(
+    tmp_path: Path, stated: str, limit: int
+) -> None:
+    """Replicas, TP, stages, and two groups of all ranks: five communicators of two buffers of 200 MB."""
+    text = (ROOT / "config" / "pretrain_llama2_7b.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "job.yaml"
+    path.write_text(text.replace('"58GB"', f'"{stated}"'), encoding="utf-8")
+    config = read_config(path).replace(margin=MemoryMargin(risk=0.0))
+    device = Registry.load().device("ascend-910b")
+    assert device.memory_mib == 64 * 1024 and config.memory_limit_mib(device) == limit
+    line = JobFacts(config, ChosenDevice(device)).device_line()
+    assert f"{limit:,} MiB, {'by the file' if stated == '58GB' else 'what the buffers of communication leave'}" in line
