@@ -44,10 +44,25 @@ MODEL="
     --group-query-attention --num-query-groups {groups} {experts} --use-my-gate \\
     --seq-length {job.seq} --max-position-embeddings {job.seq} --use-flash-attn --use-fused-swiglu --bf16
 "
-torchrun $DISTRIBUTED_ARGS pretrain_own.py $PARALLEL $MODEL \\
+{command} $DISTRIBUTED_ARGS pretrain_own.py $PARALLEL $MODEL \\
     --micro-batch-size {job.mbs} --global-batch-size {batch} --train-iters 2000 {reduction} \\
     --load ./ckpt --save ./ckpt | tee train.log
 """
+
+
+def second_script(cluster: SecondCluster, command: str = "torchrun") -> str:
+    """The user's own training script, which starts `command` with Megatron's and MindSpeed's flags."""
+    job, design = cluster.job, cluster.design
+    experts = ""
+    if design.experts > 1:
+        experts = f"--num-experts {design.experts} --moe-router-topk {design.top_k} --moe-grouped-gemm "
+        experts += f"--expert-model-parallel-size {job.ep} --moe-token-dispatcher-type alltoall"
+        experts += f" --first-k-dense-replace {job.dense} --moe-layer-freq 1" if job.dense else ""
+    return SCRIPT.format(
+        command=command, nodes=job.ranks // 8, job=job, width=design.width, heads=design.heads, groups=design.groups,
+        experts=experts, batch=cluster.batch, reduction="--overlap-grad-reduce" * cluster.hidden_reduction,
+        algorithm="megatron_cp_algo" if design.ring else "ulysses_cp_algo",
+    )  # fmt: skip
 
 
 class SecondNetwork(Network):
@@ -55,18 +70,7 @@ class SecondNetwork(Network):
 
     def text(self) -> str:
         """See `Network.text`."""
-        cluster = cast(SecondCluster, self.cluster)
-        job, design = cluster.job, cluster.design
-        experts = ""
-        if design.experts > 1:
-            experts = f"--num-experts {design.experts} --moe-router-topk {design.top_k} --moe-grouped-gemm "
-            experts += f"--expert-model-parallel-size {job.ep} --moe-token-dispatcher-type alltoall"
-            experts += f" --first-k-dense-replace {job.dense} --moe-layer-freq 1" if job.dense else ""
-        return SCRIPT.format(
-            nodes=job.ranks // 8, job=job, width=design.width, heads=design.heads, groups=design.groups,
-            experts=experts, batch=cluster.batch, reduction="--overlap-grad-reduce" * cluster.hidden_reduction,
-            algorithm="megatron_cp_algo" if design.ring else "ulysses_cp_algo",
-        )  # fmt: skip
+        return second_script(cast(SecondCluster, self.cluster))
 
     def write(self, run: SmallRun, place: Path) -> None:
         """See `Network.write`."""

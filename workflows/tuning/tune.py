@@ -455,6 +455,14 @@ def _started(one: Written, launcher: Launcher, options: TuneOptions) -> Written:
     where = launcher.working_folder(options.script)
     outcome = run_program(ProgramRun(command, dict(os.environ), one.folder, own_log, options.timeout_s, where))
     failure = outcome.failure
+    if (
+        not failure
+        and one.run.whole is None
+        and not options.node_rank
+        and not (_has_profile(one.folder) or _has_trace(one))
+    ):
+        # A script that ends in `| tee train.log` ends well whatever its training does.
+        failure = "ended without a profile"
     if failure:
         log.warning("run %s %s: %s", one.run.name, failure, " | ".join(last_lines(own_log)))
     data = {"file": _digest(read_text(one.file)), "seconds": outcome.seconds, "failure": failure}
