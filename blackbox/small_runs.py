@@ -19,7 +19,7 @@ from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, RunSetting
 LEAST_CARDS = 4
 """Below, no two degrees can vary."""
 MOST_RUNS = 16
-"""Small runs before the best plans are verified, those in place of failed ones included."""
+"""Small runs before the best plans are verified. A failed one does not count, the one in its place does."""
 LEAST_TOKENS_CP = 8192
 """Tokens of a sample where CP is searched (MindSpeed 028de58c mindspeed/auto_settings/utils/utils.py:46-49)."""
 MOST_TOKENS = 32768
@@ -252,7 +252,7 @@ def start_runs(
     Returns
     -------
     list of Outcome
-        One a run that was planned, then one a further run, of which there are no more than `MOST_RUNS` allow.
+        One a run that was planned, then one a further run.
     """
     found = [start(run) for run in planned]
     failures = [run for run, outcome in zip(planned, found, strict=True) if failed(outcome)]
@@ -261,7 +261,7 @@ def start_runs(
     known = list(planned)
     for run in failures:
         other = substitute(run, known, sizes, cards)
-        if other is not None and len(known) < MOST_RUNS:
+        if other is not None:
             known.append(other)
             found.append(start(other))
     return found

@@ -17,7 +17,7 @@ from benchmarks.standin_script import flags_of, setting_of  # noqa: E402
 
 
 def main() -> None:
-    """Train as told."""
+    """Train by the flags."""
     seed, failing, _, *words = sys.argv[1:]
     flags = flags_of(words)
     run = setting_of(flags)

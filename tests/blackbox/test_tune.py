@@ -276,3 +276,5 @@ def test_runs_in_place_of_failed_ones_count_where_further_ones_are_proposed(tmp_
     laws = lawful_operators(shown)
     assert len(runs) < MOST_RUNS and _law_summary(laws, runs, sizes, cards).deciding
     assert not _law_summary(laws, [*runs, *runs[:6]], sizes, cards).deciding
+    failed = [replace(one, ended="exit code 1") for one in runs[:6]]
+    assert _law_summary(laws, [*runs, *failed], sizes, cards).deciding

@@ -487,9 +487,9 @@ def _one_step(one: Written) -> tuple[Operator, ...]:
 def _law_summary(
     operators: Sequence[LawfulOperator], runs: Sequence[Written], sizes: JobSizes, machines: Machines
 ) -> LawSummary:
-    """The laws, with as many further runs as remain beside those of these that were planned or took another's place."""
+    """The laws, with as many further runs as remain beside those of these that did not fail."""
     candidates = candidate_runs(runs[0].run.setting, sizes, machines.ranks)
-    return law_summary(operators, candidates, max(0, MOST_RUNS - len(runs)))
+    return law_summary(operators, candidates, max(0, MOST_RUNS - sum(not one.ended for one in runs)))
 
 
 def _covered(
