@@ -176,6 +176,11 @@ class TrainingConfig:
         """Layer kinds that join the last chunk and do not count in the offset."""
         return () if self.mtp_counted else (MTP,)
 
+    @property
+    def joined_runs(self) -> tuple[str, ...]:
+        """Runs of layers that the framework starts only on the chunk of the layer before them."""
+        return self.model.reusing_runs if self.rules.framework.keeps_choices_in_chunk else ()
+
     def memory_limit_mib(self, device: DeviceSpec, source: MemorySource = MemorySource.ESTIMATE) -> float:
         """Memory that a plan may take of one device: the file's limit, else the device's memory, less the margin.
 
@@ -264,6 +269,7 @@ class TrainingConfig:
             strategy.vpp,
             v_shape=self.schedule.v_shape,
             pinned_last=self.pinned_kinds,
+            joined=self.joined_runs,
             recompute=recompute,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Collection, Mapping, Sequence
 
 from taylor.pipeline.chunks import chunk_order, position_of
@@ -127,6 +128,21 @@ def even_sizes(layers: int, chunks: int) -> list[int]:
     """Layers of every chunk in model order, spread evenly; the rest go to chunks before the last."""
     base, left = divmod(layers, chunks)
     return [base + (chunks - 1 - left <= position < chunks - 1) for position in range(chunks)]
+
+
+def _at_borders(sizes: Sequence[int], borders: Sequence[int]) -> list[int]:
+    """Sizes of chunks that begin at the borders nearest to where those of `sizes` do; these where borders are too few.
+
+    `borders` are rising positions of layers, the first one 0.
+    """
+    chunks, at, starts = len(sizes), 0, [0]
+    if len(borders) < chunks:
+        return list(sizes)
+    for chunk, wanted in enumerate(accumulate(sizes[:-1]), start=1):
+        possible = range(at + 1, len(borders) - (chunks - 1 - chunk))
+        at = min(possible, key=lambda one: abs(borders[one] - wanted))
+        starts.append(borders[at])
+    return [end - start for start, end in pairwise([*starts, sum(sizes)])]
 
 
 @dataclass(frozen=True)
@@ -256,6 +272,7 @@ def even_plan(
     *,
     v_shape: bool = False,
     pinned_last: Collection[str] = (),
+    joined: Collection[str] = (),
     recompute: str = NONE,
 ) -> PipelinePlan:
     """The plan that spreads the layers evenly (`even_sizes`), all of them in one recompute mode.
@@ -267,11 +284,17 @@ def even_plan(
     pinned_last : collection of str
         Kinds that always lie on the last chunk and are never recomputed (MTP where
         files do not count it among the layers).
+    joined : collection of str
+        Kinds that lie on the chunk of the layer before them. Chunks then begin at the nearest layers of other kinds,
+        where these are enough.
     recompute : str
         The mode of every other layer.
     """
     pinned = {kind: stages * interleaves - 1 for kind in counts if kind in pinned_last}
     dealt = sum(count for kind, count in counts.items() if kind not in pinned)
     sizes = even_sizes(dealt, stages * interleaves)
+    if joined:
+        line = [kind for kind, count in counts.items() if kind not in pinned for _ in range(count)]
+        sizes = _at_borders(sizes, [place for place, kind in enumerate(line) if kind not in joined])
     layers = deal_kinds(counts, sizes, stages, v_shape, pinned)
     return PipelinePlan(layers, {} if recompute == NONE else {recompute: grid_in_order(sizes, stages, v_shape)})

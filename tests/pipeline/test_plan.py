@@ -12,11 +12,13 @@ from taylor.pipeline.plan import (
     NONE,
     SELECT,
     PipelinePlan,
+    as_grid,
     counts_by_kind,
     deal_kinds,
     even_plan,
     grid_in_order,
     mode_title,
+    split_runs,
     values_in_order,
 )
 
@@ -118,3 +120,25 @@ def test_runs_of_a_kind_that_lie_apart_are_shown_together():
 def test_what_is_no_recompute_alone_is_named_by_itself():
     titles = ["recompute", "select recompute", "none recompute", "offload:core_attn"]
     assert [mode_title(mode) for mode in (FULL, SELECT, NONE, "offload:core_attn")] == titles
+
+
+def test_an_even_plan_begins_chunks_at_the_nearest_layers_that_may() -> None:
+    """Layers 1 and 2, then every third, begin chunks: even ends after 3, 6 and 9 of twelve move to 4, 7 and 10."""
+    counts = {"a": 2, "b": 2, "a#2": 1, "b#2": 2, "a#3": 1, "b#3": 2, "a#4": 1, "b#4": 1}
+    plan = even_plan(counts, 4, 1, joined=("b", "b#2", "b#3", "b#4"), recompute=FULL)
+    assert plan.total_layers() == plan.recomputed(FULL) == ((4, 3, 3, 2),)
+    assert even_plan(counts, 2, 2, joined=("b", "b#2", "b#3", "b#4")).total_layers() == ((4, 3), (3, 2))
+    assert even_plan(counts, 5, 1, joined=("b", "b#2", "b#3", "b#4")).total_layers() == ((1, 3, 3, 3, 2),)
+    assert even_plan(counts, 6, 1, joined=("b", "b#2", "b#3", "b#4")).total_layers() == ((2,) * 6,)
+    assert even_plan(counts, 4, 1).total_layers() == ((3,) * 4,)
+
+
+def test_runs_of_a_kind_are_one_entry_and_several_again() -> None:
+    grid = as_grid([[0, 1, 2], [0, 0, 1]])
+    split = split_runs(grid, {"mtp": 2, "mtp#2": 2}, False)
+    assert split == {"mtp": ((0, 1, 1), (0, 0, 0)), "mtp#2": ((0, 0, 1), (0, 0, 1))}
+    plan = PipelinePlan({"dense": as_grid([[1] * 3] * 2), **split}, {})
+    assert plan.with_runs_joined("mtp").layers == {"dense": ((1, 1, 1),) * 2, "mtp": grid}
+    assert plan.with_runs_joined("dense") is plan and plan.with_runs_joined("moe") is plan
+    with pytest.raises(ValueError, match="have 4 layers; the model has 3"):
+        split_runs(grid, {"mtp": 3}, False)

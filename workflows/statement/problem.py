@@ -166,7 +166,6 @@ def _layer_kinds(
         MTP: 1.0 if ratios.mtp_forward is None else ratios.mtp_forward,
         **ratios.kind_forward,
     }
-    joined = config.model.reusing_runs if config.rules.framework.keeps_choices_in_chunk else ()
     kinds: list[LayerKind] = []
     for name, count in counts.items():
         entry = memory.kind_for(name)
@@ -189,7 +188,7 @@ def _layer_kinds(
             pinned_last=name == MTP and not config.mtp_counted,
             exposed_forward=exposed[0],
             exposed_backward=exposed[1],
-            joined=name in joined,
+            joined=name in config.joined_runs,
         )
         before = kinds[-1] if kinds else None
         if before and name == MTP and not kind.pinned_last and _same_costs(before, kind):

@@ -9,7 +9,7 @@ import pytest
 
 from taylor.base.errors import InputError
 from taylor.parsers.read import read_config
-from taylor.parsers.write_back import write_plan
+from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline_solver.check.checker import check
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.solution import OPTIMAL
@@ -110,6 +110,19 @@ def test_an_even_split_in_the_middle_of_a_choice_is_refused_with_the_layers_that
     with pytest.raises(InputError, match="breaks the rule chosen-tokens-in-chunk") as refused:
         StatedFile.read(FileJob(file, dryrun=False, check=False))
     assert "let chunks begin with layers 1, 5, 9, 13, 17, 21 by --pipeline-model-parallel-layout" in str(refused.value)
+
+
+def test_another_number_of_stages_gets_an_even_layout_that_starts(tmp_path: Path) -> None:
+    more = f"{SPARSE}--dsa-indexer-topk-freq 4\n--pipeline-model-parallel-layout 'Et*8|t*8|t*4|t*4L'\n"
+    config = read_config(script_of(tmp_path, BASE + more, "command"))
+    strategy = config.strategy.replace(pp=2, tp=4)
+    again = read_config(emit_variant(config, strategy, tmp_path / "two.sh", plan=None))
+    assert again.strategy.pp == 2 and not again.misfits
+    assert again.plan is not None and again.plan.total_layers() == ((12, 12),)
+    three = config.even_plan(config.strategy.replace(pp=3))
+    assert three.total_layers() == ((8, 8, 8),) and three.recompute == {}
+    uneven = config.even_plan(config.strategy.replace(pp=4))
+    assert uneven.total_layers() == ((4, 8, 4, 8),)
 
 
 def test_a_plan_of_layers_that_reuse_choices_is_written_as_a_layout_that_starts(tmp_path: Path) -> None:
