@@ -26,6 +26,8 @@ _MAY_BE_ZERO = {
     "extra", "extra_parameters", "norms", "softmax_flops", "gate", "conv_kernel", "compression", "parameters",
 }  # fmt: skip
 _IGNORED = {"source", "kind"}
+_HEADS_OF_INDEXER = ".indexer.n_heads"
+"""0 where a layer takes the tokens that an earlier one has chosen; other heads are never 0."""
 Spec = TypeVar("Spec")
 
 
@@ -149,7 +151,7 @@ def value_from(hint: Any, key: str, value: Any, path: Path, prefix: str) -> Any:
 def _number(wanted: type, key: str, value: Any, path: Path, field: str) -> int | float:
     if key in _MAY_BE_NEGATIVE and type(value) in (int, float) and abs(value) < 1e15:
         return float(value)
-    least_zero = key in _MAY_BE_ZERO
+    least_zero = key in _MAY_BE_ZERO or field.endswith(_HEADS_OF_INDEXER)
     kind = "an integer" if wanted is int else "a number"
     problem = f"must be {kind} {'>= 0' if least_zero else '> 0'}"
     if isinstance(value, bool) or not isinstance(value, int if wanted is int else (int, float)):

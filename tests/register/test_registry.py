@@ -10,6 +10,7 @@ import pytest
 from taylor.base.errors import InputError
 from taylor.cost_model.job.parameters import active_parameters, layer_parameters, total_parameters
 from taylor.parsers.read import read_config
+from taylor.register import registry
 from taylor.register.model import MOE, MTP
 from taylor.register.pattern import kinds_in_order
 from taylor.register.registry import Registry
@@ -141,6 +142,19 @@ def test_every_built_in_registration_reads_and_names_its_source() -> None:
     for name in REGISTRY.device_names():
         assert REGISTRY.device(name).name == name
     assert {"ascend-910b", "ascend-a3", "a100-80g", "h100-80g", "h800-80g", "h200-141g"} <= set(REGISTRY.device_names())
+
+
+def test_glm_5_2_has_an_indexer_where_megatron_core_computes_the_tokens(tmp_path: Path) -> None:
+    """Megatron-LM d98e8a64 megatron/core/transformer/experimental_attention_variant/dsa.py:37-47."""
+    model = Registry.load().model("glm-5.2")
+    kinds = kinds_in_order(model.pattern)
+    own = [at for at, kind in enumerate(kinds, 1) if model.layer(kind).attention.indexer.n_heads]
+    assert own == [at for at in range(1, 79) if max(at - 3, 0) % 4 == 0] and len(own) == 21
+    text = (Path(registry.__file__).parent / "models" / "glm-5.2.yaml").read_text(encoding="utf-8")
+    (folder := tmp_path / "models").mkdir()
+    (folder / "mine.yaml").write_text(text.replace("{n_heads: 64, n_kv_heads", "{n_heads: 0, n_kv_heads"))
+    with pytest.raises(InputError, match="attention.n_heads: must be an integer > 0"):
+        Registry.load(tmp_path).model("glm-5.2")
 
 
 def test_names_do_not_depend_on_capitals_or_underscores() -> None:
