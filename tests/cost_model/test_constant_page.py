@@ -11,7 +11,7 @@ from tests.conftest import SHARED
 
 def test_no_constant_is_without_a_source() -> None:
     found = list(constants())
-    assert {"time", "overlap", "host_operations", "known_error"} <= {module for module, *_ in found}
+    assert {"step", "overlap", "host_operations", "known_error"} <= {module for module, *_ in found}
     assert [f"{module}.{name}" for module, name, _, source in found if not source] == []
     assert set(SHARES) == set(ASSUMED_EFFICIENCY)
 
