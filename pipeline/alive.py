@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taylor.base.sized_cache import sized_cache
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
+
+KEPT_BYTES = 2**26
+"""Memory of the results that are kept, with the orders that they are of."""
 
 
 def alive_vectors(schedule: Schedule) -> tuple[NDArray[np.float64], ...]:
@@ -45,7 +49,7 @@ def _with_inputs_alone(alive: NDArray[np.float64], stages: int, most: int, share
     return np.concatenate([alive[:, :1] - (1 - share) * inputs_alone, alive[:, 1:]], axis=1)
 
 
-@lru_cache(maxsize=64)
+@sized_cache(most_entries=64, most_bytes=KEPT_BYTES)
 def _alive_vectors(
     order_bytes: bytes, shape: tuple[int, ...], interleaves: int, seq_splits: int
 ) -> tuple[NDArray[np.float64], ...]:
@@ -56,7 +60,7 @@ def _alive_vectors(
         change = np.zeros((len(tasks), interleaves), dtype=np.int64)
         rows = np.arange(len(tasks))
         change[rows, tasks[:, 1]] = (tasks[:, 0] == FORWARD).astype(np.int64) - (tasks[:, 0] == release)
-        reached = np.unique(np.cumsum(change, axis=0), axis=0)
+        reached = _distinct(np.cumsum(change, axis=0))
         result = _undominated(reached) / seq_splits
         result.setflags(write=False)
         vectors.append(result)
@@ -95,7 +99,7 @@ def backward_starts(schedule: Schedule) -> tuple[tuple[BackwardStart, ...], ...]
     return _backward_starts(schedule.order.tobytes(), schedule.order.shape, schedule.interleaves, spec.seq_splits)
 
 
-@lru_cache(maxsize=64)
+@sized_cache(most_entries=64, most_bytes=KEPT_BYTES)
 def _backward_starts(
     order_bytes: bytes, shape: tuple[int, ...], interleaves: int, seq_splits: int
 ) -> tuple[tuple[BackwardStart, ...], ...]:
@@ -113,12 +117,22 @@ def _backward_starts(
         of_stage: list[BackwardStart] = []
         for v in range(interleaves):
             starts = (kinds == BACKWARD) & (places == v)
-            reached = _undominated(np.unique(np.concatenate([alive, begun], axis=1)[starts], axis=0))
+            reached = _undominated(_distinct(np.concatenate([alive, begun], axis=1)[starts]))
             of_stage += [
                 BackwardStart(v, tuple(row[:interleaves] / seq_splits), tuple(row[interleaves:] > 0)) for row in reached
             ]
         result.append(tuple(of_stage))
     return tuple(result)
+
+
+def _distinct(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Distinct rows of counts, each >= 0, in lexicographic order."""
+    sizes = counts.max(axis=0, initial=0) + 1
+    if prod(sizes.tolist()) > np.iinfo(np.int64).max:
+        return np.unique(counts, axis=0)
+    # One number a row, in the rows' order: to sort whole rows takes ten times as long.
+    keys = np.unique(np.ravel_multi_index(tuple(counts.T), tuple(sizes)))
+    return np.stack(np.unravel_index(keys, tuple(sizes)), axis=1)
 
 
 def _undominated(vectors: NDArray[np.int64]) -> NDArray[np.int64]:

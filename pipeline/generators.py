@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taylor.base.sized_cache import sized_cache
 from taylor.pipeline.orders import (
     Task,
     gpipe_order,
@@ -34,7 +34,11 @@ MOST_PASSES = 2**20
 that many takes 0.5 GB."""
 
 
-@lru_cache(maxsize=64)
+KEPT_BYTES = 2**26
+"""Memory of the schedules that are kept; the largest one takes half of it."""
+
+
+@sized_cache(most_entries=64, most_bytes=KEPT_BYTES)
 def build_schedule(spec: ScheduleSpec, stages: int, interleaves: int, micro_batches: int) -> Schedule:
     """The task order of every stage under a schedule.
 
@@ -167,7 +171,7 @@ def check_schedule(schedule: Schedule) -> None:
         raise ValueError(f"each stage must have {expected} tasks of {directions} directions, {V} x {m} x {n}")
     ids = ((order[:, :, 0] * V + order[:, :, 1]) * m + order[:, :, 2]) * n + order[:, :, 3]
     for s in range(S):
-        if len(np.unique(ids[s])) != expected:
+        if (np.bincount(ids[s], minlength=expected) != 1).any():
             raise ValueError(f"stage {s} runs a task twice")
     if schedule.whole is not None:
         _check_whole(order, schedule.whole)

@@ -242,6 +242,11 @@ class Schedule:
         return self.spec.v_shape
 
     @property
+    def nbytes(self) -> int:
+        """Memory of the order."""
+        return int(self.order.nbytes) + (0 if self.whole is None else int(self.whole.nbytes))
+
+    @property
     def chunks(self) -> int:
         """Chunks in the model, stages · virtual stages."""
         return self.stages * self.interleaves

@@ -18,12 +18,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from taylor.base.sized_cache import sized_cache
 from taylor.pipeline.dependencies import feeders
 from taylor.pipeline.partners import partners
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
@@ -217,7 +217,11 @@ def _are_compiled() -> bool:
     return are_kept((longest_path, task_levels)) is not False
 
 
-@lru_cache(maxsize=16)
+KEPT_BYTES = 2**27
+"""Memory of the graphs that are kept; the largest one takes two thirds of it."""
+
+
+@sized_cache(most_entries=16, most_bytes=KEPT_BYTES)
 def _cached_topology(
     order_bytes: bytes,
     whole_bytes: bytes,
