@@ -55,7 +55,7 @@ def test_doctor_lists_the_three_plug_ins_as_working(python: Path, tmp_path: Path
 
 def test_a_file_of_the_launcher_is_solved_on_the_device_under_the_schedule(python: Path, tmp_path: Path) -> None:
     job = shutil.copy(TEMPLATE / "job.yaml", tmp_path)
-    words = ("-yaml", job, "-check", "n", "-t", "20", "-o", "solved.yaml", "--result_json", "result.json")
+    words = ("-yaml", job, "-check", "n", "-t", "120", "-o", "solved.yaml", "--result_json", "result.json")
     done = taylor(python, tmp_path, "solve", *words)
     assert "toytrain YAML" in done.stderr and "no device named: toy-card" in done.stderr
     result = json.loads((tmp_path / "result.json").read_text())
