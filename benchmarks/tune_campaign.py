@@ -61,8 +61,11 @@ PASSES = {
     (PassPart.BACKWARD,): (("layer", False), ("layer", True)),
     (PassPart.DENSE_BACKWARD,): (("dense", False), ("dense", True)),
 }  # fmt: skip
-"""(block, backward) of the passes of each part in a small run, where every layer runs again. Embedding and head are
-taken together: where the head ends as a layer does, no run of one stage shows on which side of the layers its last is."""
+"""(block, backward) of the passes of each part in a small run, where every layer runs again.
+
+Embedding and head are taken together: where the head ends as a layer does, no run of one stage shows on which side of
+the layers its last operator is.
+"""
 
 
 class TrueMemory:
