@@ -100,7 +100,8 @@ class Jobs:
             process = await asyncio.create_subprocess_exec(
                 *module_command("taylor.serve.child", str(folder.resolve())),
                 cwd=folder,
-                env={**os.environ, PARENT: str(os.getpid())},
+                # A job reads no file elsewhere, not even its own temporary ones.
+                env={**os.environ, PARENT: str(os.getpid()), "TMPDIR": str(folder.resolve())},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,

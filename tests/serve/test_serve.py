@@ -193,6 +193,15 @@ def test_a_stopped_job_says_so_and_a_stopped_solve_keeps_its_best_plan(client):
     assert state(second)["answer"]["error"].startswith("stopped")
 
 
+@pytest.mark.slow
+def test_a_sizing_finds_the_devices_of_a_model(client):
+    small = ASK | {"model": "llama3-8b", "seconds": 300.0, "gbs": 16}
+    name = client.post("/api/jobs/size", content=json.dumps(small)).json()["job"]
+    until(lambda: client.get(f"/api/job/{name}").json()["state"] == "done")
+    answer = client.get(f"/api/job/{name}").json()["answer"]
+    assert answer.get("error") is None and answer["sized"]["least"]["devices"] <= 16
+
+
 def test_the_plan_of_the_page_is_the_one_that_its_start_script_says(tmp_path):
     """The first stage alone needs recompute, of two layers; Megatron knows one count for all stages."""
     from taylor.serve.child import _solve
