@@ -75,10 +75,7 @@ def alive_micro_batches(
     """
     closed = schedule.traits.keeps_all or schedule.warm_up_step(interleaves) is not None
     if closed and interleaves == 1:
-        return [
-            [tuple(float(a) for a in alive_lower_bound(schedule, stages, 1, stage, micro_batches))]
-            for stage in range(stages)
-        ]
+        return [[row] for row in _by_formula(schedule, stages, micro_batches)]
     return [list(rows) for rows in _swept(schedule, stages, interleaves, micro_batches)]
 
 
@@ -96,6 +93,12 @@ def heavy_backwards(
         starts = [BackwardStart(0, (most,), (False,))] + [BackwardStart(0, (later,), (True,))] * (later >= 1)
         result.append(starts)
     return result
+
+
+@lru_cache(maxsize=256)  # asked for all stages by each stage
+def _by_formula(schedule: ScheduleSpec, stages: int, micro_batches: int) -> tuple[tuple[float, ...], ...]:
+    bounds = (alive_lower_bound(schedule, stages, 1, stage, micro_batches) for stage in range(stages))
+    return tuple(tuple(float(a) for a in bound) for bound in bounds)
 
 
 @lru_cache(maxsize=256)
