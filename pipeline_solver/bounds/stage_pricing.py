@@ -98,7 +98,7 @@ def alike(problem: PipelineProblem) -> PipelineProblem:
     for kind in problem.kinds:
         key = (_costs(problem, kind.name), kind.pinned_last)
         known = merged.get(key)
-        merged[key] = replace(kind, joined=False, count=kind.count + (0 if known is None else known.count))
+        merged[key] = replace(known or kind, joined=False, count=kind.count + (known.count if known else 0))
     return problem.replace(kinds=tuple(merged.values()))
 
 

@@ -227,7 +227,8 @@ def _placement_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
     chunks = [schedule.chunk_at(position) for position in range(schedule.chunks)]
     faults += _order_faults(problem, plan, chunks)
     for v, s in chunks:
-        layers = [kind for kind in problem.kinds if not kind.pinned_last and plan.layers.get(kind.name, ((0,),))[v][s]]
+        free = [kind for kind in problem.kinds if not kind.pinned_last and kind.name in plan.layers]
+        layers = [kind for kind in free if plan.layers[kind.name][v][s]]
         if layers and layers[0].joined:
             faults.append(f"Chunk [{v}][{s}] begins with {layers[0].name} layers, apart from the layer before them.")
     for chunk in chunks:
