@@ -434,9 +434,9 @@ class _Sizing:
         assert step.ms is not None
         step_ms = step.ms
         config, spec = self.config.replace(strategy=strategy), self.chosen.spec
-        known, risk = config.step_error(spec), config.margin.stated_risk
+        known = config.step_error(spec)
         tokens = strategy.global_batch * config.rules.seq_length / (step_ms / 1e3)
-        ends = (step_ms * known.lower(risk), step_ms * known.upper(risk))
+        ends = (step_ms * known.lower(), step_ms * known.upper())
         return SizePoint(
             strategy.world_size, strategy, step_ms, ends, tokens, peaks_mib=step.peaks_mib, limits_mib=step.limits_mib
         )
