@@ -6,6 +6,7 @@ This is the one way in which a command prints or writes a document; an error's a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from typing import Any
 from taylor.base.documents import document_text, print_text
 from taylor.base.errors import DocumentError
 from taylor.base.files import write_atomic
+
+_UNDECODED = re.compile(r"(?<!\\ud[89ab][0-9a-f]{2})\\udc[89a-f][0-9a-f]")
+"""A byte of a file's name that is no text in the locale's encoding, as Python and so the document write it."""
 
 
 def checked_text(schema: str, data: Mapping[str, Any], *, ascii_only: bool = True) -> str:
@@ -46,7 +50,9 @@ def check_text(schema: str, text: str) -> None:
     from taylor.schemas.registry import model_of
 
     try:
-        model_of(schema).model_validate_json(text, strict=True)
+        # pydantic takes no such bytes, which names of files may have.
+        known = _UNDECODED.sub(r"\\ufffd", text).encode("utf-8", "replace")
+        model_of(schema).model_validate_json(known, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, first["loc"]))

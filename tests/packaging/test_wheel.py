@@ -153,7 +153,7 @@ def test_every_command_tells_its_version_and_its_flags(installed: Installation, 
 def test_the_default_configuration_is_the_one_in_the_package_and_that_is_said(installed: Installation) -> None:
     done = installed.run("parallel-tool", "--explain", "DP16_TP4_PP16_EP8")
     assert f"configuration: {installed.packages}/taylor/config/pretrain_deepseek3_128p.yaml" in done.stderr
-    assert "the device's limit is 51,874 MiB" in done.stdout
+    assert "the device's limit is 51,855 MiB" in done.stdout
 
 
 def test_a_plan_is_evaluated_another_solved_drawn_and_ranked(installed: Installation) -> None:
