@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -107,3 +108,17 @@ def test_no_job_that_ran_out_of_memory_is_said_to_fit_and_few_that_ran_not_to() 
     rows = [row for row in MemoryAccuracy.recorded().rows if row.verdict]
     assert not any(row.false_fit for row in rows)
     assert sum(row.false_misfit for row in rows) <= 0.03 * sum(row.happened == RAN for row in rows)
+
+
+@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+def test_the_readme_states_the_peaks_of_the_page(readme: str) -> None:
+    every = re.search(r"^\| \*\*all\*\* \|(.*)\|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert every is not None
+    rows, _, median, _, largest, covered, _ = (cell.strip() for cell in every[1].split("|"))
+    (line,) = (one for one in (ROOT / readme).read_text(encoding="utf-8").splitlines() if f"| {rows} " in one)
+    assert re.findall(r"[\d.]+", line.rpartition("|")[0].rpartition("|")[0]) == [
+        rows,
+        median,
+        largest.lstrip("+-"),
+        covered,
+    ]
