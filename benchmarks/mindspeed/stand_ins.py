@@ -131,13 +131,20 @@ class _StandsIn(ast.NodeTransformer):
 
 
 def alone(checkout: Path, path: str, **given: Any) -> Any:
-    """A module of a checkout without what it imports: stand-ins, but for the standard library and the names given."""
+    """A module of a checkout without what it imports: stand-ins, but for the standard library and the names given.
+
+    Importing a name that is given as an `ImportError` raises it.
+    """
 
     def stand_in(name: str) -> Any:
-        return given[name] if name in given else MagicMock(name=name)
+        found = given[name] if name in given else MagicMock(name=name)
+        if isinstance(found, ImportError):
+            raise found
+        return found
 
-    module = types.ModuleType(Path(path).stem)
+    module = types.ModuleType(f"alone {path}")
     vars(module).update(stand_in=stand_in)
+    sys.modules[module.__name__] = module  # dataclasses ask for it
     exec(_compiled(checkout, path), vars(module))
     return module
 
@@ -145,4 +152,4 @@ def alone(checkout: Path, path: str, **given: Any) -> Any:
 @cache
 def _compiled(checkout: Path, path: str) -> types.CodeType:
     tree = _StandsIn().visit(ast.parse((checkout / path).read_text(encoding="utf-8")))
-    return compile(tree, path, "exec")
+    return compile(tree, str(checkout / path), "exec")

@@ -2,7 +2,8 @@
 
 Run from the repository's root, by a Python with torch, transformers 4.57.1, accelerate, peft, trl, datasets, omegaconf
 and DeepSpeed's small requirements, with a folder of the checkouts DeepSpeed (edaa7221), LLaMA-Factory (ff6d4d12),
-axolotl (067b021c) and gpt-neox (ea7aefd8)::
+axolotl (067b021c), gpt-neox (ea7aefd8), verl (b178a3cd), NeMo-RL (7ea279ab) and OLMo-core (fa6c5014); the last three
+need no package::
 
     python -m benchmarks.start_checks FOLDER
 
@@ -36,12 +37,12 @@ def main(folder: Path, program: str | None = None) -> int:
         }
         print(json.dumps(said))
         return 0
-    record, wrong = {}, 0
+    record, wrong = yaml.safe_load(RECORD.read_text(encoding="utf-8")), 0
     for name in PROGRAMS:
         command = [sys.executable, "-m", "benchmarks.start_checks", str(folder), name]
         run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
         if run.returncode:
-            print(f"{name}: its checks do not run here")
+            print(f"{name}: its checks do not run here; its record stays")
             wrong += 1
             continue
         record[name] = json.loads(run.stdout.splitlines()[-1])

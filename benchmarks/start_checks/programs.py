@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.start_checks.cases import JSON
+from benchmarks.start_checks.single_modules import Check, nemo_rl, olmo, verl
 
 _OF_TEXT = ("sentencepiece", "mpi4py", "lm_dataformat", "ftfy", "tiktoken", "lm_eval", "best_download")
 """Packages that gpt-neox imports beside its arguments."""
-Check = Callable[[dict[str, Any]], None]
 
 
 def refusal(check: Check, settings: Mapping[str, Any], root: Path) -> str:
@@ -108,6 +108,9 @@ PROGRAMS: dict[str, tuple[str, Callable[[Path], Check]]] = {
     "llamafactory": ("LLaMA-Factory", llamafactory),
     "axolotl": ("axolotl", axolotl),
     "gpt-neox": ("gpt-neox", gpt_neox),
+    "verl": ("verl", verl),
+    "nemo-rl": ("NeMo-RL", nemo_rl),
+    "olmo": ("OLMo-core", olmo),
 }
 """Checkout and check of each program, by its name in the cases."""
 

@@ -81,7 +81,7 @@ START_RULES = (
         ),
         f"needs {_DTENSOR}_v2",
         f"write {_DTENSOR}_v2: true",
-        f"{_PLACES}/policy/lm_policy.py:175",
+        f"{_PLACES}/policy/lm_policy.py:175-177",
     ),
     KeyRule(
         "replicas-need-second-worker",

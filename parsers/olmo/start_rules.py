@@ -50,7 +50,7 @@ START_RULES = (
         lambda keys: _has_experts(keys) and _mode(keys) in ("full", "selected_blocks"),
         "wraps whole blocks, which OLMo-core does not do with experts",
         "write selected_modules",
-        f"{_OLMO}/nn/transformer/model.py:812",
+        f"{_OLMO}/nn/transformer/model.py:812-822",
     ),
     KeyRule(
         "one-context-style",

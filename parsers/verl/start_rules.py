@@ -37,7 +37,7 @@ def _least_batch(keys: Keys) -> int:
 
 
 def _splits_samples(keys: Keys) -> bool:
-    """By the actor's own key alone, as it is checked before FSDP's is (actor.py:305-307)."""
+    """By the actor's own key alone, as it is checked before FSDP's is (actor.py:304-306)."""
     split = whole(keys, f"{_ACTOR}.ulysses_sequence_parallel_size", 1) > 1
     return split and str(keys(f"{_ACTOR}.strategy")) != "megatron"
 
@@ -49,7 +49,7 @@ START_RULES = (
         lambda keys: not _packs(keys) and keys(_ALL) is not None and keys(_EACH) is not None,
         f"stands beside {_EACH}",
         f"leave {_ALL} out",
-        f"{_PLACES}/workers/config/actor.py:181",
+        f"{_PLACES}/workers/config/actor.py:180",
     ),
     KeyRule(
         "mini-batch-in-round",
@@ -57,7 +57,7 @@ START_RULES = (
         lambda keys: not _packs(keys) and _prompts_a_round(keys) < whole(keys, _PROMPTS, 256),
         f"is below {_PROMPTS}",
         f"write at least {_PROMPTS}",
-        f"{_PLACES}/workers/config/actor.py:206",
+        f"{_PLACES}/workers/config/actor.py:204",
         any_strategy=False,
     ),
     KeyRule(
@@ -82,7 +82,7 @@ START_RULES = (
         ),
         "must be true where ranks split a sample",
         "write true",
-        f"{_PLACES}/workers/config/actor.py:307",
+        f"{_PLACES}/workers/config/actor.py:306",
         any_strategy=False,
     ),
 )

@@ -1,4 +1,4 @@
-"""Start-up checks of NeMo RL's policies: settings that its Policy refuses, by the rule's name."""
+"""Start-up checks of NeMo RL's policies; `tests/parsers/start_checks` has a case a rule."""
 
 from __future__ import annotations
 
@@ -37,32 +37,10 @@ def test_settings_that_start_break_no_rule() -> None:
     assert broken(DTENSOR) == broken(MEGATRON) == []
 
 
-@pytest.mark.parametrize(
-    ("base", "changes", "rule"),
-    [
-        (MEGATRON, {"policy.dtensor_cfg.enabled": "true"}, "one-backend"),
-        (DTENSOR, {"policy.draft.enabled": "true"}, "draft-needs-megatron"),
-        (MEGATRON, {"policy.draft.enabled": "true", "policy.sequence_packing.enabled": "true"},
-         "draft-without-packing"),
-        (DTENSOR, {"policy.dtensor_cfg.dp_replicate_size": "2", "policy.dtensor_cfg._v2": "false"},
-         "replicas-need-second-worker"),
-        (DTENSOR, {"policy.dtensor_cfg.lora_cfg.enabled": "true", "policy.dtensor_cfg._v2": "false"},
-         "lora-needs-second-worker"),
-        (DTENSOR, {"policy.dtensor_cfg.dp_replicate_size": "3"}, "replicas-in-ranks"),
-        (DTENSOR, {"policy.sequence_packing.enabled": "true", "policy.dynamic_batching.enabled": "true"},
-         "packed-or-dynamic"),
-        (MEGATRON, {"policy.dynamic_batching.enabled": "true",
-                    "policy.megatron_cfg.pipeline_model_parallel_size": "2"}, "dynamic-without-pipeline"),
-        (DTENSOR, {"policy.sequence_packing.enabled": "true", "policy.dtensor_cfg.context_parallel_size": "2"},
-         "packed-without-context"),
-        (DTENSOR, {"policy.dtensor_cfg.tensor_parallel_size": "4"}, "log-probabilities-batch-under-tp"),
-        (MEGATRON, {"policy.megatron_cfg.tensor_model_parallel_size": "4"}, "log-probabilities-batch-under-tp"),
-    ],
-)  # fmt: skip
-def test_a_setting_that_nemo_rl_refuses_is_refused_by_name(
-    base: dict[str, str], changes: dict[str, str], rule: str
-) -> None:
-    assert broken({**base, **changes}) == [rule]
+def test_megatron_s_tensor_parallelism_wants_one_batch_too() -> None:
+    degrees = {**MEGATRON, "policy.megatron_cfg.tensor_model_parallel_size": "4"}
+    assert broken(degrees) == ["log-probabilities-batch-under-tp"]
+    assert broken({**degrees, "policy.logprob_batch_size": "1"}) == []
 
 
 def test_replicas_divide_the_ranks_that_train_and_not_those_of_roll_outs(tmp_path: Path) -> None:

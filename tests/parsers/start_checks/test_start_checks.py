@@ -24,7 +24,7 @@ from taylor.parsers.llamafactory import start_rules as llamafactory
 from taylor.parsers.nemo_rl import start_rules as nemo_rl
 from taylor.parsers.olmo import start_rules as olmo
 from taylor.parsers.read import read_config
-from taylor.parsers.start_rules import KeyRule, of_mapping
+from taylor.parsers.start_rules import KeyRule, Keys, of_mapping
 from taylor.parsers.trainer import start_rules as trainer
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.verl import start_rules as verl
@@ -39,6 +39,9 @@ RULES: dict[str, tuple[KeyRule, ...]] = {
     "llamafactory": llamafactory.START_RULES,
     "axolotl": axolotl.START_RULES,
     "gpt-neox": gptneox.START_RULES,
+    "verl": verl.START_RULES,
+    "nemo-rl": nemo_rl.START_RULES,
+    "olmo": olmo.START_RULES,
 }
 WITHOUT_CASE = {
     "trainer": {"fsdp-without-deepspeed", "one-recompute"},
@@ -66,6 +69,13 @@ def written(folder: Path, settings: dict[str, Any]) -> Path:
     return file
 
 
+def keys_of(case: Case) -> Keys:
+    """Keys of a case's settings, and the ranks that train a policy of NeMo RL."""
+    keys = of_mapping(case.settings)
+    ranks = case.settings["cluster"] if case.program == "nemo-rl" else None
+    return keys if ranks is None else nemo_rl.with_ranks(keys, ranks["gpus_per_node"] * ranks["num_nodes"])
+
+
 def names(config: TrainingConfig) -> list[str]:
     return [misfit.rule for misfit in config.misfits]
 
@@ -73,7 +83,7 @@ def names(config: TrainingConfig) -> list[str]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.program} {case.rule} {case.how}")
 def test_a_rule_says_of_settings_what_the_program_says(case: Case) -> None:
     said = RECORD[case.program][f"{case.rule} {case.how}"]
-    keys = of_mapping(case.settings)
+    keys = keys_of(case)
     broken = {rule.name: rule for rule in RULES[case.program] if rule.broken(keys)}
     assert (case.rule in broken) == (said != "starts") == (case.how == "broken")
     if said != "starts":
@@ -192,8 +202,7 @@ def test_checks_of_trainer_and_deepspeed_are_asked_of_every_launcher_that_makes_
 
 
 def test_no_check_of_keys_has_the_name_of_a_rule_of_strategies() -> None:
-    of_keys = {rule.name for rules in (*RULES.values(), nemo_rl.START_RULES, olmo.START_RULES, verl.START_RULES)
-               for rule in rules}  # fmt: skip
+    of_keys = {rule.name for rules in RULES.values() for rule in rules}
     assert not of_keys & {rule.name for rule in built_in_rules()}
 
 

@@ -1,4 +1,4 @@
-"""Start-up checks of verl's policies: settings that verl.utils.config.validate_config refuses, by the rule's name."""
+"""Start-up checks of verl's programs; `tests/parsers/start_checks` has a case a rule."""
 
 from __future__ import annotations
 
@@ -45,22 +45,6 @@ def script(folder: Path, text: str, batch: str) -> Path:
 
 def test_settings_that_start_break_no_rule() -> None:
     assert broken() == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "rule"),
-    [
-        ({f"{ACTOR}.ppo_micro_batch_size": "16"}, "one-micro-batch"),
-        ({"data.train_batch_size": "32"}, "mini-batch-in-round"),
-        ({"trainer.nnodes": "3"}, "round-by-ranks"),
-        (
-            {f"{ACTOR}.ulysses_sequence_parallel_size": "2", "actor_rollout_ref.model.use_remove_padding": "False"},
-            "ulysses-without-padding",
-        ),
-    ],
-)
-def test_a_setting_that_verl_refuses_is_refused_by_name(changes: dict[str, str], rule: str) -> None:
-    assert broken(**changes) == [rule]
 
 
 def test_packing_by_tokens_checks_no_batch() -> None:
