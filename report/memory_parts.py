@@ -11,6 +11,7 @@ from taylor.cost_model.memory.breakdown import StageBreakdown
 from taylor.dryrun.stage_memory import StageMemory
 from taylor.pipeline.plan import PipelinePlan, kind_of
 from taylor.pipeline_solver.model.problem import PipelineProblem
+from taylor.pipeline_solver.timing.evaluate import shared_states_mib
 
 AGREE_MIB = 1.0
 """Difference up to which the totals of the analytical model agree with the planned peaks and are their parts."""
@@ -55,8 +56,9 @@ def from_dryrun(stages: Sequence[StageMemory], count: int) -> MemoryParts | None
 
 
 def from_problem(problem: PipelineProblem, plan: PipelinePlan, peaks: Sequence[float]) -> MemoryParts:
-    """Parts as the solver knows them: static memory, states of the layers by kind, activations (the rest)."""
-    parts: dict[str, list[float]] = {"beside the layers": list(problem.static_mib)}
+    """Parts as the solver knows them: states beside the layers and of each kind of them, activations (the rest)."""
+    beside = problem.static_mib + shared_states_mib(problem, plan)
+    parts: dict[str, list[float]] = {"beside the layers": beside.tolist()}
     for kind in problem.kinds:
         grid = plan.layers.get(kind.name, ())
         states = [kind.layer_mib * sum(row[stage] for row in grid) for stage in range(plan.stages)]

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from taylor.dryrun.stage_memory import StageMemory
 from taylor.pipeline.dependencies import dependencies
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline.plan import NONE, PipelinePlan
+from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 from taylor.pipeline_solver.model.places import settled
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.timing.durations import chunk_durations, graph_of
-from taylor.pipeline_solver.timing.evaluate import bubble_shares
+from taylor.pipeline_solver.timing.evaluate import bubble_shares, states_and_kept_mib
 from taylor.report.host_link import host_transfers, summed_choices
 from taylor.report.intervals import FloatArray
 from taylor.report.timeline import OPTIMIZER, IntArray, MemorySteps, Timeline
@@ -49,7 +49,7 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
     # The extra time of a backward with recompute is the recompute; it comes first.
     bare = chunk_durations(problem, replace(plan, recompute={}))
     recompute = np.where(order[..., 0] == BACKWARD, (durations - bare)[of], 0.0)
-    memory = tuple(_memory(problem, plan, schedule, s, start[s], end[s]) for s in range(problem.stages))
+    memory = _memory(problem, plan, schedule, start, end)
     transfers = host_transfers(problem, plan, order, start, end)
     host = (
         ()
@@ -135,35 +135,16 @@ def with_dryrun(timeline: Timeline, stages: Iterable[StageMemory]) -> Timeline:
     return replace(timeline, dryrun=tuple(curves) if any(len(curve.time) for curve in curves) else ())
 
 
-def _kept_mib(problem: PipelineProblem, plan: PipelinePlan) -> FloatArray:
-    """Memory that one task's micro-batch (or split of it) leaves alive in each chunk, MiB, float [V, S]."""
-    activation = {kind.name: kind.activation_mib for kind in problem.kinds}
-    total = np.zeros((problem.interleaves, problem.stages))
-    for kind, modes in plan.recompute_by_kind().items():
-        for mode in (*problem.recompute_ratio, *problem.choices, NONE):
-            # A plan shown beside this one, such as the baseline, may name none of the choices.
-            if mode in modes:
-                total += activation[kind][mode] * np.asarray(modes[mode], dtype=np.float64)
-    return total / problem.schedule.seq_splits
-
-
 def _memory(
-    problem: PipelineProblem,
-    plan: PipelinePlan,
-    schedule: Schedule,
-    stage: int,
-    start: NDArray[np.float64],
-    end: NDArray[np.float64],
-) -> MemorySteps:
-    """Memory of one stage over time: activations are kept from their forward's start to their backward's end."""
-    constant = problem.static_mib[stage] + sum(
-        kind.layer_mib * sum(plan.layers[kind.name][v][stage] for v in range(problem.interleaves))
-        for kind in problem.kinds
-        if kind.name in plan.layers
+    problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule, start: FloatArray, end: FloatArray
+) -> tuple[MemorySteps, ...]:
+    """Memory of each stage over time: activations are kept from their forward's start to their backward's end."""
+    states, kept = states_and_kept_mib(problem, plan)
+    kept = kept / problem.schedule.seq_splits
+    return tuple(
+        _over_time(schedule, s, (float(states[s]), kept[:, s]), start[s], end[s], problem.limit_mib[s])
+        for s in range(problem.stages)
     )
-    constant += summed_choices(problem, plan, "states_mib")[:, stage].sum()
-    kept = _kept_mib(problem, plan)[:, stage]
-    return _over_time(schedule, stage, (constant, kept), start, end, problem.limit_mib[stage])
 
 
 def _host_memory(

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from taylor.pipeline.dependencies import feeders
-from taylor.pipeline.plan import NONE, PipelinePlan
+from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedule
 from taylor.pipeline_solver.model.places import settled
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.timing.durations import chunk_durations, schedule_of
-from taylor.pipeline_solver.timing.evaluate import shared_states_mib
+from taylor.pipeline_solver.timing.evaluate import states_and_kept_mib
 from taylor.pipeline_solver.timing.event_graph import edge_lags
 
 
@@ -96,17 +96,7 @@ class OrderProblem:
             raise ValueError("an order is not chosen where the host's memory has a limit too")
         S, V = problem.stages, problem.interleaves
         times = chunk_durations(problem, plan)
-        kept = np.zeros((V, S))
-        states = np.array(problem.static_mib, dtype=np.float64) + shared_states_mib(problem, plan)
-        modes = plan.recompute_by_kind()
-        for kind in problem.kinds:
-            states += kind.layer_mib * np.array(plan.layers[kind.name], dtype=np.float64).sum(axis=0)
-            for mode, grid in modes[kind.name].items():
-                if mode == NONE or plan.uses(mode):
-                    layers = np.array(grid, dtype=np.float64)
-                    kept += kind.activation_mib[mode] * layers
-                    if mode in problem.choices:
-                        states += kind.choices[mode].states_mib * layers.sum(axis=0)
+        states, kept = states_and_kept_mib(problem, plan)
         free = np.array(problem.limit_mib) + MEMORY_TOLERANCE_MIB - states
         lag = np.ascontiguousarray(edge_lags(schedule, settled(problem, plan).boundary_lags).T)
         return cls(schedule, times[: 3 * V * S].reshape(3 * V, S), lag, times[3 * V * S :], kept, free)

@@ -70,19 +70,26 @@ def step_time(problem: PipelineProblem, plan: PipelinePlan) -> float:
 
 def peak_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
     """Peak memory of every stage, MiB [S]: static + layers + activations of live micro-batches, at the worst moment."""
-    fixed = np.array(problem.static_mib, dtype=float) + shared_states_mib(problem, plan)
+    return _at_worst(problem, *states_and_kept_mib(problem, plan))
+
+
+def states_and_kept_mib(
+    problem: PipelineProblem, plan: PipelinePlan
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Memory of a stage all through the step, float64 [S], and what a micro-batch keeps by chunk, float64 [V, S]."""
+    states = np.array(problem.static_mib, dtype=float) + shared_states_mib(problem, plan)
     kept = np.zeros((problem.interleaves, problem.stages))
     by_kind = plan.recompute_by_kind()
     for kind in problem.kinds:
         if kind.name not in plan.layers:
             continue
-        fixed += kind.layer_mib * np.array(plan.layers[kind.name]).sum(axis=0)
+        states += kind.layer_mib * np.array(plan.layers[kind.name]).sum(axis=0)
         for mode, grid in by_kind[kind.name].items():
             if any(map(any, grid)):
                 kept += kind.activation_mib[mode] * np.array(grid)
                 if mode in problem.choices:
-                    fixed += kind.choices[mode].states_mib * np.array(grid).sum(axis=0)
-    return _at_worst(problem, fixed, kept)
+                    states += kind.choices[mode].states_mib * np.array(grid).sum(axis=0)
+    return states, kept
 
 
 def shared_states_mib(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.float64]:

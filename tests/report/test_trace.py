@@ -13,9 +13,12 @@ from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT
 from taylor.pipeline_solver.timing.evaluate import evaluate, peak_memory_mib
 from taylor.report.chrome_trace import write_chrome_trace
+from taylor.report.memory_parts import from_problem
 from taylor.report.planned import planned_timeline
 from taylor.report.timeline import OPTIMIZER, drawing_windows, side_by_side
+from tests.pipeline_solver.test_entries import with_two_depths
 from tests.report_cases import deepseek, even_plan
+from tests.solver_cases import plan_of
 
 CASES = {
     "1f1b": deepseek(16),
@@ -118,6 +121,16 @@ def test_memory_counters_peak_at_the_reported_peak(problem, tmp_path):
             used[event["pid"] - 1] = max(used[event["pid"] - 1], event["args"]["used"])
     expected = peak_memory_mib(problem, even_plan(problem))
     np.testing.assert_allclose([used[s] for s in range(problem.stages)], expected, rtol=1e-9)
+
+
+def test_memory_that_a_stage_has_once_for_all_mtp_layers_is_drawn_and_listed_beside_the_layers():
+    problem = with_two_depths()
+    plan = plan_of({"body": [[2, 1, 1]], "mtp": [[0, 0, 1]], "mtp#2": [[0, 0, 1]]})
+    peaks = peak_memory_mib(problem, plan)
+    assert [steps.peak_mib for steps in planned_timeline(problem, plan).memory] == pytest.approx(peaks)
+    parts = from_problem(problem, plan, peaks).mib
+    assert parts["beside the layers"] == [5.0, 6.0, 7.0 + 10.0]
+    assert parts["activations"] == [2 * 4.0, 4.0, 4.0 + 2 * 6.0]  # of one micro-batch
 
 
 @EACH
