@@ -93,10 +93,10 @@ class StageOptions(NamedTuple):
 
 
 def alike(problem: PipelineProblem) -> PipelineProblem:
-    """The problem with kinds of equal cost merged, for columns without order alone."""
+    """The problem with kinds of equal cost merged, of the pinned ones those of one place; for columns without order."""
     merged: dict[object, LayerKind] = {}
     for kind in problem.kinds:
-        key = (_costs(problem, kind.name), kind.pinned_last)
+        key = (_costs(problem, kind.name), kind.pinned_last, kind.places)
         known = merged.get(key)
         merged[key] = replace(known or kind, joined=False, count=kind.count + (known.count if known else 0))
     return problem.replace(kinds=tuple(merged.values()))

@@ -10,6 +10,7 @@ from benchmarks.brute_force import enumerate_optimum
 from benchmarks.random_instances import portion
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.bounds.stage_pricing import alike
 from taylor.pipeline_solver.check.checker import check, exact_peak_memory, exact_step_time
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.places import placements, settled
@@ -18,6 +19,7 @@ from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL, Solution
 from taylor.pipeline_solver.solving.entries import solve_places
 from taylor.pipeline_solver.solving.result import Result, problem_data
 from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.timing.durations import pinned_exposed
 from taylor.pipeline_solver.timing.evaluate import evaluate, peak_memory_mib
 from tests.solver_cases import plan_of, small_problem
 
@@ -161,6 +163,18 @@ def test_several_kinds_keep_their_order_in_every_choice_of_places() -> None:
     problem = with_mtp().replace(kinds=(body, mtp, replace(mtp, name="head", places=(1, 2))))
     places = [tuple(kind.places[0] for kind in one.pinned_kinds) for one in placements(problem)]
     assert places == [(2, 2), (1, 2), (1, 1), (0, 1)]  # behind (0, 2) the second chunk lacks the layer that it needs
+
+
+def test_kinds_of_equal_cost_on_different_chunks_stay_apart_where_bounds_merge_kinds() -> None:
+    """Each stage keeps the exposed communication of the MTP layer that lies on it."""
+    body, mtp = with_mtp().kinds
+    runs = [replace(mtp, name=name, places=(at,), exposed_forward=0.5) for name, at in (("mtp", 1), ("mtp#2", 2))]
+    problem = with_mtp().replace(kinds=(replace(body, count=3), replace(body, name="like it", count=1), *runs))
+    merged = alike(problem)
+    assert [kind.count for kind in merged.free_kinds] == [4]
+    for stage, exposed in enumerate((0.0, 0.5, 0.5)):
+        for one in (problem, merged):
+            assert pinned_exposed(one, stage, 2)[:, 0].tolist() == [exposed, 0.0]
 
 
 def test_a_kind_that_fits_nowhere_is_told_with_the_least_memory_of_its_best_place() -> None:
