@@ -15,8 +15,8 @@ from taylor.base.documents import document_text, print_text
 from taylor.base.errors import DocumentError
 from taylor.base.files import write_atomic
 
-_UNDECODED = re.compile(r"(?<!\\ud[89ab][0-9a-f]{2})\\udc[89a-f][0-9a-f]")
-"""A byte of a file's name that is no text in the locale's encoding, as Python and so the document write it."""
+_SURROGATE = re.compile(r"\\ud[89a-f][0-9a-f]{2}")
+"""Escape of a surrogate: alone it is a byte of a file's name that is no text, or comes so from a JSON file."""
 
 
 def checked_text(schema: str, data: Mapping[str, Any], *, ascii_only: bool = True) -> str:
@@ -50,8 +50,8 @@ def check_text(schema: str, text: str) -> None:
     from taylor.schemas.registry import model_of
 
     try:
-        # pydantic takes no such bytes, which names of files may have.
-        known = _UNDECODED.sub(r"\\ufffd", text).encode("utf-8", "replace")
+        # Names may have surrogates, which pydantic refuses; no schema says anything of a text's characters.
+        known = _SURROGATE.sub(r"\\ufffd", text).encode("utf-8", "replace")
         model_of(schema).model_validate_json(known, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
