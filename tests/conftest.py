@@ -16,6 +16,8 @@ from taylor.base import documents
 from taylor.base.console import log
 from taylor.pipeline_solver.solving.kernel_wait import kernels_by
 from taylor.pipeline_solver.solving.result import Result
+from taylor.schemas import writing
+from taylor.schemas.registry import MEMORY
 from tests.schemas.documents import check
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,12 +51,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def every_document_is_valid():
     """Check each JSON document and each result that a test of this process prints or writes against its schema."""
-    text_of, result_of = documents.document_text, Result.to_json
+    text_of, check_of, result_of = documents.document_text, writing.check_text, Result.to_json
 
     def checked_text(schema, data, **options):
         text = text_of(schema, data, **options)
         check(text)
         return text
+
+    def checked_twice(schema, text):
+        check_of(schema, text)
+        if schema != MEMORY:
+            check(text)
 
     def checked_result(result):
         text = result_of(result)
@@ -64,6 +71,7 @@ def every_document_is_valid():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(documents, "document_text", checked_text)
+        patch.setattr(writing, "check_text", checked_twice)
         patch.setattr(Result, "to_json", checked_result)
         yield
 
