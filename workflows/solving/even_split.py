@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taylor.pipeline.plan import even_sizes, grid_in_order
+from taylor.pipeline.plan import even_plan
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import Solution
@@ -14,9 +14,10 @@ SECONDS_EVEN = 10.0
 
 def even_split(problem: PipelineProblem, how: SolveOptions) -> Solution | None:
     """Best recompute for the layer spread of equal stages; None where nobody may spread them so."""
-    sizes = even_sizes(problem.layers, problem.stages * problem.interleaves)
-    grid = grid_in_order(sizes, problem.stages, problem.schedule.v_shape)
-    even = {(v, s): count for v, row in enumerate(grid) for s, count in enumerate(row)}
+    counts = {kind.name: kind.count for kind in problem.placed_kinds}
+    joined = [kind.name for kind in problem.placed_kinds if kind.joined]
+    spread = even_plan(counts, problem.stages, problem.interleaves, v_shape=problem.schedule.v_shape, joined=joined)
+    even = {(v, s): count for v, row in enumerate(spread.total_layers()) for s, count in enumerate(row)}
     if problem.fixed_layers or any(even[chunk] > most for chunk, most in problem.max_layers.items()):
         return None
     if min(even.values()) < problem.min_layers:
