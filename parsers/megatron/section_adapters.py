@@ -1,7 +1,7 @@
 """Low-rank adapters that a section states by the fields of Megatron-Bridge's ``LoRA``: of Bridge, and of Primus' port.
 
 Sources: NVIDIA-NeMo/Megatron-Bridge 067f987d src/megatron/bridge/peft/lora.py:92-160; AMD-AGI/Primus fd1eeabb
-primus/backends/megatron/peft/lora.py:56-105 (the same fields and defaults), peft/utils.py:392-540 (the same layers).
+primus/backends/megatron/peft/lora.py:56-105 (fewer fields, the same defaults), peft/utils.py:392-540 (the same layers).
 """
 
 from __future__ import annotations
@@ -37,18 +37,25 @@ def section_adapters(section: Mapping[str, Any], file: Path, place: str) -> Adap
             raise InputError("is not modelled", file=file, field=f"{place}.{name}", value=shown, cure=cure)
     return Adapters(
         int(_number(section, "dim", 32, file, place, whole=True)),
-        _targets(section.get("target_modules"), file, place),
+        _targets(section, file, place),
         _number(section, "dropout", 0.0, file, place) > 0,
         gathers=True,
         shared_by_experts=section.get("share_expert_adapters", True) is not False,
     )
 
 
-def _targets(written: Any, file: Path, place: str) -> tuple[str, ...]:
-    """Matrices with adapters, by modules' names; a pattern, of some layers, is not read."""
-    if written in (None, []):
+def _targets(section: Mapping[str, Any], file: Path, place: str) -> tuple[str, ...]:
+    """Matrices with adapters, by modules' names; a pattern, of some layers, is not read.
+
+    An empty list gives every linear module one (peft/module_matcher.py:147-163).
+    """
+    if "target_modules" not in section:
         return MEGATRON_TARGETS
+    written = section["target_modules"]
     where: dict[str, Any] = {"file": file, "field": f"{place}.target_modules", "value": shortened(str(written), 80)}
+    if not written:
+        problem, cure = "gives the head an adapter too, which is not modelled", "name the modules, or leave it out"
+        raise InputError(problem, cure=cure, **where)
     if not isinstance(written, list) or not all(isinstance(name, str) for name in written):
         raise InputError("must be a list of modules", **where)
     if any("*" in name for name in written):

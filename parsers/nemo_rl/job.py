@@ -30,7 +30,7 @@ from taylor.parsers.policy.sharded import ShardedJob
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flag
-from taylor.register.adapters import ALL_HUGGING_FACE, ALL_MEGATRON, MEGATRON_TARGETS, Adapters
+from taylor.register.adapters import ALL_HUGGING_FACE, ALL_MEGATRON, Adapters
 from taylor.register.model import ModelSpec
 from taylor.register.trainers import NEMO_DTENSOR
 
@@ -113,14 +113,17 @@ class RlStart:
     def adapters(self) -> Adapters | None:
         """Adapters that train alone: Megatron-Bridge's, or Automodel's beside weights that FSDP stores in fp32.
 
-        Source: NeMo RL 7ea279ab nemo_rl/models/megatron/setup.py:1772-1791; nemo_rl/models/automodel/setup.py:664-673.
+        Without a name of a module, Megatron-Bridge's lie beside every linear module of a layer but the routed experts,
+        which run in grouped GEMMs. The head's own is not counted.
+        Source: NeMo RL 7ea279ab nemo_rl/models/megatron/setup.py:1772-1791; nemo_rl/models/automodel/setup.py:664-673;
+        Megatron-Bridge 067f987d src/megatron/bridge/peft/module_matcher.py:147-163.
         """
         options = self.options
         if self.by_megatron:
             place = f"{MEGATRON}peft."
             if not options.is_on(f"{place}enabled"):
                 return None
-            usual, everything, base = MEGATRON_TARGETS, ALL_MEGATRON, None
+            usual, everything, base = ALL_MEGATRON, ALL_MEGATRON, None
         else:
             place = f"{DTENSOR}lora_cfg."
             if not options.is_on(f"{place}enabled"):
@@ -137,6 +140,7 @@ class RlStart:
             dropout=f"{place}dropout",
             base_bytes=base,
             gathers=self.by_megatron,
+            usual_beside_experts=not self.by_megatron,
         )
 
     def _refuse(self) -> None:

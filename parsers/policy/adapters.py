@@ -19,6 +19,7 @@ def adapters_of(
     dropout: str = "",
     base_bytes: float | None = None,
     gathers: bool = False,
+    usual_beside_experts: bool = True,
 ) -> Adapters:
     """Adapters by the keys of their rank, modules and dropout.
 
@@ -31,7 +32,10 @@ def adapters_of(
     excluded : str
         Key of the modules that have none.
     base_bytes, gathers
-        See `Adapters`.
+        See `Adapters`. Adapters that gather are Megatron-Bridge's, of which the experts of a rank share one (067f987d
+        src/megatron/bridge/peft/lora.py:156).
+    usual_beside_experts : bool
+        Off: routed experts have no adapters where no module is named.
 
     Raises
     ------
@@ -48,4 +52,12 @@ def adapters_of(
         bare = named_targets(without, None, file=options.file, field=excluded)
         chosen = tuple(target for target in chosen if target not in bare)
     dropped = dropout != "" and float(options.number(dropout, default=0.0)) > 0
-    return Adapters(int(options.integer(rank, high=_MOST_RANK)), chosen, dropped, base_bytes, gathers)
+    return Adapters(
+        int(options.integer(rank, high=_MOST_RANK)),
+        chosen,
+        dropped,
+        base_bytes,
+        gathers,
+        shared_by_experts=gathers,
+        beside_experts=bool(names) or usual_beside_experts,
+    )

@@ -55,6 +55,7 @@ LORA = "peft:\n  _target_: megatron.bridge.peft.lora.LoRA\n"
         ("peft: null", f"{LORA}  dim: true", "peft.dim: must be a whole number from 1"),
         ("peft: null", f"{LORA}  dropout: 2", "peft.dropout: must be a number from 0 to 1"),
         ("peft: null", f"{LORA}  normalize_moe_lora: true", "peft.normalize_moe_lora: is not modelled"),
+        ("peft: null", f"{LORA}  target_modules: []", "peft.target_modules: gives the head an adapter too"),
         ("peft: null", f"{LORA}  target_modules: [linear_qvk]", "names the module 'linear_qvk'"),
         ("peft: null", f"{LORA}  target_modules: ['*.layers.0.*.linear_qkv']", "by a pattern"),
         ("gpt_provider.GPTModelProvider", "qwen_vl.Qwen3VLModelProvider", "is no language model"),

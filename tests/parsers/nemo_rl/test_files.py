@@ -12,6 +12,7 @@ from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
+from taylor.register.adapters import ALL_MEGATRON, DOWN
 from taylor.register.model import DENSE
 from tests.parsers.nemo_rl.files import MEGATRON, SHARDED
 
@@ -151,7 +152,7 @@ def test_what_is_not_read_is_refused_by_its_option(file, more, reason):
 def test_adapters_are_those_of_the_backend_that_trains(file):
     path = child(file, "policy:\n  megatron_cfg: {peft: {enabled: true, dim: 16, exclude_modules: ['*linear_fc2*']}}\n")
     found = read_config(path).rules.adapters
-    assert (found.rank, found.targets, found.gathers) == (16, ("gate and up", "output", "qkv"), True)
+    assert (found.rank, found.targets, found.gathers) == (16, tuple(t for t in ALL_MEGATRON if t != DOWN), True)
     lora = "lora_cfg: {enabled: true, dim: 8, match_all_linear: false, target_modules: [q_proj]}"
     path = child(
         file, f"policy:\n  megatron_cfg: {{enabled: false}}\n  dtensor_cfg: {{enabled: true, _v2: true, {lora}}}\n"
@@ -159,6 +160,15 @@ def test_adapters_are_those_of_the_backend_that_trains(file):
     assert not read_config(path).misfits
     found = read_config(path).rules.adapters
     assert (found.rank, found.targets, found.base_bytes, found.gathers) == (8, ("query",), 4.0, False)
+
+
+@pytest.mark.parametrize(("named", "beside"), [("", False), (", target_modules: [linear_fc1, linear_fc2]", True)])
+def test_experts_have_one_adapter_a_rank_where_their_modules_are_named(file, named, beside):
+    """Grouped GEMMs are none of the linear modules that an empty list matches (peft/module_matcher.py:147-163)."""
+    model = "model_name: Qwen/Qwen3-30B-A3B\n  megatron_cfg"
+    path = child(file, f"policy:\n  {model}: {{peft: {{enabled: true, dim: 16{named}}}}}\n")
+    found = read_config(path).rules.adapters
+    assert (found.beside_experts, found.shared_by_experts) == (beside, True)
 
 
 def test_a_plan_is_written_into_the_file_that_was_given_and_nothing_else_changes(file):
