@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -10,11 +11,13 @@ import pytest
 from taylor.cost_model.memory.breakdown import lightest_plan, stage_breakdown
 from taylor.parsers.read import read_config
 from taylor.pipeline.plan import FULL
+from taylor.pipeline_solver.model.problem import LayerChoice
 from taylor.report.page_data import page_data
 from taylor.workflows.ranking import rank_levers
 from taylor.workflows.ranking.candidates import load_candidates
 from taylor.workflows.ranking.own_plans import problem_of
 from taylor.workflows.ranking.rank import RankOptions, rank
+from taylor.workflows.showing.memory_levers import Lever
 from tests.conftest import ROOT
 
 SCRIPT = ROOT / "config" / "pretrain_llama3_70b.sh"
@@ -57,3 +60,32 @@ def test_only_the_first_misfits_are_searched_and_nothing_that_fits(files, monkey
     )
     found = rank_levers.with_smallest_changes(table, candidates, problems)["smallest_change"]
     assert [bool(cell) for cell in found] == cured
+
+
+def test_no_change_is_named_for_a_plan_with_choices_by_module(files, monkeypatch):
+    """The analytical model of a changed job has no such choices; a solve of the same file names none either."""
+    candidates = load_candidates(files[:1], "a100-40g")
+    problem = problem_of(candidates[0])
+    kinds = tuple(replace(kind, choices={"mlp": LayerChoice()}, activation_mib={**kind.activation_mib, "mlp": 1.0})
+                  for kind in problem.kinds)  # fmt: skip
+    even = candidates[0].config.even_plan(candidates[0].config.strategy, "mlp")
+    monkeypatch.setattr(rank_levers, "plan_of_row", lambda row: even)
+    monkeypatch.setattr(rank_levers, "smallest_change_of", lambda *_: Lever("a change", 1.0, 1.0, fits=True))
+    table = pd.DataFrame({"status": ["over_limit"], "file": [str(files[0])]})
+    named = [
+        list(rank_levers.with_smallest_changes(table, candidates, {0: one})["smallest_change"])
+        for one in (problem, problem.replace(kinds=kinds, choices=("mlp",)))
+    ]
+    assert named == [["a change: 1 MiB on the fullest stage"], [""]]
+
+
+def test_a_ranking_interrupted_while_changes_are_searched_has_its_table(files, tmp_path, monkeypatch):
+    def interrupted(*_: object) -> pd.DataFrame:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("taylor.workflows.ranking.rank.with_smallest_changes", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        rank(load_candidates(files[:1], "a100-40g"), RankOptions(workers=1, output=tmp_path, report=False), own=False)
+    (csv,) = tmp_path.glob("test_result_*.csv")
+    table = pd.read_csv(csv)
+    assert list(table["status"]) == ["infeasible"] and table["smallest_change"].isna().all()

@@ -21,7 +21,7 @@ from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import FEASIBLE, Solution
 from taylor.workflows.ranking.candidate_file import CandidateFile
 from taylor.workflows.ranking.own_plans import best_entries, given_entries, own_solution, problem_of
-from taylor.workflows.ranking.rank_levers import with_smallest_changes
+from taylor.workflows.ranking.rank_levers import COLUMN, with_smallest_changes
 from taylor.workflows.ranking.rank_solves import RankSolves
 from taylor.workflows.ranking.rank_table import NOT_SOLVED, RankEntry, failed_row, ranked_table, solved_row
 from taylor.workflows.running.kept_solves import SolveStore
@@ -174,10 +174,10 @@ def rank(
         with delay_interrupts():
             solved = [RankEntry(one, rows.get(number, NOT_SOLVED)) for number, one in enumerate(candidates)]
             table = ranked_table([*solved, *compared], run / SOLVED, options.train_tokens)
-            table = with_smallest_changes(table, candidates, problems)
-            text = table.to_csv(index=False, lineterminator="\n")
-            for path in (run / csv.name, csv):
-                write_atomic(path, text)
+            _write_table(table.assign(**{COLUMN: ""}), run, csv)
+    table = with_smallest_changes(table, candidates, problems)
+    with delay_interrupts():
+        _write_table(table, run, csv)
     report, unwritten = None, list[str]()
     if options.report:
         report = options.report if isinstance(options.report, Path) else csv.with_suffix(".html")
@@ -192,6 +192,12 @@ def rank(
             report = None
     named = isinstance(options.report, Path)
     return Ranking(table, csv, report, run, *_job(candidates), tuple(unwritten) if named else ())
+
+
+def _write_table(table: pd.DataFrame, run: Path, csv: Path) -> None:
+    text = table.to_csv(index=False, lineterminator="\n")
+    for path in (run / csv.name, csv):
+        write_atomic(path, text)
 
 
 def _job(candidates: Sequence[CandidateFile]) -> tuple[str, str, int]:

@@ -9,12 +9,11 @@ import pandas as pd
 
 from taylor.base.errors import TaylorError
 from taylor.base.files import printable
-from taylor.cost_model.profile import MemorySource
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import INFEASIBLE, OVER_LIMIT
 from taylor.pipeline_solver.solving.result import plan_of_row
 from taylor.workflows.ranking.candidate_file import CandidateFile
-from taylor.workflows.showing.memory_levers import smallest_change_of
+from taylor.workflows.showing.memory_levers import can_be_judged, smallest_change_of
 
 CURED_CANDIDATES = 10
 """Candidates whose smallest change is computed, of those that do not fit: it takes about as long as a quick solve."""
@@ -46,10 +45,12 @@ def with_smallest_changes(
 def _change(candidate: CandidateFile, problem: PipelineProblem, row: Mapping[str, Any]) -> str:
     """Change in words; empty where none alone is enough or the memory is no estimate."""
     config, memory, device = candidate.config, candidate.memory, candidate.device
-    if config is None or memory is None or device is None or memory.source != MemorySource.ESTIMATE:
+    if config is None or memory is None or device is None:
         return ""
     try:
         plan = plan_of_row(row)
+        if not can_be_judged(memory.source, problem, plan):
+            return ""
         lever = smallest_change_of(config, plan, device.spec, problem.limit_mib, candidate.seen.learned)
     except (TaylorError, ValueError):  # a changed job that cannot be stated
         return ""

@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 
 from taylor.cost_model.job.optimizer import OptimizerStates
 from taylor.cost_model.memory.breakdown import StageBreakdown, lightest_plan, stage_breakdown
+from taylor.cost_model.profile import MemorySource
 from taylor.nd_search.stated import broken_rules
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid, kind_of
+from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.register.device import DeviceSpec
 from taylor.workflows.statement.measured_run import LearnedMemory
 
@@ -118,6 +120,13 @@ def smallest_change_of(
     if plan is not None and (lever := _fewest_recomputed(config, plan, device, limits_mib, learned)) is not None:
         return lever
     return _first_that_fits(_restated(config), config, plan, device, limits_mib, learned)
+
+
+def can_be_judged(source: MemorySource, problem: PipelineProblem, plan: PipelinePlan | None) -> bool:
+    """Return whether the analytical model gives the peaks of a changed job: those of the plan are its estimates, and no
+    layer has a choice by module.
+    """
+    return source == MemorySource.ESTIMATE and not (plan and any(map(plan.uses, problem.choices)))
 
 
 def narrow_change_of(

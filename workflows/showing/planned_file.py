@@ -24,7 +24,7 @@ from taylor.workflows.showing.chosen_order import ChosenOrder
 from taylor.workflows.showing.dryrun_result import dryrun_dict
 from taylor.workflows.showing.fit import Fit, FitVerdict, fit_verdict, shortage
 from taylor.workflows.showing.memory_interval import Interval, peak_intervals
-from taylor.workflows.showing.memory_levers import Lever, narrow_change_of, smallest_change_of
+from taylor.workflows.showing.memory_levers import Lever, can_be_judged, narrow_change_of, smallest_change_of
 from taylor.workflows.showing.next_change import NextChange
 from taylor.workflows.showing.verdict_data import Rival, VerdictFacts
 from taylor.workflows.statement.job_facts import JobFacts
@@ -140,8 +140,7 @@ class PlannedFile:
         solution, plan, facts = self.solution, self.solution.plan, self.facts
         if not any(shortage(solution.peak_memory_mib, solution.memory_limit_mib)):
             return None
-        chosen = plan is not None and any(plan.uses(name) for name in self.problem.choices)
-        if self.memory.source != MemorySource.ESTIMATE or chosen:
+        if not can_be_judged(self.memory.source, self.problem, plan):
             return None
         return find(facts.config, plan, facts.device.spec, solution.memory_limit_mib, facts.learned)
 
