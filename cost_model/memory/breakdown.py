@@ -188,7 +188,8 @@ def stage_breakdown(
         )
     on_host = {kind: float(offloaded_bytes(model, kind, moved, strategy, rules)) for kind in model.body_counts if moved}
     shared = _EveryStage.of(model, strategy, rules, schedule)
-    return [_stage(model, strategy, rules, chosen, schedule, stage, on_host, shared) for stage in range(strategy.pp)]
+    peaks = (PlanPeak(model, strategy, rules, chosen, schedule, stage, on_host) for stage in range(strategy.pp))
+    return [_stage(at_peak, shared) for at_peak in peaks]
 
 
 def lightest_plan(
@@ -252,16 +253,9 @@ class _EveryStage:
         )
 
 
-def _stage(
-    model: ModelSpec,
-    strategy: Strategy,
-    rules: TrainingRules,
-    plan: PipelinePlan,
-    schedule: ScheduleSpec,
-    stage: int,
-    on_host: Mapping[str, float],
-    shared: _EveryStage,
-) -> StageBreakdown:
+def _stage(at_peak: PlanPeak, shared: _EveryStage) -> StageBreakdown:
+    model, strategy, rules, plan = at_peak.model, at_peak.strategy, at_peak.rules, at_peak.plan
+    schedule, stage = at_peak.schedule, at_peak.stage
     counts: dict[str, int] = {}
     for run, grid in plan.layers.items():
         counts[kind_of(run)] = counts.get(kind_of(run), 0) + sum(grid[v][stage] for v in range(plan.interleaves))
@@ -283,9 +277,9 @@ def _stage(
     if stage == 0:
         masks += shared.masks[0]
         late += float(embedding_gradient_bytes(model, strategy, rules))
-    beside = masks + _in_flight_bytes(model, strategy, rules, _modes(plan, stage), on_host)
+    beside = masks + _in_flight_bytes(model, strategy, rules, _modes(plan, stage), at_peak.on_host)
     buffers += beside
-    alive, kept = _worst_moment(model, strategy, rules, plan, schedule, stage, on_host)
+    alive, kept = _worst_moment(at_peak)
     layers_alive = sum(alive[v] * grid[v][stage] for grid in plan.layers.values() for v in range(plan.interleaves))
     passes = float(layers_alive / max(1, sum(counts.values())))
     together = late + logits + workspace + buffers + sum(kept.values()) * MIB
@@ -303,7 +297,7 @@ def _stage(
         overhead=overhead_mib(rules),
         cached=(float(states.cached) + cached) / MIB,
         met_mib=(together - beside) / MIB,
-        at_peak=PlanPeak(model, strategy, rules, plan, schedule, stage, on_host),
+        at_peak=at_peak,
     )
 
 
@@ -334,22 +328,10 @@ def _modes(plan: PipelinePlan, stage: int) -> dict[str, set[str]]:
     return found
 
 
-def _worst_moment(
-    model: ModelSpec,
-    strategy: Strategy,
-    rules: TrainingRules,
-    plan: PipelinePlan,
-    schedule: ScheduleSpec,
-    stage: int,
-    on_host: Mapping[str, float],
-) -> tuple[tuple[float, ...], dict[str, float]]:
+def _worst_moment(at_peak: PlanPeak) -> tuple[tuple[float, ...], dict[str, float]]:
     """Micro-batches alive, by interleave, and activations kept, MiB by kind, when a stage keeps most."""
-    running = schedule.for_interleaves(strategy.vpp, rules.framework)
-
-    def on_device(kind: str, mode: str) -> float:
-        kept = float(kept_bytes(model, kind, mode, strategy, rules))
-        return kept if mode == FULL else max(0.0, kept - on_host.get(kind, 0.0))
-
+    plan, strategy, stage = at_peak.plan, at_peak.strategy, at_peak.stage
+    running = at_peak.schedule.for_interleaves(strategy.vpp, at_peak.rules.framework)
     moments = []
     for alive in alive_micro_batches(running, strategy.pp, strategy.vpp, strategy.micro_batches)[stage]:
         kept: dict[str, float] = {}
@@ -358,7 +340,7 @@ def _worst_moment(
             used = [(mode, v) for mode in modes for v in range(plan.interleaves) if modes[mode][v][stage]]
             kind = kind_of(run)
             kept[kind] = kept.get(kind, 0.0) + (
-                sum(modes[mode][v][stage] * on_device(kind, mode) * alive[v] for mode, v in used) / MIB
+                sum(modes[mode][v][stage] * at_peak.kept((kind, mode)) * alive[v] for mode, v in used) / MIB
             )
         moments.append((alive, kept))
     return max(moments, key=lambda moment: sum(moment[1].values()))

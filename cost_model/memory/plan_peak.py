@@ -105,7 +105,7 @@ class PlanPeak:
 
     def _kept_by(self, alive: Sequence[float]) -> float:
         """Bytes that micro-batches keep, of every virtual stage as many as are alive."""
-        return sum(count * sum(map(self._kept, self._layers[v])) for v, count in enumerate(alive))
+        return sum(count * sum(map(self.kept, self._layers[v])) for v, count in enumerate(alive))
 
     def _most(self, start: BackwardStart) -> float:
         """Most that is alive during one backward, bytes."""
@@ -132,7 +132,7 @@ class PlanPeak:
             last = place == len(layers) - 1
             incoming = 0.0 if last and self.strategy.pp > 1 else self._boundary
             yield made - gone + incoming + self._needs(layers[place]) + self._passing(blocks, at)
-            gone += own * self._kept(layers[place])
+            gone += own * self.kept(layers[place])
             made += new[at]
         if self._first(v):
             yield made - gone + self._at_embedding(blocks)
@@ -179,7 +179,7 @@ class PlanPeak:
     def _costs(self) -> dict[tuple[str, Layer], float]:
         return {}
 
-    def _kept(self, layer: Layer) -> float:
+    def kept(self, layer: Layer) -> float:
         """Bytes that a layer keeps of a micro-batch on the device."""
         key = ("kept", layer)
         if key not in self._costs:
