@@ -68,11 +68,11 @@ FORMER = (
         ("tests/parsers/megatron/test_model.py", "tests/parsers/megatron/test_scripts.py"),
     ),
     Former(
-        "seqpipe gives the micro-batches left over to its first round", "pipeline/schedule.py",
+        "seqpipe gives the micro-batches left over to its first round", "pipeline/traits.py",
         "remainder=DEALT", "remainder=TO_FIRST", ("tests/pipeline/test_seqpipe.py",),
     ),
     Former(
-        "MindSpore's zero_bubble_v is offered with as many micro-batches as stages", "pipeline/schedule.py",
+        "MindSpore's zero_bubble_v is offered with as many micro-batches as stages", "pipeline/traits.py",
         '"zero_bubble_v": replace(_V_SHAPE, least_micro_batches=_up_and_down)',
         '"zero_bubble_v": replace(_V_SHAPE, least_micro_batches=lambda stages: stages)',
         ("tests/pipeline/test_published_orders.py::"
@@ -166,7 +166,7 @@ FORMER = (
         "lambda t, c: (t.dp * t.tp * t.cp) % t.ep == 0", "lambda t, c: (t.dp * t.cp) % t.ep == 0", (_LEGAL,),
     ),
     Former(
-        "fewer micro-batches than stages are pruned under 1F1B", "pipeline/schedule.py",
+        "fewer micro-batches than stages are pruned under 1F1B", "pipeline/traits.py",
         "least_micro_batches: Callable[[Any], Any] = lambda stages: 1",
         "least_micro_batches: Callable[[Any], Any] = lambda stages: stages",
         (_LEGAL, "tests/pipeline/test_schedules.py"),
