@@ -102,11 +102,33 @@ class CollectiveLines:
         self.lines = MappingProxyType(_with_steps(lines, groups))
         links = {("", link): points for link, points in pooled.items() if len(points) >= LEAST_POINTS}
         self._links = _with_steps({key: _line(points) for key, points in links.items()}, links)
+        self._unlike = _unlike(groups)
 
     def line(self, collective: Collective) -> CollectiveLine | None:
-        """The line of its kind and link, else of its link; None where small runs had too few of both."""
+        """The line of its kind and link, else of its link; None where small runs had too few of both.
+
+        What a kind takes on a link where only others were seen may differ from these as it does on links with both,
+        which the error then covers; of a kind that was seen beside others nowhere, as any kind does.
+        """
         link = collective.link(self.per_node)
-        return self.lines.get((collective.kind, link)) or self._links.get(("", link))
+        own, others = self.lines.get((collective.kind, link)), self._links.get(("", link))
+        if own is not None or others is None:
+            return own
+        unlike = [each for kind, each in self._unlike if kind == collective.kind] or [each for _, each in self._unlike]
+        return replace(others, error=max((others.error, *unlike)))
+
+
+def _unlike(groups: Mapping[tuple[str, str], Mapping[Collective, float]]) -> list[tuple[str, float]]:
+    """(kind, median relative error of its times by a line of the others) on each link that shows enough of both."""
+    found = []
+    for (kind, link), points in groups.items():
+        others = {
+            one: ns for key, each in groups.items() if key[1] == link and key[0] != kind for one, ns in each.items()
+        }
+        if min(len(points), len(others)) >= LEAST_POINTS:
+            predicted = _works(points) @ _solved(_works(others), np.array(list(others.values())))
+            found.append((kind, float(np.median(np.abs(predicted / np.array(list(points.values())) - 1)))))
+    return found
 
 
 def _with_steps(
@@ -128,8 +150,12 @@ def _with_steps(
     return found
 
 
+def _works(points: Iterable[Collective]) -> NDArray[np.float64]:
+    return np.array([one.work for one in points])
+
+
 def _line(points: dict[Collective, float]) -> CollectiveLine:
-    work = np.array([one.work for one in points])
+    work = _works(points)
     measured = np.array(list(points.values()))
     errors = []
     for out in range(len(measured)):

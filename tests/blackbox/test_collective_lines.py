@@ -51,3 +51,23 @@ def test_links_are_told_from_group_and_stride(group, stride, link):
 def test_a_link_that_no_small_run_used_has_no_line():
     one = Collective("all-gather", 8, 1, 1 << 20)
     assert CollectiveLines([(one, 1e5)] * 9, 8).line(one) is None
+
+
+@pytest.mark.parametrize(("slower", "least", "most"), [(1.0, 0.0, 0.01), (1.2, 0.1, 0.2)])
+def test_of_a_kind_that_runs_show_on_other_links_alone_the_error_is_how_far_it_differs_there(slower, least, most):
+    def took(kind: str, one: Collective) -> float:
+        return hidden_ns(kind, one.group, one.link(8), one.bytes) * (slower if kind == "all-to-all" else 1.0)
+
+    places = {"all-gather": [(2, 1), (4, 1), (4, 4), (8, 4), (2, 8), (4, 8)], "all-to-all": [(2, 1), (4, 1), (2, 8)]}
+    samples = [
+        (one, took(kind, one))
+        for kind, groups in places.items()
+        for group, stride in groups
+        for one in (Collective(kind, group, stride, size) for size in (1 << 20, 1 << 24, 1 << 26))
+    ]
+    lines = CollectiveLines(samples, 8)
+    for kind in ("all-to-all", "broadcast"):  # of the latter no run shows any
+        line = lines.line(Collective(kind, 16, 1, 1 << 30))
+        assert line is not None and least <= line.error <= most
+    own = lines.line(Collective("all-gather", 16, 1, 1 << 30))
+    assert own is not None and own.error < 0.01
