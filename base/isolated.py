@@ -12,7 +12,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +63,8 @@ def isolate_processes() -> None:
 
     They are given this process's `sys.path` before they import anything but Python's own. Forked ones need nothing.
     """
+    from multiprocessing import util  # it imports sockets, which most commands need not
+
     flags = util._args_from_interpreter_flags  # type: ignore[attr-defined]
     util._args_from_interpreter_flags = lambda: [*flags(), "-I"]  # type: ignore[attr-defined]
 

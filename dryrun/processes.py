@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,7 +125,7 @@ def run_programs(
     programs: Sequence[ProgramRun],
     parallel: int,
     on_done: Callable[[int, Outcome], bool],
-    executor: Executor | None = None,
+    executor: futures.Executor | None = None,
 ) -> None:
     """Run programs, `parallel` at once.
 
@@ -142,15 +142,15 @@ def run_programs(
         After every program was ended.
     """
     stop = threading.Event()
-    pool = executor or ThreadPoolExecutor(parallel, thread_name_prefix="dryrun")
+    pool = executor or futures.ThreadPoolExecutor(parallel, thread_name_prefix="dryrun")
     shared = None if executor is not None else stop
     try:
-        waiting: dict[Future[Outcome], int] = {
+        waiting: dict[futures.Future[Outcome], int] = {
             pool.submit(run_program, program, shared): index for index, program in enumerate(programs)
         }
         while waiting:
             again = []
-            for future in as_completed(list(waiting)):
+            for future in futures.as_completed(list(waiting)):
                 index = waiting.pop(future)
                 if on_done(index, future.result()):
                     again.append(index)
