@@ -76,7 +76,9 @@ def explain_emptied(
     return InputError(
         f"no strategy of {built} for {context.world_size} ranks obeys all rules: {count} obey all but "
         f"the rule{'s' if len(names) > 1 else ''} {named}",
-        cure=", ".join(dict.fromkeys(by_name[name].relax for name in names)),
+        cure=by_name[names[0]].relax
+        if len(names) == 1
+        else "; ".join(f"for {name}, {by_name[name].relax}" for name in names),
     )
 
 

@@ -80,7 +80,7 @@ def _table(problem: PipelineProblem, solution: Solution, columns: Columns) -> Ta
     for name in names:
         table.add_column(Text(name), justify="right", no_wrap=True)
     if one_limit:
-        table.caption = f"each stage may take {limits[0]:,.0f} MiB a device"
+        table.caption = f"limit: {limits[0]:,.0f} MiB a device"
     for stage, limit in enumerate(limits):
         peak = solution.peak_memory_mib[stage] if solution.peak_memory_mib else None
         cells: list[str | Text] = [str(stage), *(cell(stage) for _, cell in columns)]

@@ -120,7 +120,7 @@ def test_a_space_that_an_experience_rule_empties_says_so() -> None:
 
 
 def test_rules_that_empty_a_space_together_are_named_together() -> None:
-    with pytest.raises(InputError, match="the rules.*max-expert-parallel.*tp-within-node"):
+    with pytest.raises(InputError, match="the rules.*max-expert-parallel.*tp-within-node.*for tp-w"):
         search(job(), DEVICE, SearchOptions(world_size=1024, gbs=1024, fix={"tp": 16, "ep": 128, "pp": 2}))
 
 

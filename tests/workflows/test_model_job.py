@@ -10,12 +10,14 @@ import pandas as pd
 import pytest
 
 from taylor.base.errors import InputError
+from taylor.nd_search.search import search
 from taylor.parsers.read import read_config
 from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.register.registry import Registry
 from taylor.workflows.ranking.candidate_file import CandidateFile
 from taylor.workflows.ranking.rank import Ranking
 from taylor.workflows.searching import model_job
-from taylor.workflows.searching.model_job import ModelJob, choose_strategy, state_model
+from taylor.workflows.searching.model_job import ModelJob, choose_strategy, search_options, state_model, usual_batch
 from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.statement.options import FileJob, Outputs
 from tests.parsers.huggingface.test_launcher import SECTION, written
@@ -87,6 +89,21 @@ def test_what_the_model_file_says_of_its_batch_stays_unless_it_is_named(tmp_path
     assert (stated.strategy.global_batch, stated.rules.seq_length) == (32, 1024)
     named = read_config(state_model(ModelJob(path, 8, seq_length=512, gbs=64), tmp_path / "out"))
     assert (named.strategy.global_batch, named.rules.seq_length) == (64, 512)
+
+
+@pytest.mark.parametrize(("ranks", "samples"), [(8, 1024), (60, 1020), (96, 1056), (768, 768), (2048, 1024)])
+def test_the_batch_that_is_assumed_can_be_split_over_any_fewer_ranks(ranks: int, samples: int) -> None:
+    assert usual_batch(ranks) == samples
+
+
+@pytest.mark.parametrize("gbs", [None, 1024])
+def test_contexts_of_usual_samples_stay_whole_whatever_the_ranks(tmp_path: Path, gbs: int | None) -> None:
+    """Sixty ranks and 1,024 samples: the file that names no degree is read with contexts split fifteenfold."""
+    path = written(tmp_path, None, **WIDE, num_hidden_layers=30, vocab_size=32000)
+    job = ModelJob(path, 60, gbs=gbs, device="h100-80g")
+    config = read_config(state_model(job, tmp_path))
+    found = search(config, Registry.load().device("h100-80g"), search_options(job, config))
+    assert len(found.candidates) and set(found.candidates.cp) == {1}
 
 
 def test_degrees_that_do_not_exist_are_refused(tmp_path: Path) -> None:

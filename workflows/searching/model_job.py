@@ -326,8 +326,9 @@ def state_model(job: ModelJob, output: Path) -> Path:
     config = read_for(job.path, job.register_path)
     device = choose_device(config, job.device, job.register_path).spec
     rules = config.rules if job.seq_length is None else config.rules.replace(seq_length=job.seq_length)
-    samples = job.gbs or (config.strategy.global_batch if config.strategy.global_batch > 1 else USUAL_BATCH)
-    if job.gbs is None and samples == USUAL_BATCH:
+    stated = job.gbs or (config.strategy.global_batch if config.strategy.global_batch > 1 else None)
+    samples = stated or usual_batch(job.world_size)
+    if stated is None:
         log.info("no batch named: %d samples a step are assumed; --gbs names another", samples)
     if job.seq_length is None:
         log.info("no sequence named: %d tokens a sample; --seq names another", rules.seq_length)
@@ -356,6 +357,14 @@ def state_model(job: ModelJob, output: Path) -> Path:
     strategy = Strategy(1, 1, 1, micro_batches=samples)
     text = launcher_of(config).with_strategy(config.replace(rules=rules, plan=None), strategy, None, {})
     return write_atomic(folder / f"{job.name}.model{config.path.suffix}", text)
+
+
+def usual_batch(ranks: int) -> int:
+    """Samples a step of a job that names none: about `USUAL_BATCH`, and a multiple of the ranks where they are fewer.
+
+    Any data-parallel degree then divides it.
+    """
+    return max(1, round(USUAL_BATCH / ranks)) * ranks if ranks <= USUAL_BATCH else USUAL_BATCH
 
 
 def per_node(device: DeviceSpec) -> int:
@@ -411,13 +420,16 @@ def search_options(job: ModelJob, config: TrainingConfig) -> SearchOptions:
     # With more runs of unlike layers a solve of several virtual stages is long.
     if len(config.model.layer_counts()) <= FEW_KINDS:
         searched.append("vpp")
+    fix = dict(job.fix)
     if config.rules.seq_length >= LONG_SEQUENCE:
         searched.append("cp")
+    else:  # the file names no degree: its reader may have split contexts to obey the batch
+        fix.setdefault("cp", 1)
     return SearchOptions(
         world_size=job.world_size,
         max_expert_parallel=job.max_expert_parallel,
         search=tuple(searched),
-        fix=job.fix,
+        fix=fix,
         bounds={"mbs": (1, 4), "vpp": (1, 2)},
         spread=False,
         disabled_rules=job.allow_illegal,
