@@ -36,6 +36,7 @@ from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.progress import Progress
 from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL, Solution
 from taylor.pipeline_solver.solving.solve import solve
+from taylor.pipeline_solver.solving.warming import warm
 from taylor.register.registry import Registry
 from taylor.workflows.showing.planned_file import over_limit
 from taylor.workflows.solving.evaluate_file import own_solution
@@ -219,6 +220,7 @@ def main(arguments: list[str] | None = None) -> int:
     for heading in FIGURES:
         table.add_column(heading, justify="right")
     table.add_column("missed")
+    warm()  # the first solve after an installation compiles, which its time limit would count
     done: list[SolvedRecipe] = []
     for one in solved_recipes(chosen.folder, chosen.only, devices, options, chosen.risk):
         done.append(one)
@@ -236,8 +238,8 @@ def main(arguments: list[str] | None = None) -> int:
             _share(above),
             missed,
         )
-        told = (one.name, one.device, one.shape, best.status, best.objective, best.gap, best.seconds, above, missed)
-        print(*told, file=sys.stderr, flush=True)
+        line = (one.name, one.device, one.shape, best.status, best.objective, best.gap, best.seconds, above, missed)
+        print(*line, file=sys.stderr, flush=True)
     Console(width=190).print(table)
     reached = sum(not one.missed(chosen.time_limit) for one in done)
     print(f"{reached} of {len(done)} reach every goal")
