@@ -1,7 +1,8 @@
 """The operator base: times of operators by type and shapes, device and software, kept in SQLite.
 
 Figures of two devices, drivers or versions of the toolkit never mix. Of an operator's samples at most
-`MOST_SAMPLES` are kept, thinned so that their quantiles stay; the count is that of all.
+`MOST_SAMPLES` are kept, thinned so that their quantiles stay; the count is that of all. A row that is damaged is named
+and left out; the others count.
 """
 
 from __future__ import annotations
@@ -9,19 +10,23 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from taylor.base.database import Database, open_database
 from taylor.base.errors import InputError
 from taylor.base.files import write_atomic
+from taylor.base.stored_rows import Check, count_cell, sound_rows, text_cell
 from taylor.blackbox.rejection import Cleaned, spread_of
-from taylor.parsers.profiles.operators import Operator, parse_shapes
+from taylor.parsers.profiles.operators import Operator, Shape, parse_shapes
 
 MOST_SAMPLES = 64
+MOST_NS = 2**53
+"""Longest time of a sample that is read; 104 days."""
 FIELD = "operator base"
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS operator (device TEXT, driver TEXT, toolkit TEXT, type TEXT, core TEXT, dtypes TEXT, "
@@ -133,11 +138,11 @@ class OperatorBase:
             When the other is no base, or shares some of its profiles with this one and not all.
         """
         with open_database(str(other), write=False, field=FIELD) as theirs:
-            rows = theirs.do("SELECT * FROM operator")
-            rejected = theirs.do("SELECT * FROM rejected")
-            profiles = {row[0] for row in theirs.do("SELECT digest FROM profile")}
+            rows = _rows(theirs, "operator")
+            rejected = _rows(theirs, "rejected")
+            profiles = {row["digest"] for row in _rows(theirs, "profile")}
         with self._open() as mine:
-            had = {row[0] for row in mine.do("SELECT digest FROM profile")}
+            had = {row["digest"] for row in _rows(mine, "profile")}
             if profiles <= had:
                 return 0
             if profiles & had:
@@ -145,35 +150,34 @@ class OperatorBase:
                 raise InputError("contains profiles that are in the base already", file=other, cure=cure)
             mine.do_each("INSERT INTO profile VALUES (?)", [(one,) for one in sorted(profiles)])
             for row in rows:
-                _add(mine, tuple(row[:8]), _samples(row[11], other), int(row[8]), str(row[9]), str(row[10]))
+                origin = (row[name] for name in _ORIGIN)
+                key = (*origin, *_key(_operator(row)))
+                _add(mine, key, row["samples"], row["count"], row["first"], row["last"])
             for row in rejected:
-                _reject(mine, tuple(row[:4]), int(row[4]))
+                _reject(mine, tuple(row[name] for name in (*_ORIGIN, "reason")), row["count"])
         return len(profiles)
 
     def origins(self) -> list[OperatorOrigin]:
         """Origins of all its operators."""
         with self._open() as database:
-            return [
-                OperatorOrigin(*row) for row in database.do("SELECT DISTINCT device, driver, toolkit FROM operator")
-            ]
+            rows = database.do("SELECT DISTINCT device, driver, toolkit FROM operator")
+            return [OperatorOrigin(**row) for row in sound_rows("table operator, origin", _ORIGIN, rows)]
 
     def rejected(self, origin: OperatorOrigin) -> dict[str, int]:
         """Number of samples that each rule rejected."""
-        statement = "SELECT reason, count FROM rejected WHERE device = ? AND driver = ? AND toolkit = ?"
         with self._open() as database:
-            return {str(reason): int(count) for reason, count in database.do(statement, astuple(origin))}
+            return {row["reason"]: row["count"] for row in _rows(database, "rejected", origin)}
 
     def times(self, origin: OperatorOrigin) -> dict[Operator, OperatorTime]:
         """All operators of one origin, for look-ups by the operator itself."""
-        statement = "SELECT * FROM operator WHERE device = ? AND driver = ? AND toolkit = ?"
         with self._open() as database:
-            rows = database.do(statement, astuple(origin))
-        found: dict[Operator, OperatorTime] = {}
-        for row in rows:
-            samples = _samples(row[11], self.path)
-            time = OperatorTime(float(median(samples)), spread_of(samples), int(row[8]), str(row[9]), str(row[10]))
-            found[_operator(row[3:8], self.path)] = time
-        return found
+            rows = _rows(database, "operator", origin)
+        return {
+            _operator(row): OperatorTime(
+                float(median(row["samples"])), spread_of(row["samples"]), row["count"], row["first"], row["last"]
+            )
+            for row in rows
+        }
 
     def export(self, file: Path) -> Path:
         """Write everything that it knows as CSV, times in us."""
@@ -196,37 +200,53 @@ def _key(operator: Operator) -> tuple[str, ...]:
     return operator.type, operator.core, ";".join(operator.dtypes), inputs, outputs
 
 
-def _operator(cells: Sequence[object], file: Path) -> Operator:
-    kind, core, dtypes, *sides = map(str, cells)
-    shapes = []
-    for side in sides:
-        length, _, text = side.partition(":")
-        parsed = parse_shapes(text) if text else ((),) * (length == "1")
-        if parsed is None or str(len(parsed)) != length:
-            raise InputError(
-                "contains an entry that is no list of shapes",
-                file=file,
-                field=kind,
-                value=side,
-                cure="delete the base and fill it again from the profiles",
-            )
-        shapes.append(parsed)
-    return Operator(kind, core, tuple(dtypes.split(";")) if dtypes else (), *shapes)
+def _operator(row: Mapping[str, Any]) -> Operator:
+    dtypes = tuple(row["dtypes"].split(";")) if row["dtypes"] else ()
+    return Operator(row["type"], row["core"], dtypes, row["inputs"], row["outputs"])
 
 
-def _samples(text: object, file: Path) -> list[int]:
+def _shapes_cell(cell: Any) -> tuple[Shape, ...]:
+    """Shapes as `_key` writes them: their number, and each with its dimensions."""
+    length, _, text = _LONG_TEXT(cell).partition(":")
+    shapes = parse_shapes(text) if text else ((),) * (length == "1")
+    if shapes is None or str(len(shapes)) != length:
+        raise ValueError("is no list of shapes")
+    return shapes
+
+
+def _samples_cell(cell: Any) -> list[int]:
     try:
-        found = [int(each) for each in json.loads(str(text))]
-    except (ValueError, TypeError, RecursionError):
-        found = []
-    if not found or min(found) <= 0:
-        raise InputError(
-            "contains an entry that is no list of positive times",
-            file=file,
-            value=str(text)[:40],
-            cure="delete the base and fill it again from the profiles",
-        )
+        found = json.loads(_LONG_TEXT(cell))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not 0 < len(found) <= MOST_SAMPLES:
+        raise ValueError("is no list of times")
+    if not all(type(each) is int and 0 < each < MOST_NS for each in found):
+        raise ValueError("is no list of positive times")
     return found
+
+
+_TEXT, _LONG_TEXT = text_cell(), text_cell(2**16)
+_ORIGIN: dict[str, Check] = {"device": _TEXT, "driver": _TEXT, "toolkit": _TEXT}
+_KNOWN: dict[str, Check] = {"count": count_cell, "first": _TEXT, "last": _TEXT, "samples": _samples_cell}
+_COLUMNS: dict[str, dict[str, Check]] = {
+    "operator": {
+        **_ORIGIN, "type": _TEXT, "core": _TEXT, "dtypes": _TEXT, "inputs": _shapes_cell, "outputs": _shapes_cell,
+        **_KNOWN,
+    },
+    "rejected": {**_ORIGIN, "reason": _TEXT, "count": count_cell},
+    "profile": {"digest": _TEXT},
+}  # fmt: skip
+"""Columns of each table with the readers of their cells: a base may come from others."""
+
+
+def _rows(database: Database, table: str, origin: OperatorOrigin | None = None) -> list[dict[str, Any]]:
+    """All sound rows of a table, or those of one origin."""
+    statement = f"SELECT {', '.join(_COLUMNS[table])} FROM {table}"
+    if origin is not None:
+        statement += " WHERE " + " AND ".join(f"{name} = ?" for name in _ORIGIN)
+    found = database.do(statement, () if origin is None else astuple(origin))
+    return sound_rows(f"table {table}, row", _COLUMNS[table], found)
 
 
 def _add(database: Database, key: tuple[str, ...], durations: Iterable[int], count: int, first: str, last: str) -> None:
@@ -234,11 +254,11 @@ def _add(database: Database, key: tuple[str, ...], durations: Iterable[int], cou
         "device = ? AND driver = ? AND toolkit = ? AND type = ? AND core = ? AND dtypes = ? AND inputs = ? "
         "AND outputs = ?"
     )
-    old = database.do(f"SELECT count, first, last, samples FROM operator WHERE {where}", key)
+    before = database.do(f"SELECT {', '.join(_KNOWN)} FROM operator WHERE {where}", key)
     samples = sorted(durations)
-    if old:
-        samples = sorted([*samples, *json.loads(old[0][3])])
-        count, first, last = count + int(old[0][0]), min(first, str(old[0][1])), max(last, str(old[0][2]))
+    for old in sound_rows("replaced operator, row", _KNOWN, before):
+        samples = sorted([*samples, *old["samples"]])
+        count, first, last = count + old["count"], min(first, old["first"]), max(last, old["last"])
     if len(samples) > MOST_SAMPLES:
         samples = [samples[(2 * at + 1) * len(samples) // (2 * MOST_SAMPLES)] for at in range(MOST_SAMPLES)]
     values = (*key, count, first, last, json.dumps(samples))
@@ -247,6 +267,7 @@ def _add(database: Database, key: tuple[str, ...], durations: Iterable[int], cou
 
 def _reject(database: Database, key: tuple[str, ...], count: int) -> None:
     where = "device = ? AND driver = ? AND toolkit = ? AND reason = ?"
-    old = database.do(f"SELECT count FROM rejected WHERE {where}", key)
-    total = count + (int(old[0][0]) if old else 0)
+    before = database.do(f"SELECT count FROM rejected WHERE {where}", key)
+    old = sound_rows("replaced count, row", {"count": count_cell}, before)
+    total = count + sum(row["count"] for row in old)
     database.do("INSERT OR REPLACE INTO rejected VALUES (?, ?, ?, ?, ?)", (*key, total))

@@ -6,6 +6,7 @@ import asyncio
 import resource
 from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 MOST_CONNECTIONS = 256
@@ -75,3 +76,19 @@ def most_connections() -> int:
     """Connections that may be open: fewer where the system lets the process open few files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return MOST_CONNECTIONS if files == resource.RLIM_INFINITY else max(8, min(MOST_CONNECTIONS, files // FILE_SHARE))
+
+
+def server_of(application: Any, host: str, port: int) -> uvicorn.Server:
+    """Make the server of an application: its limits on connections, and on the time that its end takes."""
+    config = uvicorn.Config(
+        application,
+        host,
+        port,
+        http=Connection,
+        ws="none",
+        backlog=most_connections() // 2,  # new connections wait here until one closes
+        log_level="error",
+        access_log=False,
+        timeout_graceful_shutdown=STOP_SECONDS,
+    )
+    return uvicorn.Server(config)

@@ -12,7 +12,8 @@ from taylor.parsers.profiles.kernels import COMPUTE, classify, parse_us
 from taylor.parsers.profiles.tables import stream_rows
 
 Shape = tuple[int, ...]
-_SHAPES = re.compile(r"[\d,;\s]*")
+_SIZE = r"\s*(?:\d{1,16}\s*)?"
+_SHAPES = re.compile(rf"{_SIZE}(?:[,;]{_SIZE})*")
 _NOTHING = ("", "N/A")
 MOST_DIMENSION = 2**53
 """A larger one is no dimension of a tensor."""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from taylor.base.console import log, run_command, start_logging
+from taylor.base.console import log, run_command, start_logging, without_controls
 from taylor.command_lines.arguments import CommandParser, note_without_effect, path_or_none
 
 
@@ -53,15 +53,16 @@ def run(arguments: Sequence[str], program: str = "taylor operators") -> None:
             continue
         unread = f", {one.unread} rows without readable shapes" if one.unread else ""
         state = "was in the base" if one.known else f"{one.taken} samples taken, {one.rejected} left out{unread}"
-        print(f"{one.path}: {state}")
+        print(without_controls(f"{one.path}: {state}"))
     for other in args.merge:
         print(f"{other}: {base.merge(Path(other))} profiles merged")
     for each in summaries(base):
         rules = ", ".join(f"{count} {reason}" for reason, count in sorted(each.rejected.items())) or "none"
-        print(f"{each.origin}: {each.operators} operators from {each.samples} samples; left out: {rules}")
+        card = without_controls(str(each.origin))
+        print(f"{card}: {each.operators} operators from {each.samples} samples; left out: {without_controls(rules)}")
         for (group, name), line in sorted(each.lines.items()):
             words = f"{line.operators} shapes, off by {100 * line.error:.0f} % (median of those left out of the fit)"
-            print(f"  {'all of ' if group == 'core' else ''}{name}: {words}")
+            print(f"  {'all of ' if group == 'core' else ''}{without_controls(name)}: {words}")
     file = path_or_none(args.export)
     if file is not None:
         print(f"exported: {base.export(file)}")

@@ -50,10 +50,8 @@ def run(arguments: Sequence[str], program: str = "taylor serve") -> None:
     args = build_parser(program).parse(arguments)
     start_logging(verbose=args.verbose, quiet=args.quiet)
     try:
-        import uvicorn
-
         from taylor.serve.app import Page, application
-        from taylor.serve.connections import STOP_SECONDS, Connection, most_connections
+        from taylor.serve.connections import server_of
     except ImportError:
         raise InputError("needs Starlette and uvicorn", cure="pip install 'taylor-parallel[serve]'") from None
     from taylor.serve.jobs import Jobs
@@ -72,18 +70,7 @@ def run(arguments: Sequence[str], program: str = "taylor serve") -> None:
         root, token = Path(work), secrets.token_urlsafe(24)
         jobs = Jobs(root / "jobs", args.workers, folders, "" if store is None else store.url)
         app = application(Page(token, Models(root / "models", folders, OwnFiles(jobs.own)), jobs, store))
-        config = uvicorn.Config(
-            app,
-            HOST,
-            args.port,
-            http=Connection,
-            ws="none",
-            backlog=most_connections() // 2,  # new connections wait here until one closes
-            log_level="error",
-            access_log=False,
-            timeout_graceful_shutdown=STOP_SECONDS,
-        )
-        server = uvicorn.Server(config)
+        server = server_of(app, HOST, args.port)
         log.info("open http://%s:%d/?token=%s (Ctrl-C ends it)", HOST, args.port, token)
         try:
             server.run()

@@ -6,17 +6,23 @@ import csv
 import itertools
 import math
 import random
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from taylor.base.errors import InputError
+from taylor.base.console import run_command
+from taylor.base.errors import EXIT_DONE, InputError
+from taylor.base.stored_rows import MOST_NAMED
 from taylor.blackbox.operator_base import OperatorBase, OperatorOrigin
 from taylor.blackbox.operator_speed import OperatorSpeeds
 from taylor.blackbox.rejection import FIRST_LAUNCH, NO_TIME, STRAGGLER, WARM_UP, Cleaned, clean
+from taylor.command_lines import operators
 from taylor.parsers.profiles.operators import Operator, OperatorSample, parse_shapes, read_operators
 from tests.conftest import ROOT, SHARED
 
@@ -86,6 +92,65 @@ def test_a_file_that_is_no_base_is_refused(tmp_path):
     (tmp_path / "base.sqlite").write_text("not a database, and long enough to be told from an empty one")
     with pytest.raises(InputError):
         OperatorBase(tmp_path / "base.sqlite")
+
+
+DAMAGED = {
+    "operator": {
+        "device": [None, b"\xff", "x" * 10**5],
+        "type": [None, b"x"],
+        "dtypes": ["x" * 10**5],
+        "inputs": ["", "2:8,8", "1:8 8", "1:" + "9" * 10**5, "no shapes", b"x"],
+        "count": ["many", -1, 1.5, "9" * 10**5],
+        "first": [None],
+        "samples": [
+            "", "no JSON", "{}", "[]", "[0]", "[1.5]", "[true]", "[1e999]", '["1"]', "[" * 3000, "[" + "9" * 4000 + "]",
+        ],
+    },
+    "rejected": {"reason": [None], "count": ["many", -1]},
+    "profile": {"digest": [None, b"x"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "cell"),
+    [(table, column, cell) for table in DAMAGED for column in DAMAGED[table] for cell in DAMAGED[table][column]],
+    ids=lambda value: repr(value)[:16],
+)
+def test_a_damaged_row_of_a_base_is_named_and_hides_no_other(tmp_path, capsys, table, column, cell):
+    good, bad = product(8, 8, 8), product(16, 8, 8)
+    base = OperatorBase(tmp_path / "base.sqlite")
+    for digest, operator in (("a", bad), ("b", good)):
+        base.fill(CARD, Cleaned({operator: (100,)}, {digest: 1}), digest=digest, when="2026-01-01")
+    with closing(sqlite3.connect(base.path)) as database, database:
+        first = database.execute(f"SELECT min(rowid) FROM {table}").fetchone()
+        database.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (cell, *first))
+    words = [str(tmp_path / "new.sqlite"), "--merge", str(base.path), "--export", str(tmp_path / "all.csv")]
+    assert run_command(lambda: operators.run(words)) == EXIT_DONE
+    shown = capsys.readouterr()
+    assert any("left out" in line and f"column {column}" in line and len(line) < 700 for line in shown.err.splitlines())
+    known = OperatorBase(tmp_path / "new.sqlite").times(CARD)
+    assert known[good].count == 1 and (bad in known) == (table != "operator")
+    assert run_command(lambda: operators.run([str(base.path)])) == EXIT_DONE
+    assert base.fill(CARD, Cleaned({bad: (200,)}, {"a": 1}), digest="c", when="2026-02-01").taken == 1
+    assert bad in base.times(CARD)
+
+
+def test_of_many_damaged_rows_the_first_are_named_and_all_are_counted(tmp_path, caplog):
+    base = filled(tmp_path / "base.sqlite", {product(8 * size, 8, 8): [100] for size in range(1, 101)})
+    with closing(sqlite3.connect(base.path)) as database, database:
+        database.execute("UPDATE operator SET count = 'many' WHERE rowid < 100")
+    assert len(base.times(CARD)) == 1
+    assert len(caplog.records) == MOST_NAMED + 1 and f"{99 - MOST_NAMED} more rows" in caplog.text
+
+
+def test_what_a_base_holds_moves_no_terminal(tmp_path, capsys):
+    evil = OperatorOrigin("\x1b]0;title\x07\x1b[2J\x9b31m\rcard")
+    operator = Operator("\x1b[2JMatMulV2", "\x1b[2J", (), ((8, 8), (8, 8)), ((8, 8),))
+    kept = {replace(operator, outputs=((size, size),)): (100 * size,) for size in range(1, 9)}
+    OperatorBase(tmp_path / "b.sqlite").fill(evil, Cleaned(kept, {"\x1b[2J": 1}), digest="a", when="2026-01-01")
+    assert run_command(lambda: operators.run([str(tmp_path / "b.sqlite")])) == EXIT_DONE
+    shown = capsys.readouterr()
+    assert "card" in shown.out and not set(shown.out + shown.err) & set("\x1b\x07\x9b\r")
 
 
 def test_of_many_samples_the_middle_stays_though_few_are_kept(tmp_path):
@@ -171,7 +236,7 @@ def test_coverage_counts_operators_and_time(tmp_path):
 @pytest.mark.parametrize(
     "cell, shapes",
     [('"32,3;64"', ((32, 3), (64,))), ('";"', ((), ())), ("N/A", ()), ('"8,,2;;16"', ((8, 2), (), (16,))),
-     ("DT_BF16;FLOAT", None), ("9" * 30, None)],
+     ("DT_BF16;FLOAT", None), ("9" * 30, None), ("9" * 100_000, None), ("8 16", None), (" 8 , 16 ;", ((8, 16), ()))],
 )  # fmt: skip
 def test_shapes_are_read_as_the_profiler_writes_them(cell, shapes):
     assert parse_shapes(cell) == shapes

@@ -14,7 +14,7 @@ import pytest
 
 from taylor.base.errors import WriteError
 from taylor.parsers.read import read_config
-from taylor.serve.child import JOB, work
+from taylor.serve.child import DONE, JOB, work
 from taylor.serve.question import Question
 from taylor.workflows.measuring.history import Store, remember_solve
 from taylor.workflows.solving.evaluate_file import evaluate_file
@@ -171,6 +171,26 @@ def test_a_file_of_a_job_is_had_by_its_name_alone(client, tmp_path):
     assert client.get("/api/job/0123456789abcdef/config").content == b"{}"
     for path in ("0123456789abcdef/job.json", "0123456789abcdef/..%2f..%2fsecret.json", "..%2f/config", "x/config"):
         assert client.get(f"/api/job/{path}").status_code in (400, 404)
+
+
+def test_a_report_opens_by_a_link_of_its_own_and_reaches_neither_the_page_nor_the_network(client, tmp_path):
+    folder = tmp_path / "jobs" / "0123456789abcdef"
+    folder.mkdir(parents=True)
+    (folder / "report.html").write_text("<p>a plan</p>")
+    (folder / "config.json").write_text("{}")
+    (folder / DONE).write_text("{}")
+    links = client.get("/api/job/0123456789abcdef").json()["links"]
+    assert "report" in links and "right" not in str(links)
+    client.headers.pop("X-Token")
+    report = client.get(links["report"])
+    assert report.status_code == 200 and report.text == "<p>a plan</p>"
+    policy = dict(part.strip().partition(" ")[::2] for part in report.headers["Content-Security-Policy"].split(";"))
+    assert policy["default-src"] == policy["form-action"] == policy["frame-ancestors"] == "'none'"
+    assert "allow-same-origin" not in policy["sandbox"] and "connect-src" not in policy
+    assert report.headers["Referrer-Policy"] == "no-referrer" and report.headers["Cache-Control"] == "no-store"
+    ticket = links["report"].rpartition("/")[2]
+    for other in (f"/file/0123456789abcdef/config/{ticket}", f"/api/job/0123456789abcdef/report?token={ticket}", "/"):
+        assert client.get(other).status_code == 403
 
 
 @pytest.mark.slow

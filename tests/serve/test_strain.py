@@ -13,8 +13,8 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -102,6 +102,36 @@ def test_idle_connections_of_others_keep_nobody_waiting_and_the_end_removes_the_
     assert len(page.log.read_text().splitlines()) == 1, page.log.read_text()
 
 
+@contextmanager
+def running(answer: object) -> Iterator[tuple[uvicorn.Server, int, threading.Thread]]:
+    """A server of an application, with its port and its thread."""
+    from taylor.serve import connections
+
+    server = connections.server_of(answer, "127.0.0.1", 0)
+    server.config.lifespan = "off"
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve()), daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield server, server.servers[0].sockets[0].getsockname()[1], thread
+    finally:
+        server.should_exit = True
+        thread.join(60)
+
+
+async def empty(scope: object, receive: object, send: Callable[[dict], Awaitable[None]]) -> None:
+    """An answer without a body."""
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def closed_by_the_other(one: socket.socket) -> bool:
+    with suppress(ConnectionResetError):
+        return one.recv(1) == b""
+    return True
+
+
 def test_a_connection_without_a_header_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     from taylor.serve import connections
 
@@ -110,22 +140,83 @@ def test_a_connection_without_a_header_is_closed(monkeypatch: pytest.MonkeyPatch
     async def answer(scope: object, receive: object, send: object) -> None:
         raise AssertionError("no request came")
 
-    config = uvicorn.Config(answer, "127.0.0.1", 0, http=connections.Connection, lifespan="off", log_level="error")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
-    thread.start()
-    try:
-        while not server.started:
-            time.sleep(0.01)
-        port = server.servers[0].sockets[0].getsockname()[1]
+    with running(answer) as (_, port, _):
         for start in (b"", b"GET / HTTP/1.1\r\n", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: "):
             with socket.create_connection(("127.0.0.1", port), timeout=60) as one:
                 one.sendall(start)
-                with suppress(ConnectionResetError):
-                    assert one.recv(1) == b""
-    finally:
+                assert closed_by_the_other(one)
+
+
+def test_a_connection_that_stays_idle_after_an_answer_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from taylor.serve import connections
+
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.5)
+    with running(empty) as (server, port, _):
+        server.config.timeout_keep_alive = 3600  # uvicorn's own limit
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as one:
+            one.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert one.recv(4096).startswith(b"HTTP/1.1 204")
+            assert closed_by_the_other(one)
+
+
+def test_an_answer_that_takes_longer_than_a_header_may_is_not_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    from taylor.serve import connections
+
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.05)
+
+    async def slow(scope: object, receive: object, send: Callable[[dict], Awaitable[None]]) -> None:
+        await asyncio.sleep(0.3)
+        await empty(scope, receive, send)
+
+    with running(slow) as (_, port, _), socket.create_connection(("127.0.0.1", port), timeout=60) as one:
+        one.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert one.recv(4096).startswith(b"HTTP/1.1 204")
+
+
+def test_of_idle_connections_beyond_the_limit_the_oldest_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from taylor.serve import connections
+
+    with running(empty) as (server, port, _), ExitStack() as held:
+        monkeypatch.setattr(connections, "most_connections", lambda: 8)
+        many = [held.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)) for _ in range(20)]
+        assert all(closed_by_the_other(one) for one in many[:12])
+        assert len(server.server_state.connections) <= 8
+        many[-1].sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert many[-1].recv(4096).startswith(b"HTTP/1.1 204")
+
+
+def test_the_server_ends_although_an_answer_never_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    from taylor.serve import connections
+
+    assert connections.STOP_SECONDS < 5
+    monkeypatch.setattr(connections, "STOP_SECONDS", 0.05)
+    begun = threading.Event()
+
+    async def never(scope: object, receive: object, send: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with running(never) as (server, port, thread), socket.create_connection(("127.0.0.1", port), timeout=60) as one:
+        one.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert begun.wait(60)
         server.should_exit = True
         thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from taylor.serve import app
+    from taylor.serve.jobs import Jobs
+    from taylor.serve.question import Models
+
+    monkeypatch.setattr(app, "BODY_SECONDS", 0.05)
+    page = app.Page("right", Models(tmp_path / "models"), Jobs(tmp_path / "jobs", 1), None)
+    with (
+        running(app.application(page)) as (_, port, _),
+        socket.create_connection(("127.0.0.1", port), timeout=60) as one,
+    ):
+        one.sendall(b"POST /api/estimate HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Token: right\r\nContent-Length: 9\r\n\r\n{")
+        assert one.recv(4096).startswith(b"HTTP/1.1 400")
 
 
 def test_a_server_with_few_files_keeps_fewer_connections(monkeypatch: pytest.MonkeyPatch) -> None:

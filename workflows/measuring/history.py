@@ -8,7 +8,7 @@ import json
 import math
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -20,6 +20,16 @@ from taylor.base.console import log
 from taylor.base.database import BusyError, Database, open_database
 from taylor.base.errors import InputError, TaylorError, shortened
 from taylor.base.files import printable, read_text, write_atomic
+from taylor.base.stored_rows import (
+    MOST_CELL,
+    Check,
+    count_cell,
+    damaged,
+    number_cell,
+    sound_row,
+    sound_rows,
+    text_cell,
+)
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline_solver.solving.result import Result
 
@@ -42,9 +52,6 @@ MOST_MS = 1e12
 
 MOST_RESULT = 64 * 2**20
 """Longest stored result that is read, characters."""
-
-MOST_CELL = 4096
-"""Longest text of any other cell that is read, characters."""
 
 WAIT_SECONDS = 2.0
 """Time to wait while another process writes: no answer is worth less than its place in the store."""
@@ -206,7 +213,7 @@ class Store:
         except (ValueError, RecursionError):
             stored = None
         if not isinstance(stored, dict):
-            raise _damaged(f"{name}, plan {number}", "result", text)
+            raise damaged(f"{name}, plan {number}", "result", text)
         if "problem" not in stored:
             cure = f"solve its configuration: taylor history {name} --plan {number} -o FILE writes it"
             raise InputError("is of a ranking, which keeps no problems", field="ID", value=name, cure=cure)
@@ -267,9 +274,8 @@ class Store:
         lines = csv.writer(table, lineterminator="\n")
         lines.writerow(("file", "step_ms", "peak_mib", "device"))
         written = 0
-        for number, cells in enumerate(rows):
-            row = _row_or_none("measurement", _MEASURED_PLAN, cells)
-            if row is None or (device is not None and row["device"] != device):
+        for number, row in enumerate(sound_rows("measurement", _MEASURED_PLAN, rows)):
+            if device is not None and row["device"] != device:
                 continue
             # The name comes from a store that others may write: only its ending is used.
             suffix = Path(row["name"]).suffix
@@ -301,9 +307,9 @@ class Store:
         if not rows:
             raise InputError("has no such plan", field="--plan", value=number, cure=f"taylor history {name} lists them")
         try:
-            return _text_cell(most)(rows[0][0] or ""), _text_cell()(rows[0][1])
+            return text_cell(most)(rows[0][0] or ""), text_cell()(rows[0][1])
         except ValueError as wrong:
-            raise _damaged(f"{name}, plan {number}", column, rows[0][0], str(wrong)) from None
+            raise damaged(f"{name}, plan {number}", column, rows[0][0], str(wrong)) from None
 
 
 SUFFIXES = (".yaml", ".yml", ".sh", ".toml", ".json")
@@ -382,36 +388,9 @@ def _unless_it_fails(store: Store, run: Mapping[str, Any], plans: Sequence[Mappi
         return None
 
 
-Check = Callable[[Any], Any]
-"""Reader of one cell: its value, or ValueError with what is wrong."""
-
-
-def _text_cell(most: int = MOST_CELL) -> Check:
-    def read(cell: Any) -> str:
-        if not isinstance(cell, str):
-            raise ValueError("is no text")
-        if len(cell) > most:
-            raise ValueError(f"is longer than {most} characters")
-        return cell
-
-    return read
-
-
-def _count_cell(cell: Any) -> int:
-    if not isinstance(cell, int) or not 0 <= cell < 2**53:
-        raise ValueError("is no count")
-    return cell
-
-
-def _number_cell(cell: Any) -> float | None:
-    if cell is not None and not (isinstance(cell, (int, float)) and math.isfinite(cell)):
-        raise ValueError("is no finite number")
-    return cell
-
-
 def _degrees_cell(cell: Any) -> str:
     """A strategy as JSON, whose known degrees are counts."""
-    text: str = _text_cell()(cell)
+    text: str = text_cell()(cell)
     try:
         degrees = json.loads(text)
     except (ValueError, RecursionError):
@@ -420,56 +399,25 @@ def _degrees_cell(cell: Any) -> str:
         raise ValueError("is no JSON object")
     for name in DEGREES:
         if degrees.get(name) is not None:
-            _count_cell(degrees[name])
+            count_cell(degrees[name])
     return text
 
 
-_TEXT = _text_cell()
+_TEXT = text_cell()
 _RUN: dict[str, Check] = {
-    "id": _TEXT, "at": _TEXT, "command": _TEXT, "file": _TEXT, "model": _TEXT, "device": _TEXT, "ranks": _count_cell,
+    "id": _TEXT, "at": _TEXT, "command": _TEXT, "file": _TEXT, "model": _TEXT, "device": _TEXT, "ranks": count_cell,
     "version": _TEXT,
 }  # fmt: skip
 _PLAN: dict[str, Check] = {
-    "number": _count_cell, "strategy": _degrees_cell, "status": _TEXT, "step_ms": _number_cell, "gap": _number_cell,
-    "mfu": _number_cell, "peak_mib": _number_cell, "name": _TEXT,
+    "number": count_cell, "strategy": _degrees_cell, "status": _TEXT, "step_ms": number_cell, "gap": number_cell,
+    "mfu": number_cell, "peak_mib": number_cell, "name": _TEXT,
 }  # fmt: skip
-_MEASURED: dict[str, Check] = {"number": _count_cell, "step_ms": _number_cell, "peak_mib": _number_cell}
+_MEASURED: dict[str, Check] = {"number": count_cell, "step_ms": number_cell, "peak_mib": number_cell}
 _MEASURED_PLAN: dict[str, Check] = {
-    "run": _TEXT, "number": _count_cell, "step_ms": _number_cell, "peak_mib": _number_cell, "device": _TEXT,
-    "name": _TEXT, "config": _text_cell(MOST_TEXT),
+    "run": _TEXT, "number": count_cell, "step_ms": number_cell, "peak_mib": number_cell, "device": _TEXT,
+    "name": _TEXT, "config": text_cell(MOST_TEXT),
 }  # fmt: skip
 """Columns of each kind of row with the readers of their cells: the store may be written by others."""
-
-
-def _damaged(where: str, column: str, cell: Any, problem: str = "is damaged") -> InputError:
-    value = cell if isinstance(cell, (str, int, float, bytes)) and len(str(cell)[:200]) < 200 else str(cell)[:60]
-    return InputError(problem, field=f"{where}, column {column}", value=value, cure="delete that row of the store")
-
-
-def _row(where: str, columns: Mapping[str, Check], cells: Sequence[Any]) -> dict[str, Any]:
-    """A row's values by column.
-
-    Raises
-    ------
-    InputError
-        With the first column whose cell is damaged.
-    """
-    row = {}
-    for (name, read), cell in zip(columns.items(), cells, strict=True):
-        try:
-            row[name] = read(cell)
-        except ValueError as wrong:
-            raise _damaged(where, name, cell, str(wrong)) from None
-    return row
-
-
-def _row_or_none(where: str, columns: Mapping[str, Check], cells: Sequence[Any]) -> dict[str, Any] | None:
-    """A row's values by column; None, and a warning, where a cell is damaged."""
-    try:
-        return _row(where, columns, cells)
-    except InputError as error:
-        log.warning("left out: %s", error)
-        return None
 
 
 def _run_or_none(database: Database, name: Any, plans: int) -> Run | None:
@@ -484,7 +432,7 @@ def _run_or_none(database: Database, name: Any, plans: int) -> Run | None:
 def _run(database: Database, name: Any, plans: int) -> Run:
     where = f"run {shortened(str(name))}"
     [cells] = database.do(f"SELECT {', '.join(_RUN)} FROM taylor_runs WHERE id = ?", (name,))
-    run = _row(where, _RUN, cells)
+    run = sound_row(where, _RUN, cells)
     [(count,)] = database.do("SELECT count(*) FROM taylor_plans WHERE run = ?", (name,))
     rows = database.do(
         f"SELECT {', '.join(_PLAN)} FROM taylor_plans WHERE run = ? ORDER BY number LIMIT ?", (name, plans)
@@ -492,10 +440,9 @@ def _run(database: Database, name: Any, plans: int) -> Run:
     seen = database.do("SELECT number, step_ms, peak_mib FROM taylor_measured WHERE run = ? ORDER BY at", (name,))
     measured = {
         row["number"]: {"measured_ms": row["step_ms"], "measured_mib": row["peak_mib"]}
-        for each in seen
-        if (row := _row_or_none(f"measurement of {where}", _MEASURED, each)) is not None
+        for row in sound_rows(f"measurement of {where}:", _MEASURED, seen)
     }
-    found = [row for each in rows if (row := _row_or_none(f"plan of {where}", _PLAN, each)) is not None]
+    found = sound_rows(f"plan of {where}:", _PLAN, rows)
     return Run(**run, count=count, plans=tuple(Plan(**row, **measured.get(row["number"], {})) for row in found))
 
 
