@@ -1,10 +1,12 @@
 """Run the campaign and write its table into docs/reliability.md.
 
-    python -m benchmarks.reliability [--parts solver,inputs] [--processes 2] [--fresh] [--share 0.01]
+    python -m benchmarks.reliability [--parts solver,inputs] [--nightly] [--processes 2] [--fresh] [--share 0.01]
 
-Every portion's result is kept under output/reliability, so that a killed campaign goes on where it was; it is measured
-again when a file that it rests on has changed. The table has every part that is measured in full on this code, now or
-before, with the commit at which it was, and names the others. With a share below 1 it is printed and nothing is kept.
+A part is measured when a file that it rests on has changed since its last full measurement (`closure`); the others keep
+their rows. `measured.json` is the record: every row with its commit. `--nightly` measures samples for at most
+`--minutes`: of the parts whose code has changed since they were last measured at all, those measured longest ago first;
+what the time does not reach is first the next night. Every portion's result is kept under output/reliability, so that a
+killed campaign goes on where it was. With a share below 1 the table is printed and nothing is kept.
 """
 
 from __future__ import annotations
@@ -15,14 +17,29 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.brute_force import random_problem
-from benchmarks.reliability.campaign import ROOT, Figure, Part, kept_figures, run_part
+from benchmarks.reliability.campaign import ROOT, Figure, Part, code_digest, commit, run_part
+from benchmarks.reliability.record import (
+    FULL,
+    NIGHTLY,
+    Measured,
+    Record,
+    nightly_order,
+    now,
+    read_record,
+    table,
+    write_record,
+)
 from taylor.base.console import log, start_logging
+from taylor.base.errors import shortened
 from taylor.base.files import read_text, write_atomic
 from taylor.pipeline_solver.solving.solve import solve
 
@@ -31,6 +48,10 @@ PARTS = (
     "flags", "files", "load", "commands", "coverage",
 )  # fmt: skip
 PAGE = ROOT / "docs" / "reliability.md"
+LEGEND = (
+    "*Commit*: the one at which the row was measured; `*`: a file that the row rests on has changed since. *Size*: the "
+    "whole figure, or the fraction of it that a night measures."
+)
 BEGIN, END = "<!-- table: written by make reliability -->", "<!-- end of the table -->"
 
 
@@ -39,19 +60,6 @@ def compile_kernels() -> None:
     rng = np.random.default_rng(0)
     for _ in range(20):
         solve(random_problem(rng))
-
-
-def table(figures: Sequence[tuple[str, Figure]], missing: Sequence[str] = ()) -> str:
-    """The figures, each with the part it is of, as a Markdown table; under it the parts that were not measured."""
-    lines = ["| figure | asked | measured | satisfied | commit | how | command |", "|---|---|---|---|---|---|---|"]
-    for part, figure in figures:
-        command = f"`python -m benchmarks.reliability --parts {part}`"
-        satisfied = "yes" if figure.passed else "**no**"
-        cells = (figure.name, figure.asked, figure.measured, satisfied, figure.commit, figure.how, command)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    if missing:
-        lines += ["", f"Not measured in full on this code: {', '.join(missing)}."]
-    return "\n".join(lines)
 
 
 def with_table(page: str, text: str) -> str:
@@ -63,40 +71,115 @@ def with_table(page: str, text: str) -> str:
     return f"{before}{BEGIN}\n{text}\n{END}{after}"
 
 
+@dataclass(frozen=True)
+class Run:
+    """One run of the campaign, as the command line asks for it.
+
+    Parameters
+    ----------
+    parts : mapping
+        Every part by name, in the table's order.
+    names : sequence of str
+        Those that may be measured.
+    folder : path
+        Folder of the portions' results.
+    """
+
+    parts: Mapping[str, Part]
+    names: Sequence[str]
+    folder: Path
+    processes: int
+    fresh: bool
+
+    @cached_property
+    def codes(self) -> dict[str, str]:
+        """State of the code of every part as the run begins."""
+        return {name: code_digest(part.sources) for name, part in self.parts.items()}
+
+    def measure(self, name: str, form: str, share: float) -> Measured:
+        """Measure one part; a part that fails is a row with its reason, and the others go on."""
+        log.info("%s (%s)", name, form)
+        began = time.monotonic()
+        part, code = self.parts[name], code_digest(self.parts[name].sources)
+        options = {"share": share, "processes": self.processes, "fresh": self.fresh}
+        try:
+            figures = tuple(run_part(part, self.folder if form == FULL else self.folder / NIGHTLY, **options))
+        except Exception as error:
+            log.exception("%s could not be measured", name)
+            reason = f"could not be measured: {type(error).__name__}: {shortened(str(error))}"
+            figures = (Figure(name, "a measurement", reason, False, "", commit()),)
+        seconds = round(time.monotonic() - began, 1)
+        return Measured(name, form, code, figures[0].commit, now(), seconds, share, figures)
+
+    def full(self) -> list[Measured]:
+        """Measure what has changed since its last full measurement, and write record and page after each part."""
+        done = []
+        for name in self.names:
+            record = read_record()
+            last = record.get((name, FULL))
+            if last is not None and last.code == self.codes[name] and not self.fresh:
+                log.info("%s: as measured at %s", name, last.commit)
+                continue
+            record[name, FULL] = self.measure(name, FULL, 1.0)
+            done.append(record[name, FULL])
+            self.write(record)
+        self.write(read_record())
+        return done
+
+    def nightly(self, minutes: float) -> list[Measured]:
+        """Measure samples of what has changed, the longest ago first, as far as the time goes."""
+        end = time.monotonic() + 60 * minutes
+        record = read_record()
+        waiting = nightly_order(record, {name: self.codes[name] for name in self.names if self.parts[name].nightly})
+        done, missed = [], []
+        for name in waiting:
+            last = record.get((name, NIGHTLY))
+            expected = 60 * minutes / len(waiting) if last is None else last.seconds
+            if time.monotonic() + expected > end:
+                missed.append(name)
+                continue
+            record[name, NIGHTLY] = self.measure(name, NIGHTLY, self.parts[name].nightly)
+            done.append(record[name, NIGHTLY])
+            self.write(record)
+        note = f"Not reached in {minutes:g} minutes of the last night: {', '.join(missed)}."
+        self.write(record, [note] if missed else [])
+        return done
+
+    def write(self, record: Record, notes: Sequence[str] = ()) -> None:
+        """Write record and page."""
+        write_record(record)
+        write_atomic(PAGE, with_table(read_text(PAGE), table(record, self.codes, [LEGEND, *notes])))
+
+
 def main() -> int:
     """Command line; exit code 1 when a figure misses its goal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--parts", default=",".join(PARTS), help="of " + ",".join(PARTS))
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--nightly", action="store_true", help="samples of what has changed, for some minutes")
+    parser.add_argument("--minutes", type=float, default=15.0, help="of --nightly (default: %(default)g)")
     parser.add_argument("--share", type=float, default=1.0, help="part of the full size, to try the campaign out")
     parser.add_argument("--fresh", action="store_true", help="measure again what an earlier campaign left")
     arguments = parser.parse_args()
+    names = arguments.parts.split(",")
+    unknown = sorted(set(names) - set(PARTS))
+    if unknown:
+        parser.error(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}")
     start_logging()
     # A shell starts background jobs with Ctrl-C ignored, which children inherit; the campaign presses it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    names = arguments.parts.split(",")
     compile_kernels()
-    found: list[tuple[str, Figure]] = []
-    missing: list[str] = []
+    parts: dict[str, Part] = {name: importlib.import_module(f"benchmarks.reliability.{name}").PART for name in PARTS}
+    place = ROOT / "output" / "reliability"
     with tempfile.TemporaryDirectory() as scratch:
-        folder = ROOT / "output" / "reliability" if arguments.share == 1.0 else Path(scratch)
-        for name in PARTS:
-            part: Part = importlib.import_module(f"benchmarks.reliability.{name}").PART
-            if name in names:
-                log.info("%s", name)
-                options = {"share": arguments.share, "processes": arguments.processes, "fresh": arguments.fresh}
-                figures: Sequence[Figure] | None = run_part(part, folder, **options)
-            else:
-                figures = kept_figures(part, folder)
-            if figures is None:
-                missing.append(name)
-            else:
-                found += [(name, figure) for figure in figures]
-    text = table(found, missing)
-    print(text)
-    if arguments.share == 1.0:
-        write_atomic(PAGE, with_table(read_text(PAGE), text))
-    return 0 if all(figure.passed for _, figure in found) else 1
+        folder = Path(scratch) if arguments.share < 1 else place
+        run = Run(parts, names, folder, arguments.processes, arguments.fresh)
+        if arguments.share < 1:
+            done = [run.measure(name, NIGHTLY, arguments.share) for name in names]
+        else:
+            done = run.nightly(arguments.minutes) if arguments.nightly else run.full()
+    print(table({(each.part, each.form): each for each in done}, {each.part: each.code for each in done}))
+    return 0 if all(figure.passed for each in done for figure in each.figures) else 1
 
 
 if __name__ == "__main__":

@@ -26,6 +26,8 @@ PACKAGES = (
 SCRIPTS = ("parallel_tool", "pipeline_tool", "pipeline_parallel", "timeline_tool")
 EVERYTHING = (*PACKAGES, *(f"{name}.py" for name in SCRIPTS), "benchmarks/reliability")
 """Folders and files that a figure rests on, unless its part names fewer."""
+TOOLS = (*(f"{name}.py" for name in SCRIPTS), "parsers", "register", "dryrun")
+"""Files that the four tools run: their imports, and the packages that are also loaded by composed names."""
 
 Result = dict[str, Any]
 """Figures of a portion, as plain JSON; ``faults`` is a list of sentences."""
@@ -52,7 +54,7 @@ class Figure:
     how : str
         Method of measurement.
     commit : str
-        Commits at which it was measured; what it rests on is unchanged since.
+        Commit at which the last of its portions was measured; what it rests on is the same in all of them.
     """
 
     name: str
@@ -78,6 +80,8 @@ class Part:
     sources : tuple of str
         Folders and files that the figures rest on, a module with all that it imports (`closure`): portions are measured
         again when one changes.
+    nightly : float
+        Fraction of the full size that is measured in a night; none where a sample says nothing.
     """
 
     name: str
@@ -85,6 +89,7 @@ class Part:
     figures: Callable[[Mapping[str, Result]], Sequence[Figure]]
     at_once: int = 2
     sources: tuple[str, ...] = EVERYTHING
+    nightly: float = 0.0
 
 
 def code_digest(sources: Sequence[str] = EVERYTHING, root: Path = ROOT) -> str:
@@ -135,7 +140,13 @@ def run_part(part: Part, folder: Path, *, share: float = 1.0, processes: int = 2
             futures = {starters.submit(_in_own_process, portion): portion for portion in missing}
             for future in as_completed(futures):
                 portion, (seconds, result) = futures[future], future.result()
-                data = {"code": code, "commit": commit(), "seconds": round(seconds, 1), "result": result}
+                data = {
+                    "code": code,
+                    "commit": commit(),
+                    "at": time.time(),
+                    "seconds": round(seconds, 1),
+                    "result": result,
+                }
                 found[portion.name] = data
                 write_atomic(kept[portion.name], json.dumps(data, indent=1) + "\n")
                 faults = len(result.get("faults", []))
@@ -144,10 +155,10 @@ def run_part(part: Part, folder: Path, *, share: float = 1.0, processes: int = 2
 
 
 def _figures(part: Part, found: Mapping[str, Result]) -> list[Figure]:
-    """Rows of a part, each with the commits at which its portions were measured."""
-    commits = ", ".join(sorted({str(data.get("commit", "")) for data in found.values()}))
+    """Rows of a part, each with the commit at which the last of its portions was measured."""
+    last = max(found.values(), key=lambda data: float(data.get("at", 0.0)))
     rows = part.figures({name: data["result"] for name, data in found.items()})
-    return [replace(row, commit=commits) for row in rows]
+    return [replace(row, commit=str(last.get("commit", ""))) for row in rows]
 
 
 def kept_figures(part: Part, folder: Path) -> list[Figure] | None:

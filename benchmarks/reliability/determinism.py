@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Result, chosen, faults_of, total
+from benchmarks.reliability.campaign import ROOT, TOOLS, Figure, Part, Portion, Result, chosen, faults_of, total
 from benchmarks.reliability.jobs import Job, job, jobs
 from benchmarks.reliability.outputs import comparable, differences
 
@@ -71,4 +71,11 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ]  # fmt: skip
 
 
-PART = Part("determinism", portions, figures, at_once=1)
+PART = Part(
+    "determinism",
+    portions,
+    figures,
+    at_once=1,
+    sources=(*TOOLS, "benchmarks/reliability/determinism.py"),
+    nightly=0.2,
+)

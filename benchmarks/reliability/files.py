@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.reliability.campaign import Figure, Part, Portion, Result, chosen, faults_of, total
+from benchmarks.reliability.campaign import TOOLS, Figure, Part, Portion, Result, chosen, faults_of, total
 from benchmarks.reliability.outputs import is_debris
 from benchmarks.reliability.sandbox import preload
 from benchmarks.reliability.writers import WRITERS, Writer
@@ -305,4 +305,10 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ]  # fmt: skip
 
 
-PART = Part("files", portions, figures)
+PART = Part(
+    "files",
+    portions,
+    figures,
+    sources=(*TOOLS, "benchmarks/reliability/files.py"),
+    nightly=0.1,
+)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.reliability.campaign import SCRIPTS, Figure, Part, Portion, Result, chosen, faults_of, total
+from benchmarks.reliability.campaign import SCRIPTS, TOOLS, Figure, Part, Portion, Result, chosen, faults_of, total
 from benchmarks.reliability.inputs import CODES, MEMORY_MIB, SECONDS
 from benchmarks.reliability.sandbox import Outcome, preload, run_forked
 from benchmarks.reliability.specimens import Specimen, make_specimens
@@ -109,4 +109,10 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ]  # fmt: skip
 
 
-PART = Part("flags", portions, figures)
+PART = Part(
+    "flags",
+    portions,
+    figures,
+    sources=(*TOOLS, "benchmarks/reliability/flags.py"),
+    nightly=0.02,
+)

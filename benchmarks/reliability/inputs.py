@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.reliability.campaign import Figure, Part, Portion, Result, chosen, faults_of, split, total
+from benchmarks.reliability.campaign import TOOLS, Figure, Part, Portion, Result, chosen, faults_of, split, total
 from benchmarks.reliability.mutations import MUTATIONS, Trap
 from benchmarks.reliability.sandbox import Outcome, preload, run_forked, tree_of
 from benchmarks.reliability.specimens import Specimen, forms, make_specimens
@@ -138,4 +138,10 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ]
 
 
-PART = Part("inputs", portions, figures)
+PART = Part(
+    "inputs",
+    portions,
+    figures,
+    sources=(*TOOLS, "benchmarks/reliability/inputs.py"),
+    nightly=0.05,
+)

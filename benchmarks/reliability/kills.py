@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.reliability.campaign import Figure, Part, Portion, Result, chosen, faults_of, split, total
+from benchmarks.reliability.campaign import TOOLS, Figure, Part, Portion, Result, chosen, faults_of, split, total
 from benchmarks.reliability.jobs import Job, job
 from benchmarks.reliability.outputs import comparable, differences, is_debris
 from benchmarks.reliability.sandbox import preload, run_forked
@@ -144,4 +144,10 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ]  # fmt: skip
 
 
-PART = Part("kills", portions, figures)
+PART = Part(
+    "kills",
+    portions,
+    figures,
+    sources=(*TOOLS, "benchmarks/reliability/kills.py"),
+    nightly=0.04,
+)

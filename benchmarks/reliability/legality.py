@@ -175,4 +175,6 @@ PART = Part("legality", portions, figures, sources=(
     "benchmarks/reliability/legality_jobs.py", "benchmarks/reliability/megatron_verdict.py",
     "benchmarks/reliability/torchtitan_verdict.py", "benchmarks/reliability/mindformers_verdict.py",
     "benchmarks/reliability/outside.py",
-))  # fmt: skip
+),
+    nightly=0.02,
+)  # fmt: skip

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Result, chosen, faults_of, total
+from benchmarks.reliability.campaign import ROOT, TOOLS, Figure, Part, Portion, Result, chosen, faults_of, total
 from benchmarks.reliability.outputs import comparable, differences
 
 CANDIDATES, MEMORY_MIB = 500, 2048
@@ -230,4 +230,11 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ]  # fmt: skip
 
 
-PART = Part("load", portions, figures, at_once=1)
+PART = Part(
+    "load",
+    portions,
+    figures,
+    at_once=1,
+    sources=(*TOOLS, "benchmarks/reliability/load.py"),
+    nightly=0.02,
+)

@@ -226,4 +226,6 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
 PART = Part("reading", portions, figures, sources=(
     "parsers", "register", "pipeline", "cost_model/job/strategy.py", "config", "benchmarks/differential_reading",
     "benchmarks/reliability/reading.py", "benchmarks/reliability/outside.py",
-))  # fmt: skip
+),
+    nightly=0.01,
+)  # fmt: skip

@@ -165,4 +165,10 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     return rows
 
 
-PART = Part("schedules", portions, figures, sources=("benchmarks/reliability/schedules.py",))
+PART = Part(
+    "schedules",
+    portions,
+    figures,
+    sources=("benchmarks/reliability/schedules.py",),
+    nightly=0.05,
+)

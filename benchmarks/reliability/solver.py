@@ -266,4 +266,10 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     ]  # fmt: skip
 
 
-PART = Part("solver", portions, figures, sources=("pipeline", "pipeline_solver", "benchmarks/reliability/solver.py"))
+PART = Part(
+    "solver",
+    portions,
+    figures,
+    sources=("pipeline", "pipeline_solver", "benchmarks/reliability/solver.py"),
+    nightly=0.01,
+)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from benchmarks.reliability import campaign, load
-from benchmarks.reliability.__main__ import table
+from benchmarks.reliability.__main__ import PARTS, Run
 from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, kept_figures, run_part, split
 from benchmarks.reliability.closure import closure
+from benchmarks.reliability.record import FULL, NIGHTLY, Measured, nightly_order, read_record, table, write_record
 
 
 def touch(folder: str, name: str) -> dict:
@@ -63,23 +67,143 @@ def test_figures_of_a_part_are_kept_only_when_all_of_it_was_measured(tmp_path):
     assert kept_figures(part_of(runs), kept) == figures
     (kept / "touch" / "b.json").unlink()
     assert kept_figures(part_of(runs), kept) is None
-    assert table([], ["touch"]).endswith("Not measured in full on this code: touch.")
 
 
-def test_the_table_has_a_row_a_figure_with_its_command_and_no_date():
-    lines = table([("solver", Figure("f", "a", "1 | 2", False, "h", "0a1b2c3d"))]).splitlines()
-    assert lines[2] == "| f | a | 1 \\| 2 | **no** | 0a1b2c3d | h | `python -m benchmarks.reliability --parts solver` |"
+def measured(part: str, form: str = FULL, code: str = "now", at: str = "2026-01-01", **more) -> Measured:
+    row = Figure(f"{part} {form}", "a", "1|2", False, "h", "0a1b2c3d")
+    return Measured(part, form, code, "0a1b2c3d", at, 1.0, 1.0 if form == FULL else 0.05, (row,), **more)
 
 
-def test_a_row_says_at_which_commit_its_portions_were_measured(tmp_path):
+def record_of(*entries: Measured) -> dict:
+    return {(each.part, each.form): each for each in entries}
+
+
+def test_the_table_has_a_row_a_figure_with_its_one_commit_its_size_and_its_command():
+    lines = table(record_of(measured("solver")), {"solver": "now"}).splitlines()
+    assert lines[2:] == [
+        "| solver full | a | 1\\|2 | **no** | 0a1b2c3d | full | h | `python -m benchmarks.reliability --parts solver` |"
+    ]
+
+
+def test_a_row_whose_code_has_changed_since_its_commit_says_so():
+    record = record_of(measured("solver"), measured("load", NIGHTLY))
+    rows = table(record, {"solver": "other", "load": "now", "kills": "now"}).splitlines()
+    assert " 0a1b2c3d \\* " in rows[2] and " 0a1b2c3d | 5 % | " in rows[3] and rows[3].endswith(" --nightly` |")
+    assert rows[-1] == "Never measured: kills."
+
+
+def test_a_sample_of_a_night_is_shown_until_the_whole_is_measured_again():
+    full, night = measured("solver", at="2026-01-01"), measured("solver", NIGHTLY, at="2026-01-02")
+    assert "solver nightly" in table(record_of(full, night), {"solver": "now"})
+    later = measured("solver", at="2026-01-03")
+    assert "solver nightly" not in table(record_of(later, night), {"solver": "now"})
+
+
+def test_a_night_takes_what_has_changed_and_what_was_measured_longest_ago_first():
+    record = record_of(
+        measured("old", at="2026-01-01", code="then"), measured("same", at="2026-01-01"),
+        measured("new", at="2026-01-03", code="then"), measured("both", at="2026-01-01", code="then"),
+        measured("both", NIGHTLY, at="2026-01-02", code="then"),
+    )  # fmt: skip
+    assert nightly_order(record, dict.fromkeys(("same", "new", "both", "old", "never"), "now")) == [
+        "never", "old", "both", "new",
+    ]  # fmt: skip
+
+
+def test_the_record_comes_back_as_it_was_written(tmp_path: Path):
+    record = record_of(measured("solver"), measured("load", NIGHTLY))
+    write_record(record, tmp_path / "measured.json")
+    assert read_record(tmp_path / "measured.json") == record and read_record(tmp_path / "none.json") == {}
+
+
+@pytest.fixture
+def campaign_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A campaign of three parts whose measurements are counted, with a record of its own."""
+    import benchmarks.reliability.__main__ as command
+    from benchmarks.reliability import record
+
+    monkeypatch.setattr(command, "read_record", lambda: read_record(tmp_path / "measured.json"))
+    monkeypatch.setattr(command, "write_record", lambda each: write_record(each, tmp_path / "measured.json"))
+    monkeypatch.setattr(command, "PAGE", tmp_path / "page.md")
+    (tmp_path / "page.md").write_text(f"{command.BEGIN}\n{command.END}\n")
+    counted: list[str] = []
+    clock = iter(range(10**6))
+
+    def run_part(part, folder, **_):
+        counted.append(part.name)
+        return [Figure(part.name, "a", "1", True, "h", "0a1b2c3d")]
+
+    monkeypatch.setattr(command, "run_part", run_part)
+    monkeypatch.setattr(command, "code_digest", lambda sources: sources[0])
+    monkeypatch.setattr(command, "now", lambda: f"{next(clock):06d}")
+    assert record.RECORD.is_file()
+
+    def made(**codes: str) -> Run:
+        parts = {
+            name: Part(name, lambda share: [], lambda results: [], sources=(code,), nightly=0.1)
+            for name, code in codes.items()
+        }
+        return Run(parts, list(parts), tmp_path, 1, False)
+
+    return made, counted, tmp_path / "page.md"
+
+
+def test_a_full_run_measures_what_has_changed_and_keeps_the_other_rows(campaign_of):
+    made, counted, page = campaign_of
+    made(a="1", b="1").full()
+    made(a="1", b="2").full()
+    made(a="1", b="2").full()
+    assert counted == ["a", "b", "b"]
+    assert [line.split(" | ")[0] for line in page.read_text().splitlines() if "0a1b2c3d" in line] == ["| a", "| b"]
+
+
+def test_a_night_ends_in_its_time_and_goes_on_the_next_night_where_it_ended(campaign_of, monkeypatch):
+    import benchmarks.reliability.__main__ as command
+
+    made, counted, page = campaign_of
+    clock = [0.0]
+    monkeypatch.setattr(command.time, "monotonic", lambda: clock[0])
+    whole = command.run_part
+
+    def slow(part, folder, **more):
+        clock[0] += 400.0
+        return whole(part, folder, **more)
+
+    monkeypatch.setattr(command, "run_part", slow)
+    assert [each.part for each in made(a="1", b="1", c="1").nightly(15)] == ["a", "b"]
+    assert "Not reached in 15 minutes of the last night: c." in page.read_text()
+    assert [each.part for each in made(a="2", b="2", c="2").nightly(15)] == ["c", "a"]
+    assert [each.part for each in made(a="2", b="3", c="2").nightly(15)] == ["b"]
+    assert "Not reached" not in page.read_text()
+
+
+def test_a_part_that_cannot_be_measured_is_a_row_with_its_reason_and_the_others_go_on(campaign_of, monkeypatch):
+    import benchmarks.reliability.__main__ as command
+
+    made, counted, page = campaign_of
+    whole = command.run_part
+
+    def fail(part, folder, **more):
+        if part.name == "a":
+            raise RuntimeError("no such program")
+        return whole(part, folder, **more)
+
+    monkeypatch.setattr(command, "run_part", fail)
+    done = made(a="1", b="1").nightly(15)
+    assert [each.figures[0].passed for each in done] == [False, True]
+    assert "could not be measured: RuntimeError: no such program | **no**" in page.read_text()
+
+
+def test_a_row_says_at_which_commit_its_last_portion_was_measured(tmp_path):
     runs, kept = tmp_path / "runs", tmp_path / "kept"
     runs.mkdir()
     [figure] = run_part(part_of(runs), kept)
     assert figure.commit == campaign.commit() and re.fullmatch(r"[0-9a-f]{8}\+?", figure.commit)
-    path = kept / "touch" / "a.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "commit": "00000000"}))
+    for name, at in (("a", 1.0), ("b", 2.0)):
+        path = kept / "touch" / f"{name}.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "commit": f"0000000{name}", "at": at}))
     found = kept_figures(part_of(runs), kept)
-    assert found is not None and found[0].commit == f"00000000, {figure.commit}"
+    assert found is not None and found[0].commit == "0000000b"
 
 
 @pytest.fixture
@@ -124,6 +248,48 @@ def test_the_solvers_figures_rest_on_its_packages_and_not_on_those_above():
     found = {file.relative_to(ROOT).parts[0] for file in campaign.files_of(("benchmarks/reliability/solver.py",))}
     assert {"pipeline_solver", "pipeline", "base", "benchmarks"} <= found
     assert not found & {"parsers", "workflows", "serve", "report", "nd_search", "profiling"}
+
+
+LOADED = """
+import json, sys
+from pathlib import Path
+from taylor.base.console import run_command
+from importlib import import_module
+
+def root_of(module):
+    file = getattr(module, "__file__", None)
+    return file and str(Path(file).resolve())
+
+code = run_command(lambda: import_module(f"taylor.command_lines.{sys.argv[1]}").run(sys.argv[2:]))
+print(json.dumps([code, sorted(filter(None, map(root_of, sys.modules.values())))]), file=open("loaded.json", "w"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["pipeline_parallel", "-yaml", "{config}/pretrain_llama2_7b.yaml", "-evaluate", "y", "-dryrun", "n"],
+        ["pipeline_parallel", "-hf", "{config}/qwen3_8b.json", "--device", "h100-80g", "--world_size", "8", "--seq",
+         "2048", "--gbs", "8", "-o", "run.sh", "-t", "5"],
+        ["parallel_tool", "--yaml_path", "{config}/pretrain_llama2_7b.yaml", "--profile_num", "2", "--rank_num", "8"],
+    ],
+    ids=["evaluated", "solved", "searched"],
+)  # fmt: skip
+def test_what_a_command_loads_is_among_the_files_that_its_figures_rest_on(tmp_path: Path, words: list[str]):
+    words = [word.format(config=ROOT / "config") for word in words]
+    run = subprocess.run([sys.executable, "-c", LOADED, *words], cwd=tmp_path, capture_output=True, text=True)
+    code, loaded = json.loads((tmp_path / "loaded.json").read_text())
+    assert code == 0, run.stderr
+    own = {Path(file) for file in loaded if Path(file).is_relative_to(ROOT) and ".venv" not in file}
+    assert len(own) > 100 and not own - campaign.files_of(campaign.TOOLS)
+
+
+def test_every_part_of_the_campaign_that_a_night_measures_has_a_size_of_its_own():
+    parts = {name: importlib.import_module(f"benchmarks.reliability.{name}").PART for name in PARTS}
+    assert {name for name, part in parts.items() if not part.nightly} == {"mutation", "coverage"}
+    for name, part in parts.items():
+        assert part.name == name and part.portions(part.nightly or 1.0) and 0 <= part.nightly < 1
 
 
 def test_counts_are_split_evenly():
