@@ -47,6 +47,14 @@ def read_config(
         environment hold wrong values.
     """
     file = config_of(Path(path))
+    try:
+        return _config_in(file, register_path, environment)
+    except RecursionError:
+        cure = "is this a training configuration?"
+        raise InputError("is nested too deep", file=file, cure=cure) from None
+
+
+def _config_in(file: Path, register_path: Path | None, environment: Mapping[str, str] | None) -> TrainingConfig:
     # A file that none recognises is read all the same: the reader says what is missing.
     launchers = registry.reading(file)
     if not launchers:
@@ -55,7 +63,7 @@ def read_config(
         kinds = [f"{launcher.title} ({', '.join(launcher.suffixes)})" for launcher in registry.LAUNCHERS]
         raise InputError(
             "is not a known kind of configuration",
-            file=path,
+            file=file,
             value=file.suffix,
             cure=f"give a {', a '.join(kinds)}",
         )

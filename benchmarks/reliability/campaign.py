@@ -21,7 +21,7 @@ from taylor.base.files import write_atomic
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = (
     "base", "register", "pipeline", "cost_model", "parsers", "dryrun", "nd_search", "pipeline_solver", "profiling",
-    "report", "workflows", "layerwise", "blackbox", "serve", "taylor",
+    "report", "workflows", "layerwise", "blackbox", "serve", "schemas", "taylor",
 )  # fmt: skip
 SCRIPTS = ("parallel_tool", "pipeline_tool", "pipeline_parallel", "timeline_tool")
 EVERYTHING = (*PACKAGES, *(f"{name}.py" for name in SCRIPTS), "benchmarks/reliability")

@@ -29,6 +29,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reliability.campaign import PACKAGES
 from benchmarks.reliability.forks import KILLED, in_fork
 from benchmarks.reliability.mutated_code import Mutant, mutants_of
 
@@ -76,9 +77,14 @@ def copy_tree(root: Path, place: Path) -> None:
         (place.parent / "shared").symlink_to(shared.resolve())
 
 
+def _sources(root: Path) -> list[Path]:
+    """Modules of the product."""
+    return [path for name in PACKAGES for path in sorted((root / name).rglob("*.py"))]
+
+
 def given_to_compiler(root: Path) -> frozenset[str]:
     """Names of functions that some module of a tree hands to ``compiled`` rather than decorating them."""
-    texts = [path.read_text(encoding="utf-8") for path in root.glob("*/*.py")]
+    texts = [path.read_text(encoding="utf-8") for path in _sources(root)]
     return frozenset(name for text in texts for name in re.findall(r"[^@\w]compiled\((?:\w+\.)*(\w+)\)", text))
 
 
@@ -224,11 +230,9 @@ def _naming(root: Path, names: set[str]) -> set[tuple[str, int, int]]:
     handed = given_to_compiler(root)
     while wanted:
         wanted = False
-        for path in sorted(root.glob("*/*.py")) + sorted(root.glob("*/*/*.py")):
+        for path in _sources(root):
             source = path.read_text(encoding="utf-8")
-            if path.relative_to(root).parts[0] in ("tests", "benchmarks", "build") or not any(
-                n in source for n in known
-            ):
+            if not any(name in source for name in known):
                 continue
             for node in ast.walk(ast.parse(source)):
                 if not isinstance(node, ast.FunctionDef) or not known & _names_in(node):
@@ -417,7 +421,20 @@ def main(mode: str, place: str, kept: str, limit: str, *tests: str) -> int:
     import pytest
 
     loop = Loop(mode, Path(place), Path(kept), float(limit))
-    words = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-p", "no:xdist", f"--rootdir={place}", *tests]
+    # A developer of a package runs its quick tests.
+    words = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:randomly",
+        "-p",
+        "no:xdist",
+        "-m",
+        "not slow",
+        f"--rootdir={place}",
+        *tests,
+    ]
     return int(pytest.main(words, plugins=[loop]))
 
 

@@ -12,7 +12,7 @@ _BUCKET = re.compile(r"Params for bucket \d+ \((\d{1,18}) elements")
 _NAME = re.compile(r"^\s*(module\.[\w.]+)", re.MULTILINE)
 _PEAK = re.compile(r"max allocated: ([0-9]{1,12}(?:\.[0-9]+)?)")
 _STEP = re.compile(r"elapsed time per iteration \(ms\): ([0-9]{1,12}(?:\.[0-9]+)?)")
-_LAYER = re.compile(r"\.layers\.(\d+)\.")
+_LAYER = re.compile(r"\.layers\.(\d{1,9})\.")
 _MIB = 1 << 20
 
 

@@ -20,6 +20,10 @@ MAX_BYTES = 2 * 2**20
 TomlPath = tuple[str, str]
 """Table (dotted) and key."""
 
+MAX_DEPTH = 60
+"""Dots of a name; the library's time to read one grows with their square."""
+
+_DOTS = re.compile(rf"(?:\.[^.=,{{}}\[\]\r\n]*){{{MAX_DEPTH + 1}}}")
 _HEADER = re.compile(r"[ \t]*\[([^\[\]\r\n]+)\][ \t]*(?:#[^\r\n]*)?\r?(?=\n|\Z)")
 _ARRAY_HEADER = re.compile(r"[ \t]*\[\[")
 _KEY = re.compile(r"[ \t]*(\"[^\"\r\n]*\"|'[^'\r\n]*'|[A-Za-z0-9_\-]+)[ \t]*=[ \t]*")
@@ -37,6 +41,8 @@ class TomlSource:
     def __init__(self, text: str, file: Path) -> None:
         self.text, self.file = text, file
         self.asked: set[str] = set()  # Dotted paths of the entries that readers ask for.
+        if _DOTS.search(text):
+            raise InputError("is nested too deep", file=file, cure="is this a training configuration?")
         try:
             self.data: dict[str, Any] = tomllib.loads(text.removeprefix("\ufeff").replace("\r\n", "\n"))
         except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:

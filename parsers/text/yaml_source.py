@@ -72,11 +72,11 @@ class _Loader(yaml.SafeLoader):
         step = index.value if isinstance(index, yaml.ScalarNode) else index
         path: YamlPath = () if parent is None else (*self._path, step)
         event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        if self.check_event(yaml.AliasEvent):
+        self._nodes += 1  # an alias is one value at least
+        if self.check_event(yaml.AliasEvent) and self._nodes <= MAX_NODES:
             if index is not None:
                 self.alias_at[path] = Alias(path, event.anchor, event.start_mark.index, event.end_mark.index)
             return super().compose_node(parent, index)
-        self._nodes += 1
         if self._nodes > MAX_NODES or len(path) > MAX_DEPTH:
             raise _TooMuch(
                 f"contains more than {MAX_NODES} values" if self._nodes > MAX_NODES else "is nested too deep"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.reliability import mutation
-from benchmarks.reliability.campaign import ROOT
+from benchmarks.reliability.campaign import PACKAGES, ROOT
 from benchmarks.reliability.mutated_code import mutants_of, sample
 from benchmarks.reliability.mutation import equivalent
-from benchmarks.reliability.switches import Reached, Switched, digest_of
+from benchmarks.reliability.switches import Reached, Switched, digest_of, given_to_compiler
 
 SOURCE = '''"""A module."""
 
@@ -98,7 +98,19 @@ def test_a_recording_that_was_broken_off_goes_on_the_next_time(
     monkeypatch.setattr(subprocess, "run", run)
     for _ in range(2):
         mutation.recorded("base", tmp_path)
+    assert all(words[-1] == "tests/base" for words in begun)
     assert len(begun) == runs
+
+
+def test_kernels_are_found_in_sub_packages_too() -> None:
+    """A switch in a function that runs as machine code would break every test of its package."""
+    assert {"longest_path", "walk_back", "task_levels"} <= given_to_compiler(ROOT)
+
+
+def test_every_package_of_the_product_is_mutated_and_judged_by_the_tests_that_mirror_it() -> None:
+    assert set(mutation.ROOMS) == set(PACKAGES)
+    for room, folders in mutation.ROOMS.items():
+        assert mutation.files_of(room) and all((ROOT / folder).is_dir() for folder in folders)
 
 
 def test_every_fault_that_is_said_to_change_nothing_is_one_of_today_s_code() -> None:

@@ -1,0 +1,139 @@
+"""Long texts are read in linear time, deep ones and huge numbers are refused: whatever a file repeats."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from benchmarks.reliability.specimens import SHELL as SCRIPT
+from benchmarks.reliability.specimens import TOML as SETTINGS
+from taylor.base.errors import InputError, TaylorError
+from taylor.parsers.read import read_config
+from tests.conftest import ROOT
+from tests.parsers import hostile_texts
+from tests.parsers.hostile_texts import TABLES, table_of, with_huge_numbers
+
+MINDFORMERS = (ROOT / "config" / "pretrain_llama2_7b.yaml").read_text(encoding="utf-8")
+FORMATS = {
+    # A shell meets what stands in front of the job; a table of TOML and a key of YAML may follow.
+    "run.sh": (hostile_texts.SHELL, lambda grown: grown + SCRIPT),
+    "run.yaml": (hostile_texts.YAML, lambda grown: MINDFORMERS + grown),
+    "run.toml": (hostile_texts.TOML, lambda grown: SETTINGS + grown),
+}
+CASES = [(name, kind) for name, (texts, _) in FORMATS.items() for kind in texts]
+
+LEAST_S, LONGEST_S = 0.05, 20.0
+"""CPU time from which two readings are compared, and in which the largest text must be read, s."""
+
+LARGEST = 2**18
+"""Characters of the largest text: that of a script, above which readers refuse it."""
+
+GROWTH = 4
+MOST = 10
+"""Growth of the text, and growth of the time that is allowed: 4 is linear, 16 quadratic."""
+
+
+def config_of(folder: Path, name: str, kind: str, size: int) -> Path:
+    texts, placed = FORMATS[name]
+    (folder / name).write_text(placed(texts[kind](size)), encoding="utf-8")
+    return folder / name
+
+
+def cpu_seconds(read: Callable[[], object]) -> float:
+    began = time.process_time()
+    with suppress(TaylorError):
+        read()
+    return time.process_time() - began
+
+
+def growth(read: Callable[[int], Callable[[], object]], size: int, largest: int) -> tuple[float, float]:
+    """Growth of a reading's CPU time when its text grows by `GROWTH`, and CPU seconds of the longest reading.
+
+    The text grows until two readings of which the first takes `LEAST_S` can be compared, or it is as large as files
+    may be. The medians are of three readings each.
+    """
+    before = median(cpu_seconds(read(size)) for _ in range(3))
+    while True:
+        size *= GROWTH
+        now = median(cpu_seconds(read(size)) for _ in range(3 if before < 1 else 1))
+        if before >= LEAST_S or size >= largest or now > LONGEST_S:
+            return now / max(before, LEAST_S), now
+        before = now
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
+def test_the_time_to_read_a_configuration_grows_with_its_length_and_no_faster(tmp_path: Path, name: str, kind: str):
+    def read(size: int) -> Callable[[], object]:
+        path = config_of(tmp_path, name, kind, size)
+        return lambda: read_config(path)
+
+    ratio, longest = growth(read, LARGEST // GROWTH**3, LARGEST)
+    assert ratio < MOST and longest < LONGEST_S
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [kind for kind, parts in TABLES.items() if parts[3]])
+def test_the_time_to_read_a_table_grows_with_its_length_and_no_faster(tmp_path: Path, kind: str):
+    def reading(rows: int) -> Callable[[], object]:
+        read, name, text = table_of(kind, rows)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        return lambda: read(tmp_path / name)
+
+    ratio, longest = growth(reading, 100, 100 * GROWTH**4)
+    assert ratio < MOST and longest < LONGEST_S
+
+
+@pytest.mark.slow
+def test_a_reader_of_quadratic_time_would_be_found():
+    def read(size: int) -> Callable[[], object]:
+        return lambda: sum(1 for _ in range(size) for _ in range(size))
+
+    assert growth(read, 300, 10**6)[0] > MOST
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
+def test_whatever_a_configuration_repeats_it_is_read_or_refused_in_words(tmp_path: Path, name: str, kind: str):
+    for size in (3000, 30_000):
+        path = config_of(tmp_path, name, kind, size)
+        try:
+            assert read_config(path).model.n_layers > 0
+        except InputError as refused:
+            assert len(str(refused)) < 2500
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_table_is_read_with_its_rows_and_a_number_of_100_000_digits_is_no_traceback(tmp_path: Path, kind: str):
+    read, name, text = table_of(kind, 3)
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    assert read(path) is not None
+    for number, huge in with_huge_numbers(text):
+        path.write_text(huge, encoding="utf-8")
+        try:
+            read(path)
+        except InputError as refused:
+            assert len(str(refused)) < 2500, number
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("run.sh", SCRIPT), ("run.yaml", MINDFORMERS), ("run.toml", SETTINGS)],
+    ids=["sh", "yaml", "toml"],
+)
+def test_a_number_of_100_000_digits_in_a_configuration_is_no_traceback(tmp_path: Path, name: str, text: str):
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    assert read_config(path).model.n_layers == 32
+    for number, huge in with_huge_numbers(text, digits=10_000):
+        path.write_text(huge, encoding="utf-8")
+        try:
+            read_config(path)
+        except InputError as refused:
+            assert len(str(refused)) < 2500, number
