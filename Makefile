@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree packages docs lock gate pythons imports demo pictures test test-slow profilers reliability mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-depths random-cadence random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree packages docs lock gate pythons imports demo pictures test test-slow profilers reliability reliability-nightly mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-depths random-cadence random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -92,9 +92,13 @@ lock: $(STAMP)
 gate: $(STAMP)
 	$(BIN)/python -m benchmarks.gate
 
-# What must never go wrong, measured anew: docs/reliability.md. A killed campaign goes on where it was.
+# What must never go wrong, where its code has changed: docs/reliability.md. A killed campaign goes on where it was.
 reliability: $(STAMP)
 	$(BIN)/python -m benchmarks.reliability
+
+# The same in samples, for 15 minutes: what was measured longest ago first.
+reliability-nightly: $(STAMP)
+	$(BIN)/python -m benchmarks.reliability --nightly
 
 # MindSpeed's start rules against its own argument classes, of three checkouts: two minutes on two cores.
 MINDSPEED_ROOT ?= output/outside

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 TABLES = (".css", ".csv", ".html", ".js", ".json", ".toml", ".yaml", ".yml")
@@ -24,14 +25,19 @@ def closure(starts: Iterable[Path], root: Path) -> set[Path]:
             continue
         found.add(file)
         if file.suffix == ".py" and file != root / "taylor" / "__init__.py":
-            named = {path for name in _names(file, root) for path in _files(name, root)}
+            named = {path for name in _names(file, root, file.stat().st_mtime_ns) for path in _files(name, root)}
             waiting += sorted(named - found)
             waiting += [each for each in file.parent.iterdir() if each.suffix in TABLES and each not in found]
     return found
 
 
-def _names(file: Path, root: Path) -> Iterator[str]:
-    """Names of what a file imports, those of a `from` with each name behind it."""
+@cache
+def _names(file: Path, root: Path, changed: int) -> tuple[str, ...]:
+    """Names of what a file imports, those of a `from` with each name behind it; anew where it has `changed`."""
+    return tuple(dict.fromkeys(_imports(file, root)))
+
+
+def _imports(file: Path, root: Path) -> Iterator[str]:
     package = file.parent.relative_to(root).parts
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -49,9 +55,13 @@ def _names(file: Path, root: Path) -> Iterator[str]:
             yield node.value
 
 
-def _files(name: str, root: Path) -> Iterator[Path]:
+@cache
+def _files(name: str, root: Path) -> tuple[Path, ...]:
     """The files that the import of a module runs: its own, and those of the packages around it."""
-    parts = name.split(".")
+    return tuple(_modules(name.split("."), root))
+
+
+def _modules(parts: list[str], root: Path) -> Iterator[Path]:
     for count in range(1, len(parts) + 1):
         for place in _places(parts[:count], root):
             for file in (place / "__init__.py", place.with_suffix(".py")):

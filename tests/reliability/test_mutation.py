@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.reliability import mutation
 from benchmarks.reliability.campaign import PACKAGES, ROOT
+from benchmarks.reliability.former_list import FORMER
 from benchmarks.reliability.mutated_code import mutants_of, sample
 from benchmarks.reliability.mutation import equivalent
 from benchmarks.reliability.switches import Reached, Switched, digest_of, given_to_compiler
@@ -116,3 +117,12 @@ def test_every_package_of_the_product_is_mutated_and_judged_by_the_tests_that_mi
 def test_every_fault_that_is_said_to_change_nothing_is_one_of_today_s_code() -> None:
     for (file, line), reason in equivalent().items():
         assert reason and line in {mutant.line_of(ROOT) for mutant in mutants_of(ROOT, file)}, line
+
+
+def test_every_former_fault_can_be_put_back_into_today_s_code_and_names_tests_that_there_are() -> None:
+    for former in FORMER:
+        assert former.old in (ROOT / former.file).read_text(encoding="utf-8"), former.told
+        for test in former.tests:
+            file, _, name = test.partition("::")
+            assert (ROOT / file).exists(), test
+            assert not name or f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(encoding="utf-8"), test
