@@ -101,9 +101,10 @@ class Run:
         log.info("%s (%s)", name, form)
         began = time.monotonic()
         part, code = self.parts[name], code_digest(self.parts[name].sources)
-        options = {"share": share, "processes": self.processes, "fresh": self.fresh}
+        folder = self.folder if form == FULL else self.folder / NIGHTLY
         try:
-            figures = tuple(run_part(part, self.folder if form == FULL else self.folder / NIGHTLY, **options))
+            found = run_part(part, folder, share=share, processes=self.processes, fresh=self.fresh)
+            figures = tuple(found)
         except Exception as error:
             log.exception("%s could not be measured", name)
             reason = f"could not be measured: {type(error).__name__}: {shortened(str(error))}"

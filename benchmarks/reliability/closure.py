@@ -33,7 +33,7 @@ def closure(starts: Iterable[Path], root: Path) -> set[Path]:
 
 @cache
 def _names(file: Path, root: Path, changed: int) -> tuple[str, ...]:
-    """Names of what a file imports, those of a `from` with each name behind it; anew where it has `changed`."""
+    """Names of what a file imports, those of a `from` with each name behind it; read again where it has `changed`."""
     return tuple(dict.fromkeys(_imports(file, root)))
 
 
