@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taylor.base.errors import InputError
+from taylor.parsers.profiles.allocations import ALLOCATIONS, read_allocations
 from taylor.parsers.profiles.ascend import KERNELS, OUTPUT, TRACE, read_ascend_rank
 from taylor.parsers.profiles.kernels import RankProfile
 from taylor.parsers.profiles.kineto import read_kineto
+from taylor.parsers.profiles.kineto_tables import ProfileTables, read_kineto_tables
+from taylor.parsers.profiles.operators import OperatorTable, read_operators
+from taylor.parsers.profiles.transfers import TRANSFERS, read_transfers
 
 ASCEND, KINETO = "ascend", "kineto"
 MAX_FOLDERS = 200_000
@@ -30,6 +34,39 @@ class RankSource:
     def read(self) -> RankProfile:
         """Read its kernels; raises InputError as the format's reader does."""
         return read_ascend_rank(self.path) if self.format == ASCEND else read_kineto(self.path)
+
+    @property
+    def operators_file(self) -> Path:
+        """File that has its operators."""
+        return self.path / KERNELS if self.format == ASCEND else self.path
+
+    @property
+    def allocations_file(self) -> Path:
+        """File that has its tensors."""
+        return self.path / ALLOCATIONS if self.format == ASCEND else self.path
+
+    def operators(self) -> OperatorTable:
+        """Its operators with shapes; raises InputError where it was taken without."""
+        if self.format == ASCEND:
+            return read_operators(self.operators_file)
+        return read_kineto_tables(self.path).operators
+
+    def tables(self, memory: bool = True) -> ProfileTables:
+        """Operators, collectives and, with `memory`, tensors.
+
+        Raises
+        ------
+        InputError
+            When it is damaged, lacks a table, or was taken without shapes or, with `memory`, without memory.
+        """
+        if self.format == ASCEND:
+            allocations = read_allocations(self.allocations_file) if memory else ()
+            return ProfileTables(self.operators(), read_transfers(self.path / TRANSFERS), allocations)
+        tables = read_kineto_tables(self.path)
+        if memory and tables.allocations is None:
+            cure = "let the training's torch.profiler.profile take profile_memory=True: none of its flags does so"
+            raise InputError("was taken without memory", file=self.path, field="[memory]", cure=cure)
+        return tables
 
 
 def rank_sources(folder: str | Path) -> list[RankSource]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ from taylor.parsers.profiles.kernels import (
     RankProfile,
 )
 
-_KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
-_STEP = re.compile(r"ProfilerStep#(\d{1,9})")
+DEVICE_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
+"""Categories of events that occupy the device."""
+STEP = re.compile(r"ProfilerStep#(\d{1,9})")
 _TASK = re.compile(r"[\W_]*(forward|backward)[\W_]*", re.IGNORECASE)
 """A range that names a task and nothing else: ``## forward ##``."""
 _RANK_IN_NAME = re.compile(r"rank[-_]?(\d{1,7})", re.IGNORECASE)
@@ -48,7 +50,7 @@ def read_kineto(path: str | Path) -> RankProfile:
         category = event.get("cat")
         if not isinstance(category, str) or event.get("ph") != "X":
             continue
-        if category.lower() in _KERNELS:
+        if category.lower() in DEVICE_WORK:
             trace.add_kernel(event, category.lower())
         elif category.lower() == "gpu_user_annotation":
             trace.add_range(event)
@@ -70,7 +72,7 @@ class _Trace:
     def add_kernel(self, event: dict[str, Any], category: str) -> None:
         """Take in a kernel, copy or fill of the device."""
         name = str(event.get("name", ""))
-        start, duration = _time_ns(event, "ts", self.file), _time_ns(event, "dur", self.file)
+        start, duration = time_ns(event, "ts", self.file), time_ns(event, "dur", self.file)
         arguments = event.get("args")
         arguments = arguments if isinstance(arguments, dict) else {}
         if category == "kernel":
@@ -95,11 +97,11 @@ class _Trace:
     def add_range(self, event: dict[str, Any]) -> None:
         """Take in a named range of the device, where it names a step or a task."""
         name = str(event.get("name", ""))
-        step, task = _STEP.match(name), _TASK.fullmatch(name)
+        step, task = STEP.match(name), _TASK.fullmatch(name)
         if step is None and task is None:
             return
-        start = _time_ns(event, "ts", self.file)
-        end = start + _time_ns(event, "dur", self.file)
+        start = time_ns(event, "ts", self.file)
+        end = start + time_ns(event, "dur", self.file)
         if step is not None:
             self._steps.append((start, end, int(step[1])))
         elif task is not None:
@@ -141,7 +143,14 @@ def _rank(facts: dict[str, Any], file: Path) -> int | None:
     return int(found[1]) if found else None
 
 
-def _time_ns(event: dict[str, Any], field: str, file: Path) -> int:
+def time_ns(event: Mapping[str, Any], field: str, file: Path) -> int:
+    """A time of an event.
+
+    Raises
+    ------
+    InputError
+        When it is no time in us.
+    """
     value = event.get(field)
     try:
         number = float(value)  # type: ignore[arg-type]

@@ -12,9 +12,7 @@ from taylor.base.errors import InputError
 from taylor.blackbox.operator_base import OperatorBase, OperatorOrigin
 from taylor.blackbox.operator_speed import OperatorSpeeds, SpeedLine
 from taylor.blackbox.rejection import clean
-from taylor.parsers.profiles.ascend import KERNELS
-from taylor.parsers.profiles.folder import rank_sources
-from taylor.parsers.profiles.operators import read_operators
+from taylor.parsers.profiles.folder import RankSource, rank_sources
 
 
 @dataclass(frozen=True)
@@ -56,13 +54,13 @@ def fill_base(base: OperatorBase, folders: Sequence[Path], origin: OperatorOrigi
     InputError
         When a folder has no profile.
     """
-    return [_fill(base, source.path, origin) for folder in folders for source in rank_sources(folder)]
+    return [_fill(base, source, origin) for folder in folders for source in rank_sources(folder)]
 
 
-def _fill(base: OperatorBase, place: Path, origin: OperatorOrigin) -> FilledProfile:
-    file = place / KERNELS
+def _fill(base: OperatorBase, source: RankSource, origin: OperatorOrigin) -> FilledProfile:
+    file = source.operators_file
     try:
-        table = read_operators(file)
+        table = source.operators()
     except InputError as error:
         return FilledProfile(file, left_out=str(error))
     with open(file, "rb") as stream:

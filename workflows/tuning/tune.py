@@ -35,13 +35,13 @@ from taylor.dryrun.logs import last_lines
 from taylor.dryrun.processes import ProgramRun, run_program
 from taylor.parsers.launcher import Launcher, Tools
 from taylor.parsers.profiles.ascend import KERNELS
-from taylor.parsers.profiles.folder import KINETO, rank_sources
-from taylor.parsers.profiles.operators import Operator, read_operators
+from taylor.parsers.profiles.operators import Operator
 from taylor.parsers.registry import recognising
 from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Switch
 from taylor.register.registry import Registry
 from taylor.workflows.measuring.operators import fill_base
 from taylor.workflows.tuning.tune_nodes import Nodes
+from taylor.workflows.tuning.tune_record import TRACES, profile_of
 from taylor.workflows.tuning.tune_search import Searched, SearchOptions, ShownRun, search_plans
 
 PROFILE, LOG, LAWS = "profile", "run.log", "laws.json"
@@ -241,8 +241,7 @@ def _from_runs(tuned: Tuned, launcher: Launcher, options: TuneOptions, nodes: No
     single = [one for one in done if one.run.setting.pp == 1 and one.run.setting.dense <= sizes.least_dense]
     shown = [one for one in single if _has_profile(one.folder)]
     if len(shown) < LEAST_ALIGNED <= len(done):
-        left = "PyTorch traces" if any(map(_has_trace, done)) else f"no {KERNELS}"
-        log.warning("%s: the runs left %s; laws are read from Ascend's %s alone", launcher.title, left, KERNELS)
+        log.warning("%s: the runs left no %s and no PyTorch traces, from which laws are read", launcher.title, KERNELS)
     if len(shown) >= LEAST_ALIGNED:
         operators = _laws(shown)
         file = write_atomic(options.work_dir / LAWS, json.dumps(laws_as_data(operators), indent=1) + "\n")
@@ -420,17 +419,7 @@ def _file_name(options: TuneOptions) -> str:
 
 
 def _has_profile(folder: Path) -> bool:
-    return any((folder / PROFILE).rglob(KERNELS))
-
-
-def _has_trace(one: Written) -> bool:
-    """Return whether a run wrote PyTorch traces: Megatron-LM writes them beside the folder in its flag (d98e8a64
-    megatron/training/training.py:4493).
-    """
-    try:
-        return any(source.format == KINETO for source in rank_sources(one.folder))
-    except InputError:
-        return False
+    return profile_of(folder) is not None
 
 
 def _ended_file(file: Path, options: TuneOptions) -> Path:
@@ -449,18 +438,14 @@ def _started(one: Written, launcher: Launcher, options: TuneOptions) -> Written:
     log.info("run %s: %s", one.run.name, one.run.why)
     if not options.node_rank:
         # The output of an earlier start that was killed is no whole profile.
-        shutil.rmtree(one.folder / PROFILE, ignore_errors=True)
+        for left in (PROFILE, TRACES):
+            shutil.rmtree(one.folder / left, ignore_errors=True)
     command = launcher.dryrun_command(one.file, options.script.resolve(), Tools(sys.executable))
     own_log = one.folder / (f"run_{options.node_rank}.log" if options.node_rank else LOG)
     where = launcher.working_folder(options.script)
     outcome = run_program(ProgramRun(command, dict(os.environ), one.folder, own_log, options.timeout_s, where))
     failure = outcome.failure
-    if (
-        not failure
-        and one.run.whole is None
-        and not options.node_rank
-        and not (_has_profile(one.folder) or _has_trace(one))
-    ):
+    if not failure and one.run.whole is None and not options.node_rank and not _has_profile(one.folder):
         # A script that ends in `| tee train.log` ends well whatever its training does.
         failure = "ended without a profile"
     if failure:
@@ -476,8 +461,9 @@ def _laws(runs: Sequence[Written]) -> tuple[LawfulOperator, ...]:
 
 def _one_step(one: Written) -> tuple[Operator, ...]:
     """Operators of the last profiled step of a run's first rank."""
-    source = rank_sources(one.folder / PROFILE)[0]
-    table = read_operators(source.path / KERNELS)
+    source = profile_of(one.folder)
+    assert source is not None
+    table = source.operators()
     last = max((sample.step for sample in table.samples), default=-1)
     # Collectives have no shapes; their laws come from the sizes that they send (`blackbox.group_laws`).
     computing = (sample for sample in table.samples if sample.operator.is_compute)
@@ -503,7 +489,7 @@ def _covered(
     if options.base is None:
         return None
     base = OperatorBase(options.base)
-    fill_base(base, [one.folder / PROFILE for one in done if _has_profile(one.folder)], options.origin)
+    fill_base(base, [one.folder for one in done if _has_profile(one.folder)], options.origin)
     foretold = foretell(operators, sizes.own)
     computing = [one for one in foretold.operators if one.is_compute]
     coverage = OperatorSpeeds(base.times(options.origin)).coverage(computing)

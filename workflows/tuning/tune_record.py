@@ -8,22 +8,31 @@ from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.blackbox.recorded import RecordedRun
 from taylor.parsers.launcher import Launcher
-from taylor.parsers.profiles.allocations import ALLOCATIONS, Allocation, read_allocations
-from taylor.parsers.profiles.ascend import KERNELS
-from taylor.parsers.profiles.folder import rank_sources
-from taylor.parsers.profiles.operators import OperatorSample, read_operators
-from taylor.parsers.profiles.transfers import TRANSFERS, read_transfers
+from taylor.parsers.profiles.allocations import Allocation
+from taylor.parsers.profiles.folder import RankSource, rank_sources
+from taylor.parsers.profiles.operators import OperatorSample
 from taylor.parsers.small_run import RunLog, RunSetting
 
 MOST_LOG = 1 << 28
+TRACES = "torch_profile"
+"""Folder of Megatron-LM's traces, beside the one that its flag names (d98e8a64 megatron/training/training.py:4492)."""
 
 
-def read_run(profile: Path, log: Path, setting: RunSetting, launcher: Launcher) -> RecordedRun:
+def profile_of(folder: Path) -> RankSource | None:
+    """Profile of the first rank of a run with this folder; None where it left none."""
+    try:
+        found = rank_sources(folder)
+    except InputError:
+        return None
+    return next((source for source in found if source.operators_file.is_file()), None)
+
+
+def read_run(folder: Path, log: Path, setting: RunSetting, launcher: Launcher) -> RecordedRun:
     """Last profiled step of a run's first rank; see `read_steps`."""
-    return read_steps(profile, log, setting, launcher)[-1]
+    return read_steps(folder, log, setting, launcher)[-1]
 
 
-def read_steps(profile: Path, log: Path, setting: RunSetting, launcher: Launcher) -> tuple[RecordedRun, ...]:
+def read_steps(folder: Path, log: Path, setting: RunSetting, launcher: Launcher) -> tuple[RecordedRun, ...]:
     """Each profiled step of a run's first rank; all with the tensors of the last one.
 
     Raises
@@ -31,23 +40,22 @@ def read_steps(profile: Path, log: Path, setting: RunSetting, launcher: Launcher
     InputError
         When a table of its profile is missing or damaged, or its steps differ in their tensors.
     """
-    place = rank_sources(profile)[0].path
-    table = read_operators(place / KERNELS)
+    source = _first(folder)
+    tables = source.tables()
     by_step = dict[int, list[OperatorSample]]()
-    for one in table.samples:
+    for one in tables.operators.samples:
         by_step.setdefault(one.step, []).append(one)
     steps = sorted(by_step)
-    allocations = _last_step(read_allocations(place / ALLOCATIONS), max(1, len(steps)), place / ALLOCATIONS)
+    allocations = _last_step(tables.allocations or (), max(1, len(steps)), source.allocations_file)
     run_log = launcher.run_log(read_text(log, limit_bytes=MOST_LOG), setting.dense)
     if not run_log.parameters:
         cure = "let the run log at level 20, with one parameter a bucket, as its script does"
         raise InputError("lists no parameters", file=log, cure=cure)
-    transfers = read_transfers(place / TRANSFERS)
     each = [tuple(by_step[step]) for step in steps] or [()]
-    return tuple(RecordedRun(setting, samples, transfers, allocations, run_log) for samples in each)
+    return tuple(RecordedRun(setting, samples, tables.transfers, allocations, run_log) for samples in each)
 
 
-def read_neighbour(profile: Path, setting: RunSetting) -> RecordedRun:
+def read_neighbour(folder: Path, setting: RunSetting) -> RecordedRun:
     """First stage of a run of several, of which only the transfers are of use.
 
     Raises
@@ -55,9 +63,15 @@ def read_neighbour(profile: Path, setting: RunSetting) -> RecordedRun:
     InputError
         When a table of its profile is missing or damaged.
     """
-    place = rank_sources(profile)[0].path
-    transfers = read_transfers(place / TRANSFERS)
-    return RecordedRun(setting, read_operators(place / KERNELS).samples, transfers, (), RunLog({}, None, None))
+    tables = _first(folder).tables(memory=False)
+    return RecordedRun(setting, tables.operators.samples, tables.transfers, (), RunLog({}, None, None))
+
+
+def _first(folder: Path) -> RankSource:
+    found = profile_of(folder)
+    if found is None:
+        raise InputError("contains no profile with operators", file=folder, cure="start the run again")
+    return found
 
 
 def _last_step(allocations: tuple[Allocation, ...], steps: int, file: Path) -> tuple[Allocation, ...]:

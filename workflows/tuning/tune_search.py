@@ -43,7 +43,7 @@ GIB = float(1 << 30)
 
 @dataclass(frozen=True)
 class ShownRun:
-    """A small run that ended well: its folder has `profile` and `run.log`."""
+    """A small run that ended well: its folder has a profile and `run.log`."""
 
     name: str
     setting: RunSetting
@@ -205,10 +205,10 @@ class TunedLaws:
         self.steps = self._steps()
 
     def _read(self, run: ShownRun) -> RecordedRun:
-        fill_base(self.base, [run.folder / "profile"], self.options.origin)
+        fill_base(self.base, [run.folder], self.options.origin)
         if run.setting.pp > 1:
-            return read_neighbour(run.folder / "profile", run.setting)
-        return read_run(run.folder / "profile", run.folder / "run.log", run.setting, self.launcher)
+            return read_neighbour(run.folder, run.setting)
+        return read_run(run.folder, run.folder / "run.log", run.setting, self.launcher)
 
     def _steps(self) -> StepLaws:
         speeds = OperatorSpeeds(self.base.times(self.options.origin))

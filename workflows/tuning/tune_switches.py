@@ -154,7 +154,7 @@ class Comparison:
         folder = self.start(SmallRun(name, setting, why, profiled, switched))
         if folder is None:
             return None
-        runs = read_steps(folder / "profile", folder / "run.log", setting, self.launcher)
+        runs = read_steps(folder, folder / "run.log", setting, self.launcher)
         took = [steps.measured_passes_ns(run) for run in runs]
         error = median(took) * spread_of(took) * math.sqrt(MEDIAN_VARIANCE / len(took))
         return _Shown(float(median(took)), error, *_bytes(runs[-1].allocations))
