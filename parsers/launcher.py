@@ -399,6 +399,10 @@ class Launcher(ABC):
         """
         raise _no_small_run(path)
 
+    def traces_by_torch(self, path: Path) -> bool:
+        """Return whether the small runs of a file leave traces of `torch.profiler`, not of a profiler of its own."""
+        return False
+
     def planned_job(self, path: Path, setting: RunSetting, job: PlannedJob) -> str:
         """The text of a file with other degrees, micro-batch and plan, whatever network it trains.
 
@@ -458,7 +462,7 @@ class Launcher(ABC):
 
 
 def _no_small_run(path: Path) -> InputError:
-    cure = "small runs are written for Megatron's and MindSpeed's scripts and MindFormers' YAML"
+    cure = "small runs are written for Megatron's and MindSpeed's scripts, and MindFormers' and Primus' YAML"
     return InputError("cannot be cut down to a small run", file=path, cure=cure)
 
 

@@ -215,6 +215,10 @@ class FlagLauncher(Launcher):
         """See `Launcher.small_run`."""
         return small_run.small_run(self.launch(path), setting, machines, profile, switched).text
 
+    def traces_by_torch(self, path: Path) -> bool:
+        """See `Launcher.traces_by_torch`; MindSpeed has its own."""
+        return not is_mindspeed(self.launch(path).flags)
+
     def planned_job(self, path: Path, setting: RunSetting, job: PlannedJob) -> str:
         """See `Launcher.planned_job`."""
         return small_run.planned_job(self.launch(path), setting, job).text

@@ -31,6 +31,8 @@ class Launch(ABC):
     """Assumptions and oddities, one line each."""
     model: ModelSpec | None = None
     """The model where the file names it and its flags do not describe it."""
+    states_ranks: bool = True
+    """The file may say how many ranks it starts; False where the command that starts it does."""
     plan_error: InputError | None = None
     """Reason why no plan is written into it, where its layers stand in another file."""
 
@@ -42,6 +44,17 @@ class Launch(ABC):
     def table(self) -> FlagTable:
         """Meaning of each of its flags for a plan."""
         return flag_table()
+
+    def traced(self, folder: Path) -> dict[str, Setting]:
+        """The flags with which a run leaves traces of `torch.profiler` with shapes below a folder.
+
+        Megatron-LM d98e8a64 megatron/training/training.py:4479-4508 (beside the folder of TensorBoard).
+        """
+        return {
+            "use-pytorch-profiler": True,
+            "pytorch-profiler-collect-shapes": True,
+            "tensorboard-dir": self.setting("tensorboard-dir", str(folder)),
+        }
 
     @abstractmethod
     def with_flags(self, wanted: Mapping[str, Setting], near: tuple[str, ...]) -> Launch:

@@ -50,7 +50,6 @@ _DROPPED = (
 )
 """Flags that a small run drops: checkpoints that fit no cut model, and schedules that need many stages. The list
 of MindSpeed's tuning (mindspeed/auto_settings/profile/argv.py:26-51), and flags that place layers by number."""
-_MEGATRON_PROFILE = ("use-pytorch-profiler", "pytorch-profiler-collect-shapes")
 _MINDSPEED_PROFILE = ("profile-with-cpu", "profile-with-memory", "profile-record-shapes")
 
 ULYSSES = "ulysses_cp_algo"
@@ -84,7 +83,7 @@ def job_sizes(launch: Launch) -> JobSizes:
         pp=flags.integer("pipeline-model-parallel-size", default=1),
         dense=_dense_in_front(flags) if experts > 1 else 0,
     )
-    world = flags.world_size()
+    world = flags.world_size() if launch.states_ranks else None
     if world is not None:
         own = own.replace(dp=max(1, world // own.ranks))
     per_node = flags.integer("nproc-per-node", "local-worker-num", default=8) if world is not None else None
@@ -174,14 +173,14 @@ def small_run(
     small, ranks = launch.with_ranks(machines.ranks)
     wanted |= ranks | _started(launch, machines)
     small = small.with_flags(wanted, _BESIDE)
-    if small.flags.world_size() not in (None, machines.ranks):
+    if launch.states_ranks and small.flags.world_size() not in (None, machines.ranks):
         cure = "let --nnodes and --nproc_per_node count the ranks"
         raise InputError("starts another number of ranks", file=launch.file, value=small.flags.world_size(), cure=cure)
     return small
 
 
 def _profiled(launch: Launch, setting: RunSetting, profile: ProfiledSteps) -> Wanted:
-    """The flags that make a run write profiles of its first rank of each stage, with memory and shapes.
+    """The flags that make a run write profiles of its first rank of each stage, with shapes and, of MindSpeed, memory.
 
     Sources: MindSpeed-LLM master mindspeed_llm/features_manager/functional/profiling.py:14-40; Megatron-LM main
     megatron/training/config/common_config.py:28-60.
@@ -194,10 +193,10 @@ def _profiled(launch: Launch, setting: RunSetting, profile: ProfiledSteps) -> Wa
         "profile-step-end": str(profile.first + profile.count),
         "profile-ranks": firsts,
     }
-    folder = launch.setting("profile-save-path", str(profile.folder))
     if not is_mindspeed(launch.flags):
-        return wanted | {name: True for name in _MEGATRON_PROFILE} | {"tensorboard-dir": folder}
+        return wanted | launch.traced(profile.folder)
     wanted |= {name: True for name in _MINDSPEED_PROFILE}
+    folder = launch.setting("profile-save-path", str(profile.folder))
     return wanted | {"profile-level": "level1", "profile-save-path": folder}
 
 

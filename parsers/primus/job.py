@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError, shortened
@@ -19,6 +20,7 @@ from taylor.parsers.primus.vocabulary import named_vocabulary
 from taylor.parsers.text.flag_edit import Setting, has_setting, yaml_value
 from taylor.parsers.text.flags import WORLD_FLAGS, Flag, Flags
 from taylor.parsers.text.shell_words import Char, Word
+from taylor.parsers.text.yaml_edit import edit_yaml
 from taylor.parsers.text.yaml_source import YamlPath
 from taylor.register.adapters import Adapters
 
@@ -127,6 +129,7 @@ class PrimusJob(Launch):
     """
 
     launcher = NAME
+    states_ranks = False
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
@@ -205,6 +208,27 @@ class PrimusJob(Launch):
 
     def _without_ids(self) -> dict[YamlPath, Any]:
         return {(IDS,): None, (GRANULARITY,): None} if self.ids else {}
+
+    def traced(self, folder: Path) -> dict[str, Setting]:
+        """See `Launch.traced`: Primus takes options of its own, and a folder below ``workspace`` (`in_workspace`).
+
+        fd1eeabb primus/backends/megatron/patches/torch_profiler_patches.py:32-59.
+        """
+        return {
+            "use-pytorch-profiler": True,
+            "torch-profiler-record-shapes": True,
+            "torch-profiler-with-stack": False,
+            "disable-profiler-activity-cpu": False,
+        }
+
+    def in_workspace(self, folder: Path) -> PrimusJob:
+        """The same with a folder for all that it writes; its log and traces lie in parts named after the run.
+
+        fd1eeabb primus/core/config/primus_config.py, ``exp_root_path``;
+        primus/backends/megatron/patches/args/tensorboard_path_patches.py:33-46.
+        """
+        source = edit_yaml(self.experiment.source, {("workspace",): str(folder)})
+        return PrimusJob(Experiment.of(source))
 
     def with_ranks(self, world: int) -> tuple[PrimusJob, dict[str, Setting]]:
         """See `Launch.with_ranks`: variables of the command that starts the job state them, no entry of the file."""

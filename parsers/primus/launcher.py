@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +10,7 @@ from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.launcher import Launcher, NoDryrun, Tools, UsualDevice
+from taylor.parsers.megatron import small_run
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.write import PLAN_FLAGS
@@ -18,7 +19,7 @@ from taylor.parsers.primus.devices import stated_device
 from taylor.parsers.primus.experiment import MEGATRON, TELLTALE, TORCHTITAN, Experiment
 from taylor.parsers.primus.job import NAME, PrimusJob
 from taylor.parsers.primus.layer_ids import with_layer_ids
-from taylor.parsers.small_run import JobSizes
+from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunSetting
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.torchtitan import write
 from taylor.parsers.torchtitan.launcher import Torchtitan
@@ -87,8 +88,24 @@ class Primus(FlagLauncher):
         return _device_of(config)
 
     def job_sizes(self, path: Path) -> JobSizes:
-        """None: a small run of an experiment would need presets of its own."""
-        return Launcher.job_sizes(self, path)
+        """See `Launcher.job_sizes`; a stack of single modules deals its layers itself."""
+        job = self.launch(path)
+        if job.plan_error is not None:
+            raise job.plan_error
+        return small_run.job_sizes(job)
+
+    def small_run(
+        self,
+        path: Path,
+        setting: RunSetting,
+        machines: Machines,
+        profile: ProfiledSteps,
+        switched: Collection[str] = (),
+    ) -> str:
+        """See `Launcher.small_run`; presets that the file names are found wherever it lies."""
+        job = small_run.small_run(self.launch(path), setting, machines, profile, switched)
+        assert isinstance(job, PrimusJob)
+        return job.in_workspace(profile.folder).text
 
 
 class PrimusTorchtitan(Torchtitan):

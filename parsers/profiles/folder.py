@@ -64,7 +64,9 @@ class RankSource:
             return ProfileTables(self.operators(), read_transfers(self.path / TRANSFERS), allocations)
         tables = read_kineto_tables(self.path)
         if memory and tables.allocations is None:
-            cure = "let the training's torch.profiler.profile take profile_memory=True: none of its flags does so"
+            cure = (
+                "keep PYTHONPATH of the run as `taylor tune` gives it, or let torch.profiler take profile_memory=True"
+            )
             raise InputError("was taken without memory", file=self.path, field="[memory]", cure=cure)
         return tables
 

@@ -78,7 +78,7 @@ class Torchtitan(AlikeRecompute):
         A flavour's ``n_layers`` is no option of a job: pytorch/torchtitan b5bcd76c
         torchtitan/models/llama3/__init__.py:119-164.
         """
-        cure = "small runs are written for Megatron's and MindSpeed's scripts and MindFormers' YAML"
+        cure = "small runs are written for Megatron's and MindSpeed's scripts, and MindFormers' and Primus' YAML"
         reason = "names its network by a flavour: a TOML file cannot set fewer layers"
         raise InputError(reason, file=path, field="model.flavor", cure=cure)
 

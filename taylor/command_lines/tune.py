@@ -16,6 +16,7 @@ from taylor.command_lines.arguments import (
     positive_int,
     risk_share,
 )
+from taylor.command_lines.source_file import add_file, place_file
 
 if TYPE_CHECKING:
     from taylor.parsers.small_run import RunSetting
@@ -41,12 +42,14 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
         "with the profiler on, find the laws of every operator, collective and tensor, and predict the best plans of "
         "the whole job, each verified by a small run and written as a script: no network has to be known. A killed run "
         "goes on where it was; your file is not touched.",
-        "--shell_path pretrain.sh --nnodes 2 --nproc-per-node 8 --dry",
+        "pretrain.sh --nnodes 2 --nproc-per-node 8 --dry",
         MANUAL_NAMES,
     )
+    add_file(parser)
     group = parser.add_argument_group("job")
+    names = ("--shell_path", "--yaml_path", "--toml_path")
     group.add_argument(
-        "--shell_path", metavar="FILE", required=True, help="Megatron or MindSpeed script; MindFormers YAML (--dry)"
+        *names, metavar="FILE", help="Megatron or MindSpeed script; with --dry MindFormers' or Primus' YAML"
     )
     group.add_argument(
         "--search", default="tp,cp,ep,pp,vpp,mbs", metavar="D,...", help="degrees that vary (default: all)"
@@ -109,6 +112,7 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
 def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
     """Parse, tune, print."""
     args = build_parser(program).parse(arguments)
+    place_file(args, "_path")
     start_logging(verbose=args.verbose or args.log_level == "debug", quiet=args.quiet or args.log_level == "warning")
     from taylor.base.errors import InputError
     from taylor.base.files import refuse_unwritable
@@ -117,6 +121,9 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
     from taylor.blackbox.small_runs import SEARCHABLE
     from taylor.workflows.tuning.tune import TuneOptions, memory_of, tune
 
+    if args.shell_path is None:
+        cure = "name the script that starts the training: taylor tune pretrain.sh"
+        raise InputError("is missing", field="FILE", cure=cure)
     searched = [word.strip() for word in args.search.split(",") if word.strip()]
     unknown = [word for word in searched if word not in SEARCHABLE]
     if unknown or not searched:

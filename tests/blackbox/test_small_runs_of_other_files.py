@@ -21,6 +21,8 @@ from taylor.parsers.text.yaml_source import YamlSource
 from taylor.pipeline.plan import FULL
 from taylor.workflows.tuning.tune import TuneOptions, launcher_for, tune
 from tests.conftest import SHARED
+from tests.parsers.primus.files import EXPERIMENT, checkout
+from tests.parsers.primus.second_reader import megatron_facts, options_of
 
 FILES = SHARED / "data" / "mindformers_yaml"
 CARDS = Machines(2, 8)
@@ -130,3 +132,47 @@ def test_torchtitan_says_why_its_files_cannot_be_cut_down(tmp_path):
     file.write_text('[model]\nname = "llama3"\nflavor = "8B"\n[training]\nsteps = 10\n')
     with pytest.raises(InputError, match="flavour"):
         tune(TuneOptions(file, tmp_path / "tune", nodes=2, per_node=8, dry=True))
+
+
+def asked(launcher, file, folder):
+    """Each small run with the path that it is written to."""
+    sizes = launcher.job_sizes(file)
+    for run in plan_small_runs(sizes, CARDS).runs:
+        written = file.with_name(f"{run.name}.yaml")
+        profile = ProfiledSteps(folder / run.name / "profile", run.steps)
+        written.write_text(launcher.small_run(file, run.setting, CARDS, profile))
+        yield run.setting, written
+
+
+EXPERTS = EXPERIMENT.replace("model: small.yaml", "model: experts.yaml")
+
+
+@pytest.mark.parametrize("text", [EXPERIMENT, EXPERTS], ids=["dense", "experts"])
+def test_primus_experiments_are_cut_down_as_a_second_reader_understands_them(tmp_path, text):
+    file = checkout(tmp_path / "primus", text)
+    before = file.read_text()
+    for setting, written in asked(launcher_for(file), file, tmp_path):
+        backend, options = options_of(written, tmp_path / "primus")
+        facts = megatron_facts(options, CARDS.ranks)
+        names = ("tp", "pp", "cp", "ep", "dp", "mbs", "sequence", "layers")
+        wanted = (setting.tp, setting.pp, setting.cp, setting.ep, setting.dp, setting.mbs, setting.seq, setting.layers)
+        assert backend == "megatron" and tuple(facts[name] for name in names) == wanted
+        assert facts["global batch"] == setting.dp * setting.pp * setting.mbs
+        assert (options.get("num_experts") or 1) == setting.experts
+        recomputed = [options[f"recompute_{name}"] for name in ("granularity", "method", "num_layers")]
+        assert recomputed == ["full", "block", setting.layers // setting.pp]
+        assert options["profile"] and options["use_pytorch_profiler"] and options["torch_profiler_record_shapes"]
+        assert options["profile_step_end"] == options["train_iters"] == 10 and options["ddp_bucket_size"] == 1
+        assert str(tmp_path) in YamlSource.read(written).data["workspace"]
+    assert file.read_text() == before
+
+
+def test_primus_experiments_are_written_for_the_users_own_scheduler(tmp_path, monkeypatch, capsys):
+    file = checkout(tmp_path / "primus")
+    monkeypatch.chdir(file.parent)
+    words = ["--shell_path", file.name, "--nnodes", "2", "--nproc-per-node", "8", "--search", "tp"]
+    with pytest.raises(InputError, match="started by another program.*--dry"):
+        command.run(words)
+    command.run([*words, "--dry"])
+    assert "6 on 2 x 8 cards" in capsys.readouterr().out
+    assert (file.parent / "tune" / "base" / file.name).is_file()

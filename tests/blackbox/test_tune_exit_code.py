@@ -1,13 +1,15 @@
-"""A tune that found no plan does not end as if it had."""
+"""How a tune ends: with no plan not as with one, and with the file named where it is none."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from taylor.base.errors import EXIT_NO_SOLUTION, EXIT_OUTSIDE_PROGRAM
+from taylor.base.errors import EXIT_NO_SOLUTION, EXIT_OUTSIDE_PROGRAM, InputError
+from taylor.command_lines import tune as command
 from taylor.command_lines.tune import _exit_code
 
 
@@ -33,3 +35,16 @@ def test_a_tune_without_a_plan_ends_with_a_code(done: Any, code: int | None) -> 
 def test_a_dry_tune_and_another_node_have_no_plan_to_find() -> None:
     assert _exit_code(tuned(None, None), dry=True, first=True) is None
     assert _exit_code(tuned("", ""), dry=False, first=False) is None
+
+
+def test_the_training_file_is_a_word_or_a_flag_and_a_misspelled_one_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("train.sh").write_text("torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py --num-layers 8 "
+                                "--hidden-size 512 --num-attention-heads 8 --seq-length 8192\n")  # fmt: skip
+    for words in (["train.sh"], ["--yaml_path", "train.sh"], ["--shell_path", "train.sh"]):
+        assert command.run([*words, "--dry"]) is None
+        assert "small runs: 10 on 2 x 8 cards" in capsys.readouterr().out
+    with pytest.raises(InputError, match="no such file.*train.sh"):
+        command.run(["trian.sh", "--dry"])
+    with pytest.raises(InputError, match="taylor tune pretrain.sh"):
+        command.run(["--dry"])

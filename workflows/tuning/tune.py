@@ -14,7 +14,7 @@ from pathlib import Path
 
 from taylor.base.console import log
 from taylor.base.errors import InputError
-from taylor.base.files import read_text, write_atomic
+from taylor.base.files import no_such_file, read_text, write_atomic
 from taylor.base.kept import read_kept, write_kept
 from taylor.blackbox.blocks import LawfulOperator, RunOperators, lawful_operators
 from taylor.blackbox.foretold import ShowingRun, foretell, showing_run
@@ -40,6 +40,7 @@ from taylor.parsers.registry import recognising
 from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, Switch
 from taylor.register.registry import Registry
 from taylor.workflows.measuring.operators import fill_base
+from taylor.workflows.tuning.trace_memory import with_memory
 from taylor.workflows.tuning.tune_nodes import Nodes
 from taylor.workflows.tuning.tune_record import TRACES, profile_of
 from taylor.workflows.tuning.tune_search import Searched, SearchOptions, ShownRun, search_plans
@@ -201,9 +202,8 @@ def tune(options: TuneOptions) -> Tuned:
     launcher = launcher_for(options.script)
     sizes = launcher.job_sizes(options.script)
     _refuse_unknown(options, launcher.switches(options.script))
-    if launcher.program is not None and not options.dry:
-        cure = "say --dry, let your scheduler start the files that it writes, and call it with --dry again"
-        raise InputError(f"is started by {launcher.program.file} on every rank", file=options.script, cure=cure)
+    if not options.dry:
+        _refuse_start(launcher, options.script)
     machines = _machines(options, sizes)
     ranks = _job_ranks(options, machines, sizes)
     if options.full_size and ranks != machines.ranks:
@@ -217,6 +217,9 @@ def tune(options: TuneOptions) -> Tuned:
     nodes = Nodes(options.work_dir, machines.nodes) if several else None
     if nodes is not None and not options.node_rank:
         nodes.open()
+    if options.dry and launcher.traces_by_torch(options.script):
+        path = with_memory({}, options.work_dir)["PYTHONPATH"]
+        log.info("start the runs with PYTHONPATH=%s: traces then record memory, which plans need", path)
     if not options.dry:
         runs = _all_started(planned.runs, launcher, sizes, machines, options)
     tuned = Tuned(sizes, machines, ranks, tuple(runs), planned.left_out)
@@ -230,6 +233,15 @@ def tune(options: TuneOptions) -> Tuned:
     finally:
         if nodes is not None:
             nodes.close()
+
+
+def _refuse_start(launcher: Launcher, script: Path) -> None:
+    """Refuse to start the runs of a file that starts nothing by itself."""
+    cure = "say --dry, let your scheduler start the files that it writes, and call it with --dry again"
+    if launcher.program is not None:
+        raise InputError(f"is started by {launcher.program.file} on every rank", file=script, cure=cure)
+    if launcher.no_dryrun is not None:
+        raise InputError("is started by another program, which is not called here", file=script, cure=cure)
 
 
 def _from_runs(tuned: Tuned, launcher: Launcher, options: TuneOptions, nodes: Nodes | None) -> Tuned:
@@ -342,6 +354,8 @@ def launcher_for(path: Path) -> Launcher:
     InputError
         When the file is missing, or no launcher's.
     """
+    if not path.is_file():
+        raise no_such_file(path)
     launchers = recognising(path)
     if not launchers:
         cure = "name the script that starts the training"
@@ -443,7 +457,10 @@ def _started(one: Written, launcher: Launcher, options: TuneOptions) -> Written:
     command = launcher.dryrun_command(one.file, options.script.resolve(), Tools(sys.executable))
     own_log = one.folder / (f"run_{options.node_rank}.log" if options.node_rank else LOG)
     where = launcher.working_folder(options.script)
-    outcome = run_program(ProgramRun(command, dict(os.environ), one.folder, own_log, options.timeout_s, where))
+    environment = dict(os.environ)
+    if one.run.whole is None and launcher.traces_by_torch(options.script):
+        environment = with_memory(environment, options.work_dir)
+    outcome = run_program(ProgramRun(command, environment, one.folder, own_log, options.timeout_s, where))
     failure = outcome.failure
     if not failure and one.run.whole is None and not options.node_rank and not _has_profile(one.folder):
         # A script that ends in `| tee train.log` ends well whatever its training does.
