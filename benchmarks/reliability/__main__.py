@@ -3,7 +3,7 @@
     python -m benchmarks.reliability [--parts solver,inputs] [--nightly] [--processes 2] [--fresh] [--share 0.01]
 
 A part is measured when a file that it rests on has changed since its last full measurement (`closure`); the others keep
-their rows. `measured.json` is the record: every row with its commit. `--nightly` measures samples for at most
+their rows. `docs/reliability.json` is the record: every row with its commit. `--nightly` measures samples for at most
 `--minutes`: of the parts whose code has changed since they were last measured at all, those measured longest ago first;
 what the time does not reach is first the next night. Every portion's result is kept under output/reliability, so that a
 killed campaign goes on where it was. With a share below 1 the table is printed and nothing is kept.

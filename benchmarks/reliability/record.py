@@ -1,6 +1,6 @@
 """Record of what campaigns measured: the rows of each part with their commit, and whether their code has changed since.
 
-The record is a file of the repository (`measured.json`), so that a checkout knows what holds and what to measure again.
+The record is a file of the repository, `docs/reliability.json`: a checkout knows what holds and what to measure again.
 A part has up to two entries: its last full measurement, and its last nightly one, which is a sample of it.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from benchmarks.reliability.campaign import ROOT, Figure
 from taylor.base.files import read_text, write_atomic
 
-RECORD = ROOT / "benchmarks" / "reliability" / "measured.json"
+RECORD = ROOT / "docs" / "reliability.json"
 FULL, NIGHTLY = "full", "nightly"
 
 

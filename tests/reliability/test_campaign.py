@@ -14,10 +14,19 @@ from pathlib import Path
 import pytest
 
 from benchmarks.reliability import campaign, load
-from benchmarks.reliability.__main__ import PARTS, Run
+from benchmarks.reliability.__main__ import PAGE, PARTS, Run
 from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, kept_figures, run_part, split
 from benchmarks.reliability.closure import closure
-from benchmarks.reliability.record import FULL, NIGHTLY, Measured, nightly_order, read_record, table, write_record
+from benchmarks.reliability.record import (
+    FULL,
+    NIGHTLY,
+    RECORD,
+    Measured,
+    nightly_order,
+    read_record,
+    table,
+    write_record,
+)
 
 
 def touch(folder: str, name: str) -> dict:
@@ -120,7 +129,6 @@ def test_the_record_comes_back_as_it_was_written(tmp_path: Path):
 def campaign_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A campaign of three parts whose measurements are counted, with a record of its own."""
     import benchmarks.reliability.__main__ as command
-    from benchmarks.reliability import record
 
     monkeypatch.setattr(command, "read_record", lambda: read_record(tmp_path / "measured.json"))
     monkeypatch.setattr(command, "write_record", lambda each: write_record(each, tmp_path / "measured.json"))
@@ -136,7 +144,7 @@ def campaign_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(command, "run_part", run_part)
     monkeypatch.setattr(command, "code_digest", lambda sources: sources[0])
     monkeypatch.setattr(command, "now", lambda: f"{next(clock):06d}")
-    assert record.RECORD.is_file()
+    assert RECORD.is_file()
 
     def made(**codes: str) -> Run:
         parts = {
@@ -290,6 +298,7 @@ def test_every_part_of_the_campaign_that_a_night_measures_has_a_size_of_its_own(
     assert {name for name, part in parts.items() if not part.nightly} == {"mutation", "coverage"}
     for name, part in parts.items():
         assert part.name == name and part.portions(part.nightly or 1.0) and 0 <= part.nightly < 1
+        assert not {RECORD, PAGE} & campaign.files_of(part.sources), "a measurement would make itself out of date"
 
 
 def test_counts_are_split_evenly():
