@@ -12,7 +12,7 @@ from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 
 _VARIANTS = re.compile(
-    r"-(?:instruct|base|chat|it|thinking|fp8|bf16|fp16|hf|bnb|nf4|linearized|int4|int8|awq|gptq|preview|pt|dequantized|deduped|\d{4})$|-(?:reranker|embedding)(?=-)|-(?:math|coder)(?=-\d)",
+    r"-(?:instruct|base|chat|it|thinking|reasoning|fp8|bf16|fp16|hf|bnb|nf4|linearized|int4|int8|awq|gptq|preview|pt|dequantized|deduped|\d{4})$|-(?:reranker|embedding)(?=-)|-(?:math|coder)(?=-\d)",
     re.IGNORECASE,
 )
 """Ends of a name that change a model's weights and not its shape, as in ``Qwen3-30B-A3B-Instruct-2507-FP8``."""
@@ -28,9 +28,13 @@ _DISTILLED = {
     "Plano-Orchestrator-4B": "Qwen3-4B",
     "DeepSeek-R1-Distill-Llama-8B": "Llama-3.1-8B",
     "DeepSeek-R1-Distill-Llama-70B": "Llama-3.3-70B",
+    "Llama-3.1-Tulu-3-8B-SFT": "Llama-3.1-8B",
+    "Llama-3.1-Tulu-3-8B": "Llama-3.1-8B",
+    "Sparse-Llama-3.1-8B-2of4": "Llama-3.1-8B",
 }
 """Models of another's shape, which their cards name as what they were trained from (deepseek-ai/DeepSeek-R1 README.md,
-«DeepSeek-R1-Distill Models»; those of agentica-org, deepcogito and katanemo)."""
+«DeepSeek-R1-Distill Models»; those of agentica-org, deepcogito, katanemo, neuralmagic and allenai, whose Tulu 3 adds
+eight rows to the vocabulary)."""
 
 
 def named_model(
