@@ -1,7 +1,8 @@
 """The model of a gpt-neox configuration.
 
 Source of names and defaults: EleutherAI/gpt-neox ea7aefd8 megatron/neox_arguments/neox_args.py:100-330, 420-520, 1610;
-megatron/model/transformer.py:93-180 (widths of the MLP), megatron/tokenizer/tokenizer.py:66-90 (the vocabulary).
+megatron/model/transformer.py:93-180 (widths of the MLP), megatron/tokenizer/tokenizer.py:66-90 (the vocabulary),
+megatron/model/mamba/mamba.py:25-206 (Mamba's mixer; its layer has one norm and no MLP: 317-350).
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 from taylor.base.errors import shortened
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
 from taylor.parsers.trainer.settings import switch
-from taylor.register.layers import SLIDING, AttentionSpec, LayerSpec, MlpSpec
+from taylor.register.layers import SLIDING, AttentionSpec, LayerSpec, MambaSpec, MlpSpec
 from taylor.register.model import ModelSpec, MoeSpec
 
 GATED = ("geglu", "reglu", "swiglu", "bilinear", "glu")
-FLASH, SCORED = "flash", ("global", "local")
+FLASH, SCORED, MAMBA = "flash", ("global", "local"), "mamba"
+_MAMBA_STATE, _MAMBA_TAPS, _MAMBA_RANKS = 16, 4, 16
+"""State of a channel, taps of the convolution, and hidden sizes for a rank of the time step (mamba.py:53-64)."""
 _TOKENS = {
     "GPT2BPETokenizer": 50257,
     "HFGPT2Tokenizer": 50257,
@@ -37,10 +40,10 @@ def read_model(fields: Fields, tp: int, notes: list[str]) -> ModelSpec:
         When layers are of a kind that is not modelled, or a size is missing or wrong.
     """
     layers = fields.integer("num_layers", high=MAX_LAYERS)
-    attention_kinds(fields)
+    recurrent = attention_kinds(fields) == {MAMBA}
     hidden = fields.integer("hidden_size", high=MAX_SIZE)
-    heads = fields.integer("num_attention_heads", high=MAX_SIZE)
-    groups = fields.integer("num_kv_heads", default=heads, high=MAX_SIZE)
+    heads = 1 if recurrent else fields.integer("num_attention_heads", high=MAX_SIZE)
+    groups = 1 if recurrent else fields.integer("num_kv_heads", default=heads, high=MAX_SIZE)
     if hidden % heads:
         raise fields.error("hidden_size", f"must be a multiple of the {heads} attention heads", hidden)
     if heads % groups:
@@ -70,7 +73,27 @@ def read_model(fields: Fields, tp: int, notes: list[str]) -> ModelSpec:
         qk_norm=switch(fields, "use_qk_layernorm"),
         moe=_experts(fields, width),
     )
-    return _with_kinds(fields, model)
+    return _with_mamba(fields, model, notes) if recurrent else _with_kinds(fields, model)
+
+
+def _with_mamba(fields: Fields, model: ModelSpec, notes: list[str]) -> ModelSpec:
+    """The model with Mamba in all layers, which have neither attention nor MLP."""
+    inner = fields.integer("intermediate_size", default=None, high=MAX_SIZE)
+    if inner is None:
+        inner = int(fields.number("expansion_factor", default=2.0, low=0.01, high=1024) * model.hidden)
+    mixer = MambaSpec(
+        inner=inner,
+        n_heads=inner,
+        state=_MAMBA_STATE,
+        conv_kernel=_MAMBA_TAPS,
+        dt_rank=-(-model.hidden // _MAMBA_RANKS),
+        conv_bias=switch(fields, "mamba_use_bias_in_conv", default=True),
+        projection_bias=switch(fields, "mamba_use_bias_in_linears"),
+        gate_norm=False,
+    )
+    if not switch(fields, "mamba_inner_func_fusion"):
+        notes.append("mamba_inner_func_fusion is off: what its separate kernels keep and take is not modelled")
+    return model.replace(kinds=(LayerSpec(MAMBA, mamba=mixer),), pattern=f"{model.n_layers} {MAMBA}")
 
 
 def _with_kinds(fields: Fields, model: ModelSpec) -> ModelSpec:
@@ -112,9 +135,12 @@ def attention_kinds(fields: Fields) -> set[str]:
         named = entry[0] if isinstance(entry, list) and entry else entry
         found |= {str(name) for name in (named if isinstance(named, list) else [named])}
     for name in sorted(found):
-        if name not in (FLASH, *SCORED):
+        if name not in (FLASH, *SCORED, MAMBA):
             problem = "names layers that are not modelled"
             raise fields.error("attention_config", problem, shortened(name, 40), "write flash or global attention")
+    if MAMBA in found and len(found) > 1:
+        problem = "mixes Mamba with attention, whose places are not read"
+        raise fields.error("attention_config", problem, cure="write one kind for all layers")
     return found
 
 

@@ -17,6 +17,7 @@ from taylor.pipeline.plan import kind_of
 from taylor.register.model import ModelSpec
 
 BEFORE, LAYER = ("EmbeddingPipe", "_pre_transformer_block"), "ParallelTransformerLayerPipe"
+RECURRENT_LAYER = "ParallelMambaResidualLayerPipe"
 AFTER = ("_post_transformer_block", "NormPipe")
 HEAD, TIED = "ParallelLinearPipe", "EmbeddingPipe"
 """Names of the modules and functions in the pipeline; a tied head is the embedding's class again."""
@@ -40,7 +41,10 @@ def stage_layers(method: str, model: ModelSpec, stages: int) -> list[int]:
     ValueError
         When the method is none of these, or the split is too large to work out.
     """
-    names = [*BEFORE, *[LAYER] * model.n_layers, *AFTER, TIED if model.tied_embedding else HEAD]
+    if stages == 1:
+        return [model.n_layers]
+    layer = RECURRENT_LAYER if any(kind.mamba is not None for kind in model.kinds) else LAYER
+    names = [*BEFORE, *[layer] * model.n_layers, *AFTER, TIED if model.tied_embedding else HEAD]
     low = method.lower()
     if low == "uniform":
         ends = _uniform(len(names), stages)
@@ -54,7 +58,7 @@ def stage_layers(method: str, model: ModelSpec, stages: int) -> list[int]:
         ends = _balanced(weights, stages)
     else:
         raise ValueError(f"{method[:_LONGEST_PATTERN]} is none of uniform, parameters and type:NAME|NAME")
-    return [names[start:end].count(LAYER) for start, end in zip(ends, ends[1:], strict=False)]
+    return [names[start:end].count(layer) for start, end in zip(ends, ends[1:], strict=False)]
 
 
 def _parameters(model: ModelSpec) -> list[int]:

@@ -87,6 +87,14 @@ START_RULES = (
         1089,
     ),
     _rule(
+        "mamba-below-zero-3",
+        "zero_optimization.stage",
+        lambda keys: "mamba" in _kinds(keys) and _stage(keys) > 2,
+        "does not go with Mamba above 2",
+        "write stage 2",
+        1111,
+    ),
+    _rule(
         "kv-groups-without-sparsity",
         "sparsity_config",
         lambda keys: _grouped(keys) and bool(keys("sparsity_config")),

@@ -55,6 +55,56 @@ def test_a_file_has_as_many_parameters_as_its_published_model(path, name):
     assert total_parameters(config.model) == parameters
 
 
+MAMBA = {
+    # Gu & Dao 2023, arXiv:2312.00752: layers, hidden size, and the parameters that state-spaces published.
+    "mamba-130m": (24, 768, 129_135_360),
+    "mamba-1.4b": (48, 2048, 1_372_178_432),
+    "mamba-2.8b": (64, 2560, 2_768_345_600),
+}
+
+
+def mamba(path, layers, hidden, *pairs):
+    kinds = f'"attention_config": [[["mamba"], {layers}]],\n  "mamba_inner_func_fusion": true,\n  "norm": "rmsnorm",\n'
+    return changed(
+        path,
+        ('"num-layers": 36', f'{kinds}  "num-layers": {layers}'),
+        ('"hidden-size": 5120', f'"hidden-size": {hidden}'),
+        ('"num-attention-heads": 40', '"num-attention-heads": 7'),  # Ignored: arguments.py:1245.
+        ('"pipe-parallel-size": 4', '"pipe-parallel-size": 0'),
+        ('"model-parallel-size": 4', '"model-parallel-size": 1'),
+        *pairs,
+    )
+
+
+@pytest.mark.parametrize("name", MAMBA)
+def test_mamba_layers_have_as_many_parameters_as_the_published_models(path, name):
+    layers, hidden, parameters = MAMBA[name]
+    config = mamba(path, layers, hidden, ('"no-weight-tying": true', '"no-weight-tying": false'))
+    rows = config.model.vocab - 50_280  # Published with the tokenizer's rows, padded to 8.
+    assert total_parameters(config.model) - rows * hidden == parameters
+    assert config.plan.layers == {"mamba": ((layers,),)}
+
+
+def test_mamba_layers_are_refused_where_their_places_or_states_are_not_those_of_the_program(path):
+    config = mamba(path, 24, 768, ('"stage": 1', '"stage": 3'))
+    assert any(misfit.rule == "mamba-below-zero-3" for misfit in config.misfits)
+    with pytest.raises(InputError, match="attention_config: mixes Mamba with attention"):
+        changed(path, ('[["mamba"], 24]', '[["mamba", "flash"], 12]'))
+
+
+def test_a_pipeline_of_mamba_layers_is_split_by_the_methods_that_find_them():
+    """«transformer» is in the names of the two helpers around the layers, not in ParallelMambaResidualLayerPipe."""
+    model = Registry.load().model("jamba-v0.1")
+    assert sorted(stage_layers("type:transformer|mlp", model, 2)) == [0, 32]
+    assert stage_layers("type:mamba", model, 2) == [16, 16]
+    assert stage_layers("uniform", model, 2) == [17, 15]
+
+
+def test_separate_kernels_of_mamba_are_reported(path):
+    config = mamba(path, 24, 768, ('"mamba_inner_func_fusion": true', '"mamba_inner_func_fusion": false'))
+    assert any("mamba_inner_func_fusion is off" in note for note in config.notes)
+
+
 def test_a_gated_mlp_has_two_thirds_of_the_stated_width(path):
     config = changed(
         path,
