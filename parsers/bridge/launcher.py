@@ -116,7 +116,9 @@ class BridgeRecipe(FlagLauncher):
         return Launcher.job_sizes(self, path)
 
 
-_PROGRAMS = re.compile(r"\brun_recipe\.py\b|\btrain\.sh\b|\bsetup_experiment\.py\b|\brun_script\.py\b")
+_PROGRAMS = re.compile(
+    r"\brun_recipe\.py\b|\btrain\.sh\b|\bsetup_experiment\.py\b|\brun_script\.py\b|\bperformance/bootstrap\.py\b"
+)
 
 
 def _config_of(launch: BridgeContainer | BridgeScript) -> TrainingConfig:

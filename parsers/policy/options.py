@@ -58,6 +58,11 @@ def items_of(text: str) -> list[str]:
     return [unquoted(part.strip()) for part in inside.split(",") if part.strip()]
 
 
+def unquoted_word(value: Word) -> Word:
+    """A value without the quotes around it, which Hydra and OmegaConf take off."""
+    return Word(value.chars[1:-1]) if _QUOTED.fullmatch(value.text) else value
+
+
 def unquoted(text: str) -> str:
     """A text without the quotes around it."""
     match = _QUOTED.fullmatch(text)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from taylor.base.errors import InputError
 from taylor.parsers.nested_keys import leaves
-from taylor.parsers.policy.options import NOTHING, Options, option
+from taylor.parsers.policy.options import NOTHING, Options, option, unquoted_word
 from taylor.parsers.text.flags import Flag, Start
 from taylor.parsers.text.shell_source import Command, ShellScript
 from taylor.parsers.text.shell_words import Word
@@ -66,7 +66,7 @@ class VerlCommand:
             match = _OVERRIDE.match(word.text)
             if match is not None:
                 stated[match[2]] = word
-                values[match[2]] = option(match[2], word.part(match.end()))
+                values[match[2]] = option(match[2], unquoted_word(word.part(match.end())))
         given = {**_launched(command.words, program, values), **values}
         base, notes = _configured(script, command.words)
         flags = [*(each for name, each in base.items() if name not in given), *given.values()]

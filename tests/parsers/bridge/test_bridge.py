@@ -145,6 +145,17 @@ def test_a_recipe_that_cannot_be_priced_is_refused_by_its_name(tmp_path: Path, r
         read_config(written(tmp_path, text, "job.sh"))
 
 
+def test_the_start_of_the_performance_scripts_names_its_recipe_by_parts(tmp_path: Path) -> None:
+    """Megatron-Bridge 067f987d scripts/performance/rubin_launch_interactive.sh starts bootstrap.py from an array."""
+    text = (
+        "RUN_CMD=(\n  scripts/performance/bootstrap.py\n  --model_family_name llama\n  --model_recipe_name llama3_8b\n"
+        '  --gpu h100\n  --compute_dtype bf16\n  --num_gpus {}\n)\npython "${{RUN_CMD[@]}}"\n'
+    )
+    assert read_config(written(tmp_path, text.format(8), "job.sh")).strategy.world_size == 8
+    with pytest.raises(InputError, match="llama3_8b_pretrain_3gpu_h100_bf16_config"):
+        read_config(written(tmp_path, text.format(3), "job.sh"))
+
+
 def test_adapters_are_those_of_the_section_or_of_the_recipe_with_its_overrides(tmp_path: Path) -> None:
     path = written(tmp_path, CONTAINER.replace("peft: null", f"{LORA}  dim: 8\n  dropout: 0.1"))
     low, full = read_config(path), read_config(written(tmp_path, CONTAINER, "full.yaml"))

@@ -204,6 +204,20 @@ def test_a_plan_is_written_as_options_and_bash_hands_it_over(script):
     assert sum(line.startswith("- ") for line in lines) == 3 and sum(line.startswith("+ ") for line in lines) == 5
 
 
+def test_quotes_inside_an_option_are_hydras_and_a_plan_written_there_stays_readable(script):
+    """verl examples/grpo_trainer/run_deepseek_v4_flash_megatron.sh quotes its layout twice, for bash and for Hydra."""
+    layout = "actor_rollout_ref.actor.megatron.override_transformer_config.pipeline_model_parallel_layout"
+    text = script.read_text(encoding="utf-8")
+    quoted = f"""    "++{layout}='Et*10|t*9|t*9|t*8L'" \\\n    trainer.n_gpus_per_node=8"""
+    script.write_text(text.replace("    trainer.n_gpus_per_node=8", quoted), encoding="utf-8")
+    config = read_config(script)
+    assert config.plan.layers[DENSE] == ((10, 9, 9, 8),)
+    assert options_under_bash(script)[layout].startswith("'")
+    plan = PipelinePlan({DENSE: as_grid([[8, 10, 10, 8]])}, {FULL: as_grid([[8, 10, 10, 8]])})
+    write_plan(config, plan)
+    assert read_config(script).plan.layers == plan.layers
+
+
 def test_stages_of_the_reference_stay_where_a_variable_states_both(script):
     """The actor's stages come of a chain of variables that the reference's come of too."""
     config = read_config(script)
