@@ -33,6 +33,7 @@ SAVED_NAMES = {
     "tok_embeddings": EMBEDDING,
     "lm_head": HEAD,
     "output_layer": HEAD,
+    "all-embedding": EMBEDDING,
 }
 """Modules that can train whole beside adapters, by their names in models of Hugging Face and Megatron."""
 
@@ -77,6 +78,7 @@ TARGET_NAMES = {
     "gate": (),
     "all-router": (),
     "router": (),
+    "shared_expert_gate": (),
 }
 """Targets by the names of Megatron-LM's and Hugging Face's modules. Latent attention's projections count together: a
 file that names one of them and not all gets an adapter beside each. Adapters of a router and of small
@@ -146,6 +148,34 @@ def _spelled(name: str) -> list[str]:
     """Last parts of the modules that a name stands for: ``layers.[0-9]+.(mlp|self_attn).(up|down)_proj`` for two."""
     several = _SEVERAL.search(name[-200:])
     return [f"{part}_proj" for part in several[1].split("|")] if several else [name.rsplit(".", 1)[-1]]
+
+
+def saved_ends(names: Collection[str], **where: Any) -> tuple[str, ...]:
+    """Embedding and head, where a copy of them trains whole (peft's ``modules_to_save``).
+
+    Parameters
+    ----------
+    names : collection of str
+        Modules as the file has them; the last part of a dotted name counts.
+    where : Any
+        Place of the names, for `InputError`.
+
+    Raises
+    ------
+    InputError
+        When another module trains so.
+    """
+    found: set[str] = set()
+    for name in names:
+        end = SAVED_NAMES.get(name.rsplit(".", 1)[-1])
+        if end is None:
+            problem = (
+                "trains a module whole beside the adapters that is neither embedding nor head, which is not modelled"
+            )
+            cure = f"leave it out; modelled are {', '.join(SAVED_NAMES)}"
+            raise InputError(problem, value=name[:60], cure=cure, **where)
+        found.add(end)
+    return tuple(sorted(found))
 
 
 def named_targets(names: Collection[str], everything: Collection[str] | None, **where: Any) -> tuple[str, ...]:

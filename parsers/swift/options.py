@@ -108,7 +108,17 @@ def trained_length(options: Flags, notes: list[str]) -> int:
 
     Source: megatron_base_args.py:44 (``seq_length``); swift/megatron/trainers/rollout_mixin.py:136-141: a prompt of
     ``max_length`` gets up to ``max_completion_length`` tokens.
+
+    Raises
+    ------
+    InputError
+        When neither is stated: samples are then as long as the model takes (base_args/base_args.py:197).
     """
+    if not options.has(PACKED) and not options.has(LENGTH):
+        cure = f"write {FORM.written(LENGTH)} to plan its step"
+        raise options.error(
+            LENGTH, "is not stated, and ms-swift then takes samples as long as the model can", cure=cure
+        )
     length: int = options.integer(PACKED if options.has(PACKED) else LENGTH, high=MAX_SIZE)
     if options.text(RLHF, default="") not in _ROLLED_OUT:
         return length

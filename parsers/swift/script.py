@@ -29,7 +29,7 @@ from taylor.parsers.text.flag_edit import Setting, edit_flags, plain_value, set_
 from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.script_flags import flags_of, launch_words
 from taylor.parsers.text.shell_source import ShellScript
-from taylor.register.adapters import ALL_MEGATRON, Adapters, named_targets
+from taylor.register.adapters import ALL_MEGATRON, Adapters, named_targets, saved_ends
 from taylor.register.model import ModelSpec
 
 _TRAINS = re.compile(r"(?:\S*/)?megatron (?:pt|sft|rlhf)|\S*swift[/.]cli[/._]+megatron[/.](?:pt|sft|rlhf)(?:\.py)?")
@@ -103,7 +103,8 @@ class SwiftScript(Launch):
     @property
     def adapters(self) -> Adapters | None:
         """LoRA: peft's layers over TP, an adapter for each expert (modelscope/mcore-bridge f020e47
-        src/mcore_bridge/tuners/lora.py:95-231); all linear modules but router and head, unless named.
+        src/mcore_bridge/tuners/lora.py:95-231); all linear modules but router and head, unless named. Copies of
+        embedding and head train whole where ``--modules_to_save`` names them (swift/megatron/utils/utils.py:129-151).
 
         Raises
         ------
@@ -122,7 +123,10 @@ class SwiftScript(Launch):
         where = {"file": self.file, "field": FORM.written("target-modules")}
         dropped = float(options.number("lora-dropout", default=0.05)) > 0
         rank: int = options.integer("lora-rank", default=8, high=MAX_SIZE)
-        return Adapters(rank, named_targets(names, ALL_MEGATRON, **where), dropped)
+        whole = options.by_name.get("modules-to-save")
+        kept = {"file": self.file, "field": FORM.written("modules-to-save")}
+        saved = saved_ends([] if whole is None else [word.text for word in whole.values], **kept)
+        return Adapters(rank, named_targets(names, ALL_MEGATRON, **where), dropped, saved=saved)
 
     def _is_rlhf(self) -> bool:
         words = [each.text for each in launch_words(self._script, FORM)]

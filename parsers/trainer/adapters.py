@@ -6,7 +6,7 @@ import re
 
 from taylor.parsers.text.fields import Fields
 from taylor.parsers.trainer.settings import count, refuse
-from taylor.register.adapters import ALL_HUGGING_FACE, SAVED_NAMES, Adapters, named_targets
+from taylor.register.adapters import ALL_HUGGING_FACE, Adapters, named_targets, saved_ends
 
 _NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes a weight of four bits: one scale of eight bits for 64 weights, and one fp32 scale for 256 of these
@@ -58,7 +58,7 @@ def low_rank(
     if bits is not None and bits not in _BASE_BYTES:
         raise fields.error("quantization_bit", "has another number of bits than 4 or 8", bits)
     base = None if bits is None else _BASE_BYTES[bits]
-    whole = () if saved is None else _saved(fields, saved)
+    whole = () if saved is None else saved_ends(_names(fields.raw(saved)), file=fields.file, field=saved)
     return Adapters(rank, chosen, dropped is not None and float(dropped) > 0, base, saved=whole)
 
 
@@ -67,27 +67,6 @@ def _names(written: object) -> list[str]:
     if isinstance(written, str):
         return [name for name in re.split(r"[\s,]+", written) if name]
     return [str(name) for name in written] if isinstance(written, (list, tuple)) else []
-
-
-def _saved(fields: Fields, setting: str) -> tuple[str, ...]:
-    """Embedding and head, where a copy of them trains whole (peft's ``modules_to_save``).
-
-    Raises
-    ------
-    InputError
-        When another module trains so.
-    """
-    found = set()
-    for name in _names(fields.raw(setting)):
-        end = SAVED_NAMES.get(name.rsplit(".", 1)[-1])
-        if end is None:
-            problem = (
-                "trains a module whole beside the adapters that is neither embedding nor head, which is not modelled"
-            )
-            cure = f"leave it out; modelled are {', '.join(SAVED_NAMES)}"
-            raise fields.error(setting, problem, name[:60], cure)
-        found.add(end)
-    return tuple(sorted(found))
 
 
 def refuse_whole(fields: Fields, *names: str) -> None:

@@ -12,7 +12,7 @@ from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
-from taylor.register.adapters import ALL_MEGATRON, JOINED_QKV, OUTPUT, Adapters
+from taylor.register.adapters import ALL_MEGATRON, EMBEDDING, HEAD, JOINED_QKV, OUTPUT, Adapters
 from taylor.register.model import DENSE, MOE
 from tests.parsers.swift.files import SWIFT
 
@@ -82,6 +82,7 @@ def test_adapters_train_alone_with_ms_swifts_defaults(script, option):
         ("--tuner_type lora_llm", "--tuner_type: trains a part of the model.*found 'lora_llm'"),
         ("--tuner_type lora --target_regex .*", "--target_regex: names modules by a pattern"),
         ("--tuner_type lora --target_modules all-embedding", "--target_modules: names the module 'all-embedding'"),
+        ("--tuner_type lora --modules_to_save norm", "--modules_to_save: trains a module whole.*found 'norm'"),
     ],
 )
 def test_adapters_that_no_figure_knows_are_refused_by_their_option(script, more, problem):
@@ -89,9 +90,23 @@ def test_adapters_that_no_figure_knows_are_refused_by_their_option(script, more,
         read_config(changed(script, "--max_length", f"{more} --max_length"))
 
 
+def test_copies_of_embedding_and_head_train_whole_beside_the_adapters(script):
+    """ms-swift 3602360a examples/megatron/lora/new_special_tokens.sh; swift/megatron/utils/utils.py:129-151."""
+    more = "--tuner_type lora --modules_to_save word_embeddings output_layer --max_length"
+    config = read_config(changed(script, "--max_length", more))
+    assert config.rules.adapters == Adapters(8, ALL_MEGATRON, dropout=True, saved=(EMBEDDING, HEAD))
+    assert not any("modules" in flag.name for flag in config.unmodelled)
+
+
 def test_a_training_of_the_vision_part_alone_is_refused(script):
     with pytest.raises(InputError, match="--freeze_llm: trains the vision part alone"):
         read_config(changed(script, "--max_length", "--freeze_llm true --max_length"))
+
+
+def test_samples_of_no_stated_length_are_refused_with_what_ms_swift_takes(script):
+    """As in examples/megatron/grpo/real.sh."""
+    with pytest.raises(InputError, match="--max_length: is not stated, and ms-swift then takes samples as long as"):
+        read_config(changed(script, "--max_length", "--num_train_epochs"))
 
 
 def test_an_export_is_named_as_one(script):
