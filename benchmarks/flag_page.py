@@ -18,6 +18,7 @@ TABLES = (
     ("taylor.parsers.flagscale", "flags.yaml", "--"),
     ("taylor.parsers.paddlenlp", "flags.yaml", "--"),
     ("taylor.parsers.primus", "options.yaml", ""),
+    ("taylor.parsers.primus", "recipe_options.yaml", ""),
     ("taylor.parsers.swift", "flags.yaml", "--"),
     ("taylor.parsers.slime", "flags.yaml", "--"),
     ("taylor.parsers.verl", "options.yaml", ""),

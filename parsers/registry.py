@@ -41,6 +41,7 @@ LAUNCHERS: Sequence[Launcher] = Launchers(
     Late("flagscale.launcher:FlagScale", "flagscale", YAML, r"^\ufeff?(experiment|system)\s*:"),
     Late("paddlenlp.launcher:PaddleNLP", "paddlenlp", (".sh",), "_parallel_degree"),
     Late("primus.launcher:Primus", "primus", YAML, r"^\ufeff?modules\s*:"),
+    Late("primus.launcher:PrimusRecipe", "primus-bridge", YAML, r"^\ufeff?modules\s*:"),
     Late("primus.launcher:PrimusTorchtitan", "primus-torchtitan", YAML, r"^\ufeff?modules\s*:"),
     Late("verl.launcher:Verl", "verl", (".sh",), r"actor_rollout_ref|\bverl\b"),
     Late("verl.launcher:VerlSharded", "verl-fsdp", (".sh",), r"actor_rollout_ref|\bverl\b"),

@@ -16,7 +16,7 @@ from taylor.parsers.primus.presets import CONFIGS, Checkout, load, merge
 from taylor.parsers.text.yaml_edit import edit_yaml
 from taylor.parsers.text.yaml_source import YamlPath, YamlSource
 
-MEGATRON, TORCHTITAN = "megatron", "torchtitan"
+MEGATRON, TORCHTITAN, BRIDGE = "megatron", "torchtitan", "megatron_bridge"
 OVERRIDES = "overrides"
 TELLTALE = re.compile(
     r"^\ufeff?modules\s*:[^\n]*\n(?:[^\n]*\n){0,40}?\s+framework\s*:\s*[\"']?(\w+)"
@@ -28,7 +28,6 @@ _OWN_KEYS = frozenset({"name", "framework", "config", "model", OVERRIDES, "param
 """Keys of a trainer that are no options of its backend (parser.py:235-239)."""
 _ELSEWHERE = {
     "maxtext": "MaxText, a JAX program whose layout of ranks has other axes",
-    "megatron_bridge": "Megatron-Bridge, whose recipes stand in Python",
     "diffusion": "a diffusion model",
     "maxdiffusion": "a diffusion model",
     "hummingbirdxt": "a diffusion model",
@@ -48,7 +47,7 @@ class Experiment:
     root : Path or None
         Its checkout; None where it stands alone.
     framework : str
-        ``megatron`` or ``torchtitan``.
+        ``megatron``, ``torchtitan`` or ``megatron_bridge``.
     prefix : tuple of str
         Place of the overrides in the file, or of all options where the file states them itself.
     options : mapping
@@ -88,7 +87,7 @@ class Experiment:
         whole = load(source, root)
         name, trainer = _trainer(whole.data, file)
         framework = trainer.get("framework")
-        if framework not in (MEGATRON, TORCHTITAN):
+        if framework not in (MEGATRON, TORCHTITAN, BRIDGE):
             raise _other_backend(file, name, framework)
         above = ("modules", name)
         if "config" not in trainer:  # Exported with all its options (parser.py:224-227).
@@ -179,7 +178,7 @@ def _other_backend(file: Path, name: str, framework: Any) -> InputError:
         file=file,
         field=f"modules.{name}.framework",
         value=shortened(str(framework), 40),
-        cure=f"give an experiment of the backend {MEGATRON} or {TORCHTITAN}",
+        cure=f"give an experiment of the backend {MEGATRON}, {TORCHTITAN} or {BRIDGE}",
     )
 
 

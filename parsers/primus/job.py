@@ -140,7 +140,7 @@ class PrimusJob(Launch):
         self.adapters = _adapters(experiment)
         self._keys: dict[str, str] = {}
         vocabulary = named_vocabulary(experiment.options)
-        starting = [_flag("nproc-per-node", [str(GPUS)], assumed=True), _flag("nnodes", [str(NODES)], assumed=True)]
+        starting = usual_ranks()
         flags = [*starting, *self._option_flags()]
         self.notes = (*experiment.unused, *_default_notes(experiment))
         if vocabulary is not None:
@@ -312,6 +312,11 @@ class PrimusJob(Launch):
         if name in WORLD_FLAGS:
             return "GPUS_PER_NODE" if "nproc" in name else "NNODES"
         return self.experiment.place(self._key(name))
+
+
+def usual_ranks() -> list[Flag]:
+    """The ranks of a job whose variables are not set."""
+    return [_flag("nproc-per-node", [str(GPUS)], assumed=True), _flag("nnodes", [str(NODES)], assumed=True)]
 
 
 def own_table() -> FlagTable:

@@ -16,16 +16,20 @@ from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.write import PLAN_FLAGS
 from taylor.parsers.primus import titan
 from taylor.parsers.primus.devices import stated_device
-from taylor.parsers.primus.experiment import MEGATRON, TELLTALE, TORCHTITAN, Experiment
+from taylor.parsers.primus.experiment import BRIDGE, MEGATRON, TELLTALE, TORCHTITAN, Experiment
 from taylor.parsers.primus.job import NAME, PrimusJob
 from taylor.parsers.primus.layer_ids import with_layer_ids
+from taylor.parsers.primus.recipe_job import NAME as BY_RECIPE
+from taylor.parsers.primus.recipe_job import START_RULES, RecipeJob
 from taylor.parsers.small_run import JobSizes, Machines, ProfiledSteps, RunSetting
+from taylor.parsers.start_rules import misfits_of, of_mapping
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.torchtitan import write
 from taylor.parsers.torchtitan.launcher import Torchtitan
 from taylor.parsers.torchtitan.read import config_from_source
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
+from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
 
 _USUAL = UsualDevice("mi300x-192g", "Primus files")
@@ -47,7 +51,7 @@ class Primus(FlagLauncher):
 
     def recognises(self, path: Path, text: str) -> bool:
         """See `Launcher.recognises`."""
-        return path.suffix.lower() in self.suffixes and Experiment.backend(path, text) not in (None, TORCHTITAN)
+        return path.suffix.lower() in self.suffixes and Experiment.backend(path, text) not in (None, TORCHTITAN, BRIDGE)
 
     def written(self, flag: str, setting: Setting) -> str:
         """See `FlagLauncher.written`."""
@@ -106,6 +110,53 @@ class Primus(FlagLauncher):
         job = small_run.small_run(self.launch(path), setting, machines, profile, switched)
         assert isinstance(job, PrimusJob)
         return job.in_workspace(profile.folder).text
+
+
+class PrimusRecipe(FlagLauncher):
+    """Experiments of the Megatron-Bridge backend, by a published recipe; no plan is written into them."""
+
+    degree_words = Primus.degree_words
+    name = BY_RECIPE
+    title = "Primus YAML of Megatron-Bridge"
+    suffixes = (".yaml", ".yml")
+    telltale = TELLTALE
+    plan_keys = frozenset[str]()
+    usual_device = _USUAL
+    no_dryrun = _NO_DRYRUN
+
+    def recognises(self, path: Path, text: str) -> bool:
+        """See `Launcher.recognises`."""
+        return path.suffix.lower() in self.suffixes and Experiment.backend(path, text) == BRIDGE
+
+    def launch(self, path: Path) -> RecipeJob:
+        """See `FlagLauncher.launch`."""
+        return self._job(path)
+
+    def launch_of(self, config: TrainingConfig) -> RecipeJob:
+        """See `FlagLauncher.launch_of`."""
+        return self._job(config.path, model=config.model)
+
+    def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
+        """See `Launcher.read`."""
+        job = self._job(path, register_path)
+        config = config_from_launch(job)
+        rules = config.rules.replace(adapters=job.adapters)
+        misfits = (*config.misfits, *misfits_of(START_RULES, of_mapping(dict(job.experiment.options))))
+        return config.replace(rules=rules, misfits=misfits, unmodelled=(*config.unmodelled, *job.unread()))
+
+    def usual_device_of(self, config: TrainingConfig) -> UsualDevice:
+        """The device that the file states."""
+        return _device_of(config)
+
+    def job_sizes(self, path: Path) -> JobSizes:
+        """None: a recipe's model cannot be cut down."""
+        return Launcher.job_sizes(self, path)
+
+    @staticmethod
+    def _job(path: Path, register_path: Path | None = None, model: ModelSpec | None = None) -> RecipeJob:
+        experiment = Experiment.read(path)
+        _require(experiment, BRIDGE)
+        return RecipeJob(experiment, register_path, model)
 
 
 class PrimusTorchtitan(Torchtitan):

@@ -56,6 +56,7 @@ NEEDS_DEVICES = (
     "paddlenlp",
     "pai",
     "primus",
+    "primus-bridge",
     "primus-torchtitan",
     "slime",
     "swift",

@@ -124,7 +124,7 @@ def test_what_is_not_modelled_is_refused_by_its_name(tmp_path: Path, options: di
     assert str(refused.value).count("modules.pre_trainer.overrides.") == 1
 
 
-@pytest.mark.parametrize("backend", ["maxtext", "megatron_bridge", "nemo_automodel", "diffusion"])
+@pytest.mark.parametrize("backend", ["maxtext", "nemo_automodel", "diffusion"])
 def test_another_backend_is_refused_by_its_name(tmp_path: Path, backend: str) -> None:
     with pytest.raises(InputError, match="Primus experiment whose backend is not read") as refused:
         read(tmp_path, EXPERIMENT.replace("framework: megatron", f"framework: {backend}"))
