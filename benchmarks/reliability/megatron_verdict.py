@@ -89,6 +89,20 @@ def _world(size: int) -> Iterator[None]:
         os.environ.update(environment)
 
 
+def groups_refusal(world: int, tp: int, pp: int, cp: int, ep: int, expert_tp: int | None = None) -> str | None:
+    """Reason why Megatron-LM makes no process groups of these degrees on `world` ranks; None where it does."""
+    state = package("megatron.core.parallel_state")
+    with _world(world):
+        try:
+            state.initialize_model_parallel(
+                tp, pp, context_parallel_size=cp, expert_model_parallel_size=ep, expert_tensor_parallel_size=expert_tp,
+                create_gloo_process_groups=False,
+            )  # fmt: skip
+        except REFUSALS as error:
+            return f"{type(error).__name__}, {_line_of(error)}: {' '.join(str(error).split())[:120]}"
+    return None
+
+
 def refusal(flags: Sequence[str], world: int) -> str | None:
     """Reason why Megatron-LM does not start under these flags on `world` ranks; None where it does."""
     with _world(world), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()) as said:

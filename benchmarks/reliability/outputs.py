@@ -13,8 +13,13 @@ COMPARED = (".csv", ".yaml", ".yml", ".sh", ".toml", ".mps", ".sol", ".json", ".
 
 _STAMP = re.compile(r"(test_result_|runs/)\d{14}(?:_\d+)?")
 _STAMP_BYTES = re.compile(_STAMP.pattern.encode())
-_TIMES = re.compile(rb'("(?:solve_seconds|seconds|time|wall_seconds)": )[0-9.eE+-]+|("sha256": )"[0-9a-f]{64}"')
-"""A kept file's checksum counts its times too; what it is of is compared itself."""
+_TIMES = re.compile(
+    rb'("(?:solve_seconds|seconds|time|wall_seconds|time_limit)": )[0-9.eE+-]+|("sha256": )"[0-9a-f]{64}"'
+)
+"""A kept file's checksum counts its times too; what it is of is compared itself. A limit of time is the time left."""
+
+_WORKERS = re.compile(rb"(-workers )\d+")
+"""Of the command that a verdict repeats: runs with other numbers of workers are compared."""
 
 
 def comparable(folder: Path) -> dict[str, bytes]:
@@ -27,7 +32,7 @@ def comparable(folder: Path) -> dict[str, bytes]:
 
 
 def without_times(name: str, content: bytes) -> bytes:
-    """A file's content without the columns and keys that hold wall-clock times, and without stamps in paths."""
+    """A file's content without wall-clock times, stamps in paths, and the number of workers that a command states."""
     if name.endswith(".csv"):
         rows = list(csv.reader(io.StringIO(content.decode("utf-8"))))
         if rows and "time" in rows[0]:
@@ -37,7 +42,7 @@ def without_times(name: str, content: bytes) -> bytes:
             content = text.getvalue().encode()
         content = _STAMP_BYTES.sub(rb"\1", content)
     elif name.endswith(".json"):
-        content = _TIMES.sub(rb"\g<1>\g<2>0", content)
+        content = _WORKERS.sub(rb"\g<1>N", _TIMES.sub(rb"\g<1>\g<2>0", content))
     return content
 
 

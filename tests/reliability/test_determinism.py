@@ -59,6 +59,9 @@ def test_rows_kept_by_a_killed_ranking_are_not_solved_again():
 def test_times_are_left_out_of_the_comparison_and_nothing_else():
     assert without_times("a.csv", b"a,time,b\n1,2,3\n") == without_times("a.csv", b"a,time,b\n1,9,3\n") == b"a,b\n1,3\n"
     assert without_times("r.json", b'{"time": 1.5, "gap": 0}') == b'{"time": 0, "gap": 0}'
+    one, two = (b'{"time_limit": %d.5, "command": "a.py -workers %d -vpp 2"}' % (n, n) for n in (1, 2))
+    assert without_times("r.json", one) == without_times("r.json", two)
+    assert without_times("r.json", one) != without_times("r.json", two.replace(b"-vpp 2", b"-vpp 3"))
     assert differences({"a.csv": b"x\ny"}, {"a.csv": b"x\nz"}) == ["a.csv line 2: b'y' and b'z'"]
     assert differences({"a": b""}, {}) == ["a is missing in one"]
 
