@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -165,33 +166,60 @@ def test_two_plans_lie_side_by_side_on_one_scale(chromium, thousand):
     assert ranges[0] == ranges[1]
 
 
-@needs_browser
-def test_hostile_names_stay_text(chromium, tmp_path):
+def page_of_names(path: Path, name: str) -> Path:
+    """A page on which every text that a user states is a name."""
     table = ranking(3)
-    table["file"] = [HOSTILE + f"{i}.yaml" for i in range(3)]
-    table["reason"], table["status"] = HOSTILE, HOSTILE
+    table["file"] = [name + f"{i}.yaml" for i in range(3)]
+    table["reason"], table["status"] = name, name
     problem = deepseek(4, micro_batches=8)
-    timeline = planned_timeline(problem, even_plan(problem), HOSTILE)
-    path = tmp_path / "hostile.html"
+    timeline = planned_timeline(problem, even_plan(problem), name)
     facts = PageFacts(
-        HOSTILE,
-        model=HOSTILE,
-        verdict=HOSTILE,
-        answers=[Answer(HOSTILE, HOSTILE, HOSTILE)],
-        assumed=[HOSTILE],
-        unmodelled=[HOSTILE],
-        what_if=[HOSTILE],
-        notes=[HOSTILE],
+        name,
+        model=name,
+        verdict=name,
+        answers=[Answer(name, name, name)],
+        assumed=[name],
+        unmodelled=[name],
+        what_if=[name],
+        notes=[name],
     )
-    write_html_report(
+    return write_html_report(
         path,
         facts,
         table,
-        plans={HOSTILE + "0.yaml": timeline, HOSTILE: timeline},
-        parts={HOSTILE: MemoryParts(HOSTILE, {HOSTILE: [1.0] * 4})},
-        tables=[PageTable(HOSTILE, [HOSTILE], [[HOSTILE], [Share(((HOSTILE, 0.5),))]], HOSTILE)],
-        pruned=pd.DataFrame({HOSTILE: [HOSTILE]}),
+        plans={name + "0.yaml": timeline, name: timeline},
+        parts={name: MemoryParts(name, {name: [1.0] * 4})},
+        tables=[PageTable(name, [name], [[name], [Share(((name, 0.5),))]], name)],
+        pruned=pd.DataFrame({name: [name]}),
     )
+
+
+class Elements(HTMLParser):
+    """The elements of a page with their attributes' names, in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, ...]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, *(name for name, _ in attrs)))
+
+
+@pytest.mark.parametrize(
+    "name", [HOSTILE, "</script><b>", "<!--", "]]>", "' onload='x", '" onload="x', "\u2028</style>"]
+)
+def test_a_page_has_the_same_elements_whatever_names_are_on_it(tmp_path, name):
+    plain, hostile = (
+        Elements(page_of_names(tmp_path / f"{number}.html", each).read_text(encoding="utf-8")).found
+        for number, each in enumerate(("a name", name))
+    )
+    assert plain == hostile and ("script",) in plain
+
+
+@needs_browser
+def test_hostile_names_stay_text(chromium, tmp_path):
+    path = page_of_names(tmp_path / "hostile.html", HOSTILE)
     chromium.log()
     chromium.open(path)
     assert chromium.run("return window.attacked === undefined && document.images.length === 0")
