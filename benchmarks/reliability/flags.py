@@ -59,7 +59,7 @@ def flags(tool: str, share: float = 1.0) -> Result:
                 outcome = run_forked(tool, words, place, seconds=SECONDS, memory_mib=MEMORY_MIB)
                 named = f"{tool} {flag}={value[:40]!r}"
                 found += [f"{named}: {text}" for text in flag_faults(outcome, place)]
-                tried, slowest = tried + 1, max(slowest, outcome.seconds)
+                tried, slowest = tried + 1, max(slowest, outcome.cpu_seconds)
                 shutil.rmtree(place.parent)
     return {"tried": tried, "flags": len(takers), "slowest_s": round(slowest, 2), "faults": found}
 
@@ -77,7 +77,7 @@ def flag_faults(outcome: Outcome, place: Path) -> list[str]:
     """Faults of the end of a command with an odd flag."""
     found = []
     if outcome.timed_out:
-        found.append(f"not done after {SECONDS:g} s")
+        found.append(f"not done after {SECONDS:g} CPU s")
     elif outcome.code not in CODES:
         found.append(f"exit code {outcome.code}: {outcome.errors[-400:]}")
     if "Traceback" in outcome.errors or "Warning" in outcome.errors:
@@ -100,9 +100,9 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     return [
         Figure(
             "input: flags",
-            "every flag with odd values: exit code and message of the contract, 10 s, 1 GB, no traceback",
+            "every flag with odd values: exit code and message of the contract, 10 CPU s, 1 GB, no traceback",
             f"{total(part, 'flags')} flags of {len(part)} tools, {total(part, 'tried'):,} commands; slowest "
-            f"{max(result['slowest_s'] for result in part):.1f} s; {wrong} faults",
+            f"{max(result['slowest_s'] for result in part):.1f} CPU s; {wrong} faults",
             not wrong,
             f"{len(ODD)} values: wrong types, NaN, infinite, huge, negative, empty, too long, undecodable, code",
         )

@@ -46,7 +46,7 @@ def mutants(count: int, seed: int) -> Result:
             outcome, wrong = try_mutant(specimen, kind, rng)
             by_code[str(outcome.code)] = by_code.get(str(outcome.code), 0) + 1
             by_form[specimen.form] = by_form.get(specimen.form, 0) + 1
-            slowest, largest = max(slowest, outcome.seconds), max(largest, outcome.peak_mib)
+            slowest, largest = max(slowest, outcome.cpu_seconds), max(largest, outcome.peak_mib)
             found += [f"seed {seed}, mutant {number}, {specimen.name}, {kind}: {text}" for text in wrong]
     return {
         "mutants": count, "codes": by_code, "forms": by_form, "slowest_s": round(slowest, 2),
@@ -92,7 +92,7 @@ def outcome_faults(
     """Faults of a command's end on bad input; the trees are those above its working folder."""
     found = []
     if outcome.timed_out:
-        found.append(f"not done after {SECONDS:g} s")
+        found.append(f"not done after {SECONDS:g} CPU s")
     elif outcome.code not in CODES:
         found.append(f"exit code {outcome.code}: {outcome.errors[-800:]}")
     if outcome.peak_mib > MEMORY_MIB:
@@ -127,9 +127,9 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     return [
         Figure(
             "input: mutants",
-            "1,000 damaged files: exit code and message of the contract, 10 s, 1 GB, no traceback, no output after a "
+            "1,000 damaged files: exit code and message of the contract, 10 CPU s, 1 GB, no traceback, no output after a "
             "failure, no code run, nothing written elsewhere",
-            f"{total(part, 'mutants'):,} mutants ({told}); slowest {max(r['slowest_s'] for r in part):.1f} s, largest "
+            f"{total(part, 'mutants'):,} mutants ({told}); slowest {max(r['slowest_s'] for r in part):.1f} CPU s, largest "
             f"{max(r['largest_mib'] for r in part)} MiB; {wrong} faults",
             not wrong,
             f"{len(MUTATIONS)} kinds of damage to YAML, shell, TOML, CSV, JSON, logs, traces and kept results; each "

@@ -20,6 +20,10 @@ from typing import Any
 from benchmarks.reliability.campaign import SCRIPTS
 
 POLL_SECONDS = 0.002
+LOOK_SECONDS = 0.2
+"""Interval in which the CPU time of a command that runs longer than its limit is read."""
+WAITED = 10
+"""Multiple of its limit after which a command is killed, however little CPU time it had: it may wait for ever."""
 ORPHAN_SECONDS = 10.0
 """Seconds in which processes of a killed tool must end by themselves."""
 FOREIGN_ERROR = 70
@@ -43,6 +47,8 @@ class Outcome:
         Exit code; the negative signal when one ended it.
     output, errors : str
         Standard output and standard error.
+    seconds, cpu_seconds : float
+        Time from its start to its end, and CPU time of it and of what it started.
     timed_out : bool
     peak_mib : float
         Largest resident size of the child or of one of its own children, without what this process holds beyond
@@ -55,6 +61,7 @@ class Outcome:
     output: str
     errors: str
     seconds: float
+    cpu_seconds: float
     timed_out: bool
     peak_mib: float
     strayed: tuple[str, ...]
@@ -117,7 +124,7 @@ def run_forked(
     folder : path
         Working folder, the only place where it may write (apart from a temporary folder of its own).
     seconds : float
-        After which it and all that it started are killed.
+        CPU time after which it and all that it started are killed: the same on a busy machine.
     memory_mib : int
         Address space that it may take beyond what this process has.
     may_start : bool
@@ -154,7 +161,8 @@ def run_forked(
         seen = strayed.read_text(encoding="utf-8", errors="replace").splitlines() if strayed.exists() else []
         seen += ["a process it started outlived it"] if outlived else []
         peak_mib = usage.ru_maxrss / 1024 - max(0.0, held_mib - fresh_mib)
-        return Outcome(code, _text(out), _text(err), spent, timed_out, peak_mib, tuple(dict.fromkeys(seen)))
+        texts, cpu = (_text(out), _text(err)), usage.ru_utime + usage.ru_stime
+        return Outcome(code, *texts, spent, cpu, timed_out, peak_mib, tuple(dict.fromkeys(seen)))
 
 
 def _become(folder: Path, out: Path, err: Path, scratch: Path, memory_mib: int) -> None:
@@ -206,14 +214,18 @@ def _wait(
     child: int, began: float, seconds: float, kill_after: float | None, kill_alone: bool
 ) -> tuple[int, bool, resource.struct_rusage, bool]:
     timed_out = outlived = False
+    look = began + seconds
     try:
         while True:
             done, status, usage = os.wait4(child, os.WNOHANG)
             if done:
                 break
-            spent = time.monotonic() - began
-            if spent > seconds or (kill_after is not None and spent > kill_after):
-                timed_out = spent > seconds
+            now = time.monotonic()
+            spent = now - began
+            if now > look:
+                look = now + LOOK_SECONDS
+                timed_out = spent > WAITED * seconds or _cpu_seconds(child) > seconds
+            if timed_out or (kill_after is not None and spent > kill_after):
                 if kill_alone and not timed_out:
                     os.kill(child, signal.SIGKILL)
                 else:
@@ -227,6 +239,20 @@ def _wait(
     finally:
         kill_group(child)  # what it left behind
     return os.waitstatus_to_exitcode(status), timed_out, usage, outlived
+
+
+def _cpu_seconds(group: int) -> float:
+    """CPU time of the processes of a group, and of those that they have waited for."""
+    ticks = 0
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:  # it has ended
+                continue
+            if int(words[2]) == group:
+                ticks += sum(map(int, words[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _has_members(group: int) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections import deque
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -75,11 +77,13 @@ def test_the_sandbox_sees_a_stray_write_a_started_program_and_a_canary(tmp_path)
 
 def test_the_sandbox_tells_a_traceback_a_slow_command_and_a_large_one(tmp_path):
     specimen, tree = _any_specimen(tmp_path), tree_of(tmp_path)
-    bad = Outcome(70, "", "Traceback (most recent call last)", 1.0, False, 2000.0, ())
+    bad = Outcome(70, "", "Traceback (most recent call last)", 1.0, 1.0, False, 2000.0, ())
     found = " ".join(outcome_faults(bad, tree, tree, specimen))
     assert "exit code 70" in found and "a traceback" in found and "2000 MiB" in found
-    slow = run_forked("timeline_tool", [], tmp_path, seconds=0.3, before=lambda: __import__("time").sleep(5))
-    assert slow.timed_out and outcome_faults(slow, tree, tree, specimen) == ["not done after 10 s"]
+    slow = run_forked("timeline_tool", [], tmp_path, seconds=0.2, before=lambda: __import__("time").sleep(60))
+    assert slow.timed_out and outcome_faults(slow, tree, tree, specimen) == ["not done after 10 CPU s"]
+    busy = run_forked("timeline_tool", [], tmp_path, seconds=0.2, before=lambda: deque(count(), maxlen=0))
+    assert busy.timed_out and busy.cpu_seconds > 0.2
 
 
 def _any_specimen(folder: Path) -> Specimen:
