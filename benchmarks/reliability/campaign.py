@@ -207,6 +207,11 @@ def faults_of(results: Sequence[Result]) -> list[str]:
     return [fault for result in results for fault in result["faults"]]
 
 
+def pieces(full: int, share: float) -> int:
+    """Number of portions at a share of the full size: each has work of its own besides its instances."""
+    return max(1, round(full * share))
+
+
 def split(count: int, pieces: int) -> list[int]:
     """A count cut into at most `pieces` nearly equal positive parts."""
     pieces = max(1, min(pieces, count))

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.reliability.campaign import TOOLS, Figure, Part, Portion, Result, chosen, faults_of, split, total
+from benchmarks.reliability.campaign import (
+    TOOLS,
+    Figure,
+    Part,
+    Portion,
+    Result,
+    chosen,
+    faults_of,
+    pieces,
+    split,
+    total,
+)
 from benchmarks.reliability.mutations import MUTATIONS, Trap
 from benchmarks.reliability.sandbox import Outcome, preload, run_forked, tree_of
 from benchmarks.reliability.specimens import Specimen, forms, make_specimens
@@ -21,7 +32,7 @@ CODES = (0, 2, 3, 4, 5)
 
 def portions(share: float = 1.0) -> list[Portion]:
     """The portions at a fraction of the full size."""
-    counts = split(max(1, round(MUTANTS * share)), 10)
+    counts = split(max(1, round(MUTANTS * share)), pieces(10, share))
     return [Portion(f"mutants-{k:02d}", mutants, {"count": n, "seed": k}) for k, n in enumerate(counts)]
 
 
@@ -127,10 +138,10 @@ def figures(results: Mapping[str, Result]) -> Sequence[Figure]:
     return [
         Figure(
             "input: mutants",
-            "1,000 damaged files: exit code and message of the contract, 10 CPU s, 1 GB, no traceback, no output after a "
-            "failure, no code run, nothing written elsewhere",
-            f"{total(part, 'mutants'):,} mutants ({told}); slowest {max(r['slowest_s'] for r in part):.1f} CPU s, largest "
-            f"{max(r['largest_mib'] for r in part)} MiB; {wrong} faults",
+            "1,000 damaged files: exit code and message of the contract, 10 CPU s, 1 GB, no traceback, no output after "
+            "a failure, no code run, nothing written elsewhere",
+            f"{total(part, 'mutants'):,} mutants ({told}); slowest {max(r['slowest_s'] for r in part):.1f} CPU s, "
+            f"largest {max(r['largest_mib'] for r in part)} MiB; {wrong} faults",
             not wrong,
             f"{len(MUTATIONS)} kinds of damage to YAML, shell, TOML, CSV, JSON, logs, traces and kept results; each "
             "command in a forked child whose writes and starts are audited",

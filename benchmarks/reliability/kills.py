@@ -10,7 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.reliability.campaign import TOOLS, Figure, Part, Portion, Result, chosen, faults_of, split, total
+from benchmarks.reliability.campaign import (
+    TOOLS,
+    Figure,
+    Part,
+    Portion,
+    Result,
+    chosen,
+    faults_of,
+    pieces,
+    split,
+    total,
+)
 from benchmarks.reliability.jobs import Job, job
 from benchmarks.reliability.outputs import comparable, differences, is_debris
 from benchmarks.reliability.sandbox import preload, run_forked
@@ -25,7 +36,7 @@ def portions(share: float = 1.0) -> list[Portion]:
     return [
         Portion(f"killed-{name}-{k}", killed, {"name": name, "count": count, "seed": k})
         for name in KILLED
-        for k, count in enumerate(split(max(1, round(KILLS * share)), 5))
+        for k, count in enumerate(split(max(1, round(KILLS * share)), pieces(5, share)))
     ]
 
 

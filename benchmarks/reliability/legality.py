@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.reliability.campaign import Figure, Part, Portion, Result, faults_of, split
+from benchmarks.reliability.campaign import Figure, Part, Portion, Result, faults_of, pieces, split
 from benchmarks.reliability.outside import NotHere
 from taylor.cost_model.job.strategy import Strategy
 from taylor.cost_model.job.strategy_table import StrategyTable
@@ -54,7 +54,7 @@ def portions(share: float = 1.0) -> list[Portion]:
     return [
         Portion(f"{framework}-{k}", compared, {"framework": framework, "count": count, "seed": k})
         for framework in ("megatron", "torchtitan", "mindformers")
-        for k, count in enumerate(split(max(1, round(STRATEGIES * share)), 4))
+        for k, count in enumerate(split(max(1, round(STRATEGIES * share)), pieces(4, share)))
     ]
 
 

@@ -15,7 +15,7 @@ from benchmarks.differential_reading.positions import grid_text, missing
 from benchmarks.differential_reading.reading import FIELDS, NothingToRead, Reading
 from benchmarks.differential_reading.sandbox import available
 from benchmarks.differential_reading.torchtitan import read_toml
-from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Result, faults_of, split
+from benchmarks.reliability.campaign import ROOT, Figure, Part, Portion, Result, faults_of, pieces, split
 from taylor.base.errors import TaylorError
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
@@ -36,7 +36,7 @@ _READERS = {".sh": read_script, ".yaml": read_yaml, ".yml": read_yaml, ".toml": 
 
 def portions(share: float = 1.0) -> list[Portion]:
     """Portions of every launcher."""
-    counts = split(max(A_LAUNCHER, round(MUTANTS * share)), A_LAUNCHER)
+    counts = split(max(1, round(MUTANTS * share)), pieces(A_LAUNCHER, share))
     return [
         Portion(f"{kind}-{launcher}-{k}", function, {"launcher": launcher, "count": count, "seed": k})
         for kind, function in (("mutants", read_twice), ("plans", written_plans))

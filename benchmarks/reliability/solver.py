@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.brute_force import comparable_problem, faults, random_problem
-from benchmarks.reliability.campaign import Figure, Part, Portion, Result, chosen, faults_of, split, total
+from benchmarks.reliability.campaign import Figure, Part, Portion, Result, chosen, faults_of, pieces, split, total
 from benchmarks.reliability.own_statement import own_faults
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
@@ -38,8 +38,8 @@ def portions(share: float = 1.0) -> list[Portion]:
     )  # fmt: skip
     return [
         Portion(f"{name}-{k:02d}", function, {"count": count, "seed": k})
-        for name, function, full, pieces in plan
-        for k, count in enumerate(split(max(1, round(full * share)), pieces))
+        for name, function, full, portions_of in plan
+        for k, count in enumerate(split(max(1, round(full * share)), pieces(portions_of, share)))
     ]
 
 
