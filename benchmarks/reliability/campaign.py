@@ -208,7 +208,7 @@ def faults_of(results: Sequence[Result]) -> list[str]:
 
 
 def pieces(full: int, share: float) -> int:
-    """Number of portions at a share of the full size: each has work of its own besides its instances."""
+    """Number of portions at a share of the full size: each has work apart from its instances."""
     return max(1, round(full * share))
 
 
