@@ -3,9 +3,14 @@
 Run from the repository's root: ``python -m benchmarks.fine_tuning [--host US]``; ``--host`` prices the cards of
 Megatron-Bridge with another cost of starting an operation on the host, as ``benchmarks.adapters`` does.
 
-- ``long``: huggingface/trl PR 6845 (its description, 21 August 2026): one node of 8 H100, ring attention over all
-  cards, FSDP2, chunked loss, checkpoints of every layer on the host. Weights in 16 bits are assumed: in fp32 the states
-  of Qwen3-32B alone take more than its peak. Rows of 16 and 32 cards have a step alone.
+- ``long``: huggingface/trl PR 6845 (its description, 21 August 2026): one node of 8 H100, torch's ring over all cards,
+  FSDP2, chunked loss, every layer recomputed. What a row moves to the host follows the levers of its guide (PR 6846):
+  inputs of layers in all rows but the first, whose peak without and with them huggingface/accelerate PR 4175 states;
+  from 30B on weights and optimizer states too. Weights are fp32 (accelerate 16cb6eb8
+  src/accelerate/utils/fsdp_utils.py:804-817). Its GB are 1e9 bytes: that PR's script prints 28 layers of 131,072 tokens
+  so. Not counted: the loss's GEMMs in fp32 (PR 6863), and tiles of Qwen3-32B's MLP, whose gradients are one tile's.
+- ``guide``: docs/source/long_context_training.md of trl 4f5fd515, Qwen3-4B, whose GB are 2^30 bytes ("19 GB = 1,048,576
+  x 9728 x 2 bytes"); one card keeps weights and moments in 16 bits ("a fixed 22 GB").
 - ``sft``: model verification cards of NVIDIA-NeMo/Megatron-Bridge 067f987d whose recipes state every degree; attention
   inside a pack sees each sample alone, which is not stated and not counted.
 
@@ -22,29 +27,60 @@ from dataclasses import dataclass, replace
 from statistics import median
 
 from taylor.cost_model.job.optimizer import OptimizerStates
-from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import GATHERED_RING, ONE_KERNEL, Strategy, TrainingRules
 from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.cost_model.time.step import step_ms
 from taylor.pipeline.plan import FULL
 from taylor.register.device import DeviceSpec
-from taylor.register.frameworks import MEGATRON, TORCHTITAN
+from taylor.register.frameworks import MEGATRON
 from taylor.register.registry import Registry
+from taylor.register.trainers import TRANSFORMERS
 
 MILLION = 2**20
 GIB = 1024
 CHUNK = 256
 """Tokens of a piece of the loss (assumed); at a million tokens its memory is a hundredth of a layer's."""
 
+GB = 1e9 / 2**30 * GIB
+"""MiB of a billion bytes."""
+
+
+@dataclass(frozen=True)
+class LongJob:
+    """A published job: step in seconds, peak in MiB.
+
+    Parameters
+    ----------
+    inputs_on_host, states_on_host : bool
+        Inputs of recomputed layers, and weights with optimizer states, wait on the host.
+    """
+
+    table: str
+    model: str
+    cards: int
+    tokens: int
+    seconds: float | None
+    peak_mib: float | None = None
+    inputs_on_host: bool = True
+    states_on_host: bool = False
+
+
 LONG = (
-    ("qwen3-0.6b", 8, MILLION, 137.0, 27.9),
-    ("qwen3-8b", 8, MILLION, 364.0, 56.2),
-    ("qwen3-30b-a3b", 8, MILLION, 483.0, 46.0),
-    ("qwen3-32b", 8, MILLION, 1295.0, 60.8),
-    ("qwen3-0.6b", 8, 4 * MILLION, 2135.0, 73.7),
-    ("qwen3-8b", 16, 2 * MILLION, 696.0, None),
-    ("qwen3-8b", 32, 4 * MILLION, 1346.0, None),
+    LongJob("long", "qwen3-0.6b", 8, MILLION, 137.0, 27.9 * GB, inputs_on_host=False),
+    LongJob("long", "qwen3-0.6b", 8, MILLION, 137.0 * 1.006, 20.8 * GB),
+    LongJob("long", "qwen3-8b", 8, MILLION, 364.0, 56.2 * GB),
+    LongJob("long", "qwen3-30b-a3b", 8, MILLION, 483.0, 46.0 * GB, states_on_host=True),
+    LongJob("long", "qwen3-32b", 8, MILLION, 1295.0, 60.8 * GB, states_on_host=True),
+    LongJob("long", "qwen3-0.6b", 8, 4 * MILLION, 2135.0, 73.7 * GB),
+    LongJob("long", "qwen3-8b", 16, 2 * MILLION, 696.0),
+    LongJob("long", "qwen3-8b", 32, 4 * MILLION, 1346.0),
+    LongJob("guide", "qwen3-4b", 1, 96 * 1024, None, 59.9 * GIB, inputs_on_host=False),
+    LongJob("guide", "qwen3-4b", 1, 96 * 1024, None, 48.8 * GIB),
+    LongJob("guide", "qwen3-4b", 4, MILLION, None, 63.6 * GIB),
+    LongJob("guide", "qwen3-4b", 2, MILLION // 8, 34.6, inputs_on_host=False),
+    LongJob("guide", "qwen3-4b", 4, MILLION // 8, 17.8, inputs_on_host=False),
+    LongJob("guide", "qwen3-4b", 8, MILLION // 8, 9.5, inputs_on_host=False),
 )
-"""Model, cards, tokens of a sample, step in seconds, peak in GB as the table states it (taken as GiB)."""
 
 SFT = (
     ("qwen3-8b", 4, 4, 1, 2048, 32, 7424.24, "qwen/h100/qwen3.py:996"),
@@ -59,15 +95,15 @@ class Row:
 
     table: str
     name: str
-    measured_ms: float
+    measured_ms: float | None
     predicted_ms: float
     measured_mib: float | None = None
     predicted_mib: float | None = None
 
     @property
-    def error(self) -> float:
+    def error(self) -> float | None:
         """Prediction over measurement, less 1."""
-        return self.predicted_ms / self.measured_ms - 1
+        return None if self.measured_ms is None else self.predicted_ms / self.measured_ms - 1
 
     @property
     def peak_error(self) -> float | None:
@@ -80,8 +116,8 @@ class Row:
 def rows(registry: Registry, host_us: float | None = None) -> Iterator[Row]:
     """Every run with its prediction."""
     card = registry.device("h100-80g")
-    for name, cards, tokens, seconds, gib in LONG:
-        yield _long(registry, card, name, cards, tokens, seconds, gib)
+    for job in LONG:
+        yield _long(registry, card, job)
     slow = card if host_us is None else replace(card, operation_us=host_us)
     for name, cards, tp, ep, tokens, samples, measured, _ in SFT:
         dp = cards // tp
@@ -94,20 +130,22 @@ def rows(registry: Registry, host_us: float | None = None) -> Iterator[Row]:
         yield Row("sft", f"{name}, {cards} cards", measured, predicted)
 
 
-def _long(
-    registry: Registry, card: DeviceSpec, name: str, cards: int, tokens: int, seconds: float, gib: float | None
-) -> Row:
-    model = registry.model(name)
-    strategy = Strategy(1, 1, 1, cp=cards, op=cards, sp=False)
+def _long(registry: Registry, card: DeviceSpec, job: LongJob) -> Row:
+    model, shards = registry.model(job.model), job.cards > 1
+    strategy = Strategy(1, 1, 1, cp=job.cards, op=job.cards, sp=False)
+    states = OptimizerStates(4, moments_bytes=8, reduced_bytes=2) if shards else OptimizerStates(2, 0, 4)
+    if job.states_on_host:
+        states = replace(states, gradient_bytes=0, host_share=1.0, host_updates=True)
     rules = TrainingRules(
-        framework=TORCHTITAN, seq_length=tokens, parameter_shard=True, gradient_shard=True, param_bytes=2,
-        optimizer=OptimizerStates(2, 0, 4, reduced_bytes=2), ulysses_degree=1, inputs_on_host=True,
-        loss_chunks=tokens // cards // CHUNK, separate_pools=True,
+        framework=TRANSFORMERS, seq_length=job.tokens, parameter_shard=shards, gradient_shard=shards,
+        param_bytes=4 if shards else 2, optimizer=states, ring=GATHERED_RING, inputs_on_host=job.inputs_on_host,
+        loss_chunks=job.tokens // job.cards // CHUNK, expert_tensor_parallel=False, expert_gemms=ONE_KERNEL,
     )  # fmt: skip
     predicted = float(step_ms(model, strategy, rules, card, {FULL: 1.0}))
     peak = stage_breakdown(model, strategy, rules, recompute=FULL)[0].total
-    measured = None if gib is None else gib * GIB
-    return Row("long", f"{name}, {tokens // 1024}K, {cards} cards", 1e3 * seconds, predicted, measured, peak)
+    name = f"{job.model}, {job.tokens // 1024}K, {job.cards} cards"
+    measured = None if job.seconds is None else 1e3 * job.seconds
+    return Row(job.table, name, measured, predicted, job.peak_mib, peak)
 
 
 def main() -> None:
@@ -116,15 +154,25 @@ def main() -> None:
     parser.add_argument("--host", type=float, metavar="US", help="cost of an operation on the hosts of the cards, us")
     found = list(rows(Registry.load(), parser.parse_args().host))
     for each in found:
-        peak = "" if each.peak_error is None else f"{each.measured_mib:9,.0f} {each.predicted_mib:9,.0f} MiB"
-        error = "" if each.peak_error is None else f" {each.peak_error:+7.1%}"
-        step = f"{each.measured_ms:11,.0f} {each.predicted_ms:11,.0f} ms {each.error:+7.1%}"
-        print(f"{each.table:5s} {each.name:32s} {step}  {peak}{error}")
+        measured = "          -" if each.measured_ms is None else f"{each.measured_ms:11,.0f}"
+        step = f"{measured} {each.predicted_ms:11,.0f} ms {_percent(each.error)}"
+        peak = "" if each.measured_mib is None else f"{each.measured_mib:9,.0f} {each.predicted_mib:9,.0f} MiB "
+        print(f"{each.table:5s} {each.name:32s} {step}  {peak}{_percent(each.peak_error)}")
     for table in dict.fromkeys(each.table for each in found):
-        errors = [each.error for each in found if each.table == table]
-        peaks = [each.peak_error for each in found if each.table == table and each.peak_error is not None]
-        text = f"{table:5s} steps: median {median(map(abs, errors)):.1%}, bias {median(errors):+.1%}"
-        print(text + (f"; peaks: median {median(map(abs, peaks)):.1%}, bias {median(peaks):+.1%}" if peaks else ""))
+        rows_of = [each for each in found if each.table == table]
+        print(f"{table:5s} steps: {_summary([each.error for each in rows_of])}")
+        print(f"{table:5s} peaks: {_summary([each.peak_error for each in rows_of])}")
+
+
+def _percent(error: float | None) -> str:
+    return "" if error is None else f"{error:+7.1%}"
+
+
+def _summary(errors: list[float | None]) -> str:
+    known = [error for error in errors if error is not None]
+    if not known:
+        return "none stated"
+    return f"{len(known)} rows, median {median(map(abs, known)):.1%}, bias {median(known):+.1%}"
 
 
 if __name__ == "__main__":

@@ -147,6 +147,12 @@ class ActivationRules:
         (`TrainingRules.wide_residual`). Off: the compute type.
     fp32_norm_input : bool
         A norm casts its input to fp32 and keeps the cast. Off: it keeps the input in the type that it has.
+    plain_modules : bool
+        Norms and experts are single operations. Norms, those of queries and keys too, keep the fp32 cast of their input
+        and, where their weight trains, the normalized values beside their result; experts keep the gate's SiLU, and
+        their result before it is weighted (huggingface/transformers v5.24.0
+        src/transformers/models/qwen3/modeling_qwen3.py, ``Qwen3RMSNorm.forward``; src/transformers/integrations/moe.py,
+        ``grouped_mm_experts_forward``). Off: one kernel keeps its input.
     joined_qkv : bool
         One GEMM gives Q, K and V: V is a view of it, so that all of it stays beside the rotated Q and K.
         Off: three GEMMs; only V of their results outlives the rotation.
@@ -173,6 +179,7 @@ class ActivationRules:
 
     fp32_residual: bool = False
     fp32_norm_input: bool = False
+    plain_modules: bool = False
     joined_qkv: bool = False
     keeps_unrotated_queries: bool = False
     attention_statistics: int = 1

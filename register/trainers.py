@@ -26,7 +26,7 @@ TRANSFORMERS = Framework(
     interleaved_schedule="megatron-interleaved",
     legality=("kv-groups-by-tp",),
     states=StateRules(groups_replicas=True, gathers_blocks=True, fresh_gradients=True, copies_transfers=True),
-    activations=ActivationRules(fp32_norm_input=True),
+    activations=ActivationRules(fp32_norm_input=True, plain_modules=True),
     statics=StaticRules(
         cross_entropy=OF_TORCH,
         logits_bytes=14,

@@ -18,6 +18,11 @@ _HALF_BYTES = 2
 GRAPHED_MIXER, GRAPHED_ROUTER, GRAPHED_EXPERTS = "mixer", "router", "experts"
 """Parts of a layer whose operations a CUDA graph can start; the shared experts go with the router."""
 
+ENGINE_RING, GATHERED_RING, PASSED_RING = "transformer engine", "torch, gathered", "torch, passed on"
+"""Rings of context ranks: transformer engine's; torch's, where every rank gathers the keys and values of all, and where
+ranks pass them on (torch 2.13 torch/distributed/tensor/experimental/_context_parallel/_attention.py,
+``_AllGatherRotater``, the default, and ``_AllToAllRotater``)."""
+
 GEMM_AN_EXPERT, ONE_KERNEL, MODULE_AN_EXPERT = "GEMM an expert", "one kernel", "module an expert"
 """Ways in which a rank's routed experts run: one module starts a GEMM for each (transformer engine's
 ``GroupedLinear``); one kernel multiplies the rows of all (Ascend/MindSpeed 5d65370f mindspeed/ops/gmm.py,
@@ -145,6 +150,8 @@ class TrainingRules:
     ulysses_degree : int or None
         Context ranks among which attention heads are exchanged (Ulysses): 1 = none, keys and values go
         around a ring; None = all of them; between = both ways at once.
+    ring : str
+        Kernels of the ring: `ENGINE_RING`, `GATHERED_RING` or `PASSED_RING`.
     context_window : int
         Neighbouring ranks of a ring that form an inner one; keys and values of other windows go round an outer ring
         meanwhile (MindSpeed's ``--cp-window-size``, double ring attention). 1: one ring.
@@ -299,6 +306,7 @@ class TrainingRules:
     ep_includes_cp: bool = False
     overlap_p2p: bool = True
     ulysses_degree: int | None = 1
+    ring: str = ENGINE_RING
     context_window: int = 1
     context_levels: int | None = None
     repeats_kv_heads: bool = False

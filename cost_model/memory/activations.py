@@ -113,7 +113,7 @@ def layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees,
     counted = (layer.mixer is not None) + (layer.mlp is not None) + (layer.moe is not None)
     if rules.adapters is not None:
         kept = kept + _adapter_bytes(model, layer, degrees, rules, again)
-    further = max(0, layer.norm_count - counted) * norm_input_bytes(rules) * model.hidden / sequence_split(degrees)
+    further = max(0, layer.norm_count - counted) * _norm_bytes(rules) * model.hidden / sequence_split(degrees)
     return tokens * (kept + further) + (cast_bytes(model, layer, degrees, rules) if rules.autocast else 0.0)
 
 
@@ -223,6 +223,21 @@ def norm_input_bytes(rules: TrainingRules) -> int:
     return _FP32 if rules.framework.activations.fp32_norm_input else residual_bytes(rules)
 
 
+def _norm_bytes(rules: TrainingRules) -> int:
+    """Bytes an element that a norm keeps beside its result."""
+    return norm_input_bytes(rules) + (_normalized_bytes(rules) if plain_modules(rules) else 0)
+
+
+def plain_modules(rules: TrainingRules) -> bool:
+    """Return whether norms and experts are single operations that no compiler or kernel joins."""
+    return rules.framework.activations.plain_modules and not rules.compiled
+
+
+def _normalized_bytes(rules: TrainingRules) -> int:
+    """Bytes an element of the normalized values that a norm of single operations keeps for its weight's gradient."""
+    return rules.compute_bytes if rules.adapters is None else 0
+
+
 def _quantizes_again(rules: TrainingRules) -> bool:
     """Return whether a GEMM makes its input's copy again in the backward, where the input is available."""
     return rules.saved_narrow is None or rules.saved_narrow.requantizes
@@ -238,7 +253,7 @@ def _norm_and_input(
 ) -> Quantity:
     """A norm's input, the block's input behind it in the given bytes an element, its dropout mask: bytes a token."""
     ways, split = sequence_split(degrees), input_split(degrees, rules)
-    kept = norm_input_bytes(rules) + (1 if rules.dropout else 0) if entry is _Entry.ALONE else 0
+    kept = _norm_bytes(rules) + (1 if rules.dropout else 0) if entry is _Entry.ALONE else 0
     # Megatron-Bridge's adapters take, and keep, the input that was gathered for the frozen matrix.
     gathered = rules.adapters is not None and rules.adapters.gathers
     block_input: Quantity = input_bytes / (1 if gathered else split)
@@ -327,7 +342,11 @@ def _projections(
         elements = elements + turned * (k + (0 if apart else q)) - (v if attention.shared_kv else 0)
     elif attention.qk_norm:
         elements = elements + q + k - (v if attention.shared_kv else 0)
-    return rules.compute_bytes * elements
+    kept: Quantity = rules.compute_bytes * elements
+    if attention.qk_norm and plain_modules(rules) and not operators.joined_qkv:
+        # Their norms keep an fp32 cast in place of the GEMM's result.
+        kept = kept + (_FP32 - rules.compute_bytes + _normalized_bytes(rules)) * (q + k)
+    return kept
 
 
 def _latent_projections(mla: MlaSpec, heads: Quantity, degrees: Degrees, rules: TrainingRules) -> Quantity:
@@ -343,7 +362,8 @@ def _latent_projections(mla: MlaSpec, heads: Quantity, degrees: Degrees, rules: 
     if operators.keeps_unrotated_queries:
         result = result + rules.compute_bytes * heads * qk_dim
     if operators.fp32_norm_input:
-        result = result + _FP32 * (mla.kv_lora_rank + (mla.q_lora_rank or 0)) / sequence_split(degrees)
+        kept = _norm_bytes(rules) if plain_modules(rules) else _FP32
+        result = result + kept * (mla.kv_lora_rank + (mla.q_lora_rank or 0)) / sequence_split(degrees)
     return result
 
 
@@ -417,6 +437,8 @@ def _experts(
     slot = sent * outer + (rules.compute_bytes * (2 if moe.gated else 1) + activated) * width
     if operators.unfused_experts:
         slot = slot + rules.compute_bytes * (outer + (2 if moe.gated else 0) * width)
+    elif plain_modules(rules):
+        slot = slot + rules.compute_bytes * (outer + (1 if moe.gated else 0) * width)
     # Rows of experts that hold nothing are kept in front of their weights (MindSpeed-LLM c77308a1
     # mindspeed_llm/tasks/models/transformer/zero_experts_moe_layer.py:89).
     routed = routed_slots(moe, degrees, rules) * (slot + moe.n_empty / moe.n_experts * rules.compute_bytes * outer)

@@ -9,13 +9,14 @@ import numpy as np
 
 from taylor.cost_model.job.parameters import expert_outer, layer_parameter_groups
 from taylor.cost_model.job.recurrent import recurrent_workspace_bytes
-from taylor.cost_model.job.strategy import TrainingRules
+from taylor.cost_model.job.strategy import ENGINE_RING, MODULE_AN_EXPERT, PASSED_RING, TrainingRules
 from taylor.cost_model.job.strategy_table import Degrees, Quantity
 from taylor.cost_model.job.torch_indexer import indexer_workspace_bytes
 from taylor.cost_model.memory.activations import (
     block_bytes,
     layer_bytes,
     micro_batch_tokens,
+    plain_modules,
     recomputed_together,
     residual_bytes,
     routed_slots,
@@ -191,6 +192,30 @@ and one on its way (NVIDIA/TransformerEngine transformer_engine/pytorch/attentio
 context_parallel.py, ``AttnFuncWithCPAndKVP2P.backward``: two of ``(2, *kv.shape)``)."""
 
 
+_PASSED_BLOCKS = 2
+"""Blocks of keys and values of torch's ring where ranks pass them on: one at work and one on its way."""
+
+
+def torch_ring_elements(queries: Quantity, keys: Quantity, ranks: Quantity, rules: TrainingRules) -> Quantity:
+    """Elements a token, in the compute type, that the backward of torch's ring attention holds beside its arguments.
+
+    Gradients add up in fp32 (torch 2.13 torch/distributed/tensor/experimental/_context_parallel/_attention.py,
+    ``_templated_ring_attention_backward``, ``convert_to_f32``). At the arrival of a block's gradient: those of the
+    queries, summed and new, and of keys and values the sum that came, the one before, both as they were joined, and the
+    new ones of half a block. At the addition to a half of the queries: their sum, its two halves and the new one.
+    Beside either the keys and values of other ranks. Tests run torch's own function on fake tensors.
+
+    Parameters
+    ----------
+    queries, keys : float
+        Elements of a token's queries, and of its keys and values together.
+    ranks : int
+        Ranks of the ring.
+    """
+    others = keys * (np.minimum(_PASSED_BLOCKS, ranks - 1) if rules.ring == PASSED_RING else ranks)
+    return others + np.maximum(3 * queries + 11.5 * keys, 5.5 * queries + 4 * keys)
+
+
 def ring_free_ranks(degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Context ranks that exchange heads (Ulysses) and no keys and values."""
     return degrees.cp if rules.ulysses_degree is None else rules.ulysses_degree
@@ -206,8 +231,12 @@ def _kernel_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees
     context = attention.n_heads * attention.v_width / degrees.tp
     heads = attention.n_heads if attention.latent is not None else attention.n_kv_heads
     keys = np.maximum(heads / degrees.tp, 1) * (attention.qk_width + attention.v_width)
-    ring = np.where(np.greater(degrees.cp, ring_free_ranks(degrees, rules)), _RING_BLOCKS * keys, 0.0)
-    elements = context + attention.n_heads * attention.qk_width / degrees.tp + keys + ring
+    queries = attention.n_heads * attention.qk_width / degrees.tp
+    ranks = degrees.cp / np.minimum(ring_free_ranks(degrees, rules), degrees.cp)
+    in_ring = queries + (1 + _RING_BLOCKS) * keys
+    if rules.ring != ENGINE_RING:
+        in_ring = torch_ring_elements(queries, keys, ranks, rules)
+    elements = context + np.where(np.greater(ranks, 1), in_ring, queries + keys)
     extra = micro_batch_tokens(degrees, rules) * rules.compute_bytes * elements
     if not layer.has_block:
         return extra
@@ -284,6 +313,9 @@ def _expert_workspace_bytes(model: ModelSpec, moe: MoeSpec, degrees: Degrees, ru
     other = _other_slots(moe, degrees, rules)
     # Before and behind the exchange; behind it and behind the second GEMM; gate and up.
     extra: Quantity = np.maximum((slots + other) * outer, np.maximum((outer + width) * slots, gates * width * slots))
+    if plain_modules(rules) and rules.expert_gemms != MODULE_AN_EXPERT:
+        # The gradients of the weighted results, in the tokens' order and in the experts', and that of the results.
+        extra = np.maximum(extra, 3 * slots * outer)
     extra = rules.compute_bytes * extra
     if rules.narrow is not None:
         arriving = (rules.compute_bytes + 2 * rules.narrow.input_bytes) * outer
@@ -333,7 +365,7 @@ def _mlp_workspace_bytes(model: ModelSpec, mlp: MlpSpec, degrees: Degrees, rules
     makes = sharded or makes_weight_gradients(rules)
     weight = model.hidden * width * rules.compute_bytes
     if mlp.gated and not rules.framework.activations.fused_swiglu:
-        unfused: Quantity = np.maximum(3 * product, 2 * gathered)
+        unfused: Quantity = np.maximum(2 * product, 2 * gathered)
         if not makes:
             return unfused
         # The last GEMM between two gradients; gate and up, when what the activation kept is gone.

@@ -148,6 +148,8 @@ class _LeastPeakSearch:
         base += middle
         base[0] += first - middle
         base[-1] += last - middle
+        # Where all of a layer is on the host it costs a byte, so that a number of layers has a least peak.
+        slope, dense_slope = (np.maximum(each, 1 / MIB) for each in (slope, dense_slope))
         return cls(base, slope, dense_slope, sum(counts.values()), dense, interleaves)
 
     def most_layers(self, peak: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -25,7 +25,7 @@ from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
 from taylor.parsers.trainer.settings import count, fsdp_words, optimizer_of, refuse, switch, trained
-from taylor.parsers.trainer.sharding import DDP, Sharding
+from taylor.parsers.trainer.sharding import DDP, Context, Sharding
 from taylor.parsers.trainer.start_rules import keys_with
 from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
 from taylor.register.model import ModelSpec
@@ -83,7 +83,7 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         optimizer=optimizer_of(fields, "optimizer", "adamw_torch_fused"),
         world=_world(fields, tp, cp),
         tp=tp,
-        cp=cp,
+        context=Context(cp),
         loaded_bytes=2 if half else 4,
         compute_bytes=2 if half else 4,
         pairs=str(fields.raw("rl") or "").lower() in _PAIRS,

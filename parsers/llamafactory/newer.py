@@ -22,7 +22,7 @@ from taylor.parsers.trainer.adapters import low_rank, rank_of
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.job import ASSUMED_RANKS, TrainerJob
 from taylor.parsers.trainer.settings import count, refuse, switch, trained
-from taylor.parsers.trainer.sharding import DDP, FSDP, Sharding
+from taylor.parsers.trainer.sharding import DDP, FSDP, Context, Sharding
 from taylor.parsers.trainer.start_rules import DEEPSPEED_CHECKS, keys_with
 from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
 from taylor.register.model import ModelSpec
@@ -65,7 +65,7 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         seq_length=count(fields, "cutoff_len", 2048, MAX_SIZE),
         recomputes=switch(fields, CHECKPOINTS, default=True),
         optimizer="muon" if fields.section("optim_config").raw("name") == "muon" else "adamw_torch",
-        cp=cp,
+        context=Context(cp),
         loaded_bytes=4,
         compute_bytes=2 if switch(fields, "bf16", default=True) else 4,
         fused_loss="liger" in str(fields.section("kernel_config").raw("name")),

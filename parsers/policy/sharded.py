@@ -9,7 +9,7 @@ from pathlib import Path
 from taylor.base.errors import InputError
 from taylor.cost_model.job.optimizer import OptimizerStates
 from taylor.cost_model.job.ranks import OpenRanks
-from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import GATHERED_RING, Strategy, TrainingRules
 from taylor.parsers.flag_table import EITHER, UnmodelledFlag
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, deal_kinds
@@ -174,6 +174,7 @@ def _rules(job: ShardedJob) -> TrainingRules:
         stay_gathered=sharded and job.stay_gathered,
         separate_pools=sharded,
         ulysses_degree=None if job.ulysses else 1,
+        ring=GATHERED_RING,
         repeats_kv_heads=job.ulysses,
         compiled=job.compiled,
         adapters=job.adapters,

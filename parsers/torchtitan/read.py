@@ -10,7 +10,7 @@ from typing import Any
 from taylor.base.errors import InputError
 from taylor.cost_model.job.optimizer import OptimizerStates
 from taylor.cost_model.job.ranks import OpenRanks
-from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.strategy import GATHERED_RING, PASSED_RING, Strategy, TrainingRules
 from taylor.parsers.flag_table import FlagTable, load_flag_table
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE, Fields
@@ -326,12 +326,19 @@ def _read_rules(top: Fields, sharded: bool, quantization: Quantization, release:
         expert_tensor_parallel=experts.integer("expert_tensor_parallel_degree", default=1) != 1,
         compiled=_compiles(top) and _compiles_part(top, "model"),
         compiled_loss=_compiles(top) and release.compiles_loss and _compiles_part(top, "loss"),
+        ring=_ring(top),
         saves_exchanges=top.section("model").text("name").lower() not in _EXCHANGES_AGAIN,
         narrow=quantization.recipe,
         narrow_experts=quantization.experts,
         narrow_gather=sharded and quantization.gather,
         ep_includes_cp=any(top.section(place).has(*names) for place, names in LAST_IN_V020.items()),
     )
+
+
+def _ring(top: Fields) -> str:
+    """`TrainingRules.ring` (v0.2.2 torchtitan/distributed/utils.py, ``set_rotate_method``)."""
+    name = "context_parallel_rotate_method"
+    return PASSED_RING if setting(top, name).text(name, default="allgather") == "alltoall" else GATHERED_RING
 
 
 def _compiles_part(top: Fields, part: str) -> bool:

@@ -11,7 +11,7 @@ from taylor.cost_model.job.ranks import OpenRanks
 from taylor.cost_model.job.strategy import MODULE_AN_EXPERT, Strategy, TrainingRules
 from taylor.parsers.flag_table import UnmodelledFlag
 from taylor.parsers.trainer.optimizers import MOMENTS, Moments
-from taylor.parsers.trainer.sharding import ZERO, Sharding
+from taylor.parsers.trainer.sharding import ZERO, Context, Sharding
 from taylor.parsers.training_config import Misfit, TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, zero_grid
 from taylor.pipeline.schedule import ScheduleSpec
@@ -47,8 +47,9 @@ class TrainerJob:
         Its name, as `optimizers.MOMENTS` has it.
     world : int or None
         Ranks where the file states them.
-    tp, cp : int
-        Tensor and context parallel degrees.
+    tp : int
+        Tensor parallel degree.
+    context : Context
     loaded_bytes : int
         Bytes of a weight as the program loads it.
     compute_bytes : int
@@ -86,7 +87,7 @@ class TrainerJob:
     optimizer: str
     world: int | None = None
     tp: int = 1
-    cp: int = 1
+    context: Context = Context()
     loaded_bytes: int = _HALF
     compute_bytes: int = _HALF
     pairs: bool = False
@@ -99,6 +100,11 @@ class TrainerJob:
     misfits: tuple[Misfit, ...] = ()
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledFlag, ...] = field(default=())
+
+    @property
+    def cp(self) -> int:
+        """Context parallel degree."""
+        return self.context.ranks
 
     @property
     def moments(self) -> Moments:
@@ -237,7 +243,8 @@ def _rules(job: TrainerJob, strategy: Strategy) -> TrainingRules:
         optimizer=optimizer,
         overhead_mib=overhead,
         pairs=job.pairs,
-        ulysses_degree=1,
+        ulysses_degree=None if job.context.exchanges_heads else 1,
+        ring=job.context.ring,
         adapters=job.adapters,
     )
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError, shortened
+from taylor.cost_model.job.strategy import GATHERED_RING, PASSED_RING
 from taylor.parsers.text.fields import MAX_DEGREE, Fields
 from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig, beside
 from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.optimizers import MOMENTS
-from taylor.parsers.trainer.sharding import DDP, Sharding
+from taylor.parsers.trainer.sharding import DDP, Context, Sharding
 from taylor.register.model import ModelSpec
 
 _TRUE, _FALSE = ("true", "yes", "y", "1", "on"), ("false", "no", "n", "0", "off", "none", "null", "")
@@ -117,6 +118,18 @@ class Accelerate:
     def world(self) -> int:
         """Ranks that it starts."""
         return count(self.fields, "num_processes", 1)
+
+    @property
+    def context(self) -> Context:
+        """Context parallelism that it starts (src/accelerate/parallelism_config.py:253-258,
+        src/accelerate/accelerator.py:1660)."""
+        section, name = self.fields.section("parallelism_config"), "parallelism_config_"
+        ring, heads = (count(section, f"{name}{size}", 1) for size in ("cp_size", "sp_size"))
+        if ring > 1 and heads > 1:
+            cure = "leave one of them out: cp_size needs FSDP, sp_size DeepSpeed"
+            raise section.error(f"{name}sp_size", "does not go with cp_size", heads, cure)
+        passes = section.raw(f"{name}cp_comm_strategy") == "alltoall"
+        return Context(max(ring, heads), heads > 1, PASSED_RING if passes else GATHERED_RING)
 
     def deepspeed(self) -> DeepSpeedConfig | None:
         """The configuration of DeepSpeed that it names or states; None where it shards in another way.

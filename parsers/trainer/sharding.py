@@ -4,7 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from taylor.cost_model.job.strategy import ENGINE_RING
+
 DDP, FSDP, ZERO = "DDP", "FSDP", "ZeRO"
+
+
+@dataclass(frozen=True)
+class Context:
+    """Ranks that share a sample.
+
+    Parameters
+    ----------
+    ranks : int
+    exchanges_heads : bool
+        They exchange heads (Ulysses). Off: keys and values go round a ring.
+    ring : str
+        As `TrainingRules.ring` has it.
+    """
+
+    ranks: int = 1
+    exchanges_heads: bool = False
+    ring: str = ENGINE_RING
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ from taylor.parsers.trainer.settings import (
     started_deepspeed,
     switch,
 )
-from taylor.parsers.trainer.sharding import DDP, Sharding
+from taylor.parsers.trainer.sharding import DDP, Context, Sharding
 from taylor.parsers.trainer.start_rules import DEEPSPEED_CHECKS, MATCHES, TRAINER_CHECKS, keys_with
 from taylor.register.model import ModelSpec
 
@@ -132,6 +132,7 @@ def _plain_job(fields: Fields, text: str, register_path: Path | None, model: Mod
         recomputes=switch(fields, CHECKPOINTS) or sharding.checkpoints,
         optimizer=optimizer_of(fields, "optim", "adamw_torch"),
         world=None if accelerate is None else accelerate.world,
+        context=Context() if accelerate is None else accelerate.context,
         loaded_bytes=2 if loaded in ("bfloat16", "float16") else 4,
         compute_bytes=2 if half or loaded in ("bfloat16", "float16") else 4,
         fused_loss=switch(fields, "use_liger_kernel"),

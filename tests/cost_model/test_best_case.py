@@ -8,10 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from taylor.cost_model.job.optimizer import OptimizerStates
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.cost_model.memory.alive import alive_lower_bound, alive_micro_batches
-from taylor.cost_model.memory.best_case import TOLERANCE_MIB, _average_and_dip, _LeastPeakSearch
+from taylor.cost_model.memory.best_case import TOLERANCE_MIB, _average_and_dip, _LeastPeakSearch, lightest_layers
 from taylor.cost_model.memory.breakdown import best_case_peak_mib, lightest_plan, memory_profile, stage_breakdown
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
@@ -19,6 +20,7 @@ from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
+from taylor.register.trainers import TRANSFORMERS
 
 DEEPSEEK = Registry.load().model("deepseek-v3-671b")
 LLAMA7 = Registry.load().model("llama2-7b")
@@ -259,3 +261,15 @@ def test_stages_hold_what_a_walk_of_single_layers_from_the_front_finds():
                     if not left:
                         expected[stage, at] += room // slope[stage, at]
             assert search.most_layers(peak).tolist() == expected.tolist()
+
+
+def test_layers_that_lie_on_the_host_whole_have_a_least_peak() -> None:
+    rules = TrainingRules(
+        framework=TRANSFORMERS,
+        parameter_shard=True,
+        gradient_shard=True,
+        inputs_on_host=True,
+        optimizer=OptimizerStates(0, moments_bytes=8, reduced_bytes=2, host_share=1.0, host_updates=True),
+    )
+    strategy = Strategy(8, 1, 1, op=8, sp=False)
+    assert lightest_layers(Registry.load().model("qwen3-8b"), strategy, rules) == [36]

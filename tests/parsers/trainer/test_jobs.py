@@ -9,6 +9,7 @@ import pytest
 
 from taylor.base.errors import InputError, TaylorError
 from taylor.cost_model.job.parameters import ParameterGroups, layer_parameters
+from taylor.cost_model.job.strategy import GATHERED_RING, PASSED_RING
 from taylor.cost_model.memory.states import group_bytes
 from taylor.cost_model.memory.statics import layer_state_bytes
 from taylor.parsers.axolotl.launcher import Axolotl
@@ -304,3 +305,38 @@ def test_frozen_weights_are_in_the_compute_type_and_adapters_in_fp32(place):
     assert bytes_a_parameter(config) == 2
     trained = group_bytes(ParameterGroups(split=10**9), config.strategy, config.rules.trained)
     assert trained.total / 1e9 == pytest.approx(4 + 8 + 8, abs=2)
+
+
+ACCELERATE = """\
+distributed_type: FSDP
+mixed_precision: bf16
+num_processes: 8
+fsdp_config: {fsdp_version: 2}
+parallelism_config:
+"""
+
+
+@pytest.mark.parametrize(
+    ("section", "cp", "degree", "ring"),
+    [
+        ("{parallelism_config_cp_size: 8}", 8, 1, GATHERED_RING),
+        ("{parallelism_config_cp_size: 4, parallelism_config_cp_comm_strategy: alltoall}", 4, 1, PASSED_RING),
+        ("{parallelism_config_sp_size: 2}", 2, None, GATHERED_RING),
+    ],
+)
+def test_context_parallelism_of_accelerate_s_configuration_is_the_script_s(place, section, cp, degree, ring):
+    (place / "cp.yaml").write_text(ACCELERATE.rstrip() + f" {section}\n")
+    start = SCRIPT.replace("torchrun --nproc_per_node=8 --nnodes=2", "accelerate launch --config_file cp.yaml")
+    (place / "cp.sh").write_text(start.replace("    --deepspeed ds.json \\\n", ""))
+    config = read_config(place / "cp.sh")
+    assert (config.strategy.dp, config.strategy.cp) == (8 // cp, cp)
+    assert (config.rules.ulysses_degree, config.rules.ring) == (degree, ring)
+
+
+def test_two_kinds_of_context_parallelism_at_once_are_refused(place):
+    both = "{parallelism_config_cp_size: 2, parallelism_config_sp_size: 2}"
+    (place / "cp.yaml").write_text(ACCELERATE.rstrip() + f" {both}\n")
+    start = SCRIPT.replace("torchrun --nproc_per_node=8 --nnodes=2", "accelerate launch --config_file cp.yaml")
+    (place / "cp.sh").write_text(start.replace("    --deepspeed ds.json \\\n", ""))
+    with pytest.raises(InputError, match="sp_size"):
+        read_config(place / "cp.sh")
