@@ -192,10 +192,6 @@ and one on its way (NVIDIA/TransformerEngine transformer_engine/pytorch/attentio
 context_parallel.py, ``AttnFuncWithCPAndKVP2P.backward``: two of ``(2, *kv.shape)``)."""
 
 
-_PASSED_BLOCKS = 2
-"""Blocks of keys and values of torch's ring where ranks pass them on: one at work and one on its way."""
-
-
 def torch_ring_elements(queries: Quantity, keys: Quantity, ranks: Quantity, rules: TrainingRules) -> Quantity:
     """Elements a token, in the compute type, that the backward of torch's ring attention holds beside its arguments.
 
@@ -203,7 +199,8 @@ def torch_ring_elements(queries: Quantity, keys: Quantity, ranks: Quantity, rule
     ``_templated_ring_attention_backward``, ``convert_to_f32``). At the arrival of a block's gradient: those of the
     queries, summed and new, and of keys and values the sum that came, the one before, both as they were joined, and the
     new ones of half a block. At the addition to a half of the queries: their sum, its two halves and the new one.
-    Beside either the keys and values of other ranks. Tests run torch's own function on fake tensors.
+    Beside either the keys and values of all ranks, or, passed on, of two: one at work and one on its way. Tests run
+    torch's own function on fake tensors.
 
     Parameters
     ----------
@@ -212,7 +209,7 @@ def torch_ring_elements(queries: Quantity, keys: Quantity, ranks: Quantity, rule
     ranks : int
         Ranks of the ring.
     """
-    others = keys * (np.minimum(_PASSED_BLOCKS, ranks - 1) if rules.ring == PASSED_RING else ranks)
+    others = keys * (np.minimum(2, ranks - 1) if rules.ring == PASSED_RING else ranks)
     return others + np.maximum(3 * queries + 11.5 * keys, 5.5 * queries + 4 * keys)
 
 
