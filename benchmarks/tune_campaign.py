@@ -237,9 +237,9 @@ def judged_plans(network: Network, runs: Sequence[ShownRun]) -> dict[str, Any]:
     cluster = network.cluster
     done = search_plans(runs, network.launcher, network.sizes, CARDS, network.options(True))
     true = search(network.job(), cast(StepLaws, TrueSteps(cluster)))
-    times = {one.run: _true_ms(cluster, one) for one in true.best}
+    times = {one.run: true_ms(cluster, one) for one in true.best}
     best = min(times, key=times.__getitem__)
-    mine = {one.ranked.run: _true_ms(cluster, one.ranked) for one in done.best}
+    mine = {one.ranked.run: true_ms(cluster, one.ranked) for one in done.best}
     order = list(mine)
     return {
         # The search under the true laws is no proof: a plan that beats its best one is the best.
@@ -247,14 +247,14 @@ def judged_plans(network: Network, runs: Sequence[ShownRun]) -> dict[str, Any]:
         "best_first": order[0] == best or mine[order[0]] <= min(*mine.values(), times[best]),
         "first_over_best": mine[order[0]] / times[best] - 1,
         "least_over_best": min(mine.values()) / times[best] - 1,
-        "step_before": [one.step_ms / _true_ms(cluster, one) - 1 for one in done.found.best],
+        "step_before": [one.step_ms / true_ms(cluster, one) - 1 for one in done.found.best],
         "step_errors": [one.ranked.step_ms / mine[one.ranked.run] - 1 for one in done.best],
         "inside": [one.low_ms <= mine[one.ranked.run] <= one.high_ms for one in done.best],
         "false_plans": sum(_over(cluster, one.ranked.run, stage_blocks(one.ranked.plan)) for one in done.best),
     }
 
 
-def _true_ms(cluster: Cluster, ranked: Ranked) -> float:
+def true_ms(cluster: Cluster, ranked: Ranked) -> float:
     stages = [[tuple(chunk) for chunk in chunks] for chunks in stage_blocks(ranked.plan)]
     return cluster.step_ns(ranked.run, stages) / 1e6
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from taylor.base.errors import InputError
@@ -161,6 +161,29 @@ def _chunks(run: RunSetting, micro_batches: int, job: Job) -> Iterator[int]:
         even = run.layers % (run.pp * vpp) == 0 or vpp & (vpp - 1) == 0
         if vpp == 1 or (even and run.pp > 1 and schedule_of(vpp).fits_rounds(run.pp, micro_batches)):
             yield vpp
+
+
+def within_reach(
+    job: Job, steps: StepLaws, beat_ms: float, fraction: Callable[[RunSetting], float], known: Collection[RunSetting]
+) -> list[Choice]:
+    """Choices that could be faster than `beat_ms` if their layers took less time, those that could be fastest first.
+
+    Parameters
+    ----------
+    fraction : callable
+        Least fraction of their time that a choice's layers take.
+    known : collection of RunSetting
+        Choices that are left out.
+    """
+    found = list[tuple[float, Choice]]()
+    for run, micro in choices(job):
+        if run in known or _least_ms(run, micro, steps) * (least := fraction(run)) >= beat_ms:
+            continue
+        choice = _choice(run, micro, job, steps)
+        could_be = choice.quick_ms * AHEAD * least
+        if could_be < beat_ms:
+            found.append((could_be, choice))
+    return [choice for _, choice in sorted(found, key=lambda each: (each[0], each[1].run))]
 
 
 def search(job: Job, steps: StepLaws, count: int = 3) -> FoundPlans:

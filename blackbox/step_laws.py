@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from statistics import median
@@ -278,12 +278,19 @@ class StepLaws:
             self._known[key] = self._timed_part(part, run)
         return self._known[key]
 
-    def _timed_part(self, part: PassPart, run: RunSetting) -> Time:
+    def least_fraction(self, run: RunSetting, overlapped: Collection[str]) -> float:
+        """Least fraction of a layer's time that remains where collectives of these `GROUPS` cost nothing."""
+        parts = (PassPart.FORWARD, PassPart.BACKWARD)
+        return min(self._timed_part(part, run, overlapped).ns / self.part(part, run).ns for part in parts)
+
+    def _timed_part(self, part: PassPart, run: RunSetting, overlapped: Collection[str] = ()) -> Time:
         order, single = list[tuple[str, float]](), 0.0
         alike: dict[Hashable, float] = defaultdict(float)
         for one in self._order[part]:
             times = ((one if isinstance(one, LawfulOperator) else one.operator).count or ONCE).at(run)
             if isinstance(one, _PlacedOperator):
+                if one.law.group in overlapped:
+                    continue
                 ns, error, key = self._exposed(one, run)
                 alike[key] += times * error
                 order += [(one.operator.like.type, ns)] * (times if ns else 0)

@@ -137,6 +137,9 @@ class Switch:
         Names of others that cannot be on beside it.
     stays : bool
         The file has it on though small runs do not: plans keep it where it is not compared.
+    overlaps : tuple of str
+        Groups of ranks (`blackbox.group_laws.GROUPS`) whose collectives it overlaps where it is on: no layer gains more
+        than their time. Empty where it is not known what it saves.
     """
 
     name: str
@@ -145,6 +148,7 @@ class Switch:
     above: tuple[str, ...] = ()
     apart: tuple[str, ...] = ()
     stays: bool = False
+    overlaps: tuple[str, ...] = ()
 
     def may_be_on(self, run: RunSetting, others: Collection[str] = ()) -> bool:
         """Return whether a run starts with it, beside others that are on."""

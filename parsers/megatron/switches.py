@@ -22,6 +22,8 @@ _FLAGS = {
 }
 """By name: the flag that turns it on, and others that mean the same."""
 _ABOVE = {MC2: ("tp",), PERMUTE: ("experts",), OVERLAP: ("ep",)}
+_OVERLAPS = {MC2: ("tp",), OVERLAP: ("ep", "tp and ep")}
+"""Groups whose collectives each overlaps: of TP beside the GEMMs that need them, of EP beside the experts' GEMMs."""
 _NO_MC2 = ("use-ascend-coc", "use-pipe-experts", "unaligned-linear")
 
 
@@ -42,11 +44,13 @@ def switches(flags: Flags) -> tuple[Switch, ...]:
     capacity = flags.has("moe-expert-capacity-factor") and not flags.has("moe-pad-expert-input-to-capacity")
     found = []
     if not (experts and grouped) and not flags.has(*_NO_MC2):
-        found.append(Switch(MC2, _shown(MC2), False, _ABOVE[MC2], (OVERLAP,), flags.has(*_FLAGS[MC2])))
+        stays = flags.has(*_FLAGS[MC2])
+        found.append(Switch(MC2, _shown(MC2), False, _ABOVE[MC2], (OVERLAP,), stays, _OVERLAPS[MC2]))
     if experts and dispatcher in ("alltoall", "alltoall_seq") and not capacity:
         found.append(Switch(PERMUTE, _shown(PERMUTE), flags.has(*_FLAGS[PERMUTE]), _ABOVE[PERMUTE]))
     if experts and grouped and (sequence or (dispatcher == "alltoall" and not extended)):
-        found.append(Switch(OVERLAP, _shown(OVERLAP), flags.has(*_FLAGS[OVERLAP]), _ABOVE[OVERLAP], (MC2,)))
+        on = flags.has(*_FLAGS[OVERLAP])
+        found.append(Switch(OVERLAP, _shown(OVERLAP), on, _ABOVE[OVERLAP], (MC2,), overlaps=_OVERLAPS[OVERLAP]))
     return tuple(found)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from benchmarks.standin_build import hidden_cluster
 from benchmarks.standin_files import log_lines, write_run
-from benchmarks.tune_campaign import CARDS, Network
+from benchmarks.tune_campaign import CARDS, Network, TrueSteps, true_ms
 from taylor.blackbox.degree_search import Job, search
 from taylor.blackbox.small_runs import SEARCHABLE, plan_small_runs
+from taylor.blackbox.step_laws import StepLaws
 from taylor.parsers.small_run import Switch
 from taylor.workflows.tuning.tune_search import ShownRun, TunedLaws
 from taylor.workflows.tuning.tune_switches import Comparison
@@ -98,3 +100,30 @@ def test_what_cannot_start_is_not_compared(network, laws, plan):
     assert states(done).keys() == {"mc2"}
     done = comparison(network, 1e12, beside, alone).switched(plan, laws.steps, 16)
     assert states(done).keys() == {"overlap"}
+
+
+def test_a_choice_of_degrees_that_is_among_the_best_only_with_a_switch_is_found(network, laws):
+    """The best with faster links are known: those of the same search under the true laws where links are so always."""
+    job = network.job()
+    job = Job(job.sizes, job.ranks, job.batch, 1.5 * job.limit, {"tp", "pp"}, job.uniform)
+    plain = search(job, laws.steps).best
+    fast = network.cluster.with_links(2.0)
+    true = sorted(true_ms(fast, one) for one in search(job, cast(StepLaws, TrueSteps(fast))).best)
+    network.started.clear()
+    done = comparison(network, job.limit, replace(MC2, overlaps=("tp",))).best_of(plain, job, laws.steps, 16)
+    found = sorted(true_ms(fast, one.ranked) for one in done)
+    assert sorted(true_ms(fast, one) for one in plain)[2] > 1.05 * true[2]
+    # The third and the fourth tie.
+    assert found == pytest.approx(true, rel=0.01) and {one.ranked.run.tp for one in done} == {4, 8}
+    # Runs of one shape are started once, with two numbers of layers, as they are and switched.
+    assert len(network.started) == 8 and all(states(one) == {"mc2": True} for one in done)
+    for one in done:
+        assert one.ranked.step_ms == pytest.approx(true_ms(fast, one.ranked), rel=0.05)
+
+
+def test_no_further_run_is_started_where_no_switch_could_change_the_best(network, laws, plan):
+    job = network.job()
+    network.started.clear()
+    narrow = Job(job.sizes, job.ranks, job.batch, job.limit, set(), job.uniform)
+    done = comparison(network, job.limit, replace(SAME, above=("tp",))).best_of([plan], narrow, laws.steps, 16)
+    assert [one.ranked.run for one in done] == [plan.run] and len(network.started) == 4

@@ -268,7 +268,7 @@ def search_plans(
             if one is not None or len(pool) < len(found.best) or not _missing(laws.steps, ranked):
                 pool.append(ranked)
         best = again(pool, job, laws.steps)[: len(found.best)]
-    chosen = _switched(best, laws, machines, options)
+    chosen = _switched(best, job, laws, machines, options)
     own = laws.own_runs()
     own_error = median(one.error for one in own)
     before = {one.run: one.step_ms for one in (*found.best, *found.near)}
@@ -290,15 +290,14 @@ def search_plans(
 
 
 def _switched(
-    best: Sequence[Ranked], laws: TunedLaws, machines: Machines, options: SearchOptions
+    best: Sequence[Ranked], job: Job, laws: TunedLaws, machines: Machines, options: SearchOptions
 ) -> tuple[SwitchedPlan, ...]:
     """Best plans with the switches that pay, in the order that these give."""
     wanted = [one for one in laws.launcher.switches(options.script) if one.name in options.switches]
     if options.verify is None or not wanted:
         return tuple(SwitchedPlan(one, ()) for one in best)
     compare = Comparison(wanted, laws.launcher, laws.sizes, machines, options.verify, _name, options.limit)
-    found = [compare.switched(one, laws.steps, VERIFYING_STEPS) for one in best]
-    return tuple(sorted(found, key=lambda one: one.ranked.step_ms))
+    return compare.best_of(best, job, laws.steps, VERIFYING_STEPS)
 
 
 def _verified(

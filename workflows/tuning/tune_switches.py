@@ -3,6 +3,9 @@
 No law of the small runs knows how a switch changes a layer's operators. So runs with the plan's shapes are started with
 a switch and without, everything else the same: with few layers and with one more, whose difference is a layer. The
 switch is kept where the time falls by more than the noise of the steps; the next one is then compared with it on.
+
+The search goes on behind the best plans: a choice of degrees that would be among them if a switch saved all that it can
+is compared too.
 """
 
 from __future__ import annotations
@@ -13,17 +16,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from taylor.blackbox.degree_search import Ranked
+from taylor.base.console import log
+from taylor.blackbox.degree_search import Job, Ranked, solved_choice, within_reach
 from taylor.blackbox.foretold import showing_run
 from taylor.blackbox.operator_speed import MEDIAN_VARIANCE
 from taylor.blackbox.rejection import spread_of
 from taylor.blackbox.small_runs import SmallRun
+from taylor.blackbox.stage_problem import DENSE
 from taylor.blackbox.step_laws import StepLaws
 from taylor.parsers.launcher import Launcher
 from taylor.parsers.profiles.allocations import Allocation
 from taylor.parsers.small_run import JobSizes, Machines, RunSetting, Switch
+from taylor.pipeline_solver.timing.evaluate import step_time
 from taylor.workflows.tuning.tune_record import read_steps
 
+MOST_OTHERS = 3
+"""Choices of degrees that are compared because a switch could bring them among the best: four small runs each."""
 SURE = 2.0
 """Standard errors by which a switch has to be faster."""
 
@@ -127,9 +135,49 @@ class Comparison:
             pays = before.ns - after.ns > SURE * math.hypot(before.error, after.error)
             if pays and fits:
                 switched, on[one.name] = (*switched, one.name), not on[one.name]
-                ranked = _with(ranked, after.ns / before.ns, max(1.0, memory))
+                ranked = _with(ranked, one, after.ns / before.ns, max(1.0, memory))
             compared.append(Compared(one, on[one.name], before.ns / 1e6, after.ns / 1e6, memory, fits))
         return SwitchedPlan(ranked, tuple(compared))
+
+    def best_of(self, best: Sequence[Ranked], job: Job, steps: StepLaws, profiled: int) -> tuple[SwitchedPlan, ...]:
+        """As many plans, the best first: those given, and others that a switch could bring among them.
+
+        Parameters
+        ----------
+        profiled : int
+            Steps of a run that are profiled.
+        """
+        found = [self.switched(one, steps, profiled) for one in best]
+        fraction = self._least_fraction(found, steps)
+        found.sort(key=_step_ms)
+        known = {one.run for one in best}
+        others = within_reach(job, steps, _step_ms(found[-1]), fraction, known) if found else []
+        for place, choice in enumerate(others):
+            third = _step_ms(found[len(best) - 1])
+            if place == MOST_OTHERS:
+                log.info("%d further combinations could be faster with a switch than predicted", len(others) - place)
+                break
+            ranked = solved_choice(choice, job, steps, third / fraction(choice.run))
+            if ranked is not None and ranked.step_ms * fraction(ranked.run) < third:
+                found = sorted([*found, self.switched(ranked, steps, profiled)], key=_step_ms)
+        return tuple(found[: len(best)])
+
+    def _least_fraction(self, found: Sequence[SwitchedPlan], steps: StepLaws) -> Callable[[RunSetting], float]:
+        """Least fraction of their time that a choice's layers take with the switches.
+
+        What overlaps collectives saves their exposed time at most. Of others the best saving counts that was measured.
+        """
+        seen = dict[str, float]()
+        for one in (each for plan in found for each in plan.compared):
+            seen[one.switch.name] = min(seen.get(one.switch.name, 1.0), one.after_ms / one.before_ms)
+
+        def fraction(run: RunSetting) -> float:
+            may = [one for one in self.switches if one.may_be_on(run)]
+            overlapped = {group for one in may if not one.on for group in one.overlaps}
+            measured = [seen.get(one.name, 1.0) for one in may if one.on or not one.overlaps]
+            return math.prod(measured, start=steps.least_fraction(run, overlapped) if overlapped else 1.0)
+
+        return fraction
 
     def _shown(self, setting: RunSetting, switched: tuple[str, ...], steps: StepLaws, profiled: int) -> _Shown | None:
         key = (setting, switched)
@@ -160,10 +208,29 @@ class Comparison:
         return _Shown(float(median(took)), error, *_bytes(runs[-1].allocations))
 
 
-def _with(ranked: Ranked, time: float, memory: float) -> Ranked:
+def _step_ms(plan: SwitchedPlan) -> float:
+    return plan.ranked.step_ms
+
+
+def _with(ranked: Ranked, switch: Switch, time: float, memory: float) -> Ranked:
+    """A plan whose layers take these fractions of time and memory; embedding, head and tails take what they did."""
     peaks = tuple(replace(one, peak=one.peak * memory, upper=one.upper * memory) for one in ranked.peaks)
-    problem = ranked.problem.replace(unit_ms=(ranked.problem.unit_ms or 1.0) * time)
-    return replace(ranked, step_ms=ranked.step_ms * time, peaks=peaks, problem=problem)
+    problem = ranked.problem
+    of_experts = any(name in switch.above for name in ("ep", "experts"))
+    kinds = tuple(
+        replace(kind, forward=kind.forward / time) if of_experts and kind.name == DENSE else kind
+        for kind in problem.kinds
+    )
+    unit = (problem.unit_ms or 1.0) * time
+    problem = problem.replace(
+        kinds=kinds,
+        unit_ms=unit,
+        head_forward=problem.head_forward / time,
+        embedding_forward=problem.embedding_forward / time,
+        lag=problem.lag / time,
+        tail=tuple(each / time for each in problem.tail),
+    )
+    return replace(ranked, step_ms=step_time(problem, ranked.plan) * unit, peaks=peaks, problem=problem)
 
 
 def _bytes(tensors: Sequence[Allocation]) -> tuple[int, int]:
