@@ -220,9 +220,10 @@ OTHER_FILES = (
         "an Accelerate configuration",
         "it states how a program is spread over ranks, not the model",
         f"give the YAML or the script of the training; {_FLAGS} to plan it with pipeline stages",
-        (("compute_environment", "distributed_type"),),
+        (("distributed_type",),),
         "",
-        "hiyouga/LLaMA-Factory 06d78ff1 examples/accelerate/fsdp2_config.yaml",
+        "hiyouga/LLaMA-Factory 06d78ff1 examples/accelerate/fsdp2_config.yaml; huggingface/accelerate 16cb6eb8 "
+        "examples/config_yaml_templates, examples/slurm/fsdp_config.yaml",
     ),
     OtherFile(
         "a DeepSpeed JSON",

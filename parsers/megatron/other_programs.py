@@ -25,11 +25,19 @@ PROGRAMS = (
 )
 """Purpose of a program, and the names of its file."""
 
+OTHER_MODELS = (
+    # NVIDIA/Megatron-LM d98e8a64 pretrain_t5.py, examples/t5/train_t5_220m_distributed.sh; pretrain_vision_*.py.
+    (r"pretrain_t5\.py", "an encoder with a decoder (T5)"),
+    (r"pretrain_vision_\w+\.py", "a model of images"),
+    # examples/mimo/train.py, whose sizes stand in examples/mimo/model_providers.
+    (r"(?:.*/)?mimo/train\.py", "a model of several kinds of input (MIMO), whose sizes stand in Python"),
+)
+"""Programs that train a model of another kind, and what it is."""
 _TRAINS = re.compile(r"\w*train\w*|\w*(finetune|sft)\w*")
 
 
 def refuse_other_program(script: ShellScript, launch: Iterable[Word]) -> None:
-    """Refuse a launch whose program trains nothing.
+    """Refuse a launch whose program trains nothing, or a model of another kind.
 
     Parameters
     ----------
@@ -41,8 +49,16 @@ def refuse_other_program(script: ShellScript, launch: Iterable[Word]) -> None:
     InputError
         With the program and what it does.
     """
+    before = ""
     for word in launch:
-        name = word.text.rpartition("/")[2]
+        name, as_module = word.text.rpartition("/")[2], before == "-m"
+        before = word.text
+        kind = next((what for names, what in OTHER_MODELS if re.fullmatch(names, word.text)), None)
+        if kind is not None:
+            cure = "give the script of a language model; the language model's flags alone can be planned"
+            raise InputError(f"trains {kind}, which is not read", file=script.file, value=word.text[-60:], cure=cure)
+        if as_module and "." in name and not name.startswith("torch."):
+            name = f"{name.rpartition('.')[2]}.py"
         if not name.endswith(".py") or _TRAINS.fullmatch(name[:-3]):
             continue
         what = next((does for does, names in PROGRAMS if re.fullmatch(names, name[:-3])), None)

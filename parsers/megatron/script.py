@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,6 +71,7 @@ class Script(Launch):
                 refuse_other_program(source, command.words)
             raise
         refuse_other_program(source, launch_words(source, FORM))
+        _refuse_missing_argument(script)
         return script
 
     def with_flags(self, wanted: Mapping[str, Setting], near: tuple[str, ...]) -> Self:
@@ -106,3 +108,24 @@ class Script(Launch):
     def setting(self, name: str, value: object) -> Setting:
         """See `Launch.setting`; text that a shell would take apart is refused."""
         return plain_value(value, self.file, name)
+
+
+_BY_ARGUMENT = re.compile(r"takes in (\S*\$\{([1-9])\}\S*),")
+"""A file that a script takes in by the name in one of its arguments (`ShellScript.notes`)."""
+
+
+def _refuse_missing_argument(script: Script) -> None:
+    """Refuse a script whose model stands in a file that one of its arguments names.
+
+    Raises
+    ------
+    InputError
+        With the argument.
+    """
+    if script.flags.has(*FORM.beside):
+        return
+    found = next((match for match in map(_BY_ARGUMENT.search, script.notes) if match), None)
+    if found is not None:
+        problem = f"stands in a file that argument {found[2]} of the script names"
+        cure = "give the script's arguments in quotes: -shell 'FILE ARGUMENT …'"
+        raise script.flags.error(FORM.beside[0], problem, found[1].rpartition("/")[2], cure)

@@ -47,7 +47,8 @@ def config_from_source(source: YamlSource) -> TrainingConfig:
     top = Fields(source.data, path, asked=source.asked)
     if not any(top.has(name) for name in ("model", "parallel_config", "parallel", "pretrained_model_dir")):
         raise InputError(
-            "is not a MindFormers training file: it has neither model nor parallel_config",
+            "is no known training file: it has neither model nor parallel_config, as MindFormers' have, and no mark of "
+            "another tool's",
             file=path,
             cure="give the training YAML itself",
         )

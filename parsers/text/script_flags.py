@@ -77,11 +77,18 @@ def launch_words(script: ShellScript, form: FlagForm) -> Sequence[Word]:
     # A script that only sets the flags, for another one to start.
     parts = [word for variable in script.variables.values() for value in variable.words for word in value.split()]
     if score(parts) >= 2:
+        if form.telltale[0] not in {flag.name for flag in _parse(parts)}:
+            cure = "give the script that takes it in by source and launches the training"
+            problem = (
+                f"sets flags for another script: no command starts a training, and {form.written(form.telltale[0])} "
+            )
+            raise InputError(f"{problem}stands elsewhere", file=script.file, cure=cure)
         script.notes.append("no command starts the training here: the flags of all variables are taken together")
         return parts
     first, second = form.beside[0], form.telltale[2]
     raise InputError(
-        f"starts no training: no command has flags such as {form.written(first)} and {form.written(second)}",
+        f"starts no training that is read: no command has flags such as {form.written(first)} and "
+        f"{form.written(second)}",
         file=script.file,
         cure="give the script that launches the training",
     )

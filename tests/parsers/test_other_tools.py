@@ -52,6 +52,21 @@ def test_a_script_that_starts_another_tool_is_refused_by_its_name(tmp_path, titl
     assert title in refusal(path)
 
 
+def test_a_script_that_starts_a_training_sets_no_flags_for_another(tmp_path):
+    """accelerate 16cb6eb8 examples/slurm/submit_multigpu.sh takes in an environment too."""
+    path = tmp_path / "job.sh"
+    path.write_text("source env.sh\naccelerate launch --num_processes 4 $SCRIPT $ARGS\n", encoding="utf-8")
+    assert "sets a model's flags" not in refusal(path)
+
+
+def test_a_yaml_without_marks_is_named_as_unknown(tmp_path):
+    path = tmp_path / "mi300x.yaml"
+    path.write_text("gpu: MI300X\nmemory: 192\n", encoding="utf-8")
+    assert "is no known training file" in refusal(path) and "mark of another tool" in refusal(path)
+    path.write_text("distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: FULL_SHARD\n", encoding="utf-8")
+    assert "is an Accelerate configuration" in refusal(path)
+
+
 def test_a_comment_says_nothing_of_a_scripts_kind(tmp_path):
     path = tmp_path / "job.sh"
     path.write_text("# swift infer --adapters a\necho done\n", encoding="utf-8")

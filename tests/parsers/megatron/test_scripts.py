@@ -20,6 +20,7 @@ from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.shell_arithmetic import evaluate_arithmetic
 from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.text.shell_start import ShellStart, started
 from taylor.parsers.write_back import emit_variant, write_plan
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.generators import build_schedule
@@ -564,6 +565,43 @@ def test_a_script_that_is_no_launch_is_refused(tmp_path: Path, text: str, says: 
     file.write_text(text)
     with pytest.raises(InputError, match=says):
         read_config(file)
+
+
+PROGRAM = "torchrun --nproc_per_node 8 {} --tensor-model-parallel-size 2 --micro-batch-size 1 --global-batch-size 8\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        # NVIDIA/Megatron-LM d98e8a64 examples/t5, examples/mimo/scripts, examples/inference, examples/rl/model_configs.
+        (PROGRAM.format("pretrain_t5.py"), "trains an encoder with a decoder"),
+        (PROGRAM.format("examples/mimo/train.py"), "MIMO.*sizes stand in Python"),
+        (PROGRAM.format("-m examples.inference.launch_inference_server"), "launch_inference_server.py generates text"),
+        (
+            "OPTIONS='--tensor-model-parallel-size 2 --micro-batch-size 1'\n",
+            "sets flags for another.*--num-layers stands",
+        ),
+    ],
+)
+def test_a_script_of_no_language_model_is_refused_for_what_it_is(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "x.sh"
+    file.write_text(text)
+    with pytest.raises(InputError, match=says):
+        read_config(file)
+
+
+def test_a_model_in_a_file_that_an_argument_names_is_asked_for_by_that_argument(tmp_path: Path) -> None:
+    """As examples/post_training/modelopt/train.sh of Megatron-LM."""
+    sizes = "--num-layers 8 --hidden-size 256 --num-attention-heads 8 --vocab-size 1024"
+    model = f"MODEL_ARGS='{sizes} --seq-length 512 --max-position-embeddings 512'\n"
+    (tmp_path / "small.sh").write_text(model)
+    script = tmp_path / "train.sh"
+    program = PROGRAM.format("train.py").strip()
+    script.write_text(f'DIR="$(dirname "$(readlink -f "$0")")"\nsource "$DIR/${{1}}.sh"\n{program} $MODEL_ARGS\n')
+    with pytest.raises(InputError, match="--num-layers: stands in a file that argument 1 .*-shell 'FILE ARGUMENT"):
+        read_config(script)
+    with started(ShellStart(("small",), {})):
+        assert read_config(script).model.n_layers == 8
 
 
 def test_nothing_in_a_script_is_ever_executed(tmp_path: Path) -> None:

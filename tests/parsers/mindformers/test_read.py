@@ -363,7 +363,7 @@ def test_a_wrong_value_is_refused_with_file_field_and_value(
         ("a: 1\n---\nb: 2\n", "is not valid YAML"),
         ("a: !!python/object/apply:os.system ['true']\n", "is not valid YAML"),
         ("a: &a [*a]\n", "refers to itself"),
-        ("a: 1\n", "is not a MindFormers training file"),
+        ("a: 1\n", "is no known training file"),
         ("a: " + "[" * 80 + "]" * 80 + "\n", "nested too deep"),
         ("a: " + "9" * 5000 + "\n", "it is too long"),
         ("model: \x07\n", "is not valid YAML"),
