@@ -210,7 +210,7 @@ OTHER_TOOLS = (
         "give the script that takes it in by source and starts train.py",
         (),
         r"\A(?![\s\S]*\b(?:torchrun|python3?|srun|deepspeed|msrun|accelerate|\w+\.py)\b)"
-        r"[\s\S]*?^(?:MODEL_ARGS(?:\[\d+\])?=|(?:\w+=\S* )+source\s[^\n]*\.sh)",
+        r"[\s\S]*?^(?:MODEL_ARGS(?:=\(|\[\d+\]=)|(?:\w+=\S* )+source\s[^\n]*\.sh)",
         "THUDM/slime 624b824a scripts/models/qwen3-30B-A3B.sh, scripts/models/deepseek-v3-5layer.sh",
         said="sets a model's flags for",
     ),

@@ -77,7 +77,7 @@ def launch_words(script: ShellScript, form: FlagForm) -> Sequence[Word]:
     # A script that only sets the flags, for another one to start.
     parts = [word for variable in script.variables.values() for value in variable.words for word in value.split()]
     if score(parts) >= 2:
-        if form.telltale[0] not in {flag.name for flag in _parse(parts)}:
+        if not {flag.name for flag in _parse(parts)} & {form.telltale[0], *form.beside}:
             cure = "give the script that takes it in by source and launches the training"
             problem = (
                 f"sets flags for another script: no command starts a training, and {form.written(form.telltale[0])} "

@@ -10,6 +10,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 LAYERS = {
     "qwen2.5-0.5b": "d" * 24,
     "qwen2.5-7b": "d" * 28,
@@ -26,6 +28,11 @@ LAYERS = {
     "moonlight-16b-a3b": "d" + "m" * 26,
     "glm-4.5-air": "d" + "m" * 45,
     "qwen3-next-80b-a3b": "lllm" * 12,
+    "qwen3.5-0.8b": "ggga" * 6,
+    "qwen3.5-2b": "ggga" * 6,
+    "qwen3.5-4b": "ggga" * 8,
+    "qwen3-vl-2b": "d" * 28,
+    "qwen3-vl-4b": "d" * 36,
     "qwen3.5-27b": "ggga" * 16,
     "qwen3.5-35b-a3b": "lllm" * 10,
     "gpt-oss-20b": "m" * 24,
@@ -52,6 +59,13 @@ def swift_facts(path: Path) -> dict[str, Any]:
     at = next(k for k, word in enumerate(words) if word == "megatron")
     variables |= dict(word.split("=", 1) for word in words[:at] if "=" in word)
     options: dict[str, str] = {}
+    for word in words[at:]:
+        if word.endswith((".yaml", ".yml")):
+            file = next(folder / word for folder in path.parents if (folder / word).is_file())
+            stated = yaml.safe_load(file.read_text(encoding="utf-8"))
+            options |= {
+                key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in stated.items()
+            }
     for word, after in zip(words, [*words[1:], ""], strict=True):
         if word.startswith("--"):
             options[word[2:]] = after
