@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 CORE := $(VENV)/.installed-core
 STAMP := $(VENV)/.installed
 
-.PHONY: tree packages docs lock gate pythons imports demo pictures test test-slow profilers reliability reliability-nightly mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-depths random-cadence random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
+.PHONY: tree packages docs lock gate pythons imports demo pictures test test-slow profilers reliability reliability-nightly mindspeed-rules mindspeed-passes mindspeed-mamba outside random random-choices random-entries random-depths random-cadence random-lending random-pairs random-layerwise ablation recipes cluster model-campaign tune-campaign test-mindspore dryrun-noise lint install benchmarks clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -137,6 +137,10 @@ random-depths: $(STAMP)
 # The same with layers that lie on the chunk of the layer before them (sparse attention that reuses chosen tokens).
 random-cadence: $(STAMP)
 	$(BIN)/python -m benchmarks.random_instances --cadence
+
+# Choices that keep activations on the device of another stage, against brute force.
+random-lending: $(STAMP)
+	$(BIN)/python -m benchmarks.random_instances --lending
 
 # The same with forwards and backwards that run as one pass, in which layers hide each other's communication.
 random-pairs: $(STAMP)

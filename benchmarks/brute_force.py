@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,6 +79,8 @@ def enumerate_optimum(problem: PipelineProblem, most_plans: int = 2_000_000) -> 
             splits.append(by_stage)
     for by_stage in splits:
         times = _play_all(problem, schedule, by_stage, modes)
+        if problem.lenders:
+            times = np.where(lenders_hold(problem, schedule, by_stage, modes), times, np.inf)
         winner = int(times.argmin())
         if times[winner] < best:
             best = float(times[winner])
@@ -314,6 +316,52 @@ def with_choices(problem: PipelineProblem, rng: np.random.Generator, most_choice
     )
 
 
+def with_lenders(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
+    """The problem, on two stages or more, with choices of which some keep activations on another stage: the mirrored
+    one as in BPipe, one for all as in torchtitan, or any; on devices of which some have little memory."""
+    S = problem.stages
+    lending = {name: bool(rng.random() < 0.6) for name in problem.choices}
+    lending[problem.choices[0]] = True
+
+    def lent(kind: LayerKind, choices: Mapping[str, LayerChoice]) -> dict[str, LayerChoice]:
+        cheap = round(float(rng.uniform(0.0, 0.4)), 3)
+        return {
+            name: replace(
+                one, forward=round(one.forward * cheap, 3), backward=round(one.backward * cheap, 3), host_mib=0.0,
+                lent_mib=round(kind.activation_mib[NONE] - kind.activation_mib[name], 1),
+            )
+            if lending[name] else one
+            for name, one in choices.items()
+        }  # fmt: skip
+
+    kinds = tuple(replace(kind, choices=lent(kind, kind.choices)) for kind in problem.kinds)
+    times = tuple(
+        replace(one, choices={kind.name: lent(kind, one.choices[kind.name]) for kind in problem.kinds})
+        for one in problem.stage_times
+    )
+    form = rng.random()
+    if form < 0.4:
+        lenders = [S - 1 - s if s < S // 2 else -1 for s in range(S)]
+    elif form < 0.7:
+        one = int(rng.integers(S))
+        lenders = [-1 if s == one or rng.random() < 0.2 else one for s in range(S)]
+    else:
+        lends = np.flatnonzero(rng.random(S) < 0.5).tolist() or [S - 1]
+        lenders = [-1 if s in lends else int(rng.choice(lends)) for s in range(S)]
+    ruled = tuple((mode, most) for mode, most in problem.uniform_recompute if not lending.get(mode))
+    if problem.uniform_recompute and not ruled:
+        ruled = ((next((mode for mode in problem.searched_modes if not lending.get(mode)), FULL), 0),)
+    room = np.where(np.array(lenders) < 0, rng.uniform(0.9, 1.8, S), rng.uniform(0.7, 1.1, S))
+    return problem.replace(
+        kinds=kinds,
+        uniform_recompute=ruled,
+        stage_times=times,
+        lenders=tuple(lenders),
+        lent_limit_mib=(round(float(rng.uniform(10, 200)), 1),) * S if rng.random() < 0.2 else (),
+        limit_mib=tuple(np.round(np.array(problem.limit_mib) * room, 1).tolist()),
+    )
+
+
 def under_one_choice(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
     """The problem with up to four of its modes and counts, one of which must hold for every chunk alike."""
     choices = [(mode, most) for mode in problem.searched_modes for most in range(problem.layers + 1)]
@@ -334,8 +382,13 @@ def random_plan(problem: PipelineProblem, rng: np.random.Generator, attempts: in
         for s in range(problem.stages):
             held = tuple(split[schedule.position(v, s)] for v in range(problem.interleaves))
             by_stage.append(_stage_choices(problem, schedule, s, held, modes))
-        if all(by_stage):
-            return _as_plan(problem, by_stage, int(rng.integers(math.prod(map(len, by_stage)))), modes)
+        if not all(by_stage):
+            continue
+        allowed = np.arange(math.prod(map(len, by_stage)))
+        if problem.lenders:
+            allowed = np.flatnonzero(lenders_hold(problem, schedule, by_stage, modes))
+        if len(allowed):
+            return _as_plan(problem, by_stage, int(rng.choice(allowed)), modes)
     return None
 
 
@@ -407,6 +460,7 @@ def _stage_choices(
                     taken[index] == (min(most, total) if mode == of else 0)
                     for of, most in problem.uniform_recompute
                     for index, mode in enumerate(modes)
+                    if not any(mode in k.choices and k.choices[mode].lent_mib for k in problem.kinds)
                 )
             ]
         )
@@ -416,6 +470,8 @@ def _stage_choices(
     fits = device <= problem.limit_mib[s] + 1e-6
     if problem.host_limit_mib:
         fits &= host <= problem.host_limit_mib[s] + 1e-6
+    if problem.lent_limit_mib:
+        fits &= _peaks(problem, schedule, s, options, modes, 2) <= problem.lent_limit_mib[s] + 1e-6
     return list(itertools.compress(itertools.product(*options), fits.ravel()))
 
 
@@ -448,13 +504,9 @@ def _pinned(problem: PipelineProblem, schedule: Schedule, v: int, s: int) -> lis
 def _peaks(
     problem: PipelineProblem, schedule: Schedule, s: int, options: list[list[Choice]], modes: list[str], side: int
 ) -> NDArray[np.float64]:
-    """Peak memory of the device (`side` 0) or its host (1) under every combination of the chunks' options."""
-    last = WEIGHT_GRADIENT if schedule.spec.traits.split_backward else BACKWARD
-    alive = [0] * problem.interleaves
-    moments = {tuple(alive)}
-    for direction, v, _, _ in schedule.order[s].tolist():
-        alive[v] += (direction == FORWARD) - (direction == last)
-        moments.add(tuple(alive))
+    """Peak memory of the device (`side` 0), its host (1) or its lender (2) under every combination of the chunks'
+    options."""
+    moments = _moments(problem, schedule, s)
     whole: Any = problem.static_mib[s] + _held_once(problem, schedule, s) if side == 0 else 0.0
     kept: list[NDArray[np.float64]] = []
     for v, of_chunk in enumerate(options):
@@ -466,6 +518,17 @@ def _peaks(
     return np.asarray(whole + np.max(sums, axis=0))
 
 
+def _moments(problem: PipelineProblem, schedule: Schedule, s: int) -> set[tuple[int, ...]]:
+    """Micro-batches alive on a stage by virtual stage, at every moment of the step."""
+    last = WEIGHT_GRADIENT if schedule.spec.traits.split_backward else BACKWARD
+    alive = [0] * problem.interleaves
+    moments = {tuple(alive)}
+    for direction, v, _, _ in schedule.order[s].tolist():
+        alive[v] += (direction == FORWARD) - (direction == last)
+        moments.add(tuple(alive))
+    return moments
+
+
 def _held_once(problem: PipelineProblem, schedule: Schedule, s: int) -> float:
     """MiB that the pinned kinds of a stage hold once, those named alike up to a # together."""
     held = [kind for v in range(problem.interleaves) for kind in _pinned(problem, schedule, v, s)]
@@ -475,8 +538,8 @@ def _held_once(problem: PipelineProblem, schedule: Schedule, s: int) -> float:
 
 def _memory(
     problem: PipelineProblem, schedule: Schedule, v: int, s: int, one: Choice, modes: list[str]
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """(states, activations of a micro-batch) of a chunk on its device, and the same on its host."""
+) -> tuple[tuple[float, float], tuple[float, float], tuple[float, float]]:
+    """(states, activations of a micro-batch) of a chunk on its device, the same on its host and on its lender."""
     layers = _modes_of(problem, one, modes) + [(kind, NONE) for kind in _pinned(problem, schedule, v, s)]
     moved = [kind.choices[mode] for kind, mode in layers if mode in problem.choices]
     parts = problem.schedule.seq_splits
@@ -486,7 +549,36 @@ def _memory(
             sum(kind.activation_mib[mode] for kind, mode in layers) / parts,
         ),
         (sum(choice.host_states_mib for choice in moved), sum(choice.host_mib for choice in moved) / parts),
+        (0.0, sum(choice.lent_mib for choice in moved) / parts),
     )
+
+
+def lenders_hold(
+    problem: PipelineProblem, schedule: Schedule, by_stage: list[list[tuple[Choice, ...]]], modes: list[str]
+) -> NDArray[np.bool_]:
+    """Whether every lender holds its own peak and the most that each of its borrowers ever keeps there, for
+    every combination of the stages' choices, bool [plans] in row-major order."""
+    shape, needs = tuple(map(len, by_stage)), [np.zeros(()) for _ in by_stage]
+    for s, choices in enumerate(by_stage):
+        across = tuple(-1 if axis == s else 1 for axis in range(problem.stages))
+        moments = np.array(sorted(_moments(problem, schedule, s)))
+        known = {
+            (v, one): _memory(problem, schedule, v, s, one, modes) for choice in choices for v, one in enumerate(choice)
+        }
+        table = np.array([[known[v, one] for v, one in enumerate(choice)] for choice in choices])
+        peaks = table[:, :, :, 0].sum(axis=1) + np.einsum("nvk,mv->nmk", table[:, :, :, 1], moments).max(axis=1)
+        own = (problem.static_mib[s] + _held_once(problem, schedule, s) + peaks[:, 0]).reshape(across)
+        lent = peaks[:, 2].reshape(across)
+        needs[s] = needs[s] + own
+        lender = problem.lenders[s]
+        if lender < 0:
+            needs[s] = np.where(lent > 0, np.inf, needs[s])
+        else:
+            needs[lender] = needs[lender] + lent
+    fits = np.ones(shape, dtype=bool)
+    for s, need in enumerate(needs):
+        fits &= need <= problem.limit_mib[s] + 1e-6
+    return fits.ravel()
 
 
 def _play_all(

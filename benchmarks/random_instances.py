@@ -1,7 +1,7 @@
 """Stacks in which kinds of layers alternate, by the thousand: the solver against the enumeration of every plan.
 
     python -m benchmarks.random_instances [--instances 2000] [--processes 2] [--fresh]
-                                          [--choices | --entries | --depths | --cadence | --pairs]
+                                          [--choices | --entries | --depths | --cadence | --lending | --pairs]
 
 Each instance is a small pipeline: two or three kinds in any order, up to five virtual stages, chunks that may stay
 empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. With
@@ -10,7 +10,8 @@ activations or states on the host, whose memory is limited in two of three; half
 quarter one choice must hold for every chunk. With ``--entries`` MTP layers, and at times a head, lie on one of several
 chunks, which may hold nothing else; four of ten have transfers that differ by boundary. With ``--depths`` each of up to
 four MTP layers is placed on its own, and a stage with several may hold part of their memory once. With ``--cadence``
-layers lie on the chunk of the layer before them, as where every n-th one chooses tokens. With ``--pairs`` forwards and
+layers lie on the chunk of the layer before them, as where every n-th one chooses tokens. With ``--lending`` some
+choices keep activations on the device of another stage, which has that much less. With ``--pairs`` forwards and
 backwards run as one pass (DualPipeV, or 1F1B with VPP), and a layer that has none of the other pass beside it takes
 longer. The optimum is compared with the best of all plans, to 1e-9. Of every fifth the model file is solved by HiGHS
 and by CBC, from its cuts alone where the file says that they suffice. Six plans of each, the two best and some drawn at
@@ -42,6 +43,7 @@ from benchmarks.brute_force import (
     with_choices,
     with_depths,
     with_entries,
+    with_lenders,
     with_pairs,
     with_unlike_lags,
     with_unlike_ratios,
@@ -51,13 +53,13 @@ from benchmarks.reliability.campaign import Figure, Part, Portion, Result, fault
 from taylor.base.console import start_logging
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.pipeline_solver.check.checker import check, exact_host_memory, exact_peak_memory
+from taylor.pipeline_solver.check.checker import check, exact_host_memory, exact_lent_memory, exact_peak_memory
 from taylor.pipeline_solver.milp.model_files import CUTS_SUFFICE, write_mps
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
 from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL, Solution
 from taylor.pipeline_solver.solving.solve import SolverDisagreement, solve
-from taylor.pipeline_solver.timing.evaluate import host_memory_mib, peak_memory_mib, step_time
+from taylor.pipeline_solver.timing.evaluate import host_memory_mib, lent_memory_mib, peak_memory_mib, step_time
 
 INSTANCES = 2000
 OF_A_PORTION = 20
@@ -149,6 +151,15 @@ def cadence_problem(rng: np.random.Generator) -> PipelineProblem:
     return with_entries(problem, rng) if rng.random() < 0.15 else problem
 
 
+def lending_problem(rng: np.random.Generator) -> PipelineProblem:
+    """A small instance with choices on stages of which some keep activations on others."""
+    while True:
+        problem = choice_problem(rng)
+        if problem.stages > 1:
+            break
+    return with_lenders(problem, rng)
+
+
 def paired_problem(rng: np.random.Generator) -> PipelineProblem:
     """A small instance whose forwards and backwards run as one pass, DualPipeV or interleaved 1F1B."""
     while True:
@@ -165,6 +176,7 @@ DRAWN = {
     "entries": entry_problem,
     "depths": depth_problem,
     "cadence": cadence_problem,
+    "lending": lending_problem,
     "pairs": paired_problem,
 }
 """Options with which a campaign draws its instances."""
@@ -175,12 +187,14 @@ STREAMS: dict[str, list[int]] = {
     "pairs": [4],
     "depths": [5],
     "cadence": [6],
+    "lending": [7],
 }
 HELP = {
     "choices": "up to five choices a layer, with limits of the host",
     "entries": "MTP layers and heads on one of several chunks, transfers unlike by boundary",
     "depths": "MTP layers that are placed one by one, which share memory on a stage",
     "cadence": "layers that lie on the chunk of the layer before them, as every n-th layer's choice of tokens asks",
+    "lending": "choices that keep activations on the device of another stage",
     "pairs": "forwards and backwards that run as one pass, in which layers hide each other's communication",
 }
 
@@ -231,7 +245,8 @@ def portion(seed: int, first: int, count: int, drawn: str = "stacks") -> Result:
                 found += [f"checker: {fault}" for fault in check(problem, plan, step_time(problem, plan))]
                 device = zip(peak_memory_mib(problem, plan), exact_peak_memory(problem, plan), strict=True)
                 host = zip(host_memory_mib(problem, plan), exact_host_memory(problem, plan), strict=True)
-                if any(abs(told - float(exact)) > 1e-6 for told, exact in (*device, *host)):
+                lent = zip(lent_memory_mib(problem, plan), exact_lent_memory(problem, plan), strict=True)
+                if any(abs(told - float(exact)) > 1e-6 for told, exact in (*device, *host, *lent)):
                     found.append("the evaluation's memory is not the checker's")
         faults += [f"instance {number}: {fault}" for fault in found]
     return {"instances": count, "plans": plans, "checked": checked, "files": files, "infeasible": infeasible,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 import numpy as np
 
 from taylor.base.files import write_atomic
+from taylor.report.host_link import HostTransfers
 from taylor.report.timeline import COMMUNICATION, DIRECTION_NAMES, OPTIMIZER, OTHER, Timeline
 
 US_PER_MS = 1000.0
@@ -21,6 +22,8 @@ COLOUR_NAMES = ("thread_state_running", "thread_state_iowait", "good", "thread_s
 
 LINK_LANES = ((True, 901, "to the host"), (False, 902, "from the host"))
 """Threads of the link to the host, by direction; above the lanes of jobs of any device."""
+LENDER_LANES = ((True, 903, "to the lender"), (False, 904, "from the lender"))
+"""The same of the link to the stage that keeps lent activations."""
 
 RECOMPUTE_COLOUR = "thread_state_unknown"
 
@@ -68,7 +71,8 @@ def trace_events(timeline: Timeline) -> Iterator[dict[str, Any]]:
     yield from _names(timeline)
     yield from _tasks(timeline, scale)
     yield from _flows(timeline, scale)
-    yield from _transfers(timeline, scale)
+    yield from _transfers(timeline.transfers, LINK_LANES, "host link", scale)
+    yield from _transfers(timeline.lent, LENDER_LANES, "lender's link", scale)
     for row, steps in enumerate(timeline.host):
         for time, mib in zip(steps.time.tolist(), steps.mib.tolist(), strict=True):
             yield {"ph": "C", "name": "host memory MiB", "pid": row + 1, "ts": time * scale, "args": {"used": mib}}
@@ -160,21 +164,22 @@ def _tasks(timeline: Timeline, scale: float) -> Iterator[dict[str, Any]]:
             }
 
 
-def _transfers(timeline: Timeline, scale: float) -> Iterator[dict[str, Any]]:
-    """Blocks of the link to the host, and the names of its threads."""
-    moved = timeline.transfers
+def _transfers(
+    moved: HostTransfers | None, lanes: Sequence[tuple[bool, int, str]], category: str, scale: float
+) -> Iterator[dict[str, Any]]:
+    """Blocks of a link, and the names of its threads."""
     if moved is None:
         return
     for row in np.unique(moved.stage).tolist():
-        for _, tid, name in LINK_LANES:
+        for _, tid, name in lanes:
             yield {"ph": "M", "name": "thread_name", "pid": row + 1, "tid": tid, "args": {"name": f"link {name}"}}
             yield {"ph": "M", "name": "thread_sort_index", "pid": row + 1, "tid": tid, "args": {"sort_index": tid}}
-    for outward, tid, name in LINK_LANES:
+    for outward, tid, name in lanes:
         for k in np.flatnonzero(moved.outward == outward).tolist():
             args = {"micro_batch": int(moved.micro_batch[k]), "interleave": int(moved.interleave[k])}
             begins, ends = float(moved.start[k]) * scale, float(moved.end[k]) * scale
             place = {"pid": int(moved.stage[k]) + 1, "tid": tid, "ts": begins, "dur": ends - begins}
-            yield {"ph": "X", "name": name, "cat": "host link", **place, "args": args}
+            yield {"ph": "X", "name": name, "cat": category, **place, "args": args}
 
 
 def _flows(timeline: Timeline, scale: float) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Activations that a plan offloads to the host, and the times of their transfers over the link."""
+"""Activations that a plan offloads to the host or lends to other stages, and the times of their transfers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HostTransfers:
-    """Transfers of every micro-batch over the host links, one entry for each task of a chunk that moves something.
+    """Transfers of every micro-batch over the links to the hosts, or to the lenders, one entry for each task of a chunk
+    that moves something.
 
     Parameters
     ----------
     stage, interleave, micro_batch : int [k]
     outward : bool [k]
-        Whether it goes to the host, in a forward; else back, in a backward.
+        Whether it goes there, in a forward; else back, in a backward.
     start, end : float [k]
         In units of one body layer's forward.
     """
@@ -36,19 +37,25 @@ class HostTransfers:
     end: FloatArray
 
 
-def summed_choices(problem: PipelineProblem, plan: PipelinePlan, cost: str) -> FloatArray:
-    """Cost of the layers' choices by chunk, float [V, S]: a field of `LayerChoice`."""
+def summed_choices(problem: PipelineProblem, plan: PipelinePlan, cost: str, *, lent: bool = False) -> FloatArray:
+    """Cost of the layers' choices by chunk, float [V, S]: a field of `LayerChoice`, of choices that lend or others."""
     choices: dict[str, dict[str, LayerChoice]] = {kind.name: dict(kind.choices) for kind in problem.kinds}
     total = np.zeros((problem.interleaves, problem.stages))
     for kind, modes in plan.recompute_by_kind().items():
         for mode, choice in choices[kind].items():
-            if mode in modes:
+            if mode in modes and bool(choice.lent_mib) == lent:
                 total += getattr(choice, cost) * np.asarray(modes[mode], dtype=np.float64)
     return total
 
 
 def host_transfers(
-    problem: PipelineProblem, plan: PipelinePlan, order: IntArray, start: FloatArray, end: FloatArray
+    problem: PipelineProblem,
+    plan: PipelinePlan,
+    order: IntArray,
+    start: FloatArray,
+    end: FloatArray,
+    *,
+    lent: bool = False,
 ) -> HostTransfers | None:
     """Times of a plan's transfers; None where it moves nothing.
 
@@ -62,8 +69,10 @@ def host_transfers(
         Every stage's tasks, as `Schedule.order`.
     start, end : float [S, n]
         Of every task.
+    lent : bool
+        Transfers to lenders instead of hosts.
     """
-    busy = summed_choices(problem, plan, "link_time") / problem.schedule.seq_splits
+    busy = summed_choices(problem, plan, "link_time", lent=lent) / problem.schedule.seq_splits
     if not busy.any():
         return None
     layers = np.maximum(plan.total_layers(list(plan.layers)), 1)

@@ -16,7 +16,7 @@ from taylor.pipeline.schedule import BACKWARD, FORWARD, WEIGHT_GRADIENT, Schedul
 from taylor.pipeline_solver.model.places import settled
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.timing.durations import chunk_durations, graph_of
-from taylor.pipeline_solver.timing.evaluate import bubble_shares, states_and_kept_mib
+from taylor.pipeline_solver.timing.evaluate import bubble_shares, reserved_mib, states_and_kept_mib
 from taylor.report.host_link import host_transfers, summed_choices
 from taylor.report.intervals import FloatArray
 from taylor.report.timeline import OPTIMIZER, IntArray, MemorySteps, Timeline
@@ -51,6 +51,7 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
     recompute = np.where(order[..., 0] == BACKWARD, (durations - bare)[of], 0.0)
     memory = _memory(problem, plan, schedule, start, end)
     transfers = host_transfers(problem, plan, order, start, end)
+    lent = host_transfers(problem, plan, order, start, end, lent=True)
     host = (
         ()
         if transfers is None
@@ -92,6 +93,7 @@ def planned_timeline(problem: PipelineProblem, plan: PipelinePlan, title: str = 
         memory=memory,
         host=host,
         transfers=transfers,
+        lent=lent,
         bubble=bubble_shares(problem, plan),
         plan=plan,
     )
@@ -140,6 +142,7 @@ def _memory(
 ) -> tuple[MemorySteps, ...]:
     """Memory of each stage over time: activations are kept from their forward's start to their backward's end."""
     states, kept = states_and_kept_mib(problem, plan)
+    states = states + reserved_mib(problem, plan)
     kept = kept / problem.schedule.seq_splits
     return tuple(
         _over_time(schedule, s, (float(states[s]), kept[:, s]), start[s], end[s], problem.limit_mib[s])

@@ -76,6 +76,8 @@ class Timeline:
         Memory that one device of each row keeps on its host.
     transfers : HostTransfers or None
         Transfers of that memory to the host and back.
+    lent : HostTransfers or None
+        Transfers to other stages, which keep the memory, and back.
     marks : tuple of (float, str)
         Moments to mark by a line: the steps of a measurement.
     plan : PipelinePlan or None
@@ -108,6 +110,7 @@ class Timeline:
     dryrun: tuple[MemorySteps, ...] = ()
     host: tuple[MemorySteps, ...] = ()
     transfers: HostTransfers | None = None
+    lent: HostTransfers | None = None
     bubble: BubbleShares | None = None
     plan: PipelinePlan | None = None
     sources: tuple[str, ...] = ()

@@ -106,6 +106,9 @@ class Planning(Job):
     stage_devices: Name | None = Field(default=None, description="NAME:N,NAME:N: stages on several kinds of devices")
     recompute_modules: bool = Field(default=False, description="choose recompute by module too")
     offload: bool = Field(default=False, description="choose modules whose saved inputs lie on the host")
+    lend: Name | None = Field(
+        default=None, description="mirror, or pairs STAGE:LENDER: choose layers whose activations lie on another stage"
+    )
     time_limit: Seconds | None = Field(
         default=None, description="seconds for all of it; then the best plan so far comes with its proven bound"
     )

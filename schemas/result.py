@@ -182,9 +182,12 @@ class Result(Part):
     dryrun: list[DryRunStage] | None = None
     host_memory: list[float] | None = Field(default=None, description="MiB by stage on the host")
     host_link: list[float] | None = Field(default=None, description="share of the step that the link to it is busy")
+    lent_memory: list[float] | None = Field(default=None, description="MiB by stage on its lender")
+    lent_link: list[float] | None = Field(default=None, description="share of the step that the link to it is busy")
     message: str
     params: Plain | None = Field(default=None, description="parameters of the solver that are not the defaults")
     unrestricted: Unrestricted | None = None
+    unlent: Unrestricted | None = Field(default=None, description="the best step without lending")
     mtp_among_layers: int | None = None
     alternatives: list[Alternative]
     problem: dict[str, Any] | None = Field(

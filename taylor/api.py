@@ -143,6 +143,7 @@ def solve(
     low_mem: bool | None = None,
     recompute_modules: bool = False,
     offload: bool = False,
+    lend: str = "",
     offload_optimizer: bool = False,
     stage_devices: str | Sequence[tuple[str, int]] = (),
     stage_order: str = LISTED,
@@ -185,6 +186,8 @@ def solve(
         Whether the interleaved schedule is of the low-memory kind; as the file says when omitted.
     recompute_modules, offload, offload_optimizer : bool
         Whether recompute by module, saved inputs on the host, and the optimizer on the host may be chosen.
+    lend : str
+        Stages whose saved activations may lie on another one: ``"mirror"``, or pairs ``"0:7,1:7"``.
     stage_devices : str or sequence of (name, stages)
         Stages on several kinds of devices: ``"a100-80g:4,h100-80g:4"``, or the same as pairs.
     stage_order : str
@@ -236,7 +239,7 @@ def solve(
         given |= {"out_of_memory": out_of_memory or None, "earlier": earlier or None, "risk": risk, "margin": margin}
         given |= {"low_mem": low_mem, "stage_devices": stage_devices or None, "select": select or None}
         given |= {"recompute_modules": recompute_modules or None, "offload": offload or None}
-        given |= {"offload_optimizer": offload_optimizer or None}
+        given |= {"offload_optimizer": offload_optimizer or None, "lend": lend or None}
         named = [name for name, value in given.items() if value is not None]
         if named:
             raise InputError("is settled by the problem itself", field=named[0], cure="change the problem")
@@ -244,6 +247,7 @@ def solve(
     config = _with_margin(what, risk, margin)
     choices: dict[str, Any] = {"search_select": select, "vpp": vpp, "schedule": schedule, "low_memory": low_mem}
     choices |= {"modules": AskedModules(recompute_modules, offload), "offload_optimizer": offload_optimizer}
+    choices |= {"lend": lend}
     choices |= {"stage_devices": _rows(stage_devices), "stage_order": stage_order}
     choices |= {"allow_illegal": tuple(allow_illegal), "stage_limits": _by_stage(stage_limits)}
     run = _run(measured_peaks, out_of_memory, peak_of, earlier)

@@ -50,7 +50,8 @@ class StageOptions(NamedTuple):
     work : float64 [n]
         Time of one micro-batch, forward and backward.
     need : float64 [n, R]
-        MiB of each resource: the device's memory at each alive vector and, where it is bounded, the host's.
+        MiB of each resource at each alive vector: the device's memory and, where they are bounded, the host's and the
+        lender's.
     beyond : float64 [n, rivals, R]
         Additional MiB of each for a quicker choice of the same layers; inf where there is no further one.
     window : int64 [n, 3]
@@ -153,7 +154,7 @@ def _options_of(
     here = (problem if merged is None else merged).on_stage(s)
     placed = here.placed_kinds
     K, V = len(placed), problem.interleaves
-    host = len(alive) if problem.bounds_host else 0
+    limits = np.repeat(problem.limits_elsewhere(s), len(alive))
     layer_mib = np.array([kind.layer_mib for kind in placed])
     types, between, rows, needs, rivals, chunk = [], [], [], [], [], []
     last_place = -1
@@ -170,12 +171,11 @@ def _options_of(
             numbers = np.array([t, kind.first, kind.last, sum(kind.layers), *kind.layers], dtype=float)
             rows.append(np.column_stack([np.tile(numbers, (n, 1)), np.arange(n), kind.choices.extra.T]))
             need = kind.choices.need(alive[:, v]) + np.array(kind.layers) @ layer_mib
-            if host:
-                need = np.vstack([need, kind.choices.host_need(alive[:, v])])
+            need = np.vstack([need, kind.choices.needs_elsewhere(problem, alive[:, v]).reshape(len(limits), n)])
             needs.append(need.T)
             rivals.append(_more(problem, kind, need.T, alive[:, v]))
             chunk += [v] * n
-    R = len(alive) + host
+    R = len(alive) + len(limits)
     table = np.vstack(rows) if rows else np.zeros((0, 4 + K + 4))
     need = np.vstack(needs) if needs else np.zeros((0, R))
     more = np.concatenate(rivals) if rivals else np.zeros((0, 1, R))
@@ -199,7 +199,7 @@ def _options_of(
         more[within],
         table[within, 1:4].astype(np.int64),
         np.array(between, dtype=np.int64),
-        np.append(free, [problem.host_limit_mib[s]] * host) if host else free,
+        np.append(free, limits),
         period,
         (table[within, 1] % period).astype(np.int8),
     )

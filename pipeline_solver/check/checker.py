@@ -71,6 +71,7 @@ def check(problem: PipelineProblem, plan: PipelinePlan, objective: float | None 
                 f"Stage {stage} keeps {float(peak):.6f} MiB on its host at its worst moment, {float(peak - limit):.6f} "
                 f"MiB above its limit of {float(limit):.6f} MiB."
             )
+    faults += _lent_faults(problem, plan, schedule)
     if objective is not None:
         faults += _time_faults(problem, plan, schedule, Fraction(objective))
     return faults
@@ -115,6 +116,10 @@ def exact_peak_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
         states += sum(once.values(), Fraction(0))
         kept = [sum((Fraction(kind.activation_mib[mode]) for kind, mode in layers), Fraction(0)) for layers in chunks]
         peaks.append(states + _most_alive(schedule, s, kept))
+    if problem.lenders:  # a lender reserves its part for the whole step
+        for s, mib in enumerate(exact_lent_memory(problem, plan, schedule)):
+            if mib and problem.lenders[s] >= 0:
+                peaks[problem.lenders[s]] += mib
     return peaks
 
 
@@ -130,6 +135,33 @@ def exact_host_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
         kept = [sum((Fraction(one.host_mib) for one in chunk), Fraction(0)) for chunk in chunks]
         peaks.append(states + _most_alive(schedule, s, kept))
     return peaks
+
+
+def exact_lent_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None) -> list[Fraction]:
+    """Most that a device of every stage keeps on its lender's at once, MiB [S]; alive as long as the activations."""
+    if not problem.choices:
+        return [Fraction(0)] * problem.stages
+    schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
+    peaks = []
+    for s in range(problem.stages):
+        chunks = [_chosen(problem, _chunk_layers(problem, plan, schedule, v, s)) for v in range(problem.interleaves)]
+        peaks.append(
+            _most_alive(schedule, s, [sum((Fraction(one.lent_mib) for one in c), Fraction(0)) for c in chunks])
+        )
+    return peaks
+
+
+def _lent_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule) -> list[str]:
+    faults = []
+    for stage, peak in enumerate(exact_lent_memory(problem, plan, schedule)):
+        if peak and problem.lenders and problem.lenders[stage] < 0:
+            faults.append(f"Stage {stage} lends {float(peak):.6f} MiB away, but has no lender.")
+        elif problem.lent_limit_mib and peak > Fraction(problem.lent_limit_mib[stage]) + EXACT_TOLERANCE_MIB:
+            faults.append(
+                f"Stage {stage} lends {float(peak):.6f} MiB away, more than its limit of "
+                f"{problem.lent_limit_mib[stage]:.6f} MiB."
+            )
+    return faults
 
 
 def _most_alive(schedule: Schedule, s: int, kept: list[Fraction]) -> Fraction:
@@ -300,10 +332,11 @@ def _recompute_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
 
 
 def _is_uniform(problem: PipelineProblem, plan: PipelinePlan, mode: str, most: int) -> bool:
-    """Return whether every chunk recomputes its first `most` layers in the mode, and no others."""
+    """Return whether every chunk recomputes its first `most` layers in the mode, and no others; any may be lent."""
+    lends = {of for kind in problem.free_kinds for of, one in kind.choices.items() if one.lent_mib}
     for v in range(problem.interleaves):
         for s in range(problem.stages):
-            taken = {of: grid[v][s] for of, grid in plan.recompute.items() if grid[v][s]}
+            taken = {of: grid[v][s] for of, grid in plan.recompute.items() if grid[v][s] and of not in lends}
             asked = min(most, _free_total(problem, plan, v, s))
             if taken != ({mode: asked} if asked else {}):
                 return False

@@ -19,17 +19,18 @@ def resource_needs(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Needs of each choice of each chunk type, float64 [V, types, choices, R], and free resources by tuple, [n, R].
 
-    The resources are the device's memory at every alive vector and, where it is bounded, the host's.
+    The resources are, at every alive vector, the device's memory and, where they are bounded, the host's and the
+    lender's.
     """
-    host = len(alive) if problem.bounds_host else 0
-    need = np.zeros((problem.interleaves, *shape, len(alive) + host))
+    limits = np.repeat(problem.limits_elsewhere(s), len(alive))
+    need = np.zeros((problem.interleaves, *shape, len(alive) + len(limits)))
     for v, row in enumerate(tuples.types):
         for t, kind in enumerate(row):
             need[v, t, : len(kind.choices), : len(alive)] = kind.choices.need(alive[:, v]).T
-            if host:
-                need[v, t, : len(kind.choices), len(alive) :] = kind.choices.host_need(alive[:, v]).T
-    limit = np.full((len(tuples.members), host), problem.host_limit_mib[s] if host else 0.0)
-    return need, np.ascontiguousarray(np.hstack([tuples.free_mib, limit]))
+            elsewhere = kind.choices.needs_elsewhere(problem, alive[:, v]).reshape(len(limits), len(kind.choices))
+            need[v, t, : len(kind.choices), len(alive) :] = elsewhere.T
+    free = np.hstack([tuples.free_mib, np.tile(limits, (len(tuples.members), 1))])
+    return need, np.ascontiguousarray(free)
 
 
 @compiled

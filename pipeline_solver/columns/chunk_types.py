@@ -18,6 +18,8 @@ from taylor.pipeline_solver.timing.durations import times_of
 
 ROUNDING = 1e-13
 """Relative difference that sums of the same memory figures may have."""
+COSTS = 8
+"""Costs of a choice, `ChunkChoices.vectors`."""
 BLOCK = 64
 """Rows of costs a block of comparisons with the undominated ones and with each other."""
 
@@ -36,8 +38,9 @@ class ChunkChoices:
     activation : float64 [n]
         Activation memory a micro-batch.
     recompute : int [n, modes]
-    states, host, host_states : float64 [n]
-        States on the device beyond those of the layers, and host memory: of a micro-batch, and of states.
+    states, host, host_states, lent : float64 [n]
+        States on the device beyond those of the layers; host memory of a micro-batch, and of states; memory of a
+        micro-batch on the lender.
     """
 
     extra: NDArray[np.float64]
@@ -46,6 +49,7 @@ class ChunkChoices:
     states: NDArray[np.float64]
     host: NDArray[np.float64]
     host_states: NDArray[np.float64]
+    lent: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.activation)
@@ -59,6 +63,7 @@ class ChunkChoices:
             self.states[rows],
             self.host[rows],
             self.host_states[rows],
+            self.lent[rows],
         )
 
     def need(self, alive: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -66,19 +71,23 @@ class ChunkChoices:
         need: NDArray[np.float64] = alive[:, None] * self.activation + self.states
         return need
 
-    def host_need(self, alive: NDArray[np.float64]) -> NDArray[np.float64]:
-        """MiB on the host with `alive` micro-batches, float64 [P, n]."""
-        need: NDArray[np.float64] = alive[:, None] * self.host + self.host_states
-        return need
+    def needs_elsewhere(self, problem: PipelineProblem, alive: NDArray[np.float64]) -> NDArray[np.float64]:
+        """MiB with `alive` micro-batches of each of `PipelineProblem.limits_elsewhere`, float64 [limits, P, n]."""
+        needs = []
+        if problem.bounds_host:
+            needs.append(alive[:, None] * self.host + self.host_states)
+        if problem.bounds_lent:
+            needs.append(alive[:, None] * self.lent)
+        return np.array(needs).reshape(len(needs), len(alive), len(self))
 
     @property
     def vectors(self) -> NDArray[np.float64]:
-        """All costs to minimise, float64 [7, n]."""
-        return np.vstack([self.extra, self.activation, self.states, self.host, self.host_states])
+        """All costs to minimise, float64 [8, n]."""
+        return np.vstack([self.extra, self.activation, self.states, self.host, self.host_states, self.lent])
 
 
 Starts = list[tuple[NDArray[np.float64], NDArray[np.int64]]]
-"""By the mode of a chunk's last layer: costs of undominated choices, [n, 7], and their counts by mode, [n, modes]."""
+"""By the mode of a chunk's last layer: costs of undominated choices, [n, 8], and their counts by mode, [n, modes]."""
 
 
 @dataclass
@@ -253,6 +262,7 @@ def _costs(problem: PipelineProblem, kinds: list[tuple[LayerKind, int]], taken: 
         of_choices("states_mib"),
         of_choices("host_mib"),
         of_choices("host_states_mib"),
+        of_choices("lent_mib"),
     )
 
 
@@ -269,7 +279,13 @@ def _recompute_options(
     if problem.uniform_recompute:
         ((mode, most),) = problem.uniform_recompute  # the choices are solved one by one
         only = [min(most, total) * (of == mode) for of in modes]
-        choices = [only] if all(given in (-1, n) for given, n in zip(fixed, only, strict=True)) else []
+        lent = [index for index, of in enumerate(modes) if of in problem.lending_choices]
+        choices = [only]
+        for index in lent:
+            choices = [
+                [*taken[:index], n, *taken[index + 1 :]] for taken in choices for n in range(total - sum(taken) + 1)
+            ]
+        choices = [one for one in choices if all(given in (-1, n) for given, n in zip(fixed, one, strict=True))]
     else:
         for given in fixed:
             counts = range(total + 1) if given < 0 else [given]
@@ -299,8 +315,8 @@ def _grown(
     modes = problem.searched_modes
     M = len(modes)
     order = [kind for kind, count in enumerate(layers) for _ in range(count)]
-    starts: Starts = [(np.zeros((1, 7)), np.zeros((1, M), dtype=np.int64))] + [
-        (np.zeros((0, 7)), np.zeros((0, M), dtype=np.int64)) for _ in modes
+    starts: Starts = [(np.zeros((1, COSTS)), np.zeros((1, M), dtype=np.int64))] + [
+        (np.zeros((0, COSTS)), np.zeros((0, M), dtype=np.int64)) for _ in modes
     ]
     begun = [0] * len(layers)
     for kind in order:
@@ -314,9 +330,9 @@ def _grown(
 
 
 def _with_layer(starts: Starts, steps: list[NDArray[np.float64]], modes: int) -> Starts:
-    """The choices with one more layer, which costs `steps` by its mode, float64 [7] each; the last is none."""
+    """The choices with one more layer, which costs `steps` by its mode, float64 [8] each; the last is none."""
     grown: Starts = []
-    known = np.zeros((0, 7))
+    known = np.zeros((0, COSTS))
     for index, step in enumerate(steps):
         costs = np.vstack([part[0] for part in starts[: index + 1]]) + step
         counts = np.vstack([part[1] for part in starts[: index + 1]])
@@ -329,16 +345,17 @@ def _with_layer(starts: Starts, steps: list[NDArray[np.float64]], modes: int) ->
 
 
 def _vector(problem: PipelineProblem, kind: LayerKind, mode: str) -> NDArray[np.float64]:
-    """Costs of a layer under a mode: times, activation, states, host memory, float64 [7]."""
+    """Costs of a layer under a mode: times, activation, states, memory elsewhere where it is bounded, float64 [8]."""
     one = LayerChoice() if mode == NONE else problem.choice_of(kind, mode)
     host = (one.host_mib, one.host_states_mib) if problem.bounds_host else (0.0, 0.0)
-    return np.array([*times_of(one), kind.activation_mib[mode], one.states_mib, *host])
+    lent = one.lent_mib if problem.bounds_lent else 0.0
+    return np.array([*times_of(one), kind.activation_mib[mode], one.states_mib, *host, lent])
 
 
 def _undominated(problem: PipelineProblem, found: ChunkChoices) -> ChunkChoices:
     """The undominated choices, by rising time of all their tasks."""
-    vectors = found.vectors if problem.bounds_host else found.vectors[:5]
-    rows = undominated(vectors.T, 0)
+    limited = [*range(5), *([5, 6] if problem.bounds_host else []), *([7] if problem.bounds_lent else [])]
+    rows = undominated(found.vectors[limited].T, 0)
     return found.take(rows[np.argsort(found.extra[:, rows].sum(axis=0), kind="stable")])
 
 

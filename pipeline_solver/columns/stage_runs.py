@@ -113,9 +113,9 @@ def stage_runs(problem: PipelineProblem) -> StageRuns | None:
             chunk_type = of_stage[member]
             need = chunk_type.choices.need(alive[s][:, 0])
             fits = (need <= part.free_mib[row][:, None] + MEMORY_TOLERANCE_MIB).all(axis=0)
-            if problem.bounds_host:
-                host = chunk_type.choices.host_need(alive[s][:, 0])
-                fits &= (host <= problem.host_limit_mib[s] + MEMORY_TOLERANCE_MIB).all(axis=0)
+            elsewhere = chunk_type.choices.needs_elsewhere(problem, alive[s][:, 0])
+            for limit, mib in zip(problem.limits_elsewhere(s), elsewhere, strict=True):
+                fits &= (mib <= limit + MEMORY_TOLERANCE_MIB).all(axis=0)
             if not fits.any():
                 continue
             times = chunk_type.choices.extra[:, fits]

@@ -35,6 +35,7 @@ from taylor.pipeline_solver.milp.uniform_rows import add_uniform_rows
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.model.uniform_rule import uniform_choice
+from taylor.pipeline_solver.timing.evaluate import lent_memory_mib
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,8 @@ class PlanModel:
         1 for the one choice of `PipelineProblem.uniform_recompute` that applies to every chunk; empty without a rule.
     whole : dict of mode to columns
         1 where a chunk has no more layers than that choice recomputes, so that all are recomputed.
+    reserved : dict of stage to column
+        MiB that are reserved on the stage's lender.
     """
 
     problem: PipelineProblem
@@ -72,6 +75,7 @@ class PlanModel:
     reached: dict[tuple[str, int], Columns]
     uniform: list[int]
     whole: dict[str, Columns]
+    reserved: dict[int, int]
 
     @cached_property
     def tails(self) -> NDArray[np.float64]:
@@ -120,6 +124,7 @@ class PlanModel:
             for (s, v), column in variable.items():
                 values[column] = int(plan.layers[name][v][s] > 0)
         self._set_reached(values, by_kind)
+        self._set_reserved(values, plan)
         if self.uniform and (chosen := uniform_choice(self.problem, plan)) is not None:
             values[self.uniform[chosen]] = 1
             count = plan.total_layers(list(self.layers))
@@ -127,6 +132,12 @@ class PlanModel:
                 for (s, v), column in variable.items():
                     again = plan.recompute[mode][v][s] if mode in plan.recompute else 0
                     values[column] = int(again == count[v][s])
+
+    def _set_reserved(self, values: NDArray[np.float64], plan: PipelinePlan) -> None:
+        """Set the columns of `reserved` to the most that a plan's stages lend."""
+        lent = lent_memory_mib(self.problem, plan) if self.reserved else ()
+        for s, column in self.reserved.items():
+            values[column] = lent[s]
 
     def _set_reached(self, values: NDArray[np.float64], by_kind: Mapping[str, Mapping[str, Grid]]) -> None:
         """Set the columns of `reached` to a plan's layers by kind and mode."""
@@ -168,8 +179,11 @@ def plan_model(problem: PipelineProblem, schedule: Schedule | None = None, stopp
     begun = add_order_rows(model, kinds, chunks, layers, most)
     holds = add_joined_rows(model, kinds, chunks, layers)
     reached = add_recompute_rows(model, problem, kinds, chunks, layers, recompute, most)
-    add_memory_rows(model, problem, schedule, kinds, layers, recompute)
+    reserved = add_memory_rows(model, problem, schedule, kinds, layers, recompute)
     durations = add_durations(model, problem, schedule, kinds, layers, recompute)
-    prefixes = {mode: mode_prefix(mode) for mode in problem.searched_modes}
+    ruled = [mode for mode in problem.searched_modes if mode not in problem.lending_choices]
+    prefixes = {mode: mode_prefix(mode) for mode in ruled}
     uniform, whole = add_uniform_rows(model, problem, prefixes, kinds, chunks, layers, recompute, most)
-    return PlanModel(problem, schedule, model, layers, recompute, durations, begun, holds, reached, uniform, whole)
+    return PlanModel(
+        problem, schedule, model, layers, recompute, durations, begun, holds, reached, uniform, whole, reserved
+    )

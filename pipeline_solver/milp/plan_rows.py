@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from typing import Sequence
 
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.pipeline.schedule import WEIGHT_GRADIENT, Schedule
 from taylor.pipeline_solver.milp.linear_form import LinearModel, Term, times
-from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
 from taylor.pipeline_solver.timing.event_graph import partner_table
 
 _PREFIXES = {FULL: "recompute", SELECT: "select"}
@@ -197,10 +198,18 @@ def add_memory_rows(
     kinds: list[LayerKind],
     layers: dict[str, Columns],
     recompute: dict[tuple[str, str], Columns],
-) -> None:
-    """Limit static memory, layers and live activations at every moment that can be the worst."""
+) -> dict[int, int]:
+    """Limit static memory, layers and live activations at every moment that can be the worst.
+
+    Returns
+    -------
+    dict of stage to column
+        Memory that is reserved on the stage's lender.
+    """
+    reserved = {s: model.variable("lent", (s,)) for s, lender in enumerate(problem.lenders) if lender >= 0}
     memory = model.group("memory")
     for s, vectors in enumerate(alive_vectors(schedule)):
+        held = [(1.0, column) for of, column in reserved.items() if problem.lenders[of] == s]
         for moment, alive in enumerate(vectors.tolist()):
             terms = [
                 term
@@ -210,23 +219,52 @@ def add_memory_rows(
                 for term in _memory_terms(problem, kind, (s, v), alive[v], layers, recompute)
             ]
             free = problem.limit_mib[s] - problem.static_mib[s] - pinned_mib(problem, schedule, s, alive)
-            memory.add((s,) if len(vectors) == 1 else (s, moment), terms or model.sum_of(()), upper=free)
-    if not problem.bounds_host:
-        return
-    host = model.group("host_memory")
+            memory.add((s,) if len(vectors) == 1 else (s, moment), [*terms, *held] or model.sum_of(()), upper=free)
+    if problem.bounds_host:
+        host = model.group("host_memory")
+        for row, s, alive in _moments(schedule):
+            terms = _choice_terms(
+                problem, kinds, s, recompute, lambda one, n: one.host_states_mib + n * one.host_mib, alive
+            )
+            if any(weight for weight, _ in terms):
+                host.add(row, terms, upper=problem.host_limit_mib[s])
+    lent = model.group("lent_memory")
+    for row, s, alive in _moments(schedule) if problem.lenders or problem.lent_limit_mib else ():
+        terms = _choice_terms(problem, kinds, s, recompute, lambda one, n: n * one.lent_mib, alive)
+        if not any(weight for weight, _ in terms):
+            continue
+        if problem.lenders:
+            lent.add(row, [*terms, *([(-1.0, reserved[s])] if s in reserved else [])], upper=0.0)
+        if problem.lent_limit_mib:
+            lent.add((*row, "limit"), terms, upper=problem.lent_limit_mib[s])
+    return reserved
+
+
+def _moments(schedule: Schedule) -> Iterator[tuple[tuple[int, int], int, list[float]]]:
+    """Index of a row, stage and micro-batches alive by virtual stage, at every moment that can be the worst."""
     for s, vectors in enumerate(alive_vectors(schedule)):
         for moment, alive in enumerate(vectors.tolist()):
-            weights = [
-                (kind.choices[name].host_states_mib + alive[v] * kind.choices[name].host_mib, counted[s, v])
-                for (name, of), counted in recompute.items()
-                if name in problem.choices
-                for kind in kinds
-                if kind.name == of
-                for v in range(problem.interleaves)
-                if (s, v) in layers[of]
-            ]
-            if any(weight for weight, _ in weights):
-                host.add((s, moment), weights, upper=problem.host_limit_mib[s])
+            yield (s, moment), s, alive
+
+
+def _choice_terms(
+    problem: PipelineProblem,
+    kinds: list[LayerKind],
+    s: int,
+    recompute: dict[tuple[str, str], Columns],
+    mib: Callable[[LayerChoice, float], float],
+    alive: Sequence[float],
+) -> list[Term]:
+    """Memory of a stage's layers under choices: `mib` of a layer with some micro-batches alive."""
+    return [
+        (mib(kind.choices[name], alive[v]), counted[s, v])
+        for (name, of), counted in recompute.items()
+        if name in problem.choices
+        for kind in kinds
+        if kind.name == of
+        for v in range(problem.interleaves)
+        if (s, v) in counted
+    ]
 
 
 def _memory_terms(

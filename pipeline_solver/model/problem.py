@@ -63,8 +63,10 @@ class LayerChoice:
     host_mib, host_states_mib : float
         MiB on the host: of every live micro-batch, and of states.
     link_time : float
-        Time in which the host link carries a micro-batch's data, in each direction. It costs nothing by itself: the
-        exposed part is in `forward` and `backward`.
+        Time in which the host link carries a micro-batch's data, in each direction; of what is lent, the link to the
+        lender. It costs nothing by itself: the exposed part is in `forward` and `backward`.
+    lent_mib : float
+        MiB of every live micro-batch on the device of another stage, `PipelineProblem.lenders`.
     """
 
     forward: float = 0.0
@@ -74,6 +76,7 @@ class LayerChoice:
     host_mib: float = 0.0
     host_states_mib: float = 0.0
     link_time: float = 0.0
+    lent_mib: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -201,6 +204,11 @@ class PipelineProblem:
         follow the recompute modes in this order: a layer has one of them, or none.
     host_limit_mib : tuple of float [S] or empty
         Limit of host memory for one device of a stage; empty without a limit.
+    lenders : tuple of int [S] or empty
+        The stage on whose devices each stage keeps what its choices lend (`LayerChoice.lent_mib`), -1 for none. The
+        lender reserves, for the whole step, as much as is ever there at once. It lends nothing away itself.
+    lent_limit_mib : tuple of float [S] or empty
+        Limit of what each stage lends away at once, for one device; empty without a limit.
     head_forward, embedding_forward : float
         Added to the forward of the last and of the first chunk.
     lag : float
@@ -232,7 +240,8 @@ class PipelineProblem:
         Given number of recomputed layers.
     uniform_recompute : tuple of (mode, int)
         When not empty, one (mode, n) of these applies to all chunks: the first n layers of each (all, where it has
-        fewer) are recomputed in that mode, and no others. Flags of some launchers can only express this.
+        fewer) are recomputed in that mode, and no others. Flags of some launchers can only express this. Of
+        `lending_choices` each chunk has its own counts nevertheless: no flag expresses these.
     pairing : Pairing or None
         Pairs of layers where a forward and a backward run as one pass (`pipeline.partners`); the times of the kinds are
         then those of a paired layer. None: every task takes these times.
@@ -257,6 +266,8 @@ class PipelineProblem:
     unsearched: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     host_limit_mib: tuple[float, ...] = ()
+    lenders: tuple[int, ...] = ()
+    lent_limit_mib: tuple[float, ...] = ()
     head_forward: float = 0.0
     embedding_forward: float = 0.0
     lag: float = 0.0
@@ -304,8 +315,7 @@ class PipelineProblem:
             "unsearched must name modes of recompute_ratio",
             self.unsearched,
         )
-        if any(count < 0 or (count and mode not in self.searched_modes) for mode, count in self.uniform_recompute):
-            raise ValueError("uniform_recompute must name modes of recompute_ratio that are searched, counts >= 0")
+        self._check_uniform()
         _require(
             len({*self.choices, FULL, SELECT, NONE}) == len(self.choices) + 3,
             f"choices must be named once, and otherwise than {FULL}, {SELECT} and {NONE}",
@@ -320,6 +330,7 @@ class PipelineProblem:
         if self.host_limit_mib and len(self.host_limit_mib) != self.stages:
             raise ValueError("host_limit_mib must be empty or have one entry a stage")
         _require(all(mib >= 0 for mib in self.host_limit_mib), "host_limit_mib must be >= 0", self.host_limit_mib)
+        self._check_lenders()
         self._check_kinds()
         self._check_stage_times()
         pinned = {
@@ -381,6 +392,26 @@ class PipelineProblem:
                 if name not in one.choices.get(kind.name, {})
             ]
             _require(not names, "stage_times must state every kind, recompute mode and choice", names)
+
+    def _check_uniform(self) -> None:
+        if any(count < 0 or (count and mode not in self.searched_modes) for mode, count in self.uniform_recompute):
+            raise ValueError("uniform_recompute must name modes of recompute_ratio that are searched, counts >= 0")
+        if any(mode in self.lending_choices for mode, _ in self.uniform_recompute):
+            raise ValueError("uniform_recompute must not name choices that lend: chunks have their own counts of these")
+
+    def _check_lenders(self) -> None:
+        if self.lenders and len(self.lenders) != self.stages:
+            raise ValueError("lenders must be empty or have one entry a stage")
+        for stage, lender in enumerate(self.lenders):
+            if not -1 <= lender < self.stages or lender == stage or (lender >= 0 and self.lenders[lender] >= 0):
+                raise ValueError(
+                    f"the lender of stage {stage} must be another stage that lends nothing away, or -1, found {lender}"
+                )
+        if self.lent_limit_mib and len(self.lent_limit_mib) != self.stages:
+            raise ValueError("lent_limit_mib must be empty or have one entry a stage")
+        _require(all(mib >= 0 for mib in self.lent_limit_mib), "lent_limit_mib must be >= 0", self.lent_limit_mib)
+        if any(one.lent_mib for one in self._of_choices) and not (self.lenders or self.lent_limit_mib):
+            raise ValueError("choices with lent_mib need lenders: the stage on which each stage keeps them")
 
     def _check_order_of_places(self) -> None:
         reached = 0
@@ -469,10 +500,29 @@ class PipelineProblem:
         return (*modes, *self.choices)
 
     @property
+    def _of_choices(self) -> list[LayerChoice]:
+        return [kind.choices[name] for kind in self.free_kinds for name in self.choices if name in kind.choices]
+
+    @cached_property
+    def lending_choices(self) -> tuple[str, ...]:
+        """Choices under which a layer of some free kind keeps activations on a lender."""
+        lends = {name for kind in self.free_kinds for name, one in kind.choices.items() if one.lent_mib}
+        return tuple(name for name in self.choices if name in lends)
+
+    @property
     def bounds_host(self) -> bool:
         """Return whether host memory can limit plans."""
-        kept = (kind.choices[name] for kind in self.free_kinds for name in self.choices)
-        return bool(self.host_limit_mib) and any(one.host_mib or one.host_states_mib for one in kept)
+        return bool(self.host_limit_mib) and any(one.host_mib or one.host_states_mib for one in self._of_choices)
+
+    @property
+    def bounds_lent(self) -> bool:
+        """Return whether `lent_limit_mib` can limit plans."""
+        return bool(self.lent_limit_mib) and any(one.lent_mib for one in self._of_choices)
+
+    def limits_elsewhere(self, stage: int) -> tuple[float, ...]:
+        """Limits of a stage's memory that is not on its devices, MiB: the host's, then the lender's, where bounded."""
+        host = (self.host_limit_mib[stage],) if self.bounds_host else ()
+        return (*host, self.lent_limit_mib[stage]) if self.bounds_lent else host
 
     def choice_of(self, kind: LayerKind, mode: str) -> LayerChoice:
         """Additional cost of a layer of a kind under a mode of `searched_modes`.
@@ -591,6 +641,9 @@ class PipelineProblem:
         for name in self.choices:
             kept = ", ".join(f"{kind.name} {kind.activation_mib[name]:g}" for kind in self.free_kinds)
             lines.append(f"choice {name}: a micro-batch keeps {kept} MiB")
+        if self.lenders:
+            pairs = ", ".join(f"{s} on {at}" for s, at in enumerate(self.lenders) if at >= 0)
+            lines.append(f"stages keep lent activations: {pairs}")
         if self.cards:
             lines.append(f"stages on {card_rows(self.cards)}")
         if self.slowness:

@@ -40,6 +40,10 @@ class Status(str, Enum):
 OPTIMAL, FEASIBLE, OVER_LIMIT, INFEASIBLE, NO_SOLUTION, CUT_OFF = Status
 
 
+UNLENT_OBJECTIVE, UNLENT_BOUND = "unlent_objective", "unlent_bound"
+"""Statistics of a solution whose stages may lend memory: the best step time without, and its lower bound."""
+
+
 class Termination(str, Enum):
     """Reason for the end of a solve."""
 

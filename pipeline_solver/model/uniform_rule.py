@@ -19,7 +19,7 @@ def uniform_choice(problem: PipelineProblem, plan: PipelinePlan) -> int | None:
     layers = plan.total_layers([kind.name for kind in problem.free_kinds if kind.name in plan.layers])
     cells = [(v, s) for v in range(plan.interleaves) for s in range(plan.stages)]
     for index, (mode, most) in enumerate(problem.uniform_recompute):
-        modes = {mode, *plan.recompute}
+        modes = {mode, *plan.recompute}.difference(problem.lending_choices)
         if all(
             (plan.recompute[of][v][s] if of in plan.recompute else 0) == (min(most, layers[v][s]) if of == mode else 0)
             for v, s in cells

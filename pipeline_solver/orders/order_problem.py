@@ -87,13 +87,15 @@ class OrderProblem:
         Raises
         ------
         ValueError
-            If it has none, or cuts sequences into pieces, or host memory has a limit, too.
+            If it has none, or cuts sequences into pieces, host memory has a limit, too, or stages lend memory.
         """
         schedule = schedule_of(problem)
         if schedule.directions <= WEIGHT_GRADIENT or problem.schedule.seq_splits > 1:
             raise ValueError("an order is chosen where weight gradients are tasks of their own and sequences are whole")
         if problem.choices and problem.host_limit_mib:
             raise ValueError("an order is not chosen where the host's memory has a limit too")
+        if problem.lenders or problem.lent_limit_mib:
+            raise ValueError("an order is not chosen where stages lend memory to each other")
         S, V = problem.stages, problem.interleaves
         times = chunk_durations(problem, plan)
         states, kept = states_and_kept_mib(problem, plan)

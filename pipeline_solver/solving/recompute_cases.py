@@ -68,7 +68,7 @@ def without_choices(problem: PipelineProblem) -> PipelineProblem:
         )
         for kind in problem.kinds
     )
-    nothing: dict[str, object] = {"unsearched": (), "choices": (), "uniform_recompute": (), "host_limit_mib": ()}
+    nothing = dict.fromkeys(("unsearched", "choices", "uniform_recompute", "host_limit_mib", "lent_limit_mib"), ())
     return problem.replace(kinds=tuple(kinds), recompute_ratio={}, fixed_recompute={}, **nothing)
 
 
@@ -383,6 +383,8 @@ class Choices:
         """Return whether the choice, and any of its mode for more layers, cannot win even with unlimited memory."""
         limits = tuple(NO_LIMIT_MIB for _ in self.problem.limit_mib)
         roomy = self.problem.replace(uniform_recompute=((case.mode, case.most),), limit_mib=limits, host_limit_mib=())
+        if roomy.lent_limit_mib:
+            roomy = roomy.replace(lent_limit_mib=limits)
         found, better = self._until_better(roomy, 1.0, None, None, self.to_beat)
         return found.status == CUT_OFF and not better
 

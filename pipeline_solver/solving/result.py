@@ -13,9 +13,16 @@ from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.pipeline.plan import FULL, Grid, PipelinePlan, as_grid, deal_kinds, kind_of, split_runs, values_in_order
 from taylor.pipeline_solver.model.problem import PipelineProblem
-from taylor.pipeline_solver.model.solution import BubbleShares, Solution, Status, Termination
+from taylor.pipeline_solver.model.solution import (
+    UNLENT_BOUND,
+    UNLENT_OBJECTIVE,
+    BubbleShares,
+    Solution,
+    Status,
+    Termination,
+)
 from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_BOUND, UNRESTRICTED_OBJECTIVE
-from taylor.pipeline_solver.timing.evaluate import host_link_shares, host_memory_mib
+from taylor.pipeline_solver.timing.evaluate import host_memory_mib, lent_memory_mib, link_shares
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -118,7 +125,10 @@ class Result:
             data["dryrun"] = [dict(stage) for stage in self.dryrun]
         if problem.choices and plan is not None:
             data["host_memory"] = [round(value, 3) for value in host_memory_mib(problem, plan)]
-            data["host_link"] = [round(value, 6) for value in host_link_shares(problem, plan)]
+            data["host_link"] = [round(value, 6) for value in link_shares(problem, plan, lent=False)]
+        if problem.lenders and plan is not None:
+            data["lent_memory"] = [round(value, 3) for value in lent_memory_mib(problem, plan)]
+            data["lent_link"] = [round(value, 6) for value in link_shares(problem, plan, lent=True)]
         data["message"] = solution.message
         if solution.params:
             data["params"] = dict(solution.params)
@@ -128,6 +138,8 @@ class Result:
                 "objective": found.get(UNRESTRICTED_OBJECTIVE),
                 "bound": found[UNRESTRICTED_BOUND],
             }
+        if UNLENT_OBJECTIVE in found:
+            data["unlent"] = {"objective": found[UNLENT_OBJECTIVE], "bound": found.get(UNLENT_BOUND)}
         if self.mtp_layers:
             data[MTP_AMONG_LAYERS] = self.mtp_layers
         return data | {
@@ -250,7 +262,7 @@ def problem_data(problem: PipelineProblem) -> dict[str, Any]:
     unpinned = {"fixed_layers", "max_layers", "fixed_recompute"}
     if not problem.uniform_recompute:
         unpinned.add("uniform_recompute")
-    idle_where_empty = ("unsearched", "choices", "host_limit_mib", "lags", "entries_alone")
+    idle_where_empty = ("unsearched", "choices", "host_limit_mib", "lenders", "lent_limit_mib", "lags", "entries_alone")
     unpinned |= {name for name in idle_where_empty if not getattr(problem, name)}
     for kind in data["kinds"]:
         idle = [] if problem.choices else ["choices"]
@@ -323,9 +335,10 @@ def _plan_of(data: Mapping[str, Any], problem: PipelineProblem, file: Path | Non
 
 
 def _solution_of(data: Mapping[str, Any], plan: PipelinePlan) -> Solution:
-    bubble, unrestricted = data.get("bubble"), data.get("unrestricted") or {}
+    bubble, unrestricted, unlent = data.get("bubble"), data.get("unrestricted") or {}, data.get("unlent") or {}
     end = data.get("termination")
     reached = {UNRESTRICTED_OBJECTIVE: unrestricted.get("objective"), UNRESTRICTED_BOUND: unrestricted.get("bound")}
+    reached |= {UNLENT_OBJECTIVE: unlent.get("objective"), UNLENT_BOUND: unlent.get("bound")}
     return Solution(
         Status(data.get("status", Status.FEASIBLE)),
         None if end is None else Termination(end),

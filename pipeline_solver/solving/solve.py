@@ -75,9 +75,11 @@ def solve(
     deadline = None if options.time_limit is None else began + options.time_limit
     ready = not _needs_kernels(problem, entry) or kernels_by(deadline)
     floor = 0.0
-    if problem.uniform_recompute or has_places(problem):  # solved in subproblems: known results come before them
+    if (
+        problem.uniform_recompute or has_places(problem) or problem.lenders
+    ):  # solved in subproblems: known results come before them
         floor = least_step_time(problem)
-        if problem.uniform_recompute and warm_start is None and ready:
+        if problem.uniform_recompute and not problem.lenders and warm_start is None and ready:
             warm_start = _first_plan(problem, options)
         on_progress = _reported_at_once(problem, warm_start, floor, on_progress, began)
     try:
@@ -111,7 +113,13 @@ def _runner(problem: PipelineProblem, entry: SolverEntry) -> Any:
         from taylor.pipeline_solver.solving.uniform_recompute import solve_uniform
 
         run = partial(solve_uniform, run=run, one_by_one=entry.one_recompute_choice)
-    return partial(solve_places, run=run) if has_places(problem) else run
+    if has_places(problem):
+        run = partial(solve_places, run=run)
+    if problem.lenders and entry.one_recompute_choice:  # a MILP has what lenders reserve as variables
+        from taylor.pipeline_solver.solving.lending import solve_lent
+
+        run = partial(solve_lent, run=run)
+    return run
 
 
 def _bounded(problem: PipelineProblem, solution: Solution, floor: float, limited: bool) -> Solution:
@@ -145,6 +153,8 @@ def _needs_kernels(problem: PipelineProblem, entry: SolverEntry) -> bool:
 def _searched_plan(problem: PipelineProblem, options: SolveOptions) -> PipelinePlan | None:
     """A good plan for a MILP solver with a limit, which may find none by itself; None where the local search finds
     none."""
+    if problem.lenders:
+        return None
     if problem.uniform_recompute or has_places(problem):
         return _first_plan(problem, options) if problem.uniform_recompute else None
     from taylor.pipeline_solver.heuristics.first_plans import FirstPlans

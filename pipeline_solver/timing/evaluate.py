@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from math import inf
 
 import numpy as np
@@ -12,7 +13,7 @@ from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.model.places import settled
-from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem, shared_mib
+from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, LayerChoice, PipelineProblem, shared_mib
 from taylor.pipeline_solver.model.solution import FEASIBLE, OVER_LIMIT, BubbleShares, Solution, Termination
 from taylor.pipeline_solver.timing.durations import chunk_durations, graph_of, schedule_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph
@@ -42,11 +43,14 @@ def evaluate(problem: PipelineProblem, plan: PipelinePlan) -> Solution:
         for stage, (peak, limit) in enumerate(zip(peaks, problem.limit_mib, strict=True))
         if peak > limit + MEMORY_TOLERANCE_MIB
     ]
+    elsewhere = {
+        "of the host": (host_memory_mib(problem, plan), problem.host_limit_mib),
+        "of its lender": (lent_memory_mib(problem, plan), lent_limits_mib(problem)),
+    }
     over += [
-        f"stage {stage} needs {peak:.0f} MiB of the host, {peak - limit:.0f} MiB above its limit of {limit:.0f} MiB"
-        for stage, (peak, limit) in enumerate(
-            zip(host_memory_mib(problem, plan), problem.host_limit_mib or [inf] * problem.stages, strict=True)
-        )
+        f"stage {stage} needs {peak:.0f} MiB {where}, {peak - limit:.0f} MiB above its limit of {limit:.0f} MiB"
+        for where, (needs, limits) in elsewhere.items()
+        for stage, (peak, limit) in enumerate(zip(needs, limits or [inf] * problem.stages, strict=True))
         if peak > limit + MEMORY_TOLERANCE_MIB
     ]
     return Solution(
@@ -69,8 +73,10 @@ def step_time(problem: PipelineProblem, plan: PipelinePlan) -> float:
 
 
 def peak_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
-    """Peak memory of every stage, MiB [S]: static + layers + activations of live micro-batches, at the worst moment."""
-    return _at_worst(problem, *states_and_kept_mib(problem, plan))
+    """Peak memory of every stage, MiB [S]: static + layers + activations of live micro-batches, at the worst moment,
+    and what it reserves for other stages."""
+    states, kept = states_and_kept_mib(problem, plan)
+    return _at_worst(problem, states + reserved_mib(problem, plan) if problem.lenders else states, kept)
 
 
 def states_and_kept_mib(
@@ -103,32 +109,61 @@ def shared_states_mib(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[n
 def host_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
     """Peak host memory of one device of every stage, MiB [S]."""
     fixed, kept = np.zeros(problem.stages), np.zeros((problem.interleaves, problem.stages))
-    by_kind = plan.recompute_by_kind()
-    for kind in problem.kinds:
-        for name in problem.choices if kind.name in plan.layers else ():
-            grid = np.array(by_kind[kind.name].get(name, np.zeros(kept.shape)))
-            fixed += kind.choices[name].host_states_mib * grid.sum(axis=0)
-            kept += kind.choices[name].host_mib * grid
+    for one, layers in _chosen(problem, plan):
+        fixed += one.host_states_mib * layers.sum(axis=0)
+        kept += one.host_mib * layers
     return _at_worst(problem, fixed, kept)
 
 
+def lent_memory_mib(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
+    """Most that one device of every stage keeps on its lender's at once, MiB [S]."""
+    kept = np.zeros((problem.interleaves, problem.stages))
+    for one, layers in _chosen(problem, plan):
+        kept += one.lent_mib * layers
+    return _at_worst(problem, np.zeros(problem.stages), kept)
+
+
+def reserved_mib(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.float64]:
+    """Memory that each stage reserves for what others keep on it, MiB, float64 [S]."""
+    reserved = np.zeros(problem.stages)
+    for lender, mib in zip(problem.lenders, lent_memory_mib(problem, plan) if problem.lenders else (), strict=True):
+        if lender >= 0:
+            reserved[lender] += mib
+    return reserved
+
+
+def lent_limits_mib(problem: PipelineProblem) -> tuple[float, ...]:
+    """Limit of what each stage lends away, MiB [S]; empty without any, 0 where a stage has no lender."""
+    limits = problem.lent_limit_mib or (inf,) * problem.stages * bool(problem.lenders)
+    return tuple(0.0 if problem.lenders and problem.lenders[s] < 0 else limit for s, limit in enumerate(limits))
+
+
+def _chosen(problem: PipelineProblem, plan: PipelinePlan) -> Iterator[tuple[LayerChoice, NDArray[np.int64]]]:
+    """The choices of a plan's layers, each with its layers by chunk, int64 [V, S]."""
+    by_kind = plan.recompute_by_kind() if problem.choices else {}
+    for kind in problem.kinds:
+        for name in problem.choices if kind.name in plan.layers else ():
+            if name in by_kind[kind.name]:
+                yield kind.choices[name], np.array(by_kind[kind.name][name])
+
+
 def over_limits_mib(problem: PipelineProblem, plan: PipelinePlan) -> float:
-    """Memory of all stages beyond their limits, of devices and of bounded hosts, MiB."""
+    """Memory of all stages beyond their limits, of devices, bounded hosts and lenders, MiB."""
     needs = [(peak_memory_mib(problem, plan), problem.limit_mib)]
     if problem.bounds_host:
         needs.append((host_memory_mib(problem, plan), problem.host_limit_mib))
+    if limits := lent_limits_mib(problem):
+        needs.append((lent_memory_mib(problem, plan), limits))
     return sum(max(0.0, need - limit) for pair in needs for need, limit in zip(*pair, strict=True))
 
 
-def host_link_shares(problem: PipelineProblem, plan: PipelinePlan) -> tuple[float, ...]:
-    """Fraction of the step in which the host link is busy in each direction, by stage [S]."""
+def link_shares(problem: PipelineProblem, plan: PipelinePlan, *, lent: bool) -> tuple[float, ...]:
+    """Fraction of the step in which a link is busy in each direction, by stage [S]: to the lender, or to the host."""
     step = step_time(problem, plan)
     busy = np.zeros(problem.stages)
-    by_kind = plan.recompute_by_kind()
-    for kind in problem.kinds:
-        for name in problem.choices if kind.name in plan.layers else ():
-            layers = np.array(by_kind[kind.name].get(name, ((0,) * problem.stages,)))
-            busy += problem.micro_batches * kind.choices[name].link_time * layers.sum(axis=0)
+    for one, layers in _chosen(problem, plan):
+        if bool(one.lent_mib) == lent:
+            busy += problem.micro_batches * one.link_time * layers.sum(axis=0)
     return tuple((busy / step).tolist()) if step > 0 else (0.0,) * problem.stages
 
 

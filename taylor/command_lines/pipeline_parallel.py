@@ -188,6 +188,13 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
     )
     add_module_options(solving)
     solving.add_argument(
+        "--lend",
+        default="",
+        metavar="mirror|STAGE:LENDER,...",
+        help="choose layers whose saved activations lie on another stage: 0:7,1:7 lets stages 0 and 1 keep them on "
+        "stage 7, mirror pairs the first half with the second; such a plan is not written (default: none)",
+    )
+    solving.add_argument(
         "--offload_optimizer",
         type=yes_no,
         default=False,
@@ -479,6 +486,7 @@ def _file_job(args: argparse.Namespace, path: Path) -> FileJob:
         register_path=chosen_path(args.register_path),
         search_select=args.select if "select" in args.given else None,
         modules=AskedModules(args.recompute_modules, args.offload),
+        lend=args.lend,
         offload_optimizer=args.offload_optimizer,
         vpp=args.vpp,
         schedule=args.schedule,

@@ -8,9 +8,17 @@ from taylor.cost_model.profile import MemorySource
 from taylor.cost_model.time.throughput import Throughput
 from taylor.pipeline.plan import RECOMPUTE_MODES, PipelinePlan, mode_title
 from taylor.pipeline_solver.model.problem import PipelineProblem
-from taylor.pipeline_solver.model.solution import CUT_OFF, OPTIMAL, PROVEN_GAP, Solution, Termination
+from taylor.pipeline_solver.model.solution import (
+    CUT_OFF,
+    OPTIMAL,
+    PROVEN_GAP,
+    UNLENT_BOUND,
+    UNLENT_OBJECTIVE,
+    Solution,
+    Termination,
+)
 from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_OBJECTIVE
-from taylor.pipeline_solver.timing.evaluate import host_link_shares, host_memory_mib
+from taylor.pipeline_solver.timing.evaluate import host_memory_mib, lent_memory_mib, link_shares
 from taylor.report.compress import compress, gap_text
 from taylor.workflows.showing.alternative import choice_name
 from taylor.workflows.showing.fit import UNKNOWN_ERROR, Fit, is_tight, odds_text
@@ -66,6 +74,10 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
         ]
         if max(host_memory_mib(problem, solution.plan)) > 0:
             pairs.append(("host", _host_text(problem, solution.plan)))
+        if problem.lenders:
+            pairs.append(("lent", _lent_text(problem, solution.plan)))
+    if (gain := lending_gain_text(problem, solution)) is not None:
+        pairs.append(("lending", gain))
     if planned.facts.learned is not None:
         pairs += [("learned", sentence) for sentence in planned.facts.learned.sentences]
     return pairs
@@ -73,13 +85,37 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
 
 def _host_text(problem: PipelineProblem, plan: PipelinePlan) -> str:
     """Largest amount on the host, and the time that its link is busy."""
-    used, busy = host_memory_mib(problem, plan), host_link_shares(problem, plan)
+    used, busy = host_memory_mib(problem, plan), link_shares(problem, plan, lent=False)
     fullest, busiest = used.index(max(used)), busy.index(max(busy))
     limit = f" of {problem.host_limit_mib[fullest]:,.0f}" if problem.host_limit_mib else ""
     text = f"at most {used[fullest]:,.0f}{limit} MiB a device, on stage {fullest}; "
     if not busy[busiest]:
         return text + "the time of its transfers is not counted"
     return f"{text}the link to it busy {100 * busy[busiest]:.1f} % of the step in each direction, on stage {busiest}"
+
+
+def _lent_text(problem: PipelineProblem, plan: PipelinePlan) -> str:
+    """What each stage keeps on another one, and the time that the busiest link takes."""
+    lent, busy = lent_memory_mib(problem, plan), link_shares(problem, plan, lent=True)
+    used = [f"{s} {mib:,.0f} MiB on {problem.lenders[s]}" for s, mib in enumerate(lent) if mib > 0]
+    if not used:
+        return "nothing"
+    return (
+        f"a device of stage {', '.join(used)}; the busiest link {100 * max(busy):.1f} % of the step in each direction"
+    )
+
+
+def lending_gain_text(problem: PipelineProblem, solution: Solution) -> str | None:
+    """Gain of lending against the best plan without it, with its bounds; None where that is not known."""
+    known = solution.statistics
+    if UNLENT_OBJECTIVE not in known or not solution.objective:
+        return None
+    alone, bound = known[UNLENT_OBJECTIVE], known.get(UNLENT_BOUND)
+    text = f"{100 * (1 - solution.objective / alone):.2f} % shorter than the {step_text(problem, alone)} without it"
+    least = "" if bound is None else f"at least {max(0.0, 100 * (1 - solution.objective / bound)):.2f} and "
+    return (
+        text if solution.bound is None else f"{text}; proven {least}at most {100 * (1 - solution.bound / alone):.2f} %"
+    )
 
 
 def units_line(planned: PlannedFile) -> str:

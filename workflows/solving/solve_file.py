@@ -35,6 +35,7 @@ from taylor.workflows.solving.memory_check import CheckStopped, solve_checked
 from taylor.workflows.solving.own_order import best_with_own_order
 from taylor.workflows.solving.solve_variants import Best, best_of
 from taylor.workflows.solving.variants import Variant, on_host, variants_of
+from taylor.workflows.statement.lending import refuse_writing
 from taylor.workflows.statement.options import FileJob, Outputs
 from taylor.workflows.statement.schedules import require_writable
 from taylor.workflows.statement.stated_file import StatedFile
@@ -118,6 +119,8 @@ def _refuse_early(file: StatedFile, outputs: Outputs) -> None:
         on_host(file)
     if not job.has_choices:
         file.refuse_early(outputs.exports)
+    if outputs.write and job.lend:
+        refuse_writing(file.config)
     if outputs.write and (job.is_searched or not job.has_choices):
         require_writable(file.config, file.running.schedule)
 
@@ -127,8 +130,9 @@ def _is_checked(file: StatedFile, memory: MemoryProfile) -> bool:
     job = file.job
     if not job.check or (job.dryrun and memory.source == MemorySource.ESTIMATE):  # every dry-run of the memory failed
         return False
-    if file.stages is not None or job.is_searched:
+    if file.stages is not None or job.is_searched or job.lend:
         what = "stages on several kinds of devices" if file.stages is not None else "an order of the plan's own"
+        what = "activations on other stages" if job.lend else what
         log.info("check: no dry-run covers %s; the plan is not checked", what)
         return False
     return True

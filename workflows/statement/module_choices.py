@@ -250,11 +250,11 @@ def _with_choices(kind: LayerKind, found: list[ModuleChoice], config: TrainingCo
         cost = one.costs.get(name) or one.costs[config.model.body_kind]
         plain = name if name in one.costs else config.model.body_kind
         plain_mib = float(activation_bytes(config.model, plain, NONE, config.strategy, config.rules)) / MIB
-        activation[one.name], choices[one.name] = _priced(kind, cost, plain_mib, per_stage)
+        activation[one.name], choices[one.name] = priced_choice(kind, cost, plain_mib, per_stage)
     return replace(kind, activation_mib=activation, choices=choices)
 
 
-def _priced(kind: LayerKind, cost: ModuleCost, plain_mib: float, per_stage: float) -> tuple[float, LayerChoice]:
+def priced_choice(kind: LayerKind, cost: ModuleCost, plain_mib: float, per_stage: float) -> tuple[float, LayerChoice]:
     """Kept memory and other costs of a choice, with the profile's memory in place of the analytical model's."""
     scale = kind.activation_mib[NONE] / plain_mib if plain_mib else 1.0
     return scale * cost.kept_mib, LayerChoice(

@@ -105,6 +105,8 @@ class FileJob:
     search_select : bool or None
         Whether selective recompute may be chosen beside full recompute; None: where the plan in the file uses it.
     modules : AskedModules
+    lend : str
+        Stages that may keep activations on others: ``mirror``, or pairs ``STAGE:LENDER``; empty for none.
     offload_optimizer : bool
         Whether the optimizer may be kept on the host, of all stages or of none.
     vpp : int, `AUTO` or None
@@ -146,6 +148,7 @@ class FileJob:
     register_path: Path | None = None
     search_select: bool | None = None
     modules: AskedModules = AskedModules()
+    lend: str = ""
     offload_optimizer: bool = False
     vpp: int | str | None = None
     schedule: str | None = None

@@ -31,6 +31,7 @@ from taylor.workflows.statement.entries import entry_lines
 from taylor.workflows.statement.export import refuse_impossible
 from taylor.workflows.statement.job_facts import JobFacts, log_head, log_misspelled, log_notes
 from taylor.workflows.statement.legality import require_legal
+from taylor.workflows.statement.lending import lenders_of, lending_assumptions, with_lending
 from taylor.workflows.statement.measured_run import LearnedMemory, limits_by_stage, with_limits
 from taylor.workflows.statement.memory_source import obtain_memory
 from taylor.workflows.statement.module_choices import (
@@ -146,6 +147,7 @@ class StatedFile:
         modules = offered_words(config, chosen.spec, job.modules)
         file = cls(job, config, config, chosen, ratios, OnStages.of(job, config), modules)
         limits_by_stage(job.stage_limits, config, file.cards)
+        lenders_of(job.lend, config.strategy.pp)  # refused at once
         return file.running_as(vpp, schedule)
 
     @property
@@ -159,11 +161,21 @@ class StatedFile:
         return {s: self.device if self.stages is None else self.stages.specs[s] for s in range(self.config.strategy.pp)}
 
     @property
+    def lenders(self) -> tuple[int, ...]:
+        """Lender of each stage; empty where the job requests none."""
+        return lenders_of(self.job.lend, self.config.strategy.pp)
+
+    @property
     def facts(self) -> JobFacts:
         """Facts of the job that are known before planning."""
         moves = self.config.moved is not None or (self.modules is not None and bool(self.modules.offload))
         moved = assumptions(self.device) if moves else ()
-        further = (*entry_lines(self.running), *moved, *optimizer_assumptions(self.config.rules, self.device))
+        further = (
+            *entry_lines(self.running),
+            *moved,
+            *optimizer_assumptions(self.config.rules, self.device),
+            *lending_assumptions(self.running, self.device, self.lenders),
+        )
         return JobFacts(
             self.running, self.chosen, self.ratios, self.job.train_tokens, self.stages, further, self.learned
         )
@@ -288,7 +300,8 @@ class StatedFile:
         """Problem with all stages on one device."""
         asked = self.job.search_select
         problem = build_problem(self.running, memory, ratios.ratios, search_select=asked, device=device)
-        return with_module_choices(problem, self.running, device, self.modules)
+        problem = with_module_choices(problem, self.running, device, self.modules)
+        return with_lending(problem, self.running, device, self.lenders)
 
     def known_plan(self, problem: PipelineProblem) -> PipelinePlan | None:
         """Baseline in terms of a problem, as the start of its solve; None where it has another shape."""
