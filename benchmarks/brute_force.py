@@ -349,8 +349,6 @@ def with_lenders(problem: PipelineProblem, rng: np.random.Generator) -> Pipeline
         lends = np.flatnonzero(rng.random(S) < 0.5).tolist() or [S - 1]
         lenders = [-1 if s in lends else int(rng.choice(lends)) for s in range(S)]
     ruled = tuple((mode, most) for mode, most in problem.uniform_recompute if not lending.get(mode))
-    if problem.uniform_recompute and not ruled:
-        ruled = ((next((mode for mode in problem.searched_modes if not lending.get(mode)), FULL), 0),)
     room = np.where(np.array(lenders) < 0, rng.uniform(0.9, 1.8, S), rng.uniform(0.7, 1.1, S))
     return problem.replace(
         kinds=kinds,

@@ -366,7 +366,7 @@ class PipelineProblem:
             for name in self.choices:
                 one = kind.choices[name]
                 times = (one.forward, one.backward, one.weight_gradient, one.link_time)
-                kept = (one.host_mib, one.host_states_mib, kind.layer_mib + one.states_mib)
+                kept = (one.host_mib, one.host_states_mib, one.lent_mib, kind.layer_mib + one.states_mib)
                 if not all(0 <= value < inf for value in (*times, *kept)):
                     raise ValueError(f"kind {kind.name}: choice {name} must have times and memory >= 0, found {one}")
         self._check_order_of_places()

@@ -110,12 +110,20 @@ def test_layers_that_alone_pass_the_limit_by_more_than_a_byte_are_too_many(limit
 def test_choices_of_a_chunk_have_their_needs_beside_each_other() -> None:
     choices = ChunkChoices(
         np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), np.array([7.0, 8.0]), np.array([[1], [2]]),
-        np.array([-1.0, -2.0]), np.array([10.0, 20.0]), np.array([100.0, 200.0]),
+        np.array([-1.0, -2.0]), np.array([10.0, 20.0]), np.array([100.0, 200.0]), np.array([5.0, 6.0]),
     )  # fmt: skip
     alive = np.array([2.0, 3.0])
     assert choices.need(alive).tolist() == [[13.0, 14.0], [20.0, 22.0]]
-    assert choices.host_need(alive).tolist() == [[120.0, 240.0], [130.0, 260.0]]
-    assert choices.vectors[:, 1].tolist() == [2.0, 4.0, 6.0, 8.0, -2.0, 20.0, 200.0]
+    host, lent = [[120.0, 240.0], [130.0, 260.0]], [[10.0, 12.0], [15.0, 18.0]]
+    moved = LayerChoice(host_mib=1.0, lent_mib=1.0)
+    problem = small_problem(kinds=(kind("a", 4, choices={"off": moved}),), choices=("off",), lenders=(1, -1))
+    for limits, needs in (((), []), (("host_limit_mib",), [host]), (("lent_limit_mib",), [lent])):
+        bounded = problem.replace(**{name: (50.0, 70.0) for name in limits})
+        assert choices.needs_elsewhere(bounded, alive).tolist() == needs
+        assert bounded.limits_elsewhere(1) == (70.0,) * len(limits)
+    both = problem.replace(host_limit_mib=(50.0, 70.0), lent_limit_mib=(30.0, 40.0))
+    assert choices.needs_elsewhere(both, alive).tolist() == [host, lent] and both.limits_elsewhere(0) == (50.0, 30.0)
+    assert choices.vectors[:, 1].tolist() == [2.0, 4.0, 6.0, 8.0, -2.0, 20.0, 200.0, 6.0]
     second = choices.take(np.array([1]))
     assert len(second) == 1 and second.vectors[:, 0].tolist() == choices.vectors[:, 1].tolist()
     assert second.recompute.tolist() == [[2]]

@@ -123,7 +123,7 @@ def test_of_choices_in_no_order_the_quicker_ones_that_take_the_least_more_are_ri
     extra[1] = np.arange(n)
     activation = np.array([30.0, 10.0, 50.0, 20.0, 40.0, 5.0])
     zeros = np.zeros(n)
-    choices = ChunkChoices(extra, activation, np.zeros((n, 1), dtype=np.int64), zeros, zeros, zeros)
+    choices = ChunkChoices(extra, activation, np.zeros((n, 1), dtype=np.int64), zeros, zeros, zeros, zeros)
     off = kind("a", 4, choices={"off": LayerChoice()})
     problem = small_problem(kinds=(off,), choices=("off",), recompute_ratio={})
     alive = np.array([2.0])
