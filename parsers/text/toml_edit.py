@@ -16,7 +16,9 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-MAX_BYTES = 2 * 2**20
+MAX_BYTES, MAX_LINES = 2**19, 5_000
+"""Most that a file may hold: ten times what training configurations do, for a search writes dozens of copies."""
+
 TomlPath = tuple[str, str]
 """Table (dotted) and key."""
 
@@ -41,6 +43,8 @@ class TomlSource:
     def __init__(self, text: str, file: Path) -> None:
         self.text, self.file = text, file
         self.asked: set[str] = set()  # Dotted paths of the entries that readers ask for.
+        if text.count("\n") >= MAX_LINES:
+            raise InputError(f"has more than {MAX_LINES:,} lines", file=file, cure="is this a training configuration?")
         if _DOTS.search(text):
             raise InputError("is nested too deep", file=file, cure="is this a training configuration?")
         try:

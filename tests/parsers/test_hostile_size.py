@@ -107,6 +107,17 @@ def test_whatever_a_configuration_repeats_it_is_read_or_refused_in_words(tmp_pat
             assert len(str(refused)) < 2500
 
 
+@pytest.mark.parametrize(("name", "text"), [("run.yaml", MINDFORMERS), ("run.toml", SETTINGS)], ids=["yaml", "toml"])
+def test_a_configuration_of_more_lines_than_any_has_is_refused(tmp_path: Path, name: str, text: str):
+    """A search reads such a file dozens of times, to write its copies."""
+    lines = text.count("\n")
+    (tmp_path / name).write_text(text + "#\n" * (4_999 - lines), encoding="utf-8")
+    assert read_config(tmp_path / name).model.n_layers == 32
+    (tmp_path / name).write_text(text + "#\n" * (5_001 - lines), encoding="utf-8")
+    with pytest.raises(InputError, match="has more than 5,000 lines"):
+        read_config(tmp_path / name)
+
+
 @pytest.mark.parametrize("kind", TABLES)
 def test_a_table_is_read_with_its_rows_and_a_number_of_100_000_digits_is_no_traceback(tmp_path: Path, kind: str):
     read, name, text = table_of(kind, 3)
