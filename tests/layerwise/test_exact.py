@@ -11,6 +11,7 @@ import pytest
 from benchmarks.layerwise_brute_force import BruteForce, compare, compare_milp, random_case
 from taylor.layerwise import search as searching
 from taylor.layerwise.checker import check_plan
+from taylor.layerwise.exact import relaxation
 from taylor.layerwise.exact import solve as solving
 from taylor.layerwise.exact.contents import StageListing, coarsened
 from taylor.layerwise.exact.events import LaggedGraph
@@ -41,6 +42,19 @@ def test_a_plan_far_above_the_bound_is_found(seed):
     relaxed = relax(problem, LaggedGraph.of(problem.schedule))
     assert relaxed is not None and relaxed.bound * 1.2 < BruteForce(case).best_s()
     assert compare(seed)[0] == ""
+
+
+def test_a_relaxation_whose_time_ends_between_two_lps_keeps_the_bound_of_the_first(monkeypatch):
+    problems = (random_case(seed).problem() for seed in range(100))
+    problem, graph, first = next(
+        (problem, graph, first)
+        for problem in problems
+        if (first := relax(problem, graph := LaggedGraph.of(problem.schedule), rounds=1)) is not None
+        and first.bound < relax(problem, graph).bound
+    )
+    left = iter([None, 0.0])
+    monkeypatch.setattr(relaxation, "TimeBudget", lambda deadline: SimpleNamespace(left=next(left)))
+    assert relax(problem, graph).bound == first.bound
 
 
 @pytest.mark.parametrize("seed", FEW[:5])

@@ -77,6 +77,22 @@ def test_it_proves_the_best_selection_and_no_more(seed: int) -> None:
     assert bound <= BruteForce(case).best_s() * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("seed", small_cases())
+def test_the_estimate_of_a_split_is_the_bound_with_the_contents_of_one_side_alone(seed: int) -> None:
+    small = Small(random_case(seed))
+    tree = StageTree(small.problem, small.graph, small.parts, small.caps, 1e3)
+    tree.search(np.inf, lambda bound: None)
+    stages, every = range(small.problem.stages), np.arange(len(tree.split_stage))
+    for j, estimates in enumerate(tree._estimates(np.ones(len(tree.stage), dtype=bool), every)):
+        for side, found in zip((tree.low[j], tree.high[j]), estimates, strict=True):
+            allowed = side | (tree.stage != tree.split_stage[j])
+            cheapest = [
+                value + sum(prices[allowed & (tree.stage == s)].min() for s in stages)
+                for value, prices in zip(tree.values, tree.prices, strict=True)
+            ]
+            assert found == pytest.approx(max(cheapest))
+
+
 def test_more_contents_than_time_are_refused() -> None:
     case = random_case(small_cases()[0])
     problem = case.problem()
