@@ -62,7 +62,11 @@ FEATURES = (
     Feature("pipeline parallel", "pp", note="layers of a stage by the exact solver"),
     Feature("virtual stages (VPP)", "vpp", note="a chunk holds layers as a stage does: no run of its own"),
     Feature("ZeRO-1", kept=True, note="on in every small run and plan"),
-    Feature("context parallel: ring, Ulysses, hybrid", "cp", note="the algorithm as the file states"),
+    Feature("context parallel", "cp"),
+    Feature(
+        "its algorithm: ring or Ulysses", switch="cp_ring", note="the other than the file's, where the cards hold CP"
+    ),
+    Feature("its algorithm: hybrid", kept=True),
     Feature("expert parallel (DeepSpeed-MoE and Megatron-MoE)", "ep", note="experts over TP as the file states"),
     Feature("micro-batch", "mbs"),
     Feature("full recompute", note="layers of each chunk by the exact solver; every small run recomputes all"),

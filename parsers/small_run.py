@@ -140,6 +140,10 @@ class Switch:
     overlaps : tuple of str
         Groups of ranks (`blackbox.group_laws.GROUPS`) whose collectives it overlaps where it is on: no layer gains more
         than their time. Empty where it is not known what it saves.
+    heads : int
+        Number that TP times CP has to divide where it is on; 0 where there is none.
+    alike : tuple of str
+        Degrees on which its saving depends beyond a layer's shapes: small runs that compare it have those of the plan.
     """
 
     name: str
@@ -149,10 +153,17 @@ class Switch:
     apart: tuple[str, ...] = ()
     stays: bool = False
     overlaps: tuple[str, ...] = ()
+    heads: int = 0
+    alike: tuple[str, ...] = ()
 
     def may_be_on(self, run: RunSetting, others: Collection[str] = ()) -> bool:
         """Return whether a run starts with it, beside others that are on."""
-        return all(getattr(run, name) > 1 for name in self.above) and not set(self.apart) & set(others)
+        splits = not self.heads or self.heads % (run.tp * run.cp) == 0
+        return splits and all(getattr(run, name) > 1 for name in self.above) and not set(self.apart) & set(others)
+
+    def is_shown_by(self, small: RunSetting, plan: RunSetting) -> bool:
+        """Return whether a small run compares it as it would be in a plan."""
+        return all(getattr(small, name) == getattr(plan, name) for name in self.alike)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from taylor.parsers.megatron.mindspeed import is_mindspeed
 from taylor.parsers.megatron.own_plan import LAYOUT, PER_CHUNK
 from taylor.parsers.megatron.placing import PLACING, Wanted, interleave_flag, with_noops
 from taylor.parsers.megatron.recompute import IN_ADVANCE, IN_BUBBLE, RECOMPUTE_FLAGS, recompute_flags
-from taylor.parsers.megatron.switches import planned_flags, small_flags
+from taylor.parsers.megatron.switches import ALGORITHM, ULYSSES, planned_flags, small_flags
 from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting
 from taylor.parsers.text.flags import Flags
 from taylor.pipeline.plan import PipelinePlan, values_in_order
@@ -51,10 +51,6 @@ _DROPPED = (
 """Flags that a small run drops: checkpoints that fit no cut model, and schedules that need many stages. The list
 of MindSpeed's tuning (mindspeed/auto_settings/profile/argv.py:26-51), and flags that place layers by number."""
 _MINDSPEED_PROFILE = ("profile-with-cpu", "profile-with-memory", "profile-record-shapes")
-
-ULYSSES = "ulysses_cp_algo"
-"""MindSpeed's usual CP, which splits heads: MindSpeed-LLM master
-mindspeed_llm/features_manager/context_parallel/context_parallel_feature.py:21."""
 _BUCKETS: Wanted = {"overlap-grad-reduce": True, "ddp-bucket-size": "1", "logging-level": "20"}
 """Flag that logs every parameter with its elements; see `run_log.read_log`. Megatron-LM main
 megatron/training/arguments.py:3121-3125, megatron/training/config/training_config.py:351."""
@@ -88,7 +84,7 @@ def job_sizes(launch: Launch) -> JobSizes:
         own = own.replace(dp=max(1, world // own.ranks))
     per_node = flags.integer("nproc-per-node", "local-worker-num", default=8) if world is not None else None
     batch = flags.integer("global-batch-size", default=0)
-    cp_algorithm = flags.text("context-parallel-algo", default=ULYSSES if is_mindspeed(flags) else "")
+    cp_algorithm = flags.text(ALGORITHM, default=ULYSSES if is_mindspeed(flags) else "")
     return JobSizes(
         own,
         math.gcd(heads, groups),

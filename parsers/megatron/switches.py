@@ -15,6 +15,12 @@ from taylor.parsers.small_run import RunSetting, Switch
 from taylor.parsers.text.flags import Flags
 
 MC2, PERMUTE, OVERLAP = "mc2", "token_permute", "alltoall_overlap"
+RING, BY_HEADS = "cp_ring", "cp_ulysses"
+ALGORITHM, ULYSSES = "context-parallel-algo", "ulysses_cp_algo"
+_ALGORITHMS = {RING: "megatron_cp_algo", BY_HEADS: ULYSSES}
+"""Values of `ALGORITHM`. Their conditions: MindSpeed 028de58c mindspeed/arguments.py:645-662; releases differ in those
+that they take (MindSpeed-LLM c77308a1 mindspeed_llm/features_manager/context_parallel/context_parallel_feature.py:24).
+"""
 _FLAGS = {
     MC2: ("use-ascend-mc2",),
     PERMUTE: ("use-fused-moe-token-permute-and-unpermute", "moe-permute-fusion"),
@@ -51,7 +57,19 @@ def switches(flags: Flags) -> tuple[Switch, ...]:
     if experts and grouped and (sequence or (dispatcher == "alltoall" and not extended)):
         on = flags.has(*_FLAGS[OVERLAP])
         found.append(Switch(OVERLAP, _shown(OVERLAP), on, _ABOVE[OVERLAP], (MC2,), overlaps=_OVERLAPS[OVERLAP]))
-    return tuple(found)
+    return (*found, *_algorithms(flags))
+
+
+def _algorithms(flags: Flags) -> tuple[Switch, ...]:
+    """The other algorithm of context parallelism: ring attention where the file exchanges heads, and the reverse."""
+    own = flags.text(ALGORITHM, default=ULYSSES)
+    if own not in _ALGORITHMS.values() or flags.text("position-embedding-type", default="") == "alibi":
+        return ()
+    other = RING if own == ULYSSES else BY_HEADS
+    heads = flags.integer("num-attention-heads") if other == BY_HEADS else 0
+    # A ring turns as often as CP has ranks, whatever the shapes of one turn.
+    return (Switch(other, f"--{ALGORITHM} {_ALGORITHMS[other]}", False, ("cp",), overlaps=("cp", "tp and cp"),
+                   heads=heads, alike=("cp",)),)  # fmt: skip
 
 
 def _shown(name: str) -> str:
@@ -61,12 +79,20 @@ def _shown(name: str) -> str:
 def small_flags(flags: Flags, run: RunSetting, switched: Collection[str]) -> Wanted:
     """Switches of a small run: as the file states them, but for those switched, and none that cannot start."""
     on = {name: name != MC2 and flags.has(*names) for name, names in _FLAGS.items()}
-    return _wanted(flags, run, {name: state != (name in switched) for name, state in on.items()})
+    wanted = _wanted(flags, run, {name: state != (name in switched) for name, state in on.items()})
+    return wanted | _algorithm(run, switched)
 
 
 def planned_flags(flags: Flags, run: RunSetting, switched: Mapping[str, bool]) -> Wanted:
     """Switches of a plan: as the file states them, but for those given, and none that cannot start."""
-    return _wanted(flags, run, {name: flags.has(*names) for name, names in _FLAGS.items()} | dict(switched))
+    on = {name: flags.has(*names) for name, names in _FLAGS.items()}
+    on |= {name: state for name, state in switched.items() if name in _FLAGS}
+    return _wanted(flags, run, on) | _algorithm(run, [name for name, state in switched.items() if state])
+
+
+def _algorithm(run: RunSetting, switched: Collection[str]) -> Wanted:
+    chosen = next((value for name, value in _ALGORITHMS.items() if name in switched), None)
+    return {} if chosen is None or run.cp == 1 else {ALGORITHM: chosen}
 
 
 def _wanted(flags: Flags, run: RunSetting, on: Mapping[str, bool]) -> Wanted:

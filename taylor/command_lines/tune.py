@@ -65,7 +65,7 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
         "--switches",
         default="",
         metavar="S,...",
-        help="compare these by small runs: mc2, token_permute, alltoall_overlap",
+        help="compare these by small runs: mc2, token_permute, alltoall_overlap, cp_ring, cp_ulysses",
     )
     machines = parser.add_argument_group("machines of the small runs (as torchrun takes them)")
     machines.add_argument("--nnodes", type=positive_int, metavar="N", help="nodes (default: the script's)")

@@ -122,6 +122,9 @@ class Comparison:
             others = [name for name, state in on.items() if state and name != one.name]
             if shown is None or not one.may_be_on(run, others) or not one.may_be_on(shown.setting, others):
                 continue
+            if not one.is_shown_by(shown.setting, run):
+                log.info("%s is not compared: the cards show no run with %s", one.name, run.differences(shown.setting))
+                continue
             before = self._shown(shown.setting, switched, steps, profiled)
             if before is None or before.ns <= 0:
                 break

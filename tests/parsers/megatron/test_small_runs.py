@@ -18,7 +18,16 @@ from taylor.base.errors import InputError
 from taylor.parsers.megatron.run_log import read_log
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.megatron.small_run import job_sizes, planned_job, small_run, whole_run
-from taylor.parsers.megatron.switches import MC2, OVERLAP, PERMUTE, planned_flags, small_flags, switches
+from taylor.parsers.megatron.switches import (
+    BY_HEADS,
+    MC2,
+    OVERLAP,
+    PERMUTE,
+    RING,
+    planned_flags,
+    small_flags,
+    switches,
+)
 from taylor.parsers.small_run import Machines, PlannedJob, ProfiledSteps, RunLog, RunSetting
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.pipeline.plan import FULL, PipelinePlan
@@ -344,10 +353,10 @@ def test_switches_are_offered_as_mindspeed_s_checks_have_it() -> None:
             if dispatcher == "alltoall_seq" and {"moe-tp-extend-ep", "moe-permutation-async-comm"} <= set(given):
                 offered.add(OVERLAP)
         found = {each.name: each for each in switches(flags_of({**MINDSPEED, **given}))}
-        assert set(found) == offered, given
+        assert set(found) == offered | {RING}, given
         assert not switches(flags_of({name: value for name, value in {**PLAIN, **given}.items() if name in PLAIN}))
     for bar in ("use-ascend-coc", "use-pipe-experts", "unaligned-linear"):
-        assert not switches(flags_of({**MINDSPEED, bar: True}))
+        assert [each.name for each in switches(flags_of({**MINDSPEED, bar: True}))] == [RING]
     routed = {**MINDSPEED, "num-experts": 8, "moe-grouped-gemm": True, "moe-token-dispatcher-type": "alltoall"}
     for name, words in SWITCHED.items():
         for word in (None, *words):
@@ -394,6 +403,33 @@ def changes(extra: dict[str, Any], on: dict[str, bool]) -> dict[str, bool]:
         if not on[name]:
             wanted |= dict.fromkeys(there, False)
     return wanted
+
+
+def test_the_other_algorithm_of_context_parallelism_is_offered_where_its_heads_split() -> None:
+    """MindSpeed 028de58c mindspeed/arguments.py:645-662: Ulysses asks that TP · CP divides the heads, a ring not."""
+    heads = int(MINDSPEED["num-attention-heads"])
+    for own, other, value in (
+        (None, RING, "megatron_cp_algo"),
+        ("ulysses_cp_algo", RING, "megatron_cp_algo"),
+        ("megatron_cp_algo", BY_HEADS, "ulysses_cp_algo"),
+        ("hybrid_cp_algo", None, None),
+    ):
+        flags = flags_of({**MINDSPEED, **({} if own is None else {"context-parallel-algo": own})})
+        found = {each.name: each for each in switches(flags)}
+        assert {RING, BY_HEADS} & found.keys() == ({other} if other else set())
+        if other is None:
+            continue
+        one = found[other]
+        assert one.flag == f"--context-parallel-algo {value}" and not one.on
+        for tp, cp in itertools.product((1, 2, 3), (1, 2, 4)):
+            run = RunSetting(tp=tp, cp=cp)
+            assert one.may_be_on(run) == (cp > 1 and (other == RING or heads % (tp * cp) == 0))
+            set_to = {"context-parallel-algo": value} if cp > 1 else {}
+            assert small_flags(flags, run, (other,)) == planned_flags(flags, run, {other: True}) == set_to
+            assert small_flags(flags, run, ()) == planned_flags(flags, run, {other: False}) == {}
+        # A run of fewer turns does not show a ring of more.
+        assert one.is_shown_by(RunSetting(cp=4), RunSetting(cp=4)) and not one.is_shown_by(run, RunSetting(cp=8))
+    assert RING not in {each.name for each in switches(flags_of({**MINDSPEED, "position-embedding-type": "alibi"}))}
 
 
 def test_a_log_tells_parameters_of_the_first_layer_of_each_kind_the_peak_and_the_later_steps() -> None:
