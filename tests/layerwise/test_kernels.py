@@ -64,3 +64,14 @@ def test_a_step_is_that_of_its_tasks_played_one_by_one_and_the_sum_of_a_path(sta
         for prefer in (0, 1):
             step, counts = graph.path(times, prefer)
             assert step == pytest.approx(played, rel=1e-12) and counts @ times == pytest.approx(played, rel=1e-12)
+
+
+def test_of_two_longest_paths_the_one_is_followed_that_crosses_to_the_other_stage_where_that_is_preferred():
+    """A stage waits for nobody in its steady state, and its neighbour is ready just then: both ways are as long."""
+    graph = LaggedGraph.of(build_schedule(ScheduleSpec("1f1b"), 3, 1, 6))
+    times = np.zeros(graph.classes)
+    times[: 2 * 3] = 1.0
+    lags = slice(graph.lag(0), None)
+    (own_step, own), (other_step, other) = (graph.path(times, prefer) for prefer in (0, 1))
+    assert own_step == other_step == own @ times == other @ times
+    assert other[lags].sum() > own[lags].sum() > 0
