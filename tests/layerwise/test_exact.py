@@ -189,3 +189,17 @@ def test_many_chunks_have_a_plan_before_their_bounds(monkeypatch):
     monkeypatch.setattr(module._Search, "_settle", lambda self, each: self.open.clear())
     found = search(case.job, case.costs, space, report=reported.append)
     assert found.plan is not None and len(reported) == 1
+
+
+def test_a_stage_leaves_a_layer_to_every_chunk_of_the_others():
+    """Of jobs whose memory would let one stage hold more."""
+    bounded = 0
+    for seed in range(40):
+        problem = random_case(seed).problem()
+        graph = LaggedGraph.of(problem.schedule)
+        for stage in range(problem.stages):
+            most = problem.layers - (problem.stages - 1) * problem.interleaves
+            layers = StageListing(problem, graph, stage, None).list(np.inf, np.inf).layers
+            assert layers.max(initial=0) <= most
+            bounded += layers.max(initial=0) == most and problem.stages > 1
+    assert bounded > 10
