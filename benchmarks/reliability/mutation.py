@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,6 +46,8 @@ LONGEST = 20
 SHORT = 2.0
 """CPU seconds of a test that is asked early where it killed other mutants of the same file."""
 PLACE = ROOT / "output" / "reliability" / "mutation"
+TREES = Path(tempfile.gettempdir()) / f"taylor-mutation-{os.getuid()}"
+"""Copies of the tree, always here: kernels are kept compiled by their path, and are the same for most packages."""
 
 EQUIVALENT = ROOT / "benchmarks" / "reliability" / "equivalent_mutants.yaml"
 
@@ -93,7 +96,8 @@ def _compile_kernels(place: Path) -> None:
 
 
 def _environment(place: Path, **more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(place), "OMP_NUM_THREADS": "1", **more}
+    own = {"PYTHONPATH": str(place), "OMP_NUM_THREADS": "1", "NUMBA_CACHE_DIR": str(PLACE / "kernels")}
+    return {**os.environ, **own, **more}
 
 
 def judged(room: str, count: int, seed: int) -> Result:
@@ -110,7 +114,7 @@ def judged(room: str, count: int, seed: int) -> Result:
     mutants = sample(ROOT, files_of(room), count, f"{seed} {room}")
     left = [mutant for mutant in mutants if str(mutant) not in done]
     if left:
-        with tempfile.TemporaryDirectory(prefix="mutation-") as folder, Judge(Path(folder), room) as judge:
+        with Judge(TREES, room) as judge:
             for mutant in left:
                 told = done[str(mutant)] = judge.verdict(mutant, before.get(str(mutant), Verdict("")).by)
                 log.info("%s %s: %s", told.told, told.by, mutant)
@@ -162,6 +166,7 @@ class Judge:
     def __init__(self, folder: Path, room: str):
         self.room = room
         self.switched_place, self.plain_place, self.failure = folder / "switched", folder / "plain", folder / "failure"
+        shutil.rmtree(folder, ignore_errors=True)
         copy_tree(ROOT, self.switched_place)
         self.switched = Switched.put(self.switched_place, files_of(room, self.switched_place))
         _compile_kernels(self.switched_place)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from taylor.base.console import log, run_command, start_logging
+from taylor.base.console import log, run_command, start_logging, wrapped
 from taylor.base.errors import EXIT_INTERRUPTED
 from taylor.base.interrupts import delay_interrupts
 from tests.conftest import ROOT
@@ -97,6 +97,11 @@ def test_a_log_line_on_a_terminal_is_broken_at_blanks_and_whole_in_a_pipe(monkey
     assert first.startswith("INFO    batch") and all(line.startswith(" " * 8) for line in rest) and rest
     assert all(len(line) <= 60 for line in (first, *rest))
     assert " ".join(line.strip() for line in (first[8:], *rest)) == message
+
+
+def test_a_terminal_that_is_narrower_than_the_indent_still_gets_twenty_columns_of_text():
+    lines = wrapped("one two three four five six seven", 6, 8)
+    assert lines == ["one two three four five six", "        seven"]
 
 
 LIVE = """

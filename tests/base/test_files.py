@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from taylor.base.errors import InputError, WriteError
-from taylor.base.files import read_text, write_atomic
+from taylor.base.files import read_text, why_unwritable, write_atomic
+from tests.conftest import ROOT
 
 
 def test_a_file_takes_its_new_content_and_keeps_its_permission_bits(tmp_path):
@@ -95,3 +98,18 @@ def test_a_missing_file_is_refused_with_the_names_beside_it_that_are_nearly_its_
     with pytest.raises(InputError) as caught:
         read_text(tmp_path / missing)
     assert str(caught.value).endswith(f"no such file; {cure.format(folder=tmp_path)}")
+
+
+FULL = """
+import resource, sys
+from taylor.base.files import why_unwritable
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+print(why_unwritable(sys.argv[1]))
+"""
+
+
+def test_a_folder_whose_disk_takes_a_part_of_a_file_is_full(tmp_path):
+    assert why_unwritable(tmp_path / "new" / "folder") is None and not any(tmp_path.iterdir())
+    command = [sys.executable, "-c", FULL, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "the disk is full\n", done.stderr
