@@ -31,6 +31,8 @@ def test_the_first_damaged_cell_of_a_row_is_named_with_its_row_and_value():
     with pytest.raises(InputError, match=r"row 7, column count: is no count \(found -1\); delete that row") as refused:
         sound_row("row 7", COLUMNS, ["a", -1, "soon"])
     assert refused.value.field == "row 7, column count"
+    with pytest.raises(ValueError, match="shorter"):
+        sound_row("row 7", COLUMNS, ["a", 1])
     with pytest.raises(InputError) as refused:
         sound_row("row 7", COLUMNS, ["x" * 10**6, 1, 1])
     assert len(str(refused.value)) < 200

@@ -154,6 +154,19 @@ def test_flows_pair_up_between_different_stages_and_run_forward_in_time(problem,
 
 
 @EACH
+def test_each_end_of_a_flow_lies_inside_a_task_of_its_stage(problem, tmp_path):
+    """A flow binds to the block around its moment: elsewhere no arrow is drawn."""
+    events = trace_of(problem, tmp_path / "trace.json")["traceEvents"]
+    lanes = defaultdict(list)
+    for event in events:
+        if event["ph"] == "X":
+            lanes[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+    for event in events:
+        if event["ph"] in "sf":
+            assert any(start < event["ts"] < end for start, end in lanes[event["pid"], event["tid"]])
+
+
+@EACH
 def test_activations_are_there_from_the_forwards_start_to_the_end_of_the_last_backward_of_the_piece(problem):
     """Memory at the middle of every task, counted anew from the tasks that hold activations then."""
     plan = even_plan(problem)
