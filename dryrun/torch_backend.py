@@ -118,7 +118,7 @@ class TorchBackend:
         schedule = build_schedule(config.schedule, strategy.pp, strategy.vpp, strategy.micro_batches)
         facts: dict[str, Any] = {
             "model": asdict(config.model),
-            "strategy": asdict(strategy),
+            "strategy": strategy.degrees(),
             "rules": asdict(config.rules),
             "config": [config.mtp_counted, asdict(config.schedule)],
             "ends": [stage == 0, stage == config.schedule.head_stage(strategy.pp)],

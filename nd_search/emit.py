@@ -24,7 +24,7 @@ from taylor.parsers.registry import launcher_of
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.write_back import emit_variant
 
-FURTHER = ("cp", "vpp", "mbs")
+FURTHER = ("cp", "vpp", "mbs", "ulysses")
 FOLLOWING = ("op", "sp", "micro_batches")
 """Dimensions that a file's name has where they vary; those that usually follow from others, only where two
 strategies differ in nothing else.
@@ -58,6 +58,7 @@ def candidate_frame(result: SearchResult) -> pd.DataFrame:
             "vpp": table.vpp,
             "mbs": table.mbs,
             "micro_batches": table.micro_batches,
+            **({"ulysses": table.ulysses} if table.ulysses.any() else {}),
             "heaviest_stage": result.heaviest_stage,
             "estimated_ms": np.round(result.estimated_ms, 3),
             "chosen": chosen.astype(int),

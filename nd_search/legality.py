@@ -57,11 +57,12 @@ def _expert_hidden(context: SearchContext) -> int:
 def _ulysses(table: StrategyTable, context: SearchContext) -> NDArray[np.int64]:
     """Ranks of a context group that exchange heads, int64 [n]."""
     degree = context.rules.ulysses_degree
-    return table.cp if degree is None else np.where(table.cp > 1, degree, 1)
+    stated = table.cp if degree is None else np.where(table.cp > 1, degree, 1)
+    return np.where(table.ulysses > 0, table.ulysses, stated)
 
 
 def _exchanges_heads(context: SearchContext) -> bool:
-    return context.rules.ulysses_degree != 1
+    return context.rules.ulysses_degree != 1 or context.chooses_context
 
 
 def _is_hybrid(context: SearchContext) -> bool:
@@ -436,7 +437,7 @@ _LEGALITY: tuple[Rule, ...] = (
     Rule(
         "heads-by-ulysses",
         "tp, times the context ranks that exchange heads (Ulysses), divides the attention heads",
-        lambda t, c: c.model.n_heads % (t.tp * _ulysses(t, c)) == 0,
+        lambda t, c: (t.ulysses == 1) | (c.model.n_heads % (t.tp * _ulysses(t, c)) == 0),
         LEGALITY,
         applies=lambda c: _exchanges_heads(c) and c.rules.repeats_kv_heads,
         relax="search smaller cp or tp",
@@ -445,7 +446,7 @@ _LEGALITY: tuple[Rule, ...] = (
     Rule(
         "kv-groups-by-ulysses",
         "tp, times the context ranks that exchange heads (Ulysses), divides the key/value groups",
-        lambda t, c: (t.cp == 1) | (c.model.n_kv_heads % (t.tp * _ulysses(t, c)) == 0),
+        lambda t, c: (t.cp == 1) | (t.ulysses == 1) | (c.model.n_kv_heads % (t.tp * _ulysses(t, c)) == 0),
         LEGALITY,
         applies=lambda c: _exchanges_heads(c) and not c.rules.repeats_kv_heads,
         relax="search smaller cp or tp",
@@ -472,7 +473,7 @@ _LEGALITY: tuple[Rule, ...] = (
     Rule(
         "ring-of-two",
         "beside Ulysses, the ring over the rest of cp has two ranks or more",
-        lambda t, c: (t.cp == 1) | (t.cp > _ulysses(t, c)),
+        lambda t, c: (t.cp == 1) | (t.ulysses > 0) | (t.cp > _ulysses(t, c)),
         LEGALITY,
         applies=_is_hybrid,
         relax="search larger cp, or change the degree of Ulysses in the file",
@@ -481,7 +482,7 @@ _LEGALITY: tuple[Rule, ...] = (
     Rule(
         "context-levels",
         "cp is what the file's sizes of context groups multiply to",
-        lambda t, c: t.cp == (c.rules.context_levels or 1),
+        lambda t, c: (t.ulysses > 0) | (t.cp == (c.rules.context_levels or 1)),
         LEGALITY,
         applies=lambda c: c.rules.context_levels is not None,
         relax="change or leave out --hierarchical-context-parallel-sizes in the file",

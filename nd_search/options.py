@@ -12,13 +12,15 @@ from taylor.base.errors import InputError
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.job.strategy_table import StrategyTable
 from taylor.cost_model.memory.breakdown import best_case_peak_mib
+from taylor.parsers.megatron.context import CONTEXT_FLAGS
+from taylor.parsers.registry import launcher_of
 from taylor.parsers.stated_flags import StatedFlags
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 
-DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "micro_batches")
+DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "micro_batches", "ulysses")
 """Every dimension of a strategy that can be searched, pinned or bounded, in the order files list them."""
 
 
@@ -61,7 +63,8 @@ class SearchOptions:
     search : tuple of str
         Dimensions searched (of `DIMENSIONS`). Others keep the file's value, except op and sp, which
         follow by rule: op = dp·cp where the file's parallel optimizer is on, sp where tp > 1.
-        `micro_batches` and `mbs` are tied by the batch: naming either searches both.
+        `micro_batches` and `mbs` are tied by the batch: naming either searches both. `ulysses` is the number of context
+        ranks that exchange heads: a ring, Ulysses, and both at once.
     fix : mapping of dimension to int
         Pinned dimensions (sp: 0 or 1).
     bounds : mapping of dimension to (low, high)
@@ -139,6 +142,8 @@ class SearchContext:
         Source of peak memory.
     flags : StatedFlags
         Flags of the launch in addition to its strategy, for rules that read flags.
+    chooses_context : bool
+        Strategies state the context ranks that exchange heads.
     """
 
     model: ModelSpec
@@ -153,6 +158,7 @@ class SearchContext:
     device_limit_mib: float
     peak_of: PeakEstimate = best_case_peak_mib
     flags: StatedFlags = StatedFlags()
+    chooses_context: bool = False
 
     @classmethod
     def settle(
@@ -165,6 +171,10 @@ class SearchContext:
         """Fill open options from the file, then from the device."""
         own = config.strategy
         world = options.world_size or own.world_size
+        chooses = "ulysses" in (*options.search, *options.fix)
+        if chooses and (why := launcher_of(config).fixed_context(config)) is not None:
+            cure = "leave it out, or search a Megatron, MindSpeed or MindFormers file that says no other kind"
+            raise InputError(f"the kind of context parallelism {why}", field="--search", value="ulysses", cure=cure)
         limit = options.device_limit_mib or config.memory_limit_mib(device)
         return cls(
             model=config.model,
@@ -178,7 +188,8 @@ class SearchContext:
             max_expert_parallel=options.max_expert_parallel,
             device_limit_mib=limit,
             peak_of=peak_of,
-            flags=config.flags,
+            flags=config.flags.without(CONTEXT_FLAGS) if chooses else config.flags,
+            chooses_context=chooses,
         )
 
     @classmethod

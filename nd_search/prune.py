@@ -162,6 +162,8 @@ def describe(strategy: Strategy) -> str:
     """Strategy as text for logs and tables: the main degrees, and every other one that is not 1."""
     values = {column.name: getattr(strategy, column.name) for column in fields(strategy)}
     always = ("dp", "tp", "pp", "ep", "micro_batches")
+    if not values["ulysses"]:
+        del values["ulysses"]
     return " ".join(f"{name}={int(value)}" for name, value in values.items() if name in always or int(value) != 1)
 
 

@@ -33,8 +33,9 @@ class StrategySpace:
     ----------
     meshes : int64 [k, 5]
         (dp, tp, pp, cp, op): every division of the world, with every optimizer sharding of it.
-    free : int64 [j, 4]
-        (ep, vpp, mbs, sp): every combination of the dimensions independent of the mesh; sp −1 = by rule.
+    free : int64 [j, 5]
+        (ep, vpp, mbs, sp, ulysses): every combination of the dimensions independent of the mesh; sp −1 = by rule.
+        Rows whose ulysses does not divide cp are not built.
     samples : int
         Samples a step over the micro-batch interleave: dp · mbs · micro_batches.
     micro_batch_range : (int, int)
@@ -48,7 +49,7 @@ class StrategySpace:
 
     @property
     def size(self) -> int:
-        """Number of strategies before a bound on the micro-batch number."""
+        """Number of strategies before a bound on the micro-batch number, and before those of a wrong `ulysses`."""
         return len(self.meshes) * len(self.free)
 
     def blocks(self, rows: int = 1 << 17) -> Iterator[StrategyTable]:
@@ -60,7 +61,7 @@ class StrategySpace:
         for start in range(0, len(self.meshes), step):
             part = self.meshes[start : start + step]
             dp, tp, pp, cp, op = (np.repeat(column, len(self.free)) for column in part.T)
-            ep, vpp, mbs, sp = (np.tile(column, len(part)) for column in self.free.T)
+            ep, vpp, mbs, sp, ulysses = (np.tile(column, len(part)) for column in self.free.T)
             table = StrategyTable(
                 dp=dp,
                 tp=tp,
@@ -72,9 +73,11 @@ class StrategySpace:
                 mbs=mbs,
                 sp=np.where(sp < 0, tp > 1, sp > 0),
                 micro_batches=self.samples // (dp * mbs),
+                ulysses=ulysses,
             )
             low, high = self.micro_batch_range
             within = (table.micro_batches >= low) & (table.micro_batches <= high)
+            within &= cp % np.maximum(ulysses, 1) == 0
             yield table if within.all() else table.select(within)
 
     def contains(self, strategy: Strategy) -> bool:
@@ -129,6 +132,7 @@ def build_space(context: SearchContext, options: SearchOptions) -> StrategySpace
                 values("vpp", np.arange(vpp_low, vpp_high + 1, dtype=np.int64)),
                 _micro_batch_sizes(context, options, searched),
                 _sequence_parallel(options, searched),
+                values("ulysses", every_degree),
                 indexing="ij",
             )
         ],

@@ -283,6 +283,10 @@ class Launcher(ABC):
         cure = "give a script of verl or slime, or a YAML of NeMo RL"
         raise InputError("has no roll-outs: it is no job of reinforcement learning", file=config.path, cure=cure)
 
+    def fixed_context(self, config: TrainingConfig) -> str | None:
+        """Why a search cannot choose the context ranks that exchange heads (`Strategy.ulysses`); None where it can."""
+        return f"is not written into a {self.title}"
+
     def can_write(self, config: TrainingConfig, schedule: ScheduleSpec) -> bool:
         """Return whether a configuration's file can state a schedule: its own, or one that its framework runs.
 

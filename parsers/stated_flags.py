@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,10 @@ class StatedFlags:
     programs: frozenset[str] = frozenset()
     values: Mapping[str, str | None] = field(default_factory=dict)
     facts: frozenset[str] = frozenset()
+
+    def without(self, names: Collection[str]) -> StatedFlags:
+        """The same without some flags."""
+        return replace(self, values={name: value for name, value in self.values.items() if name not in names})
 
     def on(self, *names: str) -> bool:
         """Return whether any of the flags is given."""

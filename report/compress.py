@@ -75,7 +75,7 @@ def strategy_text(row: Mapping[str, Any]) -> str:
     """
     always = ("dp", "tp", "pp")
     parts = []
-    for name in ("dp", "tp", "pp", "ep", "cp", "vpp", "mbs"):
+    for name in ("dp", "tp", "pp", "ep", "cp", "ulysses", "vpp", "mbs"):
         degree = number(row.get(name))
         if degree is not None and (degree != 1 or name in always):
             parts.append(f"{name.upper()}{degree:.0f}")

@@ -52,6 +52,9 @@ class Strategy:
         Samples a micro-batch.
     micro_batches : int
         Micro-batches a step and data-parallel rank; batch = dp · mbs · micro_batches.
+    ulysses : int
+        Context ranks among which attention heads are exchanged, where a search chooses them: 1 = none, a ring; `cp` =
+        all; between = both ways at once. 0: as the job's rules have it (`TrainingRules.ulysses_degree`).
     """
 
     dp: int
@@ -64,6 +67,7 @@ class Strategy:
     vpp: int = 1
     mbs: int = 1
     micro_batches: int = 1
+    ulysses: int = 0
 
     @property
     def world_size(self) -> int:
@@ -79,6 +83,10 @@ class Strategy:
     def name(self) -> str:
         """Short name, as files carry it: ``DP16_TP4_PP16_EP8``."""
         return f"DP{self.dp}_TP{self.tp}_PP{self.pp}_EP{self.ep}"
+
+    def degrees(self) -> dict[str, Any]:
+        """Return every degree by its name; `ulysses` where it is stated."""
+        return {one.name: getattr(self, one.name) for one in fields(self) if one.name != "ulysses" or self.ulysses}
 
     def replace(self, **changes: Any) -> Strategy:
         """A copy with some degrees changed."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Iterator, Protocol, Sequence, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from taylor.cost_model.job.strategy import Strategy
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
 
 IntArray = NDArray[np.int64]
 
@@ -43,11 +43,21 @@ class Degrees(Protocol):
     def mbs(self) -> Quantity: ...
     @property
     def micro_batches(self) -> Quantity: ...
+    @property
+    def ulysses(self) -> Quantity: ...
+
+
+def ulysses_ranks(degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Context ranks that exchange heads (Ulysses): the strategy's, else the job's; the others form the ring."""
+    stated = degrees.cp if rules.ulysses_degree is None else np.minimum(rules.ulysses_degree, degrees.cp)
+    return np.where(np.greater(degrees.ulysses, 0), np.minimum(degrees.ulysses, degrees.cp), stated)
 
 
 @dataclass(frozen=True, eq=False)
 class StrategyTable:
     """Strategies as columns, int64 [n] each (`sp` bool [n]); the fields mean what they mean in `Strategy`.
+
+    Without `ulysses` the job's rules have it in every row.
 
     Raises
     ------
@@ -65,8 +75,11 @@ class StrategyTable:
     vpp: IntArray
     mbs: IntArray
     micro_batches: IntArray
+    ulysses: IntArray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
 
     def __post_init__(self) -> None:
+        if not np.any(self.ulysses):
+            object.__setattr__(self, "ulysses", np.zeros_like(np.atleast_1d(np.asarray(self.dp, dtype=np.int64))))
         for column in fields(self):
             dtype: type = np.bool_ if column.name == "sp" else np.int64
             object.__setattr__(self, column.name, np.atleast_1d(np.asarray(getattr(self, column.name), dtype=dtype)))

@@ -10,7 +10,7 @@ import numpy as np
 from taylor.cost_model.job.parameters import expert_outer, layer_parameter_groups
 from taylor.cost_model.job.recurrent import recurrent_workspace_bytes
 from taylor.cost_model.job.strategy import ENGINE_RING, MODULE_AN_EXPERT, PASSED_RING, TrainingRules
-from taylor.cost_model.job.strategy_table import Degrees, Quantity
+from taylor.cost_model.job.strategy_table import Degrees, Quantity, ulysses_ranks
 from taylor.cost_model.job.torch_indexer import indexer_workspace_bytes
 from taylor.cost_model.memory.activations import (
     block_bytes,
@@ -213,11 +213,6 @@ def torch_ring_elements(queries: Quantity, keys: Quantity, ranks: Quantity, rule
     return others + np.maximum(3 * queries + 11.5 * keys, 5.5 * queries + 4 * keys)
 
 
-def ring_free_ranks(degrees: Degrees, rules: TrainingRules) -> Quantity:
-    """Context ranks that exchange heads (Ulysses) and no keys and values."""
-    return degrees.cp if rules.ulysses_degree is None else rules.ulysses_degree
-
-
 def _kernel_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """The attention kernel's backward: gradients of its result and its inputs, when MLP and experts are over.
 
@@ -229,7 +224,7 @@ def _kernel_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees
     heads = attention.n_heads if attention.latent is not None else attention.n_kv_heads
     keys = np.maximum(heads / degrees.tp, 1) * (attention.qk_width + attention.v_width)
     queries = attention.n_heads * attention.qk_width / degrees.tp
-    ranks = degrees.cp / np.minimum(ring_free_ranks(degrees, rules), degrees.cp)
+    ranks = degrees.cp / ulysses_ranks(degrees, rules)
     in_ring = queries + (1 + _RING_BLOCKS) * keys
     if rules.ring != ENGINE_RING:
         in_ring = torch_ring_elements(queries, keys, ranks, rules)

@@ -22,7 +22,7 @@ from taylor.cost_model.job.strategy import (
     MODULE_AN_EXPERT,
     TrainingRules,
 )
-from taylor.cost_model.job.strategy_table import Degrees, Quantity
+from taylor.cost_model.job.strategy_table import Degrees, Quantity, ulysses_ranks
 from taylor.cost_model.memory.states import replicas
 from taylor.cost_model.time import host_operations as counts
 from taylor.cost_model.time.host_operations import Operations
@@ -165,7 +165,7 @@ def _transfers(layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> tupl
 
 def _ring_blocks(degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Blocks of keys and values that come round the ring of context ranks to each of them."""
-    ways = degrees.cp if rules.ulysses_degree is None else np.minimum(rules.ulysses_degree, degrees.cp)
+    ways = ulysses_ranks(degrees, rules)
     return np.maximum(degrees.cp / ways - 1, 0)
 
 

@@ -13,7 +13,7 @@ from taylor.cost_model.job.parameters import (
     module_body_groups,
 )
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
-from taylor.cost_model.job.strategy_table import Degrees, Quantity, StrategyTable
+from taylor.cost_model.job.strategy_table import Degrees, Quantity, StrategyTable, ulysses_ranks
 from taylor.cost_model.memory.activations import activation_bytes, micro_batch_tokens, sequence_split
 from taylor.cost_model.memory.offload import HOST_LINK_SHARE
 from taylor.cost_model.memory.saved_operators import mixer_products
@@ -449,7 +449,7 @@ def _context_ms(
     ring: Quantity = 0.0
     exchanged: Quantity = 0.0
     tokens = micro_batch_tokens(degrees, rules)
-    ways = degrees.cp if rules.ulysses_degree is None else np.minimum(rules.ulysses_degree, degrees.cp)
+    ways = ulysses_ranks(degrees, rules)
     for layer in model.layers_of(kind):
         recurrent, attention = layer.recurrent, layer.attention
         if attention is not None:

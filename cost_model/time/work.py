@@ -14,7 +14,7 @@ import numpy as np
 from taylor.cost_model.job.parameters import expert_outer, expert_parameters, layer_groups, layer_parameter_groups
 from taylor.cost_model.job.recurrent import recurrent_traffic, scan_flops
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
-from taylor.cost_model.job.strategy_table import Degrees, Quantity
+from taylor.cost_model.job.strategy_table import Degrees, Quantity, ulysses_ranks
 from taylor.cost_model.memory.activations import micro_batch_tokens, routed_slots, sequence_split
 from taylor.cost_model.memory.saved_operators import mixer_products
 from taylor.cost_model.memory.statics import vocabulary_ways
@@ -273,7 +273,7 @@ def _edges(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> 
     On a ring each rank's kernels see one block of keys at a time; its own has the mask's edge, and the others, without
     one, half as much of what `attention_tokens` counts (`benchmarks.device_tables`, tables without a mask).
     """
-    ways = degrees.cp if rules.ulysses_degree is None else np.minimum(rules.ulysses_degree, degrees.cp)
+    ways = ulysses_ranks(degrees, rules)
     blocks = degrees.cp / ways
     length = np.minimum(rules.seq_length / blocks, _reach(attention, rules.seq_length))
     return (1 + 1 / blocks) / 2 / length

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taylor.cost_model.memory.backward_workspace import ring_free_ranks
+from taylor.cost_model.job.strategy_table import ulysses_ranks
 from taylor.dryrun.torch_stage.attention import FlashAttention, SplitFeatures, unfused_attention
 from taylor.dryrun.torch_stage.counter import fused
 from taylor.dryrun.torch_stage.kernels import (
@@ -121,7 +121,7 @@ class _AttentionBase:
         """Context [tokens, heads·value dim] of q, k, v [s, b, heads, dim]."""
         rules = self.site.rules
         rows = self.site.framework.activations.attention_statistics
-        ring = 2 if self.site.strategy.cp > ring_free_ranks(self.site.strategy, rules) else 0
+        ring = 2 if self.site.strategy.cp > ulysses_ranks(self.site.strategy, rules) else 0
         rate = self.site.dropout_rate
 
         def core(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

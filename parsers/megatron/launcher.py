@@ -7,9 +7,11 @@ from pathlib import Path
 
 from taylor.parsers.launcher import ExportForm, Tools, UsualDevice
 from taylor.parsers.megatron import write
+from taylor.parsers.megatron.context import fixed_context
 from taylor.parsers.megatron.export import export_layer_list, export_layout
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.script import NAME, Script
+from taylor.parsers.training_config import TrainingConfig
 
 _RUN = 'eval "$(cat -- "$1")"'
 """Runs a variant of a script under the original's name ($0): ``dirname $0`` then says the original's folder."""
@@ -39,6 +41,10 @@ class Megatron(FlagLauncher):
     def launch(self, path: Path) -> Script:
         """See `FlagLauncher.launch`."""
         return Script.read(path)
+
+    def fixed_context(self, config: TrainingConfig) -> str | None:
+        """See `Launcher.fixed_context`: MindSpeed's other kinds, and what goes with one kind alone, keep theirs."""
+        return fixed_context(self.launch_of(config).flags)
 
     def dryrun_command(self, file: Path, original: Path, tools: Tools) -> tuple[str, ...]:
         """The script itself, under the original's name."""

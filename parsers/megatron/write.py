@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from taylor.base.errors import InputError
 from taylor.cost_model.job.strategy import Strategy
+from taylor.parsers.megatron.context import context_flags
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.optimizer import split_flags
@@ -87,7 +88,7 @@ def with_strategy(
     if grid is not None and grid[0] * grid[1] != strategy.tp:
         # A grid of other ranks does not start; one group of them does, with the same memory.
         wanted |= {name: False for name in GRID_FLAGS if flags.has(name)} | {"sequence-parallel": strategy.sp}
-    wanted |= split_flags(flags, strategy)
+    wanted |= split_flags(flags, strategy) | context_flags(flags, strategy)
     for name, value in extra.items():
         wanted[name.removeprefix("--").replace("_", "-")] = launch.setting(name, value)
     schedule = config.schedule_for(strategy.vpp)

@@ -90,6 +90,10 @@ class MindFormers(Launcher):
         """See `Launcher.swap_parts`."""
         return SWAP_PARTS
 
+    def fixed_context(self, config: TrainingConfig) -> str | None:
+        """See `Launcher.fixed_context`."""
+        return None
+
     def with_strategy(
         self, config: TrainingConfig, strategy: Strategy, plan: PipelinePlan | None, extra: Mapping[str, object]
     ) -> str:

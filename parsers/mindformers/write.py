@@ -130,6 +130,8 @@ def with_strategy(
             wanted[path] = value
     if strategy.sp != current.strategy.sp:
         wanted["parallel_config", "use_seq_parallel"] = strategy.sp
+    if strategy.ulysses:
+        wanted |= _context(source, strategy)
     if strategy.mbs != current.strategy.mbs:
         _want_micro_batch_size(wanted, current, strategy.mbs)
     _want_micro_batches(wanted, source, current, strategy.pp, strategy.micro_batches)
@@ -149,6 +151,17 @@ def with_strategy(
     written = edit_yaml(source, wanted, followed=_FOLLOWED, beside=_BESIDE)
     _require_layers(written, plan)
     return written
+
+
+def _context(source: YamlSource, strategy: Strategy) -> Wanted:
+    """The kind of context parallelism (r1.7.0 mindformers/modules/transformer/transformer.py:626-635)."""
+    kind = "ulysses_cp" if strategy.ulysses == strategy.cp else "hybrid_cp"
+    kind = "colossalai_cp" if strategy.ulysses == 1 else kind
+    algorithm, degree = (("parallel_config", name) for name in ("context_parallel_algo", "ulysses_degree_in_cp"))
+    wanted: Wanted = {algorithm: kind}
+    if kind == "hybrid_cp" or lookup(source.data, degree) is not None:
+        wanted[degree] = strategy.ulysses
+    return wanted
 
 
 def _require_layers(written: YamlSource, plan: PipelinePlan) -> None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from taylor.workflows.searching.layerwise_refine import Refinement
     from taylor.workflows.searching.search import StrategySearch, StrategySearchOptions
 
-DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs")
+DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "ulysses")
 
 OF_A_RANKING = {
     "solver_name", "workers", "time_limit", "gap", "train_tokens", "prove", "topn", "store", "recompute_modules",

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -166,7 +166,7 @@ class DeviceSize:
         interval = None if tokens is None else point.seconds_interval(tokens)
         return {
             "devices": point.devices,
-            "strategy": None if point.strategy is None else asdict(point.strategy),
+            "strategy": None if point.strategy is None else point.strategy.degrees(),
             "step_ms": point.step_ms,
             "step_interval_ms": point.step_interval_ms,
             "tokens_per_second": point.tokens_per_second,

@@ -111,7 +111,7 @@ def learned_for_candidates(
 def kept_path(config: TrainingConfig, folder: Path) -> Path:
     """Path of the measurements of a job under any name, with any plan, virtual stages and schedule."""
     strategy = config.strategy.replace(vpp=1)
-    facts = [asdict(config.model.replace(name="")), asdict(strategy), asdict(config.rules)]
+    facts = [asdict(config.model.replace(name="")), strategy.degrees(), asdict(config.rules)]
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
     return folder / MEMORY_INFO / f"measured-{key}.json"
 

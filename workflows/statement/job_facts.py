@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +144,7 @@ class JobFacts:
             },
             "device": {"name": self.device.spec.name, "memory_mib": self.device.spec.memory_mib},
             **({} if self.stages is None else {"stage_devices": [spec.name for spec in self.stages.specs]}),
-            "strategy": asdict(strategy),
+            "strategy": strategy.degrees(),
             "batch": {
                 "global": strategy.global_batch,
                 "micro": strategy.mbs,

@@ -38,7 +38,7 @@ def memory_info_path(config: TrainingConfig, output: Path) -> Path:
     The name contains a hash of everything that memory depends on (model, strategy, rules). The plan is not part of it:
     offset and recompute may change, the profile stays valid.
     """
-    facts = [asdict(config.model), asdict(config.strategy), asdict(config.rules), asdict(config.schedule)]
+    facts = [asdict(config.model), config.strategy.degrees(), asdict(config.rules), asdict(config.schedule)]
     key = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:12]
     return output / MEMORY_INFO / f"{config.path.stem}-{key}.json"
 
