@@ -6,11 +6,12 @@ Sources: alibaba/Pai-Megatron-Patch a098ca5 megatron_patch/arguments.py and mega
 from __future__ import annotations
 
 from taylor.base.errors import InputError
+from taylor.parsers.megatron.hybrid import EXPERTS, GATED_DELTA_NET, HYBRID_BEFORE, MAMBA, MLP
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.shell_start import given
 
-_HUGGING_FACE = "huggingface"
+_HUGGING_FACE, _QWEN3_NEXT = "huggingface", "pretrain_qwen3_next.py"
 _FROZEN = ("freeze-LM", "freeze-llm")
 _FIXED = {
     "BloomTokenizerFromHF": 250880,
@@ -62,6 +63,17 @@ def refuse_other_models(options: Flags) -> None:
             raise options.error(name, problem, cure="leave it out to plan the training of all weights")
 
 
+def own_stack(options: Flags) -> str | None:
+    """The pattern of layers of a program whose letters stand for layers of the patch's own, in Megatron's letters.
+
+    Qwen3-Next builds gated delta nets for Mamba's letter and experts for the MLP's
+    (examples/qwen3_next/pretrain_qwen3_next.py:36-62, megatron_patch/model/qwen3_next/layer_specs.py:92-142).
+    """
+    if _QWEN3_NEXT not in options.start.programs or not options.has(HYBRID_BEFORE):
+        return None
+    return str(options.text(HYBRID_BEFORE)).translate(str.maketrans(MAMBA + MLP, GATED_DELTA_NET + EXPERTS))
+
+
 def completed(options: Flags, notes: list[str]) -> Flags:
     """The flags with the patch's options as Megatron's.
 
@@ -79,6 +91,9 @@ def completed(options: Flags, notes: list[str]) -> Flags:
     shared = options.integer("shared-moe-ffn-hidden-size", default=None, high=MAX_SIZE)
     if shared is not None and options.has("enable-shared-expert"):
         stated["moe-shared-expert-intermediate-size"] = str(shared)
+    pattern = own_stack(options)
+    if pattern is not None:
+        stated |= {HYBRID_BEFORE: pattern, "attention-output-gate": None, "moe-shared-expert-gate": None}
     rows = None if options.has("padded-vocab-size", "vocab-size") else _vocabulary(options, notes)
     if rows is not None:
         stated["padded-vocab-size"] = str(rows)

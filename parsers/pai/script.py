@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from taylor.base.errors import InputError
 from taylor.base.files import read_text
 from taylor.parsers.flag_table import FlagTable, load_flag_table
+from taylor.parsers.megatron.hybrid import HYBRID_BEFORE
 from taylor.parsers.megatron.other_programs import refuse_other_program
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.megatron.unmodelled import flag_table
 from taylor.parsers.pai.examples import closest_example, example_of, positions
-from taylor.parsers.pai.options import completed, refuse_other_models
+from taylor.parsers.pai.options import completed, own_stack, refuse_other_models
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.shell_source import MAX_BYTES, ShellScript
 from taylor.parsers.text.shell_start import ShellStart, current_start
@@ -47,6 +48,9 @@ class PaiScript(Script):
         notes = [*self.notes]
         self.flags = completed(options, notes)
         self.notes = tuple(notes)
+        if own_stack(options) is not None:
+            problem = "deals layers of the patch's own: no plan is written into it"
+            self.plan_error = options.error(HYBRID_BEFORE, problem, cure="solve with -write n")
 
     @classmethod
     def read(cls, path: Path) -> Self:

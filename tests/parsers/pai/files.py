@@ -75,3 +75,16 @@ dsw  \\
 full 293
 ```
 """
+NEXT = """\
+MEGATRON_PATCH_PATH=/patch
+torchrun --nproc_per_node 8 --nnodes 1 PROGRAM \\
+    --num-layers 4 --hybrid-override-pattern M-*- --is-hybrid-model \\
+    --hybrid-attention-ratio 0.25 --hybrid-mlp-ratio 0.5 \\
+    --mamba-state-dim 128 --mamba-head-dim 128 --mamba-num-groups 16 --mamba-num-heads 32 \\
+    --hidden-size 2048 --ffn-hidden-size 5120 --num-attention-heads 16 --group-query-attention --num-query-groups 2 \\
+    --kv-channels 256 --num-experts 8 --moe-router-topk 2 --moe-ffn-hidden-size 512 \\
+    --moe-shared-expert-intermediate-size 512 --seq-length 2048 --max-position-embeddings 2048 \\
+    --padded-vocab-size 151936 --patch-tokenizer-type Qwen3Tokenizer \\
+    --micro-batch-size 1 --global-batch-size 16 --expert-model-parallel-size 8 \\
+    --swiglu --bf16 --untie-embeddings-and-output-weights --disable-bias-linear --position-embedding-type rope
+"""

@@ -14,7 +14,7 @@ from taylor.parsers.registry import launcher_of
 from taylor.parsers.text.shell_start import ShellStart, started
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
-from tests.parsers.pai.files import ARGUMENTS, README, SCRIPT
+from tests.parsers.pai.files import ARGUMENTS, NEXT, README, SCRIPT
 
 
 @pytest.fixture
@@ -91,3 +91,29 @@ def test_a_job_without_layers_of_megatron_is_refused_truly(script: Path, line: s
     script.write_text(SCRIPT.replace("--swiglu", f"{line} --swiglu"), encoding="utf-8")
     with started(ShellStart(tuple(ARGUMENTS.split()))), pytest.raises(InputError, match=reason):
         read_config(script)
+
+
+@pytest.mark.parametrize(
+    ("program", "kinds"),
+    [
+        ("pretrain_qwen3_next.py", ["gdn", "moe", "attn", "moe#2"]),
+        ("pretrain_mamba.py", ["mamba", "dense", "attn", "dense#2"]),
+    ],
+)
+def test_the_letters_of_a_hybrid_pattern_are_those_of_the_program_that_is_started(
+    tmp_path: Path, program: str, kinds: list[str]
+) -> None:
+    path = tmp_path / "run_mcore.sh"
+    path.write_text(NEXT.replace("PROGRAM", program), encoding="utf-8")
+    config = read_config(path)
+    assert config.launcher == "pai" and config.plan is not None and list(config.plan.layers) == kinds
+
+
+def test_no_plan_is_written_where_letters_stand_for_layers_of_the_patch(tmp_path: Path) -> None:
+    path = tmp_path / "run_mcore.sh"
+    path.write_text(NEXT.replace("PROGRAM", "pretrain_qwen3_next.py"), encoding="utf-8")
+    config = read_config(path)
+    assert config.model is not None and config.model.moe is not None and config.model.moe.shared_gate
+    assert config.plan is not None
+    with pytest.raises(InputError, match="no plan is written into it"):
+        launcher_of(config).can_write(config, config.schedule)
