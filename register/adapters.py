@@ -116,6 +116,9 @@ class Adapters:
     saved : tuple of str
         ``EMBEDDING`` or ``HEAD``, or both: a copy of it trains whole, and computes, beside the frozen one, one for each
         though the model ties them (peft 0.21.2 peft/utils/other.py:598-653, ``ModulesToSaveWrapper``).
+    decomposed : bool
+        A trained magnitude a row scales the matrix and its adapter together (DoRA, Liu et al. 2024, arXiv:2402.09353;
+        peft 0.21.2 peft/tuners/lora/dora.py:62-166, variants.py, ``DoraLinearVariant``).
     """
 
     rank: int
@@ -126,6 +129,7 @@ class Adapters:
     shared_by_experts: bool = False
     beside_experts: bool = True
     saved: tuple[str, ...] = ()
+    decomposed: bool = False
 
     def __post_init__(self) -> None:
         if self.rank < 1:

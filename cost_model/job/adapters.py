@@ -128,6 +128,7 @@ def layer_adapter_groups(model: ModelSpec, layer: LayerSpec, adapters: Adapters)
     groups = ParameterGroups()
     for each in adapted_matrices(model, layer, adapters):
         a, b = adapters.rank * each.width_in, adapters.rank * each.width_out
+        b += each.width_out if adapters.decomposed else 0
         if each.routed:
             shared = adapters.shared_by_experts
             groups += ParameterGroups(replicated=a + b) if shared else ParameterGroups(routed=each.copies * (a + b))
@@ -168,6 +169,10 @@ class AdapterWork(NamedTuple):
         Results that ranks of TP gather, of each rank's whole output.
     number : int
         Adapters whose operations the host starts.
+    forward_flops, forward_bytes : FLOP, bytes
+        What DoRA adds to the forward alone: the adapter's matrix, its sum with the frozen one and their norm.
+    again_flops : FLOP
+        The frozen matrix's product of the dropped input, forward, and as much backward: DoRA with dropout.
     """
 
     flops: Quantity = 0.0
@@ -176,6 +181,16 @@ class AdapterWork(NamedTuple):
     gradient_element_bytes: Quantity = 0.0
     gathered_bytes: Quantity = 0.0
     number: Quantity = 0.0
+    forward_flops: Quantity = 0.0
+    forward_bytes: Quantity = 0.0
+    again_flops: Quantity = 0.0
+
+
+_DECOMPOSED, _DECOMPOSED_BACK = 7, 15
+"""Elements moved for a result of DoRA beside LoRA's: the matrix's and the adapter's results scaled by the magnitude
+over the norm, and added; back, both gradients, and those of the magnitude by either result."""
+_SUMMED = 7
+"""Elements moved for one of the frozen matrix: the adapter's matrix written and scaled, the two added, the norm."""
 
 
 def adapter_work(
@@ -208,13 +223,18 @@ def adapter_work(
         weights = inner * wide + r * outside
         dropped = (2 * b + 1) * wide if adapters.dropout else 0.0
         gathers = adapters.gathers and each.rows and not each.routed
+        decomposed = adapters.decomposed
         total = AdapterWork(
             total.flops + 2 * rows * weights,
             total.moved_bytes + b * (rows * (wide + inner + r + outside) + matrices * weights),
-            total.element_bytes + rows * (b * (_SCALED + _ADDED) * out + dropped),
-            total.gradient_element_bytes + rows * (b * (_SCALED * out + _ADDED * wide) + dropped),
+            total.element_bytes + rows * (b * (_SCALED + _ADDED + _DECOMPOSED * decomposed) * out + dropped),
+            total.gradient_element_bytes
+            + rows * (b * ((_SCALED + _DECOMPOSED_BACK * decomposed) * out + _ADDED * wide) + dropped),
             total.gathered_bytes + (b * tokens * each.width_out if gathers else 0.0),
             total.number + (1.0 if adapters.shared_by_experts or not each.routed else matrices),
+            total.forward_flops + decomposed * 2 * matrices * r * wide * (wide + out),
+            total.forward_bytes + decomposed * b * matrices * wide * (wide + _SUMMED * out),
+            total.again_flops + decomposed * adapters.dropout * 2 * rows * wide * out,
         )
     return total
 
@@ -250,7 +270,19 @@ def _kept_bytes(
     apart = 1 if adapters.gathers else sequence
     inner = adapters.rank / (1 if each.rows else apart)
     wide = each.width_in / (ways if each.rows else apart)
-    return rules.compute_bytes * inner + ((rules.compute_bytes + 1) * wide if adapters.dropout else 0.0)
+    # The results of the matrix and of the adapter, for the magnitude's gradient.
+    scaled = 2 * each.width_out / (1 if each.rows else ways) if adapters.decomposed else 0.0
+    kept: Quantity = rules.compute_bytes * (inner + scaled)
+    return kept + ((rules.compute_bytes + 1) * wide if adapters.dropout else 0.0)
+
+
+def decomposed_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
+    """Memory of the norm of DoRA's largest matrix: the adapter's, that scaled, and the sum, bytes."""
+    adapters = rules.adapters
+    if adapters is None or not adapters.decomposed:
+        return 0.0
+    sizes = [each.width_in * each.width_out for each in adapted_matrices(model, layer, adapters)]
+    return 3 * rules.compute_bytes * max(sizes, default=0) / degrees.tp
 
 
 def keeps_input(rules: TrainingRules, *targets: str) -> bool:

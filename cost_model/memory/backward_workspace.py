@@ -7,6 +7,7 @@ from functools import reduce
 
 import numpy as np
 
+from taylor.cost_model.job.adapters import decomposed_bytes
 from taylor.cost_model.job.parameters import expert_outer, layer_parameter_groups
 from taylor.cost_model.job.recurrent import recurrent_workspace_bytes
 from taylor.cost_model.job.strategy import ENGINE_RING, MODULE_AN_EXPERT, PASSED_RING, TrainingRules
@@ -150,6 +151,7 @@ def gradient_workspace_bytes(model: ModelSpec, kind: str, degrees: Degrees, rule
 
 def _gradient_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     extra = _block_gradient_bytes(model, layer, degrees, rules)
+    extra = np.maximum(extra, decomposed_bytes(model, layer, degrees, rules))
     return np.maximum(extra, _behind_block_bytes(model, layer, degrees, rules))
 
 

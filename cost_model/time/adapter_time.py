@@ -41,7 +41,9 @@ def adapter_time(
         work = adapter_work(model, layer, degrees, rules, tokens, slots)
         # A product of few columns reads and writes far more than it multiplies.
         once = plain.product(work.flops, work.moved_bytes, 0.0)
+        again = plain.product(work.again_flops, 0.0, 0.0)
+        norms = plain.product(work.forward_flops, 0.0, 0.0) + speed.bytes(work.forward_bytes)
         gathered = gather_ms(work.gathered_bytes, degrees.tp, 1, device, speed.network)
-        forward = forward + once + speed.bytes(work.element_bytes) + gathered
-        backward = backward + 2 * once + speed.bytes(work.gradient_element_bytes) + gathered
+        forward = forward + once + again + norms + speed.bytes(work.element_bytes) + gathered
+        backward = backward + 2 * once + again + speed.bytes(work.gradient_element_bytes) + gathered
     return AdapterTime(forward, backward)

@@ -117,7 +117,14 @@ def _adapters(fields: Fields) -> Adapters | None:
     usual = ALL_HUGGING_FACE if switch(fields, "lora_target_linear") else ()
     rank = rank_of(fields, "lora_r")
     found = low_rank(
-        fields, rank, "lora_target_modules", "lora_dropout", bits=bits, usual=usual, saved="lora_modules_to_save"
+        fields,
+        rank,
+        "lora_target_modules",
+        "lora_dropout",
+        bits=bits,
+        usual=usual,
+        saved="lora_modules_to_save",
+        decomposed="peft_use_dora",
     )
     return replace(found, targets=tuple(sorted({*found.targets, *usual})))
 
@@ -179,7 +186,7 @@ def _refuse_other_jobs(fields: Fields) -> None:
     if adapter not in (None, *_LOW_RANK):
         raise refuse(fields, "adapter", "trains adapters of another kind than LoRA, which are not modelled", _WHOLE)
     if adapter is not None:
-        refuse_whole(fields, "peft_use_dora", "lora_target_parameters", "lora_rank_pattern")
+        refuse_whole(fields, "lora_target_parameters", "lora_rank_pattern")
     for name, why in _PARTS.items():
         value = fields.raw(name)
         if value not in (None, False, "", [], 0):

@@ -19,7 +19,7 @@ from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.start_rules import misfits_of, of_mapping
 from taylor.parsers.text.fields import MAX_SIZE, Fields
 from taylor.parsers.text.yaml_source import YamlSource
-from taylor.parsers.trainer.adapters import low_rank, rank_of, refuse_whole
+from taylor.parsers.trainer.adapters import low_rank, rank_of
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
@@ -127,7 +127,14 @@ def _adapters(fields: Fields) -> Adapters | None:
     bits = count(fields, "quantization_bit") if fields.raw("quantization_bit") is not None else None
     rank = rank_of(fields, "lora_rank", 8)
     return low_rank(
-        fields, rank, "lora_target", "lora_dropout", bits=bits, usual=ALL_HUGGING_FACE, saved="additional_target"
+        fields,
+        rank,
+        "lora_target",
+        "lora_dropout",
+        bits=bits,
+        usual=ALL_HUGGING_FACE,
+        saved="additional_target",
+        decomposed="use_dora",
     )
 
 
@@ -177,9 +184,7 @@ def _refuse_other_jobs(fields: Fields) -> None:
         what = {"freeze": "a part of the layers", "oft": "orthogonal adapters"}.get(kind, "something else")
         problem = f"trains {what}, whose memory and step are not modelled"
         raise fields.error("finetuning_type", problem, kind[:40], _ALL_WEIGHTS)
-    if kind == LORA:
-        refuse_whole(fields, "use_dora")
-    elif fields.has("quantization_bit"):
+    if kind != LORA and fields.has("quantization_bit"):
         why = "quantizes the weights, with which all of them cannot be trained"
         raise refuse(fields, "quantization_bit", why, "leave quantization_bit out, or write finetuning_type: lora")
     for name, why in _ELSEWHERE.items():

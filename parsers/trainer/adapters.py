@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from taylor.parsers.text.fields import Fields
-from taylor.parsers.trainer.settings import count, refuse
+from taylor.parsers.trainer.settings import count, refuse, switch
 from taylor.register.adapters import ALL_HUGGING_FACE, Adapters, named_targets, saved_ends
 
 _NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
@@ -26,6 +26,7 @@ def low_rank(
     bits: int | None,
     usual: tuple[str, ...] = (),
     saved: str | None = None,
+    decomposed: str | None = None,
 ) -> Adapters:
     """Adapters of a file.
 
@@ -41,6 +42,8 @@ def low_rank(
         What the file means without a name of a module.
     saved : str, optional
         Name of the setting that names modules which train whole beside the adapters.
+    decomposed : str, optional
+        Name of the setting that makes them DoRA's.
 
     Raises
     ------
@@ -59,7 +62,8 @@ def low_rank(
         raise fields.error("quantization_bit", "has another number of bits than 4 or 8", bits)
     base = None if bits is None else _BASE_BYTES[bits]
     whole = () if saved is None else saved_ends(_names(fields.raw(saved)), file=fields.file, field=saved)
-    return Adapters(rank, chosen, dropped is not None and float(dropped) > 0, base, saved=whole)
+    dora = decomposed is not None and switch(fields, decomposed)
+    return Adapters(rank, chosen, dropped is not None and float(dropped) > 0, base, saved=whole, decomposed=dora)
 
 
 def _names(written: object) -> list[str]:

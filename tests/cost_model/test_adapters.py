@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from taylor.cost_model.job.adapters import adapted_matrices, adapter_parameters, adapter_work
+from taylor.cost_model.job.adapters import adapted_matrices, adapter_parameters, adapter_work, decomposed_bytes
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.memory.activations import activation_bytes
 from taylor.cost_model.memory.breakdown import stage_breakdown
@@ -102,7 +102,18 @@ class Layer:
         self.trained += [a, b]
         # As on a GPU, with a mask of bytes.
         x = torch.native_dropout(x, 0.05, True)[0] if self.adapters.dropout else x
-        return result + torch.nn.functional.linear(torch.nn.functional.linear(x, a), b) * 2.0
+        added = torch.nn.functional.linear(torch.nn.functional.linear(x, a), b)
+        if not self.adapters.decomposed:
+            return result + added * 2.0
+        magnitude = torch.nn.Parameter(torch.ones(width).bfloat16())
+        self.trained.append(magnitude)
+        with torch.no_grad():  # peft detaches it
+            eye = torch.eye(x.shape[-1], dtype=x.dtype)
+            matrix = torch.nn.functional.linear(torch.nn.functional.linear(eye, a), b).T
+            norm = torch.linalg.norm(weight + 2.0 * matrix, dim=1).to(weight.dtype)
+        scale = (magnitude / norm).view(1, -1)
+        base = torch.nn.functional.linear(x, weight) if self.adapters.dropout else result
+        return result + ((scale - 1) * base + scale * added * 2.0)
 
     def __call__(self, x: Any) -> Any:
         ones = torch.ones(HIDDEN).bfloat16()
@@ -137,11 +148,12 @@ def model_of(hidden: int = HIDDEN) -> ModelSpec:
 TARGETS = [Adapters(RANK).targets, (JOINED_QKV,), (OUTPUT, JOINED_QKV), (DOWN,), (JOINED_UP,)]
 
 
+@pytest.mark.parametrize("decomposed", [False, True], ids=["lora", "dora"])
 @pytest.mark.parametrize("dropout", [False, True])
 @pytest.mark.parametrize("targets", TARGETS, ids="-".join)
-def test_a_layer_keeps_what_autograd_saves_of_it(targets: tuple[str, ...], dropout: bool) -> None:
-    """Within 1 %: the frozen matrices save no input, their adapters their own."""
-    adapters = Adapters(RANK, targets, dropout)
+def test_a_layer_keeps_what_autograd_saves_of_it(targets: tuple[str, ...], dropout: bool, decomposed: bool) -> None:
+    """Within 1 %: the frozen matrices save no input, their adapters their own, DoRA's magnitudes two results."""
+    adapters = Adapters(RANK, targets, dropout, decomposed=decomposed)
     saved = saved_bytes(Layer(adapters), torch.randn(TOKENS, HIDDEN).bfloat16().requires_grad_())
     kept = activation_bytes(model_of(), DENSE, NONE, ONE, RULES.replace(adapters=adapters))
     assert float(kept) == pytest.approx(saved, rel=0.01)
@@ -174,6 +186,44 @@ def test_adapters_multiply_what_torch_counts() -> None:
     assert 0 <= core <= 4 * TOKENS * TOKENS * HIDDEN
     # The stand-in of attention's backward multiplies nothing.
     assert back.get_total_flops() == 2 * own + frozen
+
+
+@pytest.mark.parametrize("dropout", [False, True])
+def test_dora_multiplies_what_torch_counts_and_trains_a_magnitude_a_row(dropout: bool) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    adapters, plain = Adapters(RANK, dropout=dropout, decomposed=True), Adapters(RANK, dropout=dropout)
+    layers = [Layer(each) for each in (adapters, plain)]
+    totals = []
+    for layer in layers:
+        x = torch.randn(TOKENS, HIDDEN).bfloat16().requires_grad_()
+        with FlopCounterMode(display=False) as ahead:
+            out = layer(x)
+        with FlopCounterMode(display=False) as back:
+            out.sum().backward()
+        totals.append((ahead.get_total_flops(), back.get_total_flops()))
+    work = adapter_work(model_of(), model_of().layers_of(DENSE)[0], ONE, RULES.replace(adapters=adapters), TOKENS, 0.0)
+    assert totals[0][0] - totals[1][0] == work.forward_flops + work.again_flops
+    assert totals[0][1] - totals[1][1] == work.again_flops
+    more = adapter_parameters(model_of(), adapters) - adapter_parameters(model_of(), plain)
+    assert more == sum(each.numel() for each in layers[0].trained) - sum(each.numel() for each in layers[1].trained)
+
+
+def test_dora_s_norm_needs_three_matrices_at_once() -> None:
+    """peft's own steps on fake tensors: the adapter's matrix, that scaled, and the sum."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from taylor.dryrun.torch_stage.counter import LiveCounter
+
+    with FakeTensorMode(), LiveCounter() as counter, torch.no_grad():
+        weight = torch.empty(WIDTH, HIDDEN, dtype=torch.bfloat16)
+        a, b = (torch.empty(*size, dtype=torch.bfloat16) for size in ((RANK, HIDDEN), (WIDTH, RANK)))
+        held = counter.peak = counter.total
+        matrix = torch.nn.functional.linear(torch.nn.functional.linear(torch.eye(HIDDEN, dtype=torch.bfloat16), a), b).T
+        torch.linalg.norm(weight + 2.0 * matrix, dim=1)
+    layer = model_of().layers_of(DENSE)[0]
+    rules = RULES.replace(adapters=Adapters(RANK, (DOWN,), decomposed=True))
+    assert float(decomposed_bytes(model_of(), layer, ONE, rules)) == pytest.approx(counter.peak - held, rel=0.05)
 
 
 def test_an_adapter_starts_what_torch_counts() -> None:

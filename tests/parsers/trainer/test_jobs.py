@@ -186,6 +186,24 @@ def test_the_second_generation_s_adapters_stand_beside_all_linear_modules_by_def
 
 
 @pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("lf.yaml", "finetuning_type: full", "finetuning_type: lora\nlora_target: q_proj\nuse_dora: true"),
+        (
+            "axolotl.yml",
+            "bf16: auto",
+            "bf16: auto\nadapter: lora\nlora_r: 8\nlora_target_modules: [q_proj]\npeft_use_dora: true",
+        ),
+    ],
+)
+def test_dora_is_read_as_adapters_with_a_magnitude(place, name, old, new):
+    found = read_config(with_text(place, name, old, new)).rules.adapters
+    assert (found.rank, found.targets, found.decomposed) == (8, (QUERY,), True)
+    plain = new.replace("dora: true", "dora: false")
+    assert not read_config(with_text(place, name, old, plain)).rules.adapters.decomposed
+
+
+@pytest.mark.parametrize(
     ("name", "old", "new", "told"),
     [
         ("lf.yaml", "finetuning_type: full", "finetuning_type: freeze", "part of the layers"),
@@ -195,7 +213,6 @@ def test_the_second_generation_s_adapters_stand_beside_all_linear_modules_by_def
         ("lf.yaml", "do_train: true", "do_train: false", "trains nothing"),
         ("lf.yaml", "ds.json", "missing.json", "is not found"),
         ("lf.yaml", "finetuning_type: full", "finetuning_type: oft", "orthogonal adapters"),
-        ("lf.yaml", "finetuning_type: full", "finetuning_type: lora\nuse_dora: true", "trains more than"),
         ("lf.yaml", "finetuning_type: full", "finetuning_type: full\nquantization_bit: 4", "quantizes the weights"),
         ("axolotl.yml", "bf16: auto", "adapter: llama-adapter", "another kind than LoRA"),
         ("axolotl.yml", "bf16: auto", "adapter: lora\nlora_r: 8", "is missing"),
