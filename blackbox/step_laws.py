@@ -34,6 +34,7 @@ from taylor.blackbox.memory_laws import MemoryLaws
 from taylor.blackbox.operator_speed import Estimate, OperatorSpeeds
 from taylor.blackbox.passes import PassPart, all_parts
 from taylor.blackbox.recorded import RecordedRun
+from taylor.blackbox.rejection import ROBUST
 from taylor.blackbox.stage_problem import DENSE, EMBEDDING, HEAD, LAYER, BlockTimes, even_stages, layer_names
 from taylor.parsers.profiles.operators import Operator, OperatorSample
 from taylor.parsers.small_run import RunSetting
@@ -301,8 +302,8 @@ class StepLaws:
             estimate = self._estimate(operator)
             if estimate.exact:
                 single += (times * estimate.ns * estimate.error) ** 2
-            else:  # One line's error is the same for all its operators.
-                alike[operator.type] += times * estimate.ns * estimate.error
+            else:  # One line's error is the same for all its operators; it states the median.
+                alike[operator.type] += times * estimate.ns * ROBUST * estimate.error
             order += [(operator.type, estimate.ns)] * times
         error = math.sqrt(single + sum(each**2 for each in alike.values()))
         return Time(self.pace.passes_ns(order), error)
@@ -329,7 +330,7 @@ class StepLaws:
         return max(0.0, ns - beside), min(ns * error, max(0.0, ns * (1 + error) - beside)), key
 
     def collective_ns(self, collective: Collective) -> tuple[float, float]:
-        """Time of a collective, and its relative error.
+        """Time of a collective, and one standard deviation of it as a fraction: its line states the median error.
 
         Raises
         ------
@@ -341,7 +342,7 @@ class StepLaws:
             link = collective.link(self.lines.per_node)
             cure = "give the small runs two whole nodes"
             raise InputError("was used by no small run", field="link", value=link, cure=cure)
-        return line.at(collective), line.error
+        return line.at(collective), ROBUST * line.error
 
     def tail_ns(self, run: RunSetting, blocks: Blocks, backward: float) -> float:
         """Time after a stage's last micro-batch: gradients reduced, weights updated and gathered.

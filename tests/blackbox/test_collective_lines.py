@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import random
 import statistics
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from scipy.stats import norm
 
-from taylor.blackbox.collective_lines import BETWEEN, IN_NODE, MIXED, Collective, CollectiveLines
+from taylor.blackbox.collective_lines import BETWEEN, IN_NODE, MIXED, Collective, CollectiveLine, CollectiveLines
+from taylor.blackbox.step_laws import StepLaws
 
 GB_S = {IN_NODE: 150.0, BETWEEN: 22.0, MIXED: 19.0}
 SENT = {"all-gather": 1, "all-reduce": 2, "all-to-all": 1}
@@ -71,3 +75,11 @@ def test_of_a_kind_that_runs_show_on_other_links_alone_the_error_is_how_far_it_d
         assert line is not None and least <= line.error <= most
     own = lines.line(Collective("all-gather", 16, 1, 1 << 30))
     assert own is not None and own.error < 0.01
+
+
+def test_a_step_s_interval_takes_a_median_error_for_the_standard_deviation_of_which_it_is_the_median():
+    line = CollectiveLine((0.0, 0.0, 1.0), 0.01, 5)
+    steps = SimpleNamespace(lines=SimpleNamespace(line=lambda collective: line, per_node=8))
+    _, deviation = StepLaws.collective_ns(cast(StepLaws, steps), Collective("allgather", 8, 1, 1 << 20))
+    # Half of all normal errors are below the quartile of their deviation.
+    assert deviation * norm.ppf(0.75) == pytest.approx(0.01, rel=1e-4)

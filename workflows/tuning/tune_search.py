@@ -20,6 +20,7 @@ from taylor.blackbox.memory_laws import RISK, MemoryLaws, memory_laws
 from taylor.blackbox.operator_base import OperatorBase, OperatorOrigin
 from taylor.blackbox.operator_speed import OperatorSpeeds
 from taylor.blackbox.recorded import RecordedRun
+from taylor.blackbox.rejection import ROBUST
 from taylor.blackbox.small_runs import MOST_RUNS, SmallRun
 from taylor.blackbox.step_laws import StepLaws
 from taylor.blackbox.tensor_traces import recorded_memory
@@ -270,7 +271,7 @@ def search_plans(
         best = again(pool, job, laws.steps)[: len(found.best)]
     chosen = _switched(best, job, laws, machines, options)
     own = laws.own_runs()
-    own_error = median(one.error for one in own)
+    own_error = ROBUST * median(one.error for one in own)
     before = {one.run: one.step_ms for one in (*found.best, *found.near)}
     plans = list[BestPlan]()
     for switched in chosen:
