@@ -286,6 +286,10 @@ class TrainingRules:
     torch_indexer : (int, int) or None
         Heads of latent attention's indexer and their size, where single operations of torch score every pair of tokens
         (`cost_model.job.torch_indexer`; MindSpeed-LLM's ``--enable-dsa-indexer``). None: no indexer, or a fused kernel.
+    trains_indexer : bool
+        A loss of the indexer's own trains it (Megatron's ``--dsa-indexer-loss-coeff``); without one it only chooses.
+    absorbed_keys : bool
+        Sparse latent attention works in the space of its latents (`cost_model.job.sparse_latent`).
     adapters : Adapters or None
         Low-rank adapters train, and everything else is frozen (`cost_model.job.adapters`). None: all parameters train.
     """
@@ -360,6 +364,8 @@ class TrainingRules:
     pairs: bool = False
     torch_scan: int | None = None
     torch_indexer: tuple[int, int] | None = None
+    trains_indexer: bool = False
+    absorbed_keys: bool = True
     adapters: Adapters | None = None
 
     @property

@@ -28,6 +28,7 @@ import numpy as np
 from taylor.cost_model.job.adapters import adapter_kept_bytes, routed_kept_bytes
 from taylor.cost_model.job.parameters import expert_outer, layer_parameter_groups
 from taylor.cost_model.job.recurrent import entering_bytes, recurrent_bytes
+from taylor.cost_model.job.sparse_latent import SparseLatent, sparse_latent
 from taylor.cost_model.job.strategy import TrainingRules
 from taylor.cost_model.job.strategy_table import Degrees, Quantity
 from taylor.cost_model.job.torch_indexer import indexer_bytes
@@ -268,7 +269,7 @@ def _attention(
 ) -> Quantity:
     """Bytes a token of the attention block, its norm and dropout mask included."""
     heads = attention.n_heads / degrees.tp
-    mla = attention.latent
+    mla, sparse = attention.latent, sparse_latent(attention, rules)
     own_norm = mla is not None or not rules.fused_norms
     # Latent attention multiplies its input by two matrices, others by one joined matrix.
     each = rules.input_bytes_of(*((LATENTS,) if mla is not None else _QKV))
@@ -280,7 +281,7 @@ def _attention(
         latent = mla.kv_lora_rank + mla.qk_rope_head_dim + (mla.q_lora_rank or 0)
         result = result + rules.compute_bytes * latent / input_split(degrees, rules)
     elif mla is not None:
-        result = result + _latent_projections(mla, heads, degrees, rules)
+        result = result + _latent_projections(mla, heads, degrees, rules, sparse)
     else:
         result = result + _projections(model, attention, heads, degrees, rules)
     result = result + _low_ranks(attention, degrees, rules) + indexer_bytes(attention, degrees, rules)
@@ -294,6 +295,8 @@ def _attention(
             result = result + rules.compute_bytes * copied
     if ATTENTION_CORE in again:
         return result
+    if sparse is not None:
+        result = result + sparse.core_bytes(heads, rules)
     if rules.flash_attention:
         result = result + heads * rules.framework.activations.attention_statistics * _FP32
     else:
@@ -349,14 +352,20 @@ def _projections(
     return kept
 
 
-def _latent_projections(mla: MlaSpec, heads: Quantity, degrees: Degrees, rules: TrainingRules) -> Quantity:
+def _latent_projections(
+    mla: MlaSpec, heads: Quantity, degrees: Degrees, rules: TrainingRules, sparse: SparseLatent | None
+) -> Quantity:
     """Latents, Q, K and V of a rank's `heads`, bytes a token."""
     operators = rules.framework.activations
     qk_dim = mla.qk_nope_head_dim + mla.qk_rope_head_dim
     # Before their norms, and behind them as the up-projections' inputs.
     normed = mla.kv_lora_rank + (mla.q_lora_rank or 0)
-    latent = rules.compute_bytes * (normed + mla.qk_rope_head_dim) + rules.input_bytes_of(LATENTS) * normed
+    # The latent of the keys is a key as it is.
+    multiplied = normed if sparse is None else mla.q_lora_rank or 0
+    latent = rules.compute_bytes * (normed + mla.qk_rope_head_dim) + rules.input_bytes_of(LATENTS) * multiplied
     result = latent / input_split(degrees, rules)
+    if sparse is not None:
+        return result + sparse.projected_bytes(heads, rules)
     # q, k and the K/V up-projection (V is a view of it).
     result = result + rules.compute_bytes * heads * (2 * qk_dim + mla.qk_nope_head_dim + mla.v_head_dim)
     if operators.keeps_unrotated_queries:

@@ -10,6 +10,7 @@ import numpy as np
 from taylor.cost_model.job.adapters import decomposed_bytes
 from taylor.cost_model.job.parameters import expert_outer, layer_parameter_groups
 from taylor.cost_model.job.recurrent import recurrent_workspace_bytes
+from taylor.cost_model.job.sparse_latent import sparse_latent
 from taylor.cost_model.job.strategy import ENGINE_RING, MODULE_AN_EXPERT, PASSED_RING, TrainingRules
 from taylor.cost_model.job.strategy_table import Degrees, Quantity, ulysses_ranks
 from taylor.cost_model.job.torch_indexer import indexer_workspace_bytes
@@ -26,7 +27,7 @@ from taylor.cost_model.memory.activations import (
 from taylor.cost_model.memory.states import group_bytes
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.frameworks import UNSAVED_OPERATORS
-from taylor.register.layers import LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec, MoeSpec
+from taylor.register.layers import AttentionSpec, LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec, MoeSpec
 from taylor.register.model import MTP, ModelSpec
 from taylor.register.narrow_products import NarrowProducts
 
@@ -222,10 +223,7 @@ def _kernel_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees
     """
     attention = layer.attention
     assert attention is not None
-    context = attention.n_heads * attention.v_width / degrees.tp
-    heads = attention.n_heads if attention.latent is not None else attention.n_kv_heads
-    keys = np.maximum(heads / degrees.tp, 1) * (attention.qk_width + attention.v_width)
-    queries = attention.n_heads * attention.qk_width / degrees.tp
+    context, queries, keys = _core_gradients(attention, degrees, rules)
     ranks = degrees.cp / ulysses_ranks(degrees, rules)
     in_ring = queries + (1 + _RING_BLOCKS) * keys
     if rules.ring != ENGINE_RING:
@@ -237,6 +235,21 @@ def _kernel_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees
     extra = extra + entering_bytes(model, degrees, rules) - block_bytes(model, layer, degrees, rules)
     before = pending_bytes(model, layer.replace(mlp=None, moe=None, norms=None), degrees, rules)
     return extra + pending_bytes(model, layer, degrees, rules) - before
+
+
+def _core_gradients(
+    attention: AttentionSpec, degrees: Degrees, rules: TrainingRules
+) -> tuple[Quantity, Quantity, Quantity]:
+    """Elements a token of the gradients of a rank's context, queries, and keys with values.
+
+    In the space of the latents, what the output projection kept of the context is gone by then.
+    """
+    heads = attention.n_heads / degrees.tp
+    if (sparse := sparse_latent(attention, rules)) is not None:
+        return heads * (sparse.value_width - attention.v_width), heads * sparse.key_width, sparse.key_width
+    kv_heads = attention.n_heads if attention.latent is not None else attention.n_kv_heads
+    keys = np.maximum(kv_heads / degrees.tp, 1) * (attention.qk_width + attention.v_width)
+    return heads * attention.v_width, heads * attention.qk_width, keys
 
 
 def _score_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
@@ -275,10 +288,8 @@ def _mixer_workspace_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees,
         return tokens * rules.compute_bytes * (gathered + context / degrees.tp)
     if attention is None:
         return 0.0
-    context = attention.n_heads * attention.v_width / degrees.tp
-    kv_heads = attention.n_heads if attention.latent is not None else attention.n_kv_heads
-    keys = np.maximum(kv_heads / degrees.tp, 1) * (attention.qk_width + attention.v_width)
-    inputs = attention.n_heads * attention.qk_width / degrees.tp + (0 if attention.reused_kv else keys)
+    context, queries, keys = _core_gradients(attention, degrees, rules)
+    inputs = queries + (0 if attention.reused_kv else keys)
     return tokens * rules.compute_bytes * (context + np.maximum(gathered, inputs))
 
 

@@ -15,6 +15,7 @@ from collections.abc import Collection
 import numpy as np
 
 from taylor.cost_model.job.parameters import expert_outer
+from taylor.cost_model.job.sparse_latent import sparse_latent
 from taylor.cost_model.job.strategy import TrainingRules
 from taylor.cost_model.job.strategy_table import Degrees, Quantity
 from taylor.cost_model.memory.activations import (
@@ -110,7 +111,8 @@ def _of_layer(model: ModelSpec, layer: LayerSpec, part: str, degrees: Degrees, r
     if part == PROJECTION_INPUT:
         return rules.saved_input_bytes * model.hidden / input_split(degrees, rules)
     if part == CORE_RESULT:
-        context = rules.saved_input_bytes * attention.v_width
+        sparse = sparse_latent(attention, rules)
+        context = rules.saved_input_bytes * (attention.v_width if sparse is None else sparse.value_width)
         statistics = 4 * rules.framework.activations.attention_statistics if rules.flash_attention else 0
         return attention.n_heads / degrees.tp * (context + statistics)
     if part == CONTEXT:
@@ -118,12 +120,14 @@ def _of_layer(model: ModelSpec, layer: LayerSpec, part: str, degrees: Degrees, r
     scores: Quantity = 0.0
     if not rules.flash_attention:
         scores = score_bytes(rules) * attention.n_heads / degrees.tp * rules.seq_length
-    return rules.compute_bytes * _core_inputs(attention, degrees) + scores
+    return rules.compute_bytes * _core_inputs(attention, degrees, rules) + scores
 
 
-def _core_inputs(attention: AttentionSpec, degrees: Degrees) -> Quantity:
+def _core_inputs(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """Elements a token of queries, keys and values."""
     heads = attention.n_heads / degrees.tp
+    if (sparse := sparse_latent(attention, rules)) is not None:
+        return (heads + 1) * sparse.key_width
     if attention.latent is not None:
         return heads * (2 * attention.qk_width + attention.v_width)
     if attention.reused_kv:

@@ -12,6 +12,7 @@ from taylor.cost_model.job.parameters import (
     layer_groups,
     module_body_groups,
 )
+from taylor.cost_model.job.sparse_latent import sparse_latent
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.job.strategy_table import Degrees, Quantity, StrategyTable, ulysses_ranks
 from taylor.cost_model.memory.activations import activation_bytes, micro_batch_tokens, sequence_split
@@ -29,6 +30,7 @@ from taylor.cost_model.time.expert_exchange import (
     shared_experts_ms,
 )
 from taylor.cost_model.time.expert_products import expert_products
+from taylor.cost_model.time.indexer import indexer_time
 from taylor.cost_model.time.launches import ends_ms, host_time, shown_forward, shown_together
 from taylor.cost_model.time.overlap import shown_behind, shown_in_rings
 from taylor.cost_model.time.paired_exchange import PairedWork, paired_exchange_ms, unpaired_micro_batches
@@ -92,6 +94,8 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     compute_back = compute_back + speed.bytes(work.gradient_cast_bytes, "cast")
     beside_frozen = adapter_time(model, kind, degrees, rules, device, speed) if rules.adapters else NO_ADAPTERS
     compute, compute_back = compute + beside_frozen.forward, compute_back + beside_frozen.backward
+    choice = indexer_time(model, kind, degrees, rules, speed)
+    compute, compute_back = compute + choice.forward, compute_back + choice.backward
     shown = tensor - np.minimum((1 - speed.shares["tensor_shown_backward"]) * tensor, dense.weight_gradients)
     shown_ahead = speed.shares["tensor_shown_forward"] * tensor
     if rules.overlap_tensor:
@@ -453,7 +457,7 @@ def _context_ms(
     for layer in model.layers_of(kind):
         recurrent, attention = layer.recurrent, layer.attention
         if attention is not None:
-            width = _context_width(attention, degrees.tp * ways)
+            width = _context_width(attention, degrees.tp * ways, rules)
             whole = tokens * degrees.cp * width * rules.compute_bytes
             ring = ring + _ring_ms(whole, ways, degrees, rules, device, speed)
             queries = attention.n_heads * (attention.qk_width + attention.v_width) / degrees.tp
@@ -467,8 +471,10 @@ def _context_ms(
     return ring, exchanged
 
 
-def _context_width(attention: AttentionSpec, ways: Quantity) -> Quantity:
+def _context_width(attention: AttentionSpec, ways: Quantity, rules: TrainingRules) -> Quantity:
     """Keys and values of a token on one of the ranks that split the heads, elements."""
+    if (sparse := sparse_latent(attention, rules)) is not None:
+        return sparse.key_width + (0 if sparse.indexer.reused else sparse.indexer.head_dim)
     if attention.latent is not None:
         return attention.n_heads * (attention.qk_width + attention.v_width) / ways
     return np.maximum(attention.n_kv_heads / ways, 1) * (attention.head_dim + attention.v_width)

@@ -13,6 +13,7 @@ import numpy as np
 
 from taylor.cost_model.job.parameters import expert_outer, expert_parameters, layer_groups, layer_parameter_groups
 from taylor.cost_model.job.recurrent import recurrent_traffic, scan_flops
+from taylor.cost_model.job.sparse_latent import sparse_latent
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.job.strategy_table import Degrees, Quantity, ulysses_ranks
 from taylor.cost_model.memory.activations import micro_batch_tokens, routed_slots, sequence_split
@@ -255,9 +256,18 @@ def _mixer_work(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: Tra
         rotary = rotary + _APART_ROTATION * b * rules.rotated_apart * _rotated(attention, q, k, degrees.tp)
     gating = b * (gate + 2 * heads * attention.v_width) if attention.gate else 0.0
     flops = 2 * seen * heads * (attention.v_width + attention.qk_width)
+    traffic, inputs = 2 * model.hidden + q + k + v + v * copies + gate, model.hidden + v * copies
+    if (sparse := sparse_latent(attention, rules)) is not None:
+        mla = sparse.mla
+        flops = 2 * seen * heads * (sparse.key_width + sparse.value_width)
+        # The keys' up-projection turns queries into latents, the values' a latent context into one a head.
+        inputs = model.hidden + heads * (mla.qk_nope_head_dim + sparse.value_width + mla.v_head_dim)
+        traffic = inputs + model.hidden + q + heads * (mla.kv_lora_rank + mla.v_head_dim)
+        # Rotated and joined with the latents.
+        rotary = turned * (heads + 1) * mla.qk_rope_head_dim + 2 * b * (heads + 1) * sparse.key_width
     return _MixerWork(
-        product_traffic=2 * model.hidden + q + k + v + v * copies + gate,
-        product_inputs=model.hidden + v * copies,
+        product_traffic=traffic,
+        product_inputs=inputs,
         core_flops=flops,
         core_scores=seen * heads if rules.flash_attention else 0.0,
         element=rotary + gating,

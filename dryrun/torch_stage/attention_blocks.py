@@ -58,38 +58,37 @@ class OutputGate(torch.autograd.Function):
 
 
 class GroupLinear(torch.autograd.Function):
-    """One GEMM a group of features: x [n, g·i] with weights [g, o, i] to [n, g·o]. Saves x."""
+    """One GEMM a group of features: x [n, g, i] with weights [g, o, i] to [n, g, o]. Saves x, a view as it is."""
 
     @staticmethod
     @fused
     def forward(ctx: Any, x: Tensor, weight: Weight, queue: GradientQueue) -> Tensor:
         ctx.save_for_backward(x)
         ctx.weight, ctx.queue = weight, queue
-        return torch.einsum("ngi,goi->ngo", x.view(len(x), weight.shape[0], -1), weight.read()).flatten(1)
+        return torch.einsum("ngi,goi->ngo", x, weight.read()).contiguous()
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
         (x,) = ctx.saved_tensors
         weight = ctx.weight
-        ctx.queue.add(weight, lambda: _group_weight_gradient(x, dy, weight.shape[0]))
+        ctx.queue.add(weight, lambda: _group_weight_gradient(x, dy))
         return _group_input_gradient(dy, weight), None, None
 
 
 @fused
 def _group_input_gradient(dy: Tensor, weight: Weight) -> Tensor:
-    return torch.einsum("ngo,goi->ngi", dy.view(len(dy), weight.shape[0], -1), weight.read()).flatten(1)
+    return torch.einsum("ngo,goi->ngi", dy, weight.read())
 
 
 @fused
-def _group_weight_gradient(x: Tensor, dy: Tensor, groups: int) -> Tensor:
-    return torch.einsum("ngo,ngi->goi", dy.view(len(dy), groups, -1), x.view(len(x), groups, -1))
+def _group_weight_gradient(x: Tensor, dy: Tensor) -> Tensor:
+    return torch.einsum("ngo,ngi->goi", dy, x)
 
 
 class _AttentionBase:
     """Common parts of the two kinds of attention: the core, the gate and the output projection.
 
-    A window and a sink change values and no size but the sink's own, so the core omits them; an indexer is its weights
-    alone.
+    A window and a sink change values and no size but the sink's own, so the core omits them.
     """
 
     def __init__(self, site: Site, queue: GradientQueue, attention: AttentionSpec) -> None:
@@ -117,7 +116,7 @@ class _AttentionBase:
         own = [self.out_low, self.out, self.out_bias, self.sinks, self.indexer]
         return [weight for weight in own if weight is not None]
 
-    def _core(self, q: Tensor, k: Tensor, v: Tensor, again: Collection[str]) -> Tensor:
+    def _core(self, q: Tensor, *kv: Tensor, again: Collection[str]) -> Tensor:
         """Context [tokens, heads·value dim] of q, k, v [s, b, heads, dim]."""
         rules = self.site.rules
         rows = self.site.framework.activations.attention_statistics
@@ -129,14 +128,15 @@ class _AttentionBase:
                 return FlashAttention.apply(q, k, v, rows, ring, self.queue.saved)
             return unfused_attention(q, k, v, rate)
 
-        context = Recompute.apply(core, q, k, v) if ATTENTION_CORE in again else core(q, k, v)
+        context = Recompute.apply(core, q, *kv) if ATTENTION_CORE in again else core(q, *kv)
         return context.reshape(self.site.tokens, -1)
 
     def _project(self, context: Tensor, gate: Tensor | None) -> Tensor:
         if gate is not None:
             context = OutputGate.apply(context, gate, False)
         if self.out_low is not None:
-            context = GroupLinear.apply(context, self.out_low, self.queue)
+            context = GroupLinear.apply(context.view(len(context), self.out_low.shape[0], -1), self.out_low, self.queue)
+            context = context.flatten(1)
         # Without a gate the attention kernel keeps the same tensor.
         y = Linear.apply(context, self.out, self.queue, 1, self.site.shard_ways, None, gate is None)
         return y if self.out_bias is None else Bias.apply(y, self.out_bias)
@@ -198,7 +198,7 @@ class Attention(_AttentionBase):
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
         q, k, v, gate = self._qkv(x)
-        context = self._core(q, k, v, again)
+        context = self._core(q, k, v, again=again)
         del q, k, v
         return self._project(context, gate)
 
@@ -268,31 +268,36 @@ class LatentAttention(_AttentionBase):
         self.kv_width = mla.kv_lora_rank + mla.qk_rope_head_dim
         self.kv_down = Weight(site, (share(self.kv_width, self.latent_ways), model.hidden), LATENT)
         self.kv_norm = NormLayer(site, mla.kv_lora_rank)
-        self.kv_up = Weight(site, (self.heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank), SPLIT)
+        self.ups = self._up_projections()
+
+    def _up_projections(self) -> list[Weight]:
+        mla = self.mla
+        shape = (self.heads * (mla.qk_nope_head_dim + mla.v_head_dim), mla.kv_lora_rank)
+        return [Weight(self.site, shape, SPLIT)]
 
     def weights(self) -> list[Weight]:
         """Every weight of the block."""
         query = [] if self.q_down is None else [self.q_down, *self.q_norm.weights()]
         gate = [] if self.gate is None else [self.gate]
-        return [*query, self.q_up, self.kv_down, *self.kv_norm.weights(), self.kv_up, *gate, *self._common_weights()]
+        return [*query, self.q_up, self.kv_down, *self.kv_norm.weights(), *self.ups, *gate, *self._common_weights()]
 
     def __call__(self, x: Tensor, again: Collection[str], given_up: GivenUpOutputs) -> Tensor:
         x, gather = gathered_once(x, self.site.shard_ways, self.site)
         if LATENT_UP in again:
             query, latent = self._query_latent(x, gather), self._down(x, self.kv_down, self.kv_width, gather)
 
-            def up(query: Tensor, latent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            def up(query: Tensor, latent: Tensor) -> tuple[Tensor, ...]:
                 return self._query(query, gather), *self._key_value(latent, gather)
 
-            q, k, v = given_up.run(up, query, latent)
+            q, *kv = given_up.run(up, query, latent)
             del query, latent
         else:
             q = self._query(self._query_latent(x, gather), gather)
-            k, v = self._key_value(self._down(x, self.kv_down, self.kv_width, gather), gather)
+            kv = list(self._key_value(self._down(x, self.kv_down, self.kv_width, gather), gather))
         gate = None if self.gate is None else Linear.apply(x, self.gate, self.queue, gather)
         del x
-        context = self._core(q, k, v, again)
-        del q, k, v
+        context = self._core(q, *kv, again=again)
+        del q, kv
         return self._project(context, gate)
 
     def _normed(self, latent: Tensor, norm: NormLayer) -> Tensor:
@@ -311,13 +316,18 @@ class LatentAttention(_AttentionBase):
         q = self._by_head(Linear.apply(x, self.q_up, self.queue, gather), self.heads)
         return Rotate.apply(q, self.mla.qk_nope_head_dim, self.site.framework.activations.keeps_unrotated_queries)
 
-    def _key_value(self, latent: Tensor, gather: int) -> tuple[Tensor, Tensor]:
-        mla, heads = self.mla, self.heads
+    def _key_parts(self, latent: Tensor, gather: int) -> tuple[Tensor, Tensor]:
+        """The keys' latent as it was before its norm, and their rotated part, one for all heads."""
+        mla = self.mla
         compressed, rotary = SplitFeatures.apply(latent, (mla.kv_lora_rank, mla.qk_rope_head_dim))
         del latent
         rotary = Gather.apply(rotary, gather) if gather > 1 else rotary
-        rotary = Rotate.apply(self._by_head(rotary, 1), 0, False)
-        up = self._by_head(Linear.apply(self._normed(compressed, self.kv_norm), self.kv_up, self.queue, gather), heads)
+        return compressed, Rotate.apply(self._by_head(rotary, 1), 0, False)
+
+    def _key_value(self, latent: Tensor, gather: int) -> tuple[Tensor, ...]:
+        mla, heads = self.mla, self.heads
+        compressed, rotary = self._key_parts(latent, gather)
+        up = self._by_head(Linear.apply(self._normed(compressed, self.kv_norm), self.ups[0], self.queue, gather), heads)
         del compressed
         still, v = SplitFeatures.apply(up, (mla.qk_nope_head_dim, mla.v_head_dim))
         return torch.cat([still, rotary.expand(-1, -1, heads, -1)], -1), v

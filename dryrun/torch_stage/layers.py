@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
+from taylor.cost_model.job.sparse_latent import sparse_latent
 from taylor.cost_model.memory.saved_operators import ends_unkept
 from taylor.dryrun.torch_stage.attention_blocks import Attention, LatentAttention
 from taylor.dryrun.torch_stage.experts import Experts
@@ -18,6 +19,7 @@ from taylor.dryrun.torch_stage.mlp import Mlp
 from taylor.dryrun.torch_stage.norms import NormLayer
 from taylor.dryrun.torch_stage.rebuilt import GivenUpOutputs, SavedResults
 from taylor.dryrun.torch_stage.site import Site
+from taylor.dryrun.torch_stage.sparse_latent import SparseLatentAttention
 from taylor.dryrun.torch_stage.weights import REPLICATED, Weight
 from taylor.pipeline.plan import FULL, SELECT
 from taylor.register.frameworks import (
@@ -44,6 +46,8 @@ _LINEAR: dict[str, type[Linear]] = {
 
 def _mixer(site: Site, queue: GradientQueue, spec: LayerSpec) -> Mixer | None:
     if spec.attention is not None:
+        if (sparse := sparse_latent(spec.attention, site.rules)) is not None:
+            return SparseLatentAttention(site, queue, spec.attention, sparse)
         return (Attention if spec.attention.latent is None else LatentAttention)(site, queue, spec.attention)
     if spec.mamba is not None:
         return (Mamba2 if spec.mamba.dt_rank is None else Mamba1)(site, queue, spec.mamba)

@@ -287,6 +287,9 @@ def _read_rules(flags: Flags, notes: list[str], recipe: str) -> TrainingRules:
         pairs=flags.text("stage", default="sft") == "dpo",
         torch_scan=flags.integer("mamba-chunk-size", default=256, high=MAX_SIZE) if is_mindspeed(flags) else None,
         torch_indexer=_torch_indexer(flags),
+        trains_indexer=flags.number("dsa-indexer-loss-coeff", default=0.0) > 0,
+        # MindSpeed master mindspeed/features_manager/transformer/experimental_attention_variant/dsa.py:17
+        absorbed_keys=flags.has("use-dsa-absorb") or not is_mindspeed(flags),
         adapters=read_adapters(flags),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )

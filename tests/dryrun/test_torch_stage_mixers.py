@@ -80,7 +80,8 @@ CASES: dict[str, Case] = {
     "norm by group": (lambda x, w: GroupNorm.apply(x, w, 4), group_norm, ((ROWS, 32),), ((32,),)),
     "convolution": (lambda x, w: CausalConv.apply(x, w, SAMPLES), convolved, ((ROWS, 10),), ((10, 4),)),
     "groups of features": (
-        lambda x, w: GroupLinear.apply(x, w, GradientQueue()), group_linear, ((ROWS, 24),), ((3, 5, 8),),
+        lambda x, w: GroupLinear.apply(x.view(ROWS, 3, 8), w, GradientQueue()).flatten(1), group_linear, ((ROWS, 24),),
+        ((3, 5, 8),),
     ),
     "experts with biases": (
         lambda x, w, b: GroupedLinear.apply(x, w, GradientQueue(), b), biased_experts, ((ROWS, 8),),
