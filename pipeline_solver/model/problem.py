@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import inf
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -500,8 +500,8 @@ class PipelineProblem:
         return (*modes, *self.choices)
 
     @property
-    def _of_choices(self) -> list[LayerChoice]:
-        return [kind.choices[name] for kind in self.free_kinds for name in self.choices if name in kind.choices]
+    def _of_choices(self) -> Iterator[LayerChoice]:
+        return (kind.choices[name] for kind in self.free_kinds for name in self.choices if name in kind.choices)
 
     @cached_property
     def lending_choices(self) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.check.checker import check
+from taylor.pipeline_solver.heuristics.lent_plans import lent_plans
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.model.progress import OnProgress, Progress
@@ -142,6 +143,17 @@ class _LentSearch:
         if found.bound is not None and found.status is not INFEASIBLE:
             self.unlent[UNLENT_BOUND] = found.bound
         self._take(found)
+        if found.plan is not None:
+            self._lend_instead(found.plan)
+
+    def _lend_instead(self, known: PipelinePlan) -> None:
+        """Take a plan that lends instead of recomputing as much as a known one, where it is better."""
+        for plan in lent_plans(self.problem, known):
+            if self._over():
+                return
+            best = self.best_time
+            if (best is None or step_time(self.problem, plan) < best) and not check(self.problem, plan):
+                self.offer(plan)
 
     def go_on(self) -> None:
         """Solve and split boxes, the one of the lowest bound first, until the best plan is proven to the gap."""

@@ -12,6 +12,7 @@ from benchmarks.brute_force import enumerate_optimum
 from benchmarks.random_instances import instance, model_file_faults, optimum_faults
 from taylor.pipeline.plan import FULL, NONE, PipelinePlan
 from taylor.pipeline_solver.check.checker import check, exact_lent_memory, exact_peak_memory
+from taylor.pipeline_solver.heuristics.lent_plans import lent_plans
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
 from taylor.pipeline_solver.model.solution import (
@@ -196,3 +197,18 @@ def test_a_second_solver_and_every_plan_agree_on_more_problems() -> None:
         assert found.plan is not None
         lent += bool(np.any(lent_memory_mib(problem, found.plan)))
     assert lent >= 3
+
+
+def test_first_plans_lend_the_fewest_layers_that_fit_under_each_recompute_choice() -> None:
+    """Three layers a stage of 100 MiB, two micro-batches alive on the first stage: each lent one saves 2 · 130 of
+    the 1,200 MiB there. Without recompute two are lent for a limit of 700, with one recomputed layer one is."""
+    two = two_stages(5000.0, uniform_recompute=((FULL, 0), (FULL, 1), (FULL, 3)))
+    problem = two.replace(kinds=(replace(two.kinds[0], count=6),), limit_mib=(700.0, 5000.0))
+    known = PipelinePlan({"body": ((3, 3),)}, {FULL: ((3, 3),)})
+    found = [(found.recompute[FULL][0], found.recompute["lend"][0]) for found in lent_plans(problem, known)]
+    assert found == [((0, 0), (2, 0)), ((1, 1), (1, 0)), ((3, 3), (0, 0))]
+    assert peak_memory_mib(problem, next(iter(lent_plans(problem, known))))[0] == 300 + 2 * (150 + 2 * 20)
+    narrow = problem.replace(limit_mib=(300.0, 5000.0))
+    assert [found.recompute["lend"][0] for found in lent_plans(narrow, known)] == [(3, 0), (2, 0), (0, 0)]
+    free = two.replace(uniform_recompute=(), kinds=problem.kinds, limit_mib=(700.0, 5000.0))
+    assert [(one.uses(FULL), one.recompute["lend"][0]) for one in lent_plans(free, known)] == [(False, (2, 0))]
