@@ -138,13 +138,19 @@ class _LentSearch:
 
     def begin(self) -> None:
         """Solve the problem without lending."""
+        known = self.best
         found = self._solve(_Box(self.nothing, self.nothing), self._seconds(ALONE))
-        self.unlent = {} if found.objective is None else {UNLENT_OBJECTIVE: found.objective}
+        alone = [found] if known is None or known.plan is None or self._lends(known.plan) else [found, known]
+        times = [one.objective for one in alone if one.objective is not None]
+        self.unlent = {UNLENT_OBJECTIVE: min(times)} if times else {}
         if found.bound is not None and found.status is not INFEASIBLE:
             self.unlent[UNLENT_BOUND] = found.bound
         self._take(found)
         if found.plan is not None:
             self._lend_instead(found.plan)
+
+    def _lends(self, plan: PipelinePlan) -> bool:
+        return max(lent_memory_mib(self.problem, plan)) > 0
 
     def _lend_instead(self, known: PipelinePlan) -> None:
         """Take a plan that lends instead of recomputing as much as a known one, where it is better."""

@@ -113,6 +113,14 @@ def test_the_gain_has_the_time_without_lending_and_its_bound() -> None:
     assert "lenders" not in problem_data(two_stages(510.0).replace(lenders=(), lent_limit_mib=(1.0, 1.0)))
 
 
+def test_a_known_plan_without_lending_is_what_the_gain_is_over() -> None:
+    """The best one without lending, given at the start: no search beats it, so none returns it."""
+    found = solve(two_stages(510.0), warm_start=plan((1, 0), (0, 0)))
+    assert found.statistics[UNLENT_OBJECTIVE] == pytest.approx(18.0) and found.objective == pytest.approx(15.75)
+    again = solve(two_stages(510.0), warm_start=plan((0, 0), (1, 0)))
+    assert again.objective == pytest.approx(15.75) and again.statistics.get(UNLENT_OBJECTIVE, 18.0) >= 18.0 - 1e-9
+
+
 def test_two_stages_share_what_one_lender_has_free() -> None:
     """Three stages, 3, 2 and 1 micro-batches alive: the third has 400 MiB free, for 3 or 2 · 130, not for both."""
     two = two_stages(0.0)

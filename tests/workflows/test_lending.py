@@ -87,6 +87,14 @@ def test_a_problem_with_lenders_keeps_the_file_s_one_choice_and_adds_two():
         assert not kind.choices[name].host_mib
 
 
+def test_where_each_chunk_has_its_own_recompute_one_choice_lends():
+    """MindFormers counts recomputed layers by chunk: what the forward overlaps is the one choice."""
+    file = StatedFile.read(FileJob(path=SCRIPT.with_suffix(".yaml"), dryrun=False, check=False, lend="mirror"))
+    problem = file.problem(file.obtain_memory(None, Path("unused")))
+    assert not problem.uniform_recompute and problem.lending_choices == (LEND_OVERLAPPED,)
+    assert problem.lenders == (7, 6, 5, 4, -1, -1, -1, -1)
+
+
 def test_a_plan_that_lends_is_not_written_and_says_why_before_anything_is_solved(tmp_path):
     with pytest.raises(InputError) as refusal:
         solve_file(job(), SolveOptions(), Outputs(tmp_path))

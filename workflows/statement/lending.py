@@ -88,7 +88,8 @@ def with_lending(
     costs = {kind: lending_costs(config.model, kind, *job) for kind in body}
     names = [LEND]
     if any(0 < one.overlapped.host_mib < one.everything.host_mib for one in costs.values()):
-        names.append(LEND_OVERLAPPED)
+        # With recompute by chunk, both would have too many undominated counts in a chunk to list.
+        names = [LEND, LEND_OVERLAPPED] if problem.uniform_recompute else [LEND_OVERLAPPED]
     kinds = tuple(_with_lending(kind, costs, names, config, problem) for kind in problem.kinds)
     return problem.replace(kinds=kinds, choices=(*problem.choices, *names), lenders=lenders)
 
