@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
@@ -44,26 +43,35 @@ def config_of(folder: Path, name: str, kind: str, size: int) -> Path:
     return folder / name
 
 
-def cpu_seconds(read: Callable[[], object]) -> float:
-    began = time.process_time()
-    with suppress(TaylorError):
-        read()
-    return time.process_time() - began
+def timed(read: Callable[[], object], times: int = 3) -> tuple[float, str]:
+    """Median of the CPU seconds of a reading, and the kind of its end; a refusal asks other readers too."""
+    seconds, end = [], "read"
+    for _ in range(times):
+        began = time.process_time()
+        try:
+            read()
+        except TaylorError as refused:
+            end = type(refused).__name__
+        seconds.append(time.process_time() - began)
+    return median(seconds), end
 
 
 def growth(read: Callable[[int], Callable[[], object]], size: int, largest: int) -> tuple[float, float]:
     """Growth of a reading's CPU time when its text grows by `GROWTH`, and CPU seconds of the longest reading.
 
-    The text grows until two readings of which the first takes `LEAST_S` can be compared, or it is as large as files
-    may be. The medians are of three readings each.
+    The text grows until two readings of one end can be compared of which the first takes `LEAST_S`, or it is as large
+    as files may be.
     """
-    before = median(cpu_seconds(read(size)) for _ in range(3))
+    before, end = timed(read(size))
+    ratio = 0.0
     while True:
         size *= GROWTH
-        now = median(cpu_seconds(read(size)) for _ in range(3 if before < 1 else 1))
-        if before >= LEAST_S or size >= largest or now > LONGEST_S:
-            return now / max(before, LEAST_S), now
-        before = now
+        now, now_end = timed(read(size), 3 if before < 1 else 1)
+        if end == now_end:
+            ratio = now / max(before, LEAST_S)
+        if (end == now_end and before >= LEAST_S) or size >= largest or now > LONGEST_S:
+            return ratio, now
+        before, end = now, now_end
 
 
 @pytest.mark.slow
