@@ -369,8 +369,8 @@ FORMER = (
         ("tests/workflows/test_outputs.py::test_a_requested_file_that_is_missing_is_no_success",),
     ),
     Former(
-        "a dead scheduler is a traceback", "workflows/running/cluster.py",
-        "            raise\n        raise _gone() from error", "            raise\n        raise",
+        "a dead scheduler is a traceback", "workflows/running/process_pool.py",
+        "class ClusterGone(OutsideProgramError):", "class ClusterGone(RuntimeError):",
         ("tests/workflows/test_cluster.py::"
          "test_a_scheduler_that_dies_ends_the_work_with_code_5_and_keeps_what_was_done",),
     ),
@@ -425,7 +425,7 @@ FORMER = (
     Former(
         "text that a second shell reads takes time that grows with its square", "parsers/text/shell_words.py",
         "            current.append(char)\n", "            current = [*current, char]\n",
-        (f"{_TIME}[run.sh-quotes read twice]", f"{_TIME}[run.sh-backslashes read twice]"),
+        (f"{_SIZE}::test_the_time_of_a_second_shell_grows_with_the_length_of_its_text_and_no_faster",),
     ),
     Former(
         "a deep file is a traceback", "parsers/read.py",

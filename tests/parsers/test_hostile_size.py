@@ -13,6 +13,7 @@ from benchmarks.reliability.specimens import SHELL as SCRIPT
 from benchmarks.reliability.specimens import TOML as SETTINGS
 from taylor.base.errors import InputError, TaylorError
 from taylor.parsers.read import read_config
+from taylor.parsers.text.shell_words import Char, Word, read_again
 from tests.conftest import ROOT
 from tests.parsers import hostile_texts
 from tests.parsers.hostile_texts import TABLES, table_of, with_huge_numbers
@@ -95,6 +96,15 @@ def test_the_time_to_read_a_table_grows_with_its_length_and_no_faster(tmp_path: 
 
     ratio, longest = growth(reading, 100, 100 * GROWTH**4)
     assert ratio < MOST and longest < LONGEST_S
+
+
+@pytest.mark.slow
+def test_the_time_of_a_second_shell_grows_with_the_length_of_its_text_and_no_faster():
+    def read(size: int) -> Callable[[], object]:
+        word = Word(tuple(Char("a", None) for _ in range(size)))
+        return lambda: read_again([word])
+
+    assert growth(read, 12_500, 200_000)[0] < MOST
 
 
 @pytest.mark.slow
