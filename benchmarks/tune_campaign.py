@@ -255,6 +255,7 @@ def judged_plans(network: Network, runs: Sequence[ShownRun]) -> dict[str, Any]:
 
 
 def true_ms(cluster: Cluster, ranked: Ranked) -> float:
+    """Step that a plan takes by the cluster's own laws, ms."""
     stages = [[tuple(chunk) for chunk in chunks] for chunks in stage_blocks(ranked.plan)]
     return cluster.step_ns(ranked.run, stages) / 1e6
 
