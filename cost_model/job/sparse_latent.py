@@ -69,6 +69,6 @@ class SparseLatent(NamedTuple):
 
 def sparse_latent(attention: AttentionSpec, rules: TrainingRules) -> SparseLatent | None:
     """The attention in the space of its latents; None where each head has its own keys."""
-    if attention.latent is None or attention.indexer is None or not rules.absorbed_keys:
+    if attention.latent is None or attention.indexer is None or rules.keys_by_head:
         return None
     return SparseLatent(attention.latent, attention.indexer)

@@ -288,8 +288,9 @@ class TrainingRules:
         (`cost_model.job.torch_indexer`; MindSpeed-LLM's ``--enable-dsa-indexer``). None: no indexer, or a fused kernel.
     trains_indexer : bool
         A loss of the indexer's own trains it (Megatron's ``--dsa-indexer-loss-coeff``); without one it only chooses.
-    absorbed_keys : bool
-        Sparse latent attention works in the space of its latents (`cost_model.job.sparse_latent`).
+    keys_by_head : bool
+        Sparse latent attention makes keys and values for each head, not in the space of its latents
+        (`cost_model.job.sparse_latent`).
     adapters : Adapters or None
         Low-rank adapters train, and everything else is frozen (`cost_model.job.adapters`). None: all parameters train.
     """
@@ -365,7 +366,7 @@ class TrainingRules:
     torch_scan: int | None = None
     torch_indexer: tuple[int, int] | None = None
     trains_indexer: bool = False
-    absorbed_keys: bool = True
+    keys_by_head: bool = False
     adapters: Adapters | None = None
 
     @property

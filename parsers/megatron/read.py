@@ -288,8 +288,7 @@ def _read_rules(flags: Flags, notes: list[str], recipe: str) -> TrainingRules:
         torch_scan=flags.integer("mamba-chunk-size", default=256, high=MAX_SIZE) if is_mindspeed(flags) else None,
         torch_indexer=_torch_indexer(flags),
         trains_indexer=flags.number("dsa-indexer-loss-coeff", default=0.0) > 0,
-        # MindSpeed master mindspeed/features_manager/transformer/experimental_attention_variant/dsa.py:17
-        absorbed_keys=flags.has("use-dsa-absorb") or not is_mindspeed(flags),
+        keys_by_head=_makes_keys_by_head(flags),
         adapters=read_adapters(flags),
         dropout=max(flags.number("hidden-dropout", default=0.1), flags.number("attention-dropout", default=0.1)) > 0,
     )
@@ -312,6 +311,15 @@ def _expert_spread(flags: Flags, notes: list[str]) -> float:
         "--moe-router-force-load-balancing: by nothing"
     )
     return USUAL_SPREAD
+
+
+def _makes_keys_by_head(flags: Flags) -> bool:
+    """`TrainingRules.keys_by_head`: MindSpeed's sparse attention without ``--use-dsa-absorb``.
+
+    Source: MindSpeed master mindspeed/features_manager/transformer/experimental_attention_variant/dsa.py:17.
+    """
+    sparse = flags.text("experimental-attention-variant", default=None) == "dsa"
+    return sparse and is_mindspeed(flags) and not flags.has("use-dsa-absorb")
 
 
 def _torch_indexer(flags: Flags) -> tuple[int, int] | None:

@@ -116,7 +116,7 @@ def test_memory_from_the_latents_on_is_what_torch_keeps() -> None:
     # All else of the layer is as with a key for each head, but the keys' normed latent, which is a key as it is.
     each_head = HEADS * (2 * 32 + MLA.qk_nope_head_dim + MLA.v_head_dim) * RULES.compute_bytes + context + statistics
     normed = RULES.compute_bytes * MLA.kv_lora_rank
-    assert kept(REUSED) - kept(REUSED, absorbed_keys=False) == TOKENS * (own - each_head - normed)
+    assert kept(REUSED) - kept(REUSED, keys_by_head=True) == TOKENS * (own - each_head - normed)
 
 
 def test_an_indexer_that_trains_keeps_the_gradients_of_its_queries_key_and_weights() -> None:
@@ -137,7 +137,7 @@ def test_recompute_of_a_part_frees_what_it_makes_again(part: str, gone: int) -> 
     freed = [
         activation_bytes(model(REUSED), "mla", NONE, ONE, one)
         - activation_bytes(model(REUSED), "mla", "select", ONE, one)
-        for one in (rules, rules.replace(absorbed_keys=False))
+        for one in (rules, rules.replace(keys_by_head=True))
     ]
     per_head = HEADS * (2 * 32 + MLA.qk_nope_head_dim + MLA.v_head_dim) if part == LATENT_UP else 0
     assert freed[0] - freed[1] == TOKENS * RULES.compute_bytes * (gone - per_head)

@@ -141,7 +141,7 @@ def ordinary_layer(layer, names, x):  # type: ignore[no-untyped-def]
         q = normed(y @ weight(attention.q_down).t(), weight(attention.q_norm.weight))
         q = rotated(heads(q @ weight(attention.q_up).t(), attention.heads), mla.qk_nope_head_dim)
         latent, rotary = (y @ weight(attention.kv_down).t()).split([mla.kv_lora_rank, mla.qk_rope_head_dim], -1)
-        up = heads(normed(latent, weight(attention.kv_norm.weight)) @ weight(attention.kv_up).t(), attention.heads)
+        up = heads(normed(latent, weight(attention.kv_norm.weight)) @ weight(attention.ups[0]).t(), attention.heads)
         still, v = up.split([mla.qk_nope_head_dim, mla.v_head_dim], -1)
         k = torch.cat([still, rotated(heads(rotary, 1)).expand(-1, -1, attention.heads, -1)], -1)
     context = attended(q, k, v).reshape(site.tokens, -1)
