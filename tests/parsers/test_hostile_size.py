@@ -75,6 +75,16 @@ def growth(read: Callable[[int], Callable[[], object]], size: int, largest: int)
         before, end = now, now_end
 
 
+def least_growth(read: Callable[[int], Callable[[], object]], size: int, largest: int) -> tuple[float, float]:
+    """`growth` again, twice at most, where it is too much: other work on the machine slows one reading or the other."""
+    found = growth(read, size, largest)
+    for _ in range(2):
+        if found[0] < MOST and found[1] < LONGEST_S:
+            break
+        found = min(found, growth(read, size, largest))
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
 def test_the_time_to_read_a_configuration_grows_with_its_length_and_no_faster(tmp_path: Path, name: str, kind: str):
@@ -82,7 +92,7 @@ def test_the_time_to_read_a_configuration_grows_with_its_length_and_no_faster(tm
         path = config_of(tmp_path, name, kind, size)
         return lambda: read_config(path)
 
-    ratio, longest = growth(read, LARGEST // GROWTH**3, LARGEST)
+    ratio, longest = least_growth(read, LARGEST // GROWTH**3, LARGEST)
     assert ratio < MOST and longest < LONGEST_S
 
 
@@ -94,7 +104,7 @@ def test_the_time_to_read_a_table_grows_with_its_length_and_no_faster(tmp_path: 
         (tmp_path / name).write_text(text, encoding="utf-8")
         return lambda: read(tmp_path / name)
 
-    ratio, longest = growth(reading, 100, 100 * GROWTH**4)
+    ratio, longest = least_growth(reading, 100, 100 * GROWTH**4)
     assert ratio < MOST and longest < LONGEST_S
 
 
@@ -104,7 +114,7 @@ def test_the_time_of_a_second_shell_grows_with_the_length_of_its_text_and_no_fas
         word = Word(tuple(Char("a", None) for _ in range(size)))
         return lambda: read_again([word])
 
-    assert growth(read, 12_500, 200_000)[0] < MOST
+    assert least_growth(read, 12_500, 200_000)[0] < MOST
 
 
 @pytest.mark.slow
@@ -112,7 +122,7 @@ def test_a_reader_of_quadratic_time_would_be_found():
     def read(size: int) -> Callable[[], object]:
         return lambda: sum(1 for _ in range(size) for _ in range(size))
 
-    assert growth(read, 300, 10**6)[0] > MOST
+    assert least_growth(read, 300, 10**6)[0] > MOST
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
