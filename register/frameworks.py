@@ -169,6 +169,10 @@ class ActivationRules:
         GEMMs, and the gate's SiLU stays beside gate, up and their product.
     unfused_experts : bool
         Routed experts keep gate and up both joined and split, and their result before it is weighted.
+    absorbs_latents : bool
+        Latent attention whose keys an indexer chooses works in the space of its latents
+        (`cost_model.job.sparse_latent`). Off: it makes keys and values for each head, and the choice is a mask
+        (transformers 5.23.0 models/glm_moe_dsa/modeling_glm_moe_dsa.py:357-366, and deepseek_v32:390-399).
     selective : tuple of str
         Parts that selective recompute runs again where the job names nothing else (`TrainingRules.recomputed_parts`).
         Megatron: ``core_attn`` (core 0.12 and later, megatron/core/transformer/transformer_config.py,
@@ -186,6 +190,7 @@ class ActivationRules:
     saves_gathered_inputs: bool = False
     fused_swiglu: bool = False
     unfused_experts: bool = False
+    absorbs_latents: bool = False
     selective: tuple[str, ...] = (ATTENTION_CORE,)
 
 
@@ -458,6 +463,7 @@ MEGATRON = Framework(
     activations=ActivationRules(
         joined_qkv=True,
         fused_swiglu=True,
+        absorbs_latents=True,
     ),
     statics=StaticRules(
         cross_entropy=IN_PLACE,

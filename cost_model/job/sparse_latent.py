@@ -69,6 +69,7 @@ class SparseLatent(NamedTuple):
 
 def sparse_latent(attention: AttentionSpec, rules: TrainingRules) -> SparseLatent | None:
     """The attention in the space of its latents; None where each head has its own keys."""
-    if attention.latent is None or attention.indexer is None or rules.keys_by_head:
+    absorbs = rules.framework.activations.absorbs_latents and not rules.keys_by_head
+    if attention.latent is None or attention.indexer is None or not absorbs:
         return None
     return SparseLatent(attention.latent, attention.indexer)

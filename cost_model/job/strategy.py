@@ -289,8 +289,8 @@ class TrainingRules:
     trains_indexer : bool
         A loss of the indexer's own trains it (Megatron's ``--dsa-indexer-loss-coeff``); without one it only chooses.
     keys_by_head : bool
-        Sparse latent attention makes keys and values for each head, not in the space of its latents
-        (`cost_model.job.sparse_latent`).
+        Sparse latent attention makes keys and values for each head though the framework's usually works in the space
+        of its latents (`ActivationRules.absorbs_latents`).
     adapters : Adapters or None
         Low-rank adapters train, and everything else is frozen (`cost_model.job.adapters`). None: all parameters train.
     """

@@ -23,6 +23,7 @@ from taylor.register.frameworks import ATTENTION_CORE, LATENT_UP, MEGATRON
 from taylor.register.layers import AttentionSpec, IndexerSpec, LayerSpec, MlaSpec
 from taylor.register.model import ModelSpec
 from taylor.register.registry import Registry
+from taylor.register.trainers import TRANSFORMERS
 
 torch = pytest.importorskip("torch")
 
@@ -117,6 +118,13 @@ def test_memory_from_the_latents_on_is_what_torch_keeps() -> None:
     each_head = HEADS * (2 * 32 + MLA.qk_nope_head_dim + MLA.v_head_dim) * RULES.compute_bytes + context + statistics
     normed = RULES.compute_bytes * MLA.kv_lora_rank
     assert kept(REUSED) - kept(REUSED, keys_by_head=True) == TOKENS * (own - each_head - normed)
+
+
+def test_transformers_make_keys_for_each_head() -> None:
+    rules = RULES.replace(framework=TRANSFORMERS)
+    assert sparse_latent(model(INDEXER).kinds[0].attention, rules) is None
+    without, chosen = (activation_bytes(model(each), "mla", NONE, ONE, rules) for each in (None, INDEXER))
+    assert chosen == without
 
 
 def test_an_indexer_that_trains_keeps_the_gradients_of_its_queries_key_and_weights() -> None:
