@@ -258,7 +258,7 @@ def _read_rules(flags: Flags, notes: list[str], recipe: str) -> TrainingRules:
         context_levels=_context_levels(flags),
         # MindSpeed-LLM 1.0.0 mindspeed_llm/training/arguments.py:155 (``store_true`` with default True, to master
         # c77308a1 features_manager/context_parallel/ulysses_context_parallel.py:16): it repeats them without the flag.
-        repeats_kv_heads=flags.has("context-parallel-algo"),
+        repeats_kv_heads=is_mindspeed(flags),
         selective=modules,
         fused_norms=_implementation(flags) == "transformer_engine",
         fused_accumulation=False if flags.has("no-gradient-accumulation-fusion") else None,

@@ -10,6 +10,7 @@ from taylor.base.errors import InputError
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import explain, search
+from taylor.nd_search.stated import broken_rules
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from tests.nd_search_cases import DEVICE, LLAMA2_7B, job
@@ -112,3 +113,14 @@ def test_an_illegal_kind_is_explained_by_its_rule() -> None:
     strategy = OWN.replace(tp=8, cp=4, op=4, ulysses=3)
     lines = explain(job(LLAMA2_7B, OWN, LONG), DEVICE, options("tp", "cp", "ulysses"), strategy)
     assert any("Ulysses" in line for line in lines)
+
+
+def test_mindspeed_exchanges_heads_of_few_groups_whether_the_file_names_an_algorithm_or_not(tmp_path: Path) -> None:
+    path, found = tmp_path / "job.sh", []
+    for own in ("", "--context-parallel-algo megatron_cp_algo "):
+        more = f"--use-fused-rmsnorm --group-query-attention --num-query-groups 4 {own}"
+        path.write_text(SCRIPT.replace("{more}", more), encoding="utf-8")
+        config = read_config(path)
+        config = config.replace(strategy=config.strategy.replace(ulysses=8))
+        found.append([rule.name for rule in broken_rules(config, DEVICE)])
+    assert found == [[], []]
