@@ -104,7 +104,7 @@ class Generation:
         self.workers, self.params = workers, params
         self.problem = problem if ordered else alike(problem)
         merged = None if ordered else self.problem
-        self.options = stage_options(problem, limits.under(step_time), merged, period)
+        self.options = stage_options(problem, limits.under(step_time), merged, period, stopper)
         none = np.zeros((0, problem.interleaves), dtype=np.int64)
         self.chosen: list[NDArray[np.int64]] = [none for _ in self.options]
         self.known: list[set[bytes]] = [set() for _ in self.options]

@@ -24,6 +24,7 @@ from taylor.pipeline_solver.columns.phases import Phases
 from taylor.pipeline_solver.columns.stage_tuples import TooManyColumns, fixed_parts
 from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, BoundsParams
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.timing.durations import duration_blocks, pinned_exposed, schedule_of
 
 RIVALS = 4
@@ -114,11 +115,17 @@ def stage_options(
     work_limits: NDArray[np.float64],
     merged: PipelineProblem | None = None,
     period: int = 1,
+    stopper: Stopper | None = None,
 ) -> list[StageOptions]:
     """The options of every stage whose chunks keep within its work limit, float64 [S].
 
     With `merged`, the problem with kinds merged by `alike`, only those kinds and the phase in which they begin
-    (`phases`) distinguish chunks.
+    (`phases`) distinguish chunks. `stopper` is checked meanwhile.
+
+    Raises
+    ------
+    OutOfTime
+        If the stopper's deadline passes first.
     """
     schedule = schedule_of(problem)
     lower, upper = chunk_bounds(problem, schedule)
@@ -128,7 +135,7 @@ def stage_options(
         least = lower.sum(axis=0) - lower
         work_left = (work_limits * (1 + 1e-9) / (lightest * np.array(problem.pace))).astype(np.int64)
         upper = np.minimum(upper, np.maximum(work_left - least, 0))
-    known = RecomputeOptions()
+    known = RecomputeOptions(stopper=stopper or Stopper(None))
     return [
         _options_of(problem, schedule, s, lower, upper, float(work_limits[s]), known, merged, period)
         for s in range(problem.stages)

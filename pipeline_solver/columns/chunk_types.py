@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from taylor.pipeline.plan import NONE
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, LayerChoice, LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.timing.durations import times_of
 
 ROUNDING = 1e-13
@@ -100,10 +101,13 @@ class RecomputeOptions:
         By (card of the stage, layers of a chunk by kind, recompute given): the undominated choices.
     grown : dict
         By card, then by layers of a chunk by kind: the choices to extend by its next layer.
+    stopper : Stopper
+        Checked while choices are listed.
     """
 
     found: dict[tuple[int, tuple[int, ...], tuple[int, ...]], ChunkChoices] = field(default_factory=dict)
     grown: dict[int, dict[tuple[int, ...], Starts]] = field(default_factory=dict)
+    stopper: Stopper = field(default_factory=lambda: Stopper(None))
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,7 @@ def chunk_types(
         key = (card, counts, fixed)
         if key not in options.found:
             grown = options.grown.setdefault(card, {})
-            options.found[key] = _recompute_options(problem.on_stage(s), counts, fixed, grown)
+            options.found[key] = _recompute_options(problem.on_stage(s), counts, fixed, grown, options.stopper)
         if len(options.found[key]):
             result.append(ChunkType(counts, first, last, options.found[key]))
     return result
@@ -267,14 +271,18 @@ def _costs(problem: PipelineProblem, kinds: list[tuple[LayerKind, int]], taken: 
 
 
 def _recompute_options(
-    problem: PipelineProblem, layers: tuple[int, ...], fixed: tuple[int, ...], grown: dict[tuple[int, ...], Starts]
+    problem: PipelineProblem,
+    layers: tuple[int, ...],
+    fixed: tuple[int, ...],
+    grown: dict[tuple[int, ...], Starts],
+    stopper: Stopper,
 ) -> ChunkChoices:
     """The undominated choices of a chunk, by rising recompute time."""
     kinds = [(kind, count) for kind, count in zip(problem.placed_kinds, layers, strict=True) if count]
     modes = problem.searched_modes
     total = sum(layers)
     if problem.choices and not problem.uniform_recompute and max(fixed) < 0:
-        return _undominated(problem, _costs(problem, kinds, _grown(problem, layers, grown)))
+        return _undominated(problem, _costs(problem, kinds, _grown(problem, layers, grown, stopper)))
     choices: list[list[int]] = [[]]
     if problem.uniform_recompute:
         ((mode, most),) = problem.uniform_recompute  # the choices are solved one by one
@@ -304,13 +312,13 @@ def _recompute_options(
 
 
 def _grown(
-    problem: PipelineProblem, layers: tuple[int, ...], known: dict[tuple[int, ...], Starts]
+    problem: PipelineProblem, layers: tuple[int, ...], known: dict[tuple[int, ...], Starts], stopper: Stopper
 ) -> NDArray[np.int64]:
     """Counts by mode, int64 [n, modes], that include every undominated choice of a chunk: grown layer by layer.
 
     The state is the cost of the layers so far and the mode of the last one, because modes come in order: a start is
     dropped where another one, in that mode or one before it, costs no more in anything. A chunk grows from its longest
-    `known` prefix.
+    `known` prefix, and each layer can take seconds.
     """
     modes = problem.searched_modes
     M = len(modes)
@@ -323,6 +331,7 @@ def _grown(
         begun[kind] += 1
         key = tuple(begun)
         if key not in known:
+            stopper.check()
             steps = [_vector(problem, problem.placed_kinds[kind], mode) for mode in (*modes, NONE)]
             known[key] = _with_layer(starts, steps, M)
         starts = known[key]

@@ -13,6 +13,7 @@ from taylor.pipeline.plan import PipelinePlan, as_grid
 from taylor.pipeline_solver.columns.chunk_types import ChunkType
 from taylor.pipeline_solver.columns.stage_tuples import TooManyColumns, stage_tuples
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.timing.durations import duration_blocks, schedule_of
 
 MOST_RUNS = 8_000_000
@@ -86,15 +87,20 @@ class StageRuns:
         return PipelinePlan(layers, recompute)
 
 
-def stage_runs(problem: PipelineProblem) -> StageRuns | None:
+def stage_runs(problem: PipelineProblem, stopper: Stopper | None = None) -> StageRuns | None:
     """All runs of a problem without virtual stages; None where they are too many for a table, or one of them has no
     choice that is the quickest in every task.
 
     A stage without possible runs has no finite entry.
+
+    Raises
+    ------
+    OutOfTime
+        If the stopper's deadline passes first.
     """
     assert problem.interleaves == 1
     try:
-        tuples = stage_tuples(problem, MOST_TYPES)
+        tuples = stage_tuples(problem, MOST_TYPES, stopper)
     except TooManyColumns:
         return None
     alive = alive_vectors(schedule_of(problem))

@@ -12,6 +12,7 @@ from taylor.pipeline.plan import NONE
 from taylor.pipeline.schedule import Schedule
 from taylor.pipeline_solver.columns.chunk_types import ChunkType, RecomputeOptions, chunk_bounds, chunk_types
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
+from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.timing.durations import schedule_of
 
 FEW_KINDS = 3
@@ -53,23 +54,27 @@ class StageTuples:
         return StageTuples(self.types, self.members[rows], self.totals[rows], self.forward[rows], self.free_mib[rows])
 
 
-def stage_tuples(problem: PipelineProblem, most: int) -> list[StageTuples]:
+def stage_tuples(problem: PipelineProblem, most: int, stopper: Stopper | None = None) -> list[StageTuples]:
     """The layer tuples of every stage that memory, bounds and the order of kinds allow.
 
     Parameters
     ----------
     most : int
         Most tuples of a stage, or of its first chunks, that are listed.
+    stopper : Stopper, optional
+        Checked meanwhile.
 
     Raises
     ------
+    OutOfTime
+        If the stopper's deadline passes first.
     TooManyColumns
         If one stage has more.
     """
     schedule = schedule_of(problem)
     lower, upper = chunk_bounds(problem, schedule)
     alive = alive_vectors(schedule)
-    options = RecomputeOptions()
+    options = RecomputeOptions(stopper=stopper or Stopper(None))
     tuples = [
         _tuples_of_stage(problem, schedule, s, alive[s], lower, upper, options, most) for s in range(problem.stages)
     ]

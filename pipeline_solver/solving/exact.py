@@ -72,11 +72,17 @@ def _by_busiest_stage(
     None where the runs of layers are too many to list.
     """
     began = time.monotonic()
-    runs = stage_runs(problem)
-    if runs is None:
-        return None
     deadline = None if options.time_limit is None else began + options.time_limit
     stopper = Stopper(deadline, options.cutoff)
+    try:
+        runs = stage_runs(problem, stopper)
+    except OutOfTime:
+        from taylor.pipeline_solver.solving.plain_plans import solve_plainly
+
+        found = solve_plainly(problem, warm_start, 0.0)
+        return found if found.status is INFEASIBLE else found.ended_by(Termination.TIME_LIMIT)
+    if runs is None:
+        return None
     search = BusiestStage(runs, graph_of(problem), stopper, options.params.tree)
     stopped, plans = Termination.STALLED, True
     try:

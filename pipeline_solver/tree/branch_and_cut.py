@@ -213,7 +213,12 @@ class _TreeRun:
         if first is None:
             self.best_plan.know(warm_start)
         self.report("listing stage configurations")
-        columns = self._all_columns() if first is not None or self.ordered else None
+        try:
+            columns = self._all_columns() if first is not None or self.ordered else None
+        except OutOfTime:
+            if first is None:
+                self._first_plans(warm_start)  # takes the even plans before it looks at the clock
+            raise
         if columns is not None:
             self._all(columns, warm_start if first is None else first.plan)
             return
@@ -228,8 +233,9 @@ class _TreeRun:
         problem, own = self.problem, self.params.tree
         try:
             if not self.ordered and self._period() == 1:
-                return build_columns(problem, stage_tuples(problem, own.many_kinds_tuples), own.most_columns)
-            tuples = stage_tuples(problem, own.few_tuples)
+                tuples = stage_tuples(problem, own.many_kinds_tuples, self.stopper)
+                return build_columns(problem, tuples, own.most_columns)
+            tuples = stage_tuples(problem, own.few_tuples, self.stopper)
             if sum(len(part.members) for part in tuples) > own.few_tuples:
                 return None
             columns = build_columns(problem, tuples, own.few_columns)

@@ -19,6 +19,7 @@ from taylor.pipeline_solver.columns.chunk_types import (
     prefix_cost,
     undominated,
 )
+from taylor.pipeline_solver.model.stopping import Stopper
 
 
 def test_costs_of_all_choices_at_once_are_those_of_each():
@@ -54,7 +55,7 @@ def test_choices_worth_having_are_those_of_all_counts_that_no_other_is_as_good_a
             for one in costs
             if not ((costs <= one + 1e-7).all(axis=1) & (costs < one - 1e-7).any(axis=1)).any()
         }
-        found = _recompute_options(problem, held, (-1,) * len(problem.searched_modes), {})
+        found = _recompute_options(problem, held, (-1,) * len(problem.searched_modes), {}, Stopper(None))
         several += len(found) > 3
         assert {tuple(np.round(one[: costs.shape[1]], 6)) for one in found.vectors.T} == best
     assert several > 20

@@ -19,6 +19,7 @@ from taylor.pipeline_solver.columns.chunk_types import (
     undominated,
 )
 from taylor.pipeline_solver.model.problem import LayerChoice, PipelineProblem
+from taylor.pipeline_solver.model.stopping import Stopper
 from taylor.pipeline_solver.timing.durations import schedule_of
 from tests.pipeline_solver.column_cases import folded, kind, straight
 from tests.solver_cases import small_problem
@@ -130,7 +131,7 @@ def test_choices_of_a_chunk_have_their_needs_beside_each_other() -> None:
 
 
 def recomputed(problem: PipelineProblem, held: tuple[int, ...], fixed: tuple[int, ...]) -> list[list[int]]:
-    found: list[list[int]] = _recompute_options(problem, held, fixed, {}).recompute.tolist()
+    found: list[list[int]] = _recompute_options(problem, held, fixed, {}, Stopper(None)).recompute.tolist()
     return found
 
 

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from taylor.pipeline.plan import FULL, NONE
 from taylor.pipeline.schedule import ScheduleSpec
+from taylor.pipeline_solver.bounds.stage_pricing import stage_options
 from taylor.pipeline_solver.check.checker import check, exact_host_memory, exact_peak_memory, exact_step_time
+from taylor.pipeline_solver.columns.stage_runs import stage_runs
+from taylor.pipeline_solver.columns.stage_tuples import stage_tuples
+from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import LayerChoice
-from taylor.pipeline_solver.model.solution import OVER_LIMIT
+from taylor.pipeline_solver.model.solution import OVER_LIMIT, Termination
+from taylor.pipeline_solver.model.stopping import OutOfTime, Stopper
+from taylor.pipeline_solver.solving.exact import solve_exact
 from taylor.pipeline_solver.solving.result import Result, problem_data
 from taylor.pipeline_solver.solving.solve import solve
 from taylor.pipeline_solver.timing.evaluate import evaluate
+from taylor.pipeline_solver.tree.branch_and_cut import branch_and_cut
 from tests.solver_cases import plan_of, small_problem
 
 OFFLOAD = LayerChoice(0.25, 0.5, 0.125, -6.0, host_mib=3.0, host_states_mib=6.0, link_time=0.5)
@@ -63,6 +71,33 @@ def test_the_checker_tells_a_host_that_is_too_small_and_choices_in_another_order
     problem = problem.replace(kinds=(both,), choices=("other", "offload"))
     wrong = plan_of({"body": [[2, 2]]}, {"offload": [[1, 1]], "other": [[1, 1]]})
     assert "another order" in check(problem, wrong)[0]
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        lambda problem, stopper: stage_tuples(problem, 1000, stopper),
+        lambda problem, stopper: stage_runs(problem, stopper),
+        lambda problem, stopper: stage_options(problem, np.full(2, 1e6), stopper=stopper),
+    ],
+    ids=["layer tuples", "runs", "options"],
+)
+def test_choices_of_chunks_are_listed_no_longer_than_the_time_limit_allows(listed):
+    listed(with_offload(), Stopper(None))
+    with pytest.raises(OutOfTime):
+        listed(with_offload(), Stopper(0.0))
+
+
+@pytest.mark.parametrize(("solver", "interleaves"), [(solve_exact, 1), (branch_and_cut, 1), (branch_and_cut, 2)])
+def test_without_time_to_list_choices_a_solve_gives_a_plan_with_a_bound(solver, interleaves):
+    schedule = ScheduleSpec("interleaved" if interleaves > 1 else "1f1b")
+    problem = with_offload(interleaves=interleaves, schedule=schedule, micro_batches=4)
+    (body,) = problem.kinds
+    problem = problem.replace(kinds=(replace(body, count=4),), limit_mib=(100.0, 100.0))
+    for known in (None, plan_of({"body": [[2 // interleaves] * 2] * interleaves})):
+        found = solver(problem, SolveOptions(time_limit=0.0), warm_start=known)
+        assert found.termination is Termination.TIME_LIMIT and found.plan is not None
+        assert 0 < found.bound <= found.objective
 
 
 def test_offload_is_taken_where_recompute_costs_more_and_left_where_the_host_is_full():
