@@ -74,7 +74,7 @@ def rule_page(rule: DescribedRule) -> Table:
     """One rule: its condition, frameworks, the checks that it represents, and the cure."""
     table = Table(title=Text(rule.name), title_justify="left", show_header=False, pad_edge=False, box=None)
     table.add_column("what", no_wrap=True, style="bold")
-    table.add_column("told", overflow="fold")
+    table.add_column("text", overflow="fold")
     table.add_row("required", Text(rule.condition))
     table.add_row("kind", KINDS.get(rule.kind, rule.kind))
     table.add_row("frameworks", Text(", ".join(rule.frameworks) or "all"))

@@ -39,15 +39,15 @@ def put_back(places: Sequence[int]) -> Result:
             source = path.read_bytes()
             at = source.find(former.old.encode())
             if at < 0:
-                found.append(f"{former.told}: {former.file} no longer contains `{former.old}`")
-                caught[former.told] = "absent"
+                found.append(f"{former.fault}: {former.file} no longer contains `{former.old}`")
+                caught[former.fault] = "absent"
                 continue
             end = at + len(former.old.encode())
-            mutant = Mutant(former.file, source[:at].count(b"\n") + 1, at, end, former.old, former.new, former.told)
-            told = judge.with_mutant(mutant, list(former.tests), spent=120.0).told
-            caught[former.told] = told
-            if told != "killed":
-                found.append(f"{former.told}: {told} {', '.join(former.tests)}")
+            mutant = Mutant(former.file, source[:at].count(b"\n") + 1, at, end, former.old, former.new, former.fault)
+            outcome = judge.with_mutant(mutant, list(former.tests), spent=120.0).outcome
+            caught[former.fault] = outcome
+            if outcome != "killed":
+                found.append(f"{former.fault}: {outcome} {', '.join(former.tests)}")
         judge.end()
     return {"faults": found, "caught": caught}
 

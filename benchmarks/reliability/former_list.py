@@ -11,7 +11,7 @@ class Former:
 
     Parameters
     ----------
-    told : str
+    fault : str
         The fault.
     file, old, new : str
         The present code, and the code with the fault.
@@ -19,7 +19,7 @@ class Former:
         As pytest takes them.
     """
 
-    told: str
+    fault: str
     file: str
     old: str
     new: str
@@ -269,7 +269,7 @@ FORMER = (
         "if times > 1 or number is None", "if times > 2 or number is None",
         ("tests/parsers/tables/test_worker_log.py",),
     ),
-    # What the third campaign was told from outside.
+    # Reported from outside to the third campaign.
     Former(
         "degrees of a layer-wise space are those that do not divide the ranks", "layerwise/space.py",
         "if ranks % n == 0 and", "if ranks % n != 0 and", ("tests/layerwise/test_space.py",),

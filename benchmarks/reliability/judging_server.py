@@ -3,7 +3,7 @@
     python -m benchmarks.reliability.judging_server
 
 The pipe JOBS gives a line a run: {"tests": [...], "cpu_seconds": 20, "wall_seconds": 100}; the pipe ANSWERS gets
-{"told": ..., "by": ...}: "killed" with the name of the test that failed, "survived" where none did, "time" where a
+{"outcome": ..., "by": ...}: "killed" with the name of the test that failed, "survived" where none did, "time" where a
 limit ended the run, "broken" where pytest could not run at all. Nothing of Taylor is loaded before the fork, so that
 each run reads the files as they are then.
 """
@@ -70,9 +70,9 @@ def main() -> int:
     for line in jobs:
         with tempfile.TemporaryDirectory(prefix="judging-") as folder:
             failure = Path(folder) / "failure"
-            told = run(json.loads(line), failure)
+            outcome = run(json.loads(line), failure)
             by = failure.read_text(encoding="utf-8") if failure.exists() else ""
-        print(json.dumps({"told": told, "by": by}), file=answers, flush=True)
+        print(json.dumps({"outcome": outcome, "by": by}), file=answers, flush=True)
     return 0
 
 

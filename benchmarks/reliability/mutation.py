@@ -109,17 +109,17 @@ def judged(room: str, count: int, seed: int) -> Result:
     kept = PLACE / "judged" / f"{room}-{seed}-{code_digest((room,))}.jsonl"
     kept.parent.mkdir(parents=True, exist_ok=True)
     rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
-    before = {row["mutant"]: Verdict(row["told"], row["by"]) for row in rows}
+    before = {row["mutant"]: Verdict(row["outcome"], row["by"]) for row in rows}
     done = {row["mutant"]: before[row["mutant"]] for row in rows if row["tests"] == tests}
     mutants = sample(ROOT, files_of(room), count, f"{seed} {room}")
     left = [mutant for mutant in mutants if str(mutant) not in done]
     if left:
         with Judge(TREES, room) as judge:
             for mutant in left:
-                told = done[str(mutant)] = judge.verdict(mutant, before.get(str(mutant), Verdict("")).by)
-                log.info("%s %s: %s", told.told, told.by, mutant)
+                verdict = done[str(mutant)] = judge.verdict(mutant, before.get(str(mutant), Verdict("")).by)
+                log.info("%s %s: %s", verdict.outcome, verdict.by, mutant)
                 with kept.open("a") as stream:
-                    row = {"mutant": str(mutant), "told": told.told, "by": told.by, "tests": tests}
+                    row = {"mutant": str(mutant), "outcome": verdict.outcome, "by": verdict.by, "tests": tests}
                     stream.write(json.dumps(row) + "\n")
     verdicts = {str(mutant): done[str(mutant)] for mutant in mutants}
     reasons = equivalent()
@@ -128,9 +128,11 @@ def judged(room: str, count: int, seed: int) -> Result:
         for mutant in mutants
         if (key := (mutant.file, mutant.line_of(ROOT))) in reasons and not verdicts[str(mutant)].killed
     }
-    survivors = {name: told.told for name, told in verdicts.items() if not told.killed and name not in excused}
+    survivors = {
+        name: verdict.outcome for name, verdict in verdicts.items() if not verdict.killed and name not in excused
+    }
     return {
-        "mutants": len(mutants), "killed": sum(told.killed for told in verdicts.values()), "equivalent": excused,
+        "mutants": len(mutants), "killed": sum(verdict.killed for verdict in verdicts.values()), "equivalent": excused,
         "survivors": survivors, "faults": [],
     }  # fmt: skip
 
@@ -141,20 +143,20 @@ class Verdict:
 
     Parameters
     ----------
-    told : str
+    outcome : str
         ``killed``, ``time`` (they never ended), ``survived``, ``survived a part`` of the tests that reach it,
         ``unreached``, or ``broken``.
     by : str
         The test that failed.
     """
 
-    told: str
+    outcome: str
     by: str = ""
 
     @property
     def killed(self) -> bool:
         """Return whether the tests noticed."""
-        return self.told in ("killed", "time")
+        return self.outcome in ("killed", "time")
 
 
 class Judge:
@@ -202,11 +204,11 @@ class Judge:
             if not taken or spent + row["cpu"] <= SPENT:
                 taken.append(row)
                 spent += row["cpu"]
-        told = self._told(mutant, [row["test"] for row in taken], spent)
-        near[told.by] += told.killed
-        return told if told.told != "survived" or len(taken) == len(rows) else Verdict("survived a part")
+        verdict = self._judged(mutant, [row["test"] for row in taken], spent)
+        near[verdict.by] += verdict.killed
+        return verdict if verdict.outcome != "survived" or len(taken) == len(rows) else Verdict("survived a part")
 
-    def _told(self, mutant: Mutant, tests: list[str], spent: float) -> Verdict:
+    def _judged(self, mutant: Mutant, tests: list[str], spent: float) -> Verdict:
         number = self.switched.numbers[mutant]
         if number in self.switched.placed:
             if self.server is None:
@@ -274,7 +276,7 @@ class Server:
         if not answer:
             return Verdict("broken")
         said = json.loads(answer)
-        return Verdict(said["told"], said["by"])
+        return Verdict(said["outcome"], said["by"])
 
     def end(self) -> None:
         """Let the process go."""

@@ -6,8 +6,8 @@ Every expression that a mutant would change becomes ``mutant if switch.on == num
 loads the product and its tests once; a mutant is then judged by a fork of it in which its switch is on, so that it
 costs what its tests cost. `record` runs every test in a fork without a mutant, `SECONDS` of CPU time at most, and
 writes down which switches it passes, those of the processes that it starts included; `judge` reads a line
-{"mutant": number, "tests": [...], "seconds": s} after the other and answers {"told": ..., "by": ...}. What is evaluated
-while a module is loaded (defaults, constants, classes) and kernels, which are compiled, have no switch.
+{"mutant": number, "tests": [...], "seconds": s} after the other and answers {"outcome": ..., "by": ...}. What is
+evaluated while a module is loaded (defaults, constants, classes) and kernels, which are compiled, have no switch.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ import os
 
 class Passed:
     def __init__(self):
-        self.place, self.told = None, set()
+        self.place, self.reported = None, set()
 
     def __eq__(self, number):
         place = os.environ.get("MUTANTS_PASSED")
         if place != self.place:
-            self.place, self.told = place, set()
-        if place and number not in self.told:
-            self.told.add(number)
+            self.place, self.reported = place, set()
+        if place and number not in self.reported:
+            self.reported.add(number)
             with open(place, "a") as stream:
                 stream.write(f"{number}\\n")
         return False
@@ -333,14 +333,14 @@ class Loop:
 
     def _load_too(self) -> None:
         """Load what a fork has loaded from others, so that the next one need not; what meddles with signals apart."""
-        told = self.kept.with_suffix(".loaded")
-        names = told.read_text().split() if told.exists() else []
+        loaded = self.kept.with_suffix(".loaded")
+        names = loaded.read_text().split() if loaded.exists() else []
         self.loaded |= set(names)
         for name in names:
             if name.split(".")[0] not in ("taylor", "tests", "benchmarks", "dask", "distributed", "dask_jobqueue"):
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
-        told.unlink(missing_ok=True)
+        loaded.unlink(missing_ok=True)
 
     def _record(self, items: Mapping[str, Any]) -> None:
         done = {row["test"] for row in _current(self.kept, self.place)}
@@ -385,9 +385,9 @@ class Loop:
                 return 0
 
             code = in_fork(work, 10 + 5 * job["seconds"], 60 + 20 * job["seconds"])
-            told = {0: "survived", 1: "killed", KILLED: "killed", None: "time"}.get(code, "broken")
+            outcome = {0: "survived", 1: "killed", KILLED: "killed", None: "time"}.get(code, "broken")
             self._load_too()
-            print(json.dumps({"told": told, "by": self.kept.read_text()}), file=answers, flush=True)
+            print(json.dumps({"outcome": outcome, "by": self.kept.read_text()}), file=answers, flush=True)
 
 
 def _thinned(items: Mapping[str, Any]) -> dict[str, Any]:

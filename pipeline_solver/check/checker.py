@@ -9,9 +9,9 @@ memory) and the order of tasks (`build_schedule`) are those of the solvers: a mi
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import lcm
-from typing import Sequence
 
 import numpy as np
 
@@ -125,29 +125,31 @@ def exact_peak_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
 
 def exact_host_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None) -> list[Fraction]:
     """Peak host memory of a device of every stage, MiB [S]; alive as long as the activations."""
-    if not problem.choices:
-        return [Fraction(0)] * problem.stages
-    schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
-    peaks = []
-    for s in range(problem.stages):
-        chunks = [_chosen(problem, _chunk_layers(problem, plan, schedule, v, s)) for v in range(problem.interleaves)]
-        states = sum((Fraction(one.host_states_mib) for chunk in chunks for one in chunk), Fraction(0))
-        kept = [sum((Fraction(one.host_mib) for one in chunk), Fraction(0)) for chunk in chunks]
-        peaks.append(states + _most_alive(schedule, s, kept))
-    return peaks
+    return _peak_of_choices(problem, plan, schedule, lambda one: one.host_mib, lambda one: one.host_states_mib)
 
 
 def exact_lent_memory(problem: PipelineProblem, plan: PipelinePlan, schedule: Schedule | None = None) -> list[Fraction]:
     """Most that a device of every stage keeps on its lender's at once, MiB [S]; alive as long as the activations."""
+    return _peak_of_choices(problem, plan, schedule, lambda one: one.lent_mib, lambda _: 0.0)
+
+
+def _peak_of_choices(
+    problem: PipelineProblem,
+    plan: PipelinePlan,
+    schedule: Schedule | None,
+    kept_mib: Callable[[LayerChoice], float],
+    always_mib: Callable[[LayerChoice], float],
+) -> list[Fraction]:
+    """Peak of what the chosen layers of every stage keep elsewhere a micro-batch and all the time, MiB [S]."""
     if not problem.choices:
         return [Fraction(0)] * problem.stages
     schedule = schedule or build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)
     peaks = []
     for s in range(problem.stages):
         chunks = [_chosen(problem, _chunk_layers(problem, plan, schedule, v, s)) for v in range(problem.interleaves)]
-        peaks.append(
-            _most_alive(schedule, s, [sum((Fraction(one.lent_mib) for one in c), Fraction(0)) for c in chunks])
-        )
+        always = sum((Fraction(always_mib(one)) for chunk in chunks for one in chunk), Fraction(0))
+        kept = [sum((Fraction(kept_mib(one)) for one in chunk), Fraction(0)) for chunk in chunks]
+        peaks.append(always + _most_alive(schedule, s, kept))
     return peaks
 
 

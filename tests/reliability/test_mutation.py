@@ -61,7 +61,7 @@ def test_a_switched_module_is_each_of_its_mutants_and_tells_what_it_passes(tmp_p
     switched = Switched.put(tmp_path, ["m.py"])
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.delitem(sys.modules, "taylor_switch", raising=False)
-    monkeypatch.setenv("MUTANTS_PASSED", str(tmp_path / "told"))
+    monkeypatch.setenv("MUTANTS_PASSED", str(tmp_path / "passed"))
     names: dict = {}
     exec(compile((tmp_path / "m.py").read_text(), "m.py", "exec"), names)
     number = {f"{mutant.old} -> {mutant.new}": at for at, mutant in enumerate(switched.mutants)}
@@ -69,7 +69,7 @@ def test_a_switched_module_is_each_of_its_mutants_and_tells_what_it_passes(tmp_p
     default = number["0 -> (1)"]
     assert switched.placed == set(number.values()) - {default}
     assert names["larger"](2, 1) == 2
-    assert set(map(int, (tmp_path / "told").read_text().split())) == {number["a > b -> (a >= b)"]}
+    assert set(map(int, (tmp_path / "passed").read_text().split())) == {number["a > b -> (a >= b)"]}
     assert switched.telling(tmp_path, switched.mutants[default]) == switched.placed
     results = {}
     for at in switched.placed:
@@ -121,7 +121,7 @@ def test_every_fault_that_is_said_to_change_nothing_is_one_of_today_s_code() -> 
 
 def test_every_former_fault_can_be_put_back_into_today_s_code_and_names_tests_that_there_are() -> None:
     for former in FORMER:
-        assert former.old in (ROOT / former.file).read_text(encoding="utf-8"), former.told
+        assert former.old in (ROOT / former.file).read_text(encoding="utf-8"), former.fault
         for test in former.tests:
             file, _, name = test.partition("::")
             assert (ROOT / file).exists(), test
