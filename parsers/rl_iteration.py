@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from taylor.base.errors import InputError
 from taylor.cost_model.memory.rollout_engine import RolloutEngine
 from taylor.parsers.text.flags import Flags
+from taylor.parsers.training_config import TrainingConfig
+from taylor.register.model import ModelSpec
 
 ROLLOUT, LOG_PROBS, REFERENCE, TRAINING, RESHARDING = "rollout", "log-probs", "reference", "training", "resharding"
-PHASES = (ROLLOUT, LOG_PROBS, REFERENCE, TRAINING, RESHARDING)
-"""Phases of an iteration in the order in which they run."""
+VALUES, CRITIC = "values", "critic"
+"""A critic's phases: the values of all samples, and its own training."""
 
 WEIGHTS, GRADIENTS, OPTIMIZER, COPY, ENGINE = "weights", "gradients", "optimizer", "reference", "engine"
 STATES = frozenset({WEIGHTS, GRADIENTS, OPTIMIZER})
@@ -36,8 +39,8 @@ class RlIteration:
     rollout_cards : int
         Cards of all engines.
     resident : mapping of phase to frozenset of str
-        `WEIGHTS`, `GRADIENTS`, `OPTIMIZER`, `COPY` and `ENGINE` on a training card in each phase that runs. Apart from
-        an engine that sleeps through it, a phase that does not run is absent.
+        `WEIGHTS`, `GRADIENTS`, `OPTIMIZER`, `COPY` and `ENGINE` on a training card in each phase, in the order in which
+        the phases run. Apart from an engine that sleeps through it, a phase that does not run is absent.
     keeps_cache : bool
         The engine keeps its key-value cache while others run.
     log_prob_samples : int
@@ -48,6 +51,8 @@ class RlIteration:
         Weights that are gathered at once on their way to the engine, MiB.
     staleness : int
         Iterations that training may lag behind generation when the two have cards of their own.
+    critic : Critic or None
+        The critic that trains on the policy's cards.
     left_out : tuple of str
         Sentences on what costs and is not included.
     """
@@ -67,6 +72,7 @@ class RlIteration:
     log_prob_tokens: int | None = None
     bucket_mib: float = 512.0
     staleness: int = 0
+    critic: Critic | None = None
     left_out: tuple[str, ...] = ()
 
     @property
@@ -77,7 +83,61 @@ class RlIteration:
     @property
     def phases(self) -> tuple[str, ...]:
         """Phases that run, in order."""
-        return tuple(phase for phase in PHASES if phase in self.resident)
+        return tuple(self.resident)
+
+
+@dataclass(frozen=True)
+class Critic:
+    """A critic on the cards of the policy.
+
+    Parameters
+    ----------
+    config : TrainingConfig
+        Its training: a model with a value head, a layout and micro-batches of its own.
+    iteration : RlIteration
+        The iteration as the critic has it: its updates, its micro-batches, and its own states in each phase.
+    own_process : bool
+        It runs in processes beside the policy's, each with its own memory outside the allocator.
+    """
+
+    config: TrainingConfig
+    iteration: RlIteration
+    own_process: bool = False
+
+    def on_cards(self, cards: int) -> Critic:
+        """The same layout on another number of cards: data parallelism follows.
+
+        Raises
+        ------
+        InputError
+            When its degrees do not divide the cards, or its micro-batches not the batch.
+        """
+        own = self.config.strategy
+        if cards == own.world_size:
+            return self
+        unit = own.tp * own.pp * own.cp
+        if cards % unit:
+            problem = f"has {cards:,} cards, no multiple of its TP x PP x CP = {unit:,}"
+            raise InputError(problem, file=self.config.path, field="critic", cure="change its degrees or the cards")
+        dp, batch = cards // unit, own.global_batch
+        if batch % dp:
+            problem = f"trains {batch:,} samples a step, no multiple of its DP = {dp:,}"
+            raise InputError(problem, file=self.config.path, field="critic", cure="change its batch or the cards")
+        each = batch // dp
+        mbs = max(count for count in range(1, min(own.mbs, each) + 1) if each % count == 0)
+        shards = dp * own.cp if own.op == own.dp * own.cp else min(own.op, dp * own.cp)
+        strategy = own.replace(dp=dp, op=shards, mbs=mbs, micro_batches=each // mbs)
+        return replace(self, config=self.config.replace(strategy=strategy))
+
+
+def with_value_head(model: ModelSpec) -> ModelSpec:
+    """A critic's model: the layers and the embedding of a policy, and a head of its own that gives one value a token.
+
+    verl-project/verl 1dda039b verl/models/mcore/bridge.py:51-80 (``make_value_model``: a linear layer to one output in
+    place of the head) and verl/workers/engine/fsdp/transformer_impl.py:272-287 (token classification, one label);
+    THUDM/slime 624b824a slime/backends/megatron_utils/model_provider.py:109, 149.
+    """
+    return model.replace(value_head=True, tied_embedding=False, mtp_layers=0)
 
 
 def stated_share(flags: Flags, name: str, default: float) -> float:

@@ -45,6 +45,8 @@ class ModelSpec:
         The kind of every body layer in model order, as `register.pattern` reads it.
     mtp_kinds : tuple of str
         The layers of one MTP module; one body layer when not given.
+    value_head : bool
+        The head gives one value a token in place of logits: the model of a critic.
     extra_parameters : int
         Parameters beside layers, embedding and head, on the first stage: a vision encoder, an embedding's norm.
     published_parameters : int or None
@@ -78,6 +80,7 @@ class ModelSpec:
     kinds: tuple[LayerSpec, ...] = ()
     pattern: str = ""
     mtp_kinds: tuple[str, ...] = ()
+    value_head: bool = False
     extra_parameters: int = 0
     published_parameters: int | None = field(default=None, compare=False)
     aliases: tuple[str, ...] = field(default=(), compare=False)
@@ -97,6 +100,11 @@ class ModelSpec:
             raise ValueError(f"model {self.name} describes no layer kind {', '.join(missing)}")
         if len(order) != self.n_layers:
             raise ValueError(f"model {self.name} has {self.n_layers} layers and its pattern names {len(order)}")
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of the head for a token."""
+        return 1 if self.value_head else self.vocab
 
     @property
     def n_dense(self) -> int:

@@ -91,8 +91,8 @@ def embedding_parameters(model: ModelSpec) -> int:
 
 
 def head_parameters(model: ModelSpec) -> int:
-    """LM head matrix, vocab · hidden, tied to the embedding or not."""
-    return model.vocab * model.hidden
+    """LM head matrix, vocab · hidden, tied to the embedding or not; a vector of a value head."""
+    return model.outputs * model.hidden
 
 
 def total_parameters(model: ModelSpec, with_mtp: bool = False) -> int:

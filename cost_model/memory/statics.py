@@ -237,7 +237,7 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Qu
     """
     statics = rules.framework.statics
     tokens = micro_batch_tokens(degrees, rules)
-    columns = model.vocab / vocabulary_ways(model, degrees, rules)
+    columns = model.outputs / vocabulary_ways(model, degrees, rules)
     values = tokens * columns / rules.loss_chunks
     if statics.counted_as_fitted:
         parts = np.where(np.remainder(degrees.mbs, rules.interleaved_parts), 1, rules.interleaved_parts)
@@ -251,7 +251,7 @@ def logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> Qu
     # A module keeps its embedding, and both norms' results side by side.
     kept = kept + tokens * model.hidden * rules.compute_bytes * 3 / split * model.mtp_layers
     earlier = _SOFTMAX_BYTES * model.mtp_layers if rules.loss_chunks == 1 else 0
-    at_loss = values * np.where(np.equal(columns, model.vocab), loss_bytes(rules), loss_bytes(rules, split=True))
+    at_loss = values * np.where(np.equal(columns, model.outputs), loss_bytes(rules), loss_bytes(rules, split=True))
     at_loss = at_loss - dropped_logits_bytes(model, degrees, rules)
     if rules.capped_logits:
         at_loss = at_loss + values * rules.compute_bytes
@@ -265,9 +265,9 @@ def dropped_logits_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRule
     """Logits in the compute type that are gone before the loss's backward (`StaticRules.drops_logits`)."""
     if not rules.framework.statics.drops_logits or rules.loss_kernel is not None:
         return 0.0
-    columns = model.vocab / vocabulary_ways(model, degrees, rules)
+    columns = model.outputs / vocabulary_ways(model, degrees, rules)
     # A compiled loss takes its gradient from them.
-    compiled = rules.compiled_loss & np.equal(columns, model.vocab)
+    compiled = rules.compiled_loss & np.equal(columns, model.outputs)
     values = micro_batch_tokens(degrees, rules) * columns / rules.loss_chunks
     return values * rules.compute_bytes * (np.equal(degrees.pp, 1) & np.logical_not(compiled))
 

@@ -429,7 +429,7 @@ def head_work(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> HeadW
     """Work of the final norm, the head's GEMM and the loss, once more for every MTP module's head."""
     tokens = micro_batch_tokens(degrees, rules)
     times = 1 + model.mtp_layers
-    vocab, h, b = model.vocab / vocabulary_ways(model, degrees, rules), model.hidden, rules.compute_bytes
+    vocab, h, b = model.outputs / vocabulary_ways(model, degrees, rules), model.hidden, rules.compute_bytes
     projection = mtp_projection_weights(model, degrees)
     # The step takes the head's backward as twice its forward.
     capped = _CAP_ELEMENTS * b if rules.capped_logits else 0
@@ -452,7 +452,7 @@ def model_flops(model: ModelSpec, seq_length: int, *, causal: bool = False, froz
     weights is one product in place of two; adapters beside them are not counted.
     """
     passes = 2 if frozen else 3
-    total = 2.0 * passes * model.hidden * model.vocab * (1 + model.mtp_layers)
+    total = 2.0 * passes * model.hidden * model.outputs * (1 + model.mtp_layers)
     for kind, count in model.kind_counts.items():
         groups = layer_groups(model, kind)
         active: float = groups.split + groups.latent

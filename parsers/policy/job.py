@@ -26,8 +26,8 @@ PER_NODE, NODES, SAMPLES, MICRO_BATCH, LENGTH = (
     "seq-length",
 )
 TRAINING_HALF = (
-    "the training step is the policy's alone: taylor rl prices roll-outs and log-probabilities too, and nothing prices "
-    "rewards or a critic"
+    "the training step is the policy's alone: taylor rl prices roll-outs, log-probabilities and a critic too; nothing "
+    "prices rewards"
 )
 
 

@@ -6,13 +6,21 @@ whole for log-probabilities and training. The reference's weights lie on the hos
 turn (actor.py ``_switch_model``); weights that are passed on come from the host too
 (update_weight/update_weight_from_tensor.py, ``weights_getter``). Defaults: slime/utils/arguments.py:36-50, 528-530,
 1937-1960; slime/backends/sglang_utils/arguments.py:47.
+
+Under ``--advantage-estimator ppo`` a critic trains on the policy's cards in processes of its own
+(slime/ray/placement_group.py:135, 189-208) with the policy's flags and an untied head of one value
+(slime/utils/arguments.py:1669-1674, model_provider.py:109, 149); it values and trains, then the policy works, and each
+is paused whole while the other has the cards (arguments.py:1961; actor.py ``train``, ``train_critic``).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from taylor.cost_model.memory.rollout_engine import FREE, RolloutEngine
 from taylor.parsers.policy.job import packed_samples
 from taylor.parsers.rl_iteration import (
+    CRITIC,
     ENGINE,
     LOG_PROBS,
     REFERENCE,
@@ -20,8 +28,11 @@ from taylor.parsers.rl_iteration import (
     ROLLOUT,
     STATES,
     TRAINING,
+    VALUES,
+    Critic,
     RlIteration,
     stated_share,
+    with_value_head,
 )
 from taylor.parsers.slime.script import CHECKPOINT, SlimeScript
 from taylor.parsers.text.fields import MAX_SIZE
@@ -32,7 +43,8 @@ _SHARE = 0.85
 _NO_SHARE = (
     f"--sglang-mem-fraction-static is not stated: {_SHARE} is assumed, SGLang chooses one by the card and the layout"
 )
-_CRITIC = "a critic trains beside the policy (--advantage-estimator ppo): its memory and time are not included"
+_ROLES = "megatron-config-path"
+_OVERRIDES = f"--{_ROLES} may give policy and critic settings of their own: those of the script are taken for both"
 
 
 def iteration_of(script: SlimeScript, config: TrainingConfig) -> RlIteration:
@@ -59,8 +71,8 @@ def iteration_of(script: SlimeScript, config: TrainingConfig) -> RlIteration:
     context, samples = config.strategy.cp, int(prompts) * answers
     each = max(1, samples // config.strategy.dp)
     notes = () if flags.has("sglang-mem-fraction-static") else (_NO_SHARE,)
-    critic = flags.text("advantage-estimator", default="grpo") == "ppo"
-    return RlIteration(
+    trains = flags.text("advantage-estimator", default="grpo") == "ppo"
+    found = RlIteration(
         int(prompts),
         answers,
         int(flags.integer("rollout-max-prompt-len", default=0, low=0, high=MAX_SIZE)),
@@ -69,7 +81,7 @@ def iteration_of(script: SlimeScript, config: TrainingConfig) -> RlIteration:
         colocated=colocated,
         rollout_cards=int(wanted),
         engine=_engine(flags),
-        resident=_resident(flags, colocated),
+        resident=_resident(flags, colocated, trains),
         keeps_cache=colocated and flags.has("no-offload-rollout"),
         log_prob_samples=packed_samples(scored * context, config.rules.seq_length, each)
         if packed
@@ -78,8 +90,16 @@ def iteration_of(script: SlimeScript, config: TrainingConfig) -> RlIteration:
         log_prob_tokens=scored * context if packed else None,
         bucket_mib=flags.integer("update-weight-buffer-size", default=512 * 2**20, high=2**40) / 2**20,
         staleness=0 if colocated else 1,
-        left_out=(*notes, *((_CRITIC,) if critic else ())),
+        left_out=(*notes, *((_OVERRIDES,) if trains and flags.has(_ROLES) else ())),
     )
+    return replace(found, critic=_critic(config, found)) if trains else found
+
+
+def _critic(config: TrainingConfig, iteration: RlIteration) -> Critic:
+    """The critic: the policy's layout, with a value head, and its states on the card while it works alone."""
+    resident = {phase: STATES if phase in (VALUES, CRITIC) else frozenset[str]() for phase in iteration.resident}
+    own = config.replace(model=with_value_head(config.model))
+    return Critic(own, replace(iteration, resident=resident, left_out=()), own_process=True)
 
 
 def _engine(flags: Flags) -> RolloutEngine:
@@ -101,13 +121,15 @@ def _engine(flags: Flags) -> RolloutEngine:
     )
 
 
-def _resident(flags: Flags, colocated: bool) -> dict[str, frozenset[str]]:
-    """States on a training card by phase."""
-    paused = colocated and not flags.has("no-offload-train")
+def _resident(flags: Flags, colocated: bool, critic: bool) -> dict[str, frozenset[str]]:
+    """States of the policy on a training card by phase."""
+    paused = critic or (colocated and not flags.has("no-offload-train"))
     kept = frozenset() if paused else STATES
     awake = frozenset({ENGINE}) if colocated and flags.has("no-offload-rollout") else frozenset()
     engine = frozenset({ENGINE}) if colocated else frozenset()
     phases = {ROLLOUT: kept | engine}
+    if critic:
+        phases |= {VALUES: awake, CRITIC: awake}
     if not flags.has("use-rollout-logprobs"):
         phases[LOG_PROBS] = STATES | awake
     if flags.has("use-kl-loss") or flags.number("kl-coef", default=0.0):

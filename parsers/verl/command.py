@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from taylor.base.errors import InputError
@@ -18,7 +18,17 @@ from taylor.parsers.text.flags import Flag, Start
 from taylor.parsers.text.shell_source import Command, ShellScript
 from taylor.parsers.text.shell_words import Word
 from taylor.parsers.text.yaml_source import YamlSource
-from taylor.parsers.verl.programs import CONFIGS, FSDP, PPO, Program, program_of
+from taylor.parsers.verl.programs import (
+    CONFIGS,
+    CRITIC,
+    FORMER_CRITIC_SHARDING,
+    FSDP,
+    MEGATRON,
+    MIRRORED,
+    PPO,
+    Program,
+    program_of,
+)
 
 _OVERRIDE = re.compile(r"(\+{0,2})([A-Za-z_][\w.@/]*)=")
 _USE = re.compile(r"\$(?:\w+|\{[^{}]*\}|\(\((?:[^()]|\([^()]*\))*\)\))")
@@ -75,6 +85,21 @@ class VerlCommand:
         gone = {each.name for each in flags} - {each.name for each in kept}
         missing = {name: value for name, value in program.defaults.items() if name not in gone}
         return cls(script, command, program, options.under(missing), stated, tuple(notes))
+
+    def of_critic(self) -> VerlCommand:
+        """The same start, of the critic that it trains beside the policy."""
+        own, program = self.options, CRITIC
+        if any(name.startswith(FORMER_CRITIC_SHARDING) for name in own.by_name):
+            former = {
+                name.replace(CRITIC.sharding, FORMER_CRITIC_SHARDING): value for name, value in CRITIC.defaults.items()
+            }
+            ulysses = (CRITIC.ulysses[0], f"{FORMER_CRITIC_SHARDING}ulysses_sequence_parallel_size")
+            program = replace(CRITIC, sharding=FORMER_CRITIC_SHARDING, ulysses=ulysses, defaults=former)
+        mirrored = {name: str(own.text(of)) for name, of in MIRRORED.items() if own.has(of)}
+        # Only the policy's kind of FSDP is its own choice: both roles follow `model_engine`.
+        if mirrored[program.strategy].lower() != MEGATRON:
+            del mirrored[program.strategy]
+        return replace(self, program=program, options=own.under({**program.defaults, **mirrored}))
 
     def edited(self, wanted: Mapping[str, object]) -> ShellScript:
         """The script with some options set in the command.

@@ -10,31 +10,33 @@ Defaults: verl/trainer/config/rollout/rollout.yaml, ref/ref.yaml, data/legacy_da
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from taylor.cost_model.memory.rollout_engine import FREE, WHOLE, RolloutEngine
 from taylor.parsers.policy.job import packed_samples
 from taylor.parsers.policy.options import Options
 from taylor.parsers.rl_iteration import (
     COPY,
+    CRITIC,
     ENGINE,
-    GRADIENTS,
     LOG_PROBS,
-    OPTIMIZER,
     REFERENCE,
     RESHARDING,
     ROLLOUT,
     STATES,
     TRAINING,
+    VALUES,
     WEIGHTS,
     RlIteration,
     stated_share,
 )
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.training_config import TrainingConfig
+from taylor.parsers.verl.critic import PACKED, critic_of, kept_states, trains_critic
 from taylor.parsers.verl.job import VerlStart
 from taylor.parsers.verl.programs import MEGATRON
 
 _ROLLOUT, _ACTOR, _REF = "actor_rollout_ref.rollout.", "actor_rollout_ref.actor.", "actor_rollout_ref.ref."
-_CRITIC = "a critic trains beside the policy (algorithm.adv_estimator=gae): its memory and time are not included"
 
 
 def iteration_of(start: VerlStart, config: TrainingConfig) -> RlIteration:
@@ -64,8 +66,8 @@ def iteration_of(start: VerlStart, config: TrainingConfig) -> RlIteration:
     cards = config.strategy.world_size
     if not colocated:
         cards = options.integer("rollout.n_gpus_per_node") * options.integer("rollout.nnodes", default=1)
-    critic = options.text("algorithm.adv_estimator", default="gae") == "gae"
-    return RlIteration(
+    trains = trains_critic(options)
+    found = RlIteration(
         prompts,
         start.answers,
         int(options.integer("data.max_prompt_length", low=0, high=MAX_SIZE)),
@@ -74,15 +76,16 @@ def iteration_of(start: VerlStart, config: TrainingConfig) -> RlIteration:
         colocated=colocated,
         rollout_cards=int(cards),
         engine=_engine(options),
-        resident=_resident(start, colocated),
+        resident=_resident(start, colocated, trains),
         keeps_cache=not options.is_on(f"{_ROLLOUT}free_cache_engine", default=True),
         log_prob_samples=packed_samples(scored, config.rules.seq_length, each) if packed else int(counted),
         packed_tokens=tokens if packed else None,
         log_prob_tokens=scored if packed else None,
         bucket_mib=float(megabytes),
         staleness=0 if colocated else 1,
-        left_out=(_CRITIC,) if critic else (),
+        left_out=(PACKED,) if trains else (),
     )
+    return replace(found, critic=critic_of(start, config, found)) if trains else found
 
 
 def _engine(options: Options) -> RolloutEngine:
@@ -101,14 +104,12 @@ def _engine(options: Options) -> RolloutEngine:
     )
 
 
-def _resident(start: VerlStart, colocated: bool) -> dict[str, frozenset[str]]:
-    """States on a training card by phase."""
+def _resident(start: VerlStart, colocated: bool, critic: bool) -> dict[str, frozenset[str]]:
+    """States of the policy on a training card by phase."""
     options = start.options
     by_megatron = start.kind == MEGATRON
-    prefix = start.program.engine if by_megatron else start.program.sharding
-    leaves, optimizer_leaves = (options.is_on(f"{prefix}{name}_offload") for name in ("param", "optimizer"))
-    kept = set() if leaves else {WEIGHTS, GRADIENTS} if by_megatron else {WEIGHTS}
-    kept |= set() if optimizer_leaves else {OPTIMIZER}
+    kept = set(kept_states(options, start.program, start.kind))
+    leaves = WEIGHTS not in kept
     scored = options.is_on(f"{_ACTOR}use_kl_loss") or options.is_on("algorithm.use_kl_in_reward")
     away = options.is_on(f"{_REF}megatron.param_offload", default=leaves) if by_megatron else True
     kept |= {COPY} if scored and not away else set()
@@ -119,6 +120,8 @@ def _resident(start: VerlStart, colocated: bool) -> dict[str, frozenset[str]]:
         phases[LOG_PROBS] = kept | {WEIGHTS}
     if scored:
         phases[REFERENCE] = kept | ({COPY} if by_megatron else set())
+    if critic:
+        phases |= {VALUES: kept, CRITIC: kept}
     phases[TRAINING] = kept | STATES
     phases[RESHARDING] = kept | {WEIGHTS} | ({ENGINE} if colocated else set())
     return {phase: frozenset(states) for phase, states in phases.items()}

@@ -25,6 +25,7 @@ from taylor.parsers.policy.job import (
 )
 from taylor.parsers.policy.options import Options, option, unquoted
 from taylor.parsers.policy.sharded import ShardedJob
+from taylor.parsers.rl_iteration import with_value_head
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.shell_source import ShellScript
@@ -52,8 +53,16 @@ class VerlStart:
         When it starts no training, trains LoRA, or a size is missing or wrong.
     """
 
-    def __init__(self, script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None) -> None:
+    def __init__(
+        self,
+        script: ShellScript,
+        register_path: Path | None = None,
+        model: ModelSpec | None = None,
+        *,
+        critic: bool = False,
+    ) -> None:
         self.command = VerlCommand.of(script)
+        self.command = self.command.of_critic() if critic else self.command
         self.program: Program = self.command.program
         self.options: Options = self.command.options
         self.notes = [*script.notes, *self.command.notes]
@@ -149,6 +158,8 @@ class VerlStart:
         verl/workers/megatron_workers.py:155-168, verl/trainer/config/actor/actor.yaml (``freeze_vision_tower``).
         """
         options = self.options
+        if self.program.is_critic:
+            return with_value_head(model)
         mtp = options.is_on("actor_rollout_ref.model.mtp.enable") and options.is_on(
             "actor_rollout_ref.model.mtp.enable_train"
         )
@@ -220,8 +231,15 @@ class VerlMegatronJob(PolicyJob):
 
     launcher = NAME
 
-    def __init__(self, script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None) -> None:
-        start = VerlStart(script, register_path, model)
+    def __init__(
+        self,
+        script: ShellScript,
+        register_path: Path | None = None,
+        model: ModelSpec | None = None,
+        *,
+        critic: bool = False,
+    ) -> None:
+        start = VerlStart(script, register_path, model, critic=critic)
         self._start, self.options = start, start.options
         self.file, self.text = script.file, script.text
         program, options = start.program, start.options
@@ -316,13 +334,15 @@ def is_sharded(script: ShellScript) -> bool:
     return str(command.options.text(command.program.strategy, default="fsdp")).lower() != MEGATRON
 
 
-def sharded_job(script: ShellScript, register_path: Path | None) -> tuple[ShardedJob, VerlStart]:
-    """The training of a script's policy on sharded parameters.
+def sharded_job(
+    script: ShellScript, register_path: Path | None, model: ModelSpec | None = None, *, critic: bool = False
+) -> tuple[ShardedJob, VerlStart]:
+    """The training of a script's policy, or of its critic, on sharded parameters.
 
     Sources: verl b178a3cd verl/workers/fsdp_workers.py:98-105 (replicas), 241-249 (batch), 493-500 (types),
     verl/workers/engine/fsdp; verl/trainer/fsdp_sft_trainer.py.
     """
-    start = VerlStart(script, register_path)
+    start = VerlStart(script, register_path, model, critic=critic)
     options, program = start.options, start.program
     context = max(int(options.integer(name, default=1)) for name in program.ulysses)
     length, samples = start.length(), start.samples()

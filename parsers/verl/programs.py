@@ -69,7 +69,12 @@ class Program:
     @property
     def rolls_out(self) -> bool:
         """Its samples are prompts with several answers each."""
-        return self.engine.startswith("actor_rollout_ref.")
+        return self.engine.startswith(("actor_rollout_ref.", "critic."))
+
+    @property
+    def is_critic(self) -> bool:
+        """It is the critic of a policy."""
+        return self.engine.startswith("critic.")
 
 
 _ACTOR = "actor_rollout_ref.actor"
@@ -135,6 +140,44 @@ FURTHER_PPO = replace(
     validates=False,
 )
 """Programs with the same options that make no check of the batch as they start, or whose source is not known."""
+
+CRITIC = replace(
+    PPO,
+    title="a critic",
+    model=("critic.model.path",),
+    engine="critic.megatron.",
+    sharding="critic.fsdp.",
+    optimizer="critic.optim.",
+    ulysses=("critic.ulysses_sequence_parallel_size", "critic.fsdp.ulysses_sequence_parallel_size"),
+    strategy="critic.strategy",
+    checkpoints="critic.model.enable_gradient_checkpointing",
+    samples="critic.ppo_mini_batch_size",
+    micro_batch="critic.ppo_micro_batch_size_per_gpu",
+    dynamic="critic.use_dynamic_bsz",
+    tokens="critic.ppo_max_token_len_per_gpu",
+    former_micro_batch="critic.ppo_micro_batch_size",
+    adapters=("critic.model.lora_rank", "critic.model.lora.rank"),
+    defaults={
+        **_below("critic.megatron.", _ENGINE),
+        **_below("critic.fsdp.", _SHARDING),
+        "critic.strategy": FSDP,
+        "critic.ppo_max_token_len_per_gpu": "32768",
+        "critic.model.enable_gradient_checkpointing": "true",
+    },
+    validates=False,
+)
+"""The critic that a program trains beside the policy. Sources: verl 1dda039b verl/trainer/config/critic/critic.yaml,
+dp_critic.yaml, megatron_critic.yaml."""
+FORMER_CRITIC_SHARDING = "critic.model.fsdp_config."
+"""Prefix of its options of FSDP before ``critic.fsdp.``: verl b178a3cd verl/trainer/config/critic/dp_critic.yaml."""
+MIRRORED = {
+    CRITIC.samples: PPO.samples,
+    CRITIC.dynamic: PPO.dynamic,
+    "critic.ppo_epochs": f"{_ACTOR}.ppo_epochs",
+    "critic.strategy": f"{_ACTOR}.strategy",
+}
+"""Options of the critic that are the policy's where nothing is stated (critic.yaml:34, 43, 52; the trainer's kind by
+``model_engine``, ppo_trainer.yaml:34-36)."""
 
 SFT = Program(
     pattern=r"verl\.trainer\.sft_trainer(?:_ray)?",

@@ -150,6 +150,10 @@ def _print(found: RlResult, iterations: int | None) -> None:
             f"{engine.name} on {engine.cards} card(s): up to {found.held:,} samples of the mean length in its cache",
         ),
     ]
+    if iteration.critic is not None:
+        own = iteration.critic.config
+        text = f"{own.model.name} with a value head, {own.strategy.name}, micro-batches of {own.strategy.mbs}, "
+        pairs.append(("critic", f"{text}{iteration.critic.iteration.updates} update(s) an iteration"))
     apart = [(name, ms) for name, ms in found.times_ms.items() if name not in iteration.phases and ms]
     pairs += [(name, duration(ms)) for name, ms in apart if ms is not None]
     share = found.known_ms[found.longest] / found.iteration_ms

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from taylor.base.errors import InputError
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.rl_iteration import (
     COPY,
+    CRITIC,
     ENGINE,
     GRADIENTS,
     LOG_PROBS,
@@ -18,6 +20,7 @@ from taylor.parsers.rl_iteration import (
     ROLLOUT,
     STATES,
     TRAINING,
+    VALUES,
     WEIGHTS,
 )
 from tests.parsers.nemo_rl import files as nemo_rl
@@ -90,9 +93,77 @@ def test_verls_model_engine_names_the_trainer_of_a_policy(tmp_path):
     assert read_config(path).launcher == "verl"
 
 
-def test_a_critic_is_said_to_be_left_out(tmp_path):
-    text = verl.MEGATRON.replace("algorithm.adv_estimator=grpo", "algorithm.adv_estimator=gae")
-    assert "critic" in iteration(tmp_path, text).left_out[0]
+def test_a_critic_of_verl_has_a_model_a_layout_and_micro_batches_of_its_own(tmp_path):
+    found = iteration(tmp_path, verl.CRITIC)
+    critic = found.critic
+    assert found.phases == (ROLLOUT, LOG_PROBS, VALUES, CRITIC, TRAINING, RESHARDING)
+    assert critic.config.model.name == "qwen3-1.7b" and critic.config.model.value_head
+    own = critic.config.strategy
+    assert (own.dp, own.tp, own.pp, own.mbs, own.global_batch) == (4, 1, 2, 8, 256)
+    assert (critic.iteration.updates, critic.iteration.packed_tokens) == (4, 24576)
+    # Nothing is offloaded: its states lie beside the policy's in every phase.
+    assert all(states == STATES for states in critic.iteration.resident.values())
+
+
+def test_a_value_head_has_one_output_and_no_tie_to_the_embedding(tmp_path):
+    # Qwen3-1.7B ties its head: 1,720,574,976 parameters (huggingface.co/Qwen/Qwen3-1.7B). A value head is a vector.
+    model = iteration(tmp_path, verl.CRITIC).critic.config.model
+    assert total_parameters(model) == 1_720_574_976 + 2048
+
+
+def test_a_critics_states_leave_by_its_own_options(tmp_path):
+    text = verl.CRITIC.replace("critic.optim.lr=1e-5", "critic.megatron.param_offload=True critic.optim.lr=1e-5")
+    found = iteration(tmp_path, text)
+    assert found.critic.iteration.resident[ROLLOUT] == {OPTIMIZER}
+    assert found.critic.iteration.resident[VALUES] == {WEIGHTS, OPTIMIZER}
+    assert found.critic.iteration.resident[CRITIC] == STATES == found.resident[CRITIC]
+
+
+def test_verls_critic_on_shards_is_read_by_the_newer_and_the_former_keys(tmp_path):
+    critic = "critic.model.path=Qwen/Qwen3-8B critic.ppo_micro_batch_size_per_gpu=4"
+    text = verl.SHARDED.replace("adv_estimator=grpo", "adv_estimator=gae")
+    for prefix in ("critic.fsdp", "critic.model.fsdp_config"):
+        found = iteration(tmp_path, with_option(text, critic, f"{prefix}.optimizer_offload=True"))
+        assert found.critic.config.strategy.mbs == 4 and found.critic.config.rules.parameter_shard
+        assert found.critic.iteration.resident[TRAINING] == {WEIGHTS}
+        assert found.resident[VALUES] == {WEIGHTS, OPTIMIZER}
+
+
+@pytest.mark.parametrize(("estimator", "enable", "trains"), [("gae", "False", False), ("grpo", "True", True)])
+def test_verls_switch_of_the_critic_wins_over_the_estimator(tmp_path, estimator, enable, trains):
+    text = verl.CRITIC.replace("adv_estimator=gae", f"adv_estimator={estimator} critic.enable={enable}")
+    found = iteration(tmp_path, text)
+    assert (found.critic is not None, CRITIC in found.phases) == (trains, trains)
+
+
+def test_a_critic_without_a_model_is_refused_by_its_key(tmp_path):
+    with pytest.raises(InputError, match="critic.model.path: is missing"):
+        iteration(tmp_path, verl.CRITIC.replace('critic.model.path="Qwen/Qwen3-1.7B"', ""))
+
+
+def test_a_critic_whose_degrees_do_not_divide_the_cards_is_refused(tmp_path):
+    text = verl.CRITIC.replace(
+        "critic.megatron.tensor_model_parallel_size=1", "critic.megatron.tensor_model_parallel_size=3"
+    )
+    with pytest.raises(InputError, match="critic: has 8 cards, no multiple of its TP x PP x CP = 6"):
+        iteration(tmp_path, text)
+
+
+def test_slimes_critic_and_policy_have_the_cards_in_turn(tmp_path):
+    found = iteration(tmp_path, SLIME.replace("--prompt-data", "--advantage-estimator ppo --prompt-data"))
+    critic = found.critic
+    assert found.phases == (ROLLOUT, VALUES, CRITIC, LOG_PROBS, TRAINING, RESHARDING)
+    assert critic.own_process and critic.config.model.value_head
+    for phase in found.phases:
+        assert critic.iteration.resident[phase] == (STATES if phase in (VALUES, CRITIC) else frozenset())
+        assert found.resident[phase] & STATES == (STATES if phase in (LOG_PROBS, TRAINING) else frozenset())
+
+
+def test_slimes_critic_pauses_a_policy_that_has_cards_of_its_own(tmp_path):
+    text = SLIME.replace("--colocate", "--rollout-num-gpus 8")
+    assert iteration(tmp_path, text).resident[ROLLOUT] == STATES
+    text = text.replace("--prompt-data", "--advantage-estimator ppo --prompt-data")
+    assert iteration(tmp_path, text).resident[ROLLOUT] == frozenset()
 
 
 def test_slime_pauses_the_whole_training_engine_and_takes_weights_from_the_host(tmp_path):

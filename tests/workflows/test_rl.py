@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from taylor.base.errors import InfeasibleError, InputError
 from taylor.command_lines import rl
-from taylor.parsers.rl_iteration import ENGINE, LOG_PROBS, RESHARDING, ROLLOUT, TRAINING
+from taylor.cost_model.time.step import head_time
+from taylor.parsers.rl_iteration import CRITIC, ENGINE, LOG_PROBS, RESHARDING, ROLLOUT, TRAINING, VALUES
 from taylor.parsers.tables.generation import GenerationSpeed, read_generation
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.solving.solve import solve
 from taylor.workflows.rl.evaluate import RlChoice, evaluate_iteration
-from taylor.workflows.rl.memory import CACHE, FITS, OVER, phase_memory, stages_of
+from taylor.workflows.rl.memory import CACHE, FITS, OVER, phase_memory, side_by_side, stages_of
 from taylor.workflows.rl.split import layout_of, legal_strategies, separated, split_cards, training_cards
-from taylor.workflows.rl.times import COPIES, SampleTokens, reshard_ms, rollout_ms, scoring_ms, timed_config
+from taylor.workflows.rl.times import COPIES, SampleTokens, scoring_ms, timed_config
 from taylor.workflows.statement.options import FileJob
+from tests.parsers.swift.files import SLIME, SLIME_MODEL
+from tests.parsers.verl.files import CRITIC as PPO
 from tests.parsers.verl.files import MEGATRON, SHARDED
+from tests.workflows.rl_enumeration import least_iteration, random_job
 
 SPEED = GenerationSpeed.of(4000, alone=100)
 
@@ -102,38 +108,114 @@ def test_offloading_the_optimizer_frees_exactly_its_states_in_the_rollout(tmp_pa
     assert leaves.times_ms[COPIES] > 0 == stays.times_ms[COPIES]
 
 
-@pytest.mark.parametrize("tokens_per_s", [1500, 12_000, 60_000])
-def test_the_best_split_is_that_of_every_split_with_every_layout(tmp_path, tokens_per_s):
-    choice = RlChoice(GenerationSpeed.of(tokens_per_s), mean_prompt=500, mean_answer=1500)
-    found = evaluated(tmp_path, small(MEGATRON), speed=choice.speed, mean_prompt=500, mean_answer=1500)
-    split = split_cards(found.config, found.iteration, found.chosen, choice, 4)
-    least, bound = least_iteration(found, choice, 4)
-    assert split.iteration_ms == pytest.approx(least, rel=1e-9)
-    # A plan whose step is longer may pass shorter beside it: nothing is proven beyond the least of either.
-    assert 0.98 * least < split.bound_ms <= bound * (1 + 1e-9)
+def test_a_critic_trains_as_its_own_evaluation_says_beside_what_the_policy_leaves(tmp_path):
+    found = evaluated(tmp_path, PPO)
+    critic = found.iteration.critic
+    by_phase = {one.phase: one for one in found.memory}
+    alone = max(stage.total - stage.overhead for stage in stages_of(critic.config))
+    parts = by_phase[CRITIC].parts
+    assert sum(mib for name, mib in parts.items() if name.startswith("critic's")) == pytest.approx(alone)
+    policy = {name: mib for name, mib in parts.items() if not name.startswith("critic's")}
+    assert set(policy) == {"weights", "gradients", "optimizer", "runtime"}
+    rollout = by_phase[ROLLOUT].parts
+    assert all(f"critic's {name}" in rollout for name in ("weights", "gradients", "optimizer"))
 
 
-def least_iteration(found, choice, cards):
-    """The least iteration, with the plan of the least step of every layout on every number of cards; and a bound.
+def test_without_its_critic_an_iteration_has_neither_its_phases_nor_its_memory(tmp_path):
+    with_critic = evaluated(tmp_path, PPO)
+    without = evaluated(tmp_path, PPO.replace("adv_estimator=gae", "adv_estimator=grpo"))
+    both = {phase: ms for phase, ms in with_critic.times_ms.items() if phase not in (VALUES, CRITIC)}
+    assert both == without.times_ms
+    assert with_critic.iteration_ms == pytest.approx(
+        without.iteration_ms + with_critic.times_ms[VALUES] + with_critic.times_ms[CRITIC]
+    )
+    for one in without.memory:
+        other = next(each for each in with_critic.memory if each.phase == one.phase)
+        assert other.total_mib > one.total_mib
 
-    No plan's iteration is below the bound: the least step of a layout beside the least further passes of its plans.
-    """
-    tokens, times, bounds = choice.tokens(found.iteration), [], []
-    for training in range(1, cards):
-        iteration = replace(separated(found.iteration), rollout_cards=cards - training)
-        generated = rollout_ms(iteration, choice.speed, tokens, cards - training, iteration.engine.concurrent)
-        for strategy in legal_strategies(found.config, found.chosen.spec, training):
-            layout = layout_of(found.config, strategy, iteration, found.chosen, tokens)
-            solution = solve(layout.problem, SolveOptions())
-            if solution.plan is None:
-                continue
-            step = solution.objective * layout.problem.unit_ms
-            scored = scoring_ms(layout.timed.replace(plan=solution.plan), iteration, found.chosen.spec)
-            own = layout.timed
-            sync = reshard_ms(own, iteration, found.chosen.spec)
-            times.append(max(generated, iteration.updates * step + scored) + sync)
-            bounds.append(max(generated, iteration.updates * step + layout.beside_ms) + sync)
-    return min(times), min(bounds)
+
+def test_a_critic_of_the_policys_size_computes_its_values_without_logits(tmp_path):
+    text = PPO.replace("Qwen/Qwen3-1.7B", "Qwen/Qwen3-8B").replace(
+        "critic.megatron.tensor_model_parallel_size=1", "critic.megatron.tensor_model_parallel_size=2"
+    )
+    text = text.replace(":-24576", ":-16384").replace(
+        "log_prob_max_token_len_per_gpu=12288", "log_prob_max_token_len_per_gpu=16384"
+    )
+    found = evaluated(tmp_path, text)
+    config, iteration = found.config, found.iteration
+    heads = [
+        float(head_time(each.model, each.strategy.replace(mbs=count), each.rules, found.chosen.spec)[0])
+        for each, count in (
+            (config, iteration.log_prob_samples),
+            (iteration.critic.config, iteration.critic.iteration.log_prob_samples),
+        )
+    ]
+    # A vocabulary of 151,936 rows against one: what stays is the norm.
+    assert heads[1] < 0.1 * heads[0]
+    assert found.times_ms[VALUES] < found.times_ms[LOG_PROBS]
+
+
+def test_the_critics_stages_share_cards_with_the_policys_in_order(tmp_path):
+    # The policy has two stages of four cards, the critic one of eight or four of two.
+    for stages in (1, 4):
+        text = PPO.replace(
+            "critic.megatron.pipeline_model_parallel_size=2", f"critic.megatron.pipeline_model_parallel_size={stages}"
+        )
+        found = evaluated(tmp_path, text)
+        pairs = side_by_side(stages_of(found.config), found.iteration.critic)
+        expected = {1: [(0, 0), (1, 0)], 4: [(0, 0), (0, 1), (1, 2), (1, 3)]}[stages]
+        assert [(own.stage, other.stage) for own, other in pairs] == expected
+
+
+def test_a_critic_with_processes_of_its_own_takes_its_runtime_in_every_phase(tmp_path):
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "small.sh").write_text(SLIME_MODEL, encoding="utf-8")
+    text = SLIME.replace("--prompt-data", "--advantage-estimator ppo --prompt-data")
+    found = evaluated(tmp_path, text)
+    assert all(one.parts["critic's runtime"] == one.parts["runtime"] for one in found.memory)
+
+
+def test_shorter_samples_shorten_the_critics_phases(tmp_path):
+    long, short = evaluated(tmp_path, PPO), evaluated(tmp_path, PPO, mean_prompt=100, mean_answer=200)
+    for phase in (VALUES, CRITIC):
+        assert short.times_ms[phase] < 0.3 * long.times_ms[phase]
+    usual, longest = (next(one for one in each if one.phase == CRITIC) for each in (short.typical, short.memory))
+    assert usual.total_mib <= longest.total_mib
+
+
+def compared(tmp_path, seeds):
+    """Jobs whose best split was found, of random ones that are all equal to the enumeration."""
+    found, splits = evaluated(tmp_path, small(MEGATRON)), 0
+    for seed in seeds:
+        job = random_job(found, np.random.default_rng(seed))
+        least = least_iteration(job, found)
+        try:
+            split = split_cards(job.config, job.iteration, found.chosen, job.choice, job.cards)
+        except (InfeasibleError, InputError):
+            assert least == math.inf, seed
+            continue
+        assert split.iteration_ms == pytest.approx(least, rel=1e-9), seed
+        assert split.bound_ms <= least * (1 + 1e-9), seed
+        splits += 1
+    return splits
+
+
+def test_the_best_split_is_that_of_every_split_layout_and_plan(tmp_path):
+    assert compared(tmp_path, range(3)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_the_best_splits_of_two_hundred_jobs_are_those_of_every_split_layout_and_plan(tmp_path, part):
+    assert compared(tmp_path, range(1000 + 20 * part, 1020 + 20 * part)) >= 10
+
+
+def test_data_parallelism_takes_the_cards_that_other_degrees_leave(tmp_path):
+    # The file's own four stages leave a data-parallel degree of 1.
+    found = evaluated(tmp_path, small(MEGATRON))
+    assert found.config.strategy.dp == 1
+    layouts = {(each.dp, each.tp, each.pp) for each in legal_strategies(found.config, found.chosen.spec, 4)}
+    assert layouts == {(4, 1, 1), (2, 2, 1), (2, 1, 2), (1, 4, 1), (1, 2, 2), (1, 1, 4)}
 
 
 def test_no_layout_is_faster_than_its_lower_bound(tmp_path):
@@ -141,7 +223,7 @@ def test_no_layout_is_faster_than_its_lower_bound(tmp_path):
 
     found = evaluated(tmp_path, small(MEGATRON))
     tokens, iteration = SampleTokens(500, 1500), separated(found.iteration)
-    for training in (1, 2, 4):
+    for training in (1, 2):
         for strategy in legal_strategies(found.config, found.chosen.spec, training):
             layout = layout_of(found.config, strategy, iteration, found.chosen, tokens)
             solution = solve(layout.problem, SolveOptions())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from taylor.base.errors import InputError
+from taylor.cost_model.memory.breakdown import StageBreakdown
 from taylor.cost_model.profile import MemorySource
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.rl_iteration import (
@@ -15,6 +16,7 @@ from taylor.parsers.rl_iteration import (
     RESHARDING,
     ROLLOUT,
     WEIGHTS,
+    Critic,
     RlIteration,
 )
 from taylor.parsers.tables.generation import GenerationSpeed
@@ -30,7 +32,16 @@ from taylor.workflows.rl.memory import (
     stages_of,
     states_of,
 )
-from taylor.workflows.rl.times import COPIES, SampleTokens, phase_times, rollout_ms, scored_samples, timed_config
+from taylor.workflows.rl.times import (
+    COPIES,
+    SampleTokens,
+    copied_ms,
+    critic_ms,
+    phase_times,
+    rollout_ms,
+    timed_config,
+    timed_iteration,
+)
 from taylor.workflows.showing.fit import Fit, FitVerdict
 from taylor.workflows.showing.verdict_data import VerdictFacts, figures_fit
 from taylor.workflows.statement.devices import ChosenDevice
@@ -181,6 +192,7 @@ class RlResult:
             "training_cards": self.config.strategy.world_size,
             "rollout_cards": self.iteration.rollout_cards,
             "engine": {"name": self.iteration.engine.name, "cards": self.iteration.engine.cards, "samples": self.held},
+            "critic": None if self.iteration.critic is None else _critic_dict(self.iteration.critic),
             "samples": self.iteration.samples,
             "updates": self.iteration.updates,
             "mean_tokens": {"prompt": self.tokens.prompt, "answer": self.tokens.answer},
@@ -207,6 +219,12 @@ class RlResult:
             "tokens_per_second": self.samples_a_second * self.tokens.total,
             "assumed": list(self.assumed),
         }
+
+
+def _critic_dict(critic: Critic) -> dict[str, Any]:
+    """A critic as plain data."""
+    config = critic.config
+    return {"model": config.model.name, "strategy": config.strategy.name, "updates": critic.iteration.updates}
 
 
 def worst(memory: Sequence[PhaseMemory]) -> str:
@@ -242,10 +260,15 @@ def evaluated(config: TrainingConfig, iteration: RlIteration, chosen: ChosenDevi
     timed = timed_config(config, iteration, tokens)
     cards = iteration.rollout_cards
     generated = rollout_ms(iteration, choice.speed, tokens, cards, max(1, min(held, iteration.engine.concurrent)))
-    states = max((states_of(stage, config.rules) for stage in stages), key=lambda each: each[WEIGHTS])
-    times = phase_times(timed, iteration, chosen, generated, {**states, COPY: states[WEIGHTS]})
+    critic = iteration.critic
+    copies = _copies_ms(config, iteration, stages, chosen)
+    if critic is not None:
+        beside = _copies_ms(critic.config, critic.iteration, stages_of(critic.config), chosen)
+        copies = None if copies is None or beside is None else copies + beside
+    of_critic = {} if critic is None else critic_ms(critic, chosen, tokens)
+    times = phase_times(timed, iteration, chosen, generated, copies, of_critic)
     shorter = timed.rules.seq_length < config.rules.seq_length
-    scored = replace(iteration, log_prob_samples=scored_samples(timed, iteration))
+    scored = timed_iteration(iteration, timed, tokens)
     return RlResult(
         config,
         iteration,
@@ -258,6 +281,14 @@ def evaluated(config: TrainingConfig, iteration: RlIteration, chosen: ChosenDevi
         held,
         _assumed(iteration, choice, times, tokens),
     )
+
+
+def _copies_ms(
+    config: TrainingConfig, iteration: RlIteration, stages: Sequence[StageBreakdown], chosen: ChosenDevice
+) -> float | None:
+    """Time of the moves of a role's states to and from the host, ms; None without the host link's speed."""
+    states = max((states_of(stage, config.rules) for stage in stages), key=lambda each: each[WEIGHTS])
+    return copied_ms(iteration.resident, {**states, COPY: states[WEIGHTS]}, chosen.spec)
 
 
 def _assumed(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -21,13 +22,18 @@ from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.rl_iteration import (
     COPY,
+    CRITIC,
     ENGINE,
     GRADIENTS,
+    LOG_PROBS,
     OPTIMIZER,
+    REFERENCE,
     RESHARDING,
     ROLLOUT,
     TRAINING,
+    VALUES,
     WEIGHTS,
+    Critic,
     RlIteration,
 )
 from taylor.parsers.training_config import TrainingConfig
@@ -35,6 +41,9 @@ from taylor.pipeline.plan import NONE
 from taylor.register.device import DeviceSpec
 
 CACHE, WORKING, BUCKET, RUNTIME = "key-value cache", "activations and workspaces", "gathered weights", "runtime"
+
+_SCORED = {TRAINING: (LOG_PROBS, REFERENCE), CRITIC: (VALUES,)}
+"""Phases in which a role runs forward alone, by the phase in which it trains."""
 
 FITS, RISK, OVER = "fits", "exceeds the risk", "does not fit"
 
@@ -103,15 +112,65 @@ def phase_memory(
             parts = {**_engine_parts(config, iteration, device, 0.0), RUNTIME: stages[0].overhead}
             found.append(PhaseMemory(phase, 0, parts, limit, usable))
             continue
-        each = [PhaseMemory(phase, s.stage, _parts(config, iteration, device, phase, s), limit, usable) for s in stages]
+        each = [
+            PhaseMemory(phase, stage.stage, _parts(config, iteration, device, phase, stage, beside), limit, usable)
+            for stage, beside in side_by_side(stages, iteration.critic)
+        ]
         found.append(max(each, key=lambda one: one.total_mib))
     return found
 
 
+def side_by_side(
+    stages: Sequence[StageBreakdown], critic: Critic | None
+) -> list[tuple[StageBreakdown, StageBreakdown | None]]:
+    """Stages of the policy with the critic's that share a card with them: both are dealt to the cards in order."""
+    if critic is None:
+        return [(stage, None) for stage in stages]
+    others = stages_of(critic.config)
+    cards = math.lcm(len(stages), len(others))
+    pairs = dict.fromkeys((at * len(stages) // cards, at * len(others) // cards) for at in range(cards))
+    return [(stages[at], others[beside]) for at, beside in pairs]
+
+
 def _parts(
-    config: TrainingConfig, iteration: RlIteration, device: DeviceSpec, phase: str, stage: StageBreakdown
+    config: TrainingConfig,
+    iteration: RlIteration,
+    device: DeviceSpec,
+    phase: str,
+    stage: StageBreakdown,
+    beside: StageBreakdown | None,
 ) -> dict[str, float]:
-    """Memory of one stage in one phase by category, MiB."""
+    """Memory of one stage, and of the critic's beside it, in one phase by category, MiB."""
+    parts = _own_parts(config, iteration, phase, stage, TRAINING)
+    parts[RUNTIME] = stage.overhead
+    if iteration.critic is not None and beside is not None:
+        parts |= critic_parts(iteration.critic, phase, beside)
+    if ENGINE in iteration.resident[phase]:
+        engine = _engine_parts(config, iteration, device, sum(parts.values()))
+        if phase != ROLLOUT and not iteration.keeps_cache:
+            engine.pop(CACHE)
+        parts |= engine
+    return parts
+
+
+def critic_parts(critic: Critic, phase: str, stage: StageBreakdown) -> dict[str, float]:
+    """Memory of one stage of a critic in one phase by category, MiB."""
+    parts = _own_parts(critic.config, critic.iteration, phase, stage, CRITIC)
+    if critic.own_process:
+        parts[RUNTIME] = stage.overhead
+    return {f"critic's {name}": mib for name, mib in parts.items()}
+
+
+def _own_parts(
+    config: TrainingConfig, iteration: RlIteration, phase: str, stage: StageBreakdown, training: str
+) -> dict[str, float]:
+    """States of a role on one stage, and what it works with, MiB.
+
+    Parameters
+    ----------
+    training : str
+        Phase in which the role trains; the critic's further one is that of the values.
+    """
     resident, parts = iteration.resident[phase], dict[str, float]()
     states = states_of(stage, config.rules)
     for name in (WEIGHTS, GRADIENTS, OPTIMIZER):
@@ -119,19 +178,13 @@ def _parts(
             parts[name] = states[name]
     if COPY in resident:
         parts[COPY] = states[WEIGHTS]
-    if phase == TRAINING:
+    if phase == training:
         kept = sum(stage.activations.values())
         parts[WORKING] = kept + stage.logits + stage.buffers + stage.workspace + stage.cached
-    elif phase == RESHARDING:
+    elif phase == RESHARDING and training == TRAINING:
         parts[BUCKET] = iteration.bucket_mib + largest_tensor_mib(config)
-    elif phase != ROLLOUT:
+    elif phase in _SCORED[training]:
         parts[WORKING] = _scoring_mib(config, iteration, stage)
-    parts[RUNTIME] = stage.overhead
-    if ENGINE in resident:
-        engine = _engine_parts(config, iteration, device, sum(parts.values()))
-        if phase != ROLLOUT and not iteration.keeps_cache:
-            engine.pop(CACHE)
-        parts |= engine
     return parts
 
 
@@ -193,9 +246,22 @@ def samples_held(
     return iteration.engine.dp * (int(cache // each) if each else iteration.engine.concurrent)
 
 
+def _beside_critic(profile: MemoryProfile, critic: Critic | None) -> MemoryProfile:
+    """The profile with what a critic leaves on the fullest of its cards while the policy trains."""
+    if critic is None:
+        return profile
+    mib = max(sum(critic_parts(critic, TRAINING, stage).values()) for stage in stages_of(critic.config))
+    return replace(
+        profile,
+        static_first_mib=profile.static_first_mib + mib,
+        static_middle_mib=profile.static_middle_mib + mib,
+        static_last_mib=profile.static_last_mib + mib,
+    )
+
+
 def training_profile(config: TrainingConfig, iteration: RlIteration, device: DeviceSpec) -> MemoryProfile:
-    """Memory profile of the training, with the reference's weights where they stay on its cards."""
-    profile = estimate_memory(config, device)
+    """Memory profile of the training, with what reference and critic leave on its cards."""
+    profile = _beside_critic(estimate_memory(config, device), iteration.critic)
     if COPY not in iteration.resident[TRAINING]:
         return profile
     model, strategy, rules = config.model, config.strategy, config.rules

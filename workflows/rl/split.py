@@ -22,7 +22,7 @@ from taylor.cost_model.job.strategy import Strategy
 from taylor.nd_search.options import SearchOptions
 from taylor.nd_search.search import search
 from taylor.parsers.registry import launcher_of
-from taylor.parsers.rl_iteration import LOG_PROBS, REFERENCE, RlIteration
+from taylor.parsers.rl_iteration import CRITIC, LOG_PROBS, REFERENCE, VALUES, RlIteration
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.columns.work_limits import least_step_time
@@ -32,9 +32,10 @@ from taylor.pipeline_solver.model.solution import INFEASIBLE
 from taylor.pipeline_solver.solving.solve import solve
 from taylor.register.device import DeviceSpec
 from taylor.workflows.rl.evaluate import RlChoice
-from taylor.workflows.rl.memory import samples_held, training_profile
+from taylor.workflows.rl.memory import FITS, phase_memory, samples_held, stages_of, training_profile
 from taylor.workflows.rl.times import (
     SampleTokens,
+    critic_ms,
     least_scoring_ms,
     problem_for,
     reshard_ms,
@@ -44,8 +45,9 @@ from taylor.workflows.rl.times import (
 )
 from taylor.workflows.statement.devices import ChosenDevice
 
-SEARCHED = ("dp", "tp", "pp", "ep")
-"""Degrees of the training that are searched, as far as its file can state them."""
+SEARCHED = ("tp", "pp", "ep")
+"""Degrees of the training that are searched as far as its file can state them; data parallelism takes what they leave
+of the cards."""
 SOLVE_SECONDS = 20.0
 """Longest solve of one layout; its bound counts where it ends unproven."""
 
@@ -163,20 +165,27 @@ class Layout:
 
     Parameters
     ----------
-    timed : TrainingConfig
-        With samples of the mean length.
+    config, timed : TrainingConfig
+        With samples of the greatest and of the mean length.
+    iteration : RlIteration
+        With the cards of the split, and the critic on those of the training.
     problem : PipelineProblem
         Limited as samples of the greatest length are.
     beside_ms : float
-        Lower bound of what the training side does beside its steps.
+        Lower bound of what the training side does beside its steps, the critic's phases included.
+    critic_ms : float
+        The critic's phases.
     sync_ms : float
         Passing of weights.
     """
 
     strategy: Strategy
+    config: TrainingConfig
     timed: TrainingConfig
+    iteration: RlIteration
     problem: PipelineProblem
     beside_ms: float
+    critic_ms: float
     sync_ms: float
 
     def iteration_ms(self, rollout: float, step: float, beside: float, updates: int) -> float:
@@ -222,7 +231,7 @@ def split_cards(
             if time.monotonic() > until and best is not None:
                 break
             bound, _, at, layout = heapq.heappop(queue)
-            found, proven, row = _solved(layout, rows[at], iteration, chosen, bound)
+            found, proven, row = _solved(layout, rows[at], chosen, bound)
             solved += 1
             advance(1, "")
             rows[at] = row
@@ -262,12 +271,18 @@ def _layouts(
     rollout: int,
 ) -> tuple[SplitRow, list[tuple[Layout, float]]]:
     """Row of a split, and its layouts with the lower bound of each one's iteration, ms."""
-    on_cards = replace(iteration, rollout_cards=rollout)
+    row = SplitRow(training, rollout, math.inf)
+    try:
+        critic = None if iteration.critic is None else iteration.critic.on_cards(training)
+    except InputError:
+        return replace(row, reason="the critic's layout does not divide the cards"), []
+    on_cards = replace(iteration, rollout_cards=rollout, critic=critic)
     held = samples_held(config, on_cards, chosen.spec, tokens.total)
     if held < 1:
-        return SplitRow(training, rollout, math.inf, reason="an engine's weights leave no cache"), []
+        return replace(row, reason="an engine's weights leave no cache"), []
     generated = rollout_ms(on_cards, choice.speed, tokens, rollout, min(held, iteration.engine.concurrent))
-    row = SplitRow(training, rollout, generated)
+    row = replace(row, rollout_ms=generated)
+    of_critic = 0.0 if critic is None else sum(critic_ms(critic, chosen, tokens).values())
     try:
         strategies = legal_strategies(config, chosen.spec, training)
     except InfeasibleError:
@@ -277,7 +292,7 @@ def _layouts(
     found = []
     for strategy in strategies:
         try:
-            layout = layout_of(config, strategy, on_cards, chosen, tokens)
+            layout = layout_of(config, strategy, on_cards, chosen, tokens, of_critic)
         except TaylorError:
             continue
         step = least_step_time(layout.problem) * _unit(layout.problem)
@@ -294,7 +309,7 @@ def legal_strategies(config: TrainingConfig, device: DeviceSpec, cards: int) -> 
         When there is none.
     """
     stated = set(launcher_of(config).degree_words)
-    names = tuple(name for name in SEARCHED if name in stated)
+    names = ("dp", *(name for name in SEARCHED if name in stated))
     options = SearchOptions(
         world_size=cards, gbs=config.strategy.global_batch, search=names, profile_num=1, spread=False
     )
@@ -302,9 +317,19 @@ def legal_strategies(config: TrainingConfig, device: DeviceSpec, cards: int) -> 
 
 
 def layout_of(
-    config: TrainingConfig, strategy: Strategy, iteration: RlIteration, chosen: ChosenDevice, tokens: SampleTokens
+    config: TrainingConfig,
+    strategy: Strategy,
+    iteration: RlIteration,
+    chosen: ChosenDevice,
+    tokens: SampleTokens,
+    beside_ms: float = 0.0,
 ) -> Layout:
     """A layout of the training, with its problem.
+
+    Parameters
+    ----------
+    beside_ms : float
+        Time of the critic's phases on these cards, whatever the layout.
 
     Raises
     ------
@@ -316,28 +341,42 @@ def layout_of(
     timed = timed_config(own, iteration, tokens)
     problem = problem_for(timed, chosen, training_profile(own, iteration, chosen.spec))
     passes = sum(phase in iteration.resident for phase in (LOG_PROBS, REFERENCE))
-    beside = passes * least_scoring_ms(timed, iteration, chosen.spec)
-    return Layout(strategy, timed, problem, beside, reshard_ms(own, iteration, chosen.spec))
+    beside = passes * least_scoring_ms(timed, iteration, chosen.spec) + beside_ms
+    sync = reshard_ms(own, iteration, chosen.spec)
+    return Layout(strategy, own, timed, iteration, problem, beside, beside_ms, sync)
 
 
 def _solved(
-    layout: Layout, row: SplitRow, iteration: RlIteration, chosen: ChosenDevice, bound: float
+    layout: Layout, row: SplitRow, chosen: ChosenDevice, bound: float
 ) -> tuple[tuple[float, PipelinePlan] | None, float, SplitRow]:
     """Iteration and plan of a layout, the proven lower bound of its iteration, and the split's row with it."""
     solution = solve(layout.problem, SolveOptions(time_limit=SOLVE_SECONDS))
     if solution.plan is None or solution.objective is None:
-        return None, math.inf if solution.status is INFEASIBLE else bound, row
+        why = row.reason or ("no plan fits a card" if solution.status is INFEASIBLE else "no plan was found in time")
+        return None, math.inf if solution.status is INFEASIBLE else bound, replace(row, reason=why)
+    iteration = layout.iteration
+    if not _critic_fits(layout, solution.plan, chosen):
+        return None, bound, replace(row, reason=row.reason or "the critic does not fit beside the policy")
     unit = _unit(layout.problem)
     passes = sum(phase in iteration.resident for phase in (LOG_PROBS, REFERENCE))
-    beside = passes * scoring_ms(layout.timed.replace(plan=solution.plan), iteration, chosen.spec)
+    beside = passes * scoring_ms(layout.timed.replace(plan=solution.plan), iteration, chosen.spec) + layout.critic_ms
     step, least = solution.objective * unit, (solution.bound or 0.0) * unit
     found = layout.iteration_ms(row.rollout_ms, step, beside, iteration.updates)
     # A plan with a longer step may pass shorter beside it, so that this plan's own time there bounds nothing.
     proven = layout.iteration_ms(row.rollout_ms, least, layout.beside_ms, iteration.updates)
     if row.iteration_ms is None or found < row.iteration_ms:
         training = iteration.updates * step + beside
-        row = replace(row, iteration_ms=found, training_ms=training, strategy=layout.strategy)
+        row = replace(row, iteration_ms=found, training_ms=training, strategy=layout.strategy, reason="")
     return (found, solution.plan), max(bound, proven), row
+
+
+def _critic_fits(layout: Layout, plan: PipelinePlan, chosen: ChosenDevice) -> bool:
+    """Return whether the critic's phases fit beside what a plan of the policy leaves on the cards."""
+    if layout.iteration.critic is None:
+        return True
+    config = layout.config.replace(plan=plan)
+    memory = phase_memory(config, layout.iteration, chosen.spec, stages_of(config))
+    return all(one.verdict == FITS for one in memory if one.phase in (VALUES, CRITIC))
 
 
 def _unit(problem: PipelineProblem) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,16 @@ from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.policy.job import packed_samples
 from taylor.parsers.rl_iteration import (
     COPY,
+    CRITIC,
     LOG_PROBS,
     OPTIMIZER,
     REFERENCE,
     RESHARDING,
     ROLLOUT,
     TRAINING,
+    VALUES,
     WEIGHTS,
+    Critic,
     RlIteration,
 )
 from taylor.parsers.tables.generation import GenerationSpeed
@@ -80,6 +83,22 @@ def timed_config(config: TrainingConfig, iteration: RlIteration, tokens: SampleT
         count = packed_samples(iteration.packed_tokens, length, each)
         strategy = strategy.replace(mbs=count, micro_batches=each // count)
     return config.replace(strategy=strategy, rules=config.rules.replace(seq_length=length))
+
+
+def timed_iteration(iteration: RlIteration, timed: TrainingConfig, tokens: SampleTokens) -> RlIteration:
+    """The iteration with the forward micro-batches of samples of the mean length, the critic's too."""
+    critic = iteration.critic
+    if critic is not None:
+        config = timed_config(critic.config, critic.iteration, tokens)
+        critic = replace(critic, config=config, iteration=timed_iteration(critic.iteration, config, tokens))
+    return replace(iteration, log_prob_samples=scored_samples(timed, iteration), critic=critic)
+
+
+def critic_ms(critic: Critic, chosen: ChosenDevice, tokens: SampleTokens) -> dict[str, float]:
+    """Time of a critic's phases, its values and its training, ms."""
+    timed = timed_config(critic.config, critic.iteration, tokens)
+    values = scoring_ms(timed, critic.iteration, chosen.spec)
+    return {VALUES: values, CRITIC: step_ms(timed, chosen) * critic.iteration.updates}
 
 
 def problem_for(config: TrainingConfig, chosen: ChosenDevice, memory: MemoryProfile) -> PipelineProblem:
@@ -214,8 +233,8 @@ def phase_times(
     iteration: RlIteration,
     chosen: ChosenDevice,
     rollout: float,
-    states: Mapping[str, float],
-    training: float | None = None,
+    copies: float | None,
+    critic: Mapping[str, float],
 ) -> dict[str, float | None]:
     """Time of every phase, ms.
 
@@ -225,21 +244,22 @@ def phase_times(
         With samples of the mean length (`timed_config`).
     rollout : float
         Time of the roll-outs, ms.
-    states : mapping of str to float
-        As `copied_ms` takes them.
-    training : float, optional
-        Step of the optimizer, ms; that of the configuration's plan when omitted.
+    copies : float or None
+        Moves of states to and from the host, ms.
+    critic : mapping of str to float
+        Times of the critic's phases, ms; empty where there is none.
     """
     scoring = scoring_ms(config, iteration, chosen.spec)
-    step = step_ms(config, chosen) if training is None else training
+    step = step_ms(config, chosen)
     known: dict[str, float | None] = {
         ROLLOUT: rollout,
         LOG_PROBS: scoring,
         REFERENCE: scoring,
         TRAINING: step * iteration.updates,
         RESHARDING: reshard_ms(config, iteration, chosen.spec),
+        **critic,
     }
     found = {phase: known[phase] for phase in iteration.phases}
-    if iteration.colocated:
-        found[COPIES] = copied_ms(iteration.resident, states, chosen.spec)
+    if iteration.colocated or iteration.critic is not None:
+        found[COPIES] = copies
     return found

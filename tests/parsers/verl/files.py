@@ -58,3 +58,37 @@ torchrun --standalone --nnodes=1 --nproc_per_node=$nproc_per_node \\
     model.partial_pretrain=Qwen/Qwen2.5-0.5B-Instruct \\
     ulysses_sequence_parallel_size=2
 """
+CRITIC = """\
+set -x
+
+max_tokens=${MAX_TOKENS:-24576}
+
+CRITIC=(
+    critic.model.path="Qwen/Qwen3-1.7B"
+    critic.model.use_remove_padding=True
+    critic.optim.lr=1e-5
+    critic.use_dynamic_bsz=True
+    critic.ppo_max_token_len_per_gpu=${max_tokens}
+    critic.megatron.tensor_model_parallel_size=1
+    critic.megatron.pipeline_model_parallel_size=2
+)
+
+python3 -m verl.trainer.main_ppo \\
+    algorithm.adv_estimator=gae \\
+    data.train_batch_size=1024 \\
+    data.max_prompt_length=1024 \\
+    data.max_response_length=2048 \\
+    actor_rollout_ref.model.path=Qwen/Qwen3-8B \\
+    actor_rollout_ref.actor.ppo_mini_batch_size=256 \\
+    actor_rollout_ref.actor.use_dynamic_bsz=True \\
+    actor_rollout_ref.actor.ppo_max_token_len_per_gpu=12288 \\
+    actor_rollout_ref.actor.megatron.tensor_model_parallel_size=2 \\
+    actor_rollout_ref.actor.megatron.pipeline_model_parallel_size=2 \\
+    actor_rollout_ref.rollout.name=vllm \\
+    actor_rollout_ref.rollout.gpu_memory_utilization=0.4 \\
+    "${CRITIC[@]}" \\
+    trainer.critic_warmup=0 \\
+    trainer.n_gpus_per_node=8 \\
+    trainer.nnodes=1 \\
+    model_engine=megatron "$@"
+"""
