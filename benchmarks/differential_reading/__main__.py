@@ -7,6 +7,9 @@ a reader that imports nothing of it: `yaml.safe_load`, `tomllib`, or bash itself
 program is a stand-in that writes down its arguments (`sandbox`). The fields of `reading.FIELDS` must be equal
 wherever the file settles them; files that start no training, or leave the model's sizes to the outside, are counted
 apart. Exit code 1 where a field differs.
+
+Files of verl, NeMo RL, LLaMA-Factory and axolotl must lie in a checkout of their program, whose own files state the
+defaults (`checkout`). Hydra composes those of the first two: ``pip install hydra-core``.
 """
 
 from __future__ import annotations
@@ -15,19 +18,40 @@ import argparse
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.differential_reading.checkout import AXOLOTL, LLAMAFACTORY, MARKS, NEMO_RL, VERL, root_of
 from benchmarks.differential_reading.megatron import read_script
 from benchmarks.differential_reading.mindformers import read_yaml
+from benchmarks.differential_reading.nemo_rl import read_experiment
 from benchmarks.differential_reading.product import read_product
-from benchmarks.differential_reading.reading import FIELDS, PLACES, NothingToRead, Reading, Value
+from benchmarks.differential_reading.reading import FIELDS, FURTHER, PLACES, NothingToRead, Reading, Value
 from benchmarks.differential_reading.torchtitan import read_toml
+from benchmarks.differential_reading.trainers import read_axolotl, read_llamafactory
+from benchmarks.differential_reading.verl import read_command
 from taylor.base.errors import TaylorError
 
-_READERS = {".sh": read_script, ".yaml": read_yaml, ".yml": read_yaml, ".toml": read_toml}
+_YAML = (".yaml", ".yml")
+_READERS: dict[str, tuple[tuple[str, ...], Callable[[Path, Path], list[Reading]]]] = {
+    "Megatron, MindSpeed (.sh)": ((".sh",), lambda path, _: read_script(_text(path))),
+    "MindFormers (.yaml)": (_YAML, lambda path, _: read_yaml(_text(path))),
+    "torchtitan (.toml)": ((".toml",), lambda path, _: read_toml(_text(path))),
+    VERL: ((".sh",), lambda path, root: read_command(_text(path), root)),
+    NEMO_RL: (_YAML, lambda path, _: read_experiment(path)),
+    LLAMAFACTORY: (_YAML, read_llamafactory),
+    AXOLOTL: (_YAML, read_axolotl),
+}
+"""Suffixes and reader of each launcher; those of `MARKS` read what lies in a checkout of theirs."""
+_SUFFIXES = {suffix for suffixes, _ in _READERS.values() for suffix in suffixes}
+_WITHOUT_CHECKOUT = re.compile(
+    r"^[^#\n]*\b(?:(?P<verl>verl\.trainer\.|actor_rollout_ref\.)|(?P<rl>(?:megatron_cfg|dtensor_cfg)\s*:)"
+    r"|(?P<factory>(?:model_name_or_path|model_class|dist_config)\s*:)|(?P<axolotl>base_model\s*:))",
+    re.MULTILINE,
+)
+"""Marks of files whose defaults stand in a checkout."""
 
 
 @dataclass(frozen=True)
@@ -38,45 +62,78 @@ class Compared:
     ----------
     path : Path
         The file.
+    launcher : str
+        The launcher whose independent reader took it, as `_READERS` names it.
     apart : str
         Reason why the independent reader finds no training in it; empty where it finds one.
     refusal : str
         The product's message; empty where it reads the file.
-    told : int
-        Fields that the file settles.
+    settled : int
+        Number of fields that the file settles.
     differences : tuple of (field, product's value, other value)
         Of the fields that the file settles; the product's value is None where it settles none.
     """
 
     path: Path
+    launcher: str = ""
     apart: str = ""
     refusal: str = ""
-    told: int = 0
+    settled: int = 0
     differences: tuple[tuple[str, Value | None, Value], ...] = field(default=())
 
 
 def compare(path: Path) -> Compared:
     """Read one file both ways."""
-    text = path.read_bytes().decode(errors="replace")
+    kind, root = _launcher(path)
     try:
-        others = _READERS[path.suffix.lower()](text)
+        others = _others(path, kind, root)
     except NothingToRead as reason:
-        return Compared(path, apart=str(reason))
+        return Compared(path, kind, apart=str(reason))
     try:
         mine = read_product(path)
     except TaylorError as error:
-        return Compared(path, refusal=str(error), told=len(others[0]))
+        return Compared(path, kind, refusal=str(error), settled=len(others[0]))
     except Exception as error:  # noqa: BLE001 - whatever else comes out is a fault of the product's
-        return Compared(path, differences=(("reads at all", f"{type(error).__name__}: {error}", "yes"),))
+        return Compared(path, kind, differences=(("reads at all", f"{type(error).__name__}: {error}", "yes"),))
     # A script may start several trainings; the product reads one of them.
     unlike = [(_differences(mine, other), len(_comparable(mine, other))) for other in others]
-    differences, told = min(unlike, key=lambda pair: len(pair[0]))
-    return Compared(path, told=told, differences=differences)
+    differences, settled = min(unlike, key=lambda pair: len(pair[0]))
+    return Compared(path, kind, settled=settled, differences=differences)
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode(errors="replace")
+
+
+def _launcher(path: Path) -> tuple[str, Path | None]:
+    """The launcher of a file by the checkout that it lies in, else by its suffix; and the checkout."""
+    suffix = path.suffix.lower()
+    for name in MARKS:
+        root = root_of(path, name) if suffix in _READERS[name][0] else None
+        if root is not None:
+            return name, root
+    return next(name for name, (suffixes, _) in _READERS.items() if suffix in suffixes), None
+
+
+def _others(path: Path, kind: str, root: Path | None) -> list[Reading]:
+    """The readings of the independent reader.
+
+    Raises
+    ------
+    NothingToRead
+        When it finds no training, or the file's defaults stand in a checkout that it does not lie in.
+    """
+    mark = _WITHOUT_CHECKOUT.search(_text(path)) if root is None else None
+    if mark is not None:
+        names = {"verl": VERL, "rl": NEMO_RL, "factory": LLAMAFACTORY, "axolotl": AXOLOTL}
+        program = names[str(mark.lastgroup)]
+        raise NothingToRead(f"lies in no checkout of {program}, whose own files state its defaults")
+    return _READERS[kind][1](path, root or path.parent)
 
 
 def _comparable(mine: Reading, other: Reading) -> list[str]:
     """The fields that the file settles: no recompute where its layers fit no even split, and it names no other."""
-    return [name for name in (*FIELDS, *PLACES) if name in other and (name in mine or name not in _OF_A_PLAN)]
+    return [name for name in (*FIELDS, *FURTHER, *PLACES) if name in other and (name in mine or name not in _OF_A_PLAN)]
 
 
 _OF_A_PLAN = ("recompute", *PLACES)
@@ -93,7 +150,7 @@ def compare_folders(folders: Sequence[Path], workers: int = 1) -> list[Compared]
     seen: dict[bytes, Path] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*")) if folder.is_dir() else [folder]:
-            if path.suffix.lower() in _READERS and path.is_file():
+            if path.suffix.lower() in _SUFFIXES and path.is_file():
                 seen.setdefault(path.read_bytes(), path)
     if workers == 1:
         return [compare(path) for path in seen.values()]
@@ -102,25 +159,19 @@ def compare_folders(folders: Sequence[Path], workers: int = 1) -> list[Compared]
 
 
 def _table(compared: Iterable[Compared]) -> list[str]:
-    rows = {kind: [one for one in compared if one.path.suffix.lower() in suffixes] for kind, suffixes in _KINDS.items()}
+    compared = list(compared)
+    rows = {kind: [one for one in compared if one.launcher == kind] for kind in _READERS}
     lines = [f"{'':28}{'files':>7}{'apart':>7}{'refused':>9}{'equal':>7}{'different':>11}{'fields':>8}"]
     for kind, files in [*rows.items(), ("all", [one for each in rows.values() for one in each])]:
         training = [one for one in files if not one.apart]
         read = [one for one in training if not one.refusal]
         unlike = sum(bool(one.differences) for one in read)
-        fields = sum(one.told for one in read)
+        fields = sum(one.settled for one in read)
         lines.append(
             f"{kind:28}{len(files):7}{len(files) - len(training):7}{len(training) - len(read):9}"
             f"{len(read) - unlike:7}{unlike:11}{fields:8}"
         )
     return lines
-
-
-_KINDS = {
-    "Megatron, MindSpeed (.sh)": (".sh",),
-    "MindFormers (.yaml)": (".yaml", ".yml"),
-    "torchtitan (.toml)": (".toml",),
-}
 
 
 def _reason(message: str, path: Path) -> str:

@@ -141,16 +141,16 @@ def _ranks(per_node: int | None, nodes: int | None, workers: int | None) -> int 
     return workers or (per_node * nodes if per_node and nodes else None)
 
 
-def _vocabulary(padded: int | None, told: int | None, kind: str, number: object, tp: int | None) -> int | None:
+def _vocabulary(padded: int | None, stated: int | None, kind: str, number: object, tp: int | None) -> int | None:
     """training/tokenizer/tokenizer.py:103-128: padded to a multiple of ``--make-vocab-size-divisible-by`` times TP."""
     if padded is not None:
         return padded
     assert callable(number)
     each = number("make-vocab-size-divisible-by", default=128)
-    told = _TOKENIZERS.get(kind) if told is None else told
-    if told is None or each is None or tp is None:
+    stated = _TOKENIZERS.get(kind) if stated is None else stated
+    if stated is None or each is None or tp is None:
         return None  # Counted in a tokenizer that the script only names.
-    return -(-told // (each * tp)) * each * tp
+    return -(-stated // (each * tp)) * each * tp
 
 
 def _interleaves(flags: dict[str, list[str]], layers: int | None, pp: int | None, number: object) -> int | None:

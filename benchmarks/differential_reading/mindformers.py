@@ -132,9 +132,9 @@ def _model(top: dict[str, Any], model: dict[str, Any]) -> Reading:
 
 def _width(model: dict[str, Any], kind: str, hidden: int | None) -> int | None:
     """The MLP's width; without one the rule of modules/transformer and models/llama/llama_layer.py:312-319."""
-    told = _first(model, "intermediate_size", "ffn_hidden_size", default=_WIDTH_TABLES.get(kind))
-    if told is not None or hidden is None:
-        return told
+    stated = _first(model, "intermediate_size", "ffn_hidden_size", default=_WIDTH_TABLES.get(kind))
+    if stated is not None or hidden is None:
+        return stated
     if kind == "GPT2Config":
         return hidden * (_first(model, "expand_ratio", default=4) or 4)  # gpt2_config.py:121
     wide = 4 * hidden

@@ -185,8 +185,8 @@ def _yaml_value(text: str, draw: random.Random) -> str:
     elif kind == 3:
         top["recompute_config"] = {"recompute": _counts(stages, model.get("pp_interleave_num") or 1, draw)}
     elif kind == 4:
-        told = draw.choice([True, False, _counts(stages, 1, draw)])
-        top["recompute_config"] = {"recompute": False, "select_recompute": told}
+        stated = draw.choice([True, False, _counts(stages, 1, draw)])
+        top["recompute_config"] = {"recompute": False, "select_recompute": stated}
     flow = draw.choice([None, False])
     return yaml.safe_dump(top, default_flow_style=flow, sort_keys=draw.random() < 0.5, width=draw.choice([40, 200]))
 
@@ -242,9 +242,9 @@ _HOMES = {
 def _toml_set(text: str, draw: random.Random) -> str:
     name = draw.choice(list(_TOML_SET))
     value, home = draw.choice(_TOML_SET[name]), _HOMES.get(name, "parallelism")
-    told = re.compile(rf"^(\s*){name}\s*=[^\n#]*", re.MULTILINE)
-    if told.search(text):
-        return told.sub(lambda match: f"{match[1]}{name} = {value} ", text)
+    stated = re.compile(rf"^(\s*){name}\s*=[^\n#]*", re.MULTILINE)
+    if stated.search(text):
+        return stated.sub(lambda match: f"{match[1]}{name} = {value} ", text)
     if f"[{home}]" not in text:
         return f"{text.rstrip()}\n\n[{home}]\n{name} = {value}\n"
     return text.replace(f"[{home}]", f"[{home}]\n{name} = {value}", 1)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from benchmarks.differential_reading.checkout import LINEAR
 from benchmarks.differential_reading.positions import grid_text
 from benchmarks.differential_reading.reading import Reading, Value, settled
 from taylor.parsers.read import read_config
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import FULL, SELECT, kind_of, zero_grid
+from taylor.register.adapters import ALL_HUGGING_FACE, ALL_MEGATRON
 from taylor.register.model import MTP
 
 
@@ -48,7 +50,23 @@ def read_product(path: Path) -> Reading:
         "recompute": recompute,
         "sharded_optimizer": config.rules.parallel_optimizer,
     }
-    return settled(values | _places(config))
+    return settled(values | _further(config) | _places(config))
+
+
+def _further(config: TrainingConfig) -> dict[str, Value | None]:
+    """Ranks, precision, sharding and adapters."""
+    rules, strategy, adapters = config.rules, config.strategy, config.rules.adapters
+    stages = (rules.parameter_shard, rules.gradient_shard, rules.parallel_optimizer)
+    names = () if adapters is None else adapters.targets
+    return {
+        "ranks": strategy.world_size,
+        "accumulation": strategy.micro_batches,
+        "compute_bytes": rules.compute_bytes,
+        "weight_bytes": rules.param_bytes,
+        "zero": 3 - stages.index(True) if True in stages else 0,
+        "adapter_rank": 0 if adapters is None else adapters.rank,
+        "adapter_targets": LINEAR if names in (ALL_HUGGING_FACE, ALL_MEGATRON) else ", ".join(sorted(names)) or None,
+    }
 
 
 def _places(config: TrainingConfig) -> dict[str, Value | None]:

@@ -35,6 +35,17 @@ PLACES = (
 )
 """Three more, as grids in text (`positions`), where the launcher's own code is on this machine to count them."""
 
+FURTHER = (
+    "ranks",  # of the policy or the training
+    "accumulation",  # micro-batches a step
+    "compute_bytes",  # of a GEMM's numbers
+    "weight_bytes",  # of a stored weight
+    "zero",  # 0 nothing is sharded, 1 the optimizer's states, 2 gradients too, 3 weights too
+    "adapter_rank",  # 0 where all weights train
+    "adapter_targets",  # matrices beside which adapters lie
+)
+"""Seven more of launchers that train policies, shard weights or train adapters."""
+
 Value: TypeAlias = "int | str | bool"
 Reading: TypeAlias = "dict[str, Value]"
 """Field to value; a field that the file does not settle is left out."""

@@ -100,8 +100,8 @@ def _count(compared: Compared, told: dict[str, int], reasons: dict[str, int]) ->
         reasons[reason] = reasons.get(reason, 0) + 1
     else:
         told["read"] += 1
-        told["fields"] += compared.told
-        told["placed"] += compared.told > len(FIELDS) - 2
+        told["fields"] += compared.settled
+        told["placed"] += compared.settled > len(FIELDS) - 2
 
 
 def written_plans(launcher: str, count: int, seed: int) -> Result:

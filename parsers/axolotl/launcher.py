@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.parsers.axolotl import read
+from taylor.parsers.axolotl.start_rules import ACCUMULATION
 from taylor.parsers.text.yaml_source import YamlPath, YamlSource
 from taylor.parsers.trainer.job import TrainerJob
 from taylor.parsers.trainer.launcher import TrainerYaml
@@ -22,7 +23,7 @@ class Axolotl(TrainerYaml):
         "tp": "tensor_parallel_size",
         "cp": "context_parallel_size",
         "mbs": read.MBS,
-        "gbs": read.ACCUMULATION,
+        "gbs": ACCUMULATION,
         "seq": "sequence_len",
     }
     name = read.NAME
@@ -31,7 +32,7 @@ class Axolotl(TrainerYaml):
         r"\A(?=[\s\S]*^base_model\s*:)(?=[\s\S]*^(?:datasets|sequence_len|micro_batch_size|pretraining_dataset|adapter)\s*:)",
         re.MULTILINE,
     )
-    plan_keys = frozenset({read.MBS, read.ACCUMULATION, "batch_size", read.CHECKPOINTS})
+    plan_keys = frozenset({read.MBS, ACCUMULATION, "batch_size", read.CHECKPOINTS})
 
     def job(self, source: YamlSource, register_path: Path | None = None, model: ModelSpec | None = None) -> TrainerJob:
         """See `TrainerYaml.job`."""

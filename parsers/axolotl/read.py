@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.cost_model.job.parameters import total_parameters
-from taylor.parsers.axolotl.start_rules import START_RULES, accumulation, fsdp_version
+from taylor.parsers.axolotl.start_rules import ACCUMULATION, START_RULES, accumulation, fsdp_version, keys_of
 from taylor.parsers.flag_table import load_flag_table
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
@@ -32,12 +32,7 @@ from taylor.register.model import ModelSpec
 
 NAME = "axolotl"
 _LOW_RANK = ("lora", "qlora")
-MODEL, MBS, ACCUMULATION, CHECKPOINTS = (
-    "base_model",
-    "micro_batch_size",
-    "gradient_accumulation_steps",
-    "gradient_checkpointing",
-)
+MODEL, MBS, CHECKPOINTS = "base_model", "micro_batch_size", "gradient_checkpointing"
 _WHOLE = "leave adapter out to plan the training of all weights"
 _PARTS = {
     "unfrozen_parameters": "trains a part of the weights",
@@ -66,11 +61,13 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         model, remarks = named_model(str(fields.text(MODEL)), source.file, MODEL, register_path)
         notes += remarks
     model = trained(model, notes, freezes_vision=False)
-    half = any(_is_on(fields, name) for name in ("bf16", "bfloat16", "fp16", "float16"))
+    # The schema's default of bf16 is ``auto``: on, where no fp16 is stated (config.py:559, config/__init__.py:157).
+    mixed = "bf16" not in source.data or _is_on(fields, "bf16") or _is_on(fields, "fp16")
+    half = mixed or _is_on(fields, "bfloat16") or _is_on(fields, "float16")
     plugins = " ".join(map(str, fields.raw("plugins") or ())) if isinstance(fields.raw("plugins"), list) else ""
     tp, cp = count(fields, "tensor_parallel_size", 1), _context_ranks(fields)
     zero = DeepSpeedConfig.of(fields)
-    sharding = _sharding(fields, model, zero, mixed=_is_on(fields, "bf16") or _is_on(fields, "fp16"))
+    sharding = _sharding(fields, model, zero, mixed=mixed)
     return TrainerJob(
         file=source.file,
         launcher=NAME,
@@ -93,7 +90,7 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         compiled=_is_on(fields, "torch_compile"),
         adapters=_adapters(fields),
         stated_batch=None if zero is None else zero.whole("train_batch_size"),
-        misfits=misfits_of(START_RULES, keys_with(of_mapping(fields.data), zero)),
+        misfits=misfits_of(START_RULES, keys_with(keys_of(source.data), zero)),
         notes=tuple(notes),
         unmodelled=unmodelled_keys(
             load_flag_table("taylor.parsers.axolotl", "options.yaml"),
@@ -142,7 +139,7 @@ def _recomputes(fields: Fields) -> bool:
 def _accumulation(fields: Fields) -> int:
     if fields.has("batch_size"):
         count(fields, "batch_size")
-    return count(fields, ACCUMULATION, accumulation(of_mapping(fields.data)))
+    return count(fields, ACCUMULATION, accumulation(fields.data))
 
 
 def _context_ranks(fields: Fields) -> int:
@@ -201,17 +198,16 @@ def _refuse_other_jobs(fields: Fields) -> None:
 def edits_of(
     source: YamlSource, recomputes: bool | None, mbs: int | None, accumulated: int | None
 ) -> dict[tuple[Any, ...], Any]:
-    """Settings that say a plan's recompute and batch, by ``batch_size`` where the file states it."""
+    """Settings that say a plan's recompute and batch; ``batch_size`` does not go with the accumulation."""
     wanted: dict[tuple[Any, ...], Any] = {}
     if recomputes is not None:
         wanted[(CHECKPOINTS,)] = recomputes
     if mbs is not None:
         wanted[(MBS,)] = mbs
     fields = Fields(source.data, source.file)
-    if fields.has("batch_size") and not fields.has(ACCUMULATION):
-        if mbs is not None or accumulated is not None:
-            each = accumulated or accumulation(of_mapping(source.data))
-            wanted[("batch_size",)] = each * (mbs or count(fields, MBS, 1))
+    if fields.has("batch_size") and (mbs is not None or accumulated is not None):
+        wanted[(ACCUMULATION,)] = accumulated or accumulation(source.data)
+        wanted[("batch_size",)] = None
     elif accumulated is not None:
         wanted[(ACCUMULATION,)] = accumulated
     return wanted

@@ -7,10 +7,10 @@ comes last, by axolotl's names of its options.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from taylor.parsers.start_rules import KeyRule, Keys, is_on, whole
+from taylor.parsers.start_rules import KeyRule, Keys, is_on, of_mapping, whole
 from taylor.parsers.trainer.start_rules import DEEPSPEED_CHECKS, MATCHES, TRAINER_CHECKS
 
 _SCHEMAS = "axolotl 067b021c src/axolotl/utils/schemas"
@@ -18,7 +18,8 @@ _LOW_RANK = ("lora", "qlora")
 _LEFT_OUT = {"one-half-type", "fsdp-without-deepspeed"}
 """Checks of the Trainer's that axolotl forestalls: it leaves fp16 out beside bf16, and has one of its own for FSDP."""
 _OF_TRAINER = {"deepspeed-micro-batch-as-stated", "deepspeed-accumulation-as-stated", "deepspeed-clipping-as-stated"}
-_BATCH = ("micro_batch_size", "gradient_accumulation_steps", "batch_size")
+ACCUMULATION, _HANDED_ON = "gradient_accumulation_steps", "accumulation that is handed on"
+_BATCH = ("micro_batch_size", ACCUMULATION, "batch_size")
 _FLASH = ("flash_attention_2", "flash_attention_3")
 _LORA_KERNELS = ("lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel")
 
@@ -35,10 +36,22 @@ def fsdp_version(keys: Keys) -> str:
     return str(next((keys(name) for name in names if keys(name)), 1))
 
 
-def accumulation(keys: Keys) -> int:
-    """Micro-batches of a step on one rank, by ``batch_size`` where none is stated (utils/config/__init__.py:202)."""
-    stated = whole(keys, "gradient_accumulation_steps", 0)
-    return stated or max(1, whole(keys, "batch_size", 0) // max(1, whole(keys, "micro_batch_size", 1)))
+def accumulation(stated: Mapping[str, Any]) -> int:
+    """Micro-batches of a step on one rank.
+
+    ``batch_size`` counts only where the key is there and empty: where it is missing, the schema's default of one comes
+    first (training.py:71, utils/config/__init__.py:202).
+    """
+    keys = of_mapping(stated)
+    if ACCUMULATION not in stated:
+        return 1
+    from_batch = whole(keys, "batch_size", 0) // max(1, whole(keys, "micro_batch_size", 1))
+    return whole(keys, ACCUMULATION, 0) or max(1, from_batch)
+
+
+def keys_of(stated: Mapping[str, Any]) -> Keys:
+    """Keys of a file, with the accumulation that axolotl hands on."""
+    return of_mapping({**stated, _HANDED_ON: accumulation(stated)})
 
 
 def _optimizer(keys: Keys) -> str:
@@ -64,7 +77,7 @@ def _of_axolotl(rule: KeyRule) -> KeyRule:
     def broken(keys: Keys) -> bool:
         handed: dict[str, Callable[[], Any]] = {
             "per_device_train_batch_size": lambda: keys("micro_batch_size"),
-            "gradient_accumulation_steps": lambda: accumulation(keys),
+            "gradient_accumulation_steps": lambda: keys(_HANDED_ON),
         }
         return rule.broken(lambda key: handed[key]() if key in handed else keys(key))
 

@@ -200,7 +200,9 @@ class RlStart:
         each, nodes = options.integer("cluster.gpus_per_node"), options.integer("cluster.num_nodes", default=1)
         whole = nodes
         if nodes > 1:
-            nodes -= self._reward_nodes()
+            nodes -= self._of_rewards("num_nodes")
+        else:
+            each -= self._of_rewards("gpus_per_node")
         nodes -= self._teacher_nodes()
         generation = f"{POLICY}generation.colocated."
         rolls_out = any(name in self.experiment.data for name in ("grpo", "ppo", "distillation"))
@@ -218,12 +220,13 @@ class RlStart:
             raise options.error("cluster.num_nodes", "leaves no ranks for the policy", whole, cure)
         return int(each), int(nodes)
 
-    def _reward_nodes(self) -> int:
-        uses = any(
+    def _of_rewards(self, name: str) -> int:
+        """What a reward model takes of the cluster; GRPO's data name its environment (grpo.py:729)."""
+        uses = "grpo" in self.experiment.data and any(
             name.startswith("data.") and name.endswith(".env_name") and each.values[0].text == "reward_model"
             for name, each in self.options.by_name.items()
         )
-        return int(self.options.integer("env.reward_model.resources.num_nodes", default=0)) if uses else 0
+        return int(self.options.integer(f"env.reward_model.resources.{name}", default=0)) if uses else 0
 
     def _teacher_nodes(self) -> int:
         """Nodes of teachers beside the policy, one group a checkpoint."""

@@ -86,7 +86,7 @@ def test_a_file_is_read_alike_in_all_fields(tmp_path: Path, name: str) -> None:
     file.write_text(FILES[name])
     (compared,) = differential.compare_folders([tmp_path])
     assert (compared.apart, compared.refusal, compared.differences) == ("", "", ())
-    assert len(FIELDS) <= compared.told <= len(FIELDS) + len(PLACES)
+    assert len(FIELDS) <= compared.settled <= len(FIELDS) + len(PLACES)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=scripts_run if ".sh" in name else ()) for name in FILES])
@@ -109,8 +109,8 @@ def test_a_difference_is_named_with_both_values(
     read = differential.read_product
     monkeypatch.setattr(differential, "read_product", lambda path: {**read(path), "layers": 81})
     assert differential.main([str(tmp_path), "--workers", "1"]) == 1
-    told = capsys.readouterr().out
-    assert "train.toml: layers: 81 here, 80 by the independent reader" in told and "is no training file" in told
+    printed = capsys.readouterr().out
+    assert "train.toml: layers: 81 here, 80 by the independent reader" in printed and "is no training file" in printed
 
 
 @scripts_run

@@ -102,6 +102,18 @@ def test_interpolations_that_grow_are_bounded(file):
         read_config(file)
 
 
+def test_ranks_of_a_reward_model_do_not_train(file):
+    resources = "{gpus_per_node: 4, num_nodes: 1}"
+    reward = f"data: {{default: {{env_name: reward_model}}}}\nenv: {{reward_model: {{resources: {resources}}}}}\n"
+    apart = "  generation:\n    colocated: {enabled: false, resources: {gpus_per_node: 2, num_nodes: null}}\n"
+    tp_of_one = "policy:\n  megatron_cfg: {tensor_model_parallel_size: 1, pipeline_model_parallel_size: 1}\n"
+    for more, nodes, ranks in (("", 1, 4), (apart, 1, 2), ("", 2, 8)):
+        path = child(file, f"{reward}{tp_of_one}{more}cluster: {{num_nodes: {nodes}}}\n")
+        assert read_config(path).strategy.world_size == ranks, (more, nodes)
+    path = child(file, reward.replace("reward_model}", "math}") + tp_of_one + "cluster: {num_nodes: 1}\n")
+    assert read_config(path).strategy.world_size == 8
+
+
 def test_ranks_of_roll_outs_and_teachers_do_not_train(file):
     apart = "policy:\n  generation:\n    colocated: {enabled: false, resources: {gpus_per_node: 8, num_nodes: 1}}\n"
     assert read_config(child(file, apart + "cluster: {num_nodes: 3}\n")).strategy.world_size == 16

@@ -121,24 +121,43 @@ def test_the_first_version_of_fsdp_keeps_embedding_and_head_gathered_and_the_sec
     assert read_config(place / "axolotl.yml").rules == second.rules
 
 
-def test_axolotl_s_batch_states_the_accumulation_that_is_missing(place):
+def test_axolotl_s_batch_states_the_accumulation_where_its_key_is_empty(place):
     path = with_text(place, "axolotl.yml", "gradient_accumulation_steps: 4", "batch_size: 8")
+    assert read_config(path).strategy.micro_batches == 1  # The schema's default comes first.
+    path = with_text(
+        place, "axolotl.yml", "gradient_accumulation_steps: 4", "gradient_accumulation_steps:\nbatch_size: 8"
+    )
     config = read_config(path)
     assert (config.strategy.mbs, config.strategy.micro_batches, config.misfits) == (2, 4, ())
+
+
+@pytest.mark.parametrize("key", ["", "gradient_accumulation_steps:\n"])
+def test_a_plan_is_written_as_axolotl_s_accumulation_and_no_batch(place, key):
+    path = with_text(place, "axolotl.yml", "gradient_accumulation_steps: 4\n", f"{key}batch_size: 8\n")
+    config = read_config(path)
     write_plan(config, config.plan, micro_batches=16)
-    assert "batch_size: 32" in path.read_text(encoding="utf-8").splitlines()
+    assert {"gradient_accumulation_steps: 16", "batch_size: null"} <= set(path.read_text(encoding="utf-8").splitlines())
     again = read_config(path)
     assert (again.strategy.micro_batches, again.misfits) == (16, ())
-    text = launcher_of(again).with_strategy(again, again.strategy.replace(mbs=4, micro_batches=16), None, {})
-    assert {"batch_size: 64", "micro_batch_size: 4"} <= set(text.splitlines())
+    text = launcher_of(config).with_strategy(config, config.strategy.replace(mbs=4), None, {})
+    kept = f"gradient_accumulation_steps: {config.strategy.micro_batches}"
+    assert {kept, "batch_size: null", "micro_batch_size: 4"} <= set(text.splitlines())
 
 
-def test_deepspeed_s_accumulation_is_compared_with_the_one_that_axolotl_s_batch_states(place):
-    text = AXOLOTL[: AXOLOTL.index("fsdp_version")].replace("gradient_accumulation_steps: 4", "batch_size: 8")
-    for steps, rules in ((4, []), (1, ["deepspeed-accumulation-as-stated"])):
-        zero = f"deepspeed: {{gradient_accumulation_steps: {steps}, zero_optimization: {{stage: 2}}}}\n"
-        (place / "axolotl.yml").write_text(text + zero, encoding="utf-8")
-        assert [misfit.rule for misfit in read_config(place / "axolotl.yml").misfits] == rules
+def test_axolotl_trains_in_bf16_unless_the_file_says_otherwise(place):
+    for line, width in (("", 2), ("bf16: auto\n", 2), ("bf16:\n", 4), ("bf16: false\n", 4), ("fp16: true\n", 2)):
+        path = with_text(place, "axolotl.yml", "bf16: auto\n", line)
+        assert read_config(path).rules.compute_bytes == width, line
+
+
+def test_deepspeed_s_accumulation_is_compared_with_the_one_that_axolotl_hands_on(place):
+    text = AXOLOTL[: AXOLOTL.index("fsdp_version")]
+    for key, steps in (("", 1), ("gradient_accumulation_steps:\n", 4)):
+        own = text.replace("gradient_accumulation_steps: 4\n", f"{key}batch_size: 8\n")
+        for other, rules in ((steps, []), (5 - steps, ["deepspeed-accumulation-as-stated"])):
+            zero = f"deepspeed: {{gradient_accumulation_steps: {other}, zero_optimization: {{stage: 2}}}}\n"
+            (place / "axolotl.yml").write_text(own + zero, encoding="utf-8")
+            assert [misfit.rule for misfit in read_config(place / "axolotl.yml").misfits] == rules
 
 
 def test_a_step_of_zero_3_casts_the_whole_part_unless_its_groups_are_small(place):
