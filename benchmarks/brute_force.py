@@ -213,7 +213,7 @@ def with_unlike_ratios(problem: PipelineProblem, rng: np.random.Generator) -> Pi
 def with_entries(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
     """The problem with MTP layers, at times a head of its own, on a chunk of several; chunks for entries alone."""
     modes = list(problem.recompute_ratio)
-    chunks, kinds = problem.stages * problem.interleaves, [kind for kind in problem.kinds if not kind.pinned_last]
+    chunks, kinds = problem.stages * problem.interleaves, [kind for kind in problem.kinds if not kind.pinned]
     for name in ("mtp", "head") if rng.random() < 0.4 else ("mtp",):
         some = np.arange(max(0, chunks - 3), chunks)
         places = {*rng.choice(some, min(len(some), int(rng.integers(1, 4))), replace=False).tolist()}
@@ -228,11 +228,42 @@ def with_entries(problem: PipelineProblem, rng: np.random.Generator) -> Pipeline
     )
 
 
+def with_tower(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
+    """The problem with an encoder on the first chunk, whose backward has another ratio than the other layers'."""
+    at = sum(not kind.pinned for kind in problem.kinds)
+    one = _random_kind(rng, "vision", int(rng.integers(1, 4)), list(problem.recompute_ratio), pinned=True)
+    added = [round(float(rng.uniform(0.1, 1.5)), 3) if rng.random() < 0.7 else 0.0 for _ in range(2)]
+    tower = replace(
+        one,
+        forward=one.forward if rng.random() < 0.5 else 0.0,
+        activation_mib={**dict.fromkeys(problem.choices, 0.0), **one.activation_mib},
+        choices={name: LayerChoice() for name in problem.choices},
+        pinned_last=False,
+        pinned_first=True,
+        added_forward=added[0],
+        added_backward=added[1],
+    )
+    times = tuple(
+        replace(
+            stage,
+            forward={**stage.forward, "vision": tower.forward},
+            choices={**stage.choices, "vision": tower.choices},
+        )
+        for stage in problem.stage_times
+    )
+    return problem.replace(
+        kinds=(*problem.kinds[:at], tower, *problem.kinds[at:]),
+        stage_times=times,
+        entries_alone=bool(rng.random() < 0.5),
+        limit_mib=tuple(limit + float(rng.uniform(60.0, 360.0)) for limit in problem.limit_mib),
+    )
+
+
 def with_depths(problem: PipelineProblem, rng: np.random.Generator) -> PipelineProblem:
     """The problem with one to four MTP layers, each on a chunk of its own choice, and often a memory that those on one
     stage share; with a head on a chunk of several in one of four."""
     modes = list(problem.recompute_ratio)
-    chunks, kinds = problem.stages * problem.interleaves, [kind for kind in problem.kinds if not kind.pinned_last]
+    chunks, kinds = problem.stages * problem.interleaves, [kind for kind in problem.kinds if not kind.pinned]
     one = _random_kind(rng, "mtp", 1, modes, pinned=True)
     shared = round(float(rng.uniform(5, 60)), 1) if rng.random() < 0.7 else 0.0
     unlike, farthest = rng.random() < 0.3, int(rng.integers(1, 5))
@@ -411,7 +442,7 @@ def _random_kind(
 
 def _splits(problem: PipelineProblem, schedule: Schedule) -> Iterator[list[tuple[int, ...]]]:
     """Layers by kind of every chunk, in model order: the model's line of layers cut into runs."""
-    line = [index for index, kind in enumerate(problem.kinds) if not kind.pinned_last for _ in range(kind.count)]
+    line = [index for index, kind in enumerate(problem.kinds) if not kind.pinned for _ in range(kind.count)]
     for cuts in itertools.combinations_with_replacement(range(len(line) + 1), schedule.chunks - 1):
         ends = [0, *cuts, len(line)]
         split = []
@@ -494,7 +525,7 @@ def _pinned(problem: PipelineProblem, schedule: Schedule, v: int, s: int) -> lis
     return [
         kind
         for kind in problem.kinds
-        if kind.pinned_last and place == (kind.places[0] if kind.places else last)
+        if kind.pinned and place == (0 if kind.pinned_first else kind.places[0] if kind.places else last)
         for _ in range(kind.count)
     ]
 
@@ -725,6 +756,8 @@ def _times(
     chosen = [here.choices[kind.name][mode] for kind, mode in layers if mode in problem.choices]
     backward = here.backward_ratio * forward
     more = [sum(getattr(one, name) for one in chosen) for name in ("forward", "backward", "weight_gradient")]
+    for kind in _pinned(problem, schedule, v, s):
+        more[0], more[1] = more[0] + kind.added_forward, more[1] + kind.added_backward
     splits = problem.schedule.seq_splits / (problem.slowness[s] if problem.slowness else 1.0)
     if schedule.spec.traits.split_backward:
         weight = problem.weight_gradient_share * backward
@@ -747,7 +780,7 @@ def _as_plan(
     ]
     layers = dict(zip((kind.name for kind in problem.kinds), grids, strict=False))
     for kind in problem.kinds:
-        if kind.pinned_last:
+        if kind.pinned:
             rows = [
                 [_pinned(problem, schedule, v, s).count(kind) for s in range(problem.stages)]
                 for v in range(problem.interleaves)

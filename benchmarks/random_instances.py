@@ -1,7 +1,8 @@
 """Stacks in which kinds of layers alternate, by the thousand: the solver against the enumeration of every plan.
 
     python -m benchmarks.random_instances [--instances 2000] [--processes 2] [--fresh]
-                                          [--choices | --entries | --depths | --cadence | --lending | --pairs]
+                                          [--choices | --entries | --depths | --cadence | --lending | --pairs |
+                                           --towers]
 
 Each instance is a small pipeline: two or three kinds in any order, up to five virtual stages, chunks that may stay
 empty, memory that binds or does not, recompute to choose; three of ten have stages of unlike speed and memory. With
@@ -13,7 +14,8 @@ four MTP layers is placed on its own, and a stage with several may hold part of 
 layers lie on the chunk of the layer before them, as where every n-th one chooses tokens. With ``--lending`` some
 choices keep activations on the device of another stage, which has that much less. With ``--pairs`` forwards and
 backwards run as one pass (DualPipeV, or 1F1B with VPP), and a layer that has none of the other pass beside it takes
-longer. The optimum is compared with the best of all plans, to 1e-9. Of every fifth the model file is solved by HiGHS
+longer. With ``--towers`` an encoder lies on the first chunk, whose backward has a ratio of its own. The optimum is
+compared with the best of all plans, to 1e-9. Of every fifth the model file is solved by HiGHS
 and by CBC, from its cuts alone where the file says that they suffice. Six plans of each, the two best and some drawn at
 random, go through the checker with the time and the memory that the solver's own evaluation gives. Portions are kept in
 ``output/random_instances``: a killed campaign goes on where it was, other code starts again. The exit code is 1 when
@@ -45,6 +47,7 @@ from benchmarks.brute_force import (
     with_entries,
     with_lenders,
     with_pairs,
+    with_tower,
     with_unlike_lags,
     with_unlike_ratios,
     with_unlike_stages,
@@ -170,6 +173,12 @@ def paired_problem(rng: np.random.Generator) -> PipelineProblem:
     return with_unlike_stages(problem, rng) if rng.random() < 0.2 else problem
 
 
+def tower_problem(rng: np.random.Generator) -> PipelineProblem:
+    """A small instance with an encoder on its first chunk, of one of the other kinds of instances."""
+    makers = (random_problem, alternating_problem, choice_problem, entry_problem, cadence_problem, paired_problem)
+    return with_tower(makers[int(rng.integers(len(makers)))](rng), rng)
+
+
 DRAWN = {
     "stacks": alternating_problem,
     "choices": choice_problem,
@@ -178,6 +187,7 @@ DRAWN = {
     "cadence": cadence_problem,
     "lending": lending_problem,
     "pairs": paired_problem,
+    "towers": tower_problem,
 }
 """Options with which a campaign draws its instances."""
 STREAMS: dict[str, list[int]] = {
@@ -188,6 +198,7 @@ STREAMS: dict[str, list[int]] = {
     "depths": [5],
     "cadence": [6],
     "lending": [7],
+    "towers": [8],
 }
 HELP = {
     "choices": "up to five choices a layer, with limits of the host",
@@ -196,13 +207,16 @@ HELP = {
     "cadence": "layers that lie on the chunk of the layer before them, as every n-th layer's choice of tokens asks",
     "lending": "choices that keep activations on the device of another stage",
     "pairs": "forwards and backwards that run as one pass, in which layers hide each other's communication",
+    "towers": "an encoder on the first chunk, beside any of the others but lending",
 }
 
 
 def instance(seed: int, number: int, drawn: str = "stacks") -> tuple[PipelineProblem, BruteForce]:
     """The instance of a number, the same on every machine, with its optimum: the first of few enough plans."""
     rng = np.random.default_rng([seed, number, *STREAMS[drawn]])
-    most = MOST_PLANS // 10 if drawn in ("depths", "cadence") else MOST_PLANS  # for each of many choices of places
+    most = (
+        MOST_PLANS // 10 if drawn in ("depths", "cadence", "towers") else MOST_PLANS
+    )  # for each of many choices of places
     while True:
         problem = DRAWN[drawn](rng)
         splits = _least_plans(problem)

@@ -14,6 +14,7 @@ from taylor.cost_model.errors.peak_interval import PeakClass, peak_class, record
 from taylor.cost_model.errors.step_interval import job_class, step_error
 from taylor.cost_model.job.ranks import OpenRanks, choices, nearest_multiples
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.cost_model.job.tower import TowerRun
 from taylor.cost_model.memory.activations import activation_bytes
 from taylor.cost_model.memory.communicators import HCCL, communication_mib
 from taylor.cost_model.profile import MemorySource
@@ -23,6 +24,7 @@ from taylor.pipeline.plan import FULL, NONE, SELECT, Grid, PipelinePlan, deal_ki
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.device import DeviceSpec
 from taylor.register.model import MTP, ModelSpec
+from taylor.register.tower import VISION
 
 
 @dataclass(frozen=True)
@@ -143,6 +145,8 @@ class TrainingConfig:
         takes into account.
     flags : StatedFlags
         Flags of the launch, for its program's start rules.
+    tower : TowerRun or None
+        The encoder of images in front of the model; its parameters are none of `model`'s.
     """
 
     path: Path
@@ -170,11 +174,12 @@ class TrainingConfig:
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledFlag, ...] = ()
     flags: StatedFlags = StatedFlags()
+    tower: TowerRun | None = None
 
     @property
     def pinned_kinds(self) -> tuple[str, ...]:
-        """Layer kinds that join the last chunk and do not count in the offset."""
-        return () if self.mtp_counted else (MTP,)
+        """Layer kinds that join the first or the last chunk and do not count in the offset."""
+        return (VISION,) if self.mtp_counted else (VISION, MTP)
 
     @property
     def joined_runs(self) -> tuple[str, ...]:
@@ -282,7 +287,7 @@ class TrainingConfig:
         places one by one are one kind in a file.
         """
         count = self.model.mtp_layers
-        plan = plan.with_runs_joined(MTP)
+        plan = plan.with_runs_joined(MTP).without(VISION)
         if not count or not self.mtp_counted or MTP in plan.layers:
             return plan
         counts = {kind: sum(map(sum, grid)) for kind, grid in plan.layers.items()}
@@ -376,5 +381,5 @@ class TrainingConfig:
 
 
 def body_layers(plan: PipelinePlan) -> Grid:
-    """Layers of every chunk without the MTP ones, int [vpp, pp]."""
-    return plan.total_layers([kind for kind in plan.layers if kind_of(kind) != MTP])
+    """Layers of every chunk without the MTP ones and an encoder's, int [vpp, pp]."""
+    return plan.total_layers([kind for kind in plan.layers if kind_of(kind) not in (MTP, VISION)])

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-FULL_REACH, SLIDING, CHUNKED = "full", "sliding", "chunked"
-"""Reach of a query of softmax attention: everything before it, the last `window` tokens, its own block of them."""
+FULL_REACH, SLIDING, CHUNKED, BOTH_WAYS = "full", "sliding", "chunked", "both"
+"""Reach of a query of softmax attention: everything before it, the last `window` tokens, its own block of them; without
+a causal mask, all of the sequence or of its own block."""
 
-REACHES = (FULL_REACH, SLIDING, CHUNKED)
+REACHES = (FULL_REACH, SLIDING, CHUNKED, BOTH_WAYS)
 
 GATED_DELTA, KIMI_DELTA, LIGHTNING = "gdn", "kda", "lightning"
 """Linear attentions: gated delta net (Yang et al. 2024, arXiv:2412.06464), Kimi delta attention (Kimi Team 2025,
@@ -64,7 +65,8 @@ class AttentionSpec:
     latent : MlaSpec or None
         Latent projections in place of plain ones; `n_heads` counts alone then.
     reach : str
-        ``full``, ``sliding`` or ``chunked``, the latter two over `window` tokens.
+        ``full``, ``sliding`` or ``chunked``, the latter two over `window` tokens; ``both`` without a causal mask,
+        over `window` tokens where it is given.
     bias, output_bias : bool
         Biases of Q, K, V and of the output.
     qk_norm : bool
@@ -142,6 +144,8 @@ class AttentionSpec:
         return self._near(seq_length, causal)
 
     def _near(self, seq_length: int, causal: bool) -> float:
+        if self.reach == BOTH_WAYS:
+            return seq_length if self.window is None or not causal else min(self.window, seq_length)
         if self.reach == FULL_REACH or self.window is None or self.window >= seq_length or not causal:
             return seq_length * (0.5 if causal else 1.0)
         if self.reach == CHUNKED:

@@ -29,7 +29,7 @@ def summary_lines(problem: PipelineProblem, solution: Solution) -> list[str]:
             f"recompute {b.recompute:.2%}, communication {b.communication:.2%}"
         )
     if solution.plan is not None:
-        uncounted = [kind.name for kind in problem.kinds if kind.pinned_last]
+        uncounted = [kind.name for kind in problem.kinds if kind.pinned]
         lines.append(f"offset {compress(solution.plan.offset(uncounted))}")
         lines += [
             f"{'recompute' if mode == FULL else mode + ' recompute'} {compress(grid)}"

@@ -33,6 +33,7 @@ from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid, deal_kinds, values_in_order
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.model import MTP, ModelSpec, kind_of
+from taylor.register.tower import VISION
 
 __all__ = ["StageBreakdown", "best_case_peak_mib", "lightest_plan", "memory_profile", "stage_breakdown"]
 
@@ -171,7 +172,8 @@ def stage_breakdown(
     Parameters
     ----------
     plan : PipelinePlan, optional
-        Layers and recompute of every chunk; without one, `lightest_plan` with the mode `recompute`.
+        Layers and recompute of every chunk, of which an encoder's do not count; without one, `lightest_plan` with the
+        mode `recompute`.
     moved : collection of str
         Parts that layers without full recompute move to the host (`cost_model.memory.offload`). Of the layers in flight
         they are among `buffers`.
@@ -180,7 +182,7 @@ def stage_breakdown(
     -------
     list of StageBreakdown, one a stage
     """
-    chosen = lightest_plan(model, strategy, rules, recompute, schedule) if plan is None else plan
+    chosen = lightest_plan(model, strategy, rules, recompute, schedule) if plan is None else plan.without(VISION)
     if (chosen.stages, chosen.interleaves) != (strategy.pp, strategy.vpp):
         raise ValueError(
             f"the plan is for {chosen.stages} stages x {chosen.interleaves} virtual stages, "

@@ -19,7 +19,7 @@ from taylor.cost_model.job.strategy_table import Degrees, Quantity, ulysses_rank
 from taylor.cost_model.memory.activations import micro_batch_tokens, routed_slots, sequence_split
 from taylor.cost_model.memory.saved_operators import mixer_products
 from taylor.cost_model.memory.statics import vocabulary_ways
-from taylor.register.layers import FULL_REACH, AttentionSpec, LayerSpec, MoeSpec
+from taylor.register.layers import BOTH_WAYS, FULL_REACH, AttentionSpec, LayerSpec, MoeSpec
 from taylor.register.model import ModelSpec
 
 _FP32 = 4
@@ -283,6 +283,8 @@ def _edges(attention: AttentionSpec, degrees: Degrees, rules: TrainingRules) -> 
     On a ring each rank's kernels see one block of keys at a time; its own has the mask's edge, and the others, without
     one, half as much of what `attention_tokens` counts (`benchmarks.device_tables`, tables without a mask).
     """
+    if attention.reach == BOTH_WAYS:
+        return 0.0
     ways = ulysses_ranks(degrees, rules)
     blocks = degrees.cp / ways
     length = np.minimum(rules.seq_length / blocks, _reach(attention, rules.seq_length))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from taylor.base.errors import InputError
+from taylor.cost_model.job.tower import TowerRun
 from taylor.parsers.flag_table import FlagTable
 from taylor.parsers.megatron.unmodelled import flag_table
 from taylor.parsers.text.flag_edit import Setting
@@ -31,6 +32,8 @@ class Launch(ABC):
     """Assumptions and oddities, one line each."""
     model: ModelSpec | None = None
     """The model where the file names it and its flags do not describe it."""
+    tower: TowerRun | None = None
+    """The encoder of images beside the language model, where the file describes it."""
     states_ranks: bool = True
     """The file may say how many ranks it starts; False where the command that starts it does."""
     plan_error: InputError | None = None

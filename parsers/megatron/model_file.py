@@ -14,12 +14,14 @@ from typing import Any
 
 from taylor.base.errors import InputError, shortened
 from taylor.base.files import read_text
+from taylor.cost_model.job.tower import TowerRun
 from taylor.parsers.megatron.kinds import LAYER_LIST, NOOPS
 from taylor.parsers.megatron.own_plan import LAYOUT
+from taylor.parsers.megatron.tower_file import read_tower, spread_note
 from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.shell_words import Char, Word
 
-MODEL_FILE, DECODER, PLACES = "mm-model", "text_decoder", "pipeline_num_layers"
+MODEL_FILE, DATA_FILE, DECODER, PLACES = "mm-model", "mm-data", "text_decoder", "pipeline_num_layers"
 MAX_BYTES = 2**20
 _FOLDERS = 8
 """Folders above a script from which its path to the JSON may count: it is written from the repository's root."""
@@ -68,10 +70,16 @@ class ModelFile:
     path : Path
     flags : list of Flag
         Its content, as flags.
+    tower : TowerRun or None
+        The encoder of images beside the language model.
+    notes : tuple of str
+        Remarks on it.
     """
 
-    def __init__(self, path: Path, flags: list[Flag]) -> None:
-        self.path, self.flags = path, flags
+    def __init__(
+        self, path: Path, flags: list[Flag], tower: TowerRun | None = None, notes: tuple[str, ...] = ()
+    ) -> None:
+        self.path, self.flags, self.tower, self.notes = path, flags, tower, notes
 
     def error(self, what: str, cure: str, key: str = PLACES) -> InputError:
         """The error for what would have to be written into it."""
@@ -120,15 +128,40 @@ def with_model_file(flags: Flags) -> tuple[Flags, ModelFile | None]:
         where = " lie in the folder of init_from_hf_path" if "init_from_hf_path" in data else " are not in the file"
         raise InputError(f"is missing: the sizes{where}", file=path, field=f"{DECODER}.{missing}", cure=cure)
     stated = list(_flags(path, decoder, flags))
-    return flags.overlaid(stated), ModelFile(path, stated)
+    tower = read_tower(data, _images(flags), path)
+    note = None if tower is None else spread_note(data)
+    return flags.overlaid(stated), ModelFile(path, stated, tower, () if note is None else (note,))
+
+
+def _images(flags: Flags) -> Mapping[str, Any]:
+    """Content of the file that describes the data; empty where it is not there."""
+    if not flags.has(DATA_FILE):
+        return {}
+    path = _found(flags, DATA_FILE)[1]
+    return {} if path is None else _mapping(path)
 
 
 def _path(flags: Flags) -> Path:
+    """The file of the model.
+
+    Raises
+    ------
+    InputError
+        When it is not there.
+    """
+    written, path = _found(flags, MODEL_FILE)
+    if path is not None:
+        return path
+    cure = "put the JSON beside the script, or the script into its repository"
+    raise flags.error(MODEL_FILE, "names a JSON that is not there; the model's sizes lie in it", written, cure)
+
+
+def _found(flags: Flags, name: str) -> tuple[str, Path | None]:
     """The file, from the folder of the script or one above it; a script is started at its repository's root.
 
     Where a part of the path is known only when the job starts (``$(pwd)/model.json``), what stands behind it counts.
     """
-    words = flags.by_name[MODEL_FILE].values
+    words = flags.by_name[name].values
     chars = words[0].chars if words else ()
     start = 1 + max((at for at, char in enumerate(chars) if char.unknown), default=-1)
     written = "".join(char.text for char in chars[start:])
@@ -137,12 +170,9 @@ def _path(flags: Flags) -> Path:
     for above in (folder, *list(folder.parents)[:_FOLDERS]):
         path = above / written
         if path.suffix == ".json" and path.is_file():
-            return path
+            return written, path
     beside = folder / Path(written).name
-    if beside.suffix == ".json" and beside.is_file():
-        return beside
-    cure = "put the JSON beside the script, or the script into its repository"
-    raise flags.error(MODEL_FILE, "names a JSON that is not there; the model's sizes lie in it", written, cure)
+    return written, beside if beside.suffix == ".json" and beside.is_file() else None
 
 
 def _mapping(path: Path) -> Mapping[str, Any]:

@@ -30,6 +30,7 @@ from taylor.parsers.megatron.layout import LayoutProblem
 from taylor.parsers.megatron.mindspeed import is_mindspeed
 from taylor.parsers.megatron.misfits import misfit_mtp_recompute, misfit_positions, misfit_reused_choices
 from taylor.parsers.megatron.model import read_model
+from taylor.parsers.megatron.model_file import MODEL_FILE
 from taylor.parsers.megatron.offload import read_moved
 from taylor.parsers.megatron.optimizer import (
     CPU_OFFLOAD,
@@ -146,6 +147,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         ROUTER_CASTS: model.moe is not None and is_mindspeed(flags),
         MINDSPEED: is_mindspeed(flags),
     }
+    unmodelled = read_unmodelled(flags, [fact for fact, present in facts.items() if present], launch.table())
     return TrainingConfig(
         path=launch.file,
         launcher=launch.launcher,
@@ -167,7 +169,8 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         batch_follows_ranks=not flags.has("global-batch-size"),
         notes=tuple(notes),
         flags=read_stated_flags(flags, mindspeed=is_mindspeed(flags), earlier=branch is not None),
-        unmodelled=read_unmodelled(flags, [fact for fact, present in facts.items() if present], launch.table()),
+        unmodelled=tuple(flag for flag in unmodelled if launch.tower is None or flag.name != f"--{MODEL_FILE}"),
+        tower=launch.tower,
     )
 
 

@@ -51,6 +51,7 @@ class Script(Launch):
         self.flags, self._model_file = with_model_file(flags_of(script, FORM))
         self.notes = tuple(script.notes)
         if self._model_file is not None:
+            self.tower, self.notes = self._model_file.tower, (*self.notes, *self._model_file.notes)
             cure = "solve with -write n, and write them there"
             self.plan_error = self._model_file.error("the layers of every stage", cure)
 

@@ -23,7 +23,7 @@ from taylor.pipeline_solver.columns.stage_tuples import fixed_parts
 from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, BoundsParams
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.model.uniform_rule import counts_suffice
-from taylor.pipeline_solver.timing.durations import duration_blocks, schedule_of, times_of
+from taylor.pipeline_solver.timing.durations import duration_blocks, pinned_times, schedule_of, times_of
 
 DECIDED = 1e-6
 """Distance from a whole number within which a count is one."""
@@ -293,7 +293,8 @@ def _times(
     forward = np.array([kind.forward for kind in kinds]) * np.ones(shape)
     of_layer = duration_blocks(problem, forward, none, stage)
     of_again = duration_blocks(problem, np.zeros(shape), extra, stage)
-    of_fixed = duration_blocks(problem, fixed, none, stage)
+    beside = np.stack([pinned_times(problem, s, 2) for s in range(problem.stages)], axis=2)
+    of_fixed = duration_blocks(problem, fixed, none, stage, beside)
     slope, again, base = (np.array(blocks).reshape(len(blocks), -1) for blocks in (of_layer, of_again, of_fixed))
     return slope, again, base
 

@@ -25,7 +25,7 @@ from taylor.pipeline_solver.columns.stage_tuples import TooManyColumns, fixed_pa
 from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, BoundsParams
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, LayerKind, PipelineProblem
 from taylor.pipeline_solver.model.stopping import Stopper
-from taylor.pipeline_solver.timing.durations import duration_blocks, pinned_exposed, schedule_of
+from taylor.pipeline_solver.timing.durations import duration_blocks, pinned_times, schedule_of
 
 RIVALS = 4
 """Quicker choices, those of the least additional memory, with which a choice is compared where choices have no
@@ -98,7 +98,7 @@ def alike(problem: PipelineProblem) -> PipelineProblem:
     """The problem with kinds of equal cost merged, of the pinned ones those of one place; for columns without order."""
     merged: dict[object, LayerKind] = {}
     for kind in problem.kinds:
-        key = (_costs(problem, kind.name), kind.pinned_last, kind.places)
+        key = (_costs(problem, kind.name), kind.pinned_first, kind.pinned_last, kind.places)
         known = merged.get(key)
         merged[key] = replace(known or kind, joined=False, count=kind.count + (known.count if known else 0))
     return problem.replace(kinds=tuple(merged.values()))
@@ -261,10 +261,10 @@ def reduced_costs(problem: PipelineProblem, stage: StageOptions, s: int, prices:
     """
     chunk = stage.chunk
     cost = stage.layers @ prices.layer
-    exposed = None
+    exposed = pinned_times(problem, s, 2)[:, chunk] if problem.adds_pinned else None
     if problem.pairing is not None:
         rows = 2 + len(prices.duration) - schedule_of(problem).directions
-        exposed = pinned_exposed(problem, s, rows)[:, chunk]
+        exposed = pinned_times(problem, s, rows)[:, chunk]
         exposed[:2] += (stage.layers @ np.array([kind.exposed for kind in problem.placed_kinds])).T
     blocks = duration_blocks(problem, stage.forward, stage.extra, s, exposed)
     for block, price in zip(blocks, prices.duration, strict=True):

@@ -261,7 +261,7 @@ def _placement_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
     chunks = [schedule.chunk_at(position) for position in range(schedule.chunks)]
     faults += _order_faults(problem, plan, chunks)
     for v, s in chunks:
-        free = [kind for kind in problem.kinds if not kind.pinned_last and kind.name in plan.layers]
+        free = [kind for kind in problem.kinds if not kind.pinned and kind.name in plan.layers]
         layers = [kind for kind in free if plan.layers[kind.name][v][s]]
         if layers and layers[0].joined:
             faults.append(f"Chunk [{v}][{s}] begins with {layers[0].name} layers, apart from the layer before them.")
@@ -279,11 +279,11 @@ def _order_faults(problem: PipelineProblem, plan: PipelinePlan, chunks: Sequence
             count = plan.layers[kind.name][v][s] if kind.name in plan.layers else 0
             if not count:
                 continue
-            if kind.pinned_last:
+            if kind.pinned:
                 faults += _pinned_faults(kind, count, place, chunks)
             elif index < reached:
                 faults.append(f"Chunk [{v}][{s}] has {kind.name} layers after {reached_name} layers have begun.")
-            if kind.places or not kind.pinned_last:
+            if kind.places or not kind.pinned:
                 reached, reached_name = max((reached, reached_name), (index, kind.name))
     return faults
 
@@ -291,8 +291,9 @@ def _order_faults(problem: PipelineProblem, plan: PipelinePlan, chunks: Sequence
 def _pinned_faults(kind: LayerKind, count: int, place: int, chunks: Sequence[tuple[int, int]]) -> list[str]:
     """Violations by `count` layers of a pinned kind on the chunk at a place in model order."""
     (v, s), faults = chunks[place], []
-    if place not in (kind.places or (len(chunks) - 1,)):
-        where = f"one of the chunks {list(kind.places)} in model order" if kind.places else "the last chunk"
+    if place not in ((0,) if kind.pinned_first else kind.places or (len(chunks) - 1,)):
+        where = "the first chunk" if kind.pinned_first else "the last chunk"
+        where = f"one of the chunks {list(kind.places)} in model order" if kind.places else where
         faults.append(f"Chunk [{v}][{s}] has {kind.name} layers, which belong on {where}.")
     if count != kind.count:
         faults.append(f"Chunk [{v}][{s}] has {count} of {kind.count} {kind.name} layers, which must share a chunk.")
@@ -304,7 +305,7 @@ def _count_faults(problem: PipelineProblem, plan: PipelinePlan, chunk: tuple[int
     (v, s), faults = chunk, []
     total = _free_total(problem, plan, v, s)
     others = is_end or any(
-        kind.pinned_last and kind.name in plan.layers and plan.layers[kind.name][v][s] for kind in problem.kinds
+        kind.pinned and kind.name in plan.layers and plan.layers[kind.name][v][s] for kind in problem.kinds
     )
     if total < problem.min_layers and not (problem.entries_alone and others):
         faults.append(f"Chunk [{v}][{s}] has {total} layers, at least {problem.min_layers} are required.")
@@ -319,7 +320,7 @@ def _recompute_faults(problem: PipelineProblem, plan: PipelinePlan, schedule: Sc
     faults = []
     for v, s in map(schedule.chunk_at, range(schedule.chunks)):
         counts = {mode: grid[v][s] for mode, grid in plan.recompute.items()}
-        if any(kind.pinned_last and mode != NONE for kind, mode in _chunk_layers(problem, plan, schedule, v, s)):
+        if any(kind.pinned and mode != NONE for kind, mode in _chunk_layers(problem, plan, schedule, v, s)):
             faults.append(f"Chunk [{v}][{s}] recomputes a layer that is never recomputed.")
         for (mode, given_v, given_s), given in problem.fixed_recompute.items():
             if (given_v, given_s) == (v, s) and counts.get(mode, 0) != given:
@@ -394,8 +395,15 @@ def _exposed(problem: PipelineProblem, plan: PipelinePlan, task: tuple[int, int,
     The layers of the two chunks are paired one by one, in the order of the pass.
     """
     direction, v, s, other = task
-    if problem.pairing is None or direction == WEIGHT_GRADIENT:
+    if direction == WEIGHT_GRADIENT:
         return Fraction(0)
+    alone = [kind for kind in problem.kinds if kind.pinned and kind.name in plan.layers]
+    beyond = [
+        Fraction(kind.added_backward if direction == BACKWARD else kind.added_forward) * plan.layers[kind.name][v][s]
+        for kind in alone
+    ]
+    if problem.pairing is None:
+        return sum(beyond, Fraction(0))
 
     def layers(of: int) -> list[LayerKind]:
         free = [kind for kind in problem.free_kinds if kind.name in plan.layers]
@@ -404,8 +412,8 @@ def _exposed(problem: PipelineProblem, plan: PipelinePlan, task: tuple[int, int,
     def time(kind: LayerKind) -> Fraction:
         return Fraction(kind.exposed_backward if direction == BACKWARD else kind.exposed_forward)
 
-    alone = [kind for kind in problem.kinds if kind.pinned_last and kind.name in plan.layers]
-    total = sum((time(kind) * plan.layers[kind.name][v][s] for kind in alone), Fraction(0))
+    total = sum(beyond, Fraction(0))
+    total += sum((time(kind) * plan.layers[kind.name][v][s] for kind in alone), Fraction(0))
     own, theirs = layers(v), layers(other) if other >= 0 else []
     positions = problem.pairing.positions
     if positions is not None:

@@ -127,7 +127,7 @@ class ColumnSet:
             grid = np.zeros(shape, dtype=np.int64)
             if kind in placed:
                 grid = self.layers[chosen, :, placed.index(kind)].T
-            elif kind.pinned_last:
+            elif kind.pinned:
                 grid[schedule.chunk_at(problem.places_of(kind)[0])] = kind.count
             layers[kind.name] = as_grid(grid.tolist())
         recompute = {
@@ -159,7 +159,8 @@ class ColumnSet:
                     for v in range(problem.interleaves)
                 ]
             ).T
-            exposed = None if problem.pairing is None else exposed_of_stage(problem, s, layers[None, :, s])[:, 0]
+            plain = problem.pairing is None and not problem.adds_pinned
+            exposed = None if plain else exposed_of_stage(problem, s, layers[None, :, s])[:, 0]
             asked = np.concatenate(duration_blocks(problem, forward, extra, s, exposed))
             rows = rows[(self.durations[rows] <= asked + 1e-9).all(axis=1)]
             if not len(rows):
@@ -197,12 +198,13 @@ def build_columns(problem: PipelineProblem, tuples: list[StageTuples], most: int
 def columns_exposed(
     problem: PipelineProblem, start: NDArray[np.int64], layers: NDArray[np.integer], ordered: bool = True
 ) -> NDArray[np.float64] | None:
-    """Exposed communication of columns with layers [n, V, K], as in `exposed_times`; None without pairing.
+    """Exposed communication and times of pinned kinds of columns with layers [n, V, K], as in `exposed_times`; None
+    where there are none.
 
     A column has all chunks of its stage, so it determines their paired layers. For columns with open order of kinds the
     least exposed communication is taken.
     """
-    if problem.pairing is None:
+    if problem.pairing is None and not problem.adds_pinned:
         return None
     parts = [
         exposed_of_stage(problem, s, layers[a:b].astype(np.int64), ordered)

@@ -48,7 +48,7 @@ def plan_of_state(problem: PipelineProblem, state: State) -> PipelinePlan:
             low, high = borders[placed.index(kind)], borders[placed.index(kind) + 1]
             within = np.minimum(state.begin[1:], high) - np.maximum(state.begin[:-1], low)
             grid[cells] = np.maximum(within, 0)
-        elif kind.pinned_last:
+        elif kind.pinned:
             grid[chunks[problem.places_of(kind)[0]]] = kind.count
         layers[kind.name] = as_grid(grid.tolist())
     recompute = {}

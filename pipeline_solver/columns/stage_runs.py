@@ -14,7 +14,7 @@ from taylor.pipeline_solver.columns.chunk_types import ChunkType
 from taylor.pipeline_solver.columns.stage_tuples import TooManyColumns, stage_tuples
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
 from taylor.pipeline_solver.model.stopping import Stopper
-from taylor.pipeline_solver.timing.durations import duration_blocks, schedule_of
+from taylor.pipeline_solver.timing.durations import duration_blocks, pinned_times, schedule_of
 
 MOST_RUNS = 8_000_000
 """Most entries of a table of all runs: some seconds' work."""
@@ -57,7 +57,10 @@ class StageRuns:
     def blocks(self) -> NDArray[np.float64]:
         """Time of a task of each direction, float64 [D, S, C, L + 1]; inf where there is no such run."""
         stage = np.arange(self.problem.stages)[:, None, None]
-        blocks = np.stack(duration_blocks(self.problem, self.forward, self.extra, stage))
+        problem, beside = self.problem, None
+        if problem.adds_pinned:
+            beside = np.stack([pinned_times(problem, s, 2) for s in range(problem.stages)], axis=1)[..., None]
+        blocks = np.stack(duration_blocks(problem, self.forward, self.extra, stage, beside))
         blocks[:, ~np.isfinite(self.forward)] = np.inf
         return blocks
 
@@ -77,7 +80,7 @@ class StageRuns:
             row = [0] * problem.stages
             if kind in placed:
                 row = [self.types[s][t].layers[placed.index(kind)] for s, t in picked]
-            elif kind.pinned_last:
+            elif kind.pinned:
                 row[problem.places_of(kind)[0]] = kind.count
             layers[kind.name] = as_grid([row])
         recompute = {

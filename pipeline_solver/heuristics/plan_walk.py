@@ -22,7 +22,7 @@ from taylor.pipeline_solver.heuristics.annealing import Tasks
 from taylor.pipeline_solver.heuristics.walk_kernels import FAR, STAGE, fit_all, task_durations, walk
 from taylor.pipeline_solver.model.params import DEFAULT_PARAMS, HeuristicsParams
 from taylor.pipeline_solver.model.problem import PipelineProblem
-from taylor.pipeline_solver.timing.durations import has_weight_gradient, pinned_exposed, schedule_of, times_of
+from taylor.pipeline_solver.timing.durations import has_weight_gradient, pinned_times, schedule_of, times_of
 from taylor.pipeline_solver.timing.event_graph import EventGraph, partner_table
 
 
@@ -86,7 +86,7 @@ class Line(NamedTuple):
     positions : int
         `Pairing.positions`; -1 where it is None.
     pinned_exposed : float64 [2, C]
-        Exposed communication of pinned kinds in a chunk's forward and backward.
+        Times of pinned kinds in a chunk's forward and backward (`pinned_times`).
     strays : float64 [L + 1]
         `PipelineProblem.border_strays`, which count as MiB over a stage's limit.
     unit : int
@@ -323,12 +323,12 @@ def _unit(problem: PipelineProblem) -> int:
 def _pairs(
     problem: PipelineProblem, schedule: Schedule, place: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], int, NDArray[np.float64]]:
-    """`Line.beside`, `Line.positions` and `Line.pinned_exposed`; empty without a pairing."""
+    """`Line.beside`, `Line.positions` and `Line.pinned_exposed`; the former two are empty without a pairing."""
     pairing, pinned = problem.pairing, np.zeros((2, place.size))
+    for s in range(problem.stages) if pairing is not None or problem.adds_pinned else ():
+        pinned[:, place[:, s]] = pinned_times(problem, s, 2)
     if pairing is None:
         return np.zeros((problem.interleaves, 0), dtype=np.int64), -1, pinned
-    for s in range(problem.stages):
-        pinned[:, place[:, s]] = pinned_exposed(problem, s, 2)
     return partner_table(schedule), -1 if pairing.positions is None else pairing.positions, pinned
 
 

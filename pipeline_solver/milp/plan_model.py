@@ -96,7 +96,7 @@ class PlanModel:
         layers = {}
         for kind in problem.kinds:
             rows = grid([self.layers[kind.name]] if kind.name in self.layers else [])
-            if kind.pinned_last:
+            if kind.pinned:
                 v, s = self.schedule.chunk_at(problem.places_of(kind)[0])
                 rows[v][s] = kind.count
             layers[kind.name] = as_grid(rows)

@@ -323,6 +323,10 @@ def add_durations(
                     if added := _added(here, kind, mode, direction, weight_tasks):
                         terms.append((added * slow, recompute[mode, kind.name][s, v]))
             extra = factor * slow * _extra_forward(here, schedule.position(v, s), schedule.chunks)
+            if direction != WEIGHT_GRADIENT:
+                extra += slow * sum(
+                    kind.count * kind.added[direction] for kind in here.pinned_at(schedule.position(v, s))
+                )
             if problem.pairing is not None and direction != WEIGHT_GRADIENT:
                 hidden[direction, s, v] = list(terms), extra
                 terms += [(slow * _exposed(kind, direction), layers[kind.name][s, v]) for kind in present]

@@ -106,6 +106,10 @@ class LayerKind:
         Of a pinned kind: data that it adds to every boundary behind it, as a multiple of the usual transfer.
     choices : mapping of choice to LayerChoice
         Cost of each of `PipelineProblem.choices` in a layer of the kind.
+    added_forward, added_backward : float
+        Of a pinned kind: time of one layer in a forward and a backward of its chunk beyond `forward` and
+        `PipelineProblem.backward_ratio` times that, for a kind whose backward has another ratio (a frozen encoder has
+        none).
     exposed_forward, exposed_backward : float
         Under a `PipelineProblem.pairing`: additional time of a layer's forward and backward where no layer of the other
         pass is paired with it and overlaps its communication.
@@ -115,6 +119,10 @@ class LayerKind:
     joined : bool
         No chunk begins with a layer of the kind: all of them lie on the chunk of the layer before them (layers that
         reuse its choice of tokens).
+    pinned_first : bool
+        All layers of the kind lie together on the first chunk, in front of all others, and are otherwise as
+        pinned ones (layers of an encoder). It is listed behind the free kinds,
+        as recompute counts from the first of these.
     """
 
     name: str
@@ -130,6 +138,19 @@ class LayerKind:
     exposed_backward: float = 0.0
     shared_mib: float = 0.0
     joined: bool = False
+    added_forward: float = 0.0
+    added_backward: float = 0.0
+    pinned_first: bool = False
+
+    @property
+    def pinned(self) -> bool:
+        """Return whether the kind lies on the first chunk, or on the last one or its places."""
+        return self.pinned_first or self.pinned_last
+
+    @property
+    def added(self) -> tuple[float, float]:
+        """`added_forward` and `added_backward`."""
+        return self.added_forward, self.added_backward
 
     @property
     def exposed(self) -> tuple[float, float]:
@@ -145,7 +166,7 @@ class LayerKind:
     def costs(self) -> tuple[Any, ...]:
         """All that distinguishes a layer of the kind from one of another kind."""
         choices = tuple(sorted(self.choices.items(), key=lambda item: item[0]))
-        return (self.forward, *self.exposed, self.layer_mib, tuple(self.activation_mib.items()), choices)
+        return (self.forward, *self.exposed, *self.added, self.layer_mib, tuple(self.activation_mib.items()), choices)
 
 
 @dataclass(frozen=True)
@@ -344,7 +365,7 @@ class PipelineProblem:
                 _require(inside, f"{name} must name chunks (virtual stage, stage) of the pipeline", (v, s))
 
     def _check_kinds(self) -> None:
-        if not self.kinds or all(kind.pinned_last for kind in self.kinds):
+        if not self.kinds or all(kind.pinned for kind in self.kinds):
             raise ValueError("at least one layer kind must be free to place")
         names = [kind.name for kind in self.kinds]
         _require(len(set(names)) == len(names), "every kind must have a name of its own", names)
@@ -352,10 +373,12 @@ class PipelineProblem:
             if not (kind.count >= 0 and kind.forward >= 0 and kind.layer_mib >= 0):
                 raise ValueError(f"kind {kind.name}: count, forward and layer_mib must be >= 0")
             _require(kind.hand_over >= 0, f"kind {kind.name}: hand_over must be >= 0", kind.hand_over)
-            shared = 0 <= kind.shared_mib < inf and (kind.pinned_last or not kind.shared_mib)
+            shared = 0 <= kind.shared_mib < inf and (kind.pinned or not kind.shared_mib)
             _require(shared, f"kind {kind.name}: shared_mib must be >= 0, and 0 unless it is pinned", kind.shared_mib)
             finite = all(0 <= time < inf for time in kind.exposed)
             _require(finite, f"kind {kind.name}: exposed times must be >= 0", kind.exposed)
+            own = all(0 <= time < inf for time in kind.added) and (kind.pinned or not any(kind.added))
+            _require(own, f"kind {kind.name}: added times must be >= 0, and 0 unless it is pinned", kind.added)
             if kind.places:
                 self._check_places(kind)
             missing = [mode for mode in (NONE, *self.recompute_ratio, *self.choices) if mode not in kind.activation_mib]
@@ -371,7 +394,7 @@ class PipelineProblem:
                     raise ValueError(f"kind {kind.name}: choice {name} must have times and memory >= 0, found {one}")
         self._check_order_of_places()
         for kind in self.kinds:
-            behind = not kind.pinned_last and (not kind.count or kind not in self.placed_kinds[:1])
+            behind = not kind.pinned and (not kind.count or kind not in self.placed_kinds[:1])
             _require(behind or not kind.joined, "a joined kind must be free to place, behind another one", kind.name)
 
     def _check_stage_times(self) -> None:
@@ -414,6 +437,9 @@ class PipelineProblem:
             raise ValueError("choices with lent_mib need lenders: the stage on which each stage keeps them")
 
     def _check_order_of_places(self) -> None:
+        order = [kind.pinned_first + 2 * kind.pinned_last for kind in self.kinds if kind.count]
+        if order != sorted(order) and any(kind.pinned_first for kind in self.kinds):
+            raise ValueError("kinds pinned to the first chunk must be listed behind free kinds, before other ones")
         reached = 0
         for kind in self.pinned_kinds:
             ahead = [place for place in self.places_of(kind) if place >= reached]
@@ -429,16 +455,18 @@ class PipelineProblem:
                 f"kind {kind.name}: places must be rising positions of 0 to {chunks - 1}, of a pinned kind, "
                 f"found {kind.places!r}"
             )
-        if any(not one.pinned_last for one in self.kinds[at:]):
+        if any(not one.pinned for one in self.kinds[at:]):
             raise ValueError(f"kind {kind.name}: a kind with places must come behind all kinds that are free to place")
 
     @property
     def pinned_kinds(self) -> list[LayerKind]:
         """The pinned kinds that have layers."""
-        return [kind for kind in self.kinds if kind.pinned_last and kind.count]
+        return [kind for kind in self.kinds if kind.pinned and kind.count]
 
     def places_of(self, kind: LayerKind) -> tuple[int, ...]:
         """Positions in model order of the chunks on one of which a pinned kind lies."""
+        if kind.pinned_first:
+            return (0,)
         return kind.places or (self.stages * self.interleaves - 1,)
 
     def pinned_at(self, place: int) -> list[LayerKind]:
@@ -451,7 +479,7 @@ class PipelineProblem:
 
     def is_beyond(self, place: int) -> bool:
         """Return whether a pinned kind, at any of its places, excludes free layers from the chunk at a position."""
-        return any(place > max(self.places_of(kind)) for kind in self.pinned_kinds)
+        return any(kind.pinned_last and place > max(self.places_of(kind)) for kind in self.pinned_kinds)
 
     @property
     def least_layers(self) -> tuple[int, ...]:
@@ -461,9 +489,14 @@ class PipelineProblem:
         return tuple(0 if self.entries_alone and place in alone else self.min_layers for place in range(last + 1))
 
     @property
+    def adds_pinned(self) -> bool:
+        """Return whether a pinned kind has times beyond its forward and the problem's backward."""
+        return any(any(kind.added) for kind in self.pinned_kinds)
+
+    @property
     def free_kinds(self) -> tuple[LayerKind, ...]:
         """The kinds that the solver places."""
-        return tuple(kind for kind in self.kinds if not kind.pinned_last)
+        return tuple(kind for kind in self.kinds if not kind.pinned)
 
     @property
     def placed_kinds(self) -> list[LayerKind]:
@@ -621,6 +654,7 @@ class PipelineProblem:
             kept = ", ".join(f"{mode} {mib:g}" for mode, mib in modes.items())
             pinned = f" on chunk {' or '.join(map(str, self.places_of(kind)))}" if kind.places else ""
             pinned = pinned or (" on the last chunk" if kind.pinned_last else "")
+            pinned = pinned or (" on the first chunk" if kind.pinned_first else "")
             pinned = pinned or (" on the chunk of the layer before them" if kind.joined else "")
             lines.append(
                 f"{kind.count} {kind.name} layers{pinned}: forward {kind.forward:g}, {kind.layer_mib:,g} MiB each; "
@@ -653,6 +687,8 @@ class PipelineProblem:
         given = len(self.fixed_layers) + len(self.max_layers) + len(self.fixed_recompute)
         if given:
             lines.append(f"given or bounded by chunk: {given} count{'s' if given > 1 else ''} of layers or recompute")
+        for kind in (one for one in self.pinned_kinds if any(one.added)):
+            lines.append("a {} layer takes {:.3g}/{:.3g} more, forward/backward".format(kind.name, *kind.added))
         if self.pairing is not None:
             alone = ", ".join("{} {:.3g}/{:.3g}".format(kind.name, *kind.exposed) for kind in self.kinds)
             lines.append(f"a layer without one beside it takes longer, forward/backward: {alone}")

@@ -59,7 +59,7 @@ def without_choices(problem: PipelineProblem) -> PipelineProblem:
     modes = (NONE, *problem.searched_modes)
     kinds = (
         kind
-        if kind.pinned_last
+        if kind.pinned
         else replace(
             kind,
             layer_mib=kind.least_mib,
@@ -79,7 +79,7 @@ def at_least(problem: PipelineProblem, mode: str, most: int) -> PipelineProblem:
     """
     kinds = (
         kind
-        if kind.pinned_last
+        if kind.pinned
         else replace(
             kind, activation_mib={**kind.activation_mib, NONE: min(kind.activation_mib[of] for of in (NONE, mode))}
         )

@@ -266,7 +266,8 @@ def problem_data(problem: PipelineProblem) -> dict[str, Any]:
     unpinned |= {name for name in idle_where_empty if not getattr(problem, name)}
     for kind in data["kinds"]:
         idle = [] if problem.choices else ["choices"]
-        idle += [name for name in ("shared_mib", "joined") if not kind[name]]
+        seldom = ("shared_mib", "joined", "pinned_first", "added_forward", "added_backward")
+        idle += [name for name in seldom if not kind[name]]
         for name in idle if kind["places"] else [*idle, "places", "hand_over"]:
             kind.pop(name)
     return {key: value for key, value in data.items() if key not in unpinned}
@@ -274,7 +275,7 @@ def problem_data(problem: PipelineProblem) -> dict[str, Any]:
 
 def _uncounted(problem: PipelineProblem) -> tuple[str, ...]:
     """Kinds that the offset leaves out."""
-    return tuple(kind.name for kind in problem.kinds if kind.pinned_last)
+    return tuple(kind.name for kind in problem.kinds if kind.pinned)
 
 
 def _recompute(problem: PipelineProblem, plan: PipelinePlan) -> dict[str, list[list[int]]]:
@@ -317,11 +318,11 @@ def _plan_of(data: Mapping[str, Any], problem: PipelineProblem, file: Path | Non
             {kind: as_grid(rows) for kind, rows in data["layers"].items()},
             {mode: as_grid(rows) for mode, rows in data["recompute"].items()},
         )
-        runs = {kind.name: kind.count for kind in problem.kinds if not kind.pinned_last}
+        runs = {kind.name: kind.count for kind in problem.kinds if not kind.pinned}
         if all(kind.name in plan.layers for kind in problem.kinds):
             return plan
         v_shape = problem.schedule.v_shape
-        alone = [kind for kind in problem.kinds if kind.pinned_last]
+        alone = [kind for kind in problem.kinds if kind.pinned]
         pinned: dict[str, Grid] = {}
         for of, several in itertools.groupby(alone, key=lambda kind: kind_of(kind.name)):
             pinned |= split_runs(plan.layers[of], {kind.name: kind.count for kind in several}, v_shape)

@@ -63,14 +63,16 @@ def chunk_durations(problem: PipelineProblem, plan: PipelinePlan) -> NDArray[np.
             counts = np.array(modes[mode], dtype=np.float64)
             added = [times_of(problem.on_stage(s).choice_of(kinds[name], mode)) for s, kinds in enumerate(here)]
             extra += np.array(added).T[:, None] * counts
-    exposed = None
+    exposed = np.zeros((2, V, S)) if problem.adds_pinned else None
     if problem.pairing is not None:
         grids = [np.array(plan.layers.get(kind.name, np.zeros((V, S))), dtype=np.int64) for kind in problem.free_kinds]
         exposed = exposed_times(problem, np.stack(grids).transpose(2, 1, 0), problem.free_kinds)
         exposed = exposed.transpose(0, 2, 1)
-        for kind in problem.pinned_kinds:  # never paired
-            times = np.tile(kind.exposed, len(exposed) // 2)
-            exposed = exposed + times[:, None, None] * np.array(plan.layers[kind.name])
+    for kind in problem.pinned_kinds:
+        if exposed is None:
+            break
+        times = np.tile(_beside(problem, kind), len(exposed) // 2)
+        exposed = exposed + times[:, None, None] * np.array(plan.layers[kind.name])
     blocks = duration_blocks(problem, forward, extra, np.arange(S), exposed)
     tail = np.array(problem.tail or [0.0] * S)
     return np.concatenate([*(block.reshape(-1) for block in blocks), tail])
@@ -105,8 +107,9 @@ def duration_blocks(
     stage : int64
         The chunks' stages, in a compatible shape.
     exposed : float64 [2 (1 + P), ...], optional
-        Under a pairing: exposed communication of the chunks in a forward and a backward that run alone, and in those
-        combined with each virtual stage of `partner_table`.
+        Times of pinned kinds (`LayerKind.added_forward`) in the chunks' forwards and backwards. Under a pairing:
+        exposed communication, too, in a forward and a backward that run alone, and in those combined with each virtual
+        stage of `partner_table`.
     """
     weight = has_weight_gradient(problem)
     share = problem.weight_gradient_share if weight else 0.0
@@ -164,16 +167,28 @@ def exposed_of_stage(
 
     Where the kinds are not in the problem's order, every layer of a combined pass counts as paired.
     """
+    if problem.pairing is None:
+        return np.broadcast_to(pinned_times(problem, s, 2)[:, None], (2, *layers.shape[:2]))
     found = exposed_times(problem, layers, problem.placed_kinds)
     if not ordered:
         found[2:] = 0.0
-    return found + pinned_exposed(problem, s, len(found))[:, None]
+    return found + pinned_times(problem, s, len(found))[:, None]
 
 
-def pinned_exposed(problem: PipelineProblem, s: int, rows: int) -> NDArray[np.float64]:
-    """Exposed communication of the pinned kinds in a stage's chunks, as rows of `exposed_times`, float64 [rows, V]."""
+def pinned_times(problem: PipelineProblem, s: int, rows: int) -> NDArray[np.float64]:
+    """Times of the pinned kinds in a stage's chunks that no forward time states, float64 [rows, V].
+
+    They are `LayerKind.added_forward` and `added_backward`, and under a pairing exposed communication, which is never
+    paired; in the rows of `exposed_times`.
+    """
     schedule, found = schedule_of(problem), np.zeros((rows, problem.interleaves))
     for v in range(problem.interleaves):
         for kind in problem.pinned_at(schedule.position(v, s)):
-            found[:, v] += kind.count * np.tile(kind.exposed, rows // 2)
+            found[:, v] += kind.count * np.tile(_beside(problem, kind), rows // 2)
     return found
+
+
+def _beside(problem: PipelineProblem, kind: LayerKind) -> NDArray[np.float64]:
+    """Time of a layer of a pinned kind in forward and backward beyond those of its forward time, float64 [2]."""
+    exposed = kind.exposed if problem.pairing is not None else (0.0, 0.0)
+    return np.array([a + b for a, b in zip(exposed, kind.added, strict=True)])

@@ -195,6 +195,13 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         "stage 7, mirror pairs the first half with the second; such a plan is not written (default: none)",
     )
     solving.add_argument(
+        "--images",
+        default="",
+        metavar="IMAGESxPATCHES",
+        help="images a sample on average, and patches an image, of a job with a vision encoder: 1.5x1024 "
+        "(default: what its files state, else 1x1024)",
+    )
+    solving.add_argument(
         "--offload_optimizer",
         type=yes_no,
         default=False,
@@ -487,6 +494,7 @@ def _file_job(args: argparse.Namespace, path: Path) -> FileJob:
         search_select=args.select if "select" in args.given else None,
         modules=AskedModules(args.recompute_modules, args.offload),
         lend=args.lend,
+        images=args.images,
         offload_optimizer=args.offload_optimizer,
         vpp=args.vpp,
         schedule=args.schedule,

@@ -14,12 +14,12 @@ from taylor.pipeline_solver.bounds.stage_pricing import alike
 from taylor.pipeline_solver.check.checker import check, exact_peak_memory, exact_step_time
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.places import placements, settled
-from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.problem import LayerKind, Pairing, PipelineProblem
 from taylor.pipeline_solver.model.solution import INFEASIBLE, OPTIMAL, Solution
 from taylor.pipeline_solver.solving.entries import solve_places
 from taylor.pipeline_solver.solving.result import Result, problem_data
 from taylor.pipeline_solver.solving.solve import solve
-from taylor.pipeline_solver.timing.durations import pinned_exposed
+from taylor.pipeline_solver.timing.durations import pinned_times
 from taylor.pipeline_solver.timing.evaluate import evaluate, peak_memory_mib
 from tests.solver_cases import plan_of, small_problem
 
@@ -170,11 +170,12 @@ def test_kinds_of_equal_cost_on_different_chunks_stay_apart_where_bounds_merge_k
     body, mtp = with_mtp().kinds
     runs = [replace(mtp, name=name, places=(at,), exposed_forward=0.5) for name, at in (("mtp", 1), ("mtp#2", 2))]
     problem = with_mtp().replace(kinds=(replace(body, count=3), replace(body, name="like it", count=1), *runs))
+    problem = problem.replace(pairing=Pairing())
     merged = alike(problem)
     assert [kind.count for kind in merged.free_kinds] == [4]
     for stage, exposed in enumerate((0.0, 0.5, 0.5)):
         for one in (problem, merged):
-            assert pinned_exposed(one, stage, 2)[:, 0].tolist() == [exposed, 0.0]
+            assert pinned_times(one, stage, 2)[:, 0].tolist() == [exposed, 0.0]
 
 
 def test_a_kind_that_fits_nowhere_is_told_with_the_least_memory_of_its_best_place() -> None:

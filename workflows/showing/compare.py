@@ -259,7 +259,7 @@ def _warnings(results: Sequence[Result]) -> tuple[str, ...]:
     found = []
     problems = [result.problem for result in results]
     models = [_named(result, "model") for result in results]
-    layers = [problem.layers + sum(k.count for k in problem.kinds if k.pinned_last) for problem in problems]
+    layers = [problem.layers + sum(k.count for k in problem.kinds if k.pinned) for problem in problems]
     if (all(models) and models[0] != models[1]) or layers[0] != layers[1]:
         described = [model or f"{count} layers" for model, count in zip(models, layers, strict=True)]
         found.append(f"Not comparable: the models differ ({described[0]} and {described[1]}).")
@@ -308,7 +308,7 @@ def _facts(result: Result) -> dict[str, str]:
     if batch:
         facts |= {"batch": f"{batch.get('global', '')}", "sequence": f"{batch.get('sequence', '')}"}
     facts["schedule"] = problem.schedule.name + (", low memory" if problem.schedule.low_memory else "")
-    facts["offset"] = _listed(plan.offset(tuple(kind.name for kind in problem.kinds if kind.pinned_last)))
+    facts["offset"] = _listed(plan.offset(tuple(kind.name for kind in problem.kinds if kind.pinned)))
     facts["layers"] = _listed(plan.total_layers(list(plan.layers)))
     for mode in problem.recompute_ratio:
         facts["recompute" if mode == "full" else f"{mode} recompute"] = _listed(plan.recomputed(mode))

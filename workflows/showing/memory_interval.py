@@ -20,6 +20,7 @@ from taylor.pipeline.plan import FULL, PipelinePlan
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import Solution
 from taylor.register.model import ModelSpec, kind_of
+from taylor.register.tower import VISION
 
 Interval = tuple[float | None, float | None]
 """Least and most of a stage's peak, MiB; None where no bound is known."""
@@ -49,11 +50,12 @@ def peak_intervals(
         return None
     least, most = (1.0, 1.0) if known is None else (known.lower(risk), known.upper(risk))
     unbounded, boundless = any(flag.most is None for flag in higher), not all(flag.spares_states for flag in lower)
-    states = [_states(config, problem, solution.plan, stage, config.rules) for stage in range(problem.stages)]
+    plan = solution.plan.without(VISION)
+    states = [_states(config, problem, plan, stage, config.rules) for stage in range(problem.stages)]
     return tuple(
         (
             None if boundless else least * (min(peak, float(states[stage].total) / MIB) if lower else peak),
-            None if unbounded else most * peak + _most_mib(config, problem, solution.plan, higher, stage),
+            None if unbounded else most * peak + _most_mib(config, problem, plan, higher, stage),
         )
         for stage, peak in enumerate(solution.peak_memory_mib)
     )

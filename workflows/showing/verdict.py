@@ -65,7 +65,7 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
         shares = f"{bubble.total:.1%} of the step: {parts}, communication {bubble.communication:.1%}"
         pairs.append(("bubble", shares.replace("%", " %")))
     if solution.plan is not None:
-        uncounted = [kind.name for kind in problem.kinds if kind.pinned_last]
+        uncounted = [kind.name for kind in problem.kinds if kind.pinned]
         pairs.append(("offset", _spaced(compress(solution.plan.offset(uncounted)))))
         pairs += [
             (mode_title(mode), _spaced(compress(grid)))

@@ -24,6 +24,7 @@ from taylor.workflows.showing.memory_levers import Lever, beyond_mib, breakdown_
 from taylor.workflows.solving.measured_peaks import with_measured
 from taylor.workflows.statement.options import FileJob
 from taylor.workflows.statement.stated_file import StatedFile
+from taylor.workflows.statement.towers import costs_of
 
 MOST_LEVERS = 3
 """Levers that a text lists."""
@@ -187,6 +188,9 @@ def _stage(
         "workspaces of GEMMs": workspaces,
         "runtime and communication": found.overhead - workspaces,
     }
+    if config.tower is not None and found.stage == 0:
+        tower = costs_of(config, config.tower, file.device)
+        parts["vision encoder"] = tower.states_mib + alive[0] * tower.kept_mib
     parts["measured beyond the model"] = beyond_mib(found, plan.stages, file.device, file.learned)
     return StageMemory(
         found.stage, moment, sum(parts.values()), limit_mib, parts, tuple(_kept(config, plan, found.stage, alive))

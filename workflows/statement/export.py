@@ -19,6 +19,7 @@ from taylor.pipeline.schedule import Schedule, ScheduleSpec
 from taylor.pipeline_solver.model.problem import PipelineProblem, card_rows
 from taylor.pipeline_solver.solving.result import read_result
 from taylor.register.model import DENSE, MTP
+from taylor.register.tower import VISION
 from taylor.workflows.statement.options import Export
 
 
@@ -54,8 +55,8 @@ def export_texts(
         When a form cannot state the plan.
     """
     v_shape = problem.schedule.v_shape
-    pinned = any(kind.pinned_last for kind in problem.kinds)
-    written = with_mtp(plan.with_runs_joined(MTP), mtp_layers, v_shape)
+    pinned = any(kind.pinned for kind in problem.kinds)
+    written = with_mtp(plan.with_runs_joined(MTP).without(VISION), mtp_layers, v_shape)
     texts = []
     forms = export_forms()
     schedule = build_schedule(problem.schedule, problem.stages, problem.interleaves, problem.micro_batches)

@@ -107,6 +107,8 @@ class FileJob:
     modules : AskedModules
     lend : str
         Stages that may keep activations on others: ``mirror``, or pairs ``STAGE:LENDER``; empty for none.
+    images : str
+        Images a sample and patches an image, ``1.5x1024``, of a job with an encoder; empty: as its reader assumes.
     offload_optimizer : bool
         Whether the optimizer may be kept on the host, of all stages or of none.
     vpp : int, `AUTO` or None
@@ -149,6 +151,7 @@ class FileJob:
     search_select: bool | None = None
     modules: AskedModules = AskedModules()
     lend: str = ""
+    images: str = ""
     offload_optimizer: bool = False
     vpp: int | str | None = None
     schedule: str | None = None

@@ -11,7 +11,7 @@ from taylor.parsers.registry import launcher_of, speaking_for
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.chunks import chunk_order
 from taylor.pipeline.partners import combines
-from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, split_runs, values_in_order
+from taylor.pipeline.plan import FULL, NONE, SELECT, PipelinePlan, as_grid, split_runs, values_in_order
 from taylor.pipeline_solver.model.problem import LayerKind, Pairing, PipelineProblem
 from taylor.register.device import DeviceSpec
 from taylor.register.model import DENSE, MOE, MTP, kind_of
@@ -52,7 +52,7 @@ def build_problem(
     modes = (FULL, SELECT) if searched else (FULL,)
     unsearched = (SELECT,) if own and not searched else ()
     kinds = _layer_kinds(config, memory, ratios, (*modes, *unsearched, NONE))
-    placed = sum(kind.count for kind in kinds if not kind.pinned_last)
+    placed = sum(kind.count for kind in kinds if not kind.pinned)
     empty = _leaves_empty(config, kinds)
     alone = may_stand_alone(config) and not empty
     if placed < stages * vpp and not (alone or empty):
@@ -126,7 +126,7 @@ def _leaves_empty(config: TrainingConfig, kinds: tuple[LayerKind, ...]) -> bool:
     plan, strategy = config.plan, config.strategy
     if plan is None or (plan.interleaves, plan.stages) != (strategy.vpp, strategy.pp):
         return False
-    pinned = {kind.name for kind in kinds if kind.pinned_last}
+    pinned = {kind.name for kind in kinds if kind.pinned}
     if may_stand_alone(config):
         layers = values_in_order(plan.total_layers(), config.schedule.v_shape)[1:-1]
     else:
@@ -153,6 +153,13 @@ def plan_in_terms_of(problem: PipelineProblem, plan: PipelinePlan) -> PipelinePl
         target = kind if kind in known else next(reversed(merged), problem.kinds[0].name)
         merged.setdefault(target, []).append(kind)
     layers = {target: plan.total_layers(kinds) for target, kinds in merged.items()}
+    for leading in problem.pinned_kinds:
+        if leading.pinned_first:  # no file counts them among the model's layers
+            first = [[0] * problem.stages for _ in range(problem.interleaves)]
+            first[0][0] = leading.count
+            layers[leading.name] = as_grid(first)
+    order = [one.name for one in problem.kinds if one.name in layers]
+    layers = {**{name: layers[name] for name in order}, **layers}
     return PipelinePlan(layers, {mode: grid for mode, grid in plan.recompute.items() if plan.uses(mode)})
 
 

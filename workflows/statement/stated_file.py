@@ -48,6 +48,7 @@ from taylor.workflows.statement.replayed_memory import replayed_memory
 from taylor.workflows.statement.schedules import log_interleaving, require_schedule
 from taylor.workflows.statement.stage_devices import OnStages, usual_device
 from taylor.workflows.statement.time_ratios import SettledRatios, settle_ratios
+from taylor.workflows.statement.towers import tower_lines, with_images, with_tower
 
 
 def read_for(
@@ -139,7 +140,7 @@ class StatedFile:
             When the framework does not start the job, or it sets a switch that its schedule does not have.
         """
         job = with_devices_of(job, config)
-        config = with_host_priced(config, chosen.spec)
+        config = with_images(with_host_priced(config, chosen.spec), job.images)
         vpp = config.strategy.vpp if job.given_vpp is None else job.given_vpp
         schedule = asked_schedule(job, config)
         config = _legal(job, config, vpp, schedule, chosen.spec)
@@ -171,6 +172,7 @@ class StatedFile:
         moves = self.config.moved is not None or (self.modules is not None and bool(self.modules.offload))
         moved = assumptions(self.device) if moves else ()
         further = (
+            *tower_lines(self.running, self.device),
             *entry_lines(self.running),
             *moved,
             *optimizer_assumptions(self.config.rules, self.device),
@@ -301,6 +303,7 @@ class StatedFile:
         asked = self.job.search_select
         problem = build_problem(self.running, memory, ratios.ratios, search_select=asked, device=device)
         problem = with_module_choices(problem, self.running, device, self.modules)
+        problem = with_tower(problem, self.running, device, memory.source)
         return with_lending(problem, self.running, device, self.lenders)
 
     def known_plan(self, problem: PipelineProblem) -> PipelinePlan | None:

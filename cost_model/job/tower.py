@@ -1,0 +1,99 @@
+"""An encoder of images in a job: its images, what of it is trained, and its layers as the costs see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from taylor.cost_model.job.strategy import Strategy, TrainingRules
+from taylor.register.layers import BOTH_WAYS, AttentionSpec, LayerSpec, MlpSpec
+from taylor.register.model import ModelSpec
+from taylor.register.tower import VISION, TowerSpec
+
+WINDOWED = f"{VISION}-windowed"
+USUAL_IMAGES = 1.0
+"""Images a sample where nothing states them."""
+USUAL_PATCHES = 1024
+"""Patches an image where nothing states them: 448 x 448 pixels in patches of 14."""
+
+
+@dataclass(frozen=True)
+class TowerRun:
+    """An encoder in a job.
+
+    Parameters
+    ----------
+    images : float
+        Images a sample, on average.
+    patches : int
+        Patches an image.
+    trained : bool
+        It trains. Off: it runs forward alone, and nothing of it is kept for a backward.
+    recomputed : bool
+        Its layers keep their inputs alone and run again before their backward.
+    split : bool
+        TP splits its layers. Off: every rank of TP runs all of it.
+    source : str
+        Where images and patches are from, for the log.
+    """
+
+    spec: TowerSpec
+    images: float = USUAL_IMAGES
+    patches: int = USUAL_PATCHES
+    trained: bool = False
+    recomputed: bool = False
+    split: bool = False
+    source: str = "assumed; --images states others"
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of the language model that a sample's images become."""
+        return self.images * self.patches / self.spec.merged
+
+
+def tower_body(spec: TowerSpec) -> ModelSpec:
+    """The encoder's layers as a model without a vocabulary."""
+    attention = AttentionSpec(
+        spec.n_heads, spec.n_heads, spec.head_dim, reach=BOTH_WAYS, bias=spec.bias, output_bias=spec.bias
+    )
+    mlp = MlpSpec(spec.ffn_hidden, spec.gated_mlp, spec.bias)
+    kinds = [LayerSpec(VISION, attention, mlp=mlp)]
+    full = spec.full_layers if spec.window else spec.n_layers
+    if full < spec.n_layers:
+        kinds.append(LayerSpec(WINDOWED, replace(attention, window=spec.window), mlp=mlp))
+    counts = (full, spec.n_layers - full)
+    return ModelSpec(
+        name=VISION,
+        n_layers=spec.n_layers,
+        hidden=spec.hidden,
+        n_heads=spec.n_heads,
+        n_kv_heads=spec.n_heads,
+        head_dim=spec.head_dim,
+        ffn_hidden=spec.ffn_hidden,
+        vocab=1,
+        gated_mlp=spec.gated_mlp,
+        norm_bias=spec.norm_bias,
+        kinds=tuple(kinds),
+        pattern=", ".join(f"{n} {kind.name}" for kind, n in zip(kinds, counts, strict=False) if n),
+    )
+
+
+def tower_degrees(run: TowerRun, strategy: Strategy) -> Strategy:
+    """The degrees under which a rank runs the encoder: a micro-batch's images are its samples, and CP splits none."""
+    tp, sp = (strategy.tp, strategy.sp) if run.split else (1, False)
+    return strategy.replace(tp=tp, cp=1, ep=1, sp=sp, mbs=strategy.mbs * run.images)
+
+
+def tower_rules(run: TowerRun, rules: TrainingRules) -> TrainingRules:
+    """The job's rules for the encoder: 16 bits, no adapters, no dropout, a sequence for each image."""
+    return rules.replace(
+        seq_length=run.patches,
+        adapters=None,
+        narrow=None,
+        dropout=False,
+        pairs=False,
+        overlap_experts=False,
+        window_masks=False,
+        loads_masks=False,
+        tensor_grid=None,
+        overlap_tensor=False,
+    )

@@ -1,0 +1,127 @@
+"""The encoder of images in MindSpeed-MM's JSONs: ``image_encoder`` of ``--mm-model``, the pixels of ``--mm-data``.
+
+Its layers lie on the stages that ``pipeline_num_layers`` names (Ascend/MindSpeed-MM 57069cd5
+mindspeed_mm/models/vlm_model.py:133-209, `_build_image_encoder_model`), in all of its examples the first. They are
+Megatron's, so that TP and sequence parallelism split them (mindspeed_mm/models/vision/vision_encoders/
+qwen2vl_vit_model.py:564-631). Biases: mindspeed_mm/models/common/module_spec/qwen2vl_layer_spec.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from taylor.base.errors import InputError
+from taylor.cost_model.job.tower import USUAL_PATCHES, TowerRun
+from taylor.parsers.text.fields import MAX_LAYERS, MAX_SIZE
+from taylor.register.tower import TowerSpec
+
+ENCODER, PROJECTOR = "vision_encoder", "vision_projector"
+_SQUARE = 2
+"""Side of the square of patches that becomes one token where ``spatial_merge_size`` is not given."""
+
+
+def read_tower(data: Mapping[str, Any], images: Mapping[str, Any], path: Path) -> TowerRun | None:
+    """The encoder that a model file describes; None where it has none, or one without its sizes.
+
+    Parameters
+    ----------
+    data : mapping
+        Content of ``--mm-model``.
+    images : mapping
+        Content of ``--mm-data``; empty where it is not there.
+
+    Raises
+    ------
+    InputError
+        When a size is no number of its kind.
+    """
+    section = data.get("image_encoder")
+    encoder = section.get(ENCODER) if isinstance(section, Mapping) else None
+    needed = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "patch_size")
+    if not isinstance(encoder, Mapping) or any(name not in encoder for name in needed):
+        return None
+    at = _Sizes(encoder, path)
+    projector = section.get(PROJECTOR) if isinstance(section, Mapping) else None
+    patch, side = at.size("patch_size"), at.size("spatial_merge_size", _SQUARE)
+    hidden = at.size("hidden_size")
+    inputs = at.size("in_channels", 3) * at.size("temporal_patch_size", 1) * patch**2
+    norm = hidden * (1 if encoder.get("normalization") == "RMSNorm" else 2)
+    ends = inputs * hidden + (hidden if encoder.get("add_bias_conv") is True else 0)
+    ends += at.size("max_position_embeddings", 0) * hidden + norm
+    products = float(inputs * hidden)
+    if isinstance(projector, Mapping) and "hidden_size" in projector:
+        out = _Sizes(projector, path, PROJECTOR)
+        merged, inner, width = hidden * side**2, out.size("ffn_hidden_size", hidden * side**2), out.size("hidden_size")
+        further = encoder.get("deepstack_visual_indexes")
+        more = len(further) if isinstance(further, list) else 0
+        ends += (1 + more) * (merged * inner + inner + inner * width + width) + more * norm * side**2
+        products += (1 + more) * (merged * inner + inner * width) / side**2
+    heads, windows = at.size("num_attention_heads"), encoder.get("fullatt_block_indexes")
+    windowed = isinstance(windows, list) and "window_attn_size" in encoder
+    spec = TowerSpec(
+        n_layers=at.size("num_layers", most=MAX_LAYERS),
+        hidden=hidden,
+        n_heads=heads,
+        head_dim=at.size("kv_channels", hidden // heads),
+        ffn_hidden=at.size("ffn_hidden_size"),
+        gated_mlp=encoder.get("gated_linear_unit") is True,
+        norm_bias=encoder.get("normalization") != "RMSNorm",
+        window=(at.size("window_attn_size") // patch) ** 2 if windowed else None,
+        full_layers=len(windows) if windowed and isinstance(windows, list) else 0,
+        merged=side**2,
+        ends_parameters=ends,
+        ends_products=products,
+    )
+    patches, source = USUAL_PATCHES, "assumed; --images states others"
+    pixels = _pixels(images)
+    if pixels is not None and pixels >= (patch * side) ** 2:
+        patches = pixels // patch**2 // side**2 * side**2
+        source = f"one of image_max_pixels = {pixels:,} is assumed; --images states others"
+    return TowerRun(
+        spec,
+        patches=patches,
+        trained=encoder.get("freeze") is not True,
+        recomputed=encoder.get("recompute_granularity") == "full",
+        split=True,
+        source=source,
+    )
+
+
+def spread_note(data: Mapping[str, Any]) -> str | None:
+    """Note for an encoder whose layers do not all lie on the first stage; None otherwise."""
+    section = data.get("image_encoder")
+    encoder = section.get(ENCODER) if isinstance(section, Mapping) else None
+    if not isinstance(encoder, Mapping):
+        return None
+    places = encoder.get("pipeline_num_layers")
+    row = places[0] if isinstance(places, list) and places and isinstance(places[0], list) else places
+    if not isinstance(row, list) or (row and row[0] == encoder.get("num_layers")):
+        return None
+    return f"{ENCODER}.pipeline_num_layers {row}: the encoder is planned with all its layers on the first stage"
+
+
+def _pixels(images: Mapping[str, Any]) -> int | None:
+    found: Any = images
+    for name in ("dataset_param", "preprocess_parameters", "image_max_pixels"):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    whole = isinstance(found, int) and not isinstance(found, bool) and 0 < found <= MAX_SIZE
+    return found if whole else None
+
+
+class _Sizes:
+    """Sizes of a section."""
+
+    def __init__(self, section: Mapping[str, Any], path: Path, name: str = ENCODER) -> None:
+        self.section, self.path, self.name = section, path, name
+
+    def size(self, key: str, default: int | None = None, most: int = MAX_SIZE) -> int:
+        """A size of at least 1, or the default where it is not given."""
+        value = self.section.get(key, default)
+        if value == default and default is not None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= most:
+            field = f"image_encoder.{self.name}.{key}"
+            raise InputError(f"must be a whole number from 1 to {most}", file=self.path, field=field, value=value)
+        return value

@@ -1,0 +1,58 @@
+"""The shape of an encoder of images beside a language model: its layers, and what turns pixels into their input."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VISION = "vision"
+"""Kind of the layers of an encoder of images."""
+
+
+@dataclass(frozen=True)
+class TowerSpec:
+    """A vision transformer with its patch embedding and the projector to the language model; sizes in elements.
+
+    Parameters
+    ----------
+    n_layers, hidden, n_heads, head_dim, ffn_hidden : int
+        Of its layers; all heads have keys and values of their own.
+    gated_mlp, norm_bias, bias : bool
+        Three matrices in the MLP; biases of the norms; biases of all GEMMs of a layer.
+    window : int or None
+        Patches of a window of attention; None where every patch of an image attends to all others.
+    full_layers : int
+        With a window, layers that attend to the whole image nevertheless.
+    merged : int
+        Patches that become one token of the language model.
+    ends_parameters : int
+        Parameters outside the layers: patch embedding, positions, norms, projector.
+    ends_products : float
+        Multiply-adds a patch of the GEMMs among these.
+    """
+
+    n_layers: int
+    hidden: int
+    n_heads: int
+    head_dim: int
+    ffn_hidden: int
+    gated_mlp: bool = False
+    norm_bias: bool = True
+    bias: bool = True
+    window: int | None = None
+    full_layers: int = 0
+    merged: int = 4
+    ends_parameters: int = 0
+    ends_products: float = 0.0
+
+    @property
+    def layer_parameters(self) -> int:
+        """Parameters of one layer."""
+        inner, wide = self.n_heads * self.head_dim, self.ffn_hidden
+        weights = 4 * self.hidden * inner + (3 if self.gated_mlp else 2) * self.hidden * wide
+        biases = (3 * inner + self.hidden + (2 if self.gated_mlp else 1) * wide + self.hidden) * self.bias
+        return weights + biases + 2 * self.hidden * (1 + self.norm_bias)
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of all of it."""
+        return self.n_layers * self.layer_parameters + self.ends_parameters

@@ -1,0 +1,85 @@
+"""Planning with an encoder of images: what a user states, sees, and how a published layout compares."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from taylor.base.errors import InputError
+from taylor.cost_model.profile import MemoryProfile, MemorySource
+from taylor.parsers.read import read_config
+from taylor.pipeline_solver.model.options import SolveOptions
+from taylor.pipeline_solver.model.solution import OPTIMAL
+from taylor.pipeline_solver.solving.result import read_result
+from taylor.register.tower import VISION
+from taylor.workflows.solving.evaluate_file import evaluate_file
+from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.options import FileJob, Outputs
+from taylor.workflows.statement.stated_file import StatedFile
+from tests.parsers.megatron.test_model_file import DECODER, job
+from tests.parsers.megatron.test_tower_file import PIXELS, QWEN25, vision
+
+
+def published(folder: Path, encoder: Any = QWEN25) -> Path:
+    """Qwen2.5-VL-7B's sizes on four stages: [4, 8, 8, 8] layers behind an encoder of 32."""
+    file = job(folder, {"image_encoder": encoder, "text_decoder": DECODER})
+    (file.parent / "data.json").write_text(json.dumps(PIXELS), encoding="utf-8")
+    return file
+
+
+def asked(file: Path, **changes: Any) -> FileJob:
+    return FileJob(file, dryrun=False, check=False, device="ascend-910b", **changes)
+
+
+def test_a_plan_with_an_encoder_is_never_worse_than_the_layout_in_the_file(tmp_path: Path) -> None:
+    file, out = published(tmp_path), Outputs(folder=tmp_path, write=False, result_json=tmp_path / "r.json")
+    own = evaluate_file(asked(file), out).solution
+    found = solve_file(asked(file), SolveOptions(), out).solution
+    assert found.status == OPTIMAL and found.plan is not None and own.objective is not None
+    assert found.objective <= own.objective
+    assert own.plan.layers[VISION] == found.plan.layers[VISION] == ((32, 0, 0, 0),)
+    again = read_result(tmp_path / "r.json")
+    assert again.solution.plan == found.plan and again.problem.kinds[-1].pinned_first
+    # Without the encoder the first stage would have more layers.
+    (file.parent / "model.json").write_text(json.dumps({"text_decoder": DECODER}), encoding="utf-8")
+    without = solve_file(asked(file), SolveOptions(), out).solution
+    assert without.plan is not None and found.plan.layers["dense"][0][0] < without.plan.layers["dense"][0][0]
+
+
+def test_images_stated_count_and_are_named_in_the_first_lines(tmp_path: Path) -> None:
+    file = published(tmp_path)
+    few, many = (StatedFile.read(asked(file, images=text)) for text in ("0.5x1024", "8x4096"))
+    (line,) = [line for line in many.facts.head() if line.startswith("vision encoder")]
+    assert "677 M parameters, frozen, on the first stage: 8 images of 4,096 patches a sample (by --images)" in line
+    memory = few.memory_like(MemoryProfile(0.0, 0.0, 0.0, 0.0, {}, {}, MemorySource.ESTIMATE))
+    added = [one.problem(memory).kinds[-1].added_forward for one in (few, many)]
+    assert 0 < added[0] < added[1]
+
+
+def test_a_frozen_encoder_has_no_backward_and_a_trained_one_has(tmp_path: Path) -> None:
+    kinds = []
+    for frozen in (True, False):
+        file = StatedFile.read(asked(published(tmp_path, vision(freeze=frozen))))
+        memory = file.memory_like(MemoryProfile(0.0, 0.0, 0.0, 0.0, {}, {}, MemorySource.ESTIMATE))
+        kinds.append(file.problem(memory).kinds[-1])
+    still, moving = kinds
+    assert (still.forward, still.added_backward, still.activation_mib["none"]) == (0.0, 0.0, 0.0)
+    assert moving.forward > 0 and moving.activation_mib["none"] > 0 and moving.layer_mib > 2 * still.layer_mib
+
+
+@pytest.mark.parametrize(
+    "text", ["1", "x1024", "1x", "0x1024", "1x0", "-1x1024", "1.5x1e9", "1x99999999", "9999x1048576"]
+)
+def test_odd_images_are_refused_with_an_example(text: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--images.*1\.5x1024"):
+        StatedFile.read(asked(published(tmp_path), images=text))
+
+
+def test_images_of_a_job_without_an_encoder_are_refused(tmp_path: Path) -> None:
+    file = job(tmp_path, {"text_decoder": DECODER})
+    with pytest.raises(InputError, match="no encoder of images is known of this job"):
+        StatedFile.read(asked(file, images="1x1024"))
+    assert read_config(file).tower is None
