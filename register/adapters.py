@@ -25,7 +25,9 @@ TARGETS = (JOINED_QKV, LATENTS, OUTPUT, MIXER_IN, MIXER_OUT, JOINED_UP, DOWN, QU
 and from latents, the output's, those into and out of a mixer without softmax, gate and up as one or each alone, down.
 MLP, shared and routed experts alike."""
 
-EMBEDDING, HEAD = "embedding", "head"
+EMBEDDING, HEAD, BESIDE, ROUTERS = "embedding", "head", "beside", "routers"
+"""Parts of a model that are frozen or trained by themselves: its ends, what `ModelSpec.extra_parameters` counts, as a
+vision tower, and the experts' routers with the gates of shared experts."""
 SAVED_NAMES = {
     "embed_tokens": EMBEDDING,
     "wte": EMBEDDING,
@@ -98,9 +100,9 @@ class Adapters:
     Parameters
     ----------
     rank : int
-        Inner width r, at least 1.
+        Inner width r, at least 1; 0 where nothing trains beside the frozen matrices (`FROZEN`).
     targets : tuple of str
-        Names of `TARGETS`, in order.
+        Names of `TARGETS`, in order; none under rank 0.
     dropout : bool
         Each adapter's input passes a dropout: a copy of it and its mask are kept.
     base_bytes : float or None
@@ -118,7 +120,8 @@ class Adapters:
         though the model ties them (peft 0.21.2 peft/utils/other.py:598-653, ``ModulesToSaveWrapper``).
     decomposed : bool
         A trained magnitude a row scales the matrix and its adapter together (DoRA, Liu et al. 2024, arXiv:2402.09353;
-        peft 0.21.2 peft/tuners/lora/dora.py:62-166, variants.py, ``DoraLinearVariant``).
+        peft 0.21.2 peft/tuners/lora/dora.py:62-166, variants.py, ``DoraLinearVariant``; under `gathers`
+        Megatron-Bridge's, 067f987d src/megatron/bridge/peft/dora_layers.py).
     """
 
     rank: int
@@ -132,10 +135,10 @@ class Adapters:
     decomposed: bool = False
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
+        if self.rank < bool(self.targets):
             raise ValueError(f"an adapter's rank is at least 1, not {self.rank}")
         unknown = sorted(set(self.targets) - set(TARGETS))
-        if unknown or not self.targets:
+        if unknown or (self.rank and not self.targets):
             raise ValueError(f"targets are names of register.adapters.TARGETS, not {unknown or 'none'}")
         if not set(self.saved) <= {EMBEDDING, HEAD}:
             raise ValueError(f"an embedding and a head can be saved, not {self.saved}")
@@ -144,6 +147,9 @@ class Adapters:
         """Return whether one of the matrices has an adapter."""
         return not set(targets).isdisjoint(self.targets)
 
+
+FROZEN = Adapters(0, ())
+"""Nothing trains: a part whose weights are frozen in a job that trains others whole."""
 
 _SEVERAL = re.compile(r"\(([a-z0-9]+(?:\|[a-z0-9]+){0,15})\)_proj\$?\Z")
 

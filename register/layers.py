@@ -350,6 +350,10 @@ class MoeSpec:
 Mixer = AttentionSpec | MambaSpec | LinearAttentionSpec
 
 
+PASSED, UNREACHED = "passed", "unreached"
+"""Layers whose weights are frozen: a gradient passes through to something that trains below them, or none does."""
+
+
 @dataclass(frozen=True)
 class LayerSpec:
     """One kind of layer: at most one mixer, and an MLP, experts, both, or neither.
@@ -369,6 +373,8 @@ class LayerSpec:
     then : LayerSpec or None
         Second half of a layer with two mixers (LongCat-Flash): it works on the first half's result, on the same
         stage, and full recompute takes both halves together.
+    frozen : str
+        ``PASSED`` or ``UNREACHED`` where the layer's weights do not train (`register.frozen`); empty where they do.
 
     Raises
     ------
@@ -385,6 +391,7 @@ class LayerSpec:
     norms: int | None = None
     extra: int = 0
     then: LayerSpec | None = None
+    frozen: str = ""
 
     def __post_init__(self) -> None:
         mixers = [each for each in (self.attention, self.mamba, self.linear) if each is not None]

@@ -12,11 +12,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from taylor.cost_model.job.parameters import ParameterGroups, embedding_parameters, expert_outer, head_parameters
+from taylor.cost_model.job.parameters import (
+    ParameterGroups,
+    embedding_parameters,
+    expert_outer,
+    head_parameters,
+    layer_parameters,
+    router_parameters,
+    total_parameters,
+)
 from taylor.cost_model.job.recurrent import recurrent_products
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.job.strategy_table import Degrees, Quantity
 from taylor.register.adapters import (
+    BESIDE,
     DOWN,
     EMBEDDING,
     GATE,
@@ -29,6 +38,7 @@ from taylor.register.adapters import (
     MIXER_OUT,
     OUTPUT,
     QUERY,
+    ROUTERS,
     UP,
     VALUE,
     Adapters,
@@ -128,14 +138,17 @@ def layer_adapter_groups(model: ModelSpec, layer: LayerSpec, adapters: Adapters)
     groups = ParameterGroups()
     for each in adapted_matrices(model, layer, adapters):
         a, b = adapters.rank * each.width_in, adapters.rank * each.width_out
-        b += each.width_out if adapters.decomposed else 0
+        magnitudes = each.width_out if adapters.decomposed else 0
         if each.routed:
             shared = adapters.shared_by_experts
-            groups += ParameterGroups(replicated=a + b) if shared else ParameterGroups(routed=each.copies * (a + b))
-        elif adapters.gathers:
+            own = a + b + magnitudes
+            groups += ParameterGroups(replicated=own) if shared else ParameterGroups(routed=each.copies * own)
+            continue
+        if adapters.gathers:
             groups += ParameterGroups(split=a + b)
         else:
             groups += ParameterGroups(split=a if each.rows else b, replicated=b if each.rows else a)
+        groups += ParameterGroups(replicated=magnitudes) if each.rows else ParameterGroups(split=magnitudes)
     return groups
 
 
@@ -146,6 +159,25 @@ def adapter_parameters(model: ModelSpec, adapters: Adapters) -> int:
         layers = model.mtp_module() if kind == MTP else model.layers_of(kind)
         total += count * sum(layer_adapter_groups(model, layer, adapters).total for layer in layers)
     return total + saved_parameters(model, adapters)
+
+
+def trained_parameters(model: ModelSpec, rules: TrainingRules) -> int:
+    """Parameters that train, of the whole model without MTP modules: adapters alone, or all that is not frozen."""
+    if rules.adapters is not None:
+        return adapter_parameters(model, rules.adapters)
+    total = total_parameters(model)
+    for part, size in (
+        (EMBEDDING, embedding_parameters(model)),
+        (HEAD, 0 if model.tied_embedding else head_parameters(model)),
+        (BESIDE, model.extra_parameters),
+    ):
+        total -= size if part in rules.frozen else 0
+    for kind, count in model.body_counts.items():
+        if model.layer(kind).frozen:
+            total -= count * layer_parameters(model, kind)
+        elif ROUTERS in rules.frozen:
+            total -= count * router_parameters(model, kind)
+    return total
 
 
 def saved_parameters(model: ModelSpec, adapters: Adapters) -> int:
@@ -186,11 +218,42 @@ class AdapterWork(NamedTuple):
     again_flops: Quantity = 0.0
 
 
-_DECOMPOSED, _DECOMPOSED_BACK = 7, 15
-"""Elements moved for a result of DoRA beside LoRA's: the matrix's and the adapter's results scaled by the magnitude
-over the norm, and added; back, both gradients, and those of the magnitude by either result."""
-_SUMMED = 7
-"""Elements moved for one of the frozen matrix: the adapter's matrix written and scaled, the two added, the norm."""
+class _Decomposed(NamedTuple):
+    """Steps of a library's DoRA.
+
+    Parameters
+    ----------
+    ahead, back : int
+        Elements moved for a result beside LoRA's.
+    kept : int
+        Results kept for the magnitude's gradient.
+    summed : int
+        Elements moved for one of the frozen matrix.
+    at_once : int
+        Matrices alive beside the frozen one.
+    by_unit : bool
+        The adapter's matrix is its result for a unit matrix, in place of the product of its two.
+    """
+
+    ahead: int
+    back: int
+    kept: int
+    summed: int
+    at_once: int
+    by_unit: bool
+
+
+_PEFT = _Decomposed(7, 15, 2, 7, 3, by_unit=True)
+"""The matrix's and the adapter's results are scaled by the magnitude over the norm, and added; back, both gradients,
+and those of the magnitude by either result. The adapter's matrix is written and scaled, the two are added, the norm."""
+_BRIDGE = _Decomposed(4, 6, 1, 5, 2, by_unit=False)
+"""The sum of both results is scaled, and zero added for the dropout that is not there; back, its gradient and the
+magnitude's. The first matrix is scaled before the product (Megatron-Bridge 067f987d
+src/megatron/bridge/peft/dora_layers.py:108-170)."""
+
+
+def _steps(adapters: Adapters) -> _Decomposed:
+    return _BRIDGE if adapters.gathers else _PEFT
 
 
 def adapter_work(
@@ -223,17 +286,17 @@ def adapter_work(
         weights = inner * wide + r * outside
         dropped = (2 * b + 1) * wide if adapters.dropout else 0.0
         gathers = adapters.gathers and each.rows and not each.routed
-        decomposed = adapters.decomposed
+        decomposed, steps = adapters.decomposed, _steps(adapters)
         total = AdapterWork(
             total.flops + 2 * rows * weights,
             total.moved_bytes + b * (rows * (wide + inner + r + outside) + matrices * weights),
-            total.element_bytes + rows * (b * (_SCALED + _ADDED + _DECOMPOSED * decomposed) * out + dropped),
+            total.element_bytes + rows * (b * (_SCALED + _ADDED + steps.ahead * decomposed) * out + dropped),
             total.gradient_element_bytes
-            + rows * (b * ((_SCALED + _DECOMPOSED_BACK * decomposed) * out + _ADDED * wide) + dropped),
+            + rows * (b * ((_SCALED + steps.back * decomposed) * out + _ADDED * wide) + dropped),
             total.gathered_bytes + (b * tokens * each.width_out if gathers else 0.0),
             total.number + (1.0 if adapters.shared_by_experts or not each.routed else matrices),
-            total.forward_flops + decomposed * 2 * matrices * r * wide * (wide + out),
-            total.forward_bytes + decomposed * b * matrices * wide * (wide + _SUMMED * out),
+            total.forward_flops + decomposed * 2 * matrices * r * wide * (steps.by_unit * wide + out),
+            total.forward_bytes + decomposed * b * matrices * wide * (steps.by_unit * wide + steps.summed * out),
             total.again_flops + decomposed * adapters.dropout * 2 * rows * wide * out,
         )
     return total
@@ -270,8 +333,8 @@ def _kept_bytes(
     apart = 1 if adapters.gathers else sequence
     inner = adapters.rank / (1 if each.rows else apart)
     wide = each.width_in / (ways if each.rows else apart)
-    # The results of the matrix and of the adapter, for the magnitude's gradient.
-    scaled = 2 * each.width_out / (1 if each.rows else ways) if adapters.decomposed else 0.0
+    # Results of the matrix and of the adapter, or their sum, for the magnitude's gradient.
+    scaled = _steps(adapters).kept * each.width_out / (1 if each.rows else ways) if adapters.decomposed else 0.0
     kept: Quantity = rules.compute_bytes * (inner + scaled)
     return kept + ((rules.compute_bytes + 1) * wide if adapters.dropout else 0.0)
 
@@ -282,7 +345,7 @@ def decomposed_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules
     if adapters is None or not adapters.decomposed:
         return 0.0
     sizes = [each.width_in * each.width_out for each in adapted_matrices(model, layer, adapters)]
-    return 3 * rules.compute_bytes * max(sizes, default=0) / degrees.tp
+    return _steps(adapters).at_once * rules.compute_bytes * max(sizes, default=0) / degrees.tp
 
 
 def keeps_input(rules: TrainingRules, *targets: str) -> bool:

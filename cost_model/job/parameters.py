@@ -80,6 +80,12 @@ def module_body_groups(model: ModelSpec) -> ParameterGroups:
     return sum((layer_parameter_groups(model, layer) for layer in model.mtp_module()), ParameterGroups())
 
 
+def router_parameters(model: ModelSpec, kind: str) -> int:
+    """Parameters of the routers of one layer of a kind, with the gates of shared experts."""
+    experts = [layer.moe for layer in model.layers_of(kind) if layer.moe is not None]
+    return sum(moe.router_rows * model.hidden + moe.shared_gate * model.hidden for moe in experts)
+
+
 def layer_parameters(model: ModelSpec, kind: str) -> int:
     """Parameters of one layer of a kind (``dense``, ``moe``, ``mtp``)."""
     return layer_groups(model, kind).total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -9,8 +10,9 @@ import numpy as np
 
 from taylor.cost_model.job.optimizer import OptimizerStates
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.adapters import Adapters
+from taylor.register.adapters import FROZEN, Adapters
 from taylor.register.frameworks import DEFAULT_FRAMEWORK, LOSS_FILLED, LOSS_TRAFFIC, Framework
+from taylor.register.layers import LayerSpec
 from taylor.register.narrow_products import NarrowProducts
 
 _HALF_BYTES = 2
@@ -292,7 +294,11 @@ class TrainingRules:
         Sparse latent attention makes keys and values for each head though the framework's usually works in the space
         of its latents (`ActivationRules.absorbs_latents`).
     adapters : Adapters or None
-        Low-rank adapters train, and everything else is frozen (`cost_model.job.adapters`). None: all parameters train.
+        Low-rank adapters train, and everything else is frozen (`cost_model.job.adapters`). None: all parameters train
+        that `frozen` and the layers' own (`LayerSpec.frozen`) leave.
+    frozen : tuple of str
+        Parts whose weights are frozen though others train whole: ``EMBEDDING``, ``HEAD``, ``BESIDE`` and ``ROUTERS`` of
+        `register.adapters`.
     """
 
     framework: Framework = DEFAULT_FRAMEWORK
@@ -368,6 +374,7 @@ class TrainingRules:
     trains_indexer: bool = False
     keys_by_head: bool = False
     adapters: Adapters | None = None
+    frozen: tuple[str, ...] = ()
 
     @property
     def sequences(self) -> int:
@@ -440,7 +447,22 @@ class TrainingRules:
 
     def at(self, end: str) -> TrainingRules:
         """The rules of the weights that compute at an end of the model: a copy that trains, where there is one."""
-        return self.trained if self.saves(end) else self
+        return self.trained if self.saves(end) else self.of_part(end)
+
+    def of_part(self, part: str) -> TrainingRules:
+        """The rules of a part of the model, which may be `frozen`."""
+        return self._frozen if part in self.frozen else self
+
+    def within(self, layers: Sequence[LayerSpec]) -> TrainingRules:
+        """The rules of a layer, or of an MTP module's: those of frozen matrices without adapters where it is frozen."""
+        return self._frozen if layers[0].frozen else self
+
+    @property
+    def _frozen(self) -> TrainingRules:
+        """The rules by which weights are stored and computed that do not train: in the compute type."""
+        if self.adapters is not None:
+            return self
+        return self.replace(adapters=FROZEN, autocast=False)
 
     @property
     def operand_bytes(self) -> float:

@@ -48,7 +48,7 @@ from taylor.register.frameworks import (
     SHARED_EXPERTS,
     UNSAVED_OPERATORS,
 )
-from taylor.register.layers import AttentionSpec, LayerSpec, MlaSpec, MlpSpec, MoeSpec
+from taylor.register.layers import UNREACHED, AttentionSpec, LayerSpec, MlaSpec, MlpSpec, MoeSpec
 from taylor.register.model import MTP, ModelSpec
 
 _FP32 = 4
@@ -68,6 +68,9 @@ def activation_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degrees, r
     if mode not in (NONE, SELECT, FULL):
         raise ValueError(f"unknown recompute mode {mode!r}")
     layers = model.layers_of(kind)
+    if layers[0].frozen == UNREACHED:
+        return 0.0 * micro_batch_tokens(degrees, rules)  # No backward needs them.
+    rules = rules.within(layers)
     if mode == FULL and kind != MTP:
         layers = layers[:1]
     kept = sum(layer_bytes(model, layer, mode, degrees, rules) for layer in layers)

@@ -27,7 +27,15 @@ from taylor.cost_model.memory.activations import (
 from taylor.cost_model.memory.states import group_bytes
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.frameworks import UNSAVED_OPERATORS
-from taylor.register.layers import AttentionSpec, LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec, MoeSpec
+from taylor.register.layers import (
+    UNREACHED,
+    AttentionSpec,
+    LayerSpec,
+    LinearAttentionSpec,
+    MambaSpec,
+    MlpSpec,
+    MoeSpec,
+)
 from taylor.register.model import MTP, ModelSpec
 from taylor.register.narrow_products import NarrowProducts
 
@@ -51,6 +59,9 @@ def kind_workspace_bytes(model: ModelSpec, kind: str, mode: str, degrees: Degree
     rebuild is gone when the mixer's backward begins.
     """
     layers = model.layers_of(kind)
+    if layers[0].frozen == UNREACHED:
+        return 0.0 * micro_batch_tokens(degrees, rules)
+    rules = rules.within(layers)
     if mode == FULL and kind == MTP:
         # Its layers run again one by one.
         return reduce(np.maximum, (_rebuilt_bytes(model, (each,), degrees, rules) for each in layers))
@@ -146,7 +157,8 @@ def gradient_workspace_bytes(model: ModelSpec, kind: str, degrees: Degrees, rule
     Where GEMMs make a weight's gradient separately, there are two moments more: in the down projection
     beside the gradients of its output and input, and in gate and up, when what the activation kept is gone.
     """
-    extras = [_gradient_workspace_bytes(model, layer, degrees, rules) for layer in model.layers_of(kind)]
+    own = rules.within(model.layers_of(kind))
+    extras = [_gradient_workspace_bytes(model, layer, degrees, own) for layer in model.layers_of(kind)]
     return reduce(np.maximum, extras)
 
 

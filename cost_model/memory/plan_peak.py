@@ -273,7 +273,7 @@ class PlanPeak:
 
     @cached_property
     def _embedding(self) -> Block:
-        block = self._sharded(self._table, in_layer=False, end=EMBEDDING)
+        block = self._sharded(self._table, self.rules.at(EMBEDDING), in_layer=False)
         if not self.rules.framework.states.gathers_embedding_gradient:
             return block
         # Its gradient has the rows of all ranks of TP until it is reduced.
@@ -281,21 +281,22 @@ class PlanPeak:
 
     @cached_property
     def _head(self) -> Block:
-        block = self._sharded(head_groups(self.model, self.strategy, self.rules), in_layer=False, end=HEAD)
+        block = self._sharded(head_groups(self.model, self.strategy, self.rules), self.rules.at(HEAD), in_layer=False)
         return replace(block, shard=0.0) if self.model.tied_embedding and not self.rules.saves(HEAD) else block
 
     def _block(self, layer: Layer) -> Block:
         kind = layer[0]
         if kind not in self._known_blocks:
-            self._known_blocks[kind] = self._sharded(body_groups(self.model, kind), in_layer=True)
+            self._known_blocks[kind] = self._sharded(
+                body_groups(self.model, kind), self.rules.within(self.model.layers_of(kind)), in_layer=True
+            )
         return self._known_blocks[kind]
 
     @cached_property
     def _known_blocks(self) -> dict[str, Block]:
         return {}
 
-    def _sharded(self, groups: ParameterGroups, *, in_layer: bool, end: str = "") -> Block:
-        rules = self.rules.at(end)
+    def _sharded(self, groups: ParameterGroups, rules: TrainingRules, *, in_layer: bool) -> Block:
         shard = float(group_bytes(groups, self.strategy, rules, in_layer=in_layer).gradients)
         if not rules.parameter_shard:
             return Block(shard=shard)

@@ -15,6 +15,7 @@ from taylor.cost_model.job.parameters import (
     head_parameters,
     layer_groups,
     module_body_groups,
+    router_parameters,
 )
 from taylor.cost_model.job.strategy import TrainingRules
 from taylor.cost_model.job.strategy_table import Degrees, Quantity
@@ -38,7 +39,7 @@ from taylor.cost_model.memory.reserved import PAGE_BYTES, POOLS, beside_the_peak
 from taylor.cost_model.memory.states import StateBytes, group_bytes
 from taylor.pipeline.plan import FULL
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.adapters import EMBEDDING, HEAD
+from taylor.register.adapters import BESIDE, EMBEDDING, HEAD, ROUTERS
 from taylor.register.frameworks import COMPILED_LOSS, ENGINE_LOSS, FLASH_LOSS
 from taylor.register.model import MTP, ModelSpec
 
@@ -55,7 +56,13 @@ _SOFTMAX_BYTES = 4
 
 def layer_state_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> StateBytes:
     """Weights, gradients and optimizer states of one layer, or of one MTP module's layers, on one device, bytes."""
-    states = _states(body_groups(model, kind), degrees, rules)
+    rules = rules.within(model.layers_of(kind))
+    groups = body_groups(model, kind)
+    if ROUTERS in rules.frozen and rules.adapters is None:
+        routers = ParameterGroups(replicated=router_parameters(model, kind))
+        others = groups + ParameterGroups(replicated=-routers.replicated)
+        return _states(others, degrees, rules) + _states(routers, degrees, rules.of_part(ROUTERS))
+    states = _states(groups, degrees, rules)
     if rules.adapters is None:
         return states
     return states + _states(adapter_groups(model, kind, rules), degrees, rules.trained)
@@ -68,6 +75,7 @@ def body_groups(model: ModelSpec, kind: str) -> ParameterGroups:
 
 def step_copy_bytes(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules) -> Quantity:
     """The step's copies of one layer's gradients (`OptimizerStates.step_bytes`)."""
+    rules = rules.within(model.layers_of(kind))
     without = rules.replace(optimizer=replace(rules.optimizer, step_bytes=0))
     groups = body_groups(model, kind)
     return group_bytes(groups, degrees, rules).optimizer - group_bytes(groups, degrees, without).optimizer
@@ -156,7 +164,7 @@ def embedding_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRul
     split: every TP rank holds them all.
     """
     before = ParameterGroups(replicated=model.extra_parameters)
-    return _table_state_bytes(model, degrees, rules) + _states(before, degrees, rules)
+    return _table_state_bytes(model, degrees, rules) + _states(before, degrees, rules.of_part(BESIDE))
 
 
 def _table_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
@@ -164,7 +172,7 @@ def _table_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules)
     states, groups = rules.framework.states, embedding_groups(model, degrees, rules)
     # Under autocast a table is cast for the head alone.
     copied = not (states.casts_embedding_rows or (rules.autocast and not model.tied_embedding))
-    result = _states(groups, degrees, rules, copy_weights=copied, in_layer=False)
+    result = _states(groups, degrees, rules.of_part(EMBEDDING), copy_weights=copied, in_layer=False)
     if rules.saves(EMBEDDING):
         result = result + _states(groups, degrees, rules.trained, copy_weights=copied, in_layer=False)
     if rules.parameter_shard and states.whole_in_pipeline and states.gathers_embedding_gradient:
@@ -198,7 +206,7 @@ def head_state_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -
     the first. The head is split over TP under every `vocab_parallel`.
     """
     alone = np.equal(degrees.pp, 1)
-    result = _states(head_groups(model, degrees, rules), degrees, rules, in_layer=False)
+    result = _states(head_groups(model, degrees, rules), degrees, rules.of_part(HEAD), in_layer=False)
     if model.tied_embedding:
         result = result.scaled(np.where(alone, 0.0, 1.0))
     if rules.saves(HEAD):
@@ -332,8 +340,11 @@ def _layer_buffers(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> 
 
 
 def _largest_layer(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> StateBytes:
-    largest = max(model.body_counts, key=lambda kind: layer_groups(model, kind).total)
-    return gathered_bytes(layer_groups(model, largest), degrees, rules)
+    def size(kind: str) -> tuple[bool, int]:
+        return not model.layer(kind).frozen, layer_groups(model, kind).total
+
+    largest = max(model.body_counts, key=size)
+    return gathered_bytes(layer_groups(model, largest), degrees, rules.within(model.layers_of(largest)))
 
 
 def end_of_step_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> tuple[Quantity, Quantity, Quantity]:
@@ -440,7 +451,8 @@ def late_gradient_bytes(model: ModelSpec, degrees: Degrees, rules: TrainingRules
     layers: Quantity = 0.0
     least: Quantity = 0.0
     for kind, count in model.kind_counts.items():
-        layers = layers + count * group_bytes(layer_groups(model, kind), degrees, rules).gradients
+        part = rules.within(model.layers_of(kind))
+        layers = layers + count * group_bytes(layer_groups(model, kind), degrees, part).gradients
         least = least + count * activation_bytes(model, kind, FULL, degrees, rules)
     table, largest = embedding_groups(model, degrees, rules), _largest_layer(model, degrees, rules)
     own = group_bytes(table, degrees, rules.at(EMBEDDING), in_layer=False).gradients

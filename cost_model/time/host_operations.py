@@ -236,7 +236,7 @@ def stage_tensors(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> T
     for kind, count in model.kind_counts.items():
         other = other + count * (4 if kind == MTP and rules.adapters is None else 0)
         for layer in model.layers_of(kind):
-            tensors = layer_tensors(model, layer, degrees, rules)
+            tensors = layer_tensors(model, layer, degrees, rules.within((layer,)))
             routed, other = routed + count * tensors.routed, other + count * tensors.other
     ends = 0.0 if rules.adapters is not None else 2.0 + (0 if model.tied_embedding else 1)
     return Tensors(routed / degrees.pp, other / degrees.pp + ends / np.minimum(degrees.pp, 2))

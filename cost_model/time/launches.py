@@ -64,6 +64,7 @@ def host_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRule
 
     torch's selective checkpoint runs all of a layer's Python again, and skips kernels whose results it has saved.
     """
+    rules = rules.within(model.layers_of(kind))
     if rules.framework.single_operations:
         forward, backward = torch_host_ms(model, kind, degrees, rules)
         return HostTime(forward, 0.0, backward, 0.0, forward, forward)

@@ -20,6 +20,7 @@ from taylor.cost_model.job.strategy_table import Degrees, Quantity
 from taylor.cost_model.network.collectives import gather_ms
 from taylor.cost_model.time.overlap import shown_behind
 from taylor.cost_model.time.speed import Speed
+from taylor.register.adapters import EMBEDDING, HEAD
 from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 
@@ -47,7 +48,8 @@ def shard_ends_ms(
 
     embedding, head = embedding_parameters(model), 0 if model.tied_embedding else head_parameters(model)
     gathers = moved(embedding, whole.param_bytes), moved(head, whole.param_bytes)
-    scatters = moved(embedding, whole.gradient_bytes), moved(head, whole.gradient_bytes)
+    trained = [size * (end not in rules.frozen) for size, end in ((embedding, EMBEDDING), (head, HEAD))]
+    scatters = moved(trained[0], whole.gradient_bytes), moved(trained[1], whole.gradient_bytes)
     slowed = speed.shares["data_shown"]
     gathered = gathers[0] + shown_behind(gathers[1], layer.forward, slowed)
     scattered = scatters[0] + layer.scatter + shown_behind(scatters[1], layer.backward, slowed)

@@ -7,7 +7,13 @@ from typing import NamedTuple
 import numpy as np
 
 from taylor.cost_model.job.adapters import adapter_groups, saved_parameters
-from taylor.cost_model.job.parameters import embedding_parameters, head_parameters, layer_groups
+from taylor.cost_model.job.parameters import (
+    ParameterGroups,
+    embedding_parameters,
+    head_parameters,
+    layer_groups,
+    router_parameters,
+)
 from taylor.cost_model.job.strategy import TrainingRules
 from taylor.cost_model.job.strategy_table import Degrees, Quantity
 from taylor.cost_model.memory.offload import HOST_LINK_SHARE
@@ -16,6 +22,7 @@ from taylor.cost_model.network.collectives import all_reduce_ms, gather_ms
 from taylor.cost_model.time.launches import update_ms
 from taylor.cost_model.time.overlap import buckets, shown_beside
 from taylor.cost_model.time.speed import Speed
+from taylor.register.adapters import EMBEDDING, HEAD, ROUTERS
 from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 
@@ -122,10 +129,14 @@ def _stage_parameters(model: ModelSpec, degrees: Degrees, rules: TrainingRules) 
     routed: Quantity = 0.0
     expert_split = degrees.ep * rules.experts_over(degrees.tp)
     for kind, count in model.kind_counts.items():
-        groups = layer_groups(model, kind) if rules.adapters is None else adapter_groups(model, kind, rules)
+        own = rules.within(model.layers_of(kind))
+        groups = layer_groups(model, kind) if own.adapters is None else adapter_groups(model, kind, own)
+        if ROUTERS in rules.frozen and own.adapters is None:
+            groups = groups + ParameterGroups(replicated=-router_parameters(model, kind))
         split = split + count * (groups.total - groups.routed) / degrees.tp / degrees.pp
         routed = routed + count * groups.routed / expert_split / degrees.pp
-    ends = embedding_parameters(model) + (0 if model.tied_embedding else head_parameters(model))
+    ends = 0 if EMBEDDING in rules.frozen else embedding_parameters(model)
+    ends += 0 if model.tied_embedding or HEAD in rules.frozen else head_parameters(model)
     if rules.adapters is not None:
         ends = saved_parameters(model, rules.adapters)
     split = split + ends / degrees.tp / np.minimum(degrees.pp, 2)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.time.work import model_flops
+from taylor.register.adapters import HEAD
 from taylor.register.device import DeviceSpec
 from taylor.register.model import ModelSpec
 
@@ -56,9 +57,10 @@ def throughput(
     each = tokens / strategy.world_size
     precision = device.peak_precision(rules.gemm_precision)
     peak = None if precision is None else device.peak(precision)
-    frozen = rules.adapters is not None
-    mfu = None if peak is None else model_flops_utilization(model, rules.seq_length, each, peak, frozen=frozen)
-    tflops = each * model_flops(model, rules.seq_length, frozen=frozen) / 1e12
+    frozen, frozen_head = rules.adapters is not None, HEAD in rules.frozen
+    flops = model_flops(model, rules.seq_length, frozen=frozen, frozen_head=frozen_head)
+    tflops = each * flops / 1e12
+    mfu = None if peak is None else tflops / peak
     days = None if train_tokens is None else train_tokens / tokens / SECONDS_A_DAY
     return Throughput(step_ms, tokens, each, mfu, tflops, days, precision)
 

@@ -19,7 +19,8 @@ from taylor.cost_model.job.strategy_table import Degrees, Quantity, ulysses_rank
 from taylor.cost_model.memory.activations import micro_batch_tokens, routed_slots, sequence_split
 from taylor.cost_model.memory.saved_operators import mixer_products
 from taylor.cost_model.memory.statics import vocabulary_ways
-from taylor.register.layers import BOTH_WAYS, FULL_REACH, AttentionSpec, LayerSpec, MoeSpec
+from taylor.register.adapters import HEAD
+from taylor.register.layers import BOTH_WAYS, FULL_REACH, UNREACHED, AttentionSpec, LayerSpec, MoeSpec
 from taylor.register.model import ModelSpec
 
 _FP32 = 4
@@ -436,7 +437,7 @@ def head_work(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> HeadW
     # The step takes the head's backward as twice its forward.
     capped = _CAP_ELEMENTS * b if rules.capped_logits else 0
     # A frozen head's backward is one product, and takes as long as its forward.
-    passes = 3 if rules.adapters is None else 2
+    passes = 3 if rules.of_part(HEAD).adapters is None else 2
     loss = tokens * vocab * (rules.loss_traffic + capped) / passes
     return HeadWork(
         flops=2 * tokens * (times * h * vocab + projection),
@@ -447,23 +448,28 @@ def head_work(model: ModelSpec, degrees: Degrees, rules: TrainingRules) -> HeadW
     )
 
 
-def model_flops(model: ModelSpec, seq_length: int, *, causal: bool = False, frozen: bool = False) -> float:
+def model_flops(
+    model: ModelSpec, seq_length: int, *, causal: bool = False, frozen: bool = False, frozen_head: bool = False
+) -> float:
     """Forward and backward FLOPs a token without recompute: 3 times 2 a weight, attention included.
 
     Narayanan et al. 2021 eq. 3 without its recompute: 72·L·h²·(1 + s/6h + V/12Lh) for GPT. The backward of `frozen`
-    weights is one product in place of two; adapters beside them are not counted.
+    weights is one product in place of two; adapters beside them are not counted. A layer that no gradient reaches has
+    no backward.
     """
-    passes = 2 if frozen else 3
-    total = 2.0 * passes * model.hidden * model.outputs * (1 + model.mtp_layers)
+    total = 2.0 * (2 if frozen or frozen_head else 3) * model.hidden * model.outputs * (1 + model.mtp_layers)
     for kind, count in model.kind_counts.items():
         groups = layer_groups(model, kind)
+        own = model.layers_of(kind)[0].frozen
+        reached = own != UNREACHED
+        passes = 1 + reached * (1 if frozen or own else 2)
         active: float = groups.split + groups.latent
         core = 0.0
         for layer in model.layers_of(kind):
             if layer.moe is not None:
                 active += layer.moe.visited * expert_parameters(model, layer.moe) + layer.moe.router_rows * model.hidden
             core += _core_flops(layer, seq_length, causal)
-        total += count * (2.0 * passes * active + 3 * core)
+        total += count * (2.0 * passes * active + (1 + 2 * reached) * core)
     return total
 
 

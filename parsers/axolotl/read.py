@@ -14,7 +14,9 @@ from typing import Any
 
 from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.axolotl.start_rules import ACCUMULATION, START_RULES, accumulation, fsdp_version, keys_of
+from taylor.parsers.axolotl.unfrozen import UNFROZEN, with_unfrozen
 from taylor.parsers.flag_table import load_flag_table
+from taylor.parsers.frozen import frozen_vision
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.start_rules import misfits_of, of_mapping
@@ -24,7 +26,7 @@ from taylor.parsers.trainer.adapters import low_rank, rank_of, refuse_whole
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.fsdp import read_fsdp
 from taylor.parsers.trainer.job import TrainerJob
-from taylor.parsers.trainer.settings import count, fsdp_words, optimizer_of, refuse, switch, trained
+from taylor.parsers.trainer.settings import count, fsdp_words, optimizer_of, refuse, switch
 from taylor.parsers.trainer.sharding import DDP, Context, Sharding
 from taylor.parsers.trainer.start_rules import keys_with
 from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
@@ -35,7 +37,6 @@ _LOW_RANK = ("lora", "qlora")
 MODEL, MBS, CHECKPOINTS = "base_model", "micro_batch_size", "gradient_checkpointing"
 _WHOLE = "leave adapter out to plan the training of all weights"
 _PARTS = {
-    "unfrozen_parameters": "trains a part of the weights",
     "lisa_n_layers": "trains a few layers at a time, others in turn (LISA)",
     "relora": "trains LoRA adapters, merged from time to time",
     "ebft": "trains beside roll-outs of its own, which are not modelled",
@@ -60,7 +61,9 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
     if model is None:
         model, remarks = named_model(str(fields.text(MODEL)), source.file, MODEL, register_path)
         notes += remarks
-    model = trained(model, notes, freezes_vision=False)
+    frozen = frozen_vision(model, notes, freezes=switch(fields, "freeze_mm_modules"))
+    if fields.raw(UNFROZEN):
+        model, frozen = with_unfrozen(fields, model, notes)
     # The schema's default of bf16 is ``auto``: on, where no fp16 is stated (config.py:559, config/__init__.py:157).
     mixed = "bf16" not in source.data or _is_on(fields, "bf16") or _is_on(fields, "fp16")
     half = mixed or _is_on(fields, "bfloat16") or _is_on(fields, "float16")
@@ -89,6 +92,7 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         eager_attention=str(fields.raw("attn_implementation") or "") == "eager",
         compiled=_is_on(fields, "torch_compile"),
         adapters=_adapters(fields),
+        frozen=frozen,
         stated_batch=None if zero is None else zero.whole("train_batch_size"),
         misfits=misfits_of(START_RULES, keys_with(keys_of(source.data), zero)),
         notes=tuple(notes),
@@ -183,13 +187,16 @@ def _refuse_other_jobs(fields: Fields) -> None:
     if adapter not in (None, *_LOW_RANK):
         raise refuse(fields, "adapter", "trains adapters of another kind than LoRA, which are not modelled", _WHOLE)
     if adapter is not None:
-        refuse_whole(fields, "lora_target_parameters", "lora_rank_pattern")
+        refuse_whole(fields, "lora_target_parameters", "lora_rank_pattern", UNFROZEN)
     for name, why in _PARTS.items():
         value = fields.raw(name)
         if value not in (None, False, "", [], 0):
             what = value if not isinstance(value, (list, Mapping)) else f"{len(value)} entries"
             raise refuse(fields, name, why, f"leave {name} out to plan the training of all weights", what)
     rl = str(fields.raw("rl") or "").lower()
+    if rl in _PAIRS and fields.raw(UNFROZEN):
+        why = "keeps a reference model beside frozen layers, which is not modelled"
+        raise refuse(fields, "rl", why, f"leave rl or {UNFROZEN} out")
     if rl in _ROLL_OUTS:
         why = "trains beside roll-outs and rewards, of which none is modelled"
         raise refuse(fields, "rl", why, "leave rl out to plan one training step")

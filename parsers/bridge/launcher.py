@@ -16,6 +16,7 @@ from taylor.parsers.launcher import Launcher, NoDryrun, UsualDevice
 from taylor.parsers.megatron import write
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
+from taylor.parsers.megatron.section_adapters import refuse_grouped_dora
 from taylor.parsers.small_run import JobSizes
 from taylor.parsers.training_config import TrainingConfig
 
@@ -125,10 +126,12 @@ def _config_of(launch: BridgeContainer | BridgeScript) -> TrainingConfig:
     """The configuration of a launch: its adapters, and what no figure includes by its field."""
     config = config_from_launch(launch)
     written = (_as_written(found, launch) for found in config.unmodelled)
-    return config.replace(
+    config = config.replace(
         rules=config.rules.replace(adapters=launch.adapters),
         unmodelled=(*written, *unread(launch.fields, launch.stated)),
     )
+    refuse_grouped_dora(config, "peft")
+    return config
 
 
 def _as_written(found: UnmodelledFlag, launch: BridgeContainer | BridgeScript) -> UnmodelledFlag:

@@ -23,6 +23,7 @@ from taylor.parsers.bridge.adapters import adapters_of
 from taylor.parsers.bridge.fields import RENAMED, flag, flags_of, refuse_frozen, stated_flags
 from taylor.parsers.bridge.recipes import SOURCE, Recipe, known_recipe, nearest_names, precision
 from taylor.parsers.flag_table import FlagTable
+from taylor.parsers.frozen import frozen_vision
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.new_file import model_flags
 from taylor.parsers.megatron.unmodelled import flag_table
@@ -107,6 +108,9 @@ class BridgeScript(Launch):
         refuse_frozen(fields, self.file)
         self.model = model or _model(self.recipe, fields, self.file, register_path, notes)
         self.adapters = adapters_of(_peft(self.recipe, own, self.file), self.file)
+        if self.model is not None:
+            freezes = fields.get("model.freeze_vision_model") is True
+            self.frozen = frozen_vision(self.model, notes, freezes=freezes)
         self.fields = fields
         _with_precision(fields)
         self.stated = stated_flags(fields)
@@ -408,10 +412,7 @@ def _model(
         model = model.replace(mtp_layers=depth)
     fields["model.mtp_num_layers"] = model.mtp_layers
     millions = model.extra_parameters / 1e6
-    if millions and fields.get("model.freeze_vision_model") is True:
-        notes.append(f"{millions:,.0f} million parameters of the vision part are frozen: they are not counted")
-        model = model.replace(extra_parameters=0)
-    elif millions:
+    if millions and fields.get("model.freeze_vision_model") is not True:
         notes.append(f"{millions:,.0f} million parameters of the vision part are counted as trained")
     return model
 

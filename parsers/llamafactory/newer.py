@@ -13,6 +13,7 @@ from typing import Any
 from taylor.base.errors import InputError
 from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.flag_table import load_flag_table
+from taylor.parsers.llamafactory.freeze import partly_frozen
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
 from taylor.parsers.start_rules import misfits_of, of_mapping
@@ -21,13 +22,13 @@ from taylor.parsers.text.yaml_source import YamlSource
 from taylor.parsers.trainer.adapters import low_rank, rank_of
 from taylor.parsers.trainer.deepspeed import DeepSpeedConfig
 from taylor.parsers.trainer.job import ASSUMED_RANKS, TrainerJob
-from taylor.parsers.trainer.settings import count, refuse, switch, trained
+from taylor.parsers.trainer.settings import count, refuse, switch
 from taylor.parsers.trainer.sharding import DDP, FSDP, Context, Sharding
 from taylor.parsers.trainer.start_rules import DEEPSPEED_CHECKS, keys_with
 from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
 from taylor.register.model import ModelSpec
 
-NAME, LORA = "llamafactory", "lora"
+NAME, LORA, FREEZE = "llamafactory", "lora", "freeze"
 MBS, TOTAL, CHECKPOINTS = "micro_batch_size", "global_batch_size", "enable_activation_checkpointing"
 PLAN_KEYS = (MBS, TOTAL, CHECKPOINTS)
 
@@ -51,7 +52,13 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
     if model is None:
         model, remarks = named_model(str(fields.text("model")), source.file, "model", register_path)
         notes += remarks
-    model = trained(model, notes, freezes_vision=False)
+    frozen: tuple[str, ...] = ()
+    recomputes = switch(fields, CHECKPOINTS, default=True)
+    if _peft_kind(fields) == FREEZE:
+        # Under FSDP 2 the embedding's result takes a gradient
+        # (src/llamafactory/v1/plugins/trainer_plugins/distributed/fsdp2.py:285-290).
+        reached = recomputes and _kind(fields) == "fsdp2"
+        model, frozen = partly_frozen(fields.section("peft_config"), model, notes, reached=reached)
     cp = count(fields, "cp_size", 1)
     mbs = count(fields, MBS, 1)
     zero = _deepspeed(fields)
@@ -63,7 +70,7 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         mbs=mbs,
         accumulation=_accumulation(fields, mbs, cp),
         seq_length=count(fields, "cutoff_len", 2048, MAX_SIZE),
-        recomputes=switch(fields, CHECKPOINTS, default=True),
+        recomputes=recomputes,
         optimizer="muon" if fields.section("optim_config").raw("name") == "muon" else "adamw_torch",
         context=Context(cp),
         loaded_bytes=4,
@@ -71,6 +78,7 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         fused_loss="liger" in str(fields.section("kernel_config").raw("name")),
         fused_elements="liger" in str(fields.section("kernel_config").raw("name")),
         adapters=_adapters(fields),
+        frozen=frozen,
         stated_batch=None if zero is None else zero.whole("train_batch_size"),
         misfits=misfits_of(DEEPSPEED_CHECKS, keys_with(of_mapping(fields.data), zero)),
         notes=tuple(notes),
@@ -135,7 +143,7 @@ def _adapters(fields: Fields) -> Adapters | None:
     InputError
         When the frozen weights are quantized by another number of bits than 4 or 8.
     """
-    if not fields.has("peft_config"):
+    if _peft_kind(fields) != LORA:
         return None
     section = fields.section("peft_config")
     bits = fields.section("quant_config").raw("quantization_bit")
@@ -143,12 +151,18 @@ def _adapters(fields: Fields) -> Adapters | None:
     return low_rank(section, rank, "target_modules", "lora_dropout", bits=bits, usual=ALL_HUGGING_FACE)
 
 
-def _refuse_other_jobs(fields: Fields) -> None:
+def _peft_kind(fields: Fields) -> str | None:
+    """Name of what trains in place of all weights; None where all do."""
     peft = fields.raw("peft_config")
-    kind = str(peft.get("name")) if isinstance(peft, Mapping) else str(peft)
-    if peft is not None and kind != LORA:
-        what = "a part of the layers" if kind == "freeze" else "adapters"
-        problem = f"trains {what}, whose memory and step are not modelled and are not those of a full training"
+    if peft is None:
+        return None
+    return str(peft.get("name")) if isinstance(peft, Mapping) else str(peft)
+
+
+def _refuse_other_jobs(fields: Fields) -> None:
+    kind = _peft_kind(fields)
+    if kind not in (None, LORA, FREEZE):
+        problem = "trains adapters, whose memory and step are not modelled and are not those of a full training"
         raise refuse(fields, "peft_config", problem, "leave it out to plan the training of all weights", kind)
     if kind == LORA and fields.section("peft_config").has("export_dir"):
         raise refuse(fields, "peft_config", "merges adapters and trains nothing", "give a file that trains", kind)

@@ -13,6 +13,8 @@ from typing import Any
 
 from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.flag_table import FlagTable, load_flag_table
+from taylor.parsers.frozen import frozen_vision
+from taylor.parsers.llamafactory.freeze import LAYERS, partly_frozen, passes_frozen
 from taylor.parsers.llamafactory.start_rules import START_RULES
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
@@ -31,14 +33,13 @@ from taylor.parsers.trainer.settings import (
     refuse,
     started_deepspeed,
     switch,
-    trained,
 )
 from taylor.parsers.trainer.sharding import DDP, Sharding
 from taylor.parsers.trainer.start_rules import keys_with
 from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
 from taylor.register.model import ModelSpec
 
-NAME, LORA = "llamafactory", "lora"
+NAME, LORA, FREEZE = "llamafactory", "lora", "freeze"
 MODEL = "model_name_or_path"
 MBS, ACCUMULATION, CHECKPOINTS = (
     "per_device_train_batch_size",
@@ -85,7 +86,13 @@ def job_in(fields: Fields, text: str, register_path: Path | None = None, model: 
     if model is None:
         model, remarks = named_model(str(fields.text(MODEL)), fields.file, MODEL, register_path)
         notes += remarks
-    model = trained(model, notes, freezes_vision=switch(fields, "freeze_vision_tower", default=True))
+    if switch(fields, "freeze_language_model"):
+        why = "trains the vision part alone, and only language models are planned"
+        raise refuse(fields, "freeze_language_model", why, "write false to plan the training of the language model")
+    frozen = frozen_vision(model, notes, freezes=switch(fields, "freeze_vision_tower", default=True))
+    if fields.text("finetuning_type", default=LORA) == FREEZE:
+        model, frozen = partly_frozen(fields, model, notes)
+        _refuse_with_frozen(fields, model)
     pure = switch(fields, "pure_bf16")
     mixed = switch(fields, "bf16") or switch(fields, "fp16")
     accelerate = Accelerate.named_in(text, fields.file)
@@ -113,6 +120,7 @@ def job_in(fields: Fields, text: str, register_path: Path | None = None, model: 
         eager_attention=fields.raw("flash_attn") == "disabled",
         compiled=switch(fields, "torch_compile"),
         adapters=_adapters(fields),
+        frozen=frozen,
         stated_batch=None if zero is None else zero.whole("train_batch_size"),
         misfits=misfits_of(START_RULES, keys_with(of_mapping(fields.data), zero)),
         notes=tuple(notes),
@@ -136,6 +144,25 @@ def _adapters(fields: Fields) -> Adapters | None:
         saved="additional_target",
         decomposed="use_dora",
     )
+
+
+def _refuse_with_frozen(fields: Fields, model: ModelSpec) -> None:
+    """Refuse what goes with frozen layers and is not modelled.
+
+    Frozen layers are not checkpointed (src/llamafactory/model/model_utils/checkpointing.py:105-128), and keep all
+    activations where a gradient passes through them.
+
+    Raises
+    ------
+    InputError
+        With the setting.
+    """
+    if passes_frozen(model) and not switch(fields, CHECKPOINTS):
+        why = "leaves gradient checkpointing to the layers that train, though a gradient passes through frozen ones"
+        raise refuse(fields, LAYERS, why, f"write {CHECKPOINTS}: true, or train the last layers")
+    if fields.text("stage", default="sft") in _PAIRS:
+        why = "keeps a reference model beside frozen layers, which is not modelled"
+        raise refuse(fields, "stage", why, "write stage: sft, or finetuning_type: full")
 
 
 def table() -> FlagTable:
@@ -180,14 +207,16 @@ def _refuse_other_jobs(fields: Fields) -> None:
     if fields.has("infer_backend"):
         raise refuse(fields, "infer_backend", "answers prompts and trains nothing", "give a file with do_train: true")
     kind = str(fields.text("finetuning_type", default=LORA))
-    if kind not in ("full", LORA):
-        what = {"freeze": "a part of the layers", "oft": "orthogonal adapters"}.get(kind, "something else")
+    if kind not in ("full", FREEZE, LORA):
+        what = {"oft": "orthogonal adapters"}.get(kind, "something else")
         problem = f"trains {what}, whose memory and step are not modelled"
         raise fields.error("finetuning_type", problem, kind[:40], _ALL_WEIGHTS)
     if kind != LORA and fields.has("quantization_bit"):
         why = "quantizes the weights, with which all of them cannot be trained"
         raise refuse(fields, "quantization_bit", why, "leave quantization_bit out, or write finetuning_type: lora")
     for name, why in _ELSEWHERE.items():
+        if name == "use_llama_pro" and kind == FREEZE:
+            continue  # It spreads the layers that train.
         value = fields.raw(name)
         if value is not None and str(value).lower() not in ("false", "none", "0"):
             raise refuse(fields, name, why, f"leave {name} out to plan it under Hugging Face's Trainer")

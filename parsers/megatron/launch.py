@@ -34,6 +34,8 @@ class Launch(ABC):
     """The model where the file names it and its flags do not describe it."""
     tower: TowerRun | None = None
     """The encoder of images beside the language model, where the file describes it."""
+    frozen: tuple[str, ...] = ()
+    """Parts of the model whose weights are frozen though others train whole (`TrainingRules.frozen`)."""
     states_ranks: bool = True
     """The file may say how many ranks it starts; False where the command that starts it does."""
     plan_error: InputError | None = None

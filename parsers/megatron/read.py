@@ -127,7 +127,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
             f"--{EXPERT_OVERLAP}: a merged forward and backward are predicted one after the other. Their waits for "
             "each other are not counted (1 to 4 % of a step in trials)"
         )
-    rules = _read_rules(flags, notes, usual_recipe(launch.text))
+    rules = _read_rules(flags, notes, usual_recipe(launch.text)).replace(frozen=launch.frozen)
     if not rules.parameter_shard:
         rules = rules.replace(expandable_segments=expandable_segments(launch.environment))
     if (kept := kept_modules(flags)) and any(kind.linear is not None for kind in model.kinds):

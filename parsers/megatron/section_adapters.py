@@ -7,11 +7,13 @@ primus/backends/megatron/peft/lora.py:56-105 (fewer fields, the same defaults), 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError, shortened
-from taylor.register.adapters import MEGATRON_TARGETS, Adapters, named_targets
+from taylor.parsers.training_config import TrainingConfig
+from taylor.register.adapters import DOWN, JOINED_UP, MEGATRON_TARGETS, Adapters, named_targets
 
 _MOST_RANK = 2**16
 _NOT_READ = ("exclude_modules", "normalize_moe_lora", "experts_shared_outer_loras")
@@ -42,6 +44,48 @@ def section_adapters(section: Mapping[str, Any], file: Path, place: str) -> Adap
         gathers=True,
         shared_by_experts=section.get("share_expert_adapters", True) is not False,
     )
+
+
+def section_dora(section: Mapping[str, Any], file: Path, place: str) -> Adapters:
+    """Adapters of a section of Megatron-Bridge's ``DoRA``; see `section_adapters`.
+
+    Source: Megatron-Bridge 067f987d src/megatron/bridge/peft/dora.py:60-75.
+    """
+    dora = bridge_dora(section_adapters(section, file, place), file, f"{place}.dropout")
+    return replace(dora, shared_by_experts=True)
+
+
+def bridge_dora(adapters: Adapters, file: Path, dropout: str) -> Adapters:
+    """The DoRA of Megatron-Bridge in place of its LoRA.
+
+    Raises
+    ------
+    InputError
+        When it has a dropout, for which every frozen layer runs twice, its norm too.
+    """
+    if adapters.dropout:
+        problem = "runs the frozen layer again under DoRA, which is not modelled"
+        raise InputError(problem, file=file, field=dropout, cure="write 0, DoRA's default")
+    return replace(adapters, decomposed=True)
+
+
+def refuse_grouped_dora(config: TrainingConfig, field: str) -> None:
+    """Refuse Megatron-Bridge's DoRA beside routed experts, whose grouped layers have no ``weight``.
+
+    Source: Megatron-Bridge 067f987d src/megatron/bridge/peft/dora_layers.py:125 (``self.to_wrap.weight``).
+
+    Raises
+    ------
+    InputError
+        When an expert's matrix has an adapter.
+    """
+    adapters = config.rules.adapters
+    if adapters is None or not (adapters.decomposed and adapters.gathers):
+        return
+    if config.model.moe is not None and adapters.beside_experts and adapters.reaches(JOINED_UP, DOWN):
+        problem = "is DoRA beside routed experts, whose grouped layers Megatron-Bridge's DoRA cannot wrap"
+        cure = "name linear_qkv and linear_proj alone, or take LoRA"
+        raise InputError(problem, file=config.path, field=field, cure=cure)
 
 
 def _targets(section: Mapping[str, Any], file: Path, place: str) -> tuple[str, ...]:

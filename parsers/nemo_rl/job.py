@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from taylor.parsers.flag_table import FlagTable, UnmodelledFlag, load_flag_table
+from taylor.parsers.frozen import frozen_vision
 from taylor.parsers.megatron.named_sizes import flag
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nemo_rl.experiment import RlExperiment, parts_of
@@ -30,7 +31,7 @@ from taylor.parsers.policy.sharded import ShardedJob
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flag
-from taylor.register.adapters import ALL_HUGGING_FACE, ALL_MEGATRON, Adapters
+from taylor.register.adapters import ALL_HUGGING_FACE, ALL_MEGATRON, ROUTERS, Adapters
 from taylor.register.model import ModelSpec
 from taylor.register.trainers import NEMO_DTENSOR
 
@@ -130,6 +131,9 @@ class RlStart:
                 return None
             usual, everything, base = ALL_HUGGING_FACE, ALL_HUGGING_FACE, 4.0
         whole = not self.by_megatron and options.is_on(f"{place}match_all_linear")
+        if not self.by_megatron and self.model.moe is not None and options.is_on(f"{place}use_dora"):
+            problem = "is refused by Automodel beside experts (nemo_automodel/components/_peft/lora.py:623)"
+            raise options.error(f"{place}use_dora", problem, cure="write false")
         return adapters_of(
             options,
             rank=f"{place}dim",
@@ -141,7 +145,21 @@ class RlStart:
             base_bytes=base,
             gathers=self.by_megatron,
             usual_beside_experts=not self.by_megatron,
+            decomposed="" if self.by_megatron else f"{place}use_dora",
         )
+
+    def frozen(self) -> tuple[str, ...]:
+        """Routers and a vision part that Megatron's setup freezes (`TrainingRules.frozen`).
+
+        Source: NeMo RL 7ea279ab nemo_rl/models/megatron/setup.py (``freeze_moe_router``, ``freeze_config``).
+        """
+        options = self.options
+        names = ("freeze_config.freeze_vision_model", "freeze_vision_model")
+        vision = frozen_vision(
+            self.model, self.notes, freezes=any(options.is_on(f"{MEGATRON}{name}") for name in names)
+        )
+        routers = self.model.moe is not None and options.is_on(f"{MEGATRON}freeze_moe_router")
+        return (*vision, *((ROUTERS,) if routers else ()))
 
     def _refuse(self) -> None:
         options = self.options
@@ -280,6 +298,7 @@ class RlMegatronJob(PolicyJob):
             start.options.integer("cluster.num_nodes", default=1),
         )
         self.state(start.model, self._fields(), sizes, self._further(start))
+        self.frozen = start.frozen()
         self.notes = tuple(start.notes)
 
     def _fields(self) -> dict[str, Flag]:

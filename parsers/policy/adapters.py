@@ -20,6 +20,7 @@ def adapters_of(
     base_bytes: float | None = None,
     gathers: bool = False,
     usual_beside_experts: bool = True,
+    decomposed: str = "",
 ) -> Adapters:
     """Adapters by the keys of their rank, modules and dropout.
 
@@ -36,6 +37,8 @@ def adapters_of(
         src/megatron/bridge/peft/lora.py:156).
     usual_beside_experts : bool
         Off: routed experts have no adapters where no module is named.
+    decomposed : str
+        Key of the switch that makes them DoRA's.
 
     Raises
     ------
@@ -60,4 +63,5 @@ def adapters_of(
         gathers,
         shared_by_experts=gathers,
         beside_experts=bool(names) or usual_beside_experts,
+        decomposed=decomposed != "" and options.is_on(decomposed),
     )

@@ -72,6 +72,8 @@ class ShardedJob:
         As `TrainingRules.loss_kernel`.
     adapters : Adapters or None
         Adapters that train alone; None: all weights train.
+    frozen : tuple of str
+        As `TrainingRules.frozen`.
     open_note : str
         The sentence that says where an assumed world size comes from; empty where the file states it.
     """
@@ -99,6 +101,7 @@ class ShardedJob:
     compiled: bool = False
     loss_kernel: str | None = None
     adapters: Adapters | None = None
+    frozen: tuple[str, ...] = ()
     open_note: str = ""
 
     @property
@@ -178,6 +181,7 @@ def _rules(job: ShardedJob) -> TrainingRules:
         repeats_kv_heads=job.ulysses,
         compiled=job.compiled,
         adapters=job.adapters,
+        frozen=job.frozen,
         loss_kernel=job.loss_kernel,
         inputs_on_host=job.inputs_on_host and job.recomputed,
     )

@@ -11,6 +11,7 @@ from taylor.parsers.flag_table import FlagTable
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.named_sizes import MODEL_FLAGS, size_flags, word
 from taylor.parsers.named_model import named_model
+from taylor.parsers.swift.frozen import with_frozen
 from taylor.parsers.swift.options import (
     FORM,
     MODEL,
@@ -30,6 +31,7 @@ from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.script_flags import flags_of, launch_words
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.register.adapters import ALL_MEGATRON, Adapters, named_targets, saved_ends
+from taylor.register.frozen import without_frozen
 from taylor.register.model import ModelSpec
 
 _TRAINS = re.compile(r"(?:\S*/)?megatron (?:pt|sft|rlhf)|\S*swift[/.]cli[/._]+megatron[/.](?:pt|sft|rlhf)(?:\.py)?")
@@ -74,15 +76,15 @@ class SwiftScript(Launch):
         if model is None:
             model, remarks = named_model(options.text(MODEL), self.file, FORM.written(MODEL), register_path)
             notes += remarks
-            model = _trained(model, options, notes)
-        self.model = model
+            model = _trained(model, options)
+        self.model, self.frozen = with_frozen(model, options, notes)
         if is_on(options, "packing"):
             notes.append(
                 f"samples are packed to {length} tokens, and attention is counted over all of them: each sample "
                 "attends to itself alone, so that short ones take less time; "
                 "taylor lengths plans for the lengths of a table"
             )
-        self.flags = megatron_flags(options, self._rank_flags(), size_flags(model), length)
+        self.flags = megatron_flags(options, self._rank_flags(), size_flags(without_frozen(model)), length)
         self.notes = tuple(notes)
 
     @classmethod
@@ -243,18 +245,14 @@ def _refuse(options: Flags) -> None:
         raise options.error("freeze-llm", _VISION, "true", "write --freeze_llm false")
 
 
-def _trained(model: ModelSpec, options: Flags, notes: list[str]) -> ModelSpec:
-    """The model as ms-swift trains it: MTP modules where an option asks for them, a frozen vision part.
+def _trained(model: ModelSpec, options: Flags) -> ModelSpec:
+    """The model as ms-swift trains it: MTP modules where an option asks for them.
 
-    Sources: megatron_args.py:669 (``mtp_num_layers`` None), :451-452 (``freeze_vit``, ``freeze_aligner`` true).
+    Source: megatron_args.py:669 (``mtp_num_layers`` None).
     """
     depth = options.integer("mtp-num-layers", default=0, low=0, high=16)
     if depth and not model.mtp_layers:
         raise options.error("mtp-num-layers", f"asks for MTP modules, which {model.name} does not have", depth)
-    if model.extra_parameters and not (options.has("freeze-vit") and not is_on(options, "freeze-vit")):
-        millions = model.extra_parameters / 1e6
-        notes.append(f"{millions:,.0f} million parameters of the vision part are frozen: they are not counted")
-        model = model.replace(extra_parameters=0)
     return model if depth == model.mtp_layers else model.replace(mtp_layers=depth)
 
 

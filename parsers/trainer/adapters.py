@@ -50,7 +50,7 @@ def low_rank(
     InputError
         When a module or a value is not known.
     """
-    names = _names(fields.raw(targets))
+    names = names_of(fields.raw(targets))
     where = {"file": fields.file, "field": targets}
     chosen = named_targets(names, ALL_HUGGING_FACE, **where) if names else usual
     if not chosen:
@@ -61,12 +61,12 @@ def low_rank(
     if bits is not None and bits not in _BASE_BYTES:
         raise fields.error("quantization_bit", "has another number of bits than 4 or 8", bits)
     base = None if bits is None else _BASE_BYTES[bits]
-    whole = () if saved is None else saved_ends(_names(fields.raw(saved)), file=fields.file, field=saved)
+    whole = () if saved is None else saved_ends(names_of(fields.raw(saved)), file=fields.file, field=saved)
     dora = decomposed is not None and switch(fields, decomposed)
     return Adapters(rank, chosen, dropped is not None and float(dropped) > 0, base, saved=whole, decomposed=dora)
 
 
-def _names(written: object) -> list[str]:
+def names_of(written: object) -> list[str]:
     """Names of modules: a list, or a text with blanks or commas."""
     if isinstance(written, str):
         return [name for name in re.split(r"[\s,]+", written) if name]

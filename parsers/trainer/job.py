@@ -15,7 +15,7 @@ from taylor.parsers.trainer.sharding import ZERO, Context, Sharding
 from taylor.parsers.training_config import Misfit, TrainingConfig
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid, zero_grid
 from taylor.pipeline.schedule import ScheduleSpec
-from taylor.register.adapters import Adapters
+from taylor.register.adapters import EMBEDDING, Adapters
 from taylor.register.model import ModelSpec
 from taylor.register.trainers import DEEPSPEED, TRANSFORMERS
 
@@ -67,7 +67,9 @@ class TrainerJob:
     fused_elements : bool
         Norms, rotary embedding and activation functions are a kernel each (liger's).
     adapters : Adapters or None
-        Adapters that train alone; None: all weights train.
+        Adapters that train alone; None: all weights train that `frozen` and the model's layers leave.
+    frozen : tuple of str
+        Parts outside the layers whose weights are frozen (`TrainingRules.frozen`).
     stated_batch : int or None
         Samples a step of all ranks where DeepSpeed's JSON states them.
     misfits : tuple of Misfit
@@ -96,6 +98,7 @@ class TrainerJob:
     compiled: bool = False
     fused_elements: bool = False
     adapters: Adapters | None = None
+    frozen: tuple[str, ...] = ()
     stated_batch: int | None = None
     misfits: tuple[Misfit, ...] = ()
     notes: tuple[str, ...] = ()
@@ -232,7 +235,8 @@ def _rules(job: TrainerJob, strategy: Strategy) -> TrainingRules:
         param_bytes=stored,
         compute_bytes=job.compute_bytes,
         autocast=autocast,
-        wide_residual=True if autocast else None,
+        # The rows of a frozen embedding are in the compute type, as the frozen weights are.
+        wide_residual=True if autocast and EMBEDDING not in job.frozen else None,
         flash_attention=not job.eager_attention,
         expert_tensor_parallel=False,
         expert_gemms=MODULE_AN_EXPERT,
@@ -246,6 +250,7 @@ def _rules(job: TrainerJob, strategy: Strategy) -> TrainingRules:
         ulysses_degree=None if job.context.exchanges_heads else 1,
         ring=job.context.ring,
         adapters=job.adapters,
+        frozen=job.frozen,
     )
 
 

@@ -71,15 +71,6 @@ def optimizer_of(fields: Fields, name: str, default: str) -> str:
     raise fields.error(name, "has states that are not modelled", shortened(written, 60), cure)
 
 
-def trained(model: ModelSpec, notes: list[str], *, freezes_vision: bool) -> ModelSpec:
-    """The model without a vision part that is frozen."""
-    if model.extra_parameters and freezes_vision:
-        millions = model.extra_parameters / 1e6
-        notes.append(f"{millions:,.0f} million parameters of the vision part are frozen: they are not counted")
-        return model.replace(extra_parameters=0)
-    return model
-
-
 def fsdp_words(value: Any) -> list[str]:
     """Words of the setting ``fsdp``: a list, or a text with blanks or commas; none where it is switched off."""
     if isinstance(value, (list, tuple)):

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from taylor.parsers.flag_table import LESS, MORE, FlagTable, UnmodelledFlag, load_flag_table
+from taylor.parsers.frozen import frozen_vision
 from taylor.parsers.megatron.named_sizes import flag
+from taylor.parsers.megatron.section_adapters import bridge_dora
 from taylor.parsers.named_model import named_model
 from taylor.parsers.policy.adapters import adapters_of
 from taylor.parsers.policy.fields import CLASS_DEFAULTS
@@ -93,7 +95,7 @@ class VerlStart:
             return None
         if self.kind not in SHARDED:
             place = rank.rpartition(".")[0]
-            return adapters_of(
+            found = adapters_of(
                 self.options,
                 rank=rank,
                 targets=f"{place}.target_modules",
@@ -103,6 +105,8 @@ class VerlStart:
                 dropout=f"{place}.dropout",
                 gathers=True,
             )
+            kind = str(self.options.text(f"{place}.type", default="lora"))
+            return bridge_dora(found, self.file, f"{place}.dropout") if kind == "dora" else found
         targets = f"{self.program.model[0].rpartition('.')[0]}.target_modules"
         stored = float(_bytes(self.options, f"{self.program.sharding}model_dtype"))
         return adapters_of(
@@ -119,9 +123,9 @@ class VerlStart:
         options, program = self.options, self.program
         rank = self.rank_key
         kind = str(options.text(f"{(rank or '').rpartition('.')[0]}.type", default="lora"))
-        if rank is not None and self.kind not in SHARDED and kind not in ("lora", "vlm_lora"):
+        if rank is not None and self.kind not in SHARDED and kind not in ("lora", "vlm_lora", "dora"):
             problem = "names adapters that are not modelled"
-            raise options.error(f"{rank.rpartition('.')[0]}.type", problem, kind, "write lora")
+            raise options.error(f"{rank.rpartition('.')[0]}.type", problem, kind, "write lora or dora")
         path = f"{program.model[0].rpartition('.')[0]}.lora_adapter_path"
         if options.has(path):
             raise options.error(path, "trains adapters, whose memory and step are not modelled", cure="leave it out")
@@ -152,7 +156,7 @@ class VerlStart:
         return self._trained(model)
 
     def _trained(self, model: ModelSpec) -> ModelSpec:
-        """The model as it is trained: MTP layers where an option asks for them, a vision part that may be frozen.
+        """The model as it is trained: MTP layers where an option asks for them.
 
         Sources: verl b178a3cd verl/trainer/config/model/hf_model.yaml (``mtp``),
         verl/workers/megatron_workers.py:155-168, verl/trainer/config/actor/actor.yaml (``freeze_vision_tower``).
@@ -165,10 +169,11 @@ class VerlStart:
         )
         if model.mtp_layers and not mtp:
             model = model.replace(mtp_layers=0)
-        if model.extra_parameters and options.is_on("actor_rollout_ref.actor.freeze_vision_tower"):
-            self.notes.append(f"{model.extra_parameters / 1e6:,.0f} million parameters of the vision part are frozen")
-            model = model.replace(extra_parameters=0)
         return model
+
+    def frozen(self, model: ModelSpec, notes: list[str]) -> tuple[str, ...]:
+        """A vision part that is frozen (`TrainingRules.frozen`)."""
+        return frozen_vision(model, notes, freezes=self.options.is_on("actor_rollout_ref.actor.freeze_vision_tower"))
 
     # ---- sizes -----------------------------------------------------------------------------------
 
@@ -267,6 +272,7 @@ class VerlMegatronJob(PolicyJob):
         replicas = max(1, (world or tp * pp * cp) // (tp * pp * cp))
         sizes = Sizes(length, samples, start.micro_batch(replicas, cp, length, samples), ranks)
         self.state(start.model, self._fields(tp), sizes, self._further(start))
+        self.frozen = start.frozen(start.model, start.notes)
         self.notes = tuple(start.notes)
 
     def _fields(self, tp: int) -> dict[str, Flag]:
@@ -376,6 +382,7 @@ def sharded_job(
         reduced_bytes=_TYPES.get(str(reduced), 4),
         stay_gathered=not options.is_on(f"{prefix}reshard_after_forward", default=True),
         adapters=start.adapters(),
+        frozen=start.frozen(start.model, start.notes),
         loss_kernel=frameworks.FLASH_LOSS if program.rolls_out else None,
         open_note=note,
     )

@@ -12,6 +12,7 @@ from taylor.parsers.alike_recompute import OneStage
 from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
 from taylor.parsers.megatron.read import config_from_launch
+from taylor.parsers.megatron.section_adapters import refuse_grouped_dora
 from taylor.parsers.megatron.write import PLAN_FLAGS
 from taylor.parsers.named_jobs import NamedJobs
 from taylor.parsers.policy.fields import field_of
@@ -90,6 +91,7 @@ class Verl(NamedJobs, FlagLauncher):
         job = VerlMegatronJob(ShellScript.read(path), register_path)
         config = job.renamed(config_from_launch(job))
         config = config.replace(rules=config.rules.replace(adapters=job.adapters))
+        refuse_grouped_dora(config, "actor_rollout_ref.model.lora.type")
         return checked(config, start_rules_of(job.program), of_options(job.options))
 
 

@@ -107,6 +107,10 @@ class Layer:
             return result + added * 2.0
         magnitude = torch.nn.Parameter(torch.ones(width).bfloat16())
         self.trained.append(magnitude)
+        if self.adapters.gathers:  # Megatron-Bridge's
+            with torch.no_grad():
+                norm = torch.linalg.norm(weight + (2.0 * b) @ a, dim=1).to(weight.dtype)
+            return (magnitude / norm).view(1, -1) * (result + added * 2.0) + 0
         with torch.no_grad():  # peft detaches it
             eye = torch.eye(x.shape[-1], dtype=x.dtype)
             matrix = torch.nn.functional.linear(torch.nn.functional.linear(eye, a), b).T
@@ -115,8 +119,11 @@ class Layer:
         base = torch.nn.functional.linear(x, weight) if self.adapters.dropout else result
         return result + ((scale - 1) * base + scale * added * 2.0)
 
+    def norm_weight(self) -> Any:
+        return torch.ones(HIDDEN).bfloat16()
+
     def __call__(self, x: Any) -> Any:
-        ones = torch.ones(HIDDEN).bfloat16()
+        ones = self.norm_weight()
         self.weights.append(ones)
         joined = self.linear(_Norm.apply(x, ones), 3 * HIDDEN, JOINED_QKV)
         q, k, v = (part.reshape(TOKENS, HEADS, HEAD).transpose(0, 1) for part in joined.chunk(3, -1))
@@ -146,6 +153,15 @@ def model_of(hidden: int = HIDDEN) -> ModelSpec:
 
 
 TARGETS = [Adapters(RANK).targets, (JOINED_QKV,), (OUTPUT, JOINED_QKV), (DOWN,), (JOINED_UP,)]
+
+
+@pytest.mark.parametrize("targets", TARGETS, ids="-".join)
+def test_a_layer_keeps_what_autograd_saves_of_it_under_megatron_bridges_dora(targets: tuple[str, ...]) -> None:
+    """Within 1 %: one sum for the magnitude's gradient in place of two results."""
+    adapters = Adapters(RANK, targets, gathers=True, decomposed=True)
+    saved = saved_bytes(Layer(adapters), torch.randn(TOKENS, HIDDEN).bfloat16().requires_grad_())
+    kept = activation_bytes(model_of(), DENSE, NONE, ONE, RULES.replace(adapters=adapters))
+    assert float(kept) == pytest.approx(saved, rel=0.01)
 
 
 @pytest.mark.parametrize("decomposed", [False, True], ids=["lora", "dora"])
@@ -188,11 +204,12 @@ def test_adapters_multiply_what_torch_counts() -> None:
     assert back.get_total_flops() == 2 * own + frozen
 
 
-@pytest.mark.parametrize("dropout", [False, True])
-def test_dora_multiplies_what_torch_counts_and_trains_a_magnitude_a_row(dropout: bool) -> None:
+@pytest.mark.parametrize(("dropout", "gathers"), [(False, False), (True, False), (False, True)])
+def test_dora_multiplies_what_torch_counts_and_trains_a_magnitude_a_row(dropout: bool, gathers: bool) -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
-    adapters, plain = Adapters(RANK, dropout=dropout, decomposed=True), Adapters(RANK, dropout=dropout)
+    adapters = Adapters(RANK, dropout=dropout, decomposed=True, gathers=gathers)
+    plain = Adapters(RANK, dropout=dropout, gathers=gathers)
     layers = [Layer(each) for each in (adapters, plain)]
     totals = []
     for layer in layers:
@@ -223,6 +240,22 @@ def test_dora_s_norm_needs_three_matrices_at_once() -> None:
         torch.linalg.norm(weight + 2.0 * matrix, dim=1)
     layer = model_of().layers_of(DENSE)[0]
     rules = RULES.replace(adapters=Adapters(RANK, (DOWN,), decomposed=True))
+    assert float(decomposed_bytes(model_of(), layer, ONE, rules)) == pytest.approx(counter.peak - held, rel=0.05)
+
+
+def test_megatron_bridges_norm_needs_two_matrices_at_once() -> None:
+    """dora_layers.py:125-126: the product of the scaled matrices, and the sum."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from taylor.dryrun.torch_stage.counter import LiveCounter
+
+    with FakeTensorMode(), LiveCounter() as counter, torch.no_grad():
+        weight = torch.empty(WIDTH, HIDDEN, dtype=torch.bfloat16)
+        a, b = (torch.empty(*size, dtype=torch.bfloat16) for size in ((RANK, HIDDEN), (WIDTH, RANK)))
+        held = counter.peak = counter.total
+        torch.linalg.norm(weight + (2.0 * b) @ a, dim=1)
+    layer = model_of().layers_of(DENSE)[0]
+    rules = RULES.replace(adapters=Adapters(RANK, (DOWN,), gathers=True, decomposed=True))
     assert float(decomposed_bytes(model_of(), layer, ONE, rules)) == pytest.approx(counter.peak - held, rel=0.05)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from taylor.base.console import log
-from taylor.cost_model.job.adapters import adapter_parameters
+from taylor.cost_model.job.adapters import trained_parameters
 from taylor.cost_model.job.parameters import active_parameters, total_parameters
 from taylor.cost_model.job.strategy import Strategy
 from taylor.cost_model.profile import MemorySource
@@ -75,11 +75,11 @@ class JobFacts:
         published = Registry.load(register_path).published_like(model)
         if published is not None and published.published_parameters is not None:
             size += f" (published for {published.name}: {_billions(published.published_parameters)})"
-        adapters = self.config.rules.adapters
+        trained, adapters = trained_parameters(model, self.config.rules), self.config.rules.adapters
         if adapters is not None:
-            size += (
-                f", {_billions(adapter_parameters(model, adapters))} of them train in adapters of rank {adapters.rank}"
-            )
+            size += f", {_billions(trained)} of them train in adapters of rank {adapters.rank}"
+        elif trained != total_parameters(model):
+            size += f", {_billions(trained)} of them train"
         layers = " + ".join(f"{count} {KIND_WORDS.get(kind, kind)}" for kind, count in model.kind_counts.items())
         return f"{launcher_of(self.config).title}, {model.name}, {size}, {layers} layers"
 
@@ -133,13 +133,14 @@ class JobFacts:
 
     def to_dict(self) -> dict[str, Any]:
         """Model, device, strategy and batch as plain data."""
-        model, strategy, adapters = self.config.model, self.config.strategy, self.config.rules.adapters
+        model, strategy = self.config.model, self.config.strategy
+        trained = trained_parameters(model, self.config.rules)
         return {
             "model": {
                 "name": model.name,
                 "parameters": total_parameters(model),
                 "active_parameters": active_parameters(model),
-                **({} if adapters is None else {"trained_parameters": adapter_parameters(model, adapters)}),
+                **({} if trained == total_parameters(model) else {"trained_parameters": trained}),
                 "layers": model.kind_counts,
             },
             "device": {"name": self.device.spec.name, "memory_mib": self.device.spec.memory_mib},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,13 +46,19 @@ def test_the_mixed_precision_goes_before_the_fields_that_it_sets(tmp_path: Path)
     assert low.rules.narrow is None and fp8.rules.narrow is not None and fp8.rules.narrow.name == "tensorwise"
 
 
+DORA = "peft:\n  _target_: megatron.bridge.peft.dora.DoRA\n"
 LORA = "peft:\n  _target_: megatron.bridge.peft.lora.LoRA\n"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ("peft: null", "peft:\n  _target_: megatron.bridge.peft.dora.DoRA\n  dim: 8", "another kind than LoRA"),
+        (
+            "peft: null",
+            "peft:\n  _target_: megatron.bridge.peft.a.MultiLoRA",
+            "another kind than LoRA and DoRA",
+        ),
+        ("peft: null", f"{DORA}  dropout: 0.1", "peft.dropout: runs the frozen layer again"),
         ("peft: null", f"{LORA}  dim: true", "peft.dim: must be a whole number from 1"),
         ("peft: null", f"{LORA}  dropout: 2", "peft.dropout: must be a number from 0 to 1"),
         ("peft: null", f"{LORA}  normalize_moe_lora: true", "peft.normalize_moe_lora: is not modelled"),
@@ -129,10 +136,25 @@ def test_a_script_is_its_recipe_with_the_overrides_of_the_first_round(tmp_path: 
         assert read_config(path).strategy.tp == 2
 
 
+def test_dora_is_read_from_a_section_and_by_the_mode(tmp_path: Path) -> None:
+    """Megatron-Bridge 067f987d src/megatron/bridge/peft/dora.py:60-70: rank 32 and no dropout."""
+    own = CONTAINER.replace("peft: null", f"{DORA}  target_modules: [linear_qkv]")
+    found = read_config(written(tmp_path, own)).rules.adapters
+    assert found == Adapters(32, (JOINED_QKV,), gathers=True, shared_by_experts=True, decomposed=True)
+    text = "torchrun --nproc_per_node=8 scripts/training/run_recipe.py --recipe qwen3_8b_peft_config --mode "
+    plain, dora = (
+        read_config(written(tmp_path, f"{text}{mode}\n", "job.sh")).rules.adapters for mode in ("lora", "dora")
+    )
+    assert plain is not None and dora == replace(plain, decomposed=True)
+
+
 @pytest.mark.parametrize(
     ("recipe", "reason"),
     [
-        ("qwen3_8b_peft_config --mode dora", "another kind than LoRA"),
+        (
+            "qwen3_30b_a3b_peft_config --mode dora peft.target_modules=[linear_fc1]",
+            "peft: is DoRA beside routed experts",
+        ),
         ("qwen3_8b_sft_config --mode lora", "trains adapters that its text does not settle.*_peft_"),
         ("qwen3_8b_sft_config peft.dim=8", "peft.dim: is of a recipe that trains all weights"),
         ("qwen3_8b_pretrain_cfg", "is no recipe.*did you mean qwen3_8b"),

@@ -12,7 +12,7 @@ from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
-from taylor.register.adapters import ALL_MEGATRON, DOWN
+from taylor.register.adapters import ALL_MEGATRON, BESIDE, DOWN, ROUTERS
 from taylor.register.model import DENSE
 from tests.parsers.nemo_rl.files import MEGATRON, SHARDED
 
@@ -46,6 +46,13 @@ def test_a_megatron_policy_is_read_with_its_own_optimizer(file):
     assert (strategy.global_batch, strategy.mbs, config.rules.seq_length) == (512, 1, 4096)
     assert config.plan.recompute[FULL] == ((9, 9, 9, 9),) and config.rules.optimizer.gradient_bytes == 2
     assert config.rules.fused_accumulation is False and config.rules.rotated_apart == 0.0
+
+
+def test_frozen_routers_and_vision_parts_are_read(file):
+    moe = changed(file, "Qwen/Qwen3-8B", "Qwen/Qwen3-VL-30B-A3B-Instruct")
+    assert read_config(moe).rules.frozen == ()
+    added = "freeze_moe_router: true\n    freeze_config: {freeze_vision_model: true}\n    tensor_model_parallel_size"
+    assert read_config(changed(moe, "tensor_model_parallel_size", added)).rules.frozen == (BESIDE, ROUTERS)
 
 
 def test_a_policy_on_dtensors_shards_its_fp32_weights_within_tensor_parallel_groups(file):
@@ -172,6 +179,9 @@ def test_adapters_are_those_of_the_backend_that_trains(file):
     assert not read_config(path).misfits
     found = read_config(path).rules.adapters
     assert (found.rank, found.targets, found.base_bytes, found.gathers) == (8, ("query",), 4.0, False)
+    assert not found.decomposed
+    path.write_text(path.read_text(encoding="utf-8").replace("dim: 8", "dim: 8, use_dora: true"), encoding="utf-8")
+    assert read_config(path).rules.adapters.decomposed
 
 
 @pytest.mark.parametrize(("named", "beside"), [("", False), (", target_modules: [linear_fc1, linear_fc2]", True)])

@@ -8,11 +8,13 @@ import json
 import pytest
 
 from taylor.base.errors import InputError
+from taylor.cost_model.job.adapters import trained_parameters
+from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.read import read_config
 from taylor.parsers.registry import launcher_of
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, SELECT, PipelinePlan, as_grid
-from taylor.register.adapters import ALL_MEGATRON, EMBEDDING, HEAD, JOINED_QKV, OUTPUT, Adapters
+from taylor.register.adapters import ALL_MEGATRON, BESIDE, EMBEDDING, HEAD, JOINED_QKV, OUTPUT, Adapters
 from taylor.register.model import DENSE, MOE
 from tests.parsers.swift.files import SWIFT
 
@@ -101,6 +103,63 @@ def test_copies_of_embedding_and_head_train_whole_beside_the_adapters(script):
 def test_a_training_of_the_vision_part_alone_is_refused(script):
     with pytest.raises(InputError, match="--freeze_llm: trains the vision part alone"):
         read_config(changed(script, "--max_length", "--freeze_llm true --max_length"))
+
+
+@pytest.mark.parametrize(
+    ("more", "counts", "frozen"),
+    [
+        ("--freeze_parameters embedding.", {"dense": 36}, (EMBEDDING,)),
+        ("--freeze_parameters embedding. output_layer", {"dense": 36}, (EMBEDDING, HEAD)),
+        (
+            "--freeze_parameters embedding. decoder.layers.0. decoder.layers.1.",
+            {"dense+frozen": 2, "dense": 34},
+            (EMBEDDING,),
+        ),
+        ("--freeze_parameters decoder.layers.1", {"dense": 25, "dense+passed": 11}, ()),
+        (
+            "--freeze_parameters embedding decoder output --trainable_parameters decoder.layers.35.",
+            {"dense+frozen": 35, "dense": 1},
+            (EMBEDDING, HEAD),
+        ),
+        ("--freeze_parameters_ratio 0.5", {"dense+frozen": 18, "dense": 18}, (EMBEDDING,)),
+        ("--tuner_type lora --freeze_parameters_ratio 0.5", {"dense": 36}, ()),
+    ],
+)
+def test_frozen_weights_are_those_of_ms_swift(script, more, counts, frozen):
+    """By the beginning of a parameter's name, 1 and 10 to 19 alike, or a part of all from the first on; of full
+    training alone (swift/utils/transformers_utils.py:70-130, swift/megatron/utils/utils.py:176-182)."""
+    changed(script, "--pipeline_model_parallel_size 4", "--pipeline_model_parallel_size 1")
+    one_stage = changed(script, "--max_length", f"{more} --max_length")
+    config = read_config(one_stage)
+    assert (config.model.body_counts, config.rules.frozen) == (counts, frozen)
+    assert sum(map(sum, (row for grid in config.plan.layers.values() for row in grid))) == 36
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ("--freeze_parameters decoder.layers.0.mlp", "--freeze_parameters: freezes a part of layer 0"),
+        ("--freeze_parameters embedding decoder output", "--freeze_parameters: leaves nothing that trains"),
+        (
+            "--freeze_parameters decoder.layers.0.",
+            "--freeze_parameters: freezes layers of a pipeline",
+        ),
+        ("--freeze_parameters_ratio 0.5", "--freeze_parameters_ratio: freezes layers"),
+    ],
+)
+def test_frozen_weights_that_are_not_modelled_are_refused(script, more, problem):
+    with pytest.raises(InputError, match=problem):
+        read_config(changed(script, "--max_length", f"{more} --max_length"))
+
+
+def test_a_frozen_vision_part_has_weights_alone(script):
+    """``freeze_vit`` is on by default (megatron_args.py:451)."""
+    frozen = read_config(changed(script, "Qwen/Qwen3-8B-Base", "Qwen/Qwen2.5-VL-7B-Instruct"))
+    trained = read_config(changed(script, "--max_length", "--freeze_vit false --max_length"))
+    assert (frozen.rules.frozen, trained.rules.frozen) == ((BESIDE,), ())
+    assert frozen.model.extra_parameters == trained.model.extra_parameters > 5e8
+    every = total_parameters(trained.model)
+    assert trained_parameters(frozen.model, frozen.rules) == every - trained.model.extra_parameters
 
 
 def test_samples_of_no_stated_length_are_refused_with_what_ms_swift_takes(script):

@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 
 from taylor.base.errors import InputError, TaylorError
-from taylor.cost_model.job.parameters import ParameterGroups, layer_parameters
+from taylor.cost_model.job.adapters import trained_parameters
+from taylor.cost_model.job.parameters import ParameterGroups, layer_parameters, total_parameters
 from taylor.cost_model.job.strategy import GATHERED_RING, PASSED_RING
 from taylor.cost_model.memory.states import group_bytes
 from taylor.cost_model.memory.statics import layer_state_bytes
@@ -222,10 +223,87 @@ def test_dora_is_read_as_adapters_with_a_magnitude(place, name, old, new):
     assert not read_config(with_text(place, name, old, plain)).rules.adapters.decomposed
 
 
+FREEZE = "finetuning_type: freeze\nfreeze_trainable_layers: "
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "kinds", "frozen"),
+    [
+        ("lf.yaml", "finetuning_type: full", "finetuning_type: freeze", ["34 unreached", "2 "], ["embedding", "head"]),
+        ("lf.yaml", "finetuning_type: full", f"{FREEZE}8", ["28 unreached", "8 "], ["embedding", "head"]),
+        (
+            "lf.yaml",
+            "finetuning_type: full",
+            f"{FREEZE}-3\ndisable_gradient_checkpointing: true",
+            ["3 ", "33 passed"],
+            ["embedding", "head"],
+        ),
+        (
+            "lf.yaml",
+            "finetuning_type: full",
+            f"{FREEZE}2\nfreeze_extra_modules: lm_head, norm",
+            ["34 unreached", "2 "],
+            ["embedding"],
+        ),
+        (
+            "lf.yaml",
+            "finetuning_type: full",
+            f"{FREEZE}2\nuse_llama_pro: true\ndisable_gradient_checkpointing: true",
+            ["17 unreached", "2 ", "17 passed"],
+            ["embedding", "head"],
+        ),
+        (
+            "newer.yaml",
+            "name: fsdp2",
+            "name: fsdp2\npeft_config: {name: freeze}",
+            ["26 passed", "2 "],
+            ["embedding", "head"],
+        ),
+        (
+            "axolotl.yml",
+            "bf16: auto",
+            "bf16: auto\nunfrozen_parameters: ['model.layers.3[01].']",
+            ["30 unreached", "2 "],
+            ["embedding", "head"],
+        ),
+        (
+            "axolotl.yml",
+            "bf16: auto",
+            "bf16: auto\nunfrozen_parameters: ['^model.layers.2[89].', '^lm_head.weight$[:32000]']",
+            ["30 passed", "2 "],
+            ["embedding"],
+        ),
+    ],
+)
+def test_frozen_layers_and_ends_are_those_of_the_program(place, name, old, new, kinds, frozen):
+    """By the programs' own code: the last layers or the first, by LLaMA Pro's stride, by names of parameters."""
+    config = read_config(with_text(place, name, old, new))
+    counts = {kind: config.model.layer(kind).frozen for kind in config.model.body_counts}
+    assert sorted(f"{config.model.body_counts[kind]} {how}" for kind, how in counts.items()) == sorted(kinds)
+    assert list(config.rules.frozen) == frozen
+    assert trained_parameters(config.model, config.rules) < total_parameters(config.model)
+
+
 @pytest.mark.parametrize(
     ("name", "old", "new", "told"),
     [
-        ("lf.yaml", "finetuning_type: full", "finetuning_type: freeze", "part of the layers"),
+        ("lf.yaml", "finetuning_type: full", "finetuning_type: freeze\nfreeze_trainable_layers: 0", "trains no layer"),
+        (
+            "lf.yaml",
+            "finetuning_type: full",
+            "finetuning_type: freeze\nfreeze_trainable_modules: mlp",
+            "part of each layer",
+        ),
+        ("lf.yaml", "finetuning_type: full", "finetuning_type: freeze\nfreeze_extra_modules: visual", "embedding nor"),
+        ("lf.yaml", "finetuning_type: full", "finetuning_type: freeze\nfreeze_trainable_layers: -2", "checkpointing"),
+        ("lf.yaml", "finetuning_type: full", "finetuning_type: freeze\nstage: dpo", "reference model"),
+        (
+            "lf.yaml",
+            "finetuning_type: full",
+            "finetuning_type: freeze\nuse_llama_pro: true\nfreeze_trainable_layers: 5",
+            "must divide",
+        ),
+        ("lf.yaml", "finetuning_type: full", "finetuning_type: full\nfreeze_language_model: true", "vision part alone"),
         ("lf.yaml", "stage: sft", "stage: ppo", "roll-outs"),
         ("lf.yaml", "bf16: true", "bf16: true\nuse_galore: true", "projected gradients"),
         ("lf.yaml", "bf16: true", "bf16: true\npipeline_model_parallel_size: 2", "Megatron"),
@@ -235,10 +313,20 @@ def test_dora_is_read_as_adapters_with_a_magnitude(place, name, old, new):
         ("lf.yaml", "finetuning_type: full", "finetuning_type: full\nquantization_bit: 4", "quantizes the weights"),
         ("axolotl.yml", "bf16: auto", "adapter: llama-adapter", "another kind than LoRA"),
         ("axolotl.yml", "bf16: auto", "adapter: lora\nlora_r: 8", "is missing"),
-        ("axolotl.yml", "bf16: auto", "unfrozen_parameters: [a]", "part of the weights"),
+        ("axolotl.yml", "bf16: auto", "unfrozen_parameters: [a]", "trains no layer"),
+        ("axolotl.yml", "bf16: auto", "unfrozen_parameters: [model.layers.1.mlp]", "part of layer 1"),
+        ("axolotl.yml", "bf16: auto", "unfrozen_parameters: ['(a+)+b']", "not read"),
+        ("axolotl.yml", "bf16: auto", "unfrozen_parameters: ['[9-0]']", "no regular expression"),
+        ("axolotl.yml", "bf16: auto", "unfrozen_parameters: {a: b}", "must be a list"),
+        (
+            "axolotl.yml",
+            "bf16: auto",
+            "unfrozen_parameters: [a]\nadapter: lora\nlora_r: 8\nlora_target_linear: true",
+            "more than low-rank adapters",
+        ),
         ("axolotl.yml", "bf16: auto", "rl: grpo", "roll-outs"),
         ("axolotl.yml", "adamw_torch_fused", "shampoo", "states that are not modelled"),
-        ("newer.yaml", "name: fsdp2", "name: fsdp2\npeft_config: {name: freeze}", "part of the layers"),
+        ("newer.yaml", "name: fsdp2", "name: fsdp2\npeft_config: {name: oft}", "trains adapters"),
         ("run.sh", "--bf16 True", "--lora_r 8", "trains adapters"),
         ("run.sh", "--block_size 4096", "--seed 1", "how long a sample is"),
     ],

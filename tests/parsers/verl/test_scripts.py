@@ -150,7 +150,7 @@ def test_a_configuration_of_the_checkout_stands_behind_the_command(script, tmp_p
     ("more", "reason"),
     [
         (
-            "actor_rollout_ref.model.lora.rank=8 actor_rollout_ref.model.lora.type=dora",
+            "actor_rollout_ref.model.lora.rank=8 actor_rollout_ref.model.lora.type=canonical_lora",
             "lora.type: names adapters that are not modelled",
         ),
         ("actor_rollout_ref.model.lora_adapter_path=a", "lora_adapter_path: trains adapters"),
@@ -168,6 +168,13 @@ def test_adapters_on_megatron_are_gathered_and_stand_beside_its_four_matrices(sc
     more = "actor_rollout_ref.model.lora.rank=8 actor_rollout_ref.model.lora.dropout=0.1 trainer.nnodes=2"
     found = read_config(changed(script, "trainer.nnodes=2", more)).rules.adapters
     assert (found.rank, found.targets, found.dropout, found.gathers) == (8, MEGATRON_TARGETS, True, True)
+
+
+def test_dora_on_megatron_is_bridges(script):
+    """verl b178a3cd verl/workers/config/megatron_peft.py:100-110."""
+    more = "actor_rollout_ref.model.lora.rank=8 actor_rollout_ref.model.lora.type=dora trainer.nnodes=2"
+    found = read_config(changed(script, "trainer.nnodes=2", more)).rules.adapters
+    assert (found.decomposed, found.gathers, found.targets) == (True, True, MEGATRON_TARGETS)
 
 
 def test_adapters_on_fsdp_stand_beside_weights_of_the_stored_type(tmp_path):
