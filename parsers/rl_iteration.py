@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from taylor.base.errors import InputError
+from taylor.cost_model.job.length import TrainingLength
 from taylor.cost_model.memory.rollout_engine import RolloutEngine
 from taylor.parsers.text.flags import Flags
 from taylor.parsers.training_config import TrainingConfig
@@ -51,6 +52,8 @@ class RlIteration:
         Weights that are gathered at once on their way to the engine, MiB.
     staleness : int
         Iterations that training may lag behind generation when the two have cards of their own.
+    iterations : int or None
+        Iterations of the whole job, where the file states them.
     critic : Critic or None
         The critic that trains on the policy's cards.
     left_out : tuple of str
@@ -72,6 +75,7 @@ class RlIteration:
     log_prob_tokens: int | None = None
     bucket_mib: float = 512.0
     staleness: int = 0
+    iterations: int | None = None
     critic: Critic | None = None
     left_out: tuple[str, ...] = ()
 
@@ -79,6 +83,18 @@ class RlIteration:
     def samples(self) -> int:
         """Samples of an iteration."""
         return self.prompts * self.answers
+
+    def length(self, iterations: int | None = None, prompts: int | None = None) -> TrainingLength:
+        """The job's length, counted in prompts.
+
+        Parameters
+        ----------
+        iterations : int, optional
+            Of the whole job; the file's when omitted.
+        prompts : int, optional
+            Of the data set.
+        """
+        return TrainingLength(epoch_samples=prompts, steps=iterations or self.iterations)
 
     @property
     def phases(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from taylor.cost_model.errors.known_error import MEMORY_ERRORS, KnownError
 from taylor.cost_model.errors.margin import MemoryMargin
 from taylor.cost_model.errors.peak_interval import PeakClass, peak_class, recorded_errors
 from taylor.cost_model.errors.step_interval import job_class, step_error
+from taylor.cost_model.job.length import UNSTATED, TrainingLength
 from taylor.cost_model.job.ranks import OpenRanks, choices, nearest_multiples
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.job.tower import TowerRun
@@ -138,6 +139,8 @@ class TrainingConfig:
     batch_follows_ranks : bool
         The file states the samples of one data-parallel rank, so that the global batch grows with data parallelism.
         Off: it states the global batch.
+    length : TrainingLength
+        Steps or samples after which the training ends, where the file states them.
     notes : tuple of str
         Assumptions and oddities of the file, one line each, for the log.
     unmodelled : tuple of UnmodelledFlag
@@ -171,6 +174,7 @@ class TrainingConfig:
     misfits: tuple[Misfit, ...] = ()
     open_ranks: OpenRanks | None = None
     batch_follows_ranks: bool = False
+    length: TrainingLength = UNSTATED
     notes: tuple[str, ...] = ()
     unmodelled: tuple[UnmodelledFlag, ...] = ()
     flags: StatedFlags = StatedFlags()

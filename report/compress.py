@@ -91,3 +91,13 @@ def file_stem(value: object) -> str:
 
 def _any(data: object) -> bool:
     return any(map(_any, data)) if isinstance(data, (list, tuple)) else bool(data)
+
+
+def rate_text(rate: float) -> str:
+    """A rate with three digits at least: ``0.0412``, ``12.5``, ``1,024``."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
+def hours_text(hours: float) -> str:
+    """A time in hours, or in minutes below one."""
+    return f"{hours:,.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"

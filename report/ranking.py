@@ -10,7 +10,16 @@ from rich.text import Text
 
 from taylor.cost_model.errors.known_error import NEIGHBOUR_ERROR
 from taylor.pipeline_solver.model.solution import CUT_OFF, FEASIBLE, OPTIMAL, OVER_LIMIT
-from taylor.report.compress import compress, compress_grid, in_gib, number, parse_json, strategy_text
+from taylor.report.compress import (
+    compress,
+    compress_grid,
+    hours_text,
+    in_gib,
+    number,
+    parse_json,
+    rate_text,
+    strategy_text,
+)
 
 STATUS_STYLE = {OPTIMAL.value: "green", FEASIBLE.value: "yellow", CUT_OFF.value: "dim"}
 
@@ -171,8 +180,12 @@ def _best_line(best: Mapping[str, Any], own: Mapping[str, Any] | None) -> str:
     speed, gain = number(best.get("tokens_per_second")), number(best.get("gain"))
     line = f"{_strategy(best, WIDE)}, {step_text(best)} ms a step"
     line += "" if speed is None else f", {speed:,.0f} tokens/s"
+    samples, epoch, run = (number(best.get(name)) for name in ("samples_per_second", "epoch_hours", "run_hours"))
+    line += "" if samples is None else f", {rate_text(samples)} samples/s"
+    line += "" if epoch is None else f", {hours_text(epoch)} an epoch"
     days = number(best.get("train_days"))
     line += "" if days is None else f", {days:,.1f} days of training"
+    line += "" if run is None or days is not None else f", {hours_text(run)} for all steps"
     if own is None or gain is None:
         return f"{line}; the file has no plan to compare with"
     against = f"the plan in the file ({_strategy(own, WIDE)}, {step_text(own)} ms)"

@@ -108,12 +108,15 @@ class Row(Part):
     bound_ms: float | None
     free_mib: float | None
     risk: Share | None
+    samples_per_second: float | None
     tokens_per_second: float | None
     tokens_per_second_per_device: float | None
     tflops_per_device: float | None
     mfu: float | None
     mfu_precision: str | None
     train_days: float | None
+    epoch_hours: float | None
+    run_hours: float | None
     fullest_stage: int | None
     own: bool = Field(description="the plan that was in the file")
     gain: float | None = Field(description="over the plan in the file: 0.05 is 5 % faster")

@@ -277,6 +277,7 @@ class Reinforcement(Asked):
     cards: Count | None = None
     time_limit: Seconds | None = Field(default=None, description="of the split")
     iterations: Count | None = None
+    samples: Count | None = Field(default=None, description="prompts of the data set, for the hours of an epoch")
     device: Name | None = None
     world_size: Count | None = None
 

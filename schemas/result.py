@@ -142,12 +142,15 @@ class Result(Part):
     assumed: list[str] = Field(default=[], description="a sentence for each value that no input gave")
     step_ms: Milliseconds | None = None
     step_interval_ms: Ends | None = Field(default=None, description="nine of ten real steps lie in it")
+    samples_per_second: float | None = None
     tokens_per_second: float | None = None
     tokens_per_second_per_device: float | None = None
     tflops_per_device: float | None = None
     mfu: float | None = None
     mfu_precision: str | None = Field(default=None, description="precision whose peak the MFU is taken of")
     train_days: float | None = None
+    epoch_hours: float | None = Field(default=None, description="every sample of the data set once, by --samples")
+    run_hours: float | None = Field(default=None, description="all steps or samples that the file states")
     card_memory: list[CardMemory] | None = Field(default=None, description="by stage")
     risk: Share | None = Field(default=None, description="that the intervals are stated with")
     planned_risk: Share | None = Field(default=None, description="that the plan was solved for")

@@ -150,7 +150,7 @@ class Planned:
             lines.append(f"step time {self.step_ms:,.1f} ms")
         if self.planned is not None:
             if (speed := self.planned.speed) is not None:
-                lines.append(speed_text(speed, self.planned.facts.train_tokens))
+                lines.append(speed_text(speed, self.planned.facts.length))
             lines += [*self.learned, *verdict(self.planned)]
         return lines
 

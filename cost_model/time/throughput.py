@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from taylor.cost_model.job.length import UNSTATED, TrainingLength
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.time.work import model_flops
 from taylor.register.adapters import HEAD
@@ -21,7 +22,7 @@ class Throughput:
     ----------
     step_ms : float
         Time of a step, ms.
-    tokens_per_second : float
+    samples_per_second, tokens_per_second : float
         Of the whole job.
     tokens_per_second_per_device : float
     mfu : float or None
@@ -30,17 +31,24 @@ class Throughput:
         Work that the model itself asks of each device, TFLOP/s, counted as for the MFU.
     train_days : float or None
         Days of the whole training at this speed; None where its length is not known.
+    epoch_hours : float or None
+        Hours in which every sample of the data set is trained once.
+    run_hours : float or None
+        Hours of all steps after which the training ends.
     mfu_precision : str or None
         Precision of the peak that `mfu` refers to: that of the layers' GEMMs, or 16 bits where these are
         narrower and the device has no peak for them.
     """
 
     step_ms: float
+    samples_per_second: float
     tokens_per_second: float
     tokens_per_second_per_device: float
     mfu: float | None
     tflops_per_device: float
     train_days: float | None = None
+    epoch_hours: float | None = None
+    run_hours: float | None = None
     mfu_precision: str | None = None
 
 
@@ -50,19 +58,30 @@ def throughput(
     rules: TrainingRules,
     device: DeviceSpec,
     step_ms: float,
-    train_tokens: float | None = None,
+    length: TrainingLength = UNSTATED,
 ) -> Throughput:
-    """Speed of a job whose step takes `step_ms` (above 0) and whose training takes `train_tokens`."""
-    tokens = strategy.global_batch * rules.seq_length / (step_ms / 1e3)
+    """Speed of a job whose step takes `step_ms` (above 0) and whose training has this length."""
+    seconds = step_ms / 1e3
+    samples = strategy.global_batch / seconds
+    tokens = samples * rules.seq_length
     each = tokens / strategy.world_size
     precision = device.peak_precision(rules.gemm_precision)
     peak = None if precision is None else device.peak(precision)
     frozen, frozen_head = rules.adapters is not None, HEAD in rules.frozen
     flops = model_flops(model, rules.seq_length, frozen=frozen, frozen_head=frozen_head)
     tflops = each * flops / 1e12
-    mfu = None if peak is None else tflops / peak
-    days = None if train_tokens is None else train_tokens / tokens / SECONDS_A_DAY
-    return Throughput(step_ms, tokens, each, mfu, tflops, days, precision)
+    return Throughput(
+        step_ms,
+        samples,
+        tokens,
+        each,
+        None if peak is None else tflops / peak,
+        tflops,
+        train_days=None if length.tokens is None else length.tokens / tokens / SECONDS_A_DAY,
+        epoch_hours=length.epoch_hours(samples),
+        run_hours=length.run_hours(seconds, samples),
+        mfu_precision=precision,
+    )
 
 
 def model_flops_utilization(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 
+from taylor.cost_model.job.length import TrainingLength
 from taylor.cost_model.job.strategy import (
     GEMM_AN_EXPERT,
     GRAPHED_EXPERTS,
@@ -167,6 +168,7 @@ def config_from_launch(launch: Launch) -> TrainingConfig:
         misfits=() if misfit is None else (misfit,),
         open_ranks=ranks.left_open,
         batch_follows_ranks=not flags.has("global-batch-size"),
+        length=TrainingLength(steps=flags.known_count("train-iters"), samples=flags.known_count("train-samples")),
         notes=tuple(notes),
         flags=read_stated_flags(flags, mindspeed=is_mindspeed(flags), earlier=branch is not None),
         unmodelled=tuple(flag for flag in unmodelled if launch.tower is None or flag.name != f"--{MODEL_FILE}"),

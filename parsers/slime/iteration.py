@@ -90,6 +90,7 @@ def iteration_of(script: SlimeScript, config: TrainingConfig) -> RlIteration:
         log_prob_tokens=scored * context if packed else None,
         bucket_mib=flags.integer("update-weight-buffer-size", default=512 * 2**20, high=2**40) / 2**20,
         staleness=0 if colocated else 1,
+        iterations=flags.known_count("num-rollout"),
         left_out=(*notes, *((_OVERRIDES,) if trains and flags.has(_ROLES) else ())),
     )
     return replace(found, critic=_critic(config, found)) if trains else found

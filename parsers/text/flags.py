@@ -14,6 +14,7 @@ from taylor.parsers.text.fields import MAX_DEGREE
 from taylor.parsers.text.shell_words import Word
 
 _REQUIRED: Any = object()
+_COUNT = re.compile(r"[1-9][0-9]{0,14}")
 WORLD_FLAGS = ("nproc-per-node", "nnodes", "worker-num", "local-worker-num")
 
 
@@ -150,6 +151,14 @@ class Flags:
             if word.unknown:
                 raise self._left_open(name, word)
         return [part for word in words for part in re.findall(r"[^\s,\[\]()\"']+", word.text)]
+
+    def known_count(self, name: str) -> int | None:
+        """A count that no plan depends on; None where it is not stated, or known only when the job starts."""
+        each = self.by_name.get(name)
+        if each is None or len(each.values) != 1 or each.values[0].unknown:
+            return None
+        text = each.values[0].text
+        return int(text) if _COUNT.fullmatch(text) else None
 
     def integer(self, *names: str, default: Any = _REQUIRED, low: int = 1, high: int = MAX_DEGREE) -> Any:
         """A whole number in [low, high]."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 from taylor.base.errors import InputError
+from taylor.cost_model.job.length import UNSTATED, TrainingLength
 from taylor.cost_model.job.optimizer import OptimizerStates
 from taylor.cost_model.job.ranks import OpenRanks
 from taylor.cost_model.job.strategy import GATHERED_RING, PASSED_RING, Strategy, TrainingRules
@@ -105,6 +107,7 @@ def config_from_source(source: TomlSource, models: Registry | ModelSpec | None =
         mtp_counted=False,
         open_ranks=left_open,
         batch_follows_ranks=top.section("training").integer("global_batch_size", default=-1, low=-1, high=2**31) <= 0,
+        length=_length(source.data),
         notes=tuple(notes),
         unmodelled=tuple(each for each in unmodelled if quantization.recipe is None or each.name != CONVERTERS),
     )
@@ -433,3 +436,10 @@ def _every_nth(chunk_sizes: Grid, every: int) -> Grid:
             for v, row in enumerate(chunk_sizes)
         ]
     )
+
+
+def _length(data: Mapping[str, Any]) -> TrainingLength:
+    """The steps that the file states."""
+    training = data.get("training")
+    steps = training.get("steps") if isinstance(training, Mapping) else None
+    return TrainingLength(steps=steps) if type(steps) is int and 0 < steps <= MAX_SIZE else UNSTATED

@@ -83,6 +83,7 @@ def iteration_of(start: VerlStart, config: TrainingConfig) -> RlIteration:
         log_prob_tokens=scored if packed else None,
         bucket_mib=float(megabytes),
         staleness=0 if colocated else 1,
+        iterations=options.known_count("trainer.total_training_steps"),
         left_out=(PACKED,) if trains else (),
     )
     return replace(found, critic=critic_of(start, config, found)) if trains else found

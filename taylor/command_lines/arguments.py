@@ -26,6 +26,7 @@ from taylor.parsers.tables.ratios import MAX_RATIO
 from taylor.register.device import STACK_SIGN
 
 if TYPE_CHECKING:  # a command's --help and --version must not wait for imports that only its work needs
+    from taylor.cost_model.job.length import TrainingLength
     from taylor.workflows.running.run_folder import ResultsFolder
     from taylor.workflows.statement.options import DryRunOptions
 
@@ -533,6 +534,13 @@ def token_count(text: str) -> float:
     return value
 
 
+def stated_length(args: argparse.Namespace) -> TrainingLength:
+    """The length of the training that the arguments state."""
+    from taylor.cost_model.job.length import TrainingLength
+
+    return TrainingLength(tokens=args.train_tokens, epoch_samples=args.samples)
+
+
 def key_values(text: str) -> dict[str, int]:
     """Type of ``tp=8,pp=16``."""
     result: dict[str, int] = {}
@@ -665,6 +673,9 @@ def add_planning_options(parser: CommandParser) -> None:
         type=token_count,
         metavar="TOKENS",
         help="tokens of the whole training, as 1.5T or 300B: says how many days it takes",
+    )
+    group.add_argument(
+        "--samples", type=positive_int, metavar="N", help="samples of the data set: says how many hours an epoch takes"
     )
 
 

@@ -33,6 +33,7 @@ from taylor.command_lines.arguments import (
     positive_int,
     refuse_unknown_solver,
     refuse_without_effect,
+    stated_length,
 )
 from taylor.command_lines.cluster import add_cluster_option, add_store_option, chosen_cluster, chosen_store
 from taylor.command_lines.model_start import (
@@ -55,8 +56,8 @@ if TYPE_CHECKING:
 DIMENSIONS = ("dp", "tp", "pp", "ep", "cp", "op", "sp", "vpp", "mbs", "ulysses")
 
 OF_A_RANKING = {
-    "solver_name", "workers", "time_limit", "gap", "train_tokens", "prove", "topn", "store", "recompute_modules",
-    "offload", "layerwise",
+    "solver_name", "workers", "time_limit", "gap", "train_tokens", "samples", "prove", "topn", "store",
+    "recompute_modules", "offload", "layerwise",
 }  # fmt: skip
 """Flags without effect where nothing is solved."""
 
@@ -340,7 +341,7 @@ def _search_options(args: argparse.Namespace) -> StrategySearchOptions:
             **({"workers": args.workers} if args.workers else {}),
             output=_ranking_folder(Path(args.output_path)),
             prove=args.prove,
-            train_tokens=args.train_tokens,
+            length=stated_length(args),
             made_for_model=bool(args.hf_path or args.model),
         ),
         margin=asked_margin(args),

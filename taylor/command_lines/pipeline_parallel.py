@@ -38,6 +38,7 @@ from taylor.command_lines.arguments import (
     positive_int,
     refuse_unknown_solver,
     refuse_without_effect,
+    stated_length,
     time_ratio,
     yes_no,
 )
@@ -501,7 +502,7 @@ def _file_job(args: argparse.Namespace, path: Path) -> FileJob:
         low_memory=args.low_mem,
         dryrun_data=path_or_none(args.dryrun_data_dir),
         margin=asked_margin(args),
-        train_tokens=args.train_tokens,
+        length=stated_length(args),
         stage_devices=args.stage_devices,
         stage_order=args.stage_order,
         allow_illegal=args.allow_illegal,

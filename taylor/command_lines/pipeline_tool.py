@@ -30,6 +30,7 @@ from taylor.command_lines.arguments import (
     positive_int,
     refuse_unknown_solver,
     refuse_without_effect,
+    stated_length,
 )
 from taylor.command_lines.cluster import add_cluster_option, add_store_option, chosen_cluster, chosen_store
 from taylor.command_lines.model_start import (
@@ -193,7 +194,7 @@ def rank_candidates(args: argparse.Namespace, arguments: Sequence[str], program:
                 report=report,
                 output=Path(args.output_path),
                 prove=args.prove,
-                train_tokens=args.train_tokens,
+                length=stated_length(args),
                 made_for_model=bool(args.model),
             ),
             device=named_device(args),

@@ -22,6 +22,8 @@ from taylor.command_lines.arguments import (
 from taylor.schemas.writing import print_document
 
 if TYPE_CHECKING:
+    from taylor.cost_model.job.length import TrainingLength
+    from taylor.parsers.rl_iteration import RlIteration
     from taylor.parsers.tables.generation import GenerationSpeed
     from taylor.workflows.rl.evaluate import RlResult
     from taylor.workflows.rl.split import SplitPlan
@@ -62,7 +64,10 @@ def build_parser(program: str = "taylor rl") -> CommandParser:
         help="time limit of --split (default: 120)",
     )  # fmt: skip
     job = parser.add_argument_group("job")
-    job.add_argument("--iterations", type=positive_int, metavar="N", help="of the whole job, for its hours")
+    job.add_argument(
+        "--iterations", type=positive_int, metavar="N", help="of the whole job, for its hours (default: the file's)"
+    )
+    job.add_argument("--samples", type=positive_int, metavar="N", help="prompts of the data set: hours of an epoch")
     job.add_argument("--device", metavar="NAME", help="registered device, or its file (.yaml)")
     job.add_argument(
         "--register_path", metavar="DIR", default=Default("./register/"),
@@ -94,20 +99,20 @@ def run(arguments: Sequence[str], program: str = "taylor rl") -> None:
         world_size=args.world_size,
     )
     found = evaluate_iteration(job, choice)
+    length = found.iteration.length(args.iterations, args.samples)
     split = None
     if args.split:
         split = split_cards(
             found.config, found.iteration, found.chosen, choice, args.cards or found.cards, float(args.t or 120)
         )
     if args.json:
-        hours = {} if args.iterations is None else {"hours": found.hours(args.iterations)}
         data = found.to_dict(Origin(command_text(program, arguments)))
-        whole = {**data, **hours, "split": None if split is None else split.to_dict()}
+        whole = {**data, **found.hours(length), "split": None if split is None else split.to_dict()}
         print_document("taylor.rl/1", whole)
         return
-    _print(found, args.iterations)
+    _print(found, length)
     if split is not None:
-        _print_split(split, found, args.iterations)
+        _print_split(split, found, length)
 
 
 def stated_speed(text: str) -> GenerationSpeed:
@@ -132,7 +137,7 @@ def stated_speed(text: str) -> GenerationSpeed:
     return GenerationSpeed.of(given["tokens_per_s"], given.get("alone"))
 
 
-def _print(found: RlResult, iterations: int | None) -> None:
+def _print(found: RlResult, length: TrainingLength) -> None:
     """Print the phases, and the iteration they make."""
     from taylor.report.rl_tables import PhaseRow, duration, phase_table
     from taylor.report.terminal import print_pairs, print_table
@@ -160,7 +165,7 @@ def _print(found: RlResult, iterations: int | None) -> None:
     pairs.append(("iteration", f"{duration(found.iteration_ms)}; {found.longest} takes {share:.0%}"))
     pairs.append(("memory", _memory_text(found)))
     speed = f"{found.samples_a_second:,.2f} samples/s, {found.samples_a_second * found.tokens.total:,.0f} tokens/s"
-    pairs.append(("speed", speed + _hours(iterations, found.iteration_ms)))
+    pairs.append(("speed", speed + _hours(found.iteration, found.iteration_ms, length)))
     pairs += [("assumed", sentence) for sentence in found.assumed]
     print_pairs(pairs)
 
@@ -181,11 +186,19 @@ def _memory_text(found: RlResult) -> str:
     return f"{found.verdict}: the fullest phase is {full.phase}, with {free:,.0f} MiB free"
 
 
-def _hours(iterations: int | None, iteration_ms: float) -> str:
-    return "" if iterations is None else f"; {iterations:,} iterations take {iterations * iteration_ms / 3.6e6:,.1f} h"
+def _hours(iteration: RlIteration, iteration_ms: float, length: TrainingLength) -> str:
+    from taylor.report.compress import hours_text
+    from taylor.workflows.rl.evaluate import iteration_hours
+
+    hours, text = iteration_hours(iteration, iteration_ms, length), ""
+    if "epoch_hours" in hours:
+        text += f"; {hours_text(hours['epoch_hours'])} an epoch of {length.epoch_samples:,} prompts"
+    if "hours" in hours:
+        text += f"; {hours_text(hours['hours'])} for {length.steps:,} iterations"
+    return text
 
 
-def _print_split(split: SplitPlan, found: RlResult, iterations: int | None) -> None:
+def _print_split(split: SplitPlan, found: RlResult, length: TrainingLength) -> None:
     """Print every split, and the best one."""
     from taylor.report.rl_tables import SplitLine, duration, split_table
     from taylor.report.terminal import print_pairs, print_table
@@ -206,7 +219,7 @@ def _print_split(split: SplitPlan, found: RlResult, iterations: int | None) -> N
         ("split", f"{best.training_cards} cards train, {best.rollout_cards} generate one iteration ahead"),
         ("iteration", f"{duration(split.iteration_ms)}; {waits} {idle:.0%} of it"),
         ("bound", f"no split with any layout takes less than {duration(split.bound_ms)} (gap {split.gap:.2%})"),
-        ("speed", f"{split.samples_a_second:,.2f} samples/s{_hours(iterations, split.iteration_ms)}"),
+        ("speed", f"{split.samples_a_second:,.2f} samples/s{_hours(split.iteration, split.iteration_ms, length)}"),
     ]
     change = found.iteration_ms / split.iteration_ms - 1
     pairs.append(("against the file", f"{change:+.0%} samples/s" if found.cards == split.cards else "on other cards"))

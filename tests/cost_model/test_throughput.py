@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.published import PUBLISHED, korthikanti, korthikanti_config
+from taylor.cost_model.job.length import TrainingLength
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.time.throughput import model_flops_utilization, throughput
 from taylor.register.model import ModelSpec
@@ -71,8 +72,20 @@ def test_mfu_is_told_of_the_peak_in_the_job_s_precision_and_of_no_other() -> Non
 
 def test_the_length_of_a_training_is_its_tokens_at_the_job_s_speed() -> None:
     job = Registry.load().model("llama2-7b"), Strategy(4, 2, 2, micro_batches=8), TrainingRules(seq_length=4096), A100
-    speed = throughput(*job, 2000.0, train_tokens=2e12)
+    speed = throughput(*job, 2000.0, TrainingLength(tokens=2e12))
     assert speed.train_days is not None
     assert speed.train_days * 86_400 * speed.tokens_per_second == pytest.approx(2e12)
     assert speed.mfu is not None and speed.tflops_per_device == pytest.approx(speed.mfu * A100.peak("bf16"))
     assert throughput(*job, 2000.0).train_days is None
+
+
+def test_epoch_and_run_are_counted_in_hours_and_what_is_stated_first_wins() -> None:
+    job = Registry.load().model("llama2-7b"), Strategy(4, 2, 2, micro_batches=9), TrainingRules(seq_length=4096), A100
+    stated = TrainingLength(epoch_samples=720).over(TrainingLength(steps=100, epoch_samples=1))
+    speed = throughput(*job, 2000.0, stated)
+    # 36 samples in 2 s.
+    assert speed.samples_per_second == 18.0
+    assert speed.epoch_hours == pytest.approx(40 / 3600) and speed.run_hours == pytest.approx(200 / 3600)
+    assert throughput(*job, 2000.0, TrainingLength(samples=1800)).run_hours == pytest.approx(100 / 3600)
+    unknown = throughput(*job, 2000.0)
+    assert unknown.epoch_hours is None and unknown.run_hours is None

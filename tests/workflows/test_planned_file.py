@@ -15,8 +15,9 @@ from tests.conftest import ROOT
 
 FILE = ROOT / "config" / "pretrain_llama2_7b.yaml"
 JOB_KEYS = [
-    "model", "device", "strategy", "batch", "assumed", "step_ms", "tokens_per_second", "tokens_per_second_per_device",
-    "mfu", "tflops_per_device", "train_days", "mfu_precision", "step_interval_ms", "risk", "planned_risk",
+    "model", "device", "strategy", "batch", "assumed", "step_ms", "samples_per_second", "tokens_per_second",
+    "tokens_per_second_per_device", "mfu", "tflops_per_device", "train_days", "epoch_hours", "run_hours",
+    "mfu_precision", "step_interval_ms", "risk", "planned_risk",
     "peak_error", "verdict", "own_plan",
 ]  # fmt: skip
 

@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.reliability.load import write_candidates
+from taylor.cost_model.job.length import UNSTATED
 from taylor.parsers.read import read_config
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.solution import NO_SOLUTION, Solution, Termination
@@ -70,7 +71,7 @@ def test_the_file_of_a_plan_for_another_batch_holds_that_batch(tmp_path: Path, n
     assert candidate.config is not None and own.plan is not None
     assert candidate.config.strategy.micro_batches == 2 * own.strategy.micro_batches
     row = {"layers": json.dumps(own.plan.layers), "recompute": json.dumps(own.plan.recompute)}
-    written = _record(RankEntry(candidate, row), tmp_path, set(), None)["file"]
+    written = _record(RankEntry(candidate, row), tmp_path, set(), UNSTATED, stated=True)["file"]
     assert written == str(tmp_path / name)
     assert read_config(Path(written)).strategy == candidate.config.strategy
 

@@ -56,7 +56,10 @@ def test_a_colocated_iteration_is_the_sum_of_its_phases(tmp_path):
     assert list(found.times_ms) == [ROLLOUT, LOG_PROBS, TRAINING, RESHARDING, COPIES]
     assert found.iteration_ms == pytest.approx(sum(found.known_ms.values()))
     assert found.samples_a_second == pytest.approx(8192 / found.iteration_ms * 1000)
-    assert found.hours(100) == pytest.approx(found.iteration_ms / 36_000)
+    hours = found.hours(found.iteration.length(iterations=100, prompts=10_240))
+    assert hours["hours"] == pytest.approx(found.iteration_ms / 36_000)
+    # 20 iterations of 512 prompts are an epoch.
+    assert hours["epoch_hours"] == pytest.approx(20 * found.iteration_ms / 3.6e6)
 
 
 def test_rollouts_share_the_samples_among_the_engines_and_wait_for_the_longest(tmp_path):

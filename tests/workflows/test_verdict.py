@@ -11,10 +11,12 @@ import taylor
 from benchmarks.measured_runs import MEASURED, PEAK, measured_runs, neighbour_error, summary
 from taylor.cost_model.errors.known_error import NEIGHBOUR_ERROR
 from taylor.cost_model.errors.margin import MemoryMargin
+from taylor.cost_model.job.length import TrainingLength
 from taylor.cost_model.profile import MemoryProfile
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import FEASIBLE, OPTIMAL, Solution, Termination
 from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_OBJECTIVE
+from taylor.report.compress import hours_text
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.showing.verdict import (
     basis_line,
@@ -34,6 +36,7 @@ from tests.conftest import ROOT
 from tests.solver_cases import reference_problem
 
 FILE = ROOT / "config" / "pretrain_deepseek3_128p.yaml"
+SCRIPT = ROOT / "config" / "pretrain_llama3_70b.sh"
 
 
 @pytest.fixture(scope="module")
@@ -118,11 +121,52 @@ def test_the_summary_is_in_the_field_s_units_and_the_solver_s_own_are_apart(solv
 
 
 def test_days_of_training_stand_behind_the_speed_where_its_length_is_known() -> None:
-    own = evaluate_file(FileJob(FILE, dryrun=False, check=False, train_tokens=1.5e12))
+    own = evaluate_file(FileJob(FILE, dryrun=False, check=False, length=TrainingLength(tokens=1.5e12)))
     assert own.speed is not None and own.speed.train_days is not None
     assert own.speed.train_days * 86400 * own.speed.tokens_per_second == pytest.approx(1.5e12)
-    assert f"{own.speed.train_days:,.1f} days for 1.5 T tokens" in speed_text(own.speed, own.facts.train_tokens)
+    assert f"{own.speed.train_days:,.1f} days for 1.5 T tokens" in speed_text(own.speed, own.facts.length)
     assert own.job_dict()["train_days"] == own.speed.train_days
+
+
+def test_samples_and_hours_of_an_epoch_stand_behind_the_speed() -> None:
+    own = evaluate_file(FileJob(FILE, dryrun=False, check=False, length=TrainingLength(epoch_samples=1_000_000)))
+    speed = own.speed
+    assert speed is not None and speed.epoch_hours is not None
+    tokens = own.facts.config.rules.seq_length
+    assert speed.samples_per_second * tokens == pytest.approx(speed.tokens_per_second)
+    assert speed.epoch_hours * 3600 * speed.samples_per_second == pytest.approx(1e6)
+    text = speed_text(speed, own.facts.length)
+    assert f"{hours_text(speed.epoch_hours)} an epoch of 1,000,000 samples" in text and " samples/s; " in text
+    assert own.job_dict()["epoch_hours"] == speed.epoch_hours
+
+
+def with_steps(tmp_path, stated):
+    text = SCRIPT.read_text(encoding="utf-8").replace("--micro-batch-size", f"{stated} --micro-batch-size", 1)
+    path = tmp_path / "run.sh"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("stated", "hours", "words"),
+    [
+        ("--train-iters 5000", 5000 / 3600, "for 5,000 steps"),
+        ("--train-samples 640000", 640_000 / 3600, "for 640,000 samples"),
+        ("--train-iters $ITERATIONS", None, ""),
+    ],
+)
+def test_the_files_own_steps_are_counted_in_hours(tmp_path, stated, hours, words) -> None:
+    planned = evaluate_file(FileJob(with_steps(tmp_path, stated), dryrun=False, check=False))
+    speed, step = planned.speed, planned.speed.step_ms / 1e3
+    each = step if "iters" in stated else 1 / speed.samples_per_second
+    assert speed.run_hours == (None if hours is None else pytest.approx(hours * each))
+    assert words in speed_text(speed, planned.facts.length)
+
+
+def test_the_steps_of_a_file_made_for_a_model_count_nothing(tmp_path) -> None:
+    path = with_steps(tmp_path, "--train-iters 1000")
+    of_file, made = (FileJob(path, dryrun=False, check=False, made_for_model=each) for each in (False, True))
+    assert evaluate_file(of_file).speed.run_hours is not None and evaluate_file(made).speed.run_hours is None
 
 
 def test_where_no_time_is_known_the_unit_is_said_in_plain_words() -> None:

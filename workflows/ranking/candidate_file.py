@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from taylor.cost_model.choices.module_choices import ModuleWords
+from taylor.cost_model.job.length import TrainingLength
 from taylor.cost_model.profile import MemoryProfile, TimeRatios
 from taylor.cost_model.time.throughput import Throughput
 from taylor.parsers.training_config import TrainingConfig
@@ -67,11 +68,19 @@ class CandidateFile:
         strategy = self.config.strategy
         return same_model(self.config), self.config.rules.seq_length, strategy.global_batch, strategy.world_size
 
-    def throughput(self, step_ms: float, train_tokens: float | None) -> Throughput | None:
-        """Performance at a step time; None where its device is not known."""
+    def throughput(self, step_ms: float, length: TrainingLength, *, stated: bool = True) -> Throughput | None:
+        """Performance at a step time; None where its device is not known.
+
+        Parameters
+        ----------
+        length : TrainingLength
+            Of the training; `stated`: what it leaves out is as the file states it.
+        """
         if self.config is None or self.device is None:
             return None
-        return JobFacts(self.config, self.device, train_tokens=train_tokens).throughput(step_ms)
+        return JobFacts(
+            self.config, self.device, length=length.over(self.config.length) if stated else length
+        ).throughput(step_ms)
 
     @property
     def path(self) -> Path:

@@ -16,6 +16,7 @@ import pandas as pd
 from taylor.base.errors import TaylorError
 from taylor.base.files import printable, write_atomic
 from taylor.base.interrupts import delay_interrupts
+from taylor.cost_model.job.length import UNSTATED, TrainingLength
 from taylor.pipeline_solver.model.options import DEFAULT_OPTIONS, SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import FEASIBLE, Solution
@@ -60,8 +61,8 @@ class RankOptions:
     prove : int or None
         Number of best candidates that are solved to their end; the others stop where it is proven that they are not
         among them. None: all are.
-    train_tokens : float or None
-        Tokens of the whole training, for its length in days.
+    length : TrainingLength
+        Length of the training, for its days and hours.
     made_for_model : bool
         Whether the files were made for a model: the plans in them are nobody's, so that nothing is compared with them.
     """
@@ -71,7 +72,7 @@ class RankOptions:
     report: Path | bool = True
     output: Path = Path("pipeline_output")
     prove: int | None = PROVEN_CANDIDATES
-    train_tokens: float | None = None
+    length: TrainingLength = UNSTATED
     made_for_model: bool = False
 
 
@@ -173,7 +174,7 @@ def rank(
     finally:
         with delay_interrupts():
             solved = [RankEntry(one, rows.get(number, NOT_SOLVED)) for number, one in enumerate(candidates)]
-            table = ranked_table([*solved, *compared], run / SOLVED, options.train_tokens)
+            table = ranked_table([*solved, *compared], run / SOLVED, options.length, stated=not options.made_for_model)
             _write_table(table.assign(**{COLUMN: ""}), run, csv)
     table = with_smallest_changes(table, candidates, problems)
     with delay_interrupts():

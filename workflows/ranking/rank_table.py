@@ -12,6 +12,7 @@ import pandas as pd
 
 from taylor.base.errors import TaylorError
 from taylor.base.files import printable
+from taylor.cost_model.job.length import UNSTATED, TrainingLength
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL
 from taylor.pipeline_solver.model.problem import MEMORY_TOLERANCE_MIB, PipelineProblem
@@ -25,7 +26,10 @@ from taylor.workflows.showing.verdict import sure_text
 DEGREES = ("dp", "tp", "pp", "ep", "cp", "op", "vpp", "mbs", "micro_batches")
 """Columns of the ranking that are whole numbers."""
 
-SPEED = ("tokens_per_second", "tokens_per_second_per_device", "tflops_per_device", "mfu", "mfu_precision", "train_days")
+SPEED = (
+    "samples_per_second", "tokens_per_second", "tokens_per_second_per_device", "tflops_per_device", "mfu",
+    "mfu_precision", "train_days", "epoch_hours", "run_hours",
+)  # fmt: skip
 """Columns of the performance at a step time."""
 
 COLUMNS = (
@@ -132,18 +136,22 @@ def _over_limit(solution: Solution, worst: int) -> str:
     return f"{DOES_NOT_FIT}: stage {worst} needs {peak:,.0f} MiB, {peak - limit:,.0f} over its {limit:,.0f}{others}"
 
 
-def ranked_table(entries: Sequence[RankEntry], folder: Path, train_tokens: float | None = None) -> pd.DataFrame:
+def ranked_table(
+    entries: Sequence[RankEntry], folder: Path, length: TrainingLength = UNSTATED, *, stated: bool = True
+) -> pd.DataFrame:
     """Put the candidates in order of step time, failures last, and write each solved one's configuration.
 
     Parameters
     ----------
     folder : Path
         Folder for the configurations with their plans.
-    train_tokens : float, optional
-        Tokens of the whole training.
+    length : TrainingLength, optional
+        Length of the training.
+    stated : bool
+        What it leaves out is as the files state it; off where these were made for a model.
     """
     taken: set[str] = set()
-    records = [_record(entry, folder, taken, train_tokens) for entry in entries]
+    records = [_record(entry, folder, taken, length, stated=stated) for entry in entries]
     own_speed = {
         entry.candidate.job: record.get("tokens_per_second")
         for entry, record in zip(entries, records, strict=True)
@@ -207,7 +215,7 @@ def _doubt(candidate: CandidateFile) -> str:
     return f"; {named_flags(lower)} may lower the peak and {is_or_are(lower)} not modelled"
 
 
-def _record(entry: RankEntry, folder: Path, taken: set[str], train_tokens: float | None) -> dict[str, Any]:
+def _record(entry: RankEntry, folder: Path, taken: set[str], length: TrainingLength, *, stated: bool) -> dict[str, Any]:
     candidate = entry.candidate
     record: dict[str, Any] = {"own": int(entry.own)}
     if candidate.config is not None:
@@ -234,7 +242,7 @@ def _record(entry: RankEntry, folder: Path, taken: set[str], train_tokens: float
         record["reason"] = str(record["reason"]).replace(DOES_NOT_FIT, NOT_CERTAIN, 1) + doubt
     record["file"] = printable(str(candidate.path))
     if record.get("cost"):
-        speed = candidate.throughput(record["cost"], train_tokens)
+        speed = candidate.throughput(record["cost"], length, stated=stated)
         record |= {} if speed is None else {name: getattr(speed, name) for name in SPEED}
     plan = plan_of_row(record)
     if plan is not None and candidate.config is not None and not entry.own:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from taylor.base.errors import InputError
+from taylor.cost_model.job.length import TrainingLength
 from taylor.cost_model.memory.breakdown import StageBreakdown
 from taylor.cost_model.profile import MemorySource
 from taylor.parsers.registry import launcher_of
@@ -158,9 +159,9 @@ class RlResult:
         """Trained samples a second."""
         return self.iteration.samples / (1e-3 * self.iteration_ms)
 
-    def hours(self, iterations: int) -> float:
-        """Hours of a number of iterations."""
-        return iterations * self.iteration_ms / 3.6e6
+    def hours(self, length: TrainingLength) -> dict[str, float]:
+        """Hours of the whole job and of an epoch of its prompts, as far as they are stated."""
+        return iteration_hours(self.iteration, self.iteration_ms, length)
 
     def verdict_dict(self, origin: Origin = NO_ORIGIN) -> dict[str, Any]:
         """Verdict on all phases; a stage that is named is the fullest of its phase."""
@@ -219,6 +220,14 @@ class RlResult:
             "tokens_per_second": self.samples_a_second * self.tokens.total,
             "assumed": list(self.assumed),
         }
+
+
+def iteration_hours(iteration: RlIteration, iteration_ms: float, length: TrainingLength) -> dict[str, float]:
+    """Hours of a whole job (`hours`) and of an epoch (`epoch_hours`) at a time of an iteration, as far as stated."""
+    seconds = 1e-3 * iteration_ms
+    rate = iteration.prompts / seconds
+    hours = {"hours": length.run_hours(seconds, rate), "epoch_hours": length.epoch_hours(rate)}
+    return {name: value for name, value in hours.items() if value is not None}
 
 
 def _critic_dict(critic: Critic) -> dict[str, Any]:

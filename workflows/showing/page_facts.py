@@ -179,7 +179,7 @@ def _gain(planned: PlannedFile) -> Answer:
     question = "How much faster than the plan in the file?"
     own, mine, problem = planned.own, planned.solution, planned.problem
     step = f"{step_text(problem, mine.objective)} a step"
-    rate = "" if planned.speed is None else speed_text(planned.speed, planned.facts.train_tokens)
+    rate = "" if planned.speed is None else speed_text(planned.speed, planned.facts.length)
     if own is mine:
         return Answer("How fast is it?", step, rate)
     if own is None or own.objective is None or not mine.objective:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from taylor.cost_model.errors.known_error import KnownError
 from taylor.cost_model.errors.margin import MemoryMargin
+from taylor.cost_model.job.length import UNSTATED, TrainingLength
 from taylor.cost_model.profile import MemorySource
 from taylor.cost_model.time.throughput import Throughput
 from taylor.pipeline.plan import RECOMPUTE_MODES, PipelinePlan, mode_title
@@ -19,7 +20,7 @@ from taylor.pipeline_solver.model.solution import (
 )
 from taylor.pipeline_solver.solving.uniform_recompute import UNRESTRICTED_OBJECTIVE
 from taylor.pipeline_solver.timing.evaluate import host_memory_mib, lent_memory_mib, link_shares
-from taylor.report.compress import compress, gap_text
+from taylor.report.compress import compress, gap_text, hours_text, rate_text
 from taylor.workflows.showing.alternative import choice_name
 from taylor.workflows.showing.fit import UNKNOWN_ERROR, Fit, is_tight, odds_text
 from taylor.workflows.showing.planned_file import PlannedFile, over_limit
@@ -56,7 +57,7 @@ def summary(planned: PlannedFile) -> list[tuple[str, str]]:
         odds = odds_text(planned.config.margin.stated_risk)
         pairs.append(("interval", f"{low} to {high} {odds}, {rests}"))
     if (speed := planned.speed) is not None:
-        pairs.append(("speed", speed_text(speed, planned.facts.train_tokens)))
+        pairs.append(("speed", speed_text(speed, planned.facts.length)))
     if (cards := planned.card_memory) is not None:
         fullest = max(range(len(cards)), key=lambda stage: cards[stage].card_mib)
         pairs.append(("card", f"stage {fullest}: {cards[fullest].sentence}"))
@@ -167,15 +168,20 @@ def expressible_cost(solution: Solution) -> float | None:
     return cost if cost > EQUAL_STEPS else None
 
 
-def speed_text(speed: Throughput, train_tokens: float | None = None) -> str:
-    """Tokens a second, TFLOP/s and MFU, and the days of the training where its length is known."""
+def speed_text(speed: Throughput, length: TrainingLength = UNSTATED) -> str:
+    """Samples and tokens a second, TFLOP/s and MFU, and the time of an epoch and of the training as far as stated."""
     mfu = "" if speed.mfu is None else f" (MFU {100 * speed.mfu:.1f} % of the {speed.mfu_precision} peak)"
-    days = ""
-    if speed.train_days is not None and train_tokens is not None:
-        days = f"; {speed.train_days:,.1f} days for {tokens_text(train_tokens)} tokens"
+    times = ""
+    if speed.epoch_hours is not None and length.epoch_samples is not None:
+        times += f"; {hours_text(speed.epoch_hours)} an epoch of {length.epoch_samples:,} samples"
+    if speed.train_days is not None and length.tokens is not None:
+        times += f"; {speed.train_days:,.1f} days for {tokens_text(length.tokens)} tokens"
+    elif speed.run_hours is not None:
+        count = f"{length.samples:,} samples" if length.steps is None else f"{length.steps:,} steps"
+        times += f"; {hours_text(speed.run_hours)} for {count}"
     return (
         f"{speed.tokens_per_second:,.0f} tokens/s, {speed.tokens_per_second_per_device:,.1f} a device; "
-        f"{speed.tflops_per_device:,.1f} TFLOP/s a device{mfu}{days}"
+        f"{rate_text(speed.samples_per_second)} samples/s; {speed.tflops_per_device:,.1f} TFLOP/s a device{mfu}{times}"
     )
 
 

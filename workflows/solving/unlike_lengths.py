@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
 from taylor.cost_model.errors.known_error import KnownError
+from taylor.cost_model.job.length import SECONDS_AN_HOUR
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.profile import MemorySource
 from taylor.cost_model.time.step import layer_time
@@ -126,7 +127,7 @@ class LengthPlan:
     @property
     def hours(self) -> float:
         """Hours of an epoch over the data set."""
-        return self.choice.lengths.samples / self.samples_a_second / 3600
+        return self.choice.lengths.samples / self.samples_a_second / SECONDS_AN_HOUR
 
     def verdict_dict(self, origin: Origin = NO_ORIGIN) -> dict[str, Any]:
         """Verdict on the plan; the baseline is the plan for equal lengths."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from taylor.base.console import log
 from taylor.cost_model.job.adapters import trained_parameters
+from taylor.cost_model.job.length import UNSTATED, TrainingLength
 from taylor.cost_model.job.parameters import active_parameters, total_parameters
 from taylor.cost_model.job.strategy import Strategy
 from taylor.cost_model.profile import MemorySource
@@ -39,8 +40,8 @@ class JobFacts:
     device : ChosenDevice
     ratios : SettledRatios or None
         None where every candidate has its own.
-    train_tokens : float or None
-        Tokens of the whole training.
+    length : TrainingLength
+        Length of the training, as far as it is stated.
     stages : OnStages or None
         Devices of the stages, where not all lie on `device`.
     further : tuple of str
@@ -52,7 +53,7 @@ class JobFacts:
     config: TrainingConfig
     device: ChosenDevice
     ratios: SettledRatios | None = None
-    train_tokens: float | None = None
+    length: TrainingLength = UNSTATED
     stages: OnStages | None = None
     further: tuple[str, ...] = ()
     learned: LearnedMemory | None = None
@@ -129,7 +130,7 @@ class JobFacts:
         config, device = self.config, self.device.spec
         if self.stages is not None:
             device = self.stages.average(device, config.rules.gemm_precision)
-        return throughput(config.model, config.strategy, config.rules, device, step_ms, self.train_tokens)
+        return throughput(config.model, config.strategy, config.rules, device, step_ms, self.length)
 
     def to_dict(self) -> dict[str, Any]:
         """Model, device, strategy and batch as plain data."""

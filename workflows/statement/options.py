@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taylor.cost_model.errors.margin import MemoryMargin
+from taylor.cost_model.job.length import UNSTATED, TrainingLength
 from taylor.cost_model.profile import TimeRatios
 from taylor.pipeline.schedule import AUTO, SEARCHED, SEARCHED_V
 from taylor.workflows.statement.measured_run import MeasuredRun
@@ -121,8 +122,8 @@ class FileJob:
         Logs of earlier dry-runs of the baseline, as the source of the memory.
     margin : MemoryMargin
         Memory that the plan leaves free on every device.
-    train_tokens : float or None
-        Tokens of the whole training, for its length in days.
+    length : TrainingLength
+        Length of the training, for its days and hours; what it leaves out is as the file states it.
     stage_devices : tuple of (str, int)
         Registered devices and the number of consecutive stages on each, where not all lie on one; empty: the file's,
         else all lie on one.
@@ -158,7 +159,7 @@ class FileJob:
     low_memory: bool | None = None
     dryrun_data: Path | None = None
     margin: MemoryMargin = MemoryMargin()
-    train_tokens: float | None = None
+    length: TrainingLength = UNSTATED
     made_for_model: bool = False
     stage_devices: tuple[tuple[str, int], ...] = ()
     stage_order: str = LISTED

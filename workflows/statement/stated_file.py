@@ -178,9 +178,9 @@ class StatedFile:
             *optimizer_assumptions(self.config.rules, self.device),
             *lending_assumptions(self.running, self.device, self.lenders),
         )
-        return JobFacts(
-            self.running, self.chosen, self.ratios, self.job.train_tokens, self.stages, further, self.learned
-        )
+        # The steps of a file that was made for a model are a placeholder.
+        length = self.job.length if self.job.made_for_model else self.job.length.over(self.running.length)
+        return JobFacts(self.running, self.chosen, self.ratios, length, self.stages, further, self.learned)
 
     def running_as(self, interleaves: int, schedule: ScheduleSpec) -> StatedFile:
         """Copy with a number of virtual stages and the schedule that it means."""
