@@ -14,6 +14,12 @@ WHOLE, FREE = "whole", "free"
 is free when it starts (SGLang's ``mem_fraction_static``: sgl-project/sglang v0.5.8
 python/sglang/srt/model_executor/model_runner_kv_cache_mixin.py:111-144)."""
 
+ASLEEP_ALONE_MIB, ASLEEP_IN_GROUP_MIB = 774.0, 2440.0
+"""What the process of a sleeping engine keeps of a card, by nvidia-smi: its context, and communicators where it has
+several ranks (NVIDIA-NeMo/RL issue 223: vLLM at TP1 and TP2; vllm-project/vllm pull request 51485: about 1 GiB of
+communicators at TP4). CUDA graphs stay too (verl 1dda039b verl/trainer/config/rollout/rollout.yaml:54-58) and come on
+top: no law of their size is known."""
+
 
 @dataclass(frozen=True)
 class RolloutEngine:
@@ -54,6 +60,11 @@ class RolloutEngine:
     def cards(self) -> int:
         """Cards of one engine."""
         return self.tp * self.pp * self.dp
+
+    @property
+    def asleep_mib(self) -> float:
+        """What it keeps of a card while it sleeps, its graphs left out, MiB."""
+        return ASLEEP_ALONE_MIB if self.cards == 1 else ASLEEP_IN_GROUP_MIB
 
     def weights_mib(self, model: ModelSpec) -> float:
         """Weights on a card, MiB; layers are spread evenly over the stages, and one of several has one of the ends."""

@@ -199,15 +199,15 @@ class VerlStart:
     def micro_batch(self, replicas: int, context: int, length: int, samples: int) -> int:
         """Samples of a rank's micro-batch.
 
-        Packed by tokens, it is `packed_samples` (verl b178a3cd verl/workers/actor/megatron_actor.py:223,
-        dp_actor.py:552).
+        Packed by tokens, it is `packed_samples` of the tokens of all ranks that share a sample (verl b178a3cd
+        verl/workers/actor/megatron_actor.py:806, dp_actor.py:552).
         """
         options, program = self.options, self.program
         each = max(1, samples // replicas)
         if program.dynamic and options.is_on(program.dynamic):
             tokens = options.integer(program.tokens, high=MAX_SIZE) * context
-            count = packed_samples(tokens * context, length, each)
-            packed = f"micro-batches are packed up to {tokens * context} tokens"
+            count = packed_samples(tokens, length, each)
+            packed = f"micro-batches are packed up to {tokens} tokens"
             self.notes.append(f"{packed}: {count} sample(s) of {length} tokens are taken")
             return count
         if (

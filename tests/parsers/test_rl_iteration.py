@@ -79,6 +79,14 @@ def test_an_engine_that_never_sleeps_keeps_its_cache_in_training(tmp_path):
     assert found.keeps_cache and ENGINE in found.resident[TRAINING]
 
 
+def test_ranks_that_share_a_sample_pack_their_tokens_together_once(tmp_path):
+    # Two ranks of 3,072 tokens: 6,144 in all, four samples of 1,536 (verl b178a3cd dp_actor.py:552).
+    options = ("actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=3072")
+    text = with_option(verl.SHARDED, *options)
+    assert iteration(tmp_path, text).packed_tokens == 6144
+    assert read_config(tmp_path / "run.sh").strategy.mbs == 4
+
+
 def test_verls_cards_of_their_own_are_those_of_the_rollout_section(tmp_path):
     options = ("actor_rollout_ref.hybrid_engine=False", "rollout.n_gpus_per_node=4", "rollout.nnodes=2")
     found = iteration(tmp_path, with_option(verl.SHARDED, *options))

@@ -17,7 +17,7 @@ from taylor.parsers.tables.generation import GenerationSpeed, read_generation
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.solving.solve import solve
 from taylor.workflows.rl.evaluate import RlChoice, evaluate_iteration
-from taylor.workflows.rl.memory import CACHE, FITS, OVER, phase_memory, side_by_side, stages_of
+from taylor.workflows.rl.memory import ASLEEP, CACHE, FITS, OVER, phase_memory, side_by_side, stages_of
 from taylor.workflows.rl.split import layout_of, legal_strategies, separated, split_cards, training_cards
 from taylor.workflows.rl.times import COPIES, SampleTokens, scoring_ms, timed_config
 from taylor.workflows.statement.options import FileJob
@@ -84,7 +84,27 @@ def test_training_keeps_what_the_evaluation_of_the_file_keeps(tmp_path):
     config = found.config
     stages = stage_breakdown(config.model, config.strategy, config.rules, config.plan, config.schedule)
     training = next(one for one in found.memory if one.phase == TRAINING)
-    assert training.total_mib == pytest.approx(max(stage.total for stage in stages))
+    assert training.total_mib - training.parts[ASLEEP] == pytest.approx(max(stage.total for stage in stages))
+
+
+def test_a_sleeping_engine_keeps_its_context_and_the_communicators_of_its_ranks(tmp_path):
+    def asleep(text, device=None):
+        path = tmp_path / "run.sh"
+        path.write_text(text, encoding="utf-8")
+        memory = evaluate_iteration(FileJob(path, device=device), RlChoice(SPEED)).memory
+        return {one.phase: one.parts.get(ASLEEP, 0.0) for one in memory}
+
+    # By nvidia-smi, NVIDIA-NeMo/RL issue 223: 774 MiB of one rank, 2,440 MiB of two.
+    several = asleep(MEGATRON)
+    assert several.pop(ROLLOUT) == 0.0 and set(several.values()) == {2440.0}
+    assert asleep(small(MEGATRON))[TRAINING] == 774.0
+    awake = MEGATRON.replace("rollout.name=vllm", "rollout.name=vllm actor_rollout_ref.rollout.free_cache_engine=False")
+    apart = MEGATRON.replace(
+        "rollout.name=vllm",
+        "rollout.name=vllm actor_rollout_ref.hybrid_engine=False rollout.n_gpus_per_node=8 rollout.nnodes=1",
+    )
+    assert set(asleep(awake).values()) == set(asleep(apart).values()) == {0.0}
+    assert set(asleep(MEGATRON, "ascend-910b").values()) == {0.0}
 
 
 def test_shorter_samples_train_faster_and_leave_memory_where_they_are_counted(tmp_path):
@@ -119,7 +139,7 @@ def test_a_critic_trains_as_its_own_evaluation_says_beside_what_the_policy_leave
     parts = by_phase[CRITIC].parts
     assert sum(mib for name, mib in parts.items() if name.startswith("critic's")) == pytest.approx(alone)
     policy = {name: mib for name, mib in parts.items() if not name.startswith("critic's")}
-    assert set(policy) == {"weights", "gradients", "optimizer", "runtime"}
+    assert set(policy) == {"weights", "gradients", "optimizer", "runtime", ASLEEP}
     rollout = by_phase[ROLLOUT].parts
     assert all(f"critic's {name}" in rollout for name in ("weights", "gradients", "optimizer"))
 

@@ -18,6 +18,7 @@ from taylor.cost_model.memory.statics import (
     layer_state_bytes,
     logits_bytes,
 )
+from taylor.cost_model.network.nccl import LIBRARY
 from taylor.cost_model.profile import MemoryProfile
 from taylor.dryrun.estimate import estimate_memory
 from taylor.parsers.rl_iteration import (
@@ -44,6 +45,9 @@ CACHE, WORKING, BUCKET, RUNTIME = "key-value cache", "activations and workspaces
 
 _SCORED = {TRAINING: (LOG_PROBS, REFERENCE), CRITIC: (VALUES,)}
 """Phases in which a role runs forward alone, by the phase in which it trains."""
+
+ASLEEP = "engine asleep"
+"""What the engine's process keeps outside its share while it sleeps."""
 
 FITS, RISK, OVER = "fits", "exceeds the risk", "does not fit"
 
@@ -145,6 +149,8 @@ def _parts(
     parts[RUNTIME] = stage.overhead
     if iteration.critic is not None and beside is not None:
         parts |= critic_parts(iteration.critic, phase, beside)
+    if phase != ROLLOUT and iteration.colocated and not iteration.keeps_cache and device.collectives == LIBRARY:
+        parts[ASLEEP] = iteration.engine.asleep_mib
     if ENGINE in iteration.resident[phase]:
         engine = _engine_parts(config, iteration, device, sum(parts.values()))
         if phase != ROLLOUT and not iteration.keeps_cache:
