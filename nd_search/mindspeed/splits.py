@@ -19,9 +19,12 @@ from taylor.nd_search.mindspeed.start_rule import (
     needs,
     own_ep,
 )
+from taylor.parsers.megatron.context import ALGORITHM, DEFAULT_ALGORITHM
+from taylor.parsers.megatron.context import HYBRID as _HYBRID
+from taylor.parsers.megatron.context import RING as _RING
+from taylor.parsers.megatron.context import ULYSSES as _ULYSSES
 from taylor.parsers.stated_flags import StatedFlags
 
-_RING, _ULYSSES, _HYBRID = "megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo"
 _HYBRID_ADAPTIVE, _GATHERED, _MAMBA = "hybrid_adaptive_cp_algo", "kvallgather_cp_algo", "mamba_cp_algo"
 _2D, _MC2, _COC, _UNALIGNED = "tp-2d", "use-ascend-mc2", "use-ascend-coc", "unaligned-linear"
 _2D_CODE, _TE_CODE = f"{CORE}tensor_parallel/tp_2d.py", f"{CORE}megatron_basic/transformer_engine_basic.py"
@@ -194,7 +197,7 @@ _POLICY, _INTERVAL, _GATHER_KV = (
 
 
 def _algorithm(flags: StatedFlags) -> str:
-    return flags.text("context-parallel-algo", _RING)
+    return flags.text(ALGORITHM, DEFAULT_ALGORITHM)
 
 
 def _degree(flags: StatedFlags) -> int:

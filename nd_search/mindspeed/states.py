@@ -14,6 +14,7 @@ from taylor.nd_search.mindspeed.start_rule import (
     needs,
     own_ep,
 )
+from taylor.parsers.megatron.context import ALGORITHM, DEFAULT_ALGORITHM
 from taylor.parsers.stated_flags import StatedFlags
 
 _REUSE, _REUSE_CODE = "reuse-fp32-param", f"{CORE}memory/reuse_fp32_param.py"
@@ -302,7 +303,7 @@ _OF_ATTENTION = [
         "sparse-attention-context",
         "the fused kernels of sparse attention with cp > 1 need --context-parallel-algo kvallgather_cp_algo",
         lambda t, f, c: f.on(*_DSA_FUSED) & (t.cp > 1)
-        & (f.text("context-parallel-algo", "megatron_cp_algo") != "kvallgather_cp_algo"),
+        & (f.text(ALGORITHM, DEFAULT_ALGORITHM) != "kvallgather_cp_algo"),
         "context-parallel-algo",
         f"{CORE}transformer/experimental_attention_variant/dsa.py:42", "26.0.0_core_r0.12.1 to master",
         "write --context-parallel-algo kvallgather_cp_algo",

@@ -7,11 +7,20 @@ from taylor.parsers.megatron.mindspeed import is_mindspeed
 from taylor.parsers.megatron.placing import Wanted
 from taylor.parsers.text.flags import Flags
 
-_ALGORITHM, _DEGREE = "context-parallel-algo", "ulysses-degree-in-cp"
-_RING, _ULYSSES, _HYBRID = "megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo"
+ALGORITHM, _DEGREE = "context-parallel-algo", "ulysses-degree-in-cp"
+RING, ULYSSES, HYBRID = "megatron_cp_algo", "ulysses_cp_algo", "hybrid_cp_algo"
+DEFAULT_ALGORITHM = RING
+"""MindSpeed's algorithm where a file names none: MindSpeed-LLM c77308a1 mindspeed_llm/features_manager/
+context_parallel/context_parallel_feature.py:24, as since 2.2.0 (MindSpeed 028de58c: line 21 there). Up to 2.1.0
+it was Ulysses (70116e9b mindspeed_llm/training/arguments.py:210); no file names its release."""
 _KIND, _SIZES = "cp-comm-type", "hierarchical-context-parallel-sizes"
-CONTEXT_FLAGS = frozenset({_ALGORITHM, _DEGREE, _KIND, _SIZES})
+CONTEXT_FLAGS = frozenset({ALGORITHM, _DEGREE, _KIND, _SIZES})
 """Flags that a strategy with `Strategy.ulysses` states itself."""
+
+
+def algorithm_of(flags: Flags) -> str:
+    """MindSpeed's algorithm of context parallelism; empty for Megatron-LM, which has another flag."""
+    return flags.text(ALGORITHM, default=DEFAULT_ALGORITHM) if is_mindspeed(flags) else ""
 
 
 def context_flags(flags: Flags, strategy: Strategy) -> Wanted:
@@ -25,7 +34,7 @@ def context_flags(flags: Flags, strategy: Strategy) -> Wanted:
         return {}
     both = heads > 1 and ring > 1
     if is_mindspeed(flags):
-        name, words, split = _ALGORITHM, (_RING, _ULYSSES, _HYBRID), _DEGREE
+        name, words, split = ALGORITHM, (RING, ULYSSES, HYBRID), _DEGREE
         sizes: str | tuple[str, ...] = str(heads)
     else:
         name, words, split, sizes = _KIND, ("p2p", "a2a", "a2a+p2p"), _SIZES, (str(heads), str(ring))
@@ -41,8 +50,8 @@ def fixed_context(flags: Flags) -> str | None:
     """Why these flags keep their own kind; None where another one can be written."""
     if not is_mindspeed(flags):
         return None
-    algorithm = flags.text(_ALGORITHM, default=_RING)
-    if algorithm not in (_RING, _ULYSSES, _HYBRID):
-        return f"is a matter of --{_ALGORITHM} {algorithm} here"
+    algorithm = algorithm_of(flags)
+    if algorithm not in (RING, ULYSSES, HYBRID):
+        return f"is a matter of --{ALGORITHM} {algorithm} here"
     alone = next((name for name in ("cp-window-size", "alibi-fusion-attn-type") if flags.has(name)), None)
     return None if alone is None else f"is fixed by --{alone}, which goes with one kind of context parallelism"

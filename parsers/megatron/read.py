@@ -18,6 +18,7 @@ from taylor.cost_model.job.strategy import (
 )
 from taylor.cost_model.time.uneven_routing import USUAL_SPREAD
 from taylor.parsers.megatron.adapters import read_adapters
+from taylor.parsers.megatron.context import ALGORITHM, DEFAULT_ALGORITHM, HYBRID, ULYSSES
 from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, FB_OVERLAP, misfit_expert_overlap
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.kinds import (
@@ -497,10 +498,10 @@ def _ulysses_degree(flags: Flags) -> int | None:
     group, ``a2a+p2p`` among those of the first of its nested groups. Both are chosen layer by layer; one layer that
     cannot split its heads keeps the job from starting.
     """
-    algorithm = flags.text("context-parallel-algo", default="")
-    if algorithm == "ulysses_cp_algo":
+    algorithm = flags.text(ALGORITHM, default=DEFAULT_ALGORITHM)
+    if algorithm == ULYSSES:
         return None
-    if algorithm == "hybrid_cp_algo":
+    if algorithm == HYBRID:
         return flags.integer("ulysses-degree-in-cp", default=1)
     kinds = flags.words("cp-comm-type")
     if "a2a" in kinds:

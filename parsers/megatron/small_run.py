@@ -10,6 +10,7 @@ import math
 from collections.abc import Collection
 
 from taylor.base.errors import InputError
+from taylor.parsers.megatron.context import ULYSSES, algorithm_of
 from taylor.parsers.megatron.expert_overlap import FB_OVERLAP
 from taylor.parsers.megatron.kinds import DENSE_FIRST, LAYER_LIST, PATTERN, has_experts, starts_with
 from taylor.parsers.megatron.launch import Launch
@@ -18,7 +19,7 @@ from taylor.parsers.megatron.mindspeed import is_mindspeed
 from taylor.parsers.megatron.own_plan import LAYOUT, PER_CHUNK
 from taylor.parsers.megatron.placing import PLACING, Wanted, interleave_flag, with_noops
 from taylor.parsers.megatron.recompute import IN_ADVANCE, IN_BUBBLE, RECOMPUTE_FLAGS, recompute_flags
-from taylor.parsers.megatron.switches import ALGORITHM, ULYSSES, planned_flags, small_flags
+from taylor.parsers.megatron.switches import planned_flags, small_flags
 from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting
 from taylor.parsers.text.flags import Flags
 from taylor.pipeline.plan import PipelinePlan, values_in_order
@@ -84,7 +85,7 @@ def job_sizes(launch: Launch) -> JobSizes:
         own = own.replace(dp=max(1, world // own.ranks))
     per_node = flags.integer("nproc-per-node", "local-worker-num", default=8) if world is not None else None
     batch = flags.integer("global-batch-size", default=0)
-    cp_algorithm = flags.text(ALGORITHM, default=ULYSSES if is_mindspeed(flags) else "")
+    cp_algorithm = algorithm_of(flags)
     return JobSizes(
         own,
         math.gcd(heads, groups),

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from taylor.parsers.megatron.context import ALGORITHM, RING, ULYSSES, algorithm_of
 from taylor.parsers.megatron.mindspeed import is_mindspeed
 from taylor.parsers.megatron.placing import Wanted
 from taylor.parsers.small_run import RunSetting, Switch
 from taylor.parsers.text.flags import Flags
 
 MC2, PERMUTE, OVERLAP = "mc2", "token_permute", "alltoall_overlap"
-RING, BY_HEADS = "cp_ring", "cp_ulysses"
-ALGORITHM, ULYSSES = "context-parallel-algo", "ulysses_cp_algo"
-_ALGORITHMS = {RING: "megatron_cp_algo", BY_HEADS: ULYSSES}
+BY_RING, BY_HEADS = "cp_ring", "cp_ulysses"
+_ALGORITHMS = {BY_RING: RING, BY_HEADS: ULYSSES}
 """Values of `ALGORITHM`. Their conditions: MindSpeed 028de58c mindspeed/arguments.py:645-662; releases differ in those
 that they take (MindSpeed-LLM c77308a1 mindspeed_llm/features_manager/context_parallel/context_parallel_feature.py:24).
 """
@@ -62,10 +62,10 @@ def switches(flags: Flags) -> tuple[Switch, ...]:
 
 def _algorithms(flags: Flags) -> tuple[Switch, ...]:
     """The other algorithm of context parallelism: ring attention where the file exchanges heads, and the reverse."""
-    own = flags.text(ALGORITHM, default=ULYSSES)
+    own = algorithm_of(flags)
     if own not in _ALGORITHMS.values() or flags.text("position-embedding-type", default="") == "alibi":
         return ()
-    other = RING if own == ULYSSES else BY_HEADS
+    other = BY_RING if own == ULYSSES else BY_HEADS
     heads = flags.integer("num-attention-heads") if other == BY_HEADS else 0
     # A ring turns as often as CP has ranks, whatever the shapes of one turn.
     return (Switch(other, f"--{ALGORITHM} {_ALGORITHMS[other]}", False, ("cp",), overlaps=("cp", "tp and cp"),
@@ -80,19 +80,21 @@ def small_flags(flags: Flags, run: RunSetting, switched: Collection[str]) -> Wan
     """Switches of a small run: as the file states them, but for those switched, and none that cannot start."""
     on = {name: name != MC2 and flags.has(*names) for name, names in _FLAGS.items()}
     wanted = _wanted(flags, run, {name: state != (name in switched) for name, state in on.items()})
-    return wanted | _algorithm(run, switched)
+    return wanted | _algorithm(flags, run, switched)
 
 
 def planned_flags(flags: Flags, run: RunSetting, switched: Mapping[str, bool]) -> Wanted:
     """Switches of a plan: as the file states them, but for those given, and none that cannot start."""
     on = {name: flags.has(*names) for name, names in _FLAGS.items()}
     on |= {name: state for name, state in switched.items() if name in _FLAGS}
-    return _wanted(flags, run, on) | _algorithm(run, [name for name, state in switched.items() if state])
+    return _wanted(flags, run, on) | _algorithm(flags, run, [name for name, state in switched.items() if state])
 
 
-def _algorithm(run: RunSetting, switched: Collection[str]) -> Wanted:
-    chosen = next((value for name, value in _ALGORITHMS.items() if name in switched), None)
-    return {} if chosen is None or run.cp == 1 else {ALGORITHM: chosen}
+def _algorithm(flags: Flags, run: RunSetting, switched: Collection[str]) -> Wanted:
+    """The algorithm of context parallelism, by name even where the file leaves it to a release's default."""
+    if run.cp == 1 or not is_mindspeed(flags):
+        return {}
+    return {ALGORITHM: next((value for name, value in _ALGORITHMS.items() if name in switched), algorithm_of(flags))}
 
 
 def _wanted(flags: Flags, run: RunSetting, on: Mapping[str, bool]) -> Wanted:

@@ -181,17 +181,17 @@ def test_the_best_plans_are_run_themselves_where_the_job_has_no_more_ranks_than_
 
 def test_switches_are_those_that_the_script_starts_with(tmp_path, tune_here):
     file = script(tmp_path)
-    launcher, ring = launcher_for(file), ("cp_ring", False, False)
-    assert [(one.name, one.on, one.stays) for one in launcher.switches(file)] == [("mc2", False, False), ring]
+    launcher, by_heads = launcher_for(file), ("cp_ulysses", False, False)
+    assert [(one.name, one.on, one.stays) for one in launcher.switches(file)] == [("mc2", False, False), by_heads]
     with_mc2 = file.with_name("mc2.sh")
     with_mc2.write_text(file.read_text().replace("--num-layers", "--use-ascend-mc2 --num-layers"))
-    assert [(one.name, one.on, one.stays) for one in launcher.switches(with_mc2)] == [("mc2", False, True), ring]
+    assert [(one.name, one.on, one.stays) for one in launcher.switches(with_mc2)] == [("mc2", False, True), by_heads]
     with pytest.raises(InputError, match="this file has mc2"):
         tune_here(*TWO_NODES, "--switches", "token_permute", "--dry")
     experts = "--num-experts 32 --moe-grouped-gemm --moe-token-dispatcher-type alltoall"
     file.write_text(file.read_text().replace("--num-layers", f"--moe-alltoall-overlap-comm {experts} --num-layers"))
     found = {one.name: one for one in launcher.switches(file)}
-    assert found.keys() == {"token_permute", "alltoall_overlap", "cp_ring"} and found["alltoall_overlap"].on
+    assert found.keys() == {"token_permute", "alltoall_overlap", "cp_ulysses"} and found["alltoall_overlap"].on
     cards, profile = Machines(2, 8), ProfiledSteps(tmp_path)
     small = CLUSTER.job.replace(layers=1, pp=1, dp=2, experts=32, ep=2)
     both = launcher.small_run(file, small, cards, profile, ("token_permute", "alltoall_overlap"))
@@ -202,7 +202,7 @@ def test_switches_are_those_that_the_script_starts_with(tmp_path, tune_here):
         file, small, cards, profile
     )
     file.write_text(file.read_text().replace("alltoall ", "alltoall_seq "))
-    assert [one.name for one in launcher.switches(file)] == ["token_permute", "cp_ring"]
+    assert [one.name for one in launcher.switches(file)] == ["token_permute", "cp_ulysses"]
 
 
 def test_a_script_on_too_few_cards_is_refused_with_the_flags_to_change(tmp_path, tune_here):

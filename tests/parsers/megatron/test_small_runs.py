@@ -20,10 +20,10 @@ from taylor.parsers.megatron.script import Script
 from taylor.parsers.megatron.small_run import job_sizes, planned_job, small_run, whole_run
 from taylor.parsers.megatron.switches import (
     BY_HEADS,
+    BY_RING,
     MC2,
     OVERLAP,
     PERMUTE,
-    RING,
     planned_flags,
     small_flags,
     switches,
@@ -126,11 +126,11 @@ def test_machines_are_those_that_the_script_starts(start: str, nodes: int, cards
 
 
 def test_heads_bound_context_parallelism_where_it_splits_them() -> None:
-    """MindSpeed-LLM context_parallel_feature.py: ``--context-parallel-algo`` is ``ulysses_cp_algo`` by default."""
+    """MindSpeed-LLM c77308a1 context_parallel_feature.py:24: ``--context-parallel-algo`` is a ring by default."""
     for base, algorithm in itertools.product((PLAIN, MINDSPEED), (None, "ulysses_cp_algo", "megatron_cp_algo")):
         flags = {**base, **({} if algorithm is None else {"context-parallel-algo": algorithm})}
         mindspeed = base is MINDSPEED or algorithm is not None
-        splits = algorithm == "ulysses_cp_algo" or (algorithm is None and mindspeed)
+        splits = algorithm == "ulysses_cp_algo"
         sizes = job_sizes(script(flags))
         assert sizes.cp_ways == (16 if splits else 0) and sizes.dense_together is mindspeed
 
@@ -353,10 +353,10 @@ def test_switches_are_offered_as_mindspeed_s_checks_have_it() -> None:
             if dispatcher == "alltoall_seq" and {"moe-tp-extend-ep", "moe-permutation-async-comm"} <= set(given):
                 offered.add(OVERLAP)
         found = {each.name: each for each in switches(flags_of({**MINDSPEED, **given}))}
-        assert set(found) == offered | {RING}, given
+        assert set(found) == offered | {BY_HEADS}, given
         assert not switches(flags_of({name: value for name, value in {**PLAIN, **given}.items() if name in PLAIN}))
     for bar in ("use-ascend-coc", "use-pipe-experts", "unaligned-linear"):
-        assert [each.name for each in switches(flags_of({**MINDSPEED, bar: True}))] == [RING]
+        assert [each.name for each in switches(flags_of({**MINDSPEED, bar: True}))] == [BY_HEADS]
     routed = {**MINDSPEED, "num-experts": 8, "moe-grouped-gemm": True, "moe-token-dispatcher-type": "alltoall"}
     for name, words in SWITCHED.items():
         for word in (None, *words):
@@ -409,27 +409,31 @@ def test_the_other_algorithm_of_context_parallelism_is_offered_where_its_heads_s
     """MindSpeed 028de58c mindspeed/arguments.py:645-662: Ulysses asks that TP · CP divides the heads, a ring not."""
     heads = int(MINDSPEED["num-attention-heads"])
     for own, other, value in (
-        (None, RING, "megatron_cp_algo"),
-        ("ulysses_cp_algo", RING, "megatron_cp_algo"),
+        (None, BY_HEADS, "ulysses_cp_algo"),
+        ("ulysses_cp_algo", BY_RING, "megatron_cp_algo"),
         ("megatron_cp_algo", BY_HEADS, "ulysses_cp_algo"),
         ("hybrid_cp_algo", None, None),
     ):
         flags = flags_of({**MINDSPEED, **({} if own is None else {"context-parallel-algo": own})})
         found = {each.name: each for each in switches(flags)}
-        assert {RING, BY_HEADS} & found.keys() == ({other} if other else set())
+        assert {BY_RING, BY_HEADS} & found.keys() == ({other} if other else set())
         if other is None:
             continue
         one = found[other]
         assert one.flag == f"--context-parallel-algo {value}" and not one.on
         for tp, cp in itertools.product((1, 2, 3), (1, 2, 4)):
             run = RunSetting(tp=tp, cp=cp)
-            assert one.may_be_on(run) == (cp > 1 and (other == RING or heads % (tp * cp) == 0))
+            assert one.may_be_on(run) == (cp > 1 and (other == BY_RING or heads % (tp * cp) == 0))
             set_to = {"context-parallel-algo": value} if cp > 1 else {}
             assert small_flags(flags, run, (other,)) == planned_flags(flags, run, {other: True}) == set_to
-            assert small_flags(flags, run, ()) == planned_flags(flags, run, {other: False}) == {}
+            # Releases differ in their default: a run says its own.
+            kept = {"context-parallel-algo": own or "megatron_cp_algo"} if cp > 1 else {}
+            assert small_flags(flags, run, ()) == planned_flags(flags, run, {other: False}) == kept
         # A run of fewer turns does not show a ring of more.
         assert one.is_shown_by(RunSetting(cp=4), RunSetting(cp=4)) and not one.is_shown_by(run, RunSetting(cp=8))
-    assert RING not in {each.name for each in switches(flags_of({**MINDSPEED, "position-embedding-type": "alibi"}))}
+    assert not {BY_RING, BY_HEADS} & {
+        each.name for each in switches(flags_of({**MINDSPEED, "position-embedding-type": "alibi"}))
+    }
 
 
 def test_a_log_tells_parameters_of_the_first_layer_of_each_kind_the_peak_and_the_later_steps() -> None:
