@@ -75,8 +75,9 @@ class SecondNetwork(Network):
     def write(self, run: SmallRun, place: Path) -> None:
         """See `Network.write`."""
         cluster = cast(SecondCluster, self.cluster)
-        took = write_profile(cluster, run.setting, place / "profile", range(8, 8 + run.steps), self.starts)
-        (place / "run.log").write_text(log_text(cluster, run.setting, 8 + run.steps, took))
+        again: bool | str = True if run.again is None else "+".join(run.again) or False
+        took = write_profile(cluster, run.setting, place / "profile", range(8, 8 + run.steps), self.starts, again)
+        (place / "run.log").write_text(log_text(cluster, run.setting, 8 + run.steps, took, again))
 
     def small_runs(self) -> list[ShownRun]:
         """The runs that ended well: one hangs and one crashes, and others are started for them."""

@@ -149,7 +149,7 @@ class TrueSteps:
 
     def tails_ms(self, run: RunSetting, stages: Sequence[Blocks]) -> tuple[float, ...]:
         """Time after the last micro-batch of every stage, ms."""
-        return tuple(self.cluster.tail_ns(run, tuple(blocks)) / 1e6 for blocks in stages)
+        return tuple(self.cluster.tail_ns(run, cast(Any, tuple(blocks))) / 1e6 for blocks in stages)
 
     def relative_error(self, run: RunSetting) -> float:
         """None."""
@@ -257,7 +257,7 @@ def judged_plans(network: Network, runs: Sequence[ShownRun]) -> dict[str, Any]:
 def true_ms(cluster: Cluster, ranked: Ranked) -> float:
     """Step that a plan takes by the cluster's own laws, ms."""
     stages = [[tuple(chunk) for chunk in chunks] for chunks in stage_blocks(ranked.plan)]
-    return cluster.step_ns(ranked.run, stages) / 1e6
+    return cluster.step_ns(ranked.run, cast(Any, stages)) / 1e6
 
 
 def _over(cluster: Cluster, run: RunSetting, stages: Any) -> bool:

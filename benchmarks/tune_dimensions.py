@@ -29,6 +29,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "tune.md"
 BEGIN, END = "<!-- Written by python -m benchmarks.tune_dimensions -->", "<!-- End of what is written -->"
 CARDS = Machines(2, 8)
 FILE, SEARCHED, COMPARED, NOT = "as the file states", "searched", "compared", "not searched"
+ASKED = "searched where asked for"
 _NAMES = ("tp", "cp", "ep", "mbs", "pp", "dp", "vpp")
 
 
@@ -55,6 +56,7 @@ class Feature:
     kept: bool = False
 
 
+MODULE_RECOMPUTE = "recompute by candidate module"
 FEATURES = (
     Feature("data parallel", "dp", note="the ranks that the other degrees leave"),
     Feature("tensor parallel", "tp"),
@@ -64,7 +66,7 @@ FEATURES = (
     Feature("ZeRO-1", kept=True, note="on in every small run and plan"),
     Feature("context parallel", "cp"),
     Feature(
-        "its algorithm: ring or Ulysses", switch="cp_ring", note="the other than the file's, where the cards hold CP"
+        "its algorithm: ring or Ulysses", switch="cp_ulysses", note="the other than the file's, where the cards hold CP"
     ),
     Feature("its algorithm: hybrid", kept=True),
     Feature("expert parallel (DeepSpeed-MoE and Megatron-MoE)", "ep", note="experts over TP as the file states"),
@@ -73,7 +75,10 @@ FEATURES = (
     Feature("MC2", switch="mc2"),
     Feature("token rearrangement", switch="token_permute"),
     Feature("all-to-all overlap", switch="alltoall_overlap"),
-    Feature("recompute by candidate module", note="no profile names a layer's modules"),
+    Feature(
+        MODULE_RECOMPUTE,
+        note="Megatron's modules, the same in all layers, where all are of one kind: `--search ...,modules`",
+    ),
     Feature("recompute of activation functions", note="small runs drop it, and no plan counts on it"),
     Feature("swap-attention", note="small runs drop it, and no plan counts on it"),
     Feature("ZeRO-2", note="only under FSDP, whose checkpoints differ"),
@@ -87,13 +92,13 @@ def rows() -> Iterator[tuple[str, str, str, str]]:
         script.write_text(SCRIPT.format(more="--moe-grouped-gemm --moe-permutation-async-comm"))
         launcher = launcher_for(script)
         sizes = launcher.job_sizes(script)
-        runs = plan_small_runs(sizes, CARDS).runs
+        runs = plan_small_runs(sizes, CARDS, modules=launcher.recompute_modules(script)).runs
         names = {one.name for one in launcher.switches(script)} | _without_grouped(script, launcher)
         job = Job(sizes, sizes.job_ranks, sizes.batch or 1, 1.0, [*_NAMES])
         varied = [run for run, _ in choices(job)]
         solved = dict(launcher.uniform_recompute(sizes.own.layers, (FULL,)))
     for one in FEATURES:
-        yield one.name, _treated(one, varied, names, solved), _shown(one, runs), one.note
+        yield one.name, _treated(one, varied, names, solved, runs), _shown(one, runs), one.note
 
 
 def _without_grouped(script: Path, launcher: Launcher) -> set[str]:
@@ -102,13 +107,21 @@ def _without_grouped(script: Path, launcher: Launcher) -> set[str]:
     return {one.name for one in launcher.switches(script)}
 
 
-def _treated(one: Feature, varied: list[RunSetting], switches: set[str], solved: dict[str, int]) -> str:
+def _treated(
+    one: Feature,
+    varied: list[RunSetting],
+    switches: set[str],
+    solved: dict[str, int],
+    runs: tuple[SmallRun, ...],
+) -> str:
     if one.setting:
         return SEARCHED if len({getattr(run, one.setting) for run in varied}) > 1 else NOT
     if one.switch:
         return COMPARED if one.switch in switches else NOT
     if one.name == "full recompute":
         return SEARCHED if FULL in solved else NOT
+    if one.name == MODULE_RECOMPUTE:
+        return ASKED if any(run.again for run in runs) else NOT
     return FILE if one.kept else NOT
 
 
@@ -116,6 +129,8 @@ def _shown(one: Feature, runs: tuple[SmallRun, ...]) -> str:
     """Names of the runs that change a setting, or the number of runs of a switch."""
     if one.switch:
         return "4 a plan"
+    if one.name == MODULE_RECOMPUTE:
+        return ", ".join(run.name for run in runs if run.again is not None)
     base = runs[0].setting
     names = [
         run.name for run in runs if one.setting and getattr(run.setting, one.setting) != getattr(base, one.setting)

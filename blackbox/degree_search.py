@@ -81,6 +81,11 @@ class Ranked:
     peaks: tuple[PredictedPeak, ...]
     problem: PipelineProblem
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Choices by module that layers of the plan are under."""
+        return tuple(name for name in self.problem.choices if self.plan.uses(name))
+
 
 @dataclass(frozen=True)
 class FoundPlans:

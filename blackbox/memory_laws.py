@@ -26,6 +26,7 @@ from scipy.special import stdtrit
 from taylor.base.errors import InputError
 from taylor.blackbox.blocks import CONDITIONED, Condition, condition_of
 from taylor.blackbox.laws import FACTORS, Fitter, Law, SizeFit
+from taylor.blackbox.module_runs import Again, Module, modules_of, saved_bytes
 from taylor.parsers.small_run import RunSetting
 
 TURN = "turn"
@@ -89,16 +90,20 @@ class RunMemory:
         By block.
     peak : int
         Peak bytes in use.
+    forward : mapping of str to tuple of (int, str)
+        By block that runs again: places of its first forward pass's allocations, and the names that they have in
+        `traces`.
     """
 
     setting: RunSetting
-    blocks: tuple[tuple[str, bool], ...]
+    blocks: tuple[tuple[str, Again], ...]
     in_flight: int
     parameters: Mapping[str, Mapping[str, int]]
     step: int
     start: int
     traces: Mapping[str, BlockTrace]
     peak: int
+    forward: Mapping[str, tuple[tuple[int, str], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -307,6 +312,14 @@ class _Block:
         steps = late + (low != self.turn)
         return max((each + 1 for each in itertools.islice(born, steps)), default=place)
 
+    def bytes_at_turn(self, name: str, run: RunSetting, kept: bool) -> float:
+        """A tensor's bytes where a run keeps it between both passes, or where it does not; else 0."""
+        tensor, life = self.tensors[name], self._life_of[name]
+        if not tensor.is_met(run):
+            return 0.0
+        here = life.born <= self.turn < self._end(life, run)
+        return tensor.size(run) if here == kept else 0.0
+
     def life(self, run: RunSetting) -> _Life:
         change = np.zeros(len(self.lives) + 3)
         kept_input = 0.0
@@ -339,6 +352,8 @@ class MemoryLaws:
         top; the largest counts. Empty where none does.
     risk : float
         Probability that a stage takes more than `PredictedPeak.upper`.
+    modules : mapping of str to Module
+        Those that a block may run again in its place.
     """
 
     blocks: Mapping[str, _Block]
@@ -346,11 +361,12 @@ class MemoryLaws:
     step: tuple[MemorySharding, ...]
     runs: tuple[RunMemory, ...]
     risk: float = RISK
+    modules: Mapping[str, Module] = field(default_factory=dict)
     _known: dict[tuple[str, RunSetting], tuple[_Life, tuple[float, float]]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
-    def stage(self, run: RunSetting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> PredictedPeak:
+    def stage(self, run: RunSetting, blocks: Sequence[tuple[str, Again]], in_flight: int) -> PredictedPeak:
         """The memory of a stage.
 
         Parameters
@@ -371,7 +387,7 @@ class MemoryLaws:
         return self._above(peak, peak)
 
     def chunks(
-        self, run: RunSetting, chunks: Sequence[Sequence[tuple[str, bool]]], tasks: NDArray[np.int32]
+        self, run: RunSetting, chunks: Sequence[Sequence[tuple[str, Again]]], tasks: NDArray[np.int32]
     ) -> PredictedPeak:
         """The memory of a stage of several chunks.
 
@@ -402,7 +418,7 @@ class MemoryLaws:
         return self if same else replace(self, blocks=MappingProxyType(blocks), _known={})
 
     def _chunks(
-        self, run: RunSetting, chunks: Sequence[Sequence[tuple[str, bool]]], tasks: NDArray[np.int32]
+        self, run: RunSetting, chunks: Sequence[Sequence[tuple[str, Again]]], tasks: NDArray[np.int32]
     ) -> PredictedPeak:
         alone = self._stage(run, [block for blocks in chunks for block in blocks], 1)
         passes = [self._passes(run, blocks) for blocks in chunks]
@@ -415,13 +431,22 @@ class MemoryLaws:
         peak = alone.static + max(micro, self.step_bytes(run, [block for blocks in chunks for block in blocks]))
         return PredictedPeak(alone.static, peak, peak, alone.unsure)
 
-    def micro_batch(self, run: RunSetting, block: tuple[str, bool]) -> tuple[float, float]:
+    def micro_batch(self, run: RunSetting, block: tuple[str, Again]) -> tuple[float, float]:
         """Bytes that a block keeps of a micro-batch between its two passes, and the most that it takes in them."""
         name, again = block
         life, _ = self._block(run, name)
-        return life.input if again else life.kept, max(life.forward, life.backward)
+        most = max(life.forward, life.backward)
+        if isinstance(again, str):
+            freed, added = self.saved_bytes(run, name, [self.modules[word] for word in modules_of(again)])
+            return max(0.0, life.kept - freed + added), most
+        return life.input if again else life.kept, most
 
-    def elements(self, run: RunSetting, blocks: Sequence[tuple[str, bool]]) -> tuple[float, float]:
+    def saved_bytes(self, run: RunSetting, name: str, modules: Sequence[Module]) -> tuple[float, float]:
+        """Bytes that a layer no longer keeps where modules of it run again, and those that it keeps in addition."""
+        block = self.blocks[name]
+        return saved_bytes(modules, lambda tensor, kept: block.bytes_at_turn(tensor, run, kept), run)
+
+    def elements(self, run: RunSetting, blocks: Sequence[tuple[str, Again]]) -> tuple[float, float]:
         """Elements of dense parameters and of experts on a rank that holds these blocks."""
         each = {name: self._block(run, name)[1] for name, _ in set(blocks)}
         return sum(each[name][0] for name, _ in blocks), sum(each[name][1] for name, _ in blocks)
@@ -434,7 +459,7 @@ class MemoryLaws:
             self._known[key] = (block.life(run), block.elements(run))
         return self._known[key]
 
-    def step_bytes(self, run: RunSetting, blocks: Sequence[tuple[str, bool]]) -> float:
+    def step_bytes(self, run: RunSetting, blocks: Sequence[tuple[str, Again]]) -> float:
         """Bytes that the optimizer's step takes on top of the states of these blocks."""
         return _most(self.step, *self.elements(run, blocks), run)
 
@@ -454,7 +479,7 @@ class MemoryLaws:
         wide = float(above.mean() + student * above.std(ddof=1) * np.sqrt(1 + 1 / count))
         return max(LEAST_MARGIN, wide)
 
-    def _stage(self, run: RunSetting, blocks: Sequence[tuple[str, bool]], in_flight: int) -> PredictedPeak:
+    def _stage(self, run: RunSetting, blocks: Sequence[tuple[str, Again]], in_flight: int) -> PredictedPeak:
         for name, _ in blocks:
             if name not in self.blocks:
                 cure = "give one of " + ", ".join(self.blocks)
@@ -468,7 +493,7 @@ class MemoryLaws:
         unsure += [] if self.states else ["states"]
         return PredictedPeak(static, peak, peak, tuple(unsure))
 
-    def _passes(self, run: RunSetting, blocks: Sequence[tuple[str, bool]]) -> tuple[float, float]:
+    def _passes(self, run: RunSetting, blocks: Sequence[tuple[str, Again]]) -> tuple[float, float]:
         """Bytes that a chunk keeps of a micro-batch between its two passes, and the most that it takes in them."""
         lives = {block: self.micro_batch(run, block) for block in set(blocks)}
         # A block that runs again has its forward pass once more before its backward pass.

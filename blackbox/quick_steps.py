@@ -28,16 +28,17 @@ class _Mean:
     thrifty: float
 
     @classmethod
-    def of(cls, problem: PipelineProblem) -> _Mean:
+    def of(cls, problem: PipelineProblem, choice: str = NONE) -> _Mean:
         weights = [kind.count for kind in problem.kinds]
 
         def mean(values: Sequence[float]) -> float:
             return float(np.average(values, weights=weights))
 
         forward = mean([kind.forward for kind in problem.kinds])
-        kept, thrifty = (mean([kind.activation_mib[mode] for kind in problem.kinds]) for mode in (NONE, FULL))
+        kept, thrifty = (mean([kind.activation_mib[mode] for kind in problem.kinds]) for mode in (choice, FULL))
+        more = 0.0 if choice == NONE else mean([kind.choices[choice].backward for kind in problem.kinds])
         state = mean([kind.layer_mib for kind in problem.kinds])
-        return cls(forward, forward * (1 + problem.backward_ratio), state, kept, thrifty)
+        return cls(forward, forward * (1 + problem.backward_ratio) + more, state, kept, thrifty)
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,18 @@ def quick_step(problem: PipelineProblem) -> QuickStep:
     as many in every chunk as the launcher's files can say, whichever number is best). A step is the longest stage's
     work for all micro-batches and the others' once. The chunks of a stage are equally long or grow evenly from first to
     last, for most micro-batches are alive in the first; they follow each other without a pause. Layers of several kinds
-    count as their mean.
+    count as their mean. Where layers have choices by module, all of them are under one, and none runs again whole.
     """
-    mean, stages, chunks = _Mean.of(problem), problem.stages, problem.interleaves
+    found = _quick(problem, _Mean.of(problem), _numbers_again(problem), NONE)
+    for choice in problem.choices:
+        other = _quick(problem, _Mean.of(problem, choice), [0], choice)
+        found = other if other.ms < found.ms else found
+    return found
+
+
+def _quick(problem: PipelineProblem, mean: _Mean, numbers: Sequence[int], choice: str) -> QuickStep:
+    """As `quick_step`, with layers under a choice but for those that run again whole."""
+    stages, chunks = problem.stages, problem.interleaves
     first = chunks * problem.min_layers
     counts = np.arange(first, problem.layers + 1)[:, None]
     if len(counts) == 0:
@@ -81,7 +91,7 @@ def quick_step(problem: PipelineProblem) -> QuickStep:
     further = problem.layers - stages * first
     free = _Tried(plain.shape)
     best, found = math.inf, None
-    for number in _numbers_again(problem):
+    for number in numbers:
         if problem.micro_batches * (least + mean.forward * min(number * chunks, problem.layers)) / stages >= best:
             break
         # Where every stage has a number of its own, it takes the least that does.
@@ -100,7 +110,7 @@ def quick_step(problem: PipelineProblem) -> QuickStep:
     if found is None:
         return QuickStep(math.inf)
     lags = 2 * (stages - 1) * problem.lag + max(problem.tail, default=0.0)
-    return QuickStep(float((best + lags) * (problem.unit_ms or 1.0)), _plan(problem, *found))
+    return QuickStep(float((best + lags) * (problem.unit_ms or 1.0)), _plan(problem, *found, choice))
 
 
 class _Tried:
@@ -153,7 +163,7 @@ def _even_step(work: NDArray[np.float64], further: int, problem: PipelineProblem
     return problem.micro_batches * longest + (float(chosen.sum()) - longest) / problem.interleaves, taken
 
 
-def _plan(problem: PipelineProblem, sizes: NDArray[np.int64], again: NDArray[np.int64]) -> PipelinePlan:
+def _plan(problem: PipelineProblem, sizes: NDArray[np.int64], again: NDArray[np.int64], choice: str) -> PipelinePlan:
     """The plan of `sizes` layers, int [stages, chunks], of which each chunk of a stage runs `again[stage]` again."""
     in_order = [int(each) for each in sizes.T.reshape(-1)]
     dealt = deal_kinds({kind.name: kind.count for kind in problem.kinds}, in_order, problem.stages, v_shape=False)
@@ -161,4 +171,6 @@ def _plan(problem: PipelineProblem, sizes: NDArray[np.int64], again: NDArray[np.
         tuple(min(int(again[stage]), int(sizes[stage, chunk])) for stage in range(problem.stages))
         for chunk in range(problem.interleaves)
     )
+    if choice != NONE:
+        return PipelinePlan(dealt, {choice: tuple(tuple(map(int, row)) for row in sizes.T)})
     return PipelinePlan(dealt, {FULL: grid})

@@ -31,6 +31,9 @@ MOST_CANDIDATES = 48
 """Number of further runs to search for deciding ones."""
 SEARCHABLE = ("tp", "cp", "ep", "pp", "vpp", "mbs")
 """Chunks of a stage (`vpp`) need no run of their own: a chunk holds layers as a stage does."""
+MODULES = "modules"
+"""Recompute by module, searched where it is asked for: a run without recompute, and one for each module, come on top of
+`MOST_RUNS`."""
 
 Outcome = TypeVar("Outcome")
 
@@ -51,6 +54,8 @@ class SmallRun:
         As of `Launcher.small_run`.
     whole : PlannedJob or None
         None: of the network cut down. Else nothing is profiled.
+    again : tuple of str or None
+        Modules that run again in every layer; None: the layers run again whole.
     """
 
     name: str
@@ -59,6 +64,7 @@ class SmallRun:
     steps: int = 2
     switched: tuple[str, ...] = ()
     whole: PlannedJob | None = None
+    again: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +104,11 @@ def fitted(setting: RunSetting, cards: int) -> RunSetting | None:
 
 
 def plan_small_runs(
-    sizes: JobSizes, machines: Machines, searched: Collection[str] = SEARCHABLE, tokens: int | None = None
+    sizes: JobSizes,
+    machines: Machines,
+    searched: Collection[str] = SEARCHABLE,
+    tokens: int | None = None,
+    modules: Sequence[str] = (),
 ) -> SmallRuns:
     """The base run, and one for each thing that a search may change.
 
@@ -109,6 +119,8 @@ def plan_small_runs(
     tokens : int, optional
         Tokens of a sample in small runs; by default the job's, at least `LEAST_TOKENS_CP` where CP is searched and
         at most `MOST_TOKENS` where it is not.
+    modules : sequence of str
+        Those of a layer whose recompute is searched.
 
     Raises
     ------
@@ -129,7 +141,21 @@ def plan_small_runs(
         elif all(wanted != run.setting for run in runs):
             runs.append(SmallRun(name, wanted, why))
     assert len(runs) <= MOST_RUNS
-    return SmallRuns(tuple(runs), tuple(left_out))
+    return SmallRuns((*runs, *module_runs(base, modules)), tuple(left_out))
+
+
+def module_runs(base: RunSetting, modules: Sequence[str]) -> list[SmallRun]:
+    """The base run with no layer recomputed, and with one module of every layer; none without modules."""
+    sets = [(), *((one,) for one in modules)] if modules else []
+    return [
+        SmallRun(
+            "_".join(("again", *again)) if again else "again_none",
+            base,
+            f"what {again[0]} keeps, and runs again" if again else "what a layer keeps",
+            again=again,
+        )
+        for again in sets
+    ]
 
 
 def _tokens(sizes: JobSizes, searched: Collection[str]) -> int:
@@ -228,6 +254,8 @@ def substitute(failed: SmallRun, known: Collection[SmallRun], sizes: JobSizes, c
     """
     setting = failed.setting
     seen = {run.setting for run in known}
+    if failed.again is not None:
+        return None  # The other runs show the other modules.
     further = [{"seq": setting.seq // 2}, {"mbs": 2 * setting.mbs}, {"seq": 2 * setting.seq}]
     if failed.name.startswith("cp"):
         # With other tokens too, a turn of a loop over half of them could be one over all.

@@ -15,20 +15,21 @@ from numpy.typing import NDArray
 
 from taylor.base.errors import InputError
 from taylor.blackbox.memory_laws import MemoryLaws, PredictedPeak
+from taylor.blackbox.module_runs import Again
 from taylor.parsers.small_run import RunSetting
 from taylor.pipeline.alive import alive_vectors
 from taylor.pipeline.generators import build_schedule
-from taylor.pipeline.plan import FULL, NONE, PipelinePlan
+from taylor.pipeline.plan import FULL, NONE, RECOMPUTE_MODES, PipelinePlan
 from taylor.pipeline.schedule import Schedule, ScheduleSpec
-from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
+from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
 
 EMBEDDING, DENSE, LAYER, HEAD = "embedding", "dense", "layer", "head"
 """The blocks that small runs show, in the order of the model; `DENSE` where layers without experts stand in front."""
 MIB = float(1 << 20)
 INTERLEAVED = ScheduleSpec("megatron-interleaved")
 """Schedule of stages with several chunks, whose scripts are Megatron's (`register.frameworks.MEGATRON`)."""
-Blocks = Sequence[tuple[str, bool]]
-"""Blocks in the order of the model, each with whether it runs again in the backward pass."""
+Blocks = Sequence[tuple[str, Again]]
+"""Blocks in the order of the model, each with whether it runs again in the backward pass, or which of its modules."""
 STEADY_ROUNDS = 4
 """Rounds of as many micro-batches as stages after which an interleaved order repeats: it warms up with less than two,
 (2 (S - 1 - s) + (V - 1) S) / V of them (see `pipeline.orders`), and one more shows every task of its cycle."""
@@ -50,6 +51,8 @@ class BlockTimes:
         After the last micro-batch of each stage: gradients are summed, weights updated.
     dense : (float, float)
         Forward and backward pass of a dense layer, where such stand in front of others.
+    again : tuple of (str, float)
+        Choices by module, and the time of a layer's backward pass that each adds.
     """
 
     embedding: float
@@ -59,6 +62,7 @@ class BlockTimes:
     transfer: float = 0.0
     update: tuple[float, ...] = ()
     dense: tuple[float, float] = (0.0, 0.0)
+    again: tuple[tuple[str, float], ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -125,8 +129,10 @@ def stage_problem(
         raise InputError("must be > 0", field="time of a layer", value=times.layer, cure="measure a small run")
     margin, laws = laws.margin, laws.largest  # What the solver lets through stays below the upper limit.
     counts = layer_counts(run)
-    layers = [(name, again) for name in counts for again in (False, True)]
-    blocks: list[tuple[str, bool]] = [(EMBEDDING, False), *layers, (HEAD, False)]
+    named = tuple(name for name, _ in times.again)
+    ways: tuple[Again, ...] = (False, True, *named)
+    layers = [(name, again) for name in counts for again in ways]
+    blocks: list[tuple[str, Again]] = [(EMBEDDING, False), *layers, (HEAD, False)]
     alone = {block: laws.stage(run, [block], 1) for block in blocks}
     unsure = [name for peak in alone.values() for name in peak.unsure]
     if unsure:
@@ -155,13 +161,16 @@ def stage_problem(
         each = min(states[name, False] + laws.step_bytes(run, [(name, False)]) for name in counts)
         most = max(0, min(run.layers, int((budget - used) / each))) if each else run.layers
         most_layers |= {(chunk, stage): most for chunk in range(run.vpp)}
+    modes: list[tuple[str, Again]] = [(NONE, False), (FULL, True), *((one, one) for one in named)]
+    by_module = {name: LayerChoice(backward=extra / times.layer) for name, extra in times.again}
     kinds = tuple(
         LayerKind(
             name,
             count,
             times.dense_forward / times.layer if name == DENSE else 1.0,
             states[name, False] / MIB,
-            {NONE: kept[name, False] / MIB, FULL: kept[name, True] / MIB},
+            {mode: kept[name, again] / MIB for mode, again in modes},
+            choices=by_module,
         )
         for name, count in counts.items()
     )
@@ -179,7 +188,9 @@ def stage_problem(
         lag=times.transfer / times.layer,
         tail=tuple(each / times.layer for each in times.update),
         max_layers=most_layers,
-        uniform_recompute=uniform,
+        choices=named,
+        # What a file can say of modules holds for all layers.
+        uniform_recompute=(*uniform, *((name, run.layers) for name in named)) if uniform else (),
         unit_ms=times.layer,
     )
 
@@ -225,10 +236,23 @@ def stage_peaks(laws: MemoryLaws, run: RunSetting, plan: PipelinePlan, micro_bat
 def stage_blocks(plan: PipelinePlan) -> tuple[tuple[Blocks, ...], ...]:
     """The blocks of every chunk of every stage of a plan in their order."""
     again = plan.recomputed(FULL)
-    stages: list[list[list[tuple[str, bool]]]] = [
+    named = [(mode, grid) for mode, grid in plan.recompute.items() if mode not in RECOMPUTE_MODES]
+
+    def mode(at: int, chunk: int, stage: int) -> Again:
+        # Layers that run again whole come first, then those of each choice in its turn.
+        below = again[chunk][stage]
+        if at < below:
+            return True
+        for name, grid in named:
+            below += grid[chunk][stage]
+            if at < below:
+                return name
+        return False
+
+    stages: list[list[list[tuple[str, Again]]]] = [
         [
             [
-                (name, at < again[chunk][stage])
+                (name, mode(at, chunk, stage))
                 for at, name in enumerate(name for name, grid in plan.layers.items() for _ in range(grid[chunk][stage]))
             ]
             for chunk in range(plan.interleaves)

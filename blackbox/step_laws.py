@@ -31,6 +31,7 @@ from taylor.blackbox.group_laws import (
 )
 from taylor.blackbox.host_pace import host_pace
 from taylor.blackbox.memory_laws import MemoryLaws
+from taylor.blackbox.module_runs import Again, Module, choices
 from taylor.blackbox.operator_speed import Estimate, OperatorSpeeds
 from taylor.blackbox.passes import PassPart, all_parts
 from taylor.blackbox.recorded import RecordedRun
@@ -47,7 +48,7 @@ only waits for the other shares the jitter of its start, a few percent."""
 MOSTLY = 0.9
 """Fraction of a collective's time beside an earlier one from which on it counts as wholly beside it: of a receive, its
 send. What of it sticks out for less is noise of their starts."""
-Blocks = Sequence[tuple[str, bool]]
+Blocks = Sequence[tuple[str, Again]]
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ class StepLaws:
         self.gradients = runs[0].gradients
         self._least = min(run.setting.layers for run in runs)
         self._update = self._fitted_update(runs)
+        self.modules: tuple[Module, ...] = ()
         self._known: dict[tuple[PassPart, RunSetting], Time] = {}
         self._block_times: dict[RunSetting, BlockTimes] = {}
 
@@ -139,6 +141,12 @@ class StepLaws:
         """The same laws with other times of operators."""
         found = copy(self)
         found.speeds, found._known, found._block_times = speeds, {}, {}
+        return found
+
+    def with_modules(self, modules: Sequence[Module], memory: MemoryLaws) -> StepLaws:
+        """The same laws with modules of a layer that may run again alone, which the memory laws know too."""
+        found = copy(self)
+        found.modules, found.memory, found._block_times = tuple(modules), memory, {}
         return found
 
     # What was found ---------------------------------------------------------------------------------------------
@@ -284,11 +292,35 @@ class StepLaws:
         parts = (PassPart.FORWARD, PassPart.BACKWARD)
         return min(self._timed_part(part, run, overlapped).ns / self.part(part, run).ns for part in parts)
 
-    def _timed_part(self, part: PassPart, run: RunSetting, overlapped: Collection[str] = ()) -> Time:
+    def layer_choices(self, run: RunSetting) -> tuple[tuple[str, float], ...]:
+        """Choices by module that are worth having in a run, and the time that a layer takes again under each, ns."""
+        kept, _ = self.memory.micro_batch(run, (LAYER, False))
+        return choices(
+            self.modules,
+            kept,
+            lambda one: self.memory.saved_bytes(run, LAYER, [one]),
+            lambda operators: self._timed_part(PassPart.FORWARD, run, only=operators).ns,
+        )
+
+    def forward_operators(self) -> list[int]:
+        """Places of the operators of a layer's forward pass among all."""
+        return [at for at, part in enumerate(self.parts) if part is PassPart.FORWARD]
+
+    def _timed_part(
+        self,
+        part: PassPart,
+        run: RunSetting,
+        overlapped: Collection[str] = (),
+        only: Collection[int] | None = None,
+    ) -> Time:
+        wanted = None if only is None else {id(self.operators[at]) for at in only}
         order, single = list[tuple[str, float]](), 0.0
         alike: dict[Hashable, float] = defaultdict(float)
         for one in self._order[part]:
-            times = ((one if isinstance(one, LawfulOperator) else one.operator).count or ONCE).at(run)
+            lawful = one if isinstance(one, LawfulOperator) else one.operator
+            if wanted is not None and id(lawful) not in wanted:
+                continue
+            times = (lawful.count or ONCE).at(run)
             if isinstance(one, _PlacedOperator):
                 if one.law.group in overlapped:
                     continue
@@ -384,18 +416,20 @@ class StepLaws:
         alone, twice = (self.part(part, run).ns for part in (PassPart.DENSE, PassPart.DENSE_BACKWARD))
         return BlockTimes(
             (ends[0] + ends[1]) * share, forward * NS, ends[2] * share, backward * NS, lag * NS, tails,
-            (alone * NS, (twice - alone) * NS),
+            (alone * NS, (twice - alone) * NS), tuple((name, ns * NS) for name, ns in self.layer_choices(run)),
         )  # fmt: skip
 
     def tails_ms(self, run: RunSetting, stages: Sequence[Blocks]) -> tuple[float, ...]:
         """Time after the last micro-batch of every stage, ms."""
-        once: dict[tuple[str, bool], float] = {}
+        once: dict[tuple[str, Again], float] = {}
         for name, first, second in (
             (LAYER, PassPart.FORWARD, PassPart.BACKWARD),
             (DENSE, PassPart.DENSE, PassPart.DENSE_BACKWARD),
         ):
             alone, both = self.part(first, run).ns, self.part(second, run).ns
             once |= {(name, False): both - alone, (name, True): both}
+        backward = once[LAYER, False]
+        once |= {(LAYER, name): backward + ns for name, ns in self.layer_choices(run)}
         return tuple(self.tail_ns(run, blocks, sum(once.get(block, 0.0) for block in blocks)) * NS for blocks in stages)
 
     def relative_error(self, run: RunSetting) -> float:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from taylor.blackbox.blocks import LawfulOperator, RunOperators, lawful_operators
 from taylor.blackbox.memory_laws import TURN, BlockTrace, RunMemory
+from taylor.blackbox.module_runs import Again
 from taylor.blackbox.passes import PassPart, all_parts, follows_tokens
 from taylor.blackbox.recorded import RecordedRun
 from taylor.blackbox.stage_problem import DENSE, EMBEDDING, HEAD, LAYER, layer_names
@@ -54,9 +55,37 @@ def recorded_memory(runs: Sequence[RecordedRun], dense: RecordedRun | None = Non
     few = [number for number, run in enumerate(runs) if run.setting.layers == least]
     _carry_alike([every[number] for number in few], [_sizes(runs[number], tensors, number) for number in few])
     return [
-        _memory(run, _traces(every[number]) if number in few else {}, every[number].get(PassPart.STEP))
+        replace(
+            _memory(run, _traces(every[number]) if number in few else {}, every[number].get(PassPart.STEP)),
+            forward=_forward(tensors, places, number) if number in few else {},
+        )
         for number, run in enumerate(runs)
     ]
+
+
+def _forward(
+    tensors: Sequence[LawfulOperator], places: Sequence[PassPart | None], number: int
+) -> dict[str, tuple[tuple[int, str], ...]]:
+    """By layer: places of a run's allocations in its forward pass, and their names in the second forward pass."""
+    found = {}
+    for block, first, second in (
+        (LAYER, PassPart.FORWARD, PassPart.BACKWARD),
+        (DENSE, PassPart.DENSE, PassPart.DENSE_BACKWARD),
+    ):
+        born, again = (
+            sorted((one.places[number], str(at)) for at, one in enumerate(tensors)
+                   if number in one.places and places[at] is part)
+            for part in (first, second)
+        )  # fmt: skip
+        found[block] = tuple((place, name) for (place, _), (_, name) in zip(born, again, strict=False))
+    return found
+
+
+def module_memory(run: RecordedRun, again: Again) -> RunMemory:
+    """Memory of a run of one layer each kind, some modules of which run again: its peak alone."""
+    memory = _memory(run, {}, None)
+    blocks = tuple((name, again if how is True else how) for name, how in memory.blocks)
+    return replace(memory, blocks=blocks)
 
 
 def _sizes(run: RecordedRun, tensors: Sequence[LawfulOperator], number: int) -> dict[str, int]:

@@ -388,6 +388,7 @@ class Launcher(ABC):
         machines: Machines,
         profile: ProfiledSteps,
         switched: Collection[str] = (),
+        again: Sequence[str] | None = None,
     ) -> str:
         """The text of a file that trains the same network cut down: few layers, other degrees, some steps profiled.
 
@@ -395,6 +396,8 @@ class Launcher(ABC):
         ----------
         switched : collection of str
             Names of `switches` that are turned the other way.
+        again : sequence of str or None
+            Those of `recompute_modules` that run again in every layer; None: the layers run again whole.
 
         Raises
         ------
@@ -429,6 +432,10 @@ class Launcher(ABC):
 
     def switches(self, path: Path) -> tuple[Switch, ...]:
         """Switches that small runs of a file can compare; none where they are not known."""
+        return ()
+
+    def recompute_modules(self, path: Path) -> tuple[str, ...]:
+        """Modules of a layer whose recompute a file can state, one by one; none where it cannot."""
         return ()
 
     def run_log(self, text: str, dense: int = 0) -> RunLog:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from taylor.parsers.launcher import Launcher
@@ -23,9 +23,10 @@ class NamedJobs(Launcher):
         machines: Machines,
         profile: ProfiledSteps,
         switched: Collection[str] = (),
+        again: Sequence[str] | None = None,
     ) -> str:
         """See `Launcher.small_run`."""
-        return Launcher.small_run(self, path, setting, machines, profile, switched)
+        return Launcher.small_run(self, path, setting, machines, profile, switched, again)
 
     def planned_job(self, path: Path, setting: RunSetting, job: PlannedJob) -> str:
         """See `Launcher.planned_job`."""
@@ -34,6 +35,10 @@ class NamedJobs(Launcher):
     def whole_run(self, path: Path, setting: RunSetting, job: PlannedJob, machines: Machines, iterations: int) -> str:
         """See `Launcher.whole_run`."""
         return Launcher.whole_run(self, path, setting, job, machines, iterations)
+
+    def recompute_modules(self, path: Path) -> tuple[str, ...]:
+        """See `Launcher.recompute_modules`: none."""
+        return ()
 
     def switches(self, path: Path) -> tuple[Switch, ...]:
         """See `Launcher.switches`: none."""

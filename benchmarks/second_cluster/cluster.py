@@ -27,7 +27,9 @@ MOST_GAPS = 0.01
 """Most of a peak that an allocator loses to gaps, as a fraction."""
 LATE = 2
 """Most allocations by which memory that another stream used is given back late."""
-Stage = tuple[tuple[str, bool], ...]
+Again = bool | str
+"""Whether a block runs again in its backward pass, or which of its modules do: ``mlp+core_attn``."""
+Stage = tuple[tuple[str, Again], ...]
 
 
 class Passes:
@@ -48,10 +50,11 @@ class Passes:
         x = rank.empty((1,), "INT64") if self.ends[0] else rank.empty(self.rows)
         for name, again in self.stage:
             self.marks.append((name, False, len(rank.events)))
-            rank.tape = None if again else []
+            rank.tape = None if again is True else []
+            rank.modules = frozenset(again.split("+")) if isinstance(again, str) else frozenset()
             out = self.programs[name](rank, x)
             self.kept.append((x, rank.tape or []))
-            rank.tape = None
+            rank.tape, rank.modules = None, frozenset()
             x = out
             del out
 
@@ -62,7 +65,7 @@ class Passes:
         for name, again in reversed(self.stage):
             self.marks.append((name, True, len(rank.events)))
             x, tape = self.kept.pop()
-            if again:
+            if again is True:
                 rank.tape = tape = []
                 self.programs[name](rank, x)
                 rank.tape = None
@@ -103,9 +106,11 @@ class SecondCluster:
         events = _record(self, block, _alone(run), backward)
         return [(one.kind, [*one.inputs, one.output]) for one in events if isinstance(one, Kernel)]
 
-    def pass_ns(self, block: str, run: RunSetting, backward: bool, again: bool = False) -> float:
+    def pass_ns(self, block: str, run: RunSetting, backward: bool, again: Again = False) -> float:
         """Time of one pass of a block among others like it, without noise."""
         forward = _pass_ns(self, block, _alone(run), False)
+        if isinstance(again, str):
+            return _pass_ns(self, block, _alone(run), backward, again)
         return (_pass_ns(self, block, _alone(run), True) + forward * again) if backward else forward
 
     def hand_over_bytes(self, run: RunSetting) -> int:
@@ -233,9 +238,11 @@ def _alone(run: RunSetting) -> RunSetting:
 
 
 @lru_cache(maxsize=20_000)
-def _record(cluster: SecondCluster, block: str, run: RunSetting, backward: bool) -> tuple[Event, ...]:
+def _record(
+    cluster: SecondCluster, block: str, run: RunSetting, backward: bool, modules: str = ""
+) -> tuple[Event, ...]:
     ends = (block == "embedding", block == "head")
-    passes = Passes(cluster.design, run, ((block, False),), ends)
+    passes = Passes(cluster.design, run, ((block, modules or False),), ends)
     passes.forward()
     begin = len(passes.rank.events)
     if not backward:
@@ -245,8 +252,8 @@ def _record(cluster: SecondCluster, block: str, run: RunSetting, backward: bool)
 
 
 @lru_cache(maxsize=100_000)
-def _pass_ns(cluster: SecondCluster, block: str, run: RunSetting, backward: bool) -> float:
-    events = _record(cluster, block, run, backward)
+def _pass_ns(cluster: SecondCluster, block: str, run: RunSetting, backward: bool, modules: str = "") -> float:
+    events = _record(cluster, block, run, backward, modules)
     once = Clock(cluster.machine, run).play(events)
     return Clock(cluster.machine, run).play([*events, *events]) - once
 
@@ -257,8 +264,8 @@ def _stage_ns(cluster: SecondCluster, run: RunSetting, stage: Stage) -> tuple[fl
     backward = [
         event
         for name, again in reversed(stage)
-        for passes in ((False, True) if again else (True,))
-        for event in _record(cluster, name, run, passes)
+        for passes in ((False, True) if again is True else (True,))
+        for event in _record(cluster, name, run, passes, again if isinstance(again, str) else "")
     ]
     # One clock through the whole stage: the host runs ahead of the card from block to block, and from pass to pass.
     clock = Clock(cluster.machine, run)

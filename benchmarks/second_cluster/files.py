@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from benchmarks.second_cluster.cluster import LATE, Passes, SecondCluster, Stage, late, order_of
+from benchmarks.second_cluster.cluster import LATE, Again, Passes, SecondCluster, Stage, late, order_of
 from benchmarks.second_cluster.machine import NODE, Clock, bytes_sent, group_ranks
 from benchmarks.second_cluster.program import Alloc, Event, Exchange, Free, Kernel, Ready, Wait
 from taylor.parsers.small_run import RunSetting
@@ -52,20 +52,20 @@ class Line:
     waited: float = 0.0
 
 
-def small_stage(run: RunSetting, at: int) -> Stage:
-    """Blocks of a stage of a small run, whose layers all run again."""
+def small_stage(run: RunSetting, at: int, again: Again = True) -> Stage:
+    """Blocks of a stage of a small run, whose layers all run again, or the same modules of each."""
     each = run.layers // run.pp
     names = ["dense" if number < run.dense else "layer" for number in range(at * each, (at + 1) * each)]
     ends = [("embedding", False)] * (at == 0), [("head", False)] * (at == run.pp - 1)
-    return (*ends[0], *((name, True) for name in names), *ends[1])
+    return (*ends[0], *((name, again) for name in names), *ends[1])
 
 
 class SmallRank:
     """The first rank of a stage of a small run."""
 
-    def __init__(self, cluster: SecondCluster, run: RunSetting, at: int, draw: random.Random) -> None:
+    def __init__(self, cluster: SecondCluster, run: RunSetting, at: int, draw: random.Random, again: Again) -> None:
         self.cluster, self.run, self.at, self.draw = cluster, run, at, draw
-        self.stage = small_stage(run, at)
+        self.stage = small_stage(run, at, again)
         self.clock = Clock(cluster.machine, run, draw, cluster.slow_node if run.ranks > NODE else 0.0)
         self.reduced = 0.0
 
@@ -147,12 +147,14 @@ class SmallRank:
         return lines
 
 
-def write_profile(cluster: SecondCluster, run: RunSetting, folder: Path, steps: Iterable[int], start: int = 0) -> float:
+def write_profile(
+    cluster: SecondCluster, run: RunSetting, folder: Path, steps: Iterable[int], start: int = 0, again: Again = True
+) -> float:
     """Leave the profiles of the first rank of each stage; returns the time of the last step, ms."""
     wanted, took = list(steps), 0.0
     for at in range(run.pp):
         draw = random.Random(f"{cluster.seed} {start} {run} {at}")
-        rank = SmallRank(cluster, run, at, draw)
+        rank = SmallRank(cluster, run, at, draw, again)
         number = at * run.ranks // run.pp
         place = folder / f"host_{number}_20261129000000000_ascend_pt"
         output = place / "ASCEND_PROFILER_OUTPUT"
@@ -258,12 +260,12 @@ def _write_memory(output: Path, steps: int, rank: SmallRank) -> None:
         writer.writerows(rows)
 
 
-def log_text(cluster: SecondCluster, run: RunSetting, iterations: int, step_ms: float) -> str:
+def log_text(cluster: SecondCluster, run: RunSetting, iterations: int, step_ms: float, again: Again = True) -> str:
     """A run's log: a parameter a bucket, memory, and the time of each step."""
     lines = []
     draw = random.Random(f"{cluster.seed} {run} log")
     for at in range(run.pp):
-        stage = small_stage(run, at)
+        stage = small_stage(run, at, again)
         buckets: dict[bool, list[tuple[str, int]]] = {False: [], True: []}
         number = 0
         for block, _ in stage:

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, cast
 
 from benchmarks.second_cluster.program import Backward, Rank, Tensor
 from taylor.parsers.small_run import RunSetting
@@ -199,7 +200,10 @@ class Design:
             else:
                 key = turned
             del held, turned
-        out, core = (self._ring if self.ring and run.cp > 1 else self._heads)(rank, query, key, value)
+        attend = self._ring if self.ring and run.cp > 1 else self._heads
+        out, core = attend(rank, query, key, value)
+        if rank.runs_again("core_attn"):
+            core = _once_more(attend, rank, query, key, value)
         del query, key, value
 
         def backward(gradient: Tensor) -> Tensor:
@@ -385,14 +389,20 @@ class Design:
 
     def _mlp(self, rank: Rank, x: Tensor) -> Tensor:
         h = self.norm(rank, x, LAYER0 + "pre_mlp_layernorm.weight")
+        return rank.checkpointed("mlp", self._gated, h)
+
+    def _gated(self, rank: Rank, h: Tensor) -> Tensor:
         h = self.column(rank, h, 2 * self.inner // rank.run.tp, LAYER0 + "mlp.linear_fc1.weight")
         h = self.swiglu(rank, h)
         return self.row(rank, h, LAYER0 + "mlp.linear_fc2.weight")
 
     def _experts(self, rank: Rank, x: Tensor) -> Tensor:
-        run, width = rank.run, self.width
-        rows = x.shape[0]
         h = self.norm(rank, x, LAYER0 + "pre_mlp_layernorm.weight")
+        return rank.checkpointed("moe", self._routed, h)
+
+    def _routed(self, rank: Rank, h: Tensor) -> Tensor:
+        run, width = rank.run, self.width
+        rows = h.shape[0]
         logits = rank.kernel("MatMulV3", [h, (width, run.experts)], (rows, run.experts), "FLOAT", "aten::mm")
         chosen = rank.kernel("TopKV2", [logits], (rows, self.top_k), "INT64")
         tokens = rank.kernel(
@@ -409,9 +419,10 @@ class Design:
         inner = self.expert_inner // part
         up = rank.kernel("GroupedMatmul", [given, (local, width, 2 * inner)], (count, 2 * inner), name="npu::npu_gmm")
         gated = rank.kernel("SwiGlu", [up], (count, inner), name="npu::npu_swiglu")
+        held = [] if rank.runs_again("moe_act") else [gated]
         down = rank.kernel("GroupedMatmul", [gated, (local, inner, width)], (count, width), name="npu::npu_gmm")
         back = rank.scattered(down, "tp") if split else down
-        del down
+        del down, gated
         if run.ep > 1 and run.experts > run.ep:
             back = rank.kernel("MoeSortChunks", [back], back.shape)
         home = rank.exchanged(back, "ep")
@@ -427,7 +438,9 @@ class Design:
                 g = rank.kernel("MoeSortChunks", [g], g.shape)
             g = rank.gathered(g, "tp") if split else g
             d = rank.kernel("GroupedMatmul", [g, (local, width, inner)], (count, inner), name="npu::npu_gmm")
-            rank.in_place("GroupedMatmulAdd", [gated, g], (local, inner, width), "FLOAT")
+            if not held:
+                held.append(rank.kernel("SwiGlu", [up], (count, inner), name="npu::npu_swiglu"))
+            rank.in_place("GroupedMatmulAdd", [held[0], g], (local, inner, width), "FLOAT")
             rank.ready(LAYER0 + "mlp.experts.weight2")
             del g
             d = rank.kernel("SwiGluGrad", [d, up], up.shape)
@@ -501,6 +514,18 @@ class Design:
 
         rank.record(backward)
         return loss
+
+
+def _once_more(
+    attend: Callable[..., Any], rank: Rank, query: Tensor, key: Tensor, value: Tensor
+) -> Callable[[Tensor], dict[str, Tensor]]:
+    """Backward pass of attention that runs again before it."""
+    given = [query, key, value]
+
+    def backward(gradient: Tensor) -> dict[str, Tensor]:
+        return cast(dict[str, Tensor], attend(rank, *given)[1](gradient))
+
+    return backward
 
 
 def hidden_design(seed: int) -> Design:

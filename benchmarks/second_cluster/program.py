@@ -105,6 +105,8 @@ class Rank:
         self.events: list[Event] = []
         self.taken = 0
         self.tape: list[Backward] | None = None
+        self.modules: frozenset[str] = frozenset()
+        """Modules of the block now running that run again in its backward pass."""
 
     def empty(self, shape: Shape, dtype: str = "DT_BF16", name: str = "aten::empty") -> Tensor:
         """A new tensor."""
@@ -140,6 +142,28 @@ class Rank:
         """Put a step of the backward pass on the tape, where there is one."""
         if self.tape is not None:
             self.tape.append(backward)
+
+    def runs_again(self, module: str) -> bool:
+        """Return whether a module keeps nothing for its backward pass but what it is given."""
+        return self.tape is not None and module in self.modules
+
+    def checkpointed(self, module: str, inner: Callable[[Rank, Tensor], Tensor], x: Tensor) -> Tensor:
+        """Run a module, which runs again in the backward pass where it is one of `modules`."""
+        if not self.runs_again(module):
+            return inner(self, x)
+        outer, self.tape = self.tape, None
+        out = inner(self, x)
+        self.tape = outer
+
+        def backward(gradient: Tensor) -> Tensor:
+            before, mine = self.tape, list[Backward]()
+            self.tape = mine
+            inner(self, x)
+            self.tape = before
+            return backward_of(self, mine, gradient)
+
+        self.record(backward)
+        return out
 
     # Collectives that give tensors of their own; over one rank they give back what they were given -----------------
 

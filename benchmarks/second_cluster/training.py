@@ -28,7 +28,17 @@ def main() -> None:
         sys.exit("RuntimeError: NPU out of memory. Tried to allocate 2.00 GiB")
     cluster = second_cluster(int(seed))
     steps = range(int(flags["profile-step-start"]), int(flags["profile-step-end"]))
-    print(log_text(cluster, run, int(flags["train-iters"]), write_profile(cluster, run, folder, steps)))
+    again: bool | str = "recompute-granularity" in flags
+    if flags.get("recompute-granularity") == "selective":
+        again = "+".join(_behind(words, "--recompute-modules"))
+    took = write_profile(cluster, run, folder, steps, again=again)
+    print(log_text(cluster, run, int(flags["train-iters"]), took, again))
+
+
+def _behind(words: list[str], flag: str) -> list[str]:
+    """All words behind a flag."""
+    rest = words[words.index(flag) + 1 :]
+    return rest[: next((at for at, word in enumerate(rest) if word.startswith("--")), len(rest))]
 
 
 if __name__ == "__main__":

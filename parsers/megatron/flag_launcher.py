@@ -211,9 +211,10 @@ class FlagLauncher(Launcher):
         machines: Machines,
         profile: ProfiledSteps,
         switched: Collection[str] = (),
+        again: Sequence[str] | None = None,
     ) -> str:
         """See `Launcher.small_run`."""
-        return small_run.small_run(self.launch(path), setting, machines, profile, switched).text
+        return small_run.small_run(self.launch(path), setting, machines, profile, switched, again).text
 
     def traces_by_torch(self, path: Path) -> bool:
         """See `Launcher.traces_by_torch`; MindSpeed has its own."""
@@ -230,6 +231,10 @@ class FlagLauncher(Launcher):
     def switches(self, path: Path) -> tuple[Switch, ...]:
         """MC2, fused token rearrangement and overlapped exchanges of experts, where a MindSpeed launch has them."""
         return switches(self.launch(path).flags)
+
+    def recompute_modules(self, path: Path) -> tuple[str, ...]:
+        """See `Launcher.recompute_modules`; Megatron's, which MindSpeed takes too."""
+        return recompute.stated_modules(self.launch(path).flags)
 
     def run_log(self, text: str, dense: int = 0) -> RunLog:
         """See `Launcher.run_log`."""

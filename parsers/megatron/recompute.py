@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from taylor.cost_model.choices.module_choices import ModuleWords, words_of
 from taylor.cost_model.job.strategy import Strategy
-from taylor.parsers.megatron.expert_overlap import FB_OVERLAP
+from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, FB_OVERLAP
 from taylor.parsers.megatron.layout import Placement
 from taylor.parsers.megatron.offload import MODULE_INPUTS, OFFLOAD_MODULES, OFFLOADING
 from taylor.parsers.megatron.swap import SWAPPING, is_block, is_swap, moves_attention, swap_choices, swap_flags
@@ -82,6 +82,26 @@ def uniform_choices(layers: int, modes: Sequence[str]) -> tuple[tuple[str, int],
     named = [mode for mode in modes if mode not in RECOMPUTE_MODES and not is_swap(mode)]
     choices = [*((FULL, count) for count in range(layers + 1)), *((mode, layers) for mode in (SELECT, *named))]
     return (*(choice for choice in choices if choice[0] in modes), *swap_choices(layers, modes))
+
+
+def stated_modules(flags: Flags) -> tuple[str, ...]:
+    """Modules that these flags' network has and that ``--recompute-modules`` takes beside them.
+
+    Megatron-LM core_v0.12.1 megatron/core/transformer/transformer_config.py:728-744, d98e8a64 :1964-2000 (which also
+    takes shared experts unless their exchange is overlapped); a release that takes fewer ends the small run of one.
+    """
+    experts = flags.integer("num-experts", default=1) > 1
+    there = {
+        "core_attn": True,
+        "layernorm": True,
+        "mla_up_proj": flags.has("multi-latent-attention"),
+        "mlp": not experts,
+        "moe": experts and not flags.has(EXPERT_OVERLAP, *EXCHANGE_OVERLAPS),
+        "moe_act": experts and flags.has("moe-grouped-gemm"),
+        "shared_experts": flags.has("moe-shared-expert-intermediate-size")
+        and not flags.has("moe-shared-expert-overlap"),
+    }
+    return tuple(name for name in MODULE_PARTS if there[name])
 
 
 def module_flags(name: str | None) -> dict[str, Setting]:
@@ -374,7 +394,7 @@ def recompute_flags(flags: Flags, plan: PipelinePlan) -> dict[str, Setting]:
         absent |= {LATENT_AGAIN: False, ZERO_MEMORY: False} if every else {}
         absent |= {ACTIVATION_LAYERS: "0"} if flags.has(ACTIVATION) else {}
         # Beside them MindSpeed takes no uniform recompute: MindSpeed 028de58c mindspeed/arguments.py:697.
-        return absent if largest == 0 else {**absent, **_block(largest)}
+        return absent if largest == 0 else {**absent, **full_recompute(largest)}
     if plan.uses(SELECT):
         # Which parts run again stays as the script has it.
         kept = {name: setting for name, setting in absent.items() if name != EXPERTS_AGAIN}
@@ -382,13 +402,14 @@ def recompute_flags(flags: Flags, plan: PipelinePlan) -> dict[str, Setting]:
     if largest == 0:
         return absent
     if full == body and not any(map(any, plan.layers.get(MTP, ()))):
-        return {**absent, **_block(1), "recompute-method": "uniform"}
+        return {**absent, **full_recompute(1), "recompute-method": "uniform"}
     # It starts with ``block`` alone: MindSpeed 028de58c
     # mindspeed/features_manager/pipeline_parallel/ripipe_schedules_feature.py:105-112.
     absent.pop(IN_ADVANCE)
     # MTP layers, which no plan recomputes, are skipped by ``block`` (`recomputes_mtp`).
-    return {**absent, **_block(largest)}
+    return {**absent, **full_recompute(largest)}
 
 
-def _block(layers: int) -> dict[str, Setting]:
+def full_recompute(layers: int) -> dict[str, Setting]:
+    """Flags under which the first layers of every chunk run again whole."""
     return {"recompute-granularity": "full", "recompute-method": "block", "recompute-num-layers": str(layers)}

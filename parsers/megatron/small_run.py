@@ -7,7 +7,7 @@ command line (MindSpeed 028de58c mindspeed/auto_settings/profile/argv.py:67-176,
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from taylor.base.errors import InputError
 from taylor.parsers.megatron.context import ULYSSES, algorithm_of
@@ -18,7 +18,15 @@ from taylor.parsers.megatron.layout import layout_text
 from taylor.parsers.megatron.mindspeed import is_mindspeed
 from taylor.parsers.megatron.own_plan import LAYOUT, PER_CHUNK
 from taylor.parsers.megatron.placing import PLACING, Wanted, interleave_flag, with_noops
-from taylor.parsers.megatron.recompute import IN_ADVANCE, IN_BUBBLE, RECOMPUTE_FLAGS, recompute_flags
+from taylor.parsers.megatron.recompute import (
+    IN_ADVANCE,
+    IN_BUBBLE,
+    MODULES,
+    RECOMPUTE_FLAGS,
+    by_module,
+    full_recompute,
+    recompute_flags,
+)
 from taylor.parsers.megatron.switches import planned_flags, small_flags
 from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, ProfiledSteps, RunSetting
 from taylor.parsers.text.flags import Flags
@@ -118,12 +126,17 @@ def _dense_in_front(flags: Flags) -> int:
 
 
 def small_run(
-    launch: Launch, setting: RunSetting, machines: Machines, profile: ProfiledSteps, switched: Collection[str] = ()
+    launch: Launch,
+    setting: RunSetting,
+    machines: Machines,
+    profile: ProfiledSteps,
+    switched: Collection[str] = (),
+    again: Sequence[str] | None = None,
 ) -> Launch:
     """See `Launcher.small_run`.
 
     Every layer runs again in the backward pass, as in MindSpeed's runs: then the operators of a layer stand whole
-    between two borders, and the most that a layer takes is seen beside what it keeps.
+    between two borders, and the most that a layer takes is seen beside what it keeps. Other runs compare its modules.
 
     Raises
     ------
@@ -150,11 +163,14 @@ def small_run(
         "micro-batch-size": str(setting.mbs),
         # As many micro-batches as stages.
         "global-batch-size": str(setting.dp * setting.pp * setting.mbs),
-        "recompute-granularity": "full",
-        "recompute-method": "block",
-        "recompute-num-layers": str(setting.layers // setting.pp),
         "train-iters": str(profile.iterations),
     }
+    if again is None:
+        wanted |= full_recompute(setting.layers // setting.pp)
+    elif again:
+        wanted |= {"recompute-granularity": "selective", MODULES: tuple(again)}
+    elif flags.has(MODULES):
+        wanted[MODULES] = False
     if flags.integer("max-position-embeddings", default=setting.seq) < setting.seq:
         wanted["max-position-embeddings"] = str(setting.seq)
     if setting.dense:
@@ -251,7 +267,8 @@ def planned_job(launch: Launch, setting: RunSetting, job: PlannedJob) -> Launch:
         wanted["global-batch-size"] = str(job.batch)
     wanted |= _chunks(flags, job.plan, setting.dense) | planned_flags(flags, setting, dict(job.switches))
     launch, ranks = launch.with_ranks(setting.ranks)
-    return launch.with_flags(wanted | recompute_flags(flags, job.plan) | ranks, _BESIDE)
+    plan, modules = by_module(job.plan)
+    return launch.with_flags(wanted | recompute_flags(flags, plan) | modules | ranks, _BESIDE)
 
 
 def whole_run(launch: Launch, setting: RunSetting, job: PlannedJob, machines: Machines, iterations: int) -> Launch:

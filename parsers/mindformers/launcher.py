@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,6 +111,7 @@ class MindFormers(Launcher):
         machines: Machines,
         profile: ProfiledSteps,
         switched: Collection[str] = (),
+        again: Sequence[str] | None = None,
     ) -> str:
         """See `Launcher.small_run`."""
         return small_run.small_run(YamlSource.read(path), setting, machines, profile).text

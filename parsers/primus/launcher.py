@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -105,9 +105,10 @@ class Primus(FlagLauncher):
         machines: Machines,
         profile: ProfiledSteps,
         switched: Collection[str] = (),
+        again: Sequence[str] | None = None,
     ) -> str:
         """See `Launcher.small_run`; presets that the file names are found wherever it lies."""
-        job = small_run.small_run(self.launch(path), setting, machines, profile, switched)
+        job = small_run.small_run(self.launch(path), setting, machines, profile, switched, again)
         assert isinstance(job, PrimusJob)
         return job.in_workspace(profile.folder).text
 

@@ -52,7 +52,10 @@ def build_parser(program: str = "taylor tune") -> CommandParser:
         *names, metavar="FILE", help="Megatron or MindSpeed script; with --dry MindFormers' or Primus' YAML"
     )
     group.add_argument(
-        "--search", default="tp,cp,ep,pp,vpp,mbs", metavar="D,...", help="degrees that vary (default: all)"
+        "--search",
+        default="tp,cp,ep,pp,vpp,mbs",
+        metavar="D,...",
+        help="degrees that vary (default: all); modules: recompute by module too",
     )
     group.add_argument("--tokens", type=positive_int, metavar="N", help="tokens of a sample in small runs")
     group.add_argument("--world_size", type=positive_int, metavar="N", help="ranks of the job (the script's)")
@@ -118,16 +121,16 @@ def run(arguments: Sequence[str], program: str = "taylor tune") -> int | None:
     from taylor.base.files import refuse_unwritable
     from taylor.blackbox.memory_laws import RISK
     from taylor.blackbox.operator_base import OperatorOrigin
-    from taylor.blackbox.small_runs import SEARCHABLE
+    from taylor.blackbox.small_runs import MODULES, SEARCHABLE
     from taylor.workflows.tuning.tune import TuneOptions, memory_of, tune
 
     if args.shell_path is None:
         cure = "name the script that starts the training: taylor tune pretrain.sh"
         raise InputError("is missing", field="FILE", cure=cure)
     searched = [word.strip() for word in args.search.split(",") if word.strip()]
-    unknown = [word for word in searched if word not in SEARCHABLE]
+    unknown = [word for word in searched if word not in (*SEARCHABLE, MODULES)]
     if unknown or not searched:
-        cure = f"known are {', '.join(SEARCHABLE)}"
+        cure = f"known are {', '.join((*SEARCHABLE, MODULES))}"
         raise InputError("names no degree", field="--search", value=", ".join(unknown), cure=cure)
     if args.node_rank is not None and args.node_rank < 0:
         raise InputError("must be at least 0", field="--node_rank", value=args.node_rank)
@@ -261,7 +264,11 @@ def _print_plans(done: Tuned) -> None:
     for place, one in enumerate(found.best, 1):
         grids = one.ranked.plan.total_layers(), one.ranked.plan.recomputed("full")
         layers, again = ("; ".join(",".join(map(str, row)) for row in grid) for grid in grids)
-        print(f"plan {place}: layers {layers}; recomputed {again}; {one.script or 'its flags cannot say it'}")
+        modules = [f", {name} of every layer" for name in one.ranked.modules]
+        print(
+            f"plan {place}: layers {layers}; recomputed {again}{''.join(modules)}; "
+            f"{one.script or 'its flags cannot say it'}"
+        )
         for each in one.switches:
             print(f"  {_switch(each)}")
         if one.full_size is not None:

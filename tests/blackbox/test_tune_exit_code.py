@@ -48,3 +48,21 @@ def test_the_training_file_is_a_word_or_a_flag_and_a_misspelled_one_is_named(tmp
         command.run(["trian.sh", "--dry"])
     with pytest.raises(InputError, match="taylor tune pretrain.sh"):
         command.run(["--dry"])
+
+
+def test_recompute_by_module_has_runs_of_its_own_and_a_misspelled_dimension_is_named(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    flags = "--num-layers 8 --hidden-size 512 --num-attention-heads 8 --seq-length 8192"
+    Path("train.sh").write_text(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {flags}\n")
+    assert command.run(["train.sh", "--dry", "--search", "tp,pp,modules"]) is None
+    printed = capsys.readouterr().out
+    assert all(f"  {name} " in printed for name in ("again_none", "again_core_attn", "again_layernorm", "again_mlp"))
+    written = Path("tune/again_mlp/train.sh").read_text()
+    assert "--recompute-granularity selective" in written and "--recompute-modules mlp" in written
+    assert "--recompute" not in Path("tune/again_none/train.sh").read_text()
+    with pytest.raises(InputError, match=r"--search.*known are tp, cp, ep, pp, vpp, mbs, modules"):
+        command.run(["train.sh", "--dry", "--search", "tp,module"])
+    dense = "--num-experts 8 --first-k-dense-replace 1"
+    Path("dense.sh").write_text(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {flags} {dense}\n")
+    with pytest.raises(InputError, match="dense layers stand in front of others.*search degrees alone: tp,pp"):
+        command.run(["dense.sh", "--dry", "--search", "tp,pp,modules"])

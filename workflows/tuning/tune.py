@@ -24,6 +24,7 @@ from taylor.blackbox.operator_base import OperatorBase, OperatorOrigin
 from taylor.blackbox.operator_speed import Coverage, OperatorSpeeds
 from taylor.blackbox.small_runs import (
     LEAST_TOKENS_CP,
+    MODULES,
     MOST_RUNS,
     SEARCHABLE,
     SmallRun,
@@ -211,7 +212,8 @@ def tune(options: TuneOptions) -> Tuned:
         raise InputError("has as many ranks as there are cards available", field="--full_size", value=ranks, cure=cure)
     _refuse_unverified(options)
     _note_little(machines, options)
-    planned = plan_small_runs(sizes, machines, options.searched, options.tokens)
+    modules = _modules(launcher, sizes, options)
+    planned = plan_small_runs(sizes, machines, options.searched, options.tokens, modules)
     runs = [_written(one, launcher, machines, options) for one in planned.runs]
     several = machines.nodes > 1 and options.node_rank is not None and options.verify and not options.dry
     nodes = Nodes(options.work_dir, machines.nodes) if several else None
@@ -250,7 +252,8 @@ def _from_runs(tuned: Tuned, launcher: Launcher, options: TuneOptions, nodes: No
     done = [one for one in tuned.runs if one.ended == ""]
     found, file, covered, operators = None, None, None, tuple[LawfulOperator, ...]()
     # The runs that distinguish a dense layer from the embedding have no other use.
-    single = [one for one in done if one.run.setting.pp == 1 and one.run.setting.dense <= sizes.least_dense]
+    whole = [one for one in done if one.run.again is None]
+    single = [one for one in whole if one.run.setting.pp == 1 and one.run.setting.dense <= sizes.least_dense]
     shown = [one for one in single if _has_profile(one.folder)]
     if len(shown) < LEAST_ALIGNED <= len(done):
         log.warning("%s: the runs left no %s and no PyTorch traces, from which laws are read", launcher.title, KERNELS)
@@ -295,6 +298,19 @@ def _refuse_unknown(options: TuneOptions, there: Sequence[Switch]) -> None:
         raise InputError("names none that the file has", field="--switches", value=", ".join(unknown), cure=cure)
 
 
+def _modules(launcher: Launcher, sizes: JobSizes, options: TuneOptions) -> tuple[str, ...]:
+    """Modules whose recompute is searched, where it is asked for."""
+    if MODULES not in options.searched:
+        return ()
+    reason = "this file states no recompute by module"
+    if sizes.least_dense:
+        reason = "recompute by module is not searched where dense layers stand in front of others"
+    elif modules := launcher.recompute_modules(options.script):
+        return modules
+    cure = "search degrees alone: " + ",".join(one for one in options.searched if one != MODULES)
+    raise InputError(f"cannot have {MODULES}: {reason}", field="--search", value=MODULES, cure=cure)
+
+
 def _begun(launcher: Launcher, machines: Machines, options: TuneOptions, run: SmallRun) -> Written:
     """Run, started unless it has ended already."""
     return _started(_written(run, launcher, machines, options), launcher, options)
@@ -334,7 +350,9 @@ def _with_plans(
         options.origin, verify if verifies else None, options.risk, options.switches,
         whole if verifies and options.full_size else None,
     )  # fmt: skip
-    shown = [ShownRun(one.run.name, one.run.setting, one.folder) for one in done if _has_profile(one.folder)]
+    shown = [
+        ShownRun(one.run.name, one.run.setting, one.folder, one.run.again) for one in done if _has_profile(one.folder)
+    ]
     try:
         found = search_plans(shown, launcher, tuned.sizes, tuned.machines, wanted)
     except InputError as error:
@@ -400,7 +418,7 @@ def _written(run: SmallRun, launcher: Launcher, machines: Machines, options: Tun
     script, setting, whole = options.script, run.setting, run.whole
     if whole is None:
         profiled = ProfiledSteps(folder / PROFILE, run.steps)
-        text = launcher.small_run(script, setting, machines, profiled, run.switched)
+        text = launcher.small_run(script, setting, machines, profiled, run.switched, run.again)
     else:
         text = launcher.whole_run(script, setting, whole, machines, run.steps)
     if not file.is_file() or read_text(file) != text:
@@ -492,7 +510,8 @@ def _law_summary(
 ) -> LawSummary:
     """The laws, with as many further runs as remain beside those of these that did not fail."""
     candidates = candidate_runs(runs[0].run.setting, sizes, machines.ranks)
-    return law_summary(operators, candidates, max(0, MOST_RUNS - sum(not one.ended for one in runs)))
+    started = sum(not one.ended and one.run.again is None for one in runs)
+    return law_summary(operators, candidates, max(0, MOST_RUNS - started))
 
 
 def _covered(

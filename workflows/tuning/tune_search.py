@@ -27,8 +27,9 @@ from taylor.blackbox.tensor_traces import recorded_memory
 from taylor.parsers.launcher import Launcher
 from taylor.parsers.profiles.operators import Operator
 from taylor.parsers.small_run import JobSizes, Machines, PlannedJob, RunLog, RunSetting
-from taylor.pipeline.plan import FULL
+from taylor.pipeline.plan import FULL, RECOMPUTE_MODES
 from taylor.workflows.measuring.operators import fill_base
+from taylor.workflows.tuning.tune_modules import read_modules
 from taylor.workflows.tuning.tune_record import MOST_LOG, read_neighbour, read_run
 from taylor.workflows.tuning.tune_switches import Compared, Comparison, SwitchedPlan
 
@@ -44,11 +45,18 @@ GIB = float(1 << 30)
 
 @dataclass(frozen=True)
 class ShownRun:
-    """A small run that ended well: its folder has a profile and `run.log`."""
+    """A small run that ended well: its folder has a profile and `run.log`.
+
+    Parameters
+    ----------
+    again : tuple of str or None
+        As of `SmallRun`.
+    """
 
     name: str
     setting: RunSetting
     folder: Path
+    again: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -196,7 +204,8 @@ class TunedLaws:
     def __init__(self, runs: Sequence[ShownRun], launcher: Launcher, sizes: JobSizes, options: SearchOptions) -> None:
         self.options, self.sizes, self.launcher = options, sizes, launcher
         self.base = OperatorBase(options.base)
-        self.runs = {run.name: self._read(run) for run in runs}
+        whole = [run for run in runs if run.again is None]
+        self.runs = {run.name: self._read(run) for run in whole}
         single = [run for run in self.runs.values() if run.setting.pp == 1]
         least = sizes.least_dense
         self.single = [run for run in single if run.setting.dense == least]
@@ -204,6 +213,16 @@ class TunedLaws:
         self.memory: MemoryLaws = memory_laws(recorded_memory(self.single, self.dense), options.risk)
         self.several = [run for run in self.runs.values() if run.setting.pp > 1]
         self.steps = self._steps()
+        self._compare_modules([run for run in runs if run.again is not None])
+
+    def _compare_modules(self, runs: Sequence[ShownRun]) -> None:
+        """Add the modules that small runs show to the laws."""
+        found, left_out = read_modules({run.again or (): self._read(run) for run in runs}, self.single, self.steps)
+        for reason in left_out:
+            log.warning("recompute of a module is not searched: %s", reason)
+        if found is not None:
+            self.memory = found.memory
+            self.steps = self.steps.with_modules(found.modules, found.memory)
 
     def _read(self, run: ShownRun) -> RecordedRun:
         fill_base(self.base, [run.folder], self.options.origin)
@@ -233,7 +252,7 @@ class TunedLaws:
         """Each small run by its own laws."""
         names = {id(run): name for name, run in self.runs.items()}
         found = []
-        for run, shown in zip(self.single, self.memory.runs, strict=True):
+        for run, shown in zip(self.single, self.memory.runs[: len(self.single)], strict=True):
             peak = self.memory.stage(shown.setting, shown.blocks, shown.in_flight).peak
             passes = self.steps.passes_ns(run.setting) / 1e6, self.steps.measured_passes_ns(run) / 1e6
             found.append(OwnRun(names[id(run)], *passes, peak, shown.peak))
@@ -258,7 +277,7 @@ def search_plans(
     verified: dict[RunSetting, Verified] = {}
     best = found.best
     if options.verify is not None:
-        pool, left = list[Ranked](), max(len(found.best), MOST_RUNS - len(runs))
+        pool, left = list[Ranked](), max(len(found.best), MOST_RUNS - sum(run.again is None for run in runs))
         for number, ranked in enumerate((*found.best, *found.near), 1):
             one = None
             if len(verified) < left:
@@ -419,7 +438,11 @@ def _plan_data(one: BestPlan) -> dict[str, Any]:
         "strategy": {name: getattr(run, name) for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "mbs")},
         "micro_batches": one.ranked.micro_batches,
         "layers": [list(row) for row in plan.total_layers()],
-        "recompute": {mode: [list(row) for row in grid] for mode, grid in plan.recompute.items()},
+        "recompute": {
+            mode: [list(row) for row in grid]
+            for mode, grid in plan.recompute.items()
+            if mode in RECOMPUTE_MODES or plan.uses(mode)
+        },
         "step_ms": one.ranked.step_ms,
         "interval_ms": [one.low_ms, one.high_ms],
         "peak_memory": [stage.peak for stage in one.ranked.peaks],

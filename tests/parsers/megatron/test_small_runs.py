@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from taylor.base.errors import InputError
+from taylor.parsers.megatron.recompute import stated_modules
 from taylor.parsers.megatron.run_log import read_log
 from taylor.parsers.megatron.script import Script
 from taylor.parsers.megatron.small_run import job_sizes, planned_job, small_run, whole_run
@@ -203,6 +204,61 @@ def test_a_small_run_has_the_flags_of_its_sizes_and_of_the_profile_and_keeps_the
         small = small_run(launch, run, Machines(2, 8), ProfiledSteps(Path("/logs"), 4, 9))
         kept = {name: value if value is True else str(value) for name, value in flags.items() if name not in dropped}
         assert told(small) == {**kept, **wanted_small(flags, run, mindspeed)}
+
+
+@pytest.mark.parametrize("mindspeed", [False, True])
+def test_a_run_of_modules_recomputes_these_alone_or_nothing(mindspeed: bool) -> None:
+    flags = {
+        **(MINDSPEED if mindspeed else PLAIN),
+        "recompute-granularity": "selective",
+        "recompute-modules": "mlp moe",
+    }
+    run = RunSetting(tp=2, dp=8, seq=512)
+    for again in ((), ("mlp",), ("core_attn",), None):
+        small = told(small_run(script(flags), run, Machines(2, 8), ProfiledSteps(Path("/logs"), 4, 9), (), again))
+        wanted = wanted_small(flags, run, mindspeed)
+        if again is not None:
+            wanted = {name: value for name, value in wanted.items() if not name.startswith("recompute")}
+            wanted |= {"recompute-granularity": "selective", "recompute-modules": again[0]} if again else {}
+        # Beside full recompute the modules of the file have no effect.
+        kept = {"recompute-modules": ("mlp", "moe")} if again is None else {}
+        rest = {
+            name: value if value is True else str(value) for name, value in flags.items() if "recompute" not in name
+        }
+        assert small == {**rest, **kept, **wanted}
+
+
+def test_modules_are_those_of_the_network_and_of_megatrons_rules() -> None:
+    """Megatron-LM core_v0.12.1 megatron/core/transformer/transformer_config.py:728-744."""
+    routed = {"num-experts": 8}
+    for more, wanted in (
+        ({}, {"core_attn", "layernorm", "mlp"}),
+        ({"multi-latent-attention": True}, {"core_attn", "layernorm", "mla_up_proj", "mlp"}),
+        (routed, {"core_attn", "layernorm", "moe"}),
+        ({**routed, "moe-grouped-gemm": True}, {"core_attn", "layernorm", "moe", "moe_act"}),
+        ({**routed, "overlap-moe-expert-parallel-comm": True}, {"core_attn", "layernorm"}),
+        (
+            {**routed, "moe-shared-expert-intermediate-size": 64},
+            {"core_attn", "layernorm", "moe", "shared_experts"},
+        ),
+        (
+            {**routed, "moe-shared-expert-intermediate-size": 64, "moe-shared-expert-overlap": True},
+            {"core_attn", "layernorm", "moe"},
+        ),
+    ):  # fmt: skip
+        assert set(stated_modules(flags_of({**PLAIN, **more}))) == wanted
+
+
+def test_a_plan_by_module_is_written_as_selective_recompute_of_it() -> None:
+    run = RunSetting(pp=2, dp=8, seq=4096, layers=8)
+    rows = ((4, 4),)
+    named = {"full": ((0, 0),), "mlp": ((0, 0),), "mlp+core_attn": rows}
+    plan = planned_job(script(PLAIN), run, PlannedJob(PipelinePlan({"layer": rows}, named)))
+    found = told(plan)
+    assert found["recompute-granularity"] == "selective" and found["recompute-modules"] == ("mlp", "core_attn")
+    unused = PipelinePlan({"layer": rows}, {"full": ((1, 1),), "mlp": ((0, 0),)})
+    found = told(planned_job(script({**PLAIN, "recompute-modules": "mlp"}), run, PlannedJob(unused)))
+    assert found["recompute-granularity"] == "full" and found["recompute-num-layers"] == "1"
 
 
 def test_a_small_run_takes_all_cards_and_starts_them_where_the_script_says_how_many() -> None:
