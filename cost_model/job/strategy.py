@@ -299,6 +299,9 @@ class TrainingRules:
     frozen : tuple of str
         Parts whose weights are frozen though others train whole: ``EMBEDDING``, ``HEAD``, ``BESIDE`` and ``ROUTERS`` of
         `register.adapters`.
+    mlp_tiles : int
+        Parts of the sequence over which a dense MLP runs one after the other, keeping its input alone, and again in its
+        backward (DeepSpeed's ``TiledMLP``, Arctic long sequence training, arXiv:2506.13996 §3.3); 0: it runs whole.
     """
 
     framework: Framework = DEFAULT_FRAMEWORK
@@ -375,6 +378,7 @@ class TrainingRules:
     keys_by_head: bool = False
     adapters: Adapters | None = None
     frozen: tuple[str, ...] = ()
+    mlp_tiles: int = 0
 
     @property
     def sequences(self) -> int:

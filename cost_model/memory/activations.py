@@ -98,7 +98,9 @@ def layer_bytes(model: ModelSpec, layer: LayerSpec, mode: str, degrees: Degrees,
     if mode == FULL:
         # Only the layer's input is kept.
         return tokens * model.hidden * residual_bytes(rules) / sequence_split(degrees)
-    again = rules.recomputed_parts if mode == SELECT else ()
+    again: Collection[str] = rules.recomputed_parts if mode == SELECT else ()
+    if rules.mlp_tiles:
+        again = {*again, DENSE_MLP}
     if UNSAVED_OPERATORS in again:
         slots = 0.0 if layer.moe is None else routed_slots(layer.moe, degrees, rules)
         return tokens * saved_bytes(model, layer, degrees, rules, slots)

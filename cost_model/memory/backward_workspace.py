@@ -175,11 +175,35 @@ def _block_gradient_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, 
         extra = np.maximum(extra, _expert_workspace_bytes(model, layer.moe, degrees, rules))
         shared = MlpSpec(layer.moe.shared_width, layer.moe.gated)
         extra = np.maximum(extra, _mlp_workspace_bytes(model, shared, degrees, rules) if shared.width else 0.0)
-    if layer.mlp is not None:
+    if layer.mlp is not None and rules.mlp_tiles:
+        extra = np.maximum(extra, _tiled_mlp_bytes(model, layer, layer.mlp, degrees, rules))
+    elif layer.mlp is not None:
         extra = np.maximum(extra, _mlp_workspace_bytes(model, layer.mlp, degrees, rules))
     if not layer.has_block:
         extra = np.maximum(extra, _mixer_workspace_bytes(model, layer, degrees, rules))
     return extra
+
+
+def _tiled_mlp_bytes(
+    model: ModelSpec, layer: LayerSpec, mlp: MlpSpec, degrees: Degrees, rules: TrainingRules
+) -> Quantity:
+    """Memory for the backward of an MLP that runs over parts of the sequence, beyond its whole input.
+
+    One part's activations, result and workspace and its gradient of the down projection, beside the gradient of the
+    whole input, and the weights' gradients that add up over the parts
+    (axolotl 067b021c src/axolotl/monkeypatch/tiled_mlp/base.py:260-350, ``TiledMLP.backward``; verl b178a3cd
+    verl/models/transformers/tiled_mlp.py:95-140).
+    """
+    part = rules.replace(mlp_tiles=0, seq_length=-(-rules.seq_length // rules.mlp_tiles))
+    alone = layer.replace(attention=None, mamba=None, linear=None, moe=None, norms=1)
+    inner = layer_bytes(model, alone, NONE, degrees, part) - layer_bytes(
+        model, alone, NONE, degrees, part.replace(mlp_tiles=1)
+    )
+    tokens = micro_batch_tokens(degrees, rules) + micro_batch_tokens(degrees, part)
+    rows = tokens * model.hidden * rules.compute_bytes
+    matrices = 0 if rules.adapters is not None else 4 if mlp.gated else 3
+    added = matrices * rules.param_bytes * model.hidden * mlp.width / degrees.tp
+    return inner + _mlp_workspace_bytes(model, mlp, degrees, part) + rows + added
 
 
 def _behind_block_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:

@@ -46,6 +46,7 @@ from taylor.cost_model.time.work import LayerWork, head_work, layer_work
 from taylor.pipeline.plan import FULL, NONE, SELECT
 from taylor.register.adapters import EMBEDDING, HEAD
 from taylor.register.device import DeviceSpec
+from taylor.register.frameworks import DENSE_MLP
 from taylor.register.layers import UNREACHED, AttentionSpec
 from taylor.register.model import DENSE, MTP, ModelSpec
 
@@ -93,6 +94,10 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         work.gradient_score_bytes + work.gradient_slice_bytes + work.gradient_filled_bytes
     )
     compute_back = compute_back + speed.bytes(work.gradient_cast_bytes, "cast")
+    pieces = LayerPieces(work, attention + scores, grouped.forward, tensor, expert)
+    if rules.mlp_tiles:
+        tiled = rules.replace(selective=(DENSE_MLP,))
+        compute_back = compute_back + selective_ms(model, kind, degrees, tiled, speed, pieces)
     beside_frozen = adapter_time(model, kind, degrees, rules, device, speed) if rules.adapters else NO_ADAPTERS
     compute, compute_back = compute + beside_frozen.forward, compute_back + beside_frozen.backward
     choice = indexer_time(model, kind, degrees, rules, speed)
@@ -143,7 +148,6 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
         again, behind, _ = with_exchange(*alone_exchange_ms(expert, rules, shared, weight_gradients))
         # A pass that overlaps more inside its own layers than beside another's takes no longer alone.
         exposed = np.maximum(again - forward, 0.0), np.maximum(behind - backward, 0.0)
-    pieces = LayerPieces(work, attention + scores, grouped.forward, tensor, expert)
     select = selective_ms(model, kind, degrees, rules, speed, pieces)
     # What runs again and the backward behind it are one segment.
     select = shown_together(device_back, host.backward, select, host.again_select)

@@ -33,6 +33,7 @@ from taylor.register.adapters import ALL_HUGGING_FACE, Adapters
 from taylor.register.model import ModelSpec
 
 NAME = "axolotl"
+_TILE = 32_768
 _LOW_RANK = ("lora", "qlora")
 MODEL, MBS, CHECKPOINTS = "base_model", "micro_batch_size", "gradient_checkpointing"
 _WHOLE = "leave adapter out to plan the training of all weights"
@@ -93,6 +94,7 @@ def job_of(source: YamlSource, register_path: Path | None = None, model: ModelSp
         compiled=_is_on(fields, "torch_compile"),
         adapters=_adapters(fields),
         frozen=frozen,
+        mlp_tiles=_mlp_tiles(fields, cp),
         stated_batch=None if zero is None else zero.whole("train_batch_size"),
         misfits=misfits_of(START_RULES, keys_with(keys_of(source.data), zero)),
         notes=tuple(notes),
@@ -128,6 +130,17 @@ def _adapters(fields: Fields) -> Adapters | None:
         decomposed="peft_use_dora",
     )
     return replace(found, targets=tuple(sorted({*found.targets, *usual})))
+
+
+def _mlp_tiles(fields: Fields, cp: int) -> int:
+    """Parts of the sequence of a dense MLP: 32,768 tokens each, unless stated.
+
+    Source: axolotl 067b021c src/axolotl/monkeypatch/tiled_mlp/patch.py:55-76.
+    """
+    if not switch(fields, "tiled_mlp"):
+        return 0
+    tokens = -(-count(fields, "sequence_len", 512, MAX_SIZE) // cp)
+    return count(fields, "tiled_mlp_num_shards", max(1, -(-tokens // _TILE)))
 
 
 def _is_on(fields: Fields, name: str) -> bool:

@@ -74,6 +74,8 @@ class ShardedJob:
         Adapters that train alone; None: all weights train.
     frozen : tuple of str
         As `TrainingRules.frozen`.
+    mlp_tiles : int
+        As `TrainingRules.mlp_tiles`.
     open_note : str
         The sentence that says where an assumed world size comes from; empty where the file states it.
     """
@@ -102,6 +104,7 @@ class ShardedJob:
     loss_kernel: str | None = None
     adapters: Adapters | None = None
     frozen: tuple[str, ...] = ()
+    mlp_tiles: int = 0
     open_note: str = ""
 
     @property
@@ -182,6 +185,7 @@ def _rules(job: ShardedJob) -> TrainingRules:
         compiled=job.compiled,
         adapters=job.adapters,
         frozen=job.frozen,
+        mlp_tiles=job.mlp_tiles,
         loss_kernel=job.loss_kernel,
         inputs_on_host=job.inputs_on_host and job.recomputed,
     )

@@ -70,6 +70,8 @@ class TrainerJob:
         Adapters that train alone; None: all weights train that `frozen` and the model's layers leave.
     frozen : tuple of str
         Parts outside the layers whose weights are frozen (`TrainingRules.frozen`).
+    mlp_tiles : int
+        As `TrainingRules.mlp_tiles`.
     stated_batch : int or None
         Samples a step of all ranks where DeepSpeed's JSON states them.
     misfits : tuple of Misfit
@@ -99,6 +101,7 @@ class TrainerJob:
     fused_elements: bool = False
     adapters: Adapters | None = None
     frozen: tuple[str, ...] = ()
+    mlp_tiles: int = 0
     stated_batch: int | None = None
     misfits: tuple[Misfit, ...] = ()
     notes: tuple[str, ...] = ()
@@ -251,6 +254,7 @@ def _rules(job: TrainerJob, strategy: Strategy) -> TrainingRules:
         ring=job.context.ring,
         adapters=job.adapters,
         frozen=job.frozen,
+        mlp_tiles=job.mlp_tiles,
     )
 
 

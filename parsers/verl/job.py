@@ -383,10 +383,19 @@ def sharded_job(
         stay_gathered=not options.is_on(f"{prefix}reshard_after_forward", default=True),
         adapters=start.adapters(),
         frozen=start.frozen(start.model, start.notes),
+        mlp_tiles=_mlp_tiles(options, f"{program.model[0].rpartition('.')[0]}.tiled_mlp."),
         loss_kernel=frameworks.FLASH_LOSS if program.rolls_out else None,
         open_note=note,
     )
     return job, start
+
+
+def _mlp_tiles(options: Options, place: str) -> int:
+    """Parts of the sequence of a dense MLP; 4 unless stated.
+
+    Source: verl b178a3cd verl/trainer/config/model/hf_model.yaml:71-80.
+    """
+    return int(options.integer(f"{place}num_shards", default=4)) if options.is_on(f"{place}enabled") else 0
 
 
 def _bytes(options: Options, name: str) -> int:

@@ -223,6 +223,23 @@ def test_dora_is_read_as_adapters_with_a_magnitude(place, name, old, new):
     assert not read_config(with_text(place, name, old, plain)).rules.adapters.decomposed
 
 
+@pytest.mark.parametrize(
+    ("more", "tiles"),
+    [
+        ("", 0),
+        ("tiled_mlp: false", 0),
+        ("tiled_mlp: true\nsequence_len: 131072", 4),
+        ("tiled_mlp: true\nsequence_len: 131072\ncontext_parallel_size: 8", 1),
+        ("tiled_mlp: true\ntiled_mlp_num_shards: 16", 16),
+    ],
+)
+def test_a_tiled_mlp_has_parts_of_32768_tokens_unless_stated(place, more, tiles):
+    """axolotl 067b021c src/axolotl/monkeypatch/tiled_mlp/patch.py:55-76."""
+    text = "\n".join(line for line in AXOLOTL.splitlines() if "sequence_len" not in line or "sequence_len" not in more)
+    (place / "axolotl.yml").write_text(f"{text}\n{more}\n", encoding="utf-8")
+    assert read_config(place / "axolotl.yml").rules.mlp_tiles == tiles
+
+
 FREEZE = "finetuning_type: freeze\nfreeze_trainable_layers: "
 
 

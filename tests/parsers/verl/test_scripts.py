@@ -170,6 +170,18 @@ def test_adapters_on_megatron_are_gathered_and_stand_beside_its_four_matrices(sc
     assert (found.rank, found.targets, found.dropout, found.gathers) == (8, MEGATRON_TARGETS, True, True)
 
 
+def test_a_tiled_mlp_on_fsdp_has_four_parts_unless_stated(tmp_path):
+    key = "actor_rollout_ref.model.enable_gradient_checkpointing"
+    for more, tiles in (
+        ("", 0),
+        ("enabled=True", 4),
+        ("enabled=True actor_rollout_ref.model.tiled_mlp.num_shards=8", 8),
+    ):
+        added = f"actor_rollout_ref.model.tiled_mlp.{more} {key}" if more else key
+        (tmp_path / "run.sh").write_text(SHARDED.replace(key, added), encoding="utf-8")
+        assert read_config(tmp_path / "run.sh").rules.mlp_tiles == tiles
+
+
 def test_dora_on_megatron_is_bridges(script):
     """verl b178a3cd verl/workers/config/megatron_peft.py:100-110."""
     more = "actor_rollout_ref.model.lora.rank=8 actor_rollout_ref.model.lora.type=dora trainer.nnodes=2"
