@@ -26,6 +26,7 @@ from statistics import median
 import pandas as pd
 
 from benchmarks.recipes import FLAGS, NOTED, RECIPES
+from benchmarks.variant_order import Variant, variant_order
 from taylor.cost_model.job.strategy import GRAPHED_MIXER, Strategy, TrainingRules
 from taylor.cost_model.time.step import step_ms
 from taylor.parsers.megatron.read import config_from_launch
@@ -45,17 +46,24 @@ _ONE_COPY = replace(DELAYED, weight_bytes=DELAYED.input_bytes)
 
 @dataclass(frozen=True)
 class AdapterStep:
-    """One published step, and the step predicted, ms."""
+    """One published step, and the step predicted, ms; `samples` a step on each card."""
 
     table: str
     name: str
     measured_ms: float
     predicted_ms: float
+    job: str
+    samples: float
 
     @property
     def error(self) -> float:
         """Predicted over published, less 1."""
         return self.predicted_ms / self.measured_ms - 1
+
+    @property
+    def variant(self) -> Variant:
+        """Card-milliseconds a sample, among those of one model on one device."""
+        return Variant(self.job, self.measured_ms / self.samples, self.predicted_ms / self.samples)
 
 
 MLPERF = (
@@ -132,7 +140,9 @@ def _step(
     device: DeviceSpec,
 ) -> AdapterStep:
     predicted = float(step_ms(model, strategy, rules, device, balanced=True))
-    return AdapterStep(table, f"{name}, {device.name} x {strategy.world_size}", measured, predicted)
+    samples = strategy.global_batch / strategy.world_size
+    job = f"{table} {model.name} {device.name}"
+    return AdapterStep(table, f"{name}, {device.name} x {strategy.world_size}", measured, predicted, job, samples)
 
 
 def _recipes(registry: Registry) -> Iterator[AdapterStep]:
@@ -150,7 +160,9 @@ def _recipes(registry: Registry) -> Iterator[AdapterStep]:
         config = config_from_launch(Script(ShellScript(f"{path.read_text().rstrip()} {flags}\n", path)))
         config = config.replace(rules=config.rules.replace(adapters=adapters))
         predicted = planned_step_ms(config, registry.device(row["system"]))
-        yield AdapterStep("recipes", f"{row['script']}, {row['precision']}", float(row["step_ms"]), predicted)
+        samples = config.strategy.global_batch / config.strategy.world_size
+        name, job = f"{row['script']}, {row['precision']}", f"recipes {config.model.name} {row['system']}"
+        yield AdapterStep("recipes", name, float(row["step_ms"]), predicted, job, samples)
 
 
 def summary(steps: list[AdapterStep]) -> str:
@@ -176,6 +188,8 @@ def main() -> None:
     for each in steps if options.rows else ():
         print(f"{each.table:8s} {each.name:80s} {each.measured_ms:9,.1f} {each.predicted_ms:9,.1f} {each.error:+7.1%}")
     print(summary(steps))
+    for table in dict.fromkeys(each.table for each in steps):
+        print(f"{table:8s} {variant_order(each.variant for each in steps if each.table == table)}")
 
 
 if __name__ == "__main__":

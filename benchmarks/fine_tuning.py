@@ -8,7 +8,8 @@ Megatron-Bridge with another cost of starting an operation on the host, as ``ben
   inputs of layers in all rows but the first, whose peak without and with them huggingface/accelerate PR 4175 states;
   from 30B on weights and optimizer states too. Weights are fp32 (accelerate 16cb6eb8
   src/accelerate/utils/fsdp_utils.py:804-817). Its GB are 1e9 bytes: that PR's script prints 28 layers of 131,072 tokens
-  so. Not counted: the loss's GEMMs in fp32 (PR 6863), and tiles of Qwen3-32B's MLP, whose gradients are one tile's.
+  so. Not counted: the loss's GEMMs in fp32 (PR 6863), and tiles of Qwen3-32B's MLP, whose number and steps no text
+  states: with two as DeepSpeed's (`TrainingRules.mlp_tiles`) its peak is 11 % too low, with four and more 23 %.
 - ``guide``: docs/source/long_context_training.md of trl 4f5fd515, Qwen3-4B, whose GB are 2^30 bytes ("19 GB = 1,048,576
   x 9728 x 2 bytes"); one card keeps weights and moments in 16 bits ("a fixed 22 GB").
 - ``sft``: model verification cards of NVIDIA-NeMo/Megatron-Bridge 067f987d whose recipes state every degree; attention
@@ -26,6 +27,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
+from benchmarks.variant_order import Variant, variant_order
 from taylor.cost_model.job.optimizer import OptimizerStates
 from taylor.cost_model.job.strategy import GATHERED_RING, ONE_KERNEL, Strategy, TrainingRules
 from taylor.cost_model.memory.breakdown import stage_breakdown
@@ -91,7 +93,7 @@ SFT = (
 
 @dataclass(frozen=True)
 class Row:
-    """One published run: milliseconds and MiB, None where a figure is not stated."""
+    """One published run: milliseconds and MiB, None where a figure is not stated; tokens a step on each card."""
 
     table: str
     name: str
@@ -99,6 +101,18 @@ class Row:
     predicted_ms: float
     measured_mib: float | None = None
     predicted_mib: float | None = None
+    job: str = ""
+    tokens: float = 1.0
+
+    @property
+    def variants(self) -> tuple[Variant | None, Variant | None]:
+        """Card-milliseconds a token, and the peak, among the runs of one model; None where it is not stated."""
+        step = peak = None
+        if self.measured_ms is not None:
+            step = Variant(self.job, self.measured_ms / self.tokens, self.predicted_ms / self.tokens)
+        if self.measured_mib is not None and self.predicted_mib is not None:
+            peak = Variant(self.job, self.measured_mib, self.predicted_mib)
+        return step, peak
 
     @property
     def error(self) -> float | None:
@@ -127,7 +141,7 @@ def rows(registry: Registry, host_us: float | None = None) -> Iterator[Row]:
             expert_tensor_parallel=False,
         )  # fmt: skip
         predicted = float(step_ms(registry.model(name), strategy, rules, slow, balanced=True))
-        yield Row("sft", f"{name}, {cards} cards", measured, predicted)
+        yield Row("sft", f"{name}, {cards} cards", measured, predicted, job=name, tokens=tokens * samples / cards)
 
 
 def _long(registry: Registry, card: DeviceSpec, job: LongJob) -> Row:
@@ -145,7 +159,7 @@ def _long(registry: Registry, card: DeviceSpec, job: LongJob) -> Row:
     peak = stage_breakdown(model, strategy, rules, recompute=FULL)[0].total
     name = f"{job.model}, {job.tokens // 1024}K, {job.cards} cards"
     measured = None if job.seconds is None else 1e3 * job.seconds
-    return Row(job.table, name, measured, predicted, job.peak_mib, peak)
+    return Row(job.table, name, measured, predicted, job.peak_mib, peak, job.model, job.tokens / job.cards)
 
 
 def main() -> None:
@@ -162,6 +176,9 @@ def main() -> None:
         rows_of = [each for each in found if each.table == table]
         print(f"{table:5s} steps: {_summary([each.error for each in rows_of])}")
         print(f"{table:5s} peaks: {_summary([each.peak_error for each in rows_of])}")
+        for figure, at in (("steps", 0), ("peaks", 1)):
+            known = [each.variants[at] for each in rows_of]
+            print(f"{table:5s} {figure}: {variant_order(each for each in known if each is not None)}")
 
 
 def _percent(error: float | None) -> str:

@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+from benchmarks.variant_order import Variant, variant_order
 from taylor.base.errors import TaylorError
 from taylor.cost_model.memory.breakdown import stage_breakdown
 from taylor.cost_model.memory.workspaces import allocated_mib, reserved_mib
@@ -59,6 +60,8 @@ class StatedRun:
     seconds: float | None = None
     reason: str = ""
     flags: tuple[str, ...] = ()
+    job: tuple[str, str] = ("", "")
+    tokens: float = 1.0
 
 
 def stated_runs(folder: Path) -> Iterator[StatedRun]:
@@ -102,6 +105,8 @@ def _priced(path: Path, run: StatedRun) -> StatedRun:
         gib=(allocated if reserved is None else reserved) / 1024,
         seconds=planned_step_ms(config, device) / 1000,
         flags=tuple(flag.name for flag in config.unmodelled),
+        job=(config.model.name, run.device),
+        tokens=config.strategy.global_batch * config.rules.seq_length / run.cards,
     )
 
 
@@ -112,15 +117,19 @@ def main() -> None:
     folder = parser.parse_args().folder
     logging.disable(logging.WARNING)
     errors: dict[tuple[str, str], list[float]] = {}
+    peaks: list[Variant] = []
+    steps: list[Variant] = []
     for run in stated_runs(folder):
         if run.gib is None or run.seconds is None:
             print(f"{run.name:44s} not read: {run.reason[:160]}")
             continue
         error = run.gib / run.stated_gib - 1
         errors.setdefault(("memory", run.group), []).append(error)
+        peaks.append(Variant((*run.job, run.cards), run.stated_gib, run.gib))
         step = ""
         if run.stated_seconds is not None:
             slower = run.seconds / run.stated_seconds - 1
+            steps.append(Variant(run.job, run.stated_seconds / run.tokens, run.seconds / run.tokens))
             errors.setdefault(("step", run.group), []).append(slower)
             step = f"{run.stated_seconds:7.2f} s {run.seconds:7.2f} s {slower:+7.1%}"
         print(
@@ -132,6 +141,8 @@ def main() -> None:
             f"{figure}, {group}: {len(known)} rows, median error {median(map(abs, known)):.1%}, "
             f"bias {median(known):+.1%}, largest {max(known, key=abs):+.1%}"
         )
+    print(f"memory on as many cards: {variant_order(peaks)}")
+    print(f"card-seconds a token: {variant_order(steps)}")
 
 
 if __name__ == "__main__":
