@@ -126,6 +126,7 @@ def _adapters(fields: Fields) -> Adapters | None:
         "lora_dropout",
         bits=bits,
         usual=usual,
+        everywhere="lora_target_linear",
         saved="lora_modules_to_save",
         decomposed="peft_use_dora",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from taylor.parsers.text.fields import Fields
+from taylor.parsers.text.spelling import likely_meant
 from taylor.parsers.trainer.settings import count, refuse, switch
 from taylor.register.adapters import ALL_HUGGING_FACE, Adapters, named_targets, saved_ends
 
@@ -25,6 +26,7 @@ def low_rank(
     *,
     bits: int | None,
     usual: tuple[str, ...] = (),
+    everywhere: str = "",
     saved: str | None = None,
     decomposed: str | None = None,
 ) -> Adapters:
@@ -40,6 +42,8 @@ def low_rank(
         Bits of a frozen weight; None: as it is computed.
     usual : tuple of str
         What the file means without a name of a module.
+    everywhere : str
+        Name of the switch that gives every linear module an adapter, for the cure of a missing `targets`.
     saved : str, optional
         Name of the setting that names modules which train whole beside the adapters.
     decomposed : str, optional
@@ -54,7 +58,9 @@ def low_rank(
     where = {"file": fields.file, "field": targets}
     chosen = named_targets(names, ALL_HUGGING_FACE, **where) if names else usual
     if not chosen:
-        raise fields.error(targets, "is missing", cure="name the modules that have adapters")
+        near = ((name, likely_meant(name, [str(key) for key in fields.data])) for name in (targets, everywhere) if name)
+        cures = [f"{found} is one letter from it: write {name}" for name, found in near if found is not None]
+        raise fields.error(targets, "is missing", cure=cures[0] if cures else "name the modules that have adapters")
     dropped = fields.raw(dropout)
     if dropped is not None and not (isinstance(dropped, (int, float)) or re.fullmatch(r"[\d.]{1,12}", str(dropped))):
         raise fields.error(dropout, "must be a number from 0 to 1", str(dropped)[:40])
