@@ -34,7 +34,7 @@ from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.verl.command import VerlCommand
 from taylor.parsers.verl.programs import MEGATRON, SHARDED, VEOMNI, Program
 from taylor.register import frameworks
-from taylor.register.adapters import ALL_HUGGING_FACE, ALL_MEGATRON, MEGATRON_TARGETS, Adapters
+from taylor.register.adapters import ALL_HUGGING_FACE, ALL_MEGATRON, MEGATRON_TARGETS, ROUTERS, Adapters
 from taylor.register.model import ModelSpec
 from taylor.register.trainers import VERL_FSDP
 
@@ -172,8 +172,15 @@ class VerlStart:
         return model
 
     def frozen(self, model: ModelSpec, notes: list[str]) -> tuple[str, ...]:
-        """A vision part that is frozen (`TrainingRules.frozen`)."""
-        return frozen_vision(model, notes, freezes=self.options.is_on("actor_rollout_ref.actor.freeze_vision_tower"))
+        """A vision part and, on Megatron, routers that are frozen (`TrainingRules.frozen`).
+
+        Source: verl b178a3cd verl/trainer/config/ppo_megatron_trainer.yaml:34-35, verl/utils/megatron_utils.py:189.
+        """
+        options, switch = self.options, "override_config.moe_config.freeze_moe_router"
+        vision = frozen_vision(model, notes, freezes=options.is_on("actor_rollout_ref.actor.freeze_vision_tower"))
+        place = self.program.model[0].rpartition(".")[0]
+        routers = self.kind == MEGATRON and model.moe is not None and options.is_on(f"{place}.{switch}")
+        return (*vision, *((ROUTERS,) if routers else ()))
 
     # ---- sizes -----------------------------------------------------------------------------------
 

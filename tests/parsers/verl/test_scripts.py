@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import subprocess
 from dataclasses import replace
 
@@ -19,7 +20,7 @@ from taylor.parsers.text.shell_start import ShellStart, started
 from taylor.parsers.verl.job import own_table
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
-from taylor.register.adapters import MEGATRON_TARGETS
+from taylor.register.adapters import MEGATRON_TARGETS, ROUTERS
 from taylor.register.model import DENSE
 from taylor.register.registry import Registry
 from tests.parsers.verl.files import MEGATRON, SHARDED, TUNING
@@ -180,6 +181,14 @@ def test_a_tiled_mlp_on_fsdp_has_four_parts_unless_stated(tmp_path):
         added = f"actor_rollout_ref.model.tiled_mlp.{more} {key}" if more else key
         (tmp_path / "run.sh").write_text(SHARDED.replace(key, added), encoding="utf-8")
         assert read_config(tmp_path / "run.sh").rules.mlp_tiles == tiles
+
+
+def test_frozen_routers_on_megatron_are_read(script):
+    text = script.read_text(encoding="utf-8")
+    script.write_text(re.sub(r"(model\.path=)\S+", r"\1Qwen/Qwen3-30B-A3B", text), encoding="utf-8")
+    assert read_config(script).rules.frozen == ()
+    more = "actor_rollout_ref.model.override_config.moe_config.freeze_moe_router=True trainer.nnodes=2"
+    assert read_config(changed(script, "trainer.nnodes=2", more)).rules.frozen == (ROUTERS,)
 
 
 def test_dora_on_megatron_is_bridges(script):
