@@ -72,6 +72,15 @@ EXPERIENCE_RULES: tuple[Rule, ...] = (
         ),
     ),
     Rule(
+        "frozen-layers-on-one-stage",
+        "frozen layers are planned on one stage: in a pipeline a gradient passes through those of later stages too",
+        lambda t, c: t.pp == 1,
+        EXPERIENCE,
+        applies=lambda c: any(kind.frozen for kind in c.model.kinds),
+        relax="let all layers train, or pin pp=1",
+        source="ms-swift 3602360a swift/megatron/arguments/megatron_args.py:473",
+    ),
+    Rule(
         "pipeline-mostly-busy",
         "fill and drain, (pp - 1) / (vpp * micro_batches + pp - 1), stay below 40 % of a step",
         lambda t, c: 10 * (t.pp - 1) <= 4 * (t.vpp * t.micro_batches + t.pp - 1),

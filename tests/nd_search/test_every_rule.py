@@ -15,6 +15,7 @@ from taylor.nd_search.options import SearchContext, SearchOptions
 from taylor.nd_search.rules import built_in_rules, judge
 from taylor.pipeline.schedule import ScheduleSpec
 from taylor.register.frameworks import MINDFORMERS
+from taylor.register.frozen import with_frozen_layers
 from taylor.register.layers import AttentionSpec, LayerSpec, LinearAttentionSpec, MambaSpec, MlpSpec
 from taylor.register.model import ModelSpec
 from taylor.register.trainers import ALL_FRAMEWORKS
@@ -135,6 +136,7 @@ HOLDS: dict[str, Holds] = {
     "ep-in-dp-tp-of-new-releases": lambda s, c: not s.dp * s.tp % s.ep,
     "moe-sp-of-new-releases": lambda s, c: s.tp == 1 or s.sp,
     "zero-bubble-of-new-releases": lambda s, c: not s.micro_batches < 2 * s.pp,
+    "frozen-layers-on-one-stage": lambda s, c: not s.pp > 1,
     "pipeline-mostly-busy": lambda s, c: 6 * (s.pp - 1) <= 4 * s.vpp * s.micro_batches,
 }
 """Of each rule the verdict on one strategy."""
@@ -185,6 +187,7 @@ CONCERNS: dict[str, Callable[[SearchContext], bool]] = {
     "ep-in-dp-tp-of-new-releases": lambda c: moe(c) and c.rules.core_models and c.rules.framework is MINDFORMERS,
     "moe-sp-of-new-releases": lambda c: moe(c) and not c.rules.core_models and c.rules.framework is MINDFORMERS,
     "zero-bubble-of-new-releases": lambda c: c.schedule.name == "zero_bubble_v" and not c.rules.core_models,
+    "frozen-layers-on-one-stage": lambda c: "+frozen" in c.model.pattern,
 }
 """Whether each rule says anything about a job, its framework apart; those that are not here always do."""
 
@@ -211,6 +214,8 @@ def contexts() -> list[SearchContext]:
             splits = 1 + number % 3 if name.startswith("seq") else 1
             schedule = ScheduleSpec(name, seq_splits=splits, group_size=context.schedule.group_size)
             model = replace(context.model, tied_embedding=number % 6 == 1)
+            if number % 9 == 4 and not model.pattern:
+                model = with_frozen_layers(model, [at > 0 for at in range(model.n_layers)], below=False)
             found.append(replace(context, model=model, rules=rules, schedule=schedule, max_expert_parallel=4))
     return found
 
