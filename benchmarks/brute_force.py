@@ -254,6 +254,7 @@ def with_tower(problem: PipelineProblem, rng: np.random.Generator) -> PipelinePr
     return problem.replace(
         kinds=(*problem.kinds[:at], tower, *problem.kinds[at:]),
         stage_times=times,
+        fixed_layers={**problem.fixed_layers, (0, 0): 0} if rng.random() < 0.2 else problem.fixed_layers,
         entries_alone=bool(rng.random() < 0.5),
         limit_mib=tuple(limit + float(rng.uniform(60.0, 360.0)) for limit in problem.limit_mib),
     )
@@ -451,6 +452,7 @@ def _splits(problem: PipelineProblem, schedule: Schedule) -> Iterator[list[tuple
             chunk = schedule.chunk_at(place)
             pinned = _pinned(problem, schedule, *chunk)
             alone = problem.entries_alone and (pinned or place in (0, schedule.chunks - 1))
+            alone = alone or (any(kind.pinned_first for kind in pinned) and problem.fixed_layers.get(chunk) == 0)
             if len(run) < problem.min_layers and not alone:
                 break
             if run and problem.kinds[run[0]].joined:

@@ -58,18 +58,22 @@ def read_tower(data: Mapping[str, Any], images: Mapping[str, Any], path: Path) -
         more = len(further) if isinstance(further, list) else 0
         ends += (1 + more) * (merged * inner + inner + inner * width + width) + more * norm * side**2
         products += (1 + more) * (merged * inner + inner * width) / side**2
-    heads, windows = at.size("num_attention_heads"), encoder.get("fullatt_block_indexes")
+    layers, heads, windows = (
+        at.size("num_layers", most=MAX_LAYERS),
+        at.size("num_attention_heads", most=hidden),
+        encoder.get("fullatt_block_indexes"),
+    )
     windowed = isinstance(windows, list) and "window_attn_size" in encoder
     spec = TowerSpec(
-        n_layers=at.size("num_layers", most=MAX_LAYERS),
+        n_layers=layers,
         hidden=hidden,
         n_heads=heads,
         head_dim=at.size("kv_channels", hidden // heads),
         ffn_hidden=at.size("ffn_hidden_size"),
         gated_mlp=encoder.get("gated_linear_unit") is True,
         norm_bias=encoder.get("normalization") != "RMSNorm",
-        window=(at.size("window_attn_size") // patch) ** 2 if windowed else None,
-        full_layers=len(windows) if windowed and isinstance(windows, list) else 0,
+        window=max(1, at.size("window_attn_size") // patch) ** 2 if windowed else None,
+        full_layers=min(layers, len(windows)) if windowed and isinstance(windows, list) else 0,
         merged=side**2,
         ends_parameters=ends,
         ends_products=products,

@@ -307,7 +307,10 @@ def _count_faults(problem: PipelineProblem, plan: PipelinePlan, chunk: tuple[int
     others = is_end or any(
         kind.pinned and kind.name in plan.layers and plan.layers[kind.name][v][s] for kind in problem.kinds
     )
-    if total < problem.min_layers and not (problem.entries_alone and others):
+    given = problem.fixed_layers.get(chunk) == 0 and any(
+        kind.pinned_first and kind.name in plan.layers and plan.layers[kind.name][v][s] for kind in problem.kinds
+    )
+    if total < problem.min_layers and not (problem.entries_alone and others) and not given:
         faults.append(f"Chunk [{v}][{s}] has {total} layers, at least {problem.min_layers} are required.")
     if chunk in problem.fixed_layers and total != problem.fixed_layers[chunk]:
         faults.append(f"Chunk [{v}][{s}] has {total} layers, {problem.fixed_layers[chunk]} are given.")

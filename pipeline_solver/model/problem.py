@@ -254,7 +254,8 @@ class PipelineProblem:
     entries_alone : bool
         A chunk with the embedding, the head or a pinned kind may have no other layer.
     fixed_layers : mapping of (interleave, stage) to int
-        Given total of layers of a chunk.
+        Given total of layers of a chunk, of which pinned ones are none; 0 on the first gives it to the kinds pinned
+        there alone.
     max_layers : mapping of (interleave, stage) to int
         Upper bounds on a chunk's total of layers.
     fixed_recompute : mapping of (mode, interleave, stage) to int
@@ -486,7 +487,13 @@ class PipelineProblem:
         """Least number of free layers of every chunk in model order, int [V · S], without limits by chunk."""
         last = self.stages * self.interleaves - 1
         alone = {0, last, *(place for kind in self.pinned_kinds for place in self.places_of(kind))}
-        return tuple(0 if self.entries_alone and place in alone else self.min_layers for place in range(last + 1))
+        alone = alone if self.entries_alone else {0} if self.leads_alone else set()
+        return tuple(0 if place in alone else self.min_layers for place in range(last + 1))
+
+    @property
+    def leads_alone(self) -> bool:
+        """Return whether kinds pinned to the first chunk are given it alone."""
+        return self.fixed_layers.get((0, 0)) == 0 and any(kind.pinned_first for kind in self.pinned_kinds)
 
     @property
     def adds_pinned(self) -> bool:

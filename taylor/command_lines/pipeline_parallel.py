@@ -203,6 +203,13 @@ def build_parser(program: str = "pipeline_parallel.py") -> CommandParser:
         "(default: what its files state, else 1x1024)",
     )
     solving.add_argument(
+        "--encoder",
+        choices=("nested", "beside"),
+        default="nested",
+        help="beside: plan the vision encoder on ranks of its own too, for every split of the ranks, and compare; "
+        "such a split is not written (default: nested, on the first stage)",
+    )
+    solving.add_argument(
         "--offload_optimizer",
         type=yes_no,
         default=False,
@@ -496,6 +503,7 @@ def _file_job(args: argparse.Namespace, path: Path) -> FileJob:
         modules=AskedModules(args.recompute_modules, args.offload),
         lend=args.lend,
         images=args.images,
+        beside=args.encoder == "beside",
         offload_optimizer=args.offload_optimizer,
         vpp=args.vpp,
         schedule=args.schedule,

@@ -53,7 +53,7 @@ FURTHER = {
     "--output_path --output --ratios --solver --shard --cluster --store " + SEEN + MODEL + STOPS,
     "pipeline_parallel": "-hf --model --framework --world_size --seq --gbs --fix -ratios -workers -mps_form --export "
     "--what_if --what_next -dryrun_data_dir --dryrun_timeout --dryrun_retries --stage_devices --stage_order "
-    "--offload_optimizer --lend --images "
+    "--offload_optimizer --lend --images --encoder "
     "--cluster --store --env --output_path --solver --time_limit " + SEEN + MODEL + STOPS,
     "timeline_tool": "--profile_dir --solution --unit_ms --step --steps --window --trace --html --png",
 }

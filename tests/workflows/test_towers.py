@@ -8,16 +8,22 @@ from typing import Any
 
 import pytest
 
+from taylor.base.budget import TimeBudget
 from taylor.base.errors import InputError
 from taylor.cost_model.profile import MemoryProfile, MemorySource
 from taylor.parsers.read import read_config
+from taylor.pipeline_solver.check.checker import check
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.solution import OPTIMAL
 from taylor.pipeline_solver.solving.result import read_result
+from taylor.pipeline_solver.solving.solve import solve
 from taylor.register.tower import VISION
+from taylor.workflows.showing.verdict import summary
+from taylor.workflows.solving.beside import best_beside
 from taylor.workflows.solving.evaluate_file import evaluate_file
 from taylor.workflows.solving.solve_file import solve_file
 from taylor.workflows.statement.options import FileJob, Outputs
+from taylor.workflows.statement.own_ranks import beside_problem, splits_of
 from taylor.workflows.statement.stated_file import StatedFile
 from tests.parsers.megatron.test_model_file import DECODER, job
 from tests.parsers.megatron.test_tower_file import PIXELS, QWEN25, vision
@@ -83,3 +89,55 @@ def test_images_of_a_job_without_an_encoder_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no encoder of images is known of this job"):
         StatedFile.read(asked(file, images="1x1024"))
     assert read_config(file).tower is None
+
+
+def test_an_encoder_on_ranks_of_its_own_is_compared_with_one_on_the_first_stage(tmp_path: Path) -> None:
+    out = Outputs(folder=tmp_path, write=False, result_json=tmp_path / "r.json")
+    small = vision(num_layers=2, pipeline_num_layers=[2, 0, 0, 0])
+    few = solve_file(asked(published(tmp_path, small), beside=True, images="1x256"), SolveOptions(), out)
+    many = solve_file(asked(published(tmp_path), beside=True, images="16x4096"), SolveOptions(), out)
+    sentences = [dict(summary(each))["beside"] for each in (few, many)]
+    assert "slower than on the first stage; proven the best of" in sentences[0]
+    assert "faster than on the first stage" in sentences[1] and "no file states one" in sentences[1]
+    (written,) = json.loads((tmp_path / "r.json").read_text(encoding="utf-8"))["alternatives"]
+    assert written["note"] == sentences[1] and written["status"] == "optimal"
+
+
+def test_the_best_split_is_the_best_of_all_of_them_and_the_checker_passes_each(tmp_path: Path) -> None:
+    stated = StatedFile.read(asked(published(tmp_path), images="4x1024"))
+    steps, tower = [], stated.config.tower
+    assert tower is not None
+    for split in splits_of(stated):
+        problem = beside_problem(stated, tower, split)
+        found = solve(problem, SolveOptions())
+        assert split.ranks + split.strategy.world_size == 8 and split.strategy.global_batch == 32
+        if found.plan is None:
+            continue
+        assert check(problem, found.plan, found.objective) == []
+        layers = found.plan.total_layers(["dense"])[0]
+        assert layers[0] == 0 and min(layers[1:]) >= 1 and found.plan.layers[VISION][0][0] == 32
+        steps.append((found.objective or 0.0) * (problem.unit_ms or 0.0))
+    best = best_beside(stated, MemorySource.ESTIMATE, SolveOptions(), TimeBudget())
+    assert best is not None and best.step_ms == pytest.approx(min(steps)) and best.proven
+    assert len(steps) > 3 and best.solved <= best.splits
+
+
+def test_more_ranks_of_an_encoder_take_less_time_of_their_stage(tmp_path: Path) -> None:
+    stated = StatedFile.read(asked(published(tmp_path), images="8x1024"))
+    assert stated.config.tower is not None
+    one_stage = [split for split in splits_of(stated) if split.strategy.pp == 1]
+    times = {
+        split.strategy.dp / split.ranks: beside_problem(stated, stated.config.tower, split).kinds[-1].added_forward
+        for split in one_stage
+    }
+    base = max(times)
+    assert all(time == pytest.approx(times[base] * share / base) for share, time in times.items()) and len(times) > 2
+
+
+def test_a_split_is_refused_where_nothing_states_the_encoder_or_the_memory_of_other_ranks(tmp_path: Path) -> None:
+    file = job(tmp_path, {"text_decoder": DECODER})
+    with pytest.raises(InputError, match="none is known of this job"):
+        solve_file(asked(file, beside=True), SolveOptions(), Outputs(folder=tmp_path, write=False))
+    stated = StatedFile.read(asked(published(tmp_path), beside=True))
+    with pytest.raises(InputError, match="a given memory profile or list of devices covers that alone"):
+        best_beside(stated, MemorySource.FILE, SolveOptions(), TimeBudget())

@@ -30,6 +30,7 @@ from taylor.workflows.showing.verdict_data import Rival, VerdictFacts
 from taylor.workflows.statement.job_facts import JobFacts
 from taylor.workflows.statement.module_choices import own_plan
 from taylor.workflows.statement.options import Export, Origin
+from taylor.workflows.statement.own_ranks import BesidePlan
 from taylor.workflows.statement.problem import plan_in_terms_of
 
 FITS: Mapping[Fit, bool | None] = {Fit.FITS: True, Fit.AT_RISK: False, Fit.DOES_NOT_FIT: False, Fit.UNKNOWN: None}
@@ -75,6 +76,8 @@ class PlannedFile:
         Command of the result.
     following : tuple of NextChange
         Changes that would gain most.
+    beside : BesidePlan or None
+        Best plan with the encoder on ranks of its own, where it was asked for.
     """
 
     config: TrainingConfig
@@ -94,6 +97,7 @@ class PlannedFile:
     origin: Origin = Origin()
     following: tuple[NextChange, ...] = ()
     unwritten: tuple[str, ...] = ()
+    beside: BesidePlan | None = None
 
     @property
     def name(self) -> str:
@@ -286,6 +290,14 @@ class PlannedFile:
         unit = self.problem.unit_ms
         return None if solution.objective is None or unit is None else solution.objective * unit
 
+    def _beside_dicts(self) -> list[dict[str, Any]]:
+        """The encoder on ranks of its own as one more alternative, where it was planned."""
+        if self.beside is None:
+            return []
+        nested = self._milliseconds(self.solution)
+        note = "" if nested is None else self.beside.sentence(nested)
+        return [self.beside.to_dict(self.problem.unit_ms or 1.0, note)]
+
     def result(self) -> Result:
         """Result that files, pages and tables show."""
         return Result(
@@ -294,7 +306,7 @@ class PlannedFile:
             memory_source=self.memory.source,
             mtp_layers=self.mtp_among_layers,
             dryrun=None if self.dryrun is None else dryrun_dict(self.dryrun),
-            alternatives=[one.to_dict() for one in self.alternatives],
+            alternatives=[*(one.to_dict() for one in self.alternatives), *self._beside_dicts()],
             unmodelled=[flag.sentence for flag in self.config.unmodelled],
             peak_interval_mib=self.peak_intervals,
             files=self.files,

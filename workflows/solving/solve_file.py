@@ -26,6 +26,7 @@ from taylor.workflows.showing.fit import Fit, doubt_of_no
 from taylor.workflows.showing.planned_file import PlannedFile
 from taylor.workflows.showing.planned_outputs import refuse_outputs, store_json, store_result
 from taylor.workflows.showing.verdict import expressible_cost, step_text
+from taylor.workflows.solving.beside import best_beside
 from taylor.workflows.solving.check_variants import best_checked
 from taylor.workflows.solving.evaluate_file import own_solution
 from taylor.workflows.solving.even_split import even_split
@@ -37,6 +38,7 @@ from taylor.workflows.solving.solve_variants import Best, best_of
 from taylor.workflows.solving.variants import Variant, on_host, variants_of
 from taylor.workflows.statement.lending import refuse_writing
 from taylor.workflows.statement.options import FileJob, Outputs
+from taylor.workflows.statement.own_ranks import refuse_beside
 from taylor.workflows.statement.schedules import require_writable
 from taylor.workflows.statement.stated_file import StatedFile
 
@@ -88,6 +90,10 @@ def solve_file(
             planned = _solve_checked(file, memory, backend, how, outputs, watch, budget)
         else:
             planned = _solve_unchecked(file, memory, how, outputs, watch, budget)
+    if job.beside:
+        planned = replace(planned, beside=best_beside(file, memory.source, how, budget))
+        if planned.beside is None:
+            log.warning("%s: no split of the ranks has a plan with the encoder on ranks of its own", file.config.path)
     if file.job.made_for_model:
         planned = replace(planned, own=None, compared=False)
     _log_restriction(file, planned.problem, planned.solution)
@@ -117,6 +123,8 @@ def _refuse_early(file: StatedFile, outputs: Outputs) -> None:
     job = file.job
     if job.offload_optimizer:
         on_host(file)
+    if job.beside:
+        refuse_beside(file, MemorySource.ESTIMATE)
     if not job.has_choices:
         file.refuse_early(outputs.exports)
     if outputs.write and job.lend:

@@ -110,6 +110,8 @@ class FileJob:
         Stages that may keep activations on others: ``mirror``, or pairs ``STAGE:LENDER``; empty for none.
     images : str
         Images a sample and patches an image, ``1.5x1024``, of a job with an encoder; empty: as its reader assumes.
+    beside : bool
+        Whether an encoder on ranks of its own is planned too.
     offload_optimizer : bool
         Whether the optimizer may be kept on the host, of all stages or of none.
     vpp : int, `AUTO` or None
@@ -153,6 +155,7 @@ class FileJob:
     modules: AskedModules = AskedModules()
     lend: str = ""
     images: str = ""
+    beside: bool = False
     offload_optimizer: bool = False
     vpp: int | str | None = None
     schedule: str | None = None

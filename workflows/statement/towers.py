@@ -89,6 +89,8 @@ def tower_lines(config: TrainingConfig, device: DeviceSpec) -> tuple[str, ...]:
     state = "trained" if tower.trained else "frozen"
     back = f" and {costs.backward_ms:,.4g} ms backward" if tower.trained else ""
     kept = f", {costs.kept_mib:,.0f} MiB kept a micro-batch" if tower.trained else ""
+    if tower.tokens > config.rules.seq_length:
+        kept += f"; they are {tower.tokens:,.0f} tokens, more than a sequence of {config.rules.seq_length:,}"
     images = f"{tower.images:g} image{'s' * (tower.images != 1)} of {tower.patches:,} patches a sample ({tower.source})"
     return (
         f"vision encoder of {tower.spec.parameters / 1e6:,.0f} M parameters, {state}, on the first stage: {images}; "

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from taylor.base.errors import InputError
+from taylor.cost_model.job.tower import tower_body
 from taylor.parsers.huggingface.values import Values
 from taylor.parsers.huggingface.vision import qwen3_vl
 from taylor.parsers.megatron.tower_file import read_tower
@@ -95,3 +96,12 @@ def test_a_wrong_size_is_named_by_its_field(value: object, tmp_path: Path) -> No
 def test_an_encoder_without_sizes_stays_among_what_no_figure_has(encoder: object, tmp_path: Path) -> None:
     config = read_config(job(tmp_path, {"image_encoder": encoder, "text_decoder": DECODER}))
     assert config.tower is None and any(flag.name == "--mm-model" for flag in config.unmodelled)
+
+
+def test_odd_sizes_still_describe_an_encoder_that_can_be_priced() -> None:
+    odd = vision(num_layers=2, window_attn_size=3, fullatt_block_indexes=[1] * 9, num_attention_heads=1280)
+    tower = read_tower({"image_encoder": odd}, {"dataset_param": [PIXELS]}, Path("model.json"))
+    assert tower is not None and (tower.spec.full_layers, tower.spec.window, tower.patches) == (2, 1, 1024)
+    assert tower_body(tower.spec).body_counts == {"vision": 2}
+    with pytest.raises(InputError, match="num_attention_heads"):
+        read_tower({"image_encoder": vision(num_attention_heads=1281)}, {}, Path("model.json"))
