@@ -7,14 +7,15 @@ omegaconf 2.3 docs/source/usage.rst, «Variable interpolation».
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from taylor.base.errors import InputError, shortened
 from taylor.parsers.nested_keys import leaves
 from taylor.parsers.policy.options import Options, option
+from taylor.parsers.text.flags import Flag
 from taylor.parsers.text.shell_words import Char, Word
 from taylor.parsers.text.yaml_edit import edit_yaml
 from taylor.parsers.text.yaml_source import YamlPath, YamlSource
@@ -29,6 +30,7 @@ TELLTALE = re.compile(
 """Found in a training's YAML, but for one that inherits its policy and states other sections alone."""
 INHERITS = re.compile(r"^defaults\s*:(?:[^\n]*|\s*\n\s*-[^\n]*)\.ya?ml\b", re.MULTILINE)
 """Found in every YAML that inherits another."""
+_ROLL_OUTS = "policy.generation."
 _MOST_FILES, _MOST_STEPS, _LONGEST = 32, 40, 2000
 """Files that one inherits, interpolations in one value, characters of a value."""
 _INNER = re.compile(r"\$\{([^${}]*)\}")
@@ -49,6 +51,7 @@ class RlExperiment:
 
     source: YamlSource
     data: Mapping[str, Any]
+    of_values: bool = False
 
     @classmethod
     def read(cls, path: Path) -> RlExperiment:
@@ -84,12 +87,40 @@ class RlExperiment:
             unknown = known is None or known == MISSING
             shown = text if known is None else known
             flags.append(option(name, Word(tuple(Char(char, None, unknown=unknown) for char in shown))))
+        if self.of_values:
+            return Options(self.file, _in_place_of_policy(flags), place=_place_of_values)
         return Options(self.file, flags, place="{}".format)
+
+    def value_model(self) -> RlExperiment:
+        """The same with the value model in place of the policy, whose options stand in ``value`` by the same names.
+
+        Raises
+        ------
+        InputError
+            When there is none.
+        """
+        if not isinstance(self.data.get("value"), Mapping):
+            cure = "add the section, as examples/configs/ppo_math_1B.yaml has it"
+            raise InputError("describes no value model, which PPO trains", file=self.file, field="value", cure=cure)
+        return replace(self, of_values=True)
 
     def edited(self, wanted: Mapping[str, object]) -> RlExperiment:
         """The same with some options set in the file that was named; None goes back to the base's value as null."""
         placed: dict[YamlPath, Any] = {tuple(name.split(".")): value for name, value in wanted.items()}
         return RlExperiment.of(edit_yaml(self.source, placed))
+
+
+def _in_place_of_policy(flags: Sequence[Flag]) -> list[Flag]:
+    kept = [each for each in flags if not each.name.startswith("policy.") or each.name.startswith(_ROLL_OUTS)]
+    return [
+        option(f"policy.{each.name.removeprefix('value.')}", each.values[0]) if each.name.startswith("value.") else each
+        for each in kept
+    ]
+
+
+def _place_of_values(name: str) -> str:
+    own = name.startswith("policy.") and not name.startswith(_ROLL_OUTS)
+    return f"value.{name.removeprefix('policy.')}" if own else name
 
 
 def _inherited(source: YamlSource, above: list[Path], files: list[int]) -> dict[str, Any]:

@@ -7,15 +7,25 @@ passed on, the weights after; the optimizer comes back for training alone, unles
 off, nemo_rl/models/megatron/setup.py:375) and dtensor_policy_worker_v2.py:1223-1300. The reference's weights lie on the
 host and take the policy's place for their turn (megatron_policy_worker.py:1971-2000). The bucket of weights is a share
 of what is free (ipc_weight_synchronizer.py:117-134), so that only one tensor counts.
+
+Under PPO a value model trains in processes of its own (nemo_rl/algorithms/ppo.py:1515-1660): it values the samples
+before the policy scores them, and trains before the policy in each of ``ppo_epochs``; each of the two lies on the host
+while the other works (nemo_rl/models/value/workers/megatron_value_worker.py:777-967). Its head gives one value and has
+no tie to the embedding (374).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from taylor.cost_model.memory.rollout_engine import FREE, WHOLE, RolloutEngine
-from taylor.parsers.nemo_rl.job import MEGATRON, POLICY, RlStart
+from taylor.parsers.megatron.read import config_from_launch
+from taylor.parsers.nemo_rl.job import MEGATRON, POLICY, RlMegatronJob, RlStart, sharded_job
 from taylor.parsers.policy.job import packed_samples
 from taylor.parsers.policy.options import Options
+from taylor.parsers.policy.sharded import sharded_config
 from taylor.parsers.rl_iteration import (
+    CRITIC,
     ENGINE,
     LOG_PROBS,
     OPTIMIZER,
@@ -24,13 +34,17 @@ from taylor.parsers.rl_iteration import (
     ROLLOUT,
     STATES,
     TRAINING,
+    VALUES,
     WEIGHTS,
+    Critic,
     RlIteration,
     stated_share,
+    with_value_head,
 )
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.training_config import TrainingConfig
 
+_TURNS = "policy and value model change places in each of ppo.ppo_epochs: their moves to the host are counted once"
 _GENERATION, _LOSS = f"{POLICY}generation.", "loss_fn."
 
 
@@ -43,42 +57,82 @@ def iteration_of(start: RlStart, config: TrainingConfig) -> RlIteration:
         When the file has no roll-outs, or a value is wrong.
     """
     options = start.options
-    if not options.has("grpo.num_prompts_per_step"):
+    trains = options.has("ppo.num_prompts_per_step")
+    way = "ppo." if trains else "grpo."
+    if not options.has(f"{way}num_prompts_per_step"):
         cure = "evaluate its training with taylor solve -evaluate y"
-        raise options.error("grpo.num_prompts_per_step", "is missing: the file has no roll-outs of GRPO", cure=cure)
-    prompts = int(options.integer("grpo.num_prompts_per_step", high=2**31))
-    answers = int(options.integer("grpo.num_generations_per_prompt", default=1))
+        raise options.error(f"{way}num_prompts_per_step", "is missing: the file has no roll-outs", cure=cure)
+    prompts = int(options.integer(f"{way}num_prompts_per_step", high=2**31))
+    answers = int(options.integer(f"{way}num_generations_per_prompt", default=1))
+    epochs = int(options.integer("ppo.ppo_epochs", default=1)) if trains else 1
     colocated = options.is_on(f"{_GENERATION}colocated.enabled", default=True)
     whole = options.integer("cluster.gpus_per_node") * options.integer("cluster.num_nodes", default=1)
     cards = config.strategy.world_size
     longest, dp = config.rules.seq_length, config.strategy.dp
     each = max(1, prompts * answers // dp)
     counted = int(options.integer(f"{POLICY}logprob_batch_size", default=config.strategy.mbs))
-    packed = next(
-        (name for name in ("sequence_packing", "dynamic_batching") if options.is_on(f"{POLICY}{name}.enabled")), None
-    )
-    tokens = scored = None
-    if packed is not None:
-        usual = longest * config.strategy.mbs
-        tokens = int(options.integer(f"{POLICY}{packed}.train_mb_tokens", default=usual, high=MAX_SIZE))
-        scored = int(options.integer(f"{POLICY}{packed}.logprob_mb_tokens", default=longest * counted, high=MAX_SIZE))
+    tokens, scored = _packed_tokens(options, longest * config.strategy.mbs, longest * counted)
     answer = int(options.integer(f"{_GENERATION}max_new_tokens", default=longest, high=MAX_SIZE))
-    return RlIteration(
+    found = RlIteration(
         prompts,
         answers,
         max(0, longest - answer),
         min(answer, longest),
-        updates=max(1, prompts * answers // config.strategy.global_batch),
+        updates=epochs * max(1, prompts * answers // config.strategy.global_batch),
         colocated=colocated,
         rollout_cards=cards if colocated else int(whole) - cards,
         engine=_engine(options),
-        resident=_resident(start, colocated),
+        resident=_resident_of_ppo(options, colocated) if trains else _resident(start, colocated),
         log_prob_samples=counted if scored is None else packed_samples(scored, longest, each),
         packed_tokens=tokens,
         log_prob_tokens=scored,
         bucket_mib=0.0,
         staleness=0 if colocated else 1,
+        left_out=(_TURNS,) if epochs > 1 else (),
     )
+    return replace(found, critic=_critic(start, config, found, epochs)) if trains else found
+
+
+def _packed_tokens(options: Options, training: int, scoring: int) -> tuple[int | None, int | None]:
+    """Tokens that micro-batches of training and of scoring are packed to, by default these; None where none are."""
+    for name in ("sequence_packing", "dynamic_batching"):
+        if options.is_on(f"{POLICY}{name}.enabled"):
+            return (
+                int(options.integer(f"{POLICY}{name}.train_mb_tokens", default=training, high=MAX_SIZE)),
+                int(options.integer(f"{POLICY}{name}.logprob_mb_tokens", default=scoring, high=MAX_SIZE)),
+            )
+    return None, None
+
+
+def _critic(policy: RlStart, config: TrainingConfig, iteration: RlIteration, epochs: int) -> Critic:
+    """The value model: ``value``, which has the policy's options by the same names."""
+    experiment = policy.experiment.value_model()
+    start = RlStart(experiment)
+    if start.by_megatron:
+        job = RlMegatronJob(experiment, model=start.model)
+        trained = config_from_launch(job)
+        trained = trained.replace(rules=trained.rules.replace(adapters=job.adapters))
+    else:
+        sharded, own = sharded_job(experiment, None)
+        trained = sharded_config(
+            sharded, own.notes, (), {"dp": "cluster.num_nodes", "gbs": "value.train_global_batch_size"}
+        )
+    trained = trained.replace(model=with_value_head(start.model))
+    strategy, longest = trained.strategy, trained.rules.seq_length
+    counted = int(start.options.integer(f"{POLICY}logprob_batch_size", default=strategy.mbs))
+    tokens, scored = _packed_tokens(start.options, longest * strategy.mbs, longest * counted)
+    each = max(1, iteration.samples // strategy.dp)
+    resident = dict.fromkeys(iteration.resident, frozenset[str]())
+    own_iteration = replace(
+        iteration,
+        updates=epochs * max(1, iteration.samples // strategy.global_batch),
+        resident={**resident, VALUES: frozenset({WEIGHTS}), CRITIC: STATES},
+        log_prob_samples=counted if scored is None else packed_samples(scored, longest, each),
+        packed_tokens=tokens,
+        log_prob_tokens=scored,
+        left_out=(),
+    )
+    return Critic(trained, own_iteration, own_process=True).on_cards(config.strategy.world_size)
 
 
 def _engine(options: Options) -> RolloutEngine:
@@ -101,6 +155,16 @@ def _engine(options: Options) -> RolloutEngine:
         concurrent=int(options.integer(f"{below}max_num_seqs", default=1024)),
         cache_bytes=1 if "fp8" in str(options.text(f"{below}kv_cache_dtype", default="auto")) else 2,
     )
+
+
+def _resident_of_ppo(options: Options, colocated: bool) -> dict[str, frozenset[str]]:
+    """States of the policy on a training card by phase: all leave while the value model has the cards."""
+    engine = frozenset({ENGINE}) if colocated else frozenset[str]()
+    scored = options.number(f"{_LOSS}reference_policy_kl_penalty", default=0.0) > 0
+    phases = {ROLLOUT: engine, VALUES: frozenset[str](), LOG_PROBS: frozenset({WEIGHTS})}
+    if scored and not options.is_on("ppo.skip_reference_policy_logprobs_calculation"):
+        phases[REFERENCE] = frozenset({WEIGHTS})
+    return {**phases, CRITIC: frozenset[str](), TRAINING: STATES, RESHARDING: frozenset({WEIGHTS}) | engine}
 
 
 def _resident(start: RlStart, colocated: bool) -> dict[str, frozenset[str]]:

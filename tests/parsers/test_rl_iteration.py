@@ -157,6 +157,34 @@ def test_a_critic_whose_degrees_do_not_divide_the_cards_is_refused(tmp_path):
         iteration(tmp_path, text)
 
 
+def test_nemo_rls_value_model_takes_the_policys_place_and_leaves_it(tmp_path):
+    found = iteration(tmp_path, nemo_rl.PPO, "run.yaml")
+    critic = found.critic
+    assert found.phases == (ROLLOUT, VALUES, LOG_PROBS, CRITIC, TRAINING, RESHARDING)
+    # Two epochs of one batch of 512.
+    assert (found.updates, critic.iteration.updates, critic.own_process) == (2, 2, True)
+    own = critic.config.strategy
+    assert (critic.config.model.name, own.tp, own.pp, own.dp, own.mbs) == ("qwen3-1.7b", 2, 1, 8, 4)
+    assert (critic.iteration.log_prob_samples, critic.config.rules.seq_length) == (8, 4096)
+    for phase in found.phases:
+        values = {VALUES: {WEIGHTS}, CRITIC: STATES}.get(phase, set())
+        policy = {LOG_PROBS: {WEIGHTS}, TRAINING: STATES, RESHARDING: {WEIGHTS}}.get(phase, set())
+        assert critic.iteration.resident[phase] == values and found.resident[phase] & STATES == policy
+    assert "ppo_epochs" in found.left_out[0]
+
+
+def test_nemo_rls_ppo_without_a_value_model_is_refused(tmp_path):
+    text = nemo_rl.PPO[: nemo_rl.PPO.index("value:")]
+    with pytest.raises(InputError, match="value: describes no value model"):
+        iteration(tmp_path, text, "run.yaml")
+
+
+def test_an_option_of_the_value_model_is_named_by_its_own_place(tmp_path):
+    text = nemo_rl.PPO.replace("logprob_batch_size: 8", "logprob_batch_size: many")
+    with pytest.raises(InputError, match="value.logprob_batch_size"):
+        iteration(tmp_path, text, "run.yaml")
+
+
 def test_slimes_critic_and_policy_have_the_cards_in_turn(tmp_path):
     found = iteration(tmp_path, SLIME.replace("--prompt-data", "--advantage-estimator ppo --prompt-data"))
     critic = found.critic

@@ -47,6 +47,35 @@ cluster:
   gpus_per_node: 8
   num_nodes: 2
 """
+PPO = (
+    MEGATRON.replace("grpo:", "ppo:").replace(
+        "num_generations_per_prompt: 8", "num_generations_per_prompt: 8\n  ppo_epochs: 2"
+    )
+    + """\
+value:
+  model_name: Qwen/Qwen3-1.7B
+  train_global_batch_size: ${policy.train_global_batch_size}
+  train_micro_batch_size: 4
+  logprob_batch_size: 8
+  max_total_sequence_length: ${policy.max_total_sequence_length}
+  precision: "bfloat16"
+  dtensor_cfg:
+    enabled: false
+  megatron_cfg:
+    enabled: true
+    activation_checkpointing: false
+    tensor_model_parallel_size: 2
+    pipeline_model_parallel_size: 1
+    context_parallel_size: 1
+    expert_model_parallel_size: 1
+    expert_tensor_parallel_size: 1
+    sequence_parallel: true
+    optimizer:
+      optimizer: "adam"
+      bf16: true
+      use_distributed_optimizer: true
+"""
+)
 SHARDED = """\
 sft:
   max_num_steps: 60
