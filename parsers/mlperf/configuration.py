@@ -160,7 +160,7 @@ def _refuse_others(file: Path, stated: Mapping[str, str]) -> None:
         raise InputError(f"trains {what}, and only language models are planned", file=file, cure=cure)
     if _ADAPTERS.search(words) or any(name.startswith("LORA") for name in stated):
         raise InputError(
-            "trains adapters (LoRA), whose memory and step are not modelled, and they are not those of a full training",
+            "trains adapters (LoRA) by a harness of its own, whose variables are not read",
             file=file,
             cure="give a config_*.sh of llama31_405b or llama31_8b",
         )
