@@ -16,6 +16,7 @@ from taylor.dryrun import torch_backend
 from taylor.dryrun.torch_backend import TorchBackend
 from taylor.nd_search.options import SearchOptions
 from taylor.parsers.read import read_config
+from taylor.register.adapters import EMBEDDING, Adapters
 from taylor.workflows.searching.explain import explain_strategy
 from taylor.workflows.searching.search import StrategySearchOptions, search_strategies
 from taylor.workflows.solving.evaluate_file import evaluate_file
@@ -190,3 +191,18 @@ def test_auto_never_chooses_torch_and_names_it_for_a_script_on_gpus(tmp_path, ca
     with open_backend(DryRunOptions("auto"), read_config(script(tmp_path)), tmp_path) as backend:
         assert backend is None
     assert "--dryrun_backend torch measures its stages" in caplog.text and "mindspore" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"adapters": Adapters(8)}, {"frozen": (EMBEDDING,)}, {"mlp_tiles": 4}],
+    ids=["adapters", "frozen", "tiled"],
+)
+def test_jobs_that_train_a_part_are_not_measured_as_a_full_training(tmp_path, changes):
+    """The stage model makes gradients and states for all weights: it would report several times the memory."""
+    config = read_config(script(tmp_path))
+    config = config.replace(rules=config.rules.replace(**changes))
+    with pytest.raises(InputError, match="--dryrun_backend: measures a training of all weights.*estimate"):
+        open_backend(DryRunOptions("torch"), config, tmp_path)
+    with open_backend(DryRunOptions("auto"), config, tmp_path) as backend:
+        assert backend is None

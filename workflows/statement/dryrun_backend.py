@@ -49,6 +49,7 @@ def open_backend(
         from taylor.dryrun.torch_backend import TorchBackend, require_torch, torch_version  # its data models take time
 
         require_torch()
+        _refuse_parts(config)
         log.info("dry-runs: by torch %s on fake tensors, %d stages at once", torch_version(), options.parallel_num)
         return TorchBackend(
             output / DRYRUNS / "torch",
@@ -80,6 +81,26 @@ def open_backend(
         retries=options.retries,
         executor=executor,
     )
+
+
+def trains_a_part(config: TrainingConfig) -> bool:
+    """Return whether a part of the weights trains, or an MLP runs in parts: the stage model of torch knows neither."""
+    rules, kinds = config.rules, config.model.kinds
+    return rules.adapters is not None or bool(rules.frozen) or rules.mlp_tiles > 0 or any(kind.frozen for kind in kinds)
+
+
+def _refuse_parts(config: TrainingConfig) -> None:
+    """Refuse to measure a job by the stage model of torch, which would measure a training of all weights.
+
+    Raises
+    ------
+    InputError
+        When the job trains a part of the weights, or its MLP runs in parts.
+    """
+    if trains_a_part(config):
+        problem = "measures a training of all weights, and this job has adapters, frozen parts or a tiled MLP"
+        cure = "use --dryrun_backend estimate"
+        raise InputError(problem, field="--dryrun_backend", value="torch", cure=cure)
 
 
 def _dataset_keys(starter: Starter, options: DryRunOptions, config: TrainingConfig) -> dict[str, object]:
@@ -123,5 +144,7 @@ def _why_not(starter: Starter, options: DryRunOptions, config: TrainingConfig) -
 def _how_to_run(config: TrainingConfig) -> str:
     """Reason why a file that starts itself is not run, with the backend that fits its framework."""
     of_mindspore = launcher_of(config).usual_device_of(config).name.startswith(ASCEND)
+    if not of_mindspore and trains_a_part(config):
+        return f"{config.path.name} starts itself, and torch's stage model trains all weights"
     fitting = "mindspore runs it" if of_mindspore else "torch measures its stages"
     return f"{config.path.name} starts itself; --dryrun_backend {fitting}"
