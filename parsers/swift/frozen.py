@@ -3,7 +3,9 @@
 Sources: modelscope/ms-swift 3602360a swift/megatron/arguments/megatron_args.py:450-474, 1086-1098 (``freeze_vit`` and
 ``freeze_aligner`` true), swift/megatron/utils/utils.py:176-182 (``full`` alone),
 swift/utils/transformers_utils.py:70-130 (a part of all parameters from the first on; names by their beginning, of which
-the trained ones win). A pipeline's stages number their layers from 0 each.
+the trained ones win). A pipeline's stages number their layers from 0 each. A frozen embedding's result takes a gradient
+all the same (modelscope/mcore-bridge f020e479 src/mcore_bridge/model/gpt_model.py:212-214), which passes through every
+layer.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def with_frozen(model: ModelSpec, options: Flags, notes: list[str]) -> tuple[Mod
         cure = f"write {FORM.written(_PIPELINE)} 1"
         named = next(iter(given), _RATIO)
         raise options.error(named, "freezes layers of a pipeline, whose stages number them from 0 each", cure=cure)
-    result = with_frozen_layers(model, trains, below=EMBEDDING in ends)
+    result = with_frozen_layers(model, trains, below=True)
     outside = frozen_outside(result, ends, notes)
     return result, (*(part for part in outside if part in _ENDS), *vision)
 
