@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 
-from benchmarks.launcher_flags import MANUAL, OwnParser, definitions, judged, with_manual
+from benchmarks.launcher_flags import MANUAL, OwnParser, Release, definitions, judged, own_parser, with_manual
 
 SOURCE = """
 def add(parser):
@@ -12,6 +13,11 @@ def add(parser):
     group.add_argument('--num-layers', type=int, default=None, help='n')
     group.add_argument('--profile-level', type=str, choices=['level0', 'level1'])
     group.add_argument('--bf16', action='store_true')
+"""
+FEATURE = """
+class OfSomeRelease(Feature):
+    def register_args(self, parser):
+        self.add_parser_argument_choices_value(parser, '--profile-level', 'level2')
 """
 SCRIPT = "torchrun --nnodes 1 pretrain_gpt.py --num-layers {layers} --profile-level {level} --bf16 {more}\n"
 
@@ -31,3 +37,17 @@ def test_flags_types_and_values_are_judged(tmp_path):
     assert "invalid choice" in judged(parser(), SCRIPT.format(layers=2, level="level9", more=""), tmp_path)[0]
     assert "--auto-tuning" in judged(parser(), with_manual(good), tmp_path)
     assert MANUAL.startswith("--auto-tuning") and isinstance(parser(), argparse.ArgumentParser)
+
+
+def test_a_value_that_another_module_adds_is_taken_and_programs_of_ones_own_start_the_training(tmp_path):
+    clone = tmp_path / "clone"
+    (clone / "features").mkdir(parents=True)
+    (clone / "features" / "a.py").write_text(FEATURE)
+    (clone / "arguments.py").write_text(SOURCE)
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=x", "-c", "user.email=x@y", "commit", "-qm", "x"]):
+        subprocess.run(["git", "-C", str(clone), *words], check=True, capture_output=True)
+    release = Release({"megatron": ("HEAD", ("features", "arguments.py"))}, (), "", modules=False)
+    found, count = own_parser({"megatron": clone}, release)
+    own = "python3 mine/start.py --nnodes 1 pretrain_gpt.py --num-layers 2 --profile-level {level} --bf16\n"
+    assert count == 3 and judged(found, own.format(level="level2"), tmp_path) == []
+    assert "invalid choice" in judged(found, own.format(level="level9"), tmp_path)[0]
