@@ -10,6 +10,7 @@ from typing import Any
 from taylor.pipeline.plan import RUN_MARK, kind_of
 from taylor.register.layers import AttentionSpec, LayerSpec, MlaSpec, MlpSpec, MoeSpec
 from taylor.register.pattern import kinds_in_order
+from taylor.register.tower import TowerSpec
 
 __all__ = ["DENSE", "MOE", "MTP", "RUN_MARK", "MlaSpec", "ModelSpec", "MoeSpec", "kind_of"]
 
@@ -56,6 +57,8 @@ class ModelSpec:
         Of a registered model: other names under which models of this very shape were published.
     source : str
         Of a registered model: where its sizes are from. No part of its shape.
+    tower : TowerSpec or None
+        The encoder of images among `extra_parameters`, where its layers are known.
     """
 
     name: str
@@ -85,6 +88,7 @@ class ModelSpec:
     published_parameters: int | None = field(default=None, compare=False)
     aliases: tuple[str, ...] = field(default=(), compare=False)
     source: str = field(default="", compare=False)
+    tower: TowerSpec | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if not self.pattern and not self.kinds:

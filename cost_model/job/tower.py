@@ -32,6 +32,8 @@ class TowerRun:
         Its layers keep their inputs alone and run again before their backward.
     split : bool
         TP splits its layers. Off: every rank of TP runs all of it.
+    counted : bool
+        Its states are among those of the model's `ModelSpec.extra_parameters`.
     source : str
         Where images and patches are from, for the log.
     """
@@ -42,6 +44,7 @@ class TowerRun:
     trained: bool = False
     recomputed: bool = False
     split: bool = False
+    counted: bool = False
     source: str = "assumed; --images states others"
 
     @property

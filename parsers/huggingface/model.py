@@ -23,6 +23,7 @@ from taylor.parsers.huggingface.step3 import step3
 from taylor.parsers.huggingface.values import Values
 from taylor.parsers.huggingface.without_effect import has_effect, is_shape
 from taylor.register.model import ModelSpec
+from taylor.register.tower import TowerSpec
 
 Reader = Callable[[Values], Described]
 Encoder = Callable[[Values, int], int]
@@ -102,6 +103,11 @@ ENCODERS: dict[str, Encoder] = {
     "gemma4": vision.gemma4,
     "step3p7": vision.step3p7,
 }
+TOWERS: dict[str, Callable[[Values, int], TowerSpec]] = {
+    "qwen3_vl": vision.qwen3_vl_tower,
+    "siglip": vision.siglip_tower,
+}
+"""Rules that describe an encoder's layers."""
 
 
 @lru_cache(maxsize=1)
@@ -217,8 +223,12 @@ def _with_encoder(model: ModelSpec, known: ModelType, outer: Values, notes: list
     if not known.counted:
         notes.append(f"its vision encoder of {parameters:,} parameters is not planned: only the text model is trained")
         return model
-    notes.append(f"its vision encoder's {parameters:,} parameters are counted{hint}, its activations are not modelled")
-    return model.replace(extra_parameters=model.extra_parameters + parameters)
+    tower = TOWERS[known.encoder](section, model.hidden) if known.encoder in TOWERS else None
+    priced = "" if tower is None else " without --images"
+    notes.append(
+        f"its vision encoder's {parameters:,} parameters are counted{hint}, its activations are not modelled{priced}"
+    )
+    return model.replace(extra_parameters=model.extra_parameters + parameters, tower=tower)
 
 
 def _left_over(values: Values, outer: Values) -> list[str]:

@@ -5,8 +5,11 @@ Sources: transformers 5.23.0, the ``modeling_*.py`` beside the configuration tha
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from taylor.parsers.huggingface.values import Values
 from taylor.parsers.text.fields import MAX_LAYERS
+from taylor.register.tower import TowerSpec
 
 MLP_RATIO = 8960 / 1536
 """Width of Step-3.7's vision MLP over its hidden size: models/step3p7/configuration_step3p7.py."""
@@ -46,6 +49,30 @@ def qwen3_vl(vision: Values, text_hidden: int) -> int:
         + 2 * hidden
         + len(looked_into or []) * (mlp + 2 * merged)
     )
+
+
+def qwen3_vl_tower(vision: Values, text_hidden: int) -> TowerSpec:
+    """The layers of Qwen3-VL's encoder; a square of patches becomes a token."""
+    hidden, depth, heads = vision.size("hidden_size"), vision.size("depth", high=MAX_LAYERS), vision.size("num_heads")
+    square, patch = vision.size("spatial_merge_size", high=64) ** 2, vision.size("patch_size") ** 2
+    inputs = vision.size("in_channels") * vision.size("temporal_patch_size") * patch
+    further = vision.list_or_none("deepstack_visual_indexes", lambda name, value: vision.whole(name, value, 0, depth))
+    mergers = (1 + len(further or [])) * hidden * (hidden * square + vision.size("out_hidden_size"))
+    spec = TowerSpec(depth, hidden, heads, hidden // heads, vision.size("intermediate_size"), merged=square)
+    ends = qwen3_vl(vision, text_hidden) - depth * spec.layer_parameters
+    return replace(spec, ends_parameters=ends, ends_products=float(inputs * hidden + mergers))
+
+
+def siglip_tower(vision: Values, text_hidden: int) -> TowerSpec:
+    """The layers of Gemma 3's encoder; 256 tokens an image, pooled from all of its patches
+    (models/gemma3/configuration_gemma3.py, ``mm_tokens_per_image``)."""
+    hidden, depth = vision.size("hidden_size"), vision.size("num_hidden_layers", high=MAX_LAYERS)
+    heads, patch = vision.size("num_attention_heads"), vision.size("patch_size")
+    merged = max(1, (vision.size("image_size") // patch) ** 2 // 256)
+    spec = TowerSpec(depth, hidden, heads, hidden // heads, vision.size("intermediate_size"), merged=merged)
+    ends = siglip(vision, text_hidden) - depth * spec.layer_parameters
+    products = vision.size("num_channels") * patch**2 * hidden + hidden * text_hidden / merged
+    return replace(spec, ends_parameters=ends, ends_products=float(products))
 
 
 def siglip(vision: Values, text_hidden: int) -> int:

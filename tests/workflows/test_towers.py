@@ -18,10 +18,12 @@ from taylor.pipeline_solver.model.solution import OPTIMAL
 from taylor.pipeline_solver.solving.result import read_result
 from taylor.pipeline_solver.solving.solve import solve
 from taylor.register.tower import VISION
+from taylor.workflows.showing.card_memory import card_memory
 from taylor.workflows.showing.verdict import summary
 from taylor.workflows.solving.beside import best_beside
 from taylor.workflows.solving.evaluate_file import evaluate_file
 from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.options import FileJob, Outputs
 from taylor.workflows.statement.own_ranks import beside_problem, splits_of
 from taylor.workflows.statement.stated_file import StatedFile
@@ -141,3 +143,31 @@ def test_a_split_is_refused_where_nothing_states_the_encoder_or_the_memory_of_ot
     stated = StatedFile.read(asked(published(tmp_path), beside=True))
     with pytest.raises(InputError, match="a given memory profile or list of devices covers that alone"):
         best_beside(stated, MemorySource.FILE, SolveOptions(), TimeBudget())
+
+
+def test_a_model_with_an_encoder_is_priced_by_its_images_alone(tmp_path: Path) -> None:
+    config = {"model_type": "qwen3_vl", "text_config": {"model_type": "qwen3_vl_text"}, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    file = read_config(tmp_path / "config.json")
+    without, stated = (
+        StatedFile.of(asked(file.path, images=images), file, choose_device(file, "h100-80g", None))
+        for images in ("", "2x1024")
+    )
+    memory = stated.memory_like(MemoryProfile(0.0, 0.0, 0.0, 0.0, {}, {}, MemorySource.ESTIMATE))
+    assert without.config.tower is None and VISION not in {kind.name for kind in without.problem(memory).kinds}
+    tower = stated.config.tower
+    assert tower is not None and tower.trained and tower.counted and not tower.split
+    # Its states are among those of the first stage already.
+    kind = stated.problem(memory).kinds[-1]
+    assert (kind.name, kind.layer_mib) == (VISION, 0.0) and kind.forward > 0 and kind.activation_mib["none"] > 0
+
+
+def test_the_card_of_the_first_stage_has_the_encoder_too(tmp_path: Path) -> None:
+    stated = StatedFile.read(asked(published(tmp_path)))
+    plan, alone = stated.config.plan, stated.running.replace(tower=None)
+    assert plan is not None
+    with_it, without = (card_memory(one, plan, stated.device) for one in (stated.running, alone))
+    assert with_it is not None and without is not None
+    weights = 2 * 676_550_144 / 2**20
+    assert with_it[0].card_mib - without[0].card_mib == pytest.approx(weights, rel=1e-6)
+    assert with_it[1] == without[1]

@@ -11,6 +11,7 @@ from taylor.cost_model.memory.workspaces import allocated_mib, outside_mib, rese
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import PipelinePlan
 from taylor.register.device import DeviceSpec
+from taylor.workflows.statement.towers import tower_mib
 
 
 @dataclass(frozen=True)
@@ -68,5 +69,6 @@ def card_memory(config: TrainingConfig, plan: PipelinePlan, device: DeviceSpec) 
         card = stage.total
         if reserved is not None:
             card = reserved + outside_mib(stage, model, config.strategy, rules, device)
-        found.append(CardMemory(allocated, reserved, card, counter))
+        more = tower_mib(config, device) if stage.stage == 0 else 0.0
+        found.append(CardMemory(allocated + more, None if reserved is None else reserved + more, card + more, counter))
     return tuple(found)

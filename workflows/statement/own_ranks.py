@@ -150,7 +150,12 @@ def splits_of(file: StatedFile) -> Iterator[RankSplit]:
 
 def behind(config: TrainingConfig, strategy: Strategy) -> TrainingConfig:
     """The job of the language model alone, with a strategy and no plan."""
-    alone = config.replace(strategy=strategy, plan=None, by_module=None, tower=None, stage_devices=(), open_ranks=None)
+    model, tower = config.model, config.tower
+    if tower is not None and tower.counted:
+        model = model.replace(extra_parameters=model.extra_parameters - tower.spec.parameters, tower=None)
+    alone = config.replace(
+        model=model, strategy=strategy, plan=None, by_module=None, tower=None, stage_devices=(), open_ranks=None
+    )
     return alone.replace(schedule=alone.schedule_for(1))
 
 

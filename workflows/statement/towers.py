@@ -11,8 +11,11 @@ from taylor.cost_model.job.tower import TowerRun
 from taylor.cost_model.profile import MemorySource
 from taylor.cost_model.time.step import layer_time
 from taylor.parsers.training_config import TrainingConfig
+from taylor.pipeline.alive import alive_vectors
+from taylor.pipeline.generators import build_schedule
 from taylor.pipeline.plan import NONE
 from taylor.pipeline_solver.model.problem import LayerChoice, LayerKind, PipelineProblem
+from taylor.register.adapters import BESIDE
 from taylor.register.device import DeviceSpec
 from taylor.register.tower import VISION
 
@@ -35,18 +38,38 @@ def with_images(config: TrainingConfig, asked: str) -> TrainingConfig:
     images, patches = (float(found[1]), int(found[2])) if found else (0.0, 0)
     if not (images > 0 and 1 <= patches <= MOST):
         raise InputError("states no images", field=FLAG, value=asked, cure=CURE)
-    if config.tower is None:
+    tower = config.tower or _of_model(config)
+    if tower is None:
         problem = "asks for images, and no encoder of images is known of this job"
         raise InputError(problem, file=config.path, field=FLAG, value=asked, cure=f"leave out {FLAG}")
-    tower = replace(config.tower, images=images, patches=patches, source=f"by {FLAG}")
+    tower = replace(tower, images=images, patches=patches, source=f"by {FLAG}")
     if tower.tokens * config.strategy.mbs > MOST:
         raise InputError("states more tokens of images than a micro-batch can have", field=FLAG, value=asked, cure=CURE)
     return config.replace(tower=tower)
 
 
+def _of_model(config: TrainingConfig) -> TowerRun | None:
+    """The encoder that the model itself has, where its layers are known; every rank of TP runs all of it."""
+    spec = config.model.tower
+    if spec is None or config.model.extra_parameters < spec.parameters:
+        return None
+    return TowerRun(spec, trained=BESIDE not in config.rules.frozen and config.rules.adapters is None, counted=True)
+
+
 def costs_of(config: TrainingConfig, tower: TowerRun, device: DeviceSpec) -> TowerCosts:
     """Costs of a job's encoder on one rank."""
     return tower_costs(tower, config.strategy, config.rules, device)
+
+
+def tower_mib(config: TrainingConfig, device: DeviceSpec) -> float:
+    """Memory of a job's encoder on the first stage beyond what its model's figures count, MiB; 0 where it has none."""
+    tower, strategy = config.tower, config.strategy
+    if tower is None:
+        return 0.0
+    costs = costs_of(config, tower, device)
+    states = 0.0 if tower.counted else costs.states_mib
+    schedule = build_schedule(config.schedule, strategy.pp, strategy.vpp, strategy.micro_batches)
+    return states + costs.kept_mib * float(alive_vectors(schedule)[0][:, 0].max(initial=0.0))
 
 
 def with_tower(
@@ -69,7 +92,7 @@ def with_tower(
         VISION,
         count,
         common / count,
-        costs.states_mib / count if own else 0.0,
+        costs.states_mib / count if own and not config.tower.counted else 0.0,
         dict.fromkeys((NONE, *problem.recompute_ratio, *problem.choices), kept),
         pinned_first=True,
         choices={name: LayerChoice() for name in problem.choices},

@@ -264,3 +264,15 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text("\ufeff" + json.dumps(LLAMA), encoding="utf-8")
     assert read_config(path) == LLAMA
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "merged"), [("qwen3_vl", {}, 4), ("gemma3", {"image_size": 896, "patch_size": 14}, 16)]
+)
+def test_the_layers_of_an_encoder_and_its_ends_are_all_of_it(kind: str, sizes: dict[str, int], merged: int) -> None:
+    # Gemma 3's pooling head is no layer: its parameters are among the ends.
+    text = {"model_type": f"{kind}_text"}
+    model, notes = read_model({"model_type": kind, "text_config": text, "vision_config": sizes}, FILE)
+    assert model.tower is not None and model.tower.parameters == model.extra_parameters
+    assert model.tower.merged == merged and model.tower.ends_parameters > 0
+    assert any("not modelled without --images" in note for note in notes)
