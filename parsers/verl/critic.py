@@ -28,9 +28,9 @@ from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.verl import programs
-from taylor.parsers.verl.job import VerlMegatronJob, VerlStart, sharded_job
+from taylor.parsers.verl.job import VerlMegatronJob, VerlStart, own_table, sharded_job
 
-PACKED = (
+_PACKED = (
     "the critic's micro-batches are those that critic.* states; verl 0.9's default trainer packs them up to 32,768 "
     "tokens whatever it states (verl 1dda039b verl/trainer/ppo/v1/trainer_base.py:251)"
 )
@@ -91,8 +91,24 @@ def critic_of(policy: VerlStart, config: TrainingConfig, iteration: RlIteration)
         log_prob_samples=int(counted) if scored is None else packed_samples(scored, trained.rules.seq_length, each),
         packed_tokens=tokens,
         log_prob_tokens=scored,
+        left_out=(_PACKED, *_unknown(start)),
     )
     return Critic(trained, own).on_cards(config.strategy.world_size)
+
+
+def _unknown(start: VerlStart) -> list[str]:
+    """Sentences on options of the critic's layout that verl does not have: they are the policy's by the same names."""
+    table, found = own_table(), []
+    sections = {start.program.engine: programs.PPO.engine, start.program.sharding: programs.PPO.sharding}
+    for each in start.options.by_name.values():
+        own = next((own for own in sections if each.name.startswith(own)), None)
+        if own is None or each.name.startswith(f"{own}override_"):
+            continue
+        name = sections[own] + each.name.removeprefix(own)
+        if table.find(name) is None:
+            sentence = table.unknown(name, each.values[0].text).sentence
+            found.append(sentence.replace(sections[own], own))
+    return found
 
 
 def _config(script: ShellScript, start: VerlStart) -> TrainingConfig:

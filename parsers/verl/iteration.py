@@ -32,7 +32,7 @@ from taylor.parsers.rl_iteration import (
 )
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.training_config import TrainingConfig
-from taylor.parsers.verl.critic import PACKED, critic_of, kept_states, trains_critic
+from taylor.parsers.verl.critic import critic_of, kept_states, trains_critic
 from taylor.parsers.verl.job import VerlStart
 from taylor.parsers.verl.programs import MEGATRON
 
@@ -84,9 +84,11 @@ def iteration_of(start: VerlStart, config: TrainingConfig) -> RlIteration:
         bucket_mib=float(megabytes),
         staleness=0 if colocated else 1,
         iterations=options.known_count("trainer.total_training_steps"),
-        left_out=(PACKED,) if trains else (),
     )
-    return replace(found, critic=critic_of(start, config, found)) if trains else found
+    if not trains:
+        return found
+    critic = critic_of(start, config, found)
+    return replace(found, critic=critic, left_out=critic.iteration.left_out)
 
 
 def _engine(options: Options) -> RolloutEngine:

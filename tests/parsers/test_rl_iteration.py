@@ -144,6 +144,17 @@ def test_verls_switch_of_the_critic_wins_over_the_estimator(tmp_path, estimator,
     assert (found.critic is not None, CRITIC in found.phases) == (trains, trains)
 
 
+def test_a_mistyped_degree_of_the_critic_is_named_with_the_right_one(tmp_path):
+    assert len(iteration(tmp_path, verl.CRITIC).left_out) == 1
+    text = verl.CRITIC.replace(
+        "critic.megatron.pipeline_model_parallel_size", "critic.megatron.pipline_model_parallel_size"
+    )
+    (sentence,) = iteration(tmp_path, text).left_out[1:]
+    assert sentence.startswith(
+        "critic.megatron.pipline_model_parallel_size 2 is not known and is ignored. Is critic.megatron."
+    )
+
+
 def test_a_critic_without_a_model_is_refused_by_its_key(tmp_path):
     with pytest.raises(InputError, match="critic.model.path: is missing"):
         iteration(tmp_path, verl.CRITIC.replace('critic.model.path="Qwen/Qwen3-1.7B"', ""))
