@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 SECONDS_AN_HOUR = 3_600
+"""By definition."""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 
 from taylor.base.errors import TaylorError
 from taylor.cost_model.job import parameters, recurrent
+from taylor.cost_model.job.length import TrainingLength
 from taylor.cost_model.job.optimizer import OptimizerStates
 from taylor.cost_model.job.strategy import GRAPHED_EXPERTS, GRAPHED_MIXER, GRAPHED_ROUTER, Strategy, TrainingRules
 from taylor.cost_model.job.strategy_table import StrategyTable
@@ -189,7 +190,7 @@ def figures_of(model: ModelSpec, strategy: Strategy, rules: TrainingRules, devic
     put("host", host_ms, rules, device)
     put("head time", time.head_time, model, strategy, rules, device)
     put("model flops", lambda: [work.model_flops(model, rules.seq_length, causal=causal) for causal in (False, True)])
-    put("throughput", throughput, model, strategy, rules, device, 1000.0, 1e12)
+    put("throughput", throughput, model, strategy, rules, device, 1000.0, TrainingLength(1e12))
     put("entry", MtpEntry.of, model, strategy, rules, device)
     put("alive", lambda: [
         alive_lower_bound(schedule, strategy.pp, strategy.vpp, stage, strategy.micro_batches)
