@@ -98,7 +98,7 @@ class BridgeScript(Launch):
     def __init__(self, script: ShellScript, register_path: Path | None = None, model: ModelSpec | None = None) -> None:
         self.file, self.text = script.file, script.text
         words = _command(script)
-        self.recipe = _recipe(words, self.file)
+        self.recipe = _recipe(words, script)
         notes = [*script.notes, f"recipe {self.recipe.name}: {SOURCE} src/megatron/bridge/{self.recipe.source}"]
         fields = dict(self.recipe.options)
         own = _overrides(script, words)
@@ -244,7 +244,7 @@ def _options(words: Sequence[str], names: Mapping[str, str]) -> Iterator[tuple[s
             yield names[word], words[at + 1]
 
 
-def _recipe(words: Sequence[str], file: Path) -> Recipe:
+def _recipe(words: Sequence[str], script: ShellScript) -> Recipe:
     """The recipe that a command names.
 
     Raises
@@ -262,16 +262,16 @@ def _recipe(words: Sequence[str], file: Path) -> Recipe:
         task = given.get("task", "pretrain")
         name = f"{given['stem']}_{task}_{given.get('ranks', '')}gpu_{given.get('gpu', '')}_{precision_name}_config"
     if "$" in name:
-        variable = re.search(r"\$\{?(\w+)", name)
-        cure = f"give --env {variable[1]}=NAME" if variable else "write it out"
-        raise InputError("is known only when the job starts", file=file, field="--recipe", value=name, cure=cure)
+        variable = script.to_state(name)
+        cure = f"give --env {variable}=NAME" if variable else "write it out"
+        raise InputError("is known only when the job starts", file=script.file, field="--recipe", value=name, cure=cure)
     recipe = known_recipe(name)
     if recipe is None:
         near = nearest_names(name)
         cure = f"did you mean {', '.join(near)}?" if near else "name a recipe of megatron.bridge.recipes"
         cure += "; or give the ConfigContainer.yaml that logger.save_config_filepath writes"
-        raise InputError(f"is no recipe of {SOURCE}", file=file, field="--recipe", value=name, cure=cure)
-    return _with_mode(recipe, given.get("mode"), file)
+        raise InputError(f"is no recipe of {SOURCE}", file=script.file, field="--recipe", value=name, cure=cure)
+    return _with_mode(recipe, given.get("mode"), script.file)
 
 
 def _with_mode(recipe: Recipe, mode: str | None, file: Path) -> Recipe:
@@ -299,18 +299,18 @@ def _overrides(script: ShellScript, words: Sequence[str]) -> dict[str, Any]:
         texts += [] if variable is None else [part for text in variable.texts() for part in text.split()]
     own: dict[str, Any] = {}
     for field, text in _options(words, OPTIONS):
-        own[field] = _value(text, field, script.file)
+        own[field] = _value(text, field, script)
     for text in texts:
         match = OVERRIDE.fullmatch(text)
         if match is not None:
-            own[match[1]] = _value(match[2].strip("\"'"), match[1], script.file)
+            own[match[1]] = _value(match[2].strip("\"'"), match[1], script)
     return {field: value for field, value in own.items() if value is not _OPEN}
 
 
 _OPEN = object()
 
 
-def _value(text: str, field: str, file: Path) -> Any:
+def _value(text: str, field: str, script: ShellScript) -> Any:
     """An override's value, as YAML reads it.
 
     Raises
@@ -321,10 +321,10 @@ def _value(text: str, field: str, file: Path) -> Any:
     if "$" in text:
         if not any(part in field for part in ("_parallel_size", "batch_size", "seq_length", "recompute", "num_layers")):
             return _OPEN
-        variable = re.search(r"\$\{?([A-Za-z_]\w*)", text)
-        cure = f"give --env {variable[1]}=VALUE" if variable else "write it out"
+        variable = script.to_state(text)
+        cure = f"give --env {variable}=VALUE" if variable else "write it out"
         raise InputError(
-            "has a value that is known only when the job starts", file=file, field=field, value=text, cure=cure
+            "has a value that is known only when the job starts", file=script.file, field=field, value=text, cure=cure
         )
     try:
         value = yaml.load(text, Loader=SAFE_LOADER) if len(text) < 10_000 else text

@@ -174,7 +174,7 @@ class OlmoJob:
             pass
         raise InputError(
             problem or "has a value that cannot be read", file=self.file, field=f"--{override.name}",
-            value=shortened(text, 80), cure="write it out, or give --env NAME=VALUE",
+            value=shortened(text, 80), cure=self.script.cure_of(override.value),
         )  # fmt: skip
 
     def _set(self, data: dict[str, Any], override: Override) -> None:

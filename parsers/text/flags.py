@@ -40,6 +40,10 @@ class Flag:
     joined: bool = False
 
 
+def _none_known(_text: str, _at: int | None) -> str | None:
+    return None
+
+
 @dataclass(frozen=True)
 class Start:
     """Start command of a script, beside its flags.
@@ -54,12 +58,15 @@ class Start:
         The script, for the lines of messages; empty for other files.
     other_tool : bool
         A tool with options of its own starts it: no option's name is a sign of MindSpeed.
+    to_state : callable
+        The variable whose value settles a text at a place, as `ShellScript.to_state`.
     """
 
     programs: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     text: str = ""
     other_tool: bool = False
+    to_state: Callable[[str, int | None], str | None] = _none_known
 
 
 class Flags:
@@ -129,12 +136,12 @@ class Flags:
         at = next((char.at for char in word.chars if char.unknown and char.at is not None), None)
         line = "" if at is None or not self.start.text else f" (line {self.start.text.count(chr(10), 0, at) + 1})"
         argument = re.search(r"\$\{?\d", word.text)
-        variable = re.search(r"\$\{?([A-Za-z_]\w*)", word.text)
+        variable = self.start.to_state(word.text, at)
         cure = "write it out"
         if argument:
             cure += ", or give the script's arguments in quotes: -shell 'FILE ARGUMENT …'"
-        elif variable and self.start.text:
-            cure += f", or give --env {variable[1]}=VALUE"
+        elif variable:
+            cure += f", or give --env {variable}=VALUE"
         return self.error(name, f"has a value that is known only when the job starts{line}", word.text, cure)
 
     def words(self, name: str) -> list[str]:

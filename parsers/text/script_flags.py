@@ -50,7 +50,7 @@ def flags_of(script: ShellScript, form: FlagForm) -> Flags:
     program = next((at for at, word in enumerate(words) if word.text.endswith(".py")), 0)
     started = takewhile(lambda word: not word.text.startswith("-"), words)
     programs = [word.text.rpartition("/")[2] for word in (*started, *words[program : program + 1])]
-    start = Start(tuple(dict.fromkeys(programs)), tuple(script.variables), script.text)
+    start = Start(tuple(dict.fromkeys(programs)), tuple(script.variables), script.text, to_state=script.to_state)
     starting = len(_parse(words[:program]))
     return Flags(script.file, _parse(words), starting=starting, place=form.written, start=start)
 

@@ -22,7 +22,14 @@ from taylor.parsers.text.shell_counting import MOST_ROUNDS, MOST_STEPS, Counting
 from taylor.parsers.text.shell_expansion import ShellText
 from taylor.parsers.text.shell_files import MOST_DEPTH, MOST_FILES, named_file
 from taylor.parsers.text.shell_start import ShellStart, current_start, given
-from taylor.parsers.text.shell_words import Variable, Word, joined_words, read_again
+from taylor.parsers.text.shell_words import (
+    OpenValue,
+    Variable,
+    Word,
+    joined_words,
+    read_again,
+    variable_to_state,
+)
 
 MAX_BYTES = 2**18
 """Launch scripts have some kilobytes; this reader takes a few seconds for a megabyte."""
@@ -80,6 +87,8 @@ class ShellScript(ShellText):
     notes: list[str] = field(default_factory=list)
     start: ShellStart | None = None
     """Its arguments and variables; those of the command where it is left out."""
+    opened: list[OpenValue] = field(default_factory=list)
+    """Variables whose values are left to the start."""
     outer: ShellScript | None = field(default=None, repr=False)
     """The script that takes this one in."""
 
@@ -254,6 +263,7 @@ class ShellScript(ShellText):
         for name, variable in inner.variables.items():
             if variable is not self.variables.get(name):
                 self.variables[name] = Variable(_elsewhere(variable.words), variable.array, variable.settled)
+        self.opened += [each._replace(start=0, end=0) for each in inner.opened]
         self.commands += [Command(tuple(_elsewhere(each.words)), start) for each in inner.commands]
         self.notes += [f"{path.name}: {note}" for note in inner.notes]
 
@@ -456,6 +466,8 @@ class ShellScript(ShellText):
             self._grow(sum(len(word.chars) for word in value.words))
         if self._runs is False:
             return
+        if not more and any(word.unknown for word in value.words):
+            value = self._open_value(name, value, match.end())
         value.settled = self._depth == 0 and self._runs is True
         if old is not None and old.settled and not value.settled:
             self.notes.append(f"{name} is set again under a condition: the value before it is taken")
@@ -464,6 +476,26 @@ class ShellScript(ShellText):
             note = set_under_condition(name)
             self.notes += [note] * (note not in self.notes)
         self.variables[name] = value
+
+    def _open_value(self, name: str, value: Variable, start: int) -> Variable:
+        """A value that only the running script knows: as the user states it, else noted as left open."""
+        stated = self.outside.get(name)
+        if stated is not None:
+            self.notes.append(f"{name} is as --env states it: the script computes it when it starts")
+            return Variable(stated.words, False)
+        place = next((char.at for word in value.words for char in word.chars if char.unknown), None)
+        by = self.to_state(" ".join(value.texts()), place) or name
+        self.opened.append(OpenValue(name, start, self._at, by))
+        return value
+
+    def to_state(self, text: str, at: int | None = None) -> str | None:
+        """The variable whose value settles a text that the script leaves to its start (`variable_to_state`)."""
+        return variable_to_state(text, at, self.opened, {*self.variables, *self.outside})
+
+    def cure_of(self, word: Word) -> str:
+        """The ways to state a word that the script leaves to its start."""
+        by = self.to_state(word.text, next((char.at for char in word.chars if char.unknown), None))
+        return "write it out" + (f", or give --env {by}=VALUE" if by else "")
 
 
 def _elsewhere(words: Sequence[Word]) -> list[Word]:

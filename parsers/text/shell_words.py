@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -73,6 +74,46 @@ class Word:
         """The expansion that produced the whole word, where one did."""
         spans = {char.via for char in self.chars}
         return next(iter(spans)) if len(spans) == 1 else None
+
+
+class OpenValue(NamedTuple):
+    """A variable whose value the script leaves to its start.
+
+    `start` and `end` are the place of its value in the script; `by` is the variable to state: itself, or the one that
+    its value is computed from.
+    """
+
+    name: str
+    start: int
+    end: int
+    by: str
+
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_EXPANDED = re.compile(r"\$\{?([A-Za-z_]\w*)")
+_OUTPUT = re.compile(r"\$\((?!\()|`")
+
+
+def variable_to_state(text: str, at: int | None, opened: Sequence[OpenValue], known: Collection[str]) -> str | None:
+    """The variable whose value settles a text that a script leaves to its start; None where none does.
+
+    Parameters
+    ----------
+    text : str
+        The text, its expansions as they are written.
+    at : int or None
+        Place of its first unknown character in the script.
+    opened : sequence of OpenValue
+        Variables that are left to the start, in their order.
+    known : collection of str
+        Variables that have a value.
+    """
+    here = next((each.by for each in reversed(opened) if at is not None and each.start <= at < each.end), None)
+    if here is not None or _OUTPUT.search(text):
+        return here
+    by = {each.name: each.by for each in opened}
+    names = (_NAME if "$((" in text else _EXPANDED).findall(text)
+    return next((by.get(name, name) for name in names if name in by or name not in known), None)
 
 
 def joined_words(words: Sequence[Word]) -> Word:

@@ -272,7 +272,7 @@ class TitanJob:
                 file=self.file,
                 field=f"--{option.name}",
                 value=shortened(word.text, 80),
-                cure="write it out, or give --env NAME=VALUE",
+                cure=self.script.cure_of(word),
             )
         texts = [each.text for each in option.values]
         return _read_value(texts[0] if len(texts) == 1 else ",".join(texts))

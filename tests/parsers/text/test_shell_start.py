@@ -88,6 +88,41 @@ def test_only_files_of_the_scripts_own_checkout_are_taken_in(tmp_path):
         assert any("is not in the script's checkout" in note for note in script.notes)
 
 
+HOSTS = """\
+TP=2
+NODES=$(cat "$HOSTFILE" | wc -l)
+WORLD=$((8 * $NODES))
+DP=$(($WORLD / $TP))
+torchrun pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 128 \\
+  --max-position-embeddings 128 --micro-batch-size 1 --tensor-model-parallel-size $TP --nproc-per-node 8 \\
+  --nnodes $NODES --global-batch-size {batch}
+"""
+
+
+@pytest.mark.parametrize(
+    ("batch", "named"),
+    [("$(($TP * $DP))", "NODES"), ("$DP", "NODES"), ("$((TP * EXTRA))", "EXTRA"), ("$(cat batch)", None)],
+)
+def test_an_unknown_value_names_the_variable_that_settles_it(tmp_path, batch, named):
+    path = tmp_path / "run.sh"
+    path.write_text(HOSTS.format(batch=batch))
+    with pytest.raises(InputError) as refused:
+        read_config(path)
+    assert refused.value.field == "--global-batch-size"
+    assert refused.value.cure == "write it out" + (f", or give --env {named}=VALUE" if named else "")
+    if named:
+        with started(ShellStart(None, {"EXTRA": "8", "NODES": "4"})):
+            assert read_config(path).strategy.world_size == 32
+
+
+def test_a_stated_variable_stands_for_the_output_of_a_program_alone(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text("A=$(hostname)\nB=3\nC=$(seq 2)x\nC=5\necho $A $B $C\n")
+    read = ShellScript(path.read_text(), path, start=ShellStart(None, {"A": "1", "B": "2", "C": "4"}))
+    assert [word.text for word in read.commands[-1].words] == ["echo", "1", "3", "5"]
+    assert [note.split()[0] for note in read.notes] == ["A", "C"]
+
+
 def test_a_path_of_another_machine_names_the_file_that_ends_alike(tmp_path):
     (tmp_path / ".git").mkdir()
     (tmp_path / "scripts" / "models").mkdir(parents=True)
