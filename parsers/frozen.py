@@ -8,6 +8,8 @@ from taylor.register.adapters import BESIDE, EMBEDDING, HEAD
 from taylor.register.frozen import trained_counts
 from taylor.register.model import ModelSpec
 
+UNPRICED = "; its time is not, without --images"
+
 
 def frozen_vision(model: ModelSpec, notes: list[str], *, freezes: bool) -> tuple[str, ...]:
     """The vision part among `TrainingRules.frozen`, where the model has one that is frozen, with a note."""
@@ -16,7 +18,7 @@ def frozen_vision(model: ModelSpec, notes: list[str], *, freezes: bool) -> tuple
     millions = model.extra_parameters / 1e6
     notes.append(
         f"{millions:,.0f} million parameters of the vision part are frozen: their weights are counted, and neither "
-        "gradients nor states"
+        f"gradients nor states{UNPRICED if model.tower is not None else ''}"
     )
     return (BESIDE,)
 

@@ -119,3 +119,11 @@ def test_tp_splits_an_encoder_of_megatron_s_layers_alone() -> None:
     two, device = Strategy(1, 2, 1, sp=False), Registry.load().device("h100-80g")
     whole, split = (tower_costs(TowerRun(QWEN, split=each), two, RULES, device).states_mib for each in (False, True))
     assert split == pytest.approx(whole / 2, rel=0.01)
+
+
+def test_encoders_of_registered_models_are_all_that_their_checkpoints_have_beside_the_text() -> None:
+    registry = Registry.load()
+    models = [model for model in map(registry.model, registry.models) if model.tower is not None]
+    assert len(models) >= 7
+    for model in models:
+        assert model.tower is not None and model.tower.parameters == model.extra_parameters, model.name

@@ -171,3 +171,18 @@ def test_the_card_of_the_first_stage_has_the_encoder_too(tmp_path: Path) -> None
     weights = 2 * 676_550_144 / 2**20
     assert with_it[0].card_mib - without[0].card_mib == pytest.approx(weights, rel=1e-6)
     assert with_it[1] == without[1]
+
+
+def test_a_job_that_names_a_registered_model_is_priced_by_its_images(tmp_path: Path) -> None:
+    file = tmp_path / "sft.sh"
+    file.write_text(
+        "NPROC_PER_NODE=8 megatron sft --model Qwen/Qwen2.5-VL-7B-Instruct --dataset x --max_length 4096 "
+        "--pipeline_model_parallel_size 4 --micro_batch_size 1 --global_batch_size 64\n",
+        encoding="utf-8",
+    )
+    stated = StatedFile.read(FileJob(file, dryrun=False, check=False, images="2x1024"))
+    assert stated.config.tower is not None and not stated.config.tower.trained  # ms-swift freezes it
+    memory = stated.memory_like(MemoryProfile(0.0, 0.0, 0.0, 0.0, {}, {}, MemorySource.ESTIMATE))
+    kind = stated.problem(memory).kinds[-1]
+    assert (kind.name, kind.forward, kind.layer_mib) == (VISION, 0.0, 0.0) and kind.added_forward > 0
+    assert any("without --images" in note for note in read_config(file).notes)
