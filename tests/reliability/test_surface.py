@@ -39,7 +39,7 @@ CONTRACT = {
 }
 """The flags of the user contract, which must stay."""
 
-STOPS = "--allow_illegal -gap --gap --margin --risk --train_tokens --recompute_modules --offload"
+STOPS = "--allow_illegal -gap --gap --margin --risk --train_tokens --samples --recompute_modules --offload"
 SEEN = "--measured_peak --measured_peaks --out_of_memory --peak_of --stage_limit --stage_limits "
 MODEL = "--with --software --override --stack "
 FURTHER = {
