@@ -262,13 +262,9 @@ def _print_plans(done: Tuned) -> None:
     for row in rows:
         print("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     for place, one in enumerate(found.best, 1):
-        grids = one.ranked.plan.total_layers(), one.ranked.plan.recomputed("full")
-        layers, again = ("; ".join(",".join(map(str, row)) for row in grid) for grid in grids)
-        modules = [f", {name} of every layer" for name in one.ranked.modules]
-        print(
-            f"plan {place}: layers {layers}; recomputed {again}{''.join(modules)}; "
-            f"{one.script or 'its flags cannot say it'}"
-        )
+        layers = "; ".join(",".join(map(str, row)) for row in one.ranked.plan.total_layers())
+        written = one.script or "its flags cannot say it"
+        print(f"plan {place}: layers {layers}; recomputed {one.recomputed}; {written}")
         for each in one.switches:
             print(f"  {_switch(each)}")
         if one.full_size is not None:

@@ -9,7 +9,6 @@ from taylor.blackbox.blocks import LawfulOperator
 from taylor.blackbox.law_summary import law_state
 from taylor.blackbox.laws import SizeFit
 from taylor.parsers.small_run import RunSetting
-from taylor.pipeline.plan import FULL
 from taylor.report.facts import BAD, GOOD, WARNING, Answer, PageFacts, PageTable
 from taylor.report.html import write_html_report
 from taylor.report.planned import planned_timeline
@@ -97,10 +96,7 @@ def _law_detail(done: Tuned) -> str:
 def _plans(best: tuple[BestPlan, ...]) -> PageTable:
     rows = []
     for place, one in enumerate(best, 1):
-        plan = one.ranked.plan
-        layers, again = (
-            "; ".join(",".join(map(str, row)) for row in grid) for grid in (plan.total_layers(), plan.recomputed(FULL))
-        )
+        layers = "; ".join(",".join(map(str, row)) for row in one.ranked.plan.total_layers())
         switches = ", ".join(f"{name} {'on' if on else 'off'}" for name, on in one.states.items())
         measured = "the base has its operators" if one.before_ms is not None else "not verified"
         if one.verified is not None:
@@ -110,7 +106,8 @@ def _plans(best: tuple[BestPlan, ...]) -> PageTable:
             measured += "; at full size failed" if whole is None else f"; at full size {whole:,.1f} ms"
         rows.append(
             (str(place), _degrees(one.ranked.run), f"{one.ranked.micro_batches}", _step(one), _gib(one.peak),
-             _gib(one.upper), measured, layers, again, switches or "-", str(one.script or "its flags cannot state it"))
+             _gib(one.upper), measured, layers, one.recomputed, switches or "-",
+             str(one.script or "its flags cannot state it"))
         )  # fmt: skip
     columns = ("", "degrees", "micro-batches", "step", "peak GiB", "at most GiB", "passes predicted / measured",
                "layers by stage", "recomputed", "switches", "script")  # fmt: skip

@@ -126,6 +126,12 @@ class BestPlan:
         return {one.switch.name: one.on for one in self.switches}
 
     @property
+    def recomputed(self) -> str:
+        """Layers of each chunk that run again whole, and the modules that run again in every layer."""
+        whole = "; ".join(",".join(map(str, row)) for row in self.ranked.plan.recomputed(FULL))
+        return ", ".join((whole, *(f"{name} of every layer" for name in self.ranked.modules)))
+
+    @property
     def peak(self) -> float:
         """Bytes of the fullest stage."""
         return max(one.peak for one in self.ranked.peaks)
