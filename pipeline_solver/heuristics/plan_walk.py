@@ -85,7 +85,7 @@ class Line(NamedTuple):
         Under a pairing: `event_graph.partner_table`.
     positions : int
         `Pairing.positions`; -1 where it is None.
-    pinned_exposed : float64 [2, C]
+    pinned_times : float64 [2, C]
         Times of pinned kinds in a chunk's forward and backward (`pinned_times`).
     strays : float64 [L + 1]
         `PipelineProblem.border_strays`, which count as MiB over a stage's limit.
@@ -110,7 +110,7 @@ class Line(NamedTuple):
     until: NDArray[np.float64]
     beside: NDArray[np.int64]
     positions: int
-    pinned_exposed: NDArray[np.float64]
+    pinned_times: NDArray[np.float64]
     strays: NDArray[np.float64]
     unit: int
 
@@ -323,7 +323,7 @@ def _unit(problem: PipelineProblem) -> int:
 def _pairs(
     problem: PipelineProblem, schedule: Schedule, place: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], int, NDArray[np.float64]]:
-    """`Line.beside`, `Line.positions` and `Line.pinned_exposed`; the former two are empty without a pairing."""
+    """`Line.beside`, `Line.positions` and `Line.pinned_times`; the former two are empty without a pairing."""
     pairing, pinned = problem.pairing, np.zeros((2, place.size))
     for s in range(problem.stages) if pairing is not None or problem.adds_pinned else ():
         pinned[:, place[:, s]] = pinned_times(problem, s, 2)

@@ -234,7 +234,7 @@ def chunk_blocks(stack, line, begin, taken, k, blocks, values):  # type: ignore[
     # Combined passes: the unpaired layers expose their communication.
     for j in range(line.beside.shape[1]):
         for d in range(2):
-            at, exposed = directions + 2 * j + d, line.pinned_exposed[d, k]
+            at, exposed = directions + 2 * j + d, line.pinned_times[d, k]
             if line.beside[v, j] >= 0:
                 other = line.place[line.beside[v, j], stage]
                 own, theirs = high - low, begin[other + 1] - begin[other]
@@ -247,7 +247,7 @@ def chunk_blocks(stack, line, begin, taken, k, blocks, values):  # type: ignore[
                 exposed += stack.exposed[d, last] - stack.exposed[d, first]
             values[at] = values[d] + exposed / line.splits
     for d in range(2):
-        values[d] += (stack.exposed[d, high] - stack.exposed[d, low] + line.pinned_exposed[d, k]) / line.splits
+        values[d] += (stack.exposed[d, high] - stack.exposed[d, low] + line.pinned_times[d, k]) / line.splits
     for b in range(blocks):
         values[b] *= line.pace[stage]
 

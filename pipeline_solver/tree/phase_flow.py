@@ -116,7 +116,7 @@ def chunk_choices(
         kept = stack.kept[0, end] - stack.kept[0, again] + stack.kept[1, again] - stack.kept[1, at]
         extra[1] = stack.extra[0, 0, again] - stack.extra[0, 0, at]
     forward = stack.forward[0, end] - stack.forward[0, at]
-    beside = line.pinned_exposed[:, k]
+    beside = line.pinned_times[:, k]
     blocks = duration_blocks(problem, forward + line.besides[k], extra, line.stage[k], beside)
     return ChunkChoices(
         k, phase, length, taken, forward, stack.states[end] - stack.states[at], kept, np.array(blocks)
