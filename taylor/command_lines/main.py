@@ -62,6 +62,12 @@ SUBCOMMANDS = {
     "completion": Subcommand("completion", "lets the Tab key complete commands, flags and values"),
 }
 
+OTHERWISE = {
+    "evaluate": "taylor solve FILE -evaluate y prices the plan in the file",
+    "plan": "taylor solve FILE plans one",
+}
+"""Words that people try as a command, and what does it."""
+
 FLAGS = ("-h", "--help", "--version")
 """Words allowed in a subcommand's place; both end the run."""
 
@@ -100,7 +106,8 @@ def run(arguments: Sequence[str]) -> int | None:
     if name in FLAGS:
         parser.parse_args([name])
     if name not in SUBCOMMANDS:
-        cure = f"{did_you_mean(name, (*SUBCOMMANDS, *FLAGS))} taylor --help explains the commands"
+        near = OTHERWISE.get(name) or did_you_mean(name, (*SUBCOMMANDS, *FLAGS))
+        cure = f"{near}{'' if near.endswith('?') else ';'} taylor --help explains the commands"
         raise InputError("is no command of taylor", field=shortened(name), cure=cure)
     tool = importlib.import_module(f"taylor.command_lines.{SUBCOMMANDS[name].module}")
     code: int | None = tool.run(arguments[words:], f"taylor {name}")
