@@ -28,8 +28,8 @@ CUTS_SUFFICE = "path_cut: these alone give the objective"
 COMPLETION_ROUNDS = 4
 COMPLETION_CELLS = 600
 """Limits on the search for path cuts that a solution lacks: MILP rounds, and chunks times kinds of layers. Few kinds
-without virtual stages take a fraction of a second, eight chunks of two virtual stages twice as long as the proof itself;
-there the row of the lower bound completes it. Without a deadline the same solution gives the same file."""
+without virtual stages take a fraction of a second, eight chunks of two virtual stages twice as long as the proof, which
+the row of the lower bound completes there. Without a deadline the same solution gives the same file."""
 
 
 def write_model(
