@@ -81,7 +81,8 @@ class VerlCommand:
         base, notes = _configured(script, command.words)
         flags = [*(each for name, each in base.items() if name not in given), *given.values()]
         kept = [each for each in flags if each.values[0].text.strip().lower() not in NOTHING]
-        options = Options(script.file, kept, place="{}".format, start=Start((), (), script.text, other_tool=True))
+        start = Start((), (), script.text, other_tool=True, to_state=script.to_state)
+        options = Options(script.file, kept, place="{}".format, start=start)
         gone = {each.name for each in flags} - {each.name for each in kept}
         missing = {name: value for name, value in program.defaults.items() if name not in gone}
         return cls(script, command, program, options.under(missing), stated, tuple(notes))

@@ -67,6 +67,16 @@ def test_a_megatron_policy_has_the_degrees_that_bash_hands_over(script):
     )
 
 
+def test_a_value_that_only_the_start_knows_names_its_variable(tmp_path):
+    path = tmp_path / "run.sh"
+    path.write_text(re.sub(r"(ppo_mini_batch_size)=\S+", r"\1=$((PROMPTS / 4))", SHARDED), encoding="utf-8")
+    with pytest.raises(InputError) as refused:
+        read_config(path)
+    assert refused.value.cure == "write it out, or give --env PROMPTS=VALUE"
+    with started(ShellStart(None, {"PROMPTS": "1024"})):
+        assert read_config(path).strategy.global_batch == 256 * 5
+
+
 def test_a_policy_on_fsdp_shards_its_fp32_weights_over_all_ranks(tmp_path):
     path = tmp_path / "run.sh"
     path.write_text(SHARDED, encoding="utf-8")
