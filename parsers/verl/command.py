@@ -97,9 +97,9 @@ class VerlCommand:
             ulysses = (CRITIC.ulysses[0], f"{FORMER_CRITIC_SHARDING}ulysses_sequence_parallel_size")
             program = replace(CRITIC, sharding=FORMER_CRITIC_SHARDING, ulysses=ulysses, defaults=former)
         mirrored = {name: str(own.text(of)) for name, of in MIRRORED.items() if own.has(of)}
-        # Only the policy's kind of FSDP is its own choice: both roles follow `model_engine`.
-        if mirrored[program.strategy].lower() != MEGATRON:
-            del mirrored[program.strategy]
+        # Both roles follow `model_engine`; the policy's kind of FSDP is its own choice.
+        if str(own.text(PPO.strategy, default=FSDP)).lower() == MEGATRON:
+            mirrored[program.strategy] = MEGATRON
         return replace(self, program=program, options=own.under({**program.defaults, **mirrored}))
 
     def edited(self, wanted: Mapping[str, object]) -> ShellScript:

@@ -167,17 +167,15 @@ CRITIC = replace(
     validates=False,
 )
 """The critic that a program trains beside the policy. Sources: verl 1dda039b verl/trainer/config/critic/critic.yaml,
-dp_critic.yaml, megatron_critic.yaml."""
+dp_critic.yaml, megatron_critic.yaml; of its kind of trainer, that of the policy: ppo_trainer.yaml:30."""
 FORMER_CRITIC_SHARDING = "critic.model.fsdp_config."
 """Prefix of its options of FSDP before ``critic.fsdp.``: verl b178a3cd verl/trainer/config/critic/dp_critic.yaml."""
 MIRRORED = {
     CRITIC.samples: PPO.samples,
     CRITIC.dynamic: PPO.dynamic,
     "critic.ppo_epochs": f"{_ACTOR}.ppo_epochs",
-    "critic.strategy": f"{_ACTOR}.strategy",
 }
-"""Options of the critic that are the policy's where nothing is stated (critic.yaml:34, 43, 52; the trainer's kind by
-``model_engine``, ppo_trainer.yaml:34-36)."""
+"""Options of the critic that are the policy's where nothing is stated (critic.yaml:34, 43, 52)."""
 
 SFT = Program(
     pattern=r"verl\.trainer\.sft_trainer(?:_ray)?",

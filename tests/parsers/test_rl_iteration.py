@@ -119,6 +119,13 @@ def test_a_value_head_has_one_output_and_no_tie_to_the_embedding(tmp_path):
     assert total_parameters(model) == 1_720_574_976 + 2048
 
 
+def test_a_critic_beside_a_policy_without_a_kind_of_trainer_is_on_shards_too(tmp_path):
+    options = ("critic.model.path=Qwen/Qwen3-8B", "critic.ppo_micro_batch_size_per_gpu=4")
+    text = verl.SHARDED.replace("adv_estimator=grpo", "adv_estimator=gae")
+    found = iteration(tmp_path, with_option(text, *options, "actor_rollout_ref.actor.strategy=null"))
+    assert found.critic.config.rules.parameter_shard
+
+
 def test_a_critics_states_leave_by_its_own_options(tmp_path):
     text = verl.CRITIC.replace("critic.optim.lr=1e-5", "critic.megatron.param_offload=True critic.optim.lr=1e-5")
     found = iteration(tmp_path, text)
