@@ -159,7 +159,7 @@ class VerlStart:
         """The model as it is trained: MTP layers where an option asks for them.
 
         Sources: verl b178a3cd verl/trainer/config/model/hf_model.yaml (``mtp``),
-        verl/workers/megatron_workers.py:155-168, verl/trainer/config/actor/actor.yaml (``freeze_vision_tower``).
+        verl/workers/megatron_workers.py:155-168.
         """
         options = self.options
         if self.program.is_critic:
@@ -171,16 +171,19 @@ class VerlStart:
             model = model.replace(mtp_layers=0)
         return model
 
-    def frozen(self, model: ModelSpec, notes: list[str]) -> tuple[str, ...]:
-        """A vision part and, on Megatron, routers that are frozen (`TrainingRules.frozen`).
+    def frozen(self) -> tuple[str, ...]:
+        """A vision part on FSDP, routers on Megatron that are frozen (`TrainingRules.frozen`).
 
-        Source: verl b178a3cd verl/trainer/config/ppo_megatron_trainer.yaml:34-35, verl/utils/megatron_utils.py:189.
+        Sources: verl b178a3cd verl/workers/fsdp_workers.py:474 (of the policy), 1417 (of the critic, by an option of
+        its own; no other worker reads either); verl/trainer/config/ppo_megatron_trainer.yaml:34-35,
+        verl/utils/megatron_utils.py:189.
         """
-        options, switch = self.options, "override_config.moe_config.freeze_moe_router"
-        vision = frozen_vision(model, notes, freezes=options.is_on("actor_rollout_ref.actor.freeze_vision_tower"))
         place = self.program.model[0].rpartition(".")[0]
-        routers = self.kind == MEGATRON and model.moe is not None and options.is_on(f"{place}.{switch}")
-        return (*vision, *((ROUTERS,) if routers else ()))
+        if self.kind == MEGATRON:
+            routers = self.options.is_on(f"{place}.override_config.moe_config.freeze_moe_router")
+            return (ROUTERS,) if routers and self.model.moe is not None else ()
+        switch = f"{place if self.program.is_critic else 'actor_rollout_ref.actor'}.freeze_vision_tower"
+        return frozen_vision(self.model, self.notes, freezes=self.options.is_on(switch))
 
     # ---- sizes -----------------------------------------------------------------------------------
 
@@ -279,7 +282,7 @@ class VerlMegatronJob(PolicyJob):
         replicas = max(1, (world or tp * pp * cp) // (tp * pp * cp))
         sizes = Sizes(length, samples, start.micro_batch(replicas, cp, length, samples), ranks)
         self.state(start.model, self._fields(tp), sizes, self._further(start))
-        self.frozen = start.frozen(start.model, start.notes)
+        self.frozen = start.frozen()
         self.notes = tuple(start.notes)
 
     def _fields(self, tp: int) -> dict[str, Flag]:
@@ -389,7 +392,7 @@ def sharded_job(
         reduced_bytes=_TYPES.get(str(reduced), 4),
         stay_gathered=not options.is_on(f"{prefix}reshard_after_forward", default=True),
         adapters=start.adapters(),
-        frozen=start.frozen(start.model, start.notes),
+        frozen=start.frozen(),
         mlp_tiles=_mlp_tiles(options, f"{program.model[0].rpartition('.')[0]}.tiled_mlp."),
         loss_kernel=frameworks.FLASH_LOSS if program.rolls_out else None,
         open_note=note,

@@ -23,6 +23,7 @@ from taylor.parsers.rl_iteration import (
     VALUES,
     WEIGHTS,
 )
+from taylor.register.adapters import BESIDE
 from tests.parsers.nemo_rl import files as nemo_rl
 from tests.parsers.swift.files import SLIME, SLIME_MODEL
 from tests.parsers.verl import files as verl
@@ -124,6 +125,15 @@ def test_a_critic_beside_a_policy_without_a_kind_of_trainer_is_on_shards_too(tmp
     text = verl.SHARDED.replace("adv_estimator=grpo", "adv_estimator=gae")
     found = iteration(tmp_path, with_option(text, *options, "actor_rollout_ref.actor.strategy=null"))
     assert found.critic.config.rules.parameter_shard
+
+
+def test_a_critic_freezes_its_vision_part_by_an_option_of_its_own(tmp_path):
+    """verl b178a3cd verl/workers/fsdp_workers.py:474, 1417."""
+    critic = "critic.model.path=Qwen/Qwen2.5-VL-7B-Instruct critic.ppo_micro_batch_size_per_gpu=4"
+    text = with_option(verl.SHARDED.replace("adv_estimator=grpo", "adv_estimator=gae"), critic)
+    for option, frozen in (("actor_rollout_ref.actor", ()), ("critic.model", (BESIDE,))):
+        found = iteration(tmp_path, with_option(text, f"{option}.freeze_vision_tower=True"))
+        assert found.critic.config.rules.frozen == frozen
 
 
 def test_a_critics_states_leave_by_its_own_options(tmp_path):

@@ -20,7 +20,7 @@ from taylor.parsers.text.shell_start import ShellStart, started
 from taylor.parsers.verl.job import own_table
 from taylor.parsers.write_back import write_plan
 from taylor.pipeline.plan import FULL, PipelinePlan, as_grid
-from taylor.register.adapters import MEGATRON_TARGETS, ROUTERS
+from taylor.register.adapters import BESIDE, MEGATRON_TARGETS, ROUTERS
 from taylor.register.model import DENSE
 from taylor.register.registry import Registry
 from tests.parsers.verl.files import MEGATRON, SHARDED, TUNING
@@ -199,6 +199,15 @@ def test_frozen_routers_on_megatron_are_read(script):
     assert read_config(script).rules.frozen == ()
     more = "actor_rollout_ref.model.override_config.moe_config.freeze_moe_router=True trainer.nnodes=2"
     assert read_config(changed(script, "trainer.nnodes=2", more)).rules.frozen == (ROUTERS,)
+
+
+@pytest.mark.parametrize(("text", "frozen"), [(SHARDED, (BESIDE,)), (MEGATRON, ())])
+def test_a_policys_frozen_vision_part_is_read_by_fsdp_alone(tmp_path, text, frozen):
+    """verl b178a3cd verl/workers/fsdp_workers.py:474."""
+    path = tmp_path / "run.sh"
+    text = re.sub(r"(model\.path=)\S+", r"\1Qwen/Qwen2.5-VL-7B-Instruct", text)
+    path.write_text(f"{text.rstrip()} actor_rollout_ref.actor.freeze_vision_tower=True\n", encoding="utf-8")
+    assert read_config(path).rules.frozen == frozen
 
 
 def test_dora_on_megatron_is_bridges(script):
