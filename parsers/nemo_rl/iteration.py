@@ -19,7 +19,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from taylor.cost_model.memory.rollout_engine import FREE, WHOLE, RolloutEngine
-from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.nemo_rl.job import MEGATRON, POLICY, RlMegatronJob, RlStart, sharded_job
 from taylor.parsers.policy.job import packed_samples
 from taylor.parsers.policy.options import Options
@@ -106,17 +105,12 @@ def _packed_tokens(options: Options, training: int, scoring: int) -> tuple[int |
 
 def _critic(policy: RlStart, config: TrainingConfig, iteration: RlIteration, epochs: int) -> Critic:
     """The value model: ``value``, which has the policy's options by the same names."""
-    experiment = policy.experiment.value_model()
-    start = RlStart(experiment)
+    start = RlStart(policy.experiment.value_model())
     if start.by_megatron:
-        job = RlMegatronJob(experiment, model=start.model)
-        trained = config_from_launch(job)
-        trained = trained.replace(rules=trained.rules.replace(adapters=job.adapters))
+        trained = RlMegatronJob(start).config()
     else:
-        sharded, own = sharded_job(experiment, None)
-        trained = sharded_config(
-            sharded, own.notes, (), {"dp": "cluster.num_nodes", "gbs": "value.train_global_batch_size"}
-        )
+        names = {"dp": "cluster.num_nodes", "gbs": "value.train_global_batch_size"}
+        trained = sharded_config(sharded_job(start), start.notes, (), names)
     trained = trained.replace(model=with_value_head(start.model))
     strategy, longest = trained.strategy, trained.rules.seq_length
     counted = int(start.options.integer(f"{POLICY}logprob_batch_size", default=strategy.mbs))

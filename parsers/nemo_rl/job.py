@@ -267,12 +267,9 @@ class RlMegatronJob(PolicyJob):
 
     launcher = NAME
 
-    def __init__(
-        self, experiment: RlExperiment, register_path: Path | None = None, model: ModelSpec | None = None
-    ) -> None:
-        start = RlStart(experiment, register_path, model)
+    def __init__(self, start: RlStart) -> None:
         self._start, self.options, self.adapters = start, start.options, start.adapters()
-        self.file, self.text = experiment.file, experiment.source.text
+        self.file, self.text = start.file, start.experiment.source.text
         if not start.by_megatron:
             raise start.options.error(f"{MEGATRON}enabled", "is off: the policy is trained on DTensors", "false")
         self.places = Places(
@@ -337,7 +334,7 @@ class RlMegatronJob(PolicyJob):
         if self._shared and {"cluster.gpus_per_node", "cluster.num_nodes"} & set(wanted):
             cure = "plan on the ranks that the file gives the policy"
             raise self.flags.error(NODES, "counts ranks of roll-outs, rewards or teachers too", cure=cure)
-        return RlMegatronJob(self._start.experiment.edited(wanted), model=self.model)
+        return RlMegatronJob(RlStart(self._start.experiment.edited(wanted), model=self.model))
 
     def edits(self, missing: Mapping[str, Setting], wanted: Mapping[str, Setting]) -> dict[str, object]:
         """See `PolicyJob.edits`; recompute is one switch and its granularity (setting.py:1071-1085)."""
@@ -386,13 +383,12 @@ def own_table() -> FlagTable:
     return load_flag_table("taylor.parsers.nemo_rl", "options.yaml")
 
 
-def sharded_job(experiment: RlExperiment, register_path: Path | None) -> tuple[ShardedJob, RlStart]:
+def sharded_job(start: RlStart) -> ShardedJob:
     """The training of a file's policy on DTensors.
 
     Source: NVIDIA-NeMo/RL 7ea279ab nemo_rl/models/automodel/setup.py:330 (weights in fp32), 463-520 (meshes), 485-490
     (types, recompute).
     """
-    start = RlStart(experiment, register_path)
     options = start.options
     tp, cp, ep, replicas = (
         options.integer(f"{DTENSOR}{name}", default=1)
@@ -405,7 +401,7 @@ def sharded_job(experiment: RlExperiment, register_path: Path | None) -> tuple[S
         raise options.error(
             f"{POLICY}precision", "is no type that is read", precision, f"use one of {', '.join(_TYPES)}"
         )
-    job = ShardedJob(
+    return ShardedJob(
         start.file,
         SHARDED_NAME,
         start.model,
@@ -424,7 +420,6 @@ def sharded_job(experiment: RlExperiment, register_path: Path | None) -> tuple[S
         compute_bytes=_TYPES[precision],
         adapters=start.adapters(),
     )
-    return job, start
 
 
 def sharded_unmodelled(start: RlStart) -> tuple[UnmodelledFlag, ...]:

@@ -10,7 +10,6 @@ from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.alike_recompute import BOTH_MODES, AlikeRecompute, OneStage
 from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
-from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.named_jobs import NamedJobs
 from taylor.parsers.nemo_rl.experiment import INHERITS, TELLTALE, RlExperiment
 from taylor.parsers.nemo_rl.iteration import iteration_of
@@ -84,11 +83,11 @@ class NemoRl(AlikeRecompute, NamedJobs, FlagLauncher):
 
     def launch(self, path: Path) -> RlMegatronJob:
         """See `FlagLauncher.launch`."""
-        return RlMegatronJob(RlExperiment.read(path))
+        return RlMegatronJob(RlStart(RlExperiment.read(path)))
 
     def launch_of(self, config: TrainingConfig) -> RlMegatronJob:
         """See `FlagLauncher.launch_of`: of the model that is known, and that a file only names."""
-        return RlMegatronJob(RlExperiment.read(config.path), model=config.model)
+        return RlMegatronJob(RlStart(RlExperiment.read(config.path), model=config.model))
 
     def iteration(self, config: TrainingConfig) -> RlIteration:
         """See `Launcher.iteration`."""
@@ -96,10 +95,8 @@ class NemoRl(AlikeRecompute, NamedJobs, FlagLauncher):
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        job = RlMegatronJob(RlExperiment.read(path), register_path)
-        config = job.renamed(config_from_launch(job))
-        config = config.replace(rules=config.rules.replace(adapters=job.adapters))
-        return checked(config, START_RULES, of_options(job.options))
+        job = RlMegatronJob(RlStart(RlExperiment.read(path), register_path))
+        return checked(job.config(), START_RULES, of_options(job.options))
 
 
 class NemoRlSharded(OneStage):
@@ -137,9 +134,9 @@ class NemoRlSharded(OneStage):
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        job, start = sharded_job(RlExperiment.read(path), register_path)
+        start = RlStart(RlExperiment.read(path), register_path)
         names = {"dp": "cluster.num_nodes", "gbs": f"{POLICY}train_global_batch_size"}
-        config = sharded_config(job, start.notes, sharded_unmodelled(start), names)
+        config = sharded_config(sharded_job(start), start.notes, sharded_unmodelled(start), names)
         return checked(config, START_RULES, with_ranks(of_options(start.options), config.strategy.world_size))
 
     def with_plan(

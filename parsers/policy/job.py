@@ -10,12 +10,14 @@ from taylor.base.errors import InputError
 from taylor.parsers.flag_table import FlagTable, UnmodelledFlag
 from taylor.parsers.megatron.launch import Launch
 from taylor.parsers.megatron.named_sizes import MODEL_FLAGS, flag, size_flags
+from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.megatron.unmodelled import flag_table
 from taylor.parsers.policy.fields import field_of, field_value, flag_of, flags_of, means_flag
 from taylor.parsers.policy.options import Options
 from taylor.parsers.text.flag_edit import Setting, has_setting, plain_value
 from taylor.parsers.text.flags import WORLD_FLAGS, Flag, Flags
 from taylor.parsers.training_config import TrainingConfig
+from taylor.register.adapters import Adapters
 from taylor.register.model import ModelSpec
 
 PER_NODE, NODES, SAMPLES, MICRO_BATCH, LENGTH = (
@@ -117,6 +119,8 @@ class PolicyJob(Launch):
     places: Places
     homes: Mapping[str, str]
     """Key of the option that states a flag, where one does."""
+    adapters: Adapters | None
+    """Adapters that train alone; None: all weights train."""
 
     def key_of(self, name: str) -> str:
         """The key of the option that states a flag, or would."""
@@ -179,14 +183,22 @@ class PolicyJob(Launch):
         given = [(each.name, each.values[0].text) for each in stated if not self._is_flag(each)]
         return unread_options(self.own_table(), given, self.model)
 
-    def renamed(self, config: TrainingConfig) -> TrainingConfig:
-        """A configuration of these flags, whose flags are named by their options' keys."""
+    def config(self) -> TrainingConfig:
+        """The configuration of these flags, which are named by their options' keys, and of the adapters.
+
+        Raises
+        ------
+        InputError
+            When a flag has a value that is wrong.
+        """
 
         def key(name: str) -> str:
             return self.key_of(name.removeprefix("--"))
 
+        config = config_from_launch(self)
         moved = config.moved
         return config.replace(
+            rules=config.rules.replace(adapters=self.adapters),
             unmodelled=(*map(self.named, config.unmodelled), *self.unread()),
             linked=tuple(map(key, config.linked)),
             moved=None if moved is None else replace(moved, flags=tuple(map(key, moved.flags))),

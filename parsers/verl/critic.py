@@ -9,7 +9,6 @@ log-probabilities, its training stands before the policy's (trainer_base.py:569-
 
 from __future__ import annotations
 
-from taylor.parsers.megatron.read import config_from_launch
 from taylor.parsers.policy.job import packed_samples
 from taylor.parsers.policy.options import Options
 from taylor.parsers.policy.sharded import sharded_config
@@ -25,7 +24,6 @@ from taylor.parsers.rl_iteration import (
     with_value_head,
 )
 from taylor.parsers.text.fields import MAX_SIZE
-from taylor.parsers.text.shell_source import ShellScript
 from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.verl import programs
 from taylor.parsers.verl.job import VerlMegatronJob, VerlStart, own_table, sharded_job
@@ -60,13 +58,11 @@ def critic_of(policy: VerlStart, config: TrainingConfig, iteration: RlIteration)
     InputError
         When its model is not named, or a value is wrong or does not suit the policy's cards.
     """
-    script = policy.command.script
     paths = [policy.options.by_name.get(key) for key in (policy.program.model[0], programs.CRITIC.model[0])]
     same = len({None if path is None else path.values[0].text for path in paths}) == 1
-    start = VerlStart(script, model=with_value_head(config.model) if same else None, critic=True)
+    start = VerlStart(policy.command.script, model=with_value_head(config.model) if same else None, critic=True)
     options, program = start.options, start.program
-    trained = _config(script, start)
-    trained = trained.replace(model=start.model)
+    trained = _config(start).replace(model=start.model)
     context, strategy = trained.strategy.cp, trained.strategy
     each = max(1, iteration.samples // strategy.dp)
     packed = options.is_on(program.dynamic)
@@ -111,12 +107,9 @@ def _unknown(start: VerlStart) -> list[str]:
     return found
 
 
-def _config(script: ShellScript, start: VerlStart) -> TrainingConfig:
+def _config(start: VerlStart) -> TrainingConfig:
     """The critic's training, with the model as the script names it."""
     if start.kind == programs.MEGATRON:
-        job = VerlMegatronJob(script, model=start.model, critic=True)
-        config = job.renamed(config_from_launch(job))
-        return config.replace(rules=config.rules.replace(adapters=job.adapters))
-    sharded, own = sharded_job(script, None, start.model, critic=True)
-    names = {"dp": "trainer.n_gpus_per_node", "gbs": own.program.samples}
-    return sharded_config(sharded, own.notes, (), names)
+        return VerlMegatronJob(start).config()
+    names = {"dp": "trainer.n_gpus_per_node", "gbs": start.program.samples}
+    return sharded_config(sharded_job(start), start.notes, (), names)

@@ -8,7 +8,7 @@ from pathlib import Path
 from taylor.parsers.flag_table import LESS, MORE, FlagTable, UnmodelledFlag, load_flag_table
 from taylor.parsers.frozen import frozen_vision
 from taylor.parsers.megatron.named_sizes import flag
-from taylor.parsers.megatron.section_adapters import bridge_dora
+from taylor.parsers.megatron.section_adapters import bridge_dora, refuse_grouped_dora
 from taylor.parsers.named_model import named_model
 from taylor.parsers.policy.adapters import adapters_of
 from taylor.parsers.policy.fields import CLASS_DEFAULTS
@@ -31,6 +31,7 @@ from taylor.parsers.rl_iteration import with_value_head
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flags import Flag, Flags
 from taylor.parsers.text.shell_source import ShellScript
+from taylor.parsers.training_config import TrainingConfig
 from taylor.parsers.verl.command import VerlCommand
 from taylor.parsers.verl.programs import MEGATRON, SHARDED, VEOMNI, Program
 from taylor.register import frameworks
@@ -83,6 +84,11 @@ class VerlStart:
         """Key of the rank of its adapters; None where all weights train."""
         return next((name for name in self.program.adapters if self.options.text(name, default="0") != "0"), None)
 
+    @property
+    def kind_key(self) -> str:
+        """Key of the kind of its adapters on Megatron."""
+        return f"{(self.rank_key or '').rpartition('.')[0]}.type"
+
     def adapters(self) -> Adapters | None:
         """Adapters: Megatron-Bridge's, or peft's beside weights that FSDP stores and shards as it does all.
 
@@ -105,7 +111,7 @@ class VerlStart:
                 dropout=f"{place}.dropout",
                 gathers=True,
             )
-            kind = str(self.options.text(f"{place}.type", default="lora"))
+            kind = str(self.options.text(self.kind_key, default="lora"))
             return bridge_dora(found, self.file, f"{place}.dropout") if kind == "dora" else found
         targets = f"{self.program.model[0].rpartition('.')[0]}.target_modules"
         stored = float(_bytes(self.options, f"{self.program.sharding}model_dtype"))
@@ -122,10 +128,10 @@ class VerlStart:
     def _refuse(self) -> None:
         options, program = self.options, self.program
         rank = self.rank_key
-        kind = str(options.text(f"{(rank or '').rpartition('.')[0]}.type", default="lora"))
+        kind = str(options.text(self.kind_key, default="lora"))
         if rank is not None and self.kind not in SHARDED and kind not in ("lora", "vlm_lora", "dora"):
             problem = "names adapters that are not modelled"
-            raise options.error(f"{rank.rpartition('.')[0]}.type", problem, kind, "write lora or dora")
+            raise options.error(self.kind_key, problem, kind, "write lora or dora")
         path = f"{program.model[0].rpartition('.')[0]}.lora_adapter_path"
         if options.has(path):
             raise options.error(path, "trains adapters, whose memory and step are not modelled", cure="leave it out")
@@ -246,17 +252,9 @@ class VerlMegatronJob(PolicyJob):
 
     launcher = NAME
 
-    def __init__(
-        self,
-        script: ShellScript,
-        register_path: Path | None = None,
-        model: ModelSpec | None = None,
-        *,
-        critic: bool = False,
-    ) -> None:
-        start = VerlStart(script, register_path, model, critic=critic)
+    def __init__(self, start: VerlStart) -> None:
         self._start, self.options = start, start.options
-        self.file, self.text = script.file, script.text
+        self.file, self.text = start.file, start.command.script.text
         program, options = start.program, start.options
         self.program, self.adapters = program, start.adapters()
         if start.kind != MEGATRON:
@@ -313,7 +311,13 @@ class VerlMegatronJob(PolicyJob):
 
     def edited(self, wanted: Mapping[str, object]) -> VerlMegatronJob:
         """See `PolicyJob.edited`."""
-        return VerlMegatronJob(self._start.command.edited(wanted), model=self.model)
+        return VerlMegatronJob(VerlStart(self._start.command.edited(wanted), model=self.model))
+
+    def config(self) -> TrainingConfig:
+        """See `PolicyJob.config`."""
+        config = super().config()
+        refuse_grouped_dora(config, self._start.kind_key)
+        return config
 
     def own_table(self) -> FlagTable:
         """See `PolicyJob.own_table`."""
@@ -350,15 +354,12 @@ def is_sharded(script: ShellScript) -> bool:
     return str(command.options.text(command.program.strategy, default="fsdp")).lower() != MEGATRON
 
 
-def sharded_job(
-    script: ShellScript, register_path: Path | None, model: ModelSpec | None = None, *, critic: bool = False
-) -> tuple[ShardedJob, VerlStart]:
+def sharded_job(start: VerlStart) -> ShardedJob:
     """The training of a script's policy, or of its critic, on sharded parameters.
 
     Sources: verl b178a3cd verl/workers/fsdp_workers.py:98-105 (replicas), 241-249 (batch), 493-500 (types),
     verl/workers/engine/fsdp; verl/trainer/fsdp_sft_trainer.py.
     """
-    start = VerlStart(script, register_path, model, critic=critic)
     options, program = start.options, start.program
     context = max(int(options.integer(name, default=1)) for name in program.ulysses)
     length, samples = start.length(), start.samples()
@@ -374,7 +375,7 @@ def sharded_job(
     shards = int(options.integer(f"{prefix}fsdp_size", low=-1))
     reduced = options.text(f"{prefix}mixed_precision.reduce_dtype", default="fp32")
     computed = options.text(f"{prefix}mixed_precision.param_dtype", default=options.text(f"{prefix}dtype"))
-    job = ShardedJob(
+    return ShardedJob(
         start.file,
         SHARDED_NAME,
         start.model,
@@ -397,7 +398,6 @@ def sharded_job(
         loss_kernel=frameworks.FLASH_LOSS if program.rolls_out else None,
         open_note=note,
     )
-    return job, start
 
 
 def _mlp_tiles(options: Options, place: str) -> int:

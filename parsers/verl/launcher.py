@@ -11,8 +11,6 @@ from taylor.cost_model.job.strategy import Strategy
 from taylor.parsers.alike_recompute import OneStage
 from taylor.parsers.launcher import NoDryrun, UsualDevice
 from taylor.parsers.megatron.flag_launcher import FlagLauncher
-from taylor.parsers.megatron.read import config_from_launch
-from taylor.parsers.megatron.section_adapters import refuse_grouped_dora
 from taylor.parsers.megatron.write import PLAN_FLAGS
 from taylor.parsers.named_jobs import NamedJobs
 from taylor.parsers.policy.fields import field_of
@@ -76,11 +74,11 @@ class Verl(NamedJobs, FlagLauncher):
 
     def launch(self, path: Path) -> VerlMegatronJob:
         """See `FlagLauncher.launch`."""
-        return VerlMegatronJob(ShellScript.read(path))
+        return VerlMegatronJob(VerlStart(ShellScript.read(path)))
 
     def launch_of(self, config: TrainingConfig) -> VerlMegatronJob:
         """See `FlagLauncher.launch_of`: of the model that is known, and that a script only names."""
-        return VerlMegatronJob(ShellScript.read(config.path), model=config.model)
+        return VerlMegatronJob(VerlStart(ShellScript.read(config.path), model=config.model))
 
     def iteration(self, config: TrainingConfig) -> RlIteration:
         """See `Launcher.iteration`."""
@@ -88,11 +86,8 @@ class Verl(NamedJobs, FlagLauncher):
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        job = VerlMegatronJob(ShellScript.read(path), register_path)
-        config = job.renamed(config_from_launch(job))
-        config = config.replace(rules=config.rules.replace(adapters=job.adapters))
-        refuse_grouped_dora(config, "actor_rollout_ref.model.lora.type")
-        return checked(config, start_rules_of(job.program), of_options(job.options))
+        job = VerlMegatronJob(VerlStart(ShellScript.read(path), register_path))
+        return checked(job.config(), start_rules_of(job.program), of_options(job.options))
 
 
 class VerlSharded(OneStage):
@@ -126,9 +121,9 @@ class VerlSharded(OneStage):
 
     def read(self, path: Path, register_path: Path | None = None) -> TrainingConfig:
         """See `Launcher.read`."""
-        job, start = sharded_job(ShellScript.read(path), register_path)
+        start = VerlStart(ShellScript.read(path), register_path)
         names = {"dp": "trainer.n_gpus_per_node", "gbs": start.program.samples}
-        config = sharded_config(job, start.notes, sharded_unmodelled(start), names)
+        config = sharded_config(sharded_job(start), start.notes, sharded_unmodelled(start), names)
         return checked(config, start_rules_of(start.program), of_options(start.options))
 
     def with_plan(

@@ -127,6 +127,12 @@ def test_a_critic_beside_a_policy_without_a_kind_of_trainer_is_on_shards_too(tmp
     assert found.critic.config.rules.parameter_shard
 
 
+def test_dora_of_a_critic_beside_routed_experts_is_refused_as_a_policys_is(tmp_path):
+    options = "critic.model.path=Qwen/Qwen3-30B-A3B critic.model.lora.rank=8 critic.model.lora.type=dora"
+    with pytest.raises(InputError, match="critic.model.lora.type: is DoRA beside routed experts"):
+        iteration(tmp_path, verl.CRITIC.replace('critic.model.path="Qwen/Qwen3-1.7B"', options))
+
+
 def test_a_critic_freezes_its_vision_part_by_an_option_of_its_own(tmp_path):
     """verl b178a3cd verl/workers/fsdp_workers.py:474, 1417."""
     critic = "critic.model.path=Qwen/Qwen2.5-VL-7B-Instruct critic.ppo_micro_batch_size_per_gpu=4"
