@@ -46,12 +46,13 @@ _READERS: dict[str, tuple[tuple[str, ...], Callable[[Path, Path], list[Reading]]
 }
 """Suffixes and reader of each launcher; those of `MARKS` read what lies in a checkout of theirs."""
 _SUFFIXES = {suffix for suffixes, _ in _READERS.values() for suffix in suffixes}
-_WITHOUT_CHECKOUT = re.compile(
-    r"^[^#\n]*\b(?:(?P<verl>verl\.trainer\.|actor_rollout_ref\.)|(?P<rl>(?:megatron_cfg|dtensor_cfg)\s*:)"
-    r"|(?P<factory>(?:model_name_or_path|model_class|dist_config)\s*:)|(?P<axolotl>base_model\s*:))",
-    re.MULTILINE,
-)
-"""Marks of files whose defaults stand in a checkout."""
+_WORDS = {
+    VERL: r"verl\.trainer\.|actor_rollout_ref\.",
+    NEMO_RL: r"(?:megatron_cfg|dtensor_cfg)\s*:",
+    LLAMAFACTORY: r"(?:model_name_or_path|model_class|dist_config)\s*:",
+    AXOLOTL: r"base_model\s*:",
+}
+"""Words of files whose defaults stand in a checkout."""
 
 
 @dataclass(frozen=True)
@@ -123,11 +124,9 @@ def _others(path: Path, kind: str, root: Path | None) -> list[Reading]:
     NothingToRead
         When it finds no training, or the file's defaults stand in a checkout that it does not lie in.
     """
-    mark = _WITHOUT_CHECKOUT.search(_text(path)) if root is None else None
-    if mark is not None:
-        names = {"verl": VERL, "rl": NEMO_RL, "factory": LLAMAFACTORY, "axolotl": AXOLOTL}
-        program = names[str(mark.lastgroup)]
-        raise NothingToRead(f"lies in no checkout of {program}, whose own files state its defaults")
+    for program, words in _WORDS.items() if root is None else ():
+        if re.search(rf"^[^#\n]*\b(?:{words})", _text(path), re.MULTILINE):
+            raise NothingToRead(f"lies in no checkout of {program}, whose own files state its defaults")
     return _READERS[kind][1](path, root or path.parent)
 
 

@@ -12,7 +12,6 @@ from typing import Any
 from benchmarks.differential_reading.checkout import LINEAR, product_of, quotient, targets
 from benchmarks.differential_reading.reading import NothingToRead, Reading, Value, settled, whole
 
-_BRIDGE_TARGETS = "down, gate and up, output, qkv"
 _MOST_BASES = 16
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -147,7 +146,7 @@ def _ranks(data: dict[str, Any], policy: dict[str, Any]) -> int | None:
 
 
 def _has_reward_model(data: dict[str, Any]) -> bool:
-    """nemo_rl/data/utils.py, ``extract_necessary_env_names``: a dataset names the environment."""
+    """nemo_rl/data/datasets/utils.py:291, ``extract_necessary_env_names``: a dataset names the environment."""
 
     def names(section: Any) -> list[Any]:
         if isinstance(section, list):

@@ -38,6 +38,11 @@ def _mapping(path: Path) -> dict[str, Any]:
     return data
 
 
+def _over_defaults(stated: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file states over defaults; an empty key has the default."""
+    return {**defaults, **{name: each for name, each in stated.items() if each is not None}}
+
+
 def _zero_stage(deepspeed: Any, root: Path) -> int | None:
     """ZeRO stage of DeepSpeed's configuration, which is a mapping or the path of a JSON from the checkout's root."""
     if isinstance(deepspeed, str):
@@ -72,7 +77,7 @@ def read_llamafactory(path: Path, root: Path) -> list[Reading]:
     if "model_name_or_path" not in stated or not stated.get("do_train"):
         raise NothingToRead("trains nothing")
     defaults = class_defaults(root / "src/llamafactory/hparams", _HPARAMS)
-    of = {**_TRAINER, **defaults, **{name: each for name, each in stated.items() if each is not None}}
+    of = _over_defaults(stated, {**_TRAINER, **defaults})
     lora = of["finetuning_type"] == "lora"
     started = re.search(r"--config[_-]file[ =]+(\S+\.ya?ml)", path.read_text(encoding="utf-8"))
     fsdp = of.get("fsdp") or of.get("fsdp_config")
@@ -93,11 +98,11 @@ def read_llamafactory(path: Path, root: Path) -> list[Reading]:
         "adapter_targets": targets(of["lora_target"]) if lora else None,
     }
     if started and not of["deepspeed"] and not fsdp:
-        values |= _accelerate(root / started[1], root)
+        values |= _accelerate(root / started[1])
     return [settled(values)]
 
 
-def _accelerate(path: Path, root: Path) -> dict[str, Value | None]:
+def _accelerate(path: Path) -> dict[str, Value | None]:
     """Ranks and sharding of the configuration with which a comment says the file is started."""
     try:
         data = _mapping(path)
@@ -111,21 +116,19 @@ def _accelerate(path: Path, root: Path) -> dict[str, Value | None]:
 
 def _second_generation(stated: Mapping[str, Any], root: Path) -> Reading:
     """src/llamafactory/v1/config/training_args.py; plugins/model_plugins/peft.py:33-54 (LoRA's defaults)."""
-    defaults = class_defaults(root / "src/llamafactory/v1/config", ("training_args.py",))
-    of = {**defaults, **{name: each for name, each in stated.items() if each is not None}}
+    of = _over_defaults(stated, class_defaults(root / "src/llamafactory/v1/config", ("training_args.py",)))
+    plugin = class_defaults(root / "src/llamafactory/v1/plugins/model_plugins", ("peft.py",))
     dist, peft = of.get("dist_config") or {}, of.get("peft_config") or {}
+    lora = {**plugin, **peft} if peft.get("name") == "lora" else {}
     name = str(dist.get("name", "ddp")).lower()
     zero = {"ddp": 0, "fsdp2": 3}.get(name)
     if name == "deepspeed":
         zero = _zero_stage(dist.get("config_file"), root)
-    lora = peft.get("name") == "lora"
-    cp = whole(of["cp_size"])
-    plugin = class_defaults(root / "src/llamafactory/v1/plugins/model_plugins", ("peft.py",))
     return settled(
         {
             "tp": 1,
             "pp": 1,
-            "cp": cp,
+            "cp": whole(of["cp_size"]),
             "mbs": whole(of["micro_batch_size"]),
             "batch": whole(of.get("global_batch_size")),
             "accumulation": None if of.get("global_batch_size") else 1,
@@ -133,8 +136,8 @@ def _second_generation(stated: Mapping[str, Any], root: Path) -> Reading:
             "recompute": "full" if of["enable_activation_checkpointing"] else "none",
             "compute_bytes": 2 if of["bf16"] else 4,
             "zero": zero,
-            "adapter_rank": whole(peft.get("r", plugin.get("r", 8))) if lora else 0,
-            "adapter_targets": targets(peft.get("target_modules", "all")) if lora else None,
+            "adapter_rank": whole(lora["r"]) if lora else 0,
+            "adapter_targets": targets(lora["target_modules"]) if lora else None,
         }
     )
 
@@ -156,10 +159,8 @@ def read_axolotl(path: Path, root: Path) -> list[Reading]:
     if "base_model" not in stated:
         raise NothingToRead("is no training file")
     defaults = class_defaults(root / "src/axolotl/utils/schemas", _SCHEMAS)
-    of = {
-        **defaults,
-        **stated,
-    }  # A key that is there and empty is None, whatever the default (model_dump, exclude_none).
+    # A key that is there and empty is None, whatever the default (model_dump, exclude_none).
+    of = {**defaults, **stated}
     mbs = whole(of.get("micro_batch_size") or 1)
     # src/axolotl/utils/config/__init__.py:202; the default of the first is 1 (utils/schemas/training.py:71).
     accumulation = whole(of.get("gradient_accumulation_steps") or 0) or quotient(whole(of.get("batch_size")), mbs)
@@ -205,5 +206,5 @@ def _axolotl_type(of: Mapping[str, Any]) -> int:
 
 
 def _axolotl_targets(of: Mapping[str, Any]) -> str | None:
-    """Modules that are named, and all linear ones beside them (src/axolotl/loaders/adapter.py:171-182)."""
+    """Modules that are named, and all linear ones beside them (src/axolotl/loaders/adapter.py:174-182)."""
     return targets("all") if of.get("lora_target_linear") else targets(of.get("lora_target_modules"))

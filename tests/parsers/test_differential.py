@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,6 +114,22 @@ def test_a_difference_is_named_with_both_values(
     assert differential.main([str(tmp_path), "--workers", "1"]) == 1
     printed = capsys.readouterr().out
     assert "train.toml: layers: 81 here, 80 by the independent reader" in printed and "is no training file" in printed
+
+
+def test_the_independent_readers_share_no_code_with_the_products() -> None:
+    folder = Path(differential.__file__).parent
+    readers = [file for file in folder.glob("*.py") if file.stem not in ("__main__", "product")]
+    assert {"megatron", "mindformers", "torchtitan", "trainers", "nemo_rl", "verl"} < {file.stem for file in readers}
+    for file in readers:
+        for each in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [one.name for one in each.names] if isinstance(each, ast.Import) else []
+            names += [each.module or ""] if isinstance(each, ast.ImportFrom) else []
+            assert not any(name.split(".")[0] == "taylor" for name in names), file
+    loaded = ", ".join(f"benchmarks.differential_reading.{file.stem}" for file in readers)
+    program = f"import sys, {loaded}\nprint(*(name for name in sys.modules if name.startswith('taylor.')))"
+    printed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    # Messages and files of `taylor.base` come with the campaigns' own tools.
+    assert {name.split(".")[1] for name in printed.split()} <= {"base"}
 
 
 @scripts_run

@@ -36,7 +36,8 @@ CHECKOUTS = {
         f"{HPARAMS}/training_args.py": "",
         f"{V1}/config/training_args.py": "class A:\n    micro_batch_size: int = 1\n    cutoff_len: int = 2048\n"
         "    bf16: bool = True\n    cp_size: int = 1\n    enable_activation_checkpointing: bool = True\n",
-        f"{V1}/plugins/model_plugins/peft.py": "",
+        f"{V1}/plugins/model_plugins/peft.py": "class A:\n    r: int = 8\n"
+        "    target_modules: list[str] | str = 'all'\n",
     },
     "NeMo RL": {"nemo_rl/utils/config.py": ""},
     "verl": {
@@ -73,6 +74,7 @@ FILES = {
     "lora_target_modules: [q_proj, v_proj, down_proj]\n",
     "LLaMA-Factory": LLAMA_FACTORY.replace("deepspeed: ds.json  # beside the file\n", ""),
     "LLaMA-Factory, second generation": NEWER,
+    "LLaMA-Factory, second generation, adapters": f"{NEWER}peft_config: {{name: lora}}\n",
     "NeMo RL": nemo_rl.MEGATRON,
     "NeMo RL, sharded": nemo_rl.SHARDED,
     "verl": SCRIPT,
@@ -101,6 +103,27 @@ def test_a_file_in_a_checkout_is_read_alike_in_every_field_that_it_settles(tmp_p
     compared = differential.compare(checkout(tmp_path, name))
     assert (compared.apart, compared.refusal, compared.differences) == ("", "", ())
     assert compared.launcher == name.partition(",")[0] and compared.settled >= 8
+
+
+BROKEN = {
+    "axolotl": ("axolotl.read._is_on", lambda fields, name: False, "compute_bytes"),
+    "axolotl, adapters": ("axolotl.read.rank_of", lambda *stated: 8, "adapter_rank"),
+    "LLaMA-Factory": ("llamafactory.read.ACCUMULATION", "accumulation_steps", "accumulation"),
+    "LLaMA-Factory, second generation": ("llamafactory.newer._accumulation", lambda *stated: 2, "accumulation"),
+    "LLaMA-Factory, second generation, adapters": ("llamafactory.newer.rank_of", lambda *stated: 4, "adapter_rank"),
+    "NeMo RL": ("nemo_rl.job._PAIRS", ("grpo",), "batch"),
+    "NeMo RL, sharded": ("nemo_rl.job._PAIRS", ("sft",), "batch"),
+    "verl": ("verl.job.VerlStart.answers", 1, "batch"),
+}
+"""By file: a fault put into the product's reader below `taylor.parsers`, and a field that is wrong then."""
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKED[name]) for name in BROKEN])
+def test_a_fault_of_the_products_reader_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    place, fault, field = BROKEN[name]
+    monkeypatch.setattr(f"taylor.parsers.{place}", fault)
+    compared = differential.compare(checkout(tmp_path, name))
+    assert field in [each for each, _, _ in compared.differences]
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name != "verl"])
