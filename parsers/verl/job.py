@@ -361,7 +361,9 @@ def sharded_job(start: VerlStart) -> ShardedJob:
     verl/workers/engine/fsdp; verl/trainer/fsdp_sft_trainer.py.
     """
     options, program = start.options, start.program
-    context = max(int(options.integer(name, default=1)) for name in program.ulysses)
+    # verl/workers/config/actor.py:330-331: the older key replaces the newer one where it is above 1.
+    degrees = [int(options.integer(name, default=1)) for name in program.ulysses]
+    context = next((degree for degree in degrees if degree > 1), 1)
     length, samples = start.length(), start.samples()
     ranks = Flags(start.file, start.ranks())
     world, note = ranks.world_size(), ""

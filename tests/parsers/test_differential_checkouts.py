@@ -54,7 +54,7 @@ actor_rollout_ref:
     ppo_micro_batch_size_per_gpu: null
     use_dynamic_bsz: false
     ulysses_sequence_parallel_size: 1
-    fsdp_config: {fsdp_size: -1, dtype: bfloat16, model_dtype: fp32}
+    fsdp_config: {fsdp_size: -1, dtype: bfloat16, model_dtype: fp32, ulysses_sequence_parallel_size: 1}
 """,
     },
 }
@@ -78,9 +78,12 @@ FILES = {
     "NeMo RL": nemo_rl.MEGATRON,
     "NeMo RL, sharded": nemo_rl.SHARDED,
     "verl": SCRIPT,
+    "verl, ulysses twice": SCRIPT.replace(
+        "rollout.n=5", "rollout.n=5 actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=4"
+    ),
 }
 MARKED = {
-    name: [each for each, on in ((composed, name[:4] in ("NeMo", "verl")), (scripts_run, name == "verl")) if on]
+    name: [each for each, on in ((composed, name[:4] in ("NeMo", "verl")), (scripts_run, name[:4] == "verl")) if on]
     for name in FILES
 }
 
@@ -126,7 +129,7 @@ def test_a_fault_of_the_products_reader_is_found(tmp_path: Path, monkeypatch: py
     assert field in [each for each, _, _ in compared.differences]
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name != "verl"])
+@pytest.mark.parametrize("name", [name for name in FILES if name[:4] != "verl"])
 def test_a_file_that_lies_in_no_checkout_says_that_it_needs_one(tmp_path: Path, name: str) -> None:
     (tmp_path / "train.yaml").write_text(FILES[name], encoding="utf-8")
     program = name.partition(",")[0]

@@ -91,6 +91,16 @@ def test_a_policy_on_fsdp_shards_its_fp32_weights_over_all_ranks(tmp_path):
     assert code.may_raise_memory and "torchtitan" in code.sentence
 
 
+def test_the_older_key_of_ulysses_replaces_the_newer_one(tmp_path):
+    path, newer = tmp_path / "run.sh", "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
+    path.write_text(SHARDED.replace("trainer.nnodes=1", f"trainer.nnodes=1 {newer}=4"), encoding="utf-8")
+    assert read_config(path).strategy.cp == 2
+    path.write_text(
+        SHARDED.replace("actor.ulysses_sequence_parallel_size=2", "actor.fsdp_config.ulysses_sequence_parallel_size=4")
+    )
+    assert read_config(path).strategy.cp == 4
+
+
 def test_inputs_of_recomputed_layers_on_the_host_leave_two_on_the_device(tmp_path):
     path = tmp_path / "run.sh"
     path.write_text(SHARDED, encoding="utf-8")
