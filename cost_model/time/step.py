@@ -74,7 +74,6 @@ class LayerTime:
 
 def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRules, device: DeviceSpec) -> LayerTime:
     """Roofline and collectives of one layer (Williams et al. 2009, doi:10.1145/1498765.1498785), ms."""
-    frozen = model.layers_of(kind)[0].frozen
     rules = timed_rules(model, kind, degrees, rules.within(model.layers_of(kind)))
     speed = Speed.of(device, rules, in_layer=True)
     work = layer_work(model, kind, degrees, rules)
@@ -153,11 +152,12 @@ def layer_time(model: ModelSpec, kind: str, degrees: Degrees, rules: TrainingRul
     select = shown_together(device_back, host.backward, select, host.again_select)
     again = np.maximum(again, shown_together(device_back, host.backward, 0.0, host.again_full))
     again = again + _input_moves_ms(model, degrees, rules, device, forward, again + backward)
-    if frozen == UNREACHED:
-        return LayerTime(forward, 0.0 * backward, {FULL: 0.0 * again, SELECT: 0.0 * again})
-    # Full recompute runs the forward again separately, before the backward. A reference model runs forward beside the
-    # trained one, and is not recomputed.
-    return LayerTime(rules.forward_models * forward, backward, {FULL: again, SELECT: select}, exposed)
+    # A reference model runs forward beside the trained one, and is not recomputed.
+    forwards = rules.forward_models * forward
+    if model.layers_of(kind)[0].frozen == UNREACHED:
+        return LayerTime(forwards, 0.0 * backward, {FULL: 0.0 * again, SELECT: 0.0 * again})
+    # Full recompute runs the forward again separately, before the backward.
+    return LayerTime(forwards, backward, {FULL: again, SELECT: select}, exposed)
 
 
 def _input_moves_ms(

@@ -118,6 +118,14 @@ def test_frozen_routers_have_weights_alone() -> None:
     assert less == 58 * routers
 
 
+def test_the_reference_model_of_a_pair_runs_forward_through_layers_that_no_gradient_reaches() -> None:
+    model, pairs = with_frozen_layers(LLAMA, [False] * 31 + [True], below=False), RULES.replace(pairs=True)
+    for kind in model.body_counts:
+        assert float(layer_time(model, kind, ONE, pairs, H100).forward) == pytest.approx(
+            float(layer_time(LLAMA, DENSE, ONE, pairs, H100).forward)
+        )
+
+
 @pytest.mark.parametrize("mode", [NONE, FULL])
 def test_no_backward_runs_below_the_first_trained_layer(mode: str) -> None:
     model = with_frozen_layers(LLAMA, [False] * 31 + [True], below=False)
