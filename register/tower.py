@@ -45,12 +45,17 @@ class TowerSpec:
     ends_products: float = 0.0
 
     @property
+    def layer_products(self) -> int:
+        """Multiply-adds a patch of the GEMMs of one layer: the elements of their matrices."""
+        inner = self.n_heads * self.head_dim
+        return self.hidden * (4 * inner + (3 if self.gated_mlp else 2) * self.ffn_hidden)
+
+    @property
     def layer_parameters(self) -> int:
         """Parameters of one layer."""
         inner, wide = self.n_heads * self.head_dim, self.ffn_hidden
-        weights = 4 * self.hidden * inner + (3 if self.gated_mlp else 2) * self.hidden * wide
         biases = (3 * inner + self.hidden + (2 if self.gated_mlp else 1) * wide + self.hidden) * self.bias
-        return weights + biases + 2 * self.hidden * (1 + self.norm_bias)
+        return self.layer_products + biases + 2 * self.hidden * (1 + self.norm_bias)
 
     @property
     def parameters(self) -> int:

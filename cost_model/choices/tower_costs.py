@@ -36,8 +36,8 @@ class TowerCosts:
 def tower_costs(run: TowerRun, strategy: Strategy, rules: TrainingRules, device: DeviceSpec) -> TowerCosts:
     """The costs of an encoder.
 
-    Patch embedding and projector take the time of as many multiply-adds in the layers' GEMMs, and states and
-    activations are spread over the layers: they are 1 to 3 % of an encoder's work.
+    Patch embedding and projector, 1 to 3 % of an encoder's work, take the time of as many multiply-adds in the layers'
+    GEMMs, and their states the memory of as many parameters of the layers. What they keep for a backward is left out.
     """
     spec, body = run.spec, tower_body(run.spec)
     degrees, own = tower_degrees(run, strategy), tower_rules(run, rules)
@@ -49,15 +49,8 @@ def tower_costs(run: TowerRun, strategy: Strategy, rules: TrainingRules, device:
         kept += count * float(activation_bytes(body, kind, FULL if run.recomputed else NONE, degrees, own)) / MIB
         state = layer_state_bytes(body, kind, degrees, own)
         states += count * float(state.total if run.trained else state.weights) / MIB
-    work = spec.n_layers * _products(run)
-    more = 1.0 + spec.ends_products / work
+    more = 1.0 + spec.ends_products / (spec.n_layers * spec.layer_products)
     states *= 1.0 + spec.ends_parameters / (spec.n_layers * spec.layer_parameters)
     if not run.trained:
         return TowerCosts(forward * more, 0.0, states, 0.0)
     return TowerCosts(forward * more, backward * more, states, kept)
-
-
-def _products(run: TowerRun) -> float:
-    """Multiply-adds a patch of the GEMMs of one layer."""
-    spec = run.spec
-    return 4 * spec.hidden * spec.n_heads * spec.head_dim + (3 if spec.gated_mlp else 2) * spec.hidden * spec.ffn_hidden
