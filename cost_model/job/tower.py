@@ -87,12 +87,17 @@ def tower_degrees(run: TowerRun, strategy: Strategy) -> Strategy:
 
 
 def tower_rules(run: TowerRun, rules: TrainingRules) -> TrainingRules:
-    """The job's rules for the encoder: 16 bits, no adapters, no dropout, a sequence for each image."""
+    """The job's rules for the encoder: 16 bits, no adapters, no dropout, whole MLPs, a sequence for each image.
+
+    Trainers tile the MLP of the language model alone (axolotl 067b021c src/axolotl/monkeypatch/tiled_mlp/patch.py,
+    ``patch_tiled_mlp``; verl b178a3cd verl/models/transformers/tiled_mlp.py:169-174).
+    """
     return rules.replace(
         seq_length=run.patches,
         adapters=None,
         narrow=None,
         dropout=False,
+        mlp_tiles=0,
         pairs=False,
         overlap_experts=False,
         window_masks=False,

@@ -252,11 +252,11 @@ def test_megatron_bridges_norm_needs_two_matrices_at_once() -> None:
     with FakeTensorMode(), LiveCounter() as counter, torch.no_grad():
         weight = torch.empty(WIDTH, HIDDEN, dtype=torch.bfloat16)
         a, b = (torch.empty(*size, dtype=torch.bfloat16) for size in ((RANK, HIDDEN), (WIDTH, RANK)))
-        held = counter.peak = counter.total
+        before = counter.peak = counter.total
         torch.linalg.norm(weight + (2.0 * b) @ a, dim=1)
     layer = model_of().layers_of(DENSE)[0]
     rules = RULES.replace(adapters=Adapters(RANK, (DOWN,), gathers=True, decomposed=True))
-    assert float(decomposed_bytes(model_of(), layer, ONE, rules)) == pytest.approx(counter.peak - held, rel=0.05)
+    assert float(decomposed_bytes(model_of(), layer, ONE, rules)) == pytest.approx(counter.peak - before, rel=0.05)
 
 
 def test_an_adapter_starts_what_torch_counts() -> None:

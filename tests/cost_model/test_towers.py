@@ -70,10 +70,10 @@ def _kept_by_torch(hidden: int, heads: int, wide: int, images: int, patches: int
         }
     ).bfloat16()  # fmt: skip
     weights = {one.untyped_storage().data_ptr() for one in parts.parameters()}
-    held: dict[int, Any] = {}
+    saved: dict[int, Any] = {}
 
     def pack(tensor: Any) -> Any:
-        held.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
     x = torch.randn(images, patches, hidden, dtype=torch.bfloat16, requires_grad=True)
@@ -86,8 +86,8 @@ def _kept_by_torch(hidden: int, heads: int, wide: int, images: int, patches: int
         inner = parts["up"](parts["norm2"](y))
         inner = FusedSwiglu.apply(inner) if gated else functional.gelu(inner, approximate="tanh")
         assert (y + parts["down"](inner)).requires_grad
-    held.pop(turn.untyped_storage().data_ptr(), None)
-    return float(sum(one.untyped_storage().nbytes() for at, one in held.items() if at not in weights))
+    saved.pop(turn.untyped_storage().data_ptr(), None)
+    return float(sum(one.untyped_storage().nbytes() for at, one in saved.items() if at not in weights))
 
 
 def test_a_frozen_encoder_has_its_weights_alone_and_no_backward() -> None:
@@ -101,6 +101,11 @@ def test_a_frozen_encoder_has_its_weights_alone_and_no_backward() -> None:
     again = tower_costs(TowerRun(QWEN, trained=True, recomputed=True), ONE, RULES, device)
     assert again.backward_ms == pytest.approx(trained.backward_ms + trained.forward_ms, rel=0.1)
     assert again.kept_mib < 0.1 * trained.kept_mib
+
+
+def test_an_encoder_runs_whole_beside_a_tiled_mlp_of_the_language_model() -> None:
+    device, run = Registry.load().device("h100-80g"), TowerRun(QWEN, trained=True)
+    assert tower_costs(run, ONE, RULES.replace(mlp_tiles=4), device) == tower_costs(run, ONE, RULES, device)
 
 
 def test_its_work_grows_with_images_and_whole_attention_with_their_square() -> None:
