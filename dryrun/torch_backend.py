@@ -27,7 +27,6 @@ from taylor.dryrun.logs import last_lines
 from taylor.dryrun.processes import Outcome, ProgramRun
 from taylor.dryrun.torch_child import ANSWER, FOUND, JOB, TASK, StageAnswer, StageTask
 from taylor.pipeline.generators import build_schedule
-from taylor.register.tower import VISION
 
 STAGE_MODEL = "taylor.dryrun.torch_stage.run"
 """Module whose `run_stage(run, stage)` gives the `StageMemory`."""
@@ -159,7 +158,7 @@ def _log_failures(results: Sequence[DryRunResult]) -> None:
 def settle(run: DryRun) -> DryRun:
     """The run with its plan and its schedule settled: an even split where it has no plan."""
     config = run.config.replace(schedule=run.config.schedule_for(run.strategy.vpp))
-    return replace(run, config=config, plan=(run.plan or config.even_plan(run.strategy)).without(VISION))
+    return replace(run, config=config, plan=run.plan or config.even_plan(run.strategy))
 
 
 def torch_version() -> str | None:

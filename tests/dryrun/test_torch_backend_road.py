@@ -12,11 +12,13 @@ import pandas as pd
 import pytest
 
 from taylor.base.errors import InputError
+from taylor.cost_model.job.tower import TowerRun
 from taylor.dryrun import torch_backend
 from taylor.dryrun.torch_backend import TorchBackend
 from taylor.nd_search.options import SearchOptions
 from taylor.parsers.read import read_config
 from taylor.register.adapters import EMBEDDING, Adapters
+from taylor.register.tower import TowerSpec
 from taylor.workflows.searching.explain import explain_strategy
 from taylor.workflows.searching.search import StrategySearchOptions, search_strategies
 from taylor.workflows.solving.evaluate_file import evaluate_file
@@ -202,7 +204,14 @@ def test_jobs_that_train_a_part_are_not_measured_as_a_full_training(tmp_path, ch
     """The stage model makes gradients and states for all weights: it would report several times the memory."""
     config = read_config(script(tmp_path))
     config = config.replace(rules=config.rules.replace(**changes))
-    with pytest.raises(InputError, match="--dryrun_backend: measures a training of all weights.*estimate"):
+    with pytest.raises(InputError, match="--dryrun_backend: measures a language model all of whose weights.*estimate"):
         open_backend(DryRunOptions("torch"), config, tmp_path)
     with open_backend(DryRunOptions("auto"), config, tmp_path) as backend:
         assert backend is None
+
+
+def test_jobs_with_a_vision_encoder_are_not_measured_without_it(tmp_path):
+    """The stage model has the language model alone, and measured memory is taken to include the encoder."""
+    config = read_config(script(tmp_path)).replace(tower=TowerRun(TowerSpec(32, 1280, 16, 80, 3420)))
+    with pytest.raises(InputError, match="this job has a vision encoder"):
+        open_backend(DryRunOptions("torch"), config, tmp_path)

@@ -49,7 +49,7 @@ def open_backend(
         from taylor.dryrun.torch_backend import TorchBackend, require_torch, torch_version  # its data models take time
 
         require_torch()
-        _refuse_parts(config)
+        _refuse_beyond_stage_model(config)
         log.info("dry-runs: by torch %s on fake tensors, %d stages at once", torch_version(), options.parallel_num)
         return TorchBackend(
             output / DRYRUNS / "torch",
@@ -83,22 +83,28 @@ def open_backend(
     )
 
 
-def trains_a_part(config: TrainingConfig) -> bool:
-    """Return whether a part of the weights trains, or an MLP runs in parts: the stage model of torch knows neither."""
-    rules, kinds = config.rules, config.model.kinds
-    return rules.adapters is not None or bool(rules.frozen) or rules.mlp_tiles > 0 or any(kind.frozen for kind in kinds)
+def beyond_stage_model(config: TrainingConfig) -> str:
+    """What a job has that the stage model of torch knows nothing of, in words; empty where it has nothing such."""
+    rules = config.rules
+    parts = {
+        "adapters": rules.adapters is not None,
+        "frozen parts": bool(rules.frozen) or any(kind.frozen for kind in config.model.kinds),
+        "a tiled MLP": rules.mlp_tiles > 0,
+        "a vision encoder": config.tower is not None,
+    }
+    return ", ".join(name for name, present in parts.items() if present)
 
 
-def _refuse_parts(config: TrainingConfig) -> None:
-    """Refuse to measure a job by the stage model of torch, which would measure a training of all weights.
+def _refuse_beyond_stage_model(config: TrainingConfig) -> None:
+    """Refuse to measure another training than the job's, as the stage model of torch would.
 
     Raises
     ------
     InputError
-        When the job trains a part of the weights, or its MLP runs in parts.
+        See `beyond_stage_model`.
     """
-    if trains_a_part(config):
-        problem = "measures a training of all weights, and this job has adapters, frozen parts or a tiled MLP"
+    if found := beyond_stage_model(config):
+        problem = f"measures a language model all of whose weights train, and this job has {found}"
         cure = "use --dryrun_backend estimate"
         raise InputError(problem, field="--dryrun_backend", value="torch", cure=cure)
 
@@ -144,7 +150,7 @@ def _why_not(starter: Starter, options: DryRunOptions, config: TrainingConfig) -
 def _how_to_run(config: TrainingConfig) -> str:
     """Reason why a file that starts itself is not run, with the backend that fits its framework."""
     of_mindspore = launcher_of(config).usual_device_of(config).name.startswith(ASCEND)
-    if not of_mindspore and trains_a_part(config):
-        return f"{config.path.name} starts itself, and torch's stage model trains all weights"
+    if not of_mindspore and (found := beyond_stage_model(config)):
+        return f"{config.path.name} starts itself, and torch's stage model has no {found}"
     fitting = "mindspore runs it" if of_mindspore else "torch measures its stages"
     return f"{config.path.name} starts itself; --dryrun_backend {fitting}"
