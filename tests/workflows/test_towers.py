@@ -20,6 +20,7 @@ from taylor.pipeline_solver.solving.solve import solve
 from taylor.register.tower import VISION
 from taylor.workflows.showing.card_memory import card_memory
 from taylor.workflows.showing.verdict import summary
+from taylor.workflows.solving import solve_file as solving
 from taylor.workflows.solving.beside import best_beside
 from taylor.workflows.solving.evaluate_file import evaluate_file
 from taylor.workflows.solving.solve_file import solve_file
@@ -29,6 +30,13 @@ from taylor.workflows.statement.own_ranks import beside_problem, splits_of
 from taylor.workflows.statement.stated_file import StatedFile
 from tests.parsers.megatron.test_model_file import DECODER, job
 from tests.parsers.megatron.test_tower_file import PIXELS, QWEN25, vision
+
+GIVEN = {
+    "device_limit": 55296,
+    "static": {"first": 3383, "middle": 2382, "last": 8675},
+    "layer": {"dense": 866},
+    "activation": {"dense": {"none": 479, "full": 30}},
+}
 
 
 def published(folder: Path, encoder: Any = QWEN25) -> Path:
@@ -119,7 +127,7 @@ def test_the_best_split_is_the_best_of_all_of_them_and_the_checker_passes_each(t
         layers = found.plan.total_layers(["dense"])[0]
         assert layers[0] == 0 and min(layers[1:]) >= 1 and found.plan.layers[VISION][0][0] == 32
         steps.append((found.objective or 0.0) * (problem.unit_ms or 0.0))
-    best = best_beside(stated, MemorySource.ESTIMATE, SolveOptions(), TimeBudget())
+    best = best_beside(stated, SolveOptions(), TimeBudget())
     assert best is not None and best.step_ms == pytest.approx(min(steps)) and best.proven
     assert len(steps) > 3 and best.solved <= best.splits
 
@@ -140,9 +148,17 @@ def test_a_split_is_refused_where_nothing_states_the_encoder_or_the_memory_of_ot
     file = job(tmp_path, {"text_decoder": DECODER})
     with pytest.raises(InputError, match="none is known of this job"):
         solve_file(asked(file, beside=True), SolveOptions(), Outputs(folder=tmp_path, write=False))
-    stated = StatedFile.read(asked(published(tmp_path), beside=True))
-    with pytest.raises(InputError, match="a given memory profile or list of devices covers that alone"):
-        best_beside(stated, MemorySource.FILE, SolveOptions(), TimeBudget())
+
+
+def test_a_split_beside_a_given_memory_profile_is_refused_before_anything_is_solved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(solving, "_solve_unchecked", None)
+    memory = tmp_path / "memory.json"
+    memory.write_text(json.dumps(GIVEN), encoding="utf-8")
+    out = Outputs(folder=tmp_path, write=False)
+    with pytest.raises(InputError, match="a given memory profile or list of devices covers"):
+        solve_file(asked(published(tmp_path), beside=True, memory_file=memory), SolveOptions(), out)
 
 
 def test_a_model_with_an_encoder_is_priced_by_its_images_alone(tmp_path: Path) -> None:

@@ -5,37 +5,33 @@ from __future__ import annotations
 from functools import partial
 
 from taylor.base.budget import TimeBudget
-from taylor.cost_model.profile import MemorySource
+from taylor.pipeline.plan import PipelinePlan
 from taylor.pipeline_solver.columns.work_limits import least_step_time
 from taylor.pipeline_solver.model.options import SolveOptions
 from taylor.pipeline_solver.model.problem import PipelineProblem
 from taylor.pipeline_solver.model.solution import Solution
 from taylor.pipeline_solver.solving.solve import solve
 from taylor.register.tower import VISION
-from taylor.workflows.statement.own_ranks import BesidePlan, RankSplit, beside_problem, refuse_beside, splits_of
+from taylor.workflows.statement.own_ranks import BesidePlan, RankSplit, beside_problem, splits_of
 from taylor.workflows.statement.stated_file import StatedFile
 
 SECONDS = 30.0
 """Longest solve of one split."""
 
 
-def best_beside(file: StatedFile, source: MemorySource, how: SolveOptions, budget: TimeBudget) -> BesidePlan | None:
-    """Solve the splits in the order of their lower bounds, until no other one can be better.
+def best_beside(file: StatedFile, how: SolveOptions, budget: TimeBudget) -> BesidePlan | None:
+    """Solve the splits of a job that `refuse_beside` takes, by their lower bounds, until no other can be better.
 
     Returns
     -------
     BesidePlan or None
         None where no split has a plan within memory and time.
-
-    Raises
-    ------
-    InputError
-        See `refuse_beside`.
     """
-    tower = refuse_beside(file, source)
+    tower = file.config.tower
+    assert tower is not None
     stated = [(split, beside_problem(file, tower, split)) for split in splits_of(file)]
     in_order = sorted(((_bound_ms(problem), split, problem) for split, problem in stated), key=lambda one: one[0])
-    best: tuple[float, RankSplit, Solution] | None = None
+    best: tuple[float, RankSplit, Solution, PipelinePlan] | None = None
     bounds, solved = [], 0
     for least, split, problem in in_order:
         left = budget.left
@@ -53,16 +49,19 @@ def best_beside(file: StatedFile, source: MemorySource, how: SolveOptions, budge
             continue
         step = solution.objective * _unit_ms(problem)
         if best is None or step < best[0]:
-            best = (step, split, solution)
-    if best is None or best[2].plan is None:
+            best = (step, split, solution, solution.plan)
+    if best is None:
         return None
-    step, split, solution = best
-    assert solution.plan is not None
-    free = [kind for kind in solution.plan.layers if kind != VISION]
-    layers = solution.plan.total_layers(free)[0][1:]
-    step_bound = min([step, *bounds])
+    step, split, solution, plan = best
     return BesidePlan(
-        split, step, step_bound, layers, solution.peak_memory_mib, len(in_order), solved, in_order[0][2].schedule.name
+        split,
+        step,
+        bound_ms=min([step, *bounds]),
+        layers=plan.without(VISION).total_layers()[0][1:],
+        peak_mib=solution.peak_memory_mib,
+        splits=len(in_order),
+        solved=solved,
+        schedule=in_order[0][2].schedule.name,
     )
 
 

@@ -85,13 +85,15 @@ def solve_file(
 
     with file.open_backend(outputs.work_folder) as backend:
         memory = file.obtain_memory(backend, outputs.folder)
+        if job.beside:
+            refuse_beside(file, memory.source)
         file = with_measured(file, memory, outputs.folder)
         if backend is not None and _is_checked(file, memory):
             planned = _solve_checked(file, memory, backend, how, outputs, watch, budget)
         else:
             planned = _solve_unchecked(file, memory, how, outputs, watch, budget)
     if job.beside:
-        planned = replace(planned, beside=best_beside(file, memory.source, how, budget))
+        planned = replace(planned, beside=best_beside(file, how, budget))
         if planned.beside is None:
             log.warning("%s: no split of the ranks has a plan with the encoder on ranks of its own", file.config.path)
     if file.job.made_for_model:

@@ -16,7 +16,7 @@ from taylor.nd_search.stated import broken_rules
 from taylor.parsers.training_config import TrainingConfig
 from taylor.pipeline.plan import NONE
 from taylor.pipeline_solver.model.problem import LayerKind, PipelineProblem
-from taylor.pipeline_solver.model.solution import FEASIBLE, OPTIMAL
+from taylor.pipeline_solver.model.solution import FEASIBLE, OPTIMAL, PROVEN_GAP, proven_within
 from taylor.register.device import DeviceSpec
 from taylor.register.tower import VISION
 from taylor.workflows.statement.problem import build_problem
@@ -24,8 +24,6 @@ from taylor.workflows.statement.stated_file import StatedFile
 from taylor.workflows.statement.time_ratios import settle_ratios
 
 FLAG, BESIDE = "--encoder", "beside"
-PROVEN = 2e-6
-"""Relative gap below which a step is proven: twice that of a solve."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,8 @@ class BesidePlan:
     @property
     def proven(self) -> bool:
         """Return whether no other split or plan takes less."""
-        return self.step_ms - self.bound_ms <= PROVEN * self.step_ms
+        # The bound and the step are of two solves, each with its gap.
+        return proven_within(self.step_ms, self.bound_ms, 2 * PROVEN_GAP)
 
     def sentence(self, nested_ms: float) -> str:
         """The plan beside one with the encoder on the first stage, of a step of `nested_ms`."""
@@ -112,25 +111,26 @@ class BesidePlan:
         )
 
 
-def refuse_beside(file: StatedFile, source: MemorySource) -> TowerRun:
-    """The encoder to place on ranks of its own.
+def refuse_beside(file: StatedFile, source: MemorySource = MemorySource.ESTIMATE) -> None:
+    """Refuse to place an encoder on ranks of its own where there is none, or the memory of other ranks is unknown.
+
+    Parameters
+    ----------
+    source : MemorySource, optional
+        Of the job's memory, once it is known.
 
     Raises
     ------
     InputError
-        When the job has none, or what it rests on covers its own strategy alone.
+        When the job has no encoder, or what it rests on covers its own strategy alone.
     """
-    tower, path = file.config.tower, file.config.path
-    cure = f"leave out {FLAG} {BESIDE}"
-    if tower is None:
+    path, cure = file.config.path, f"leave out {FLAG} {BESIDE}"
+    if file.config.tower is None:
         problem = "asks for an encoder on ranks of its own, and none is known of this job"
         raise InputError(problem, file=path, field=FLAG, value=BESIDE, cure=cure)
     if source != MemorySource.ESTIMATE or file.stages is not None:
-        problem = (
-            "splits the ranks otherwise than the file; a given memory profile or list of devices covers that alone"
-        )
+        problem = "splits the ranks differently, and a given memory profile or list of devices covers the file's split"
         raise InputError(problem, file=path, field=FLAG, value=BESIDE, cure=cure)
-    return tower
 
 
 def splits_of(file: StatedFile) -> Iterator[RankSplit]:
