@@ -72,7 +72,7 @@ def bridge_dora(adapters: Adapters, file: Path, dropout: str) -> Adapters:
 def refuse_grouped_dora(config: TrainingConfig, field: str) -> None:
     """Refuse Megatron-Bridge's DoRA beside routed experts, whose grouped layers have no ``weight``.
 
-    Source: Megatron-Bridge 067f987d src/megatron/bridge/peft/dora_layers.py:125 (``self.to_wrap.weight``).
+    Source: Megatron-Bridge 067f987d src/megatron/bridge/peft/dora_layers.py:129 (``self.to_wrap.weight``).
 
     Raises
     ------

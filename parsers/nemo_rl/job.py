@@ -31,7 +31,7 @@ from taylor.parsers.policy.sharded import ShardedJob
 from taylor.parsers.text.fields import MAX_SIZE
 from taylor.parsers.text.flag_edit import Setting
 from taylor.parsers.text.flags import Flag
-from taylor.register.adapters import ALL_HUGGING_FACE, ALL_MEGATRON, ROUTERS, Adapters
+from taylor.register.adapters import ALL_HUGGING_FACE, ALL_MEGATRON, DOWN, GATE, ROUTERS, UP, Adapters
 from taylor.register.model import ModelSpec
 from taylor.register.trainers import NEMO_DTENSOR
 
@@ -117,7 +117,8 @@ class RlStart:
         Without a name of a module, Megatron-Bridge's lie beside every linear module of a layer but the routed experts,
         which run in grouped GEMMs. The head's own is not counted.
         Source: NeMo RL 7ea279ab nemo_rl/models/megatron/setup.py:1772-1791; nemo_rl/models/automodel/setup.py:664-673;
-        Megatron-Bridge 067f987d src/megatron/bridge/peft/module_matcher.py:147-163.
+        Megatron-Bridge 067f987d src/megatron/bridge/peft/module_matcher.py:147-163; Automodel 24b47e85, which that
+        NeMo RL pins, nemo_automodel/components/_peft/lora.py:545-548 (no DoRA for experts).
         """
         options = self.options
         if self.by_megatron:
@@ -131,10 +132,7 @@ class RlStart:
                 return None
             usual, everything, base = ALL_HUGGING_FACE, ALL_HUGGING_FACE, 4.0
         whole = not self.by_megatron and options.is_on(f"{place}match_all_linear")
-        if not self.by_megatron and self.model.moe is not None and options.is_on(f"{place}use_dora"):
-            problem = "is refused by Automodel beside experts (nemo_automodel/components/_peft/lora.py:623)"
-            raise options.error(f"{place}use_dora", problem, cure="write false")
-        return adapters_of(
+        found = adapters_of(
             options,
             rank=f"{place}dim",
             targets="" if whole else f"{place}target_modules",
@@ -147,11 +145,16 @@ class RlStart:
             usual_beside_experts=not self.by_megatron,
             decomposed="" if self.by_megatron else f"{place}use_dora",
         )
+        if found.decomposed and self.model.moe is not None and found.reaches(GATE, UP, DOWN):
+            problem = "is refused by Automodel beside experts"
+            raise options.error(f"{place}use_dora", problem, cure="write false, or name modules of attention alone")
+        return found
 
     def frozen(self) -> tuple[str, ...]:
         """Routers and a vision part that Megatron's setup freezes (`TrainingRules.frozen`).
 
-        Source: NeMo RL 7ea279ab nemo_rl/models/megatron/setup.py (``freeze_moe_router``, ``freeze_config``).
+        Source: NeMo RL 7ea279ab nemo_rl/models/megatron/setup.py:1715-1742 (``freeze_moe_router``), 1744-1770
+        (``freeze_config``), community_import.py:35-44 (``freeze_vision_model``, of Nemotron Omni).
         """
         options = self.options
         names = ("freeze_config.freeze_vision_model", "freeze_vision_model")

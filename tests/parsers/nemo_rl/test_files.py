@@ -184,6 +184,20 @@ def test_adapters_are_those_of_the_backend_that_trains(file):
     assert read_config(path).rules.adapters.decomposed
 
 
+def test_dora_on_dtensors_goes_beside_a_model_of_experts_but_not_beside_the_experts(file):
+    """Automodel 24b47e85 nemo_automodel/components/_peft/lora.py:545-548."""
+    text = SHARDED.replace("meta-llama/Llama-3.1-8B", "Qwen/Qwen3-30B-A3B")
+    lora = "  dtensor_cfg:\n    lora_cfg: {{enabled: true, dim: 8, use_dora: true, target_modules: [{}]}}\n"
+    assert text != SHARDED and text.count("  dtensor_cfg:\n") == 1
+    for modules, refused in (("q_proj", False), ("q_proj, down_proj", True)):
+        file.write_text(text.replace("  dtensor_cfg:\n", lora.format(modules)), encoding="utf-8")
+        if refused:
+            with pytest.raises(InputError, match="use_dora: is refused by Automodel beside experts"):
+                read_config(file)
+        else:
+            assert read_config(file).rules.adapters.decomposed
+
+
 @pytest.mark.parametrize(("named", "beside"), [("", False), (", target_modules: [linear_fc1, linear_fc2]", True)])
 def test_experts_have_one_adapter_a_rank_where_their_modules_are_named(file, named, beside):
     """Grouped GEMMs are none of the linear modules that an empty list matches (peft/module_matcher.py:147-163)."""
