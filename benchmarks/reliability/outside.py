@@ -9,6 +9,9 @@ public repositories in ``output/outside`` (whole or bare), read at the revision 
     git clone https://github.com/deepseek-ai/DualPipe output/outside/DualPipe
     git clone https://github.com/sail-sg/zero-bubble-pipeline-parallelism output/outside/zero-bubble
     git clone https://github.com/NVIDIA/TransformerEngine output/outside/TransformerEngine
+    git clone https://github.com/hiyouga/LLaMA-Factory output/outside/LLaMA-Factory
+    git clone https://github.com/axolotl-ai-cloud/axolotl output/outside/axolotl
+    git clone https://github.com/modelscope/ms-swift output/outside/ms-swift
 """
 
 from __future__ import annotations

@@ -54,8 +54,13 @@ def partly_frozen(fields: Fields, model: ModelSpec, notes: list[str], *, reached
     trains = _trains(fields, model.n_layers)
     if not any(trains) and not ends:
         raise fields.error(LAYERS, "trains no layer", fields.raw(LAYERS), "name a number of layers other than 0")
-    result = with_frozen_layers(model, trains, below=reached or EMBEDDING in ends)
+    result = with_frozen_layers(model, trains, below=reached or EMBEDDING in ends or trains_norms(fields))
     return PartlyFrozen(result, frozen_outside(result, ends, notes))
+
+
+def trains_norms(fields: Fields) -> bool:
+    """Return whether the norms of all layers train: ``norm`` is a part of their names too (adapter.py:130)."""
+    return "norm" in names_of(fields.raw(EXTRA))
 
 
 def passes_frozen(model: ModelSpec) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 from taylor.cost_model.job.parameters import total_parameters
 from taylor.parsers.flag_table import FlagTable, load_flag_table
 from taylor.parsers.frozen import frozen_vision
-from taylor.parsers.llamafactory.freeze import LAYERS, partly_frozen, passes_frozen
+from taylor.parsers.llamafactory.freeze import LAYERS, partly_frozen, passes_frozen, trains_norms
 from taylor.parsers.llamafactory.start_rules import START_RULES
 from taylor.parsers.named_model import named_model
 from taylor.parsers.nested_keys import unmodelled_keys
@@ -149,15 +149,15 @@ def _adapters(fields: Fields) -> Adapters | None:
 def _refuse_with_frozen(fields: Fields, model: ModelSpec) -> None:
     """Refuse what goes with frozen layers and is not modelled.
 
-    Frozen layers are not checkpointed (src/llamafactory/model/model_utils/checkpointing.py:105-128), and keep all
-    activations where a gradient passes through them.
+    Layers of which nothing trains are not checkpointed (src/llamafactory/model/model_utils/checkpointing.py:105-128),
+    and keep all activations where a gradient passes through them.
 
     Raises
     ------
     InputError
         With the setting.
     """
-    if passes_frozen(model) and not switch(fields, CHECKPOINTS):
+    if passes_frozen(model) and not trains_norms(fields) and not switch(fields, CHECKPOINTS):
         why = "leaves gradient checkpointing to the layers that train, though a gradient passes through frozen ones"
         raise refuse(fields, LAYERS, why, f"write {CHECKPOINTS}: true, or train the last layers")
     if fields.text("stage", default="sft") in _PAIRS:

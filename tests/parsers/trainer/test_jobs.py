@@ -259,7 +259,7 @@ FREEZE = "finetuning_type: freeze\nfreeze_trainable_layers: "
             "lf.yaml",
             "finetuning_type: full",
             f"{FREEZE}2\nfreeze_extra_modules: lm_head, norm",
-            ["34 unreached", "2 "],
+            ["34 passed", "2 "],
             ["embedding"],
         ),
         (
