@@ -26,7 +26,8 @@ from scipy.special import stdtrit
 from taylor.base.errors import InputError
 from taylor.blackbox.blocks import CONDITIONED, Condition, condition_of
 from taylor.blackbox.laws import FACTORS, Fitter, Law, SizeFit
-from taylor.blackbox.module_runs import Again, Module, modules_of, saved_bytes
+from taylor.blackbox.module_runs import Again, Module, saved_bytes
+from taylor.cost_model.choices.module_choices import words_of
 from taylor.parsers.small_run import RunSetting
 
 TURN = "turn"
@@ -437,7 +438,7 @@ class MemoryLaws:
         life, _ = self._block(run, name)
         most = max(life.forward, life.backward)
         if isinstance(again, str):
-            freed, added = self.saved_bytes(run, name, [self.modules[word] for word in modules_of(again)])
+            freed, added = self.saved_bytes(run, name, [self.modules[word] for word in words_of(again)[0]])
             return max(0.0, life.kept - freed + added), most
         return life.input if again else life.kept, most
 

@@ -18,19 +18,16 @@ from taylor.base.errors import InputError
 from taylor.blackbox.blocks import LawfulOperator
 from taylor.blackbox.module_subsets import CandidateModule, unbeaten_subsets
 from taylor.blackbox.recorded import RecordedRun
+from taylor.cost_model.choices.module_choices import choice_name
 from taylor.parsers.profiles.allocations import Allocation
 from taylor.parsers.profiles.operators import Operator
 from taylor.parsers.small_run import RunSetting
 
 Again = bool | str
 """Whether a block runs again in its backward pass; or the modules of it that do, by the name of their choice."""
-SEPARATOR = "+"
-"""Between modules in the name of a choice (`cost_model.choices.module_choices.choice_name`)."""
-LATE = 4
-"""Allocations after the layers' forward passes from which on a tensor counts as kept: memory of another stream is given
-back some allocations late (`memory_laws.LATE`)."""
-
-
+SETTLED = 4
+"""Allocations after the layers' forward passes from which on a tensor counts as kept: one more than by which memory of
+another stream is given back late (`memory_laws.LATE`)."""
 PAGE = 512.0
 """Bytes to which allocators round a tensor up."""
 
@@ -76,11 +73,6 @@ class Module:
 def _stands(one: LawfulOperator, run: RunSetting) -> bool:
     """Return whether a layer of a run has an operator, whatever the model's layers are."""
     return one.condition is None or one.condition.is_met(run.replace(layers=one.condition.least_layers))
-
-
-def modules_of(again: str) -> tuple[str, ...]:
-    """Modules of a choice by its name."""
-    return tuple(again.split(SEPARATOR))
 
 
 def repeated_operators(
@@ -153,10 +145,9 @@ def _settled(excess: Counter[Operator]) -> Counter[Operator]:
 def _chosen(shown: Sequence[tuple[int, Operator]], repeated: Counter[Operator]) -> set[int]:
     """Forward operators that are repeated; of alike ones those amid the others that are, or next to them."""
     places: dict[object, list[int]] = {}
-    for at, (_, one) in enumerate(shown):
-        places.setdefault(one, []).append(at)
     by_signature: dict[object, list[int]] = {}
     for at, (_, one) in enumerate(shown):
+        places.setdefault(one, []).append(at)
         by_signature.setdefault(_signature(one), []).append(at)
     found, open_counts = set[int](), list[tuple[int, list[int]]]()
     for one, count in repeated.items():
@@ -185,7 +176,7 @@ def kept_tensors(forward: Sequence[tuple[int, str]], base: RecordedRun, run: Rec
     """
     last = max(place for place, _ in forward)
     there = _beside(base.allocations[: last + 1], run.allocations)
-    after = min(max(there.values(), default=0) + LATE, len(run.allocations) - 1)
+    after = min(max(there.values(), default=0) + SETTLED, len(run.allocations) - 1)
     now = run.allocations[after].start_ns
     kept = set[str]()
     for place, name in forward:
@@ -220,7 +211,7 @@ def freed_tensors(kept: Collection[str], mine: Collection[str], names: Iterable[
 
 def _beside(base: Sequence[Allocation], run: Sequence[Allocation]) -> dict[int, int]:
     """Places of a run's allocations beside those of the base, up to the end of the layers' forward passes."""
-    left, right = ([(one.name, one.bytes) for one in each] for each in (base, run[: len(base) + LATE]))
+    left, right = ([(one.name, one.bytes) for one in each] for each in (base, run[: len(base) + SETTLED]))
     matcher = SequenceMatcher(None, left, right, autojunk=False)
     return {one.a + at: one.b + at for one in matcher.get_matching_blocks() for at in range(one.size)}
 
@@ -253,7 +244,7 @@ def choices(
         # A layer's most bytes are taken to be the same under each: what a second run takes at once is in them.
         if one.kept_bytes < least and one.modules:
             names = [module.rpartition(".")[2] for module in one.modules]
-            found.append((SEPARATOR.join(names), float(one.extra_ns)))
+            found.append((choice_name(names, ()), float(one.extra_ns)))
         least = min(least, one.kept_bytes)
     return tuple(found)
 

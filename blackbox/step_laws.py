@@ -292,15 +292,16 @@ class StepLaws:
         parts = (PassPart.FORWARD, PassPart.BACKWARD)
         return min(self._timed_part(part, run, overlapped).ns / self.part(part, run).ns for part in parts)
 
-    def layer_choices(self, run: RunSetting) -> tuple[tuple[str, float], ...]:
-        """Choices by module that are worth having in a run, and the time that a layer takes again under each, ns."""
+    def _layer_choices(self, run: RunSetting) -> tuple[tuple[str, float], ...]:
+        """Choices by module that are worth having in a run, and the time that a layer takes again under each, ms."""
         kept, _ = self.memory.micro_batch(run, (LAYER, False))
-        return choices(
+        found = choices(
             self.modules,
             kept,
             lambda one: self.memory.saved_bytes(run, LAYER, [one]),
             lambda operators: self._timed_part(PassPart.FORWARD, run, only=operators).ns,
         )
+        return tuple((name, ns * NS) for name, ns in found)
 
     def forward_operators(self) -> list[int]:
         """Places of the operators of a layer's forward pass among all."""
@@ -412,15 +413,22 @@ class StepLaws:
         ends = [self.part(part, run).ns for part in (PassPart.BEFORE, PassPart.AFTER, PassPart.HEAD)]
         hand_over = round(self.memory.micro_batch(run, (LAYER, True))[0])
         lag = self.collective_ns(Collective(TRANSFER, 2, run.ranks // run.pp, hand_over))[0] if run.pp > 1 else 0.0
-        tails = self.tails_ms(run, even_stages(run))
+        again = self._layer_choices(run)
+        tails = self._tails_ms(run, even_stages(run), again)
         alone, twice = (self.part(part, run).ns for part in (PassPart.DENSE, PassPart.DENSE_BACKWARD))
         return BlockTimes(
             (ends[0] + ends[1]) * share, forward * NS, ends[2] * share, backward * NS, lag * NS, tails,
-            (alone * NS, (twice - alone) * NS), tuple((name, ns * NS) for name, ns in self.layer_choices(run)),
+            (alone * NS, (twice - alone) * NS), again,
         )  # fmt: skip
 
     def tails_ms(self, run: RunSetting, stages: Sequence[Blocks]) -> tuple[float, ...]:
         """Time after the last micro-batch of every stage, ms."""
+        return self._tails_ms(run, stages, self.block_times(run).again)
+
+    def _tails_ms(
+        self, run: RunSetting, stages: Sequence[Blocks], again: Sequence[tuple[str, float]]
+    ) -> tuple[float, ...]:
+        """The same, where each choice by module adds so many ms to a layer's backward pass."""
         once: dict[tuple[str, Again], float] = {}
         for name, first, second in (
             (LAYER, PassPart.FORWARD, PassPart.BACKWARD),
@@ -428,8 +436,7 @@ class StepLaws:
         ):
             alone, both = self.part(first, run).ns, self.part(second, run).ns
             once |= {(name, False): both - alone, (name, True): both}
-        backward = once[LAYER, False]
-        once |= {(LAYER, name): backward + ns for name, ns in self.layer_choices(run)}
+        once |= {(LAYER, name): once[LAYER, False] + ms / NS for name, ms in again}
         return tuple(self.tail_ns(run, blocks, sum(once.get(block, 0.0) for block in blocks)) * NS for blocks in stages)
 
     def relative_error(self, run: RunSetting) -> float:

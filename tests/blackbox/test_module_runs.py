@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, product
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -16,12 +17,14 @@ from benchmarks.tune_campaign import CARDS
 from taylor.base.errors import InputError
 from taylor.blackbox.degree_search import Job, search
 from taylor.blackbox.memory_laws import PredictedPeak
-from taylor.blackbox.module_runs import Module, apart, choices, modules_of
+from taylor.blackbox.module_runs import Module, apart, choices
 from taylor.blackbox.passes import PassPart
 from taylor.blackbox.small_runs import SEARCHABLE, module_runs, plan_small_runs
 from taylor.blackbox.stage_problem import BlockTimes, stage_blocks, stage_peaks
+from taylor.cost_model.choices.module_choices import words_of
 from taylor.parsers.small_run import JobSizes, PlannedJob, RunSetting
 from taylor.pipeline.plan import PipelinePlan
+from taylor.workflows.tuning.tune_modules import read_modules
 from taylor.workflows.tuning.tune_search import ShownRun, TunedLaws
 
 TREES = 500
@@ -111,9 +114,9 @@ class Layer:
 
     def micro_batch(self, run: RunSetting, block: tuple[str, bool | str]) -> tuple[float, float]:
         name, again = block
-        kept = 0.0
-        if name == "layer":
-            kept = self.kept_under(modules_of(again)) if isinstance(again, str) else (1.0 if again else self.kept) * MIB
+        if name != "layer":
+            return 0.0, 0.0
+        kept = self.kept_under(words_of(again)[0]) if isinstance(again, str) else (1.0 if again else self.kept) * MIB
         return kept, kept
 
     def stage(self, run: RunSetting, blocks: Sequence[tuple[str, bool | str]], in_flight: int) -> PredictedPeak:
@@ -219,6 +222,21 @@ def test_each_module_has_one_run_beside_one_without_recompute():
     runs = module_runs(base, ("mlp", "core_attn"))
     assert [one.again for one in runs] == [(), ("mlp",), ("core_attn",)]
     assert {one.setting for one in runs} == {base} and len({one.name for one in runs}) == 3
+
+
+def test_without_a_profile_that_modules_need_the_search_names_the_run():
+    plain = SimpleNamespace(setting=RunSetting(tp=2))
+
+    def reasons(runs: dict[tuple[str, ...], Any], *single: Any) -> tuple[str, ...]:
+        found, why = read_modules(runs, single, cast(Any, None))
+        assert found is None
+        return why
+
+    assert reasons({}, plain) == ()
+    assert reasons({("mlp",): plain}, plain) == ("the run in which no layer runs again left no profile",)
+    (base,) = reasons({(): plain, ("mlp",): plain}, SimpleNamespace(setting=RunSetting(tp=4)))
+    assert base == "the run of the same degrees in which whole layers run again left no profile"
+    assert reasons({(): plain}, plain) == ("no run in which a module runs again left a profile",)
 
 
 def laws_of(cluster: SecondCluster, folder: Any, modules: Sequence[str]) -> TunedLaws:

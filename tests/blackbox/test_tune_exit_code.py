@@ -66,3 +66,5 @@ def test_recompute_by_module_has_runs_of_its_own_and_a_misspelled_dimension_is_n
     Path("dense.sh").write_text(f"torchrun --nproc_per_node 8 --nnodes 2 pretrain_gpt.py {flags} {dense}\n")
     with pytest.raises(InputError, match="dense layers stand in front of others.*search degrees alone: tp,pp"):
         command.run(["dense.sh", "--dry", "--search", "tp,pp,modules"])
+    with pytest.raises(InputError, match="search degrees alone: tp,cp,ep,pp,vpp,mbs"):
+        command.run(["dense.sh", "--dry", "--search", "modules"])

@@ -251,9 +251,12 @@ def _from_runs(tuned: Tuned, launcher: Launcher, options: TuneOptions, nodes: No
     sizes, machines = tuned.sizes, tuned.machines
     done = [one for one in tuned.runs if one.ended == ""]
     found, file, covered, operators = None, None, None, tuple[LawfulOperator, ...]()
-    # The runs that distinguish a dense layer from the embedding have no other use.
-    whole = [one for one in done if one.run.again is None]
-    single = [one for one in whole if one.run.setting.pp == 1 and one.run.setting.dense <= sizes.least_dense]
+    # The runs that distinguish a dense layer from the embedding, or show a module, have no other use.
+    single = [
+        one
+        for one in done
+        if one.run.again is None and one.run.setting.pp == 1 and one.run.setting.dense <= sizes.least_dense
+    ]
     shown = [one for one in single if _has_profile(one.folder)]
     if len(shown) < LEAST_ALIGNED <= len(done):
         log.warning("%s: the runs left no %s and no PyTorch traces, from which laws are read", launcher.title, KERNELS)
@@ -307,7 +310,8 @@ def _modules(launcher: Launcher, sizes: JobSizes, options: TuneOptions) -> tuple
         reason = "recompute by module is not searched where dense layers stand in front of others"
     elif modules := launcher.recompute_modules(options.script):
         return modules
-    cure = "search degrees alone: " + ",".join(one for one in options.searched if one != MODULES)
+    degrees = [one for one in options.searched if one != MODULES] or SEARCHABLE
+    cure = "search degrees alone: " + ",".join(degrees)
     raise InputError(f"cannot have {MODULES}: {reason}", field="--search", value=MODULES, cure=cure)
 
 

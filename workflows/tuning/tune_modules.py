@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from taylor.base.errors import InputError
 from taylor.blackbox.memory_laws import MemoryLaws
-from taylor.blackbox.module_runs import SEPARATOR, Module, apart, freed_tensors, kept_tensors, repeated_operators
+from taylor.blackbox.module_runs import Module, apart, freed_tensors, kept_tensors, repeated_operators
 from taylor.blackbox.recorded import RecordedRun
 from taylor.blackbox.stage_problem import LAYER
 from taylor.blackbox.step_laws import StepLaws
 from taylor.blackbox.tensor_traces import module_memory
+from taylor.cost_model.choices.module_choices import choice_name
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,14 @@ def read_modules(
     """
     plain = runs.get(())
     number = next((at for at, one in enumerate(single) if plain is not None and one.setting == plain.setting), None)
-    if plain is None or number is None or len(runs) < 2:
-        return None, ("the run in which no layer runs again left no profile",) if runs else ()
+    if not runs:
+        return None, ()
+    if plain is None:
+        return None, ("the run in which no layer runs again left no profile",)
+    if number is None:
+        return None, ("the run of the same degrees in which whole layers run again left no profile",)
+    if len(runs) == 1:
+        return None, ("no run in which a module runs again left a profile",)
     base, forward = single[number], steps.memory.runs[number].forward[LAYER]
     found, left_out = list[Module](), list[str]()
     kept = kept_tensors(forward, base, plain)
@@ -60,6 +67,6 @@ def read_modules(
     known = {one.name: one for one in modules}
     # The runs' own peaks count in the margin, of those modules that are searched.
     peaks = [module_memory(plain, False)]
-    peaks += [module_memory(run, SEPARATOR.join(names)) for names, run in runs.items() if names and names[0] in known]
+    peaks += [module_memory(run, choice_name(names, ())) for names, run in runs.items() if names and names[0] in known]
     memory = replace(steps.memory, modules=known, runs=(*steps.memory.runs, *peaks), _known={})
     return FoundModules(modules, memory), (*left_out, *alike)

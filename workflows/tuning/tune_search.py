@@ -210,8 +210,7 @@ class TunedLaws:
     def __init__(self, runs: Sequence[ShownRun], launcher: Launcher, sizes: JobSizes, options: SearchOptions) -> None:
         self.options, self.sizes, self.launcher = options, sizes, launcher
         self.base = OperatorBase(options.base)
-        whole = [run for run in runs if run.again is None]
-        self.runs = {run.name: self._read(run) for run in whole}
+        self.runs = {run.name: self._read(run) for run in runs if run.again is None}
         single = [run for run in self.runs.values() if run.setting.pp == 1]
         least = sizes.least_dense
         self.single = [run for run in single if run.setting.dense == least]
