@@ -214,9 +214,8 @@ HELP = {
 def instance(seed: int, number: int, drawn: str = "stacks") -> tuple[PipelineProblem, BruteForce]:
     """The instance of a number, the same on every machine, with its optimum: the first of few enough plans."""
     rng = np.random.default_rng([seed, number, *STREAMS[drawn]])
-    most = (
-        MOST_PLANS // 10 if drawn in ("depths", "cadence", "towers") else MOST_PLANS
-    )  # for each of many choices of places
+    # For each of many choices of places.
+    most = MOST_PLANS // 10 if drawn in ("depths", "cadence", "towers") else MOST_PLANS
     while True:
         problem = DRAWN[drawn](rng)
         splits = _least_plans(problem)

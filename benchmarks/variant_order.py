@@ -38,10 +38,10 @@ class VariantOrder:
     wrong: int
 
     def __str__(self) -> str:
-        """The share of pairs in the measured order, and their number; without ties."""
-        told = self.right + self.wrong
-        share = f"{self.right / told:.0%} of {told} pairs" if told else "no pair"
-        return f"{share} of variants in the measured order ({self.tied} measured within {EQUAL:.0%})"
+        """The fraction of pairs in the measured order, and their number; without ties."""
+        ordered = self.right + self.wrong
+        fraction = f"{self.right / ordered:.0%} of {ordered} pairs" if ordered else "no pair"
+        return f"{fraction} of variants in the measured order ({self.tied} measured within {EQUAL:.0%})"
 
 
 def variant_order(variants: Iterable[Variant]) -> VariantOrder:

@@ -428,7 +428,7 @@ class StepLaws:
     def _tails_ms(
         self, run: RunSetting, stages: Sequence[Blocks], again: Sequence[tuple[str, float]]
     ) -> tuple[float, ...]:
-        """The same, where each choice by module adds so many ms to a layer's backward pass."""
+        """The same, where each choice by module adds its ms to a layer's backward pass."""
         once: dict[tuple[str, Again], float] = {}
         for name, first, second in (
             (LAYER, PassPart.FORWARD, PassPart.BACKWARD),

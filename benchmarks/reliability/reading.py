@@ -71,51 +71,51 @@ def _changed(sources: Sequence[Path], folder: Path, draw: random.Random) -> Path
 def read_twice(launcher: str, count: int, seed: int) -> Result:
     """Changed files, each read by both sides."""
     draw, found = random.Random(f"reading of {launcher} {seed}"), []
-    told: dict[str, int] = {"read": 0, "apart": 0, "refused": 0, "fields": 0, "placed": 0}
+    counts: dict[str, int] = {"read": 0, "apart": 0, "refused": 0, "fields": 0, "placed": 0}
     absent = _absent()
     if absent is not None:
-        return {**told, "absent": absent, "reasons": {}, "faults": []}
+        return {**counts, "absent": absent, "reasons": {}, "faults": []}
     sources = samples(launcher)
     reasons: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="reading-") as folder:
         for _ in range(TRIES * count):
-            if told["read"] == count:
+            if counts["read"] == count:
                 break
             place = _changed(sources, Path(folder), draw)
             compared = compare(place)
-            _count(compared, told, reasons)
+            _count(compared, counts, reasons)
             found += [
                 f"{place.name}: {name}: {mine} here, {other} by the independent reader, in\n{place.read_text()}"
                 for name, mine, other in compared.differences
             ]
-    return {**told, "reasons": reasons, "faults": found}
+    return {**counts, "reasons": reasons, "faults": found}
 
 
-def _count(compared: Compared, told: dict[str, int], reasons: dict[str, int]) -> None:
+def _count(compared: Compared, counts: dict[str, int], reasons: dict[str, int]) -> None:
     if compared.apart:
-        told["apart"] += 1
+        counts["apart"] += 1
     elif compared.refusal:
-        told["refused"] += 1
+        counts["refused"] += 1
         reason = compared.refusal.replace(str(compared.path), "FILE")[:160]
         reasons[reason] = reasons.get(reason, 0) + 1
     else:
-        told["read"] += 1
-        told["fields"] += compared.settled
-        told["placed"] += compared.settled > len(FIELDS) - 2
+        counts["read"] += 1
+        counts["fields"] += compared.settled
+        counts["placed"] += compared.settled > len(FIELDS) - 2
 
 
 def written_plans(launcher: str, count: int, seed: int) -> Result:
     """Random plans written into changed files, and what the launcher builds from them."""
     draw, found = random.Random(f"plans of {launcher} {seed}"), []
-    told: dict[str, int] = {"read": 0, "apart": 0, "refused": 0, "fields": 0, "placed": 0}
+    counts: dict[str, int] = {"read": 0, "apart": 0, "refused": 0, "fields": 0, "placed": 0}
     absent = _absent()
     if absent is not None:
-        return {**told, "absent": absent, "reasons": {}, "faults": []}
+        return {**counts, "absent": absent, "reasons": {}, "faults": []}
     sources = samples(launcher)
     reasons: dict[str, int] = {}
     with tempfile.TemporaryDirectory(prefix="plans-") as folder:
         for _ in range(TRIES * count):
-            if told["read"] == count:
+            if counts["read"] == count:
                 break
             place = _changed(sources, Path(folder), draw)
             out = place.with_name(f"out-{place.name}")
@@ -129,19 +129,19 @@ def written_plans(launcher: str, count: int, seed: int) -> Result:
             try:
                 write_plan(config, plan, output=out)
             except TaylorError as error:
-                told["refused"] += 1
+                counts["refused"] += 1
                 reason = str(error).replace(str(out), "FILE").replace(str(place), "FILE")[:160]
                 reasons[reason] = reasons.get(reason, 0) + 1
                 continue
             wrong, fields = plan_differences(place, out, config, plan)
             if fields == 0:
-                told["apart"] += 1
+                counts["apart"] += 1
                 continue
-            told["read"] += 1
-            told["placed"] += 1
-            told["fields"] += fields
+            counts["read"] += 1
+            counts["placed"] += 1
+            counts["fields"] += fields
             found += [f"{place.name}: {each}, in\n{out.read_text()}" for each in wrong]
-    return {**told, "reasons": reasons, "faults": found}
+    return {**counts, "reasons": reasons, "faults": found}
 
 
 def random_plan(config: TrainingConfig, draw: random.Random) -> PipelinePlan:

@@ -419,7 +419,7 @@ class Design:
         inner = self.expert_inner // part
         up = rank.kernel("GroupedMatmul", [given, (local, width, 2 * inner)], (count, 2 * inner), name="npu::npu_gmm")
         gated = rank.kernel("SwiGlu", [up], (count, inner), name="npu::npu_swiglu")
-        held = [] if rank.runs_again("moe_act") else [gated]
+        saved = [] if rank.runs_again("moe_act") else [gated]
         down = rank.kernel("GroupedMatmul", [gated, (local, inner, width)], (count, width), name="npu::npu_gmm")
         back = rank.scattered(down, "tp") if split else down
         del down, gated
@@ -437,10 +437,12 @@ class Design:
             if run.ep > 1 and run.experts > run.ep:
                 g = rank.kernel("MoeSortChunks", [g], g.shape)
             g = rank.gathered(g, "tp") if split else g
+            if not saved:
+                # As soon as the gradient of the second product's output is there (Megatron-LM d98e8a64
+                # megatron/core/transformer/moe/experts.py:1019-1030, ``discard_output_and_register_recompute``).
+                saved.append(rank.kernel("SwiGlu", [up], (count, inner), name="npu::npu_swiglu"))
             d = rank.kernel("GroupedMatmul", [g, (local, width, inner)], (count, inner), name="npu::npu_gmm")
-            if not held:
-                held.append(rank.kernel("SwiGlu", [up], (count, inner), name="npu::npu_swiglu"))
-            rank.in_place("GroupedMatmulAdd", [held[0], g], (local, inner, width), "FLOAT")
+            rank.in_place("GroupedMatmulAdd", [saved[0], g], (local, inner, width), "FLOAT")
             rank.ready(LAYER0 + "mlp.experts.weight2")
             del g
             d = rank.kernel("SwiGluGrad", [d, up], up.shape)
@@ -519,7 +521,10 @@ class Design:
 def _once_more(
     attend: Callable[..., Any], rank: Rank, query: Tensor, key: Tensor, value: Tensor
 ) -> Callable[[Tensor], dict[str, Tensor]]:
-    """Backward pass of attention that runs again before it."""
+    """Backward pass of attention that runs again before it.
+
+    Its query, key and value are kept (Megatron-LM d98e8a64 megatron/core/transformer/attention.py:446, 1555).
+    """
     given = [query, key, value]
 
     def backward(gradient: Tensor) -> dict[str, Tensor]:

@@ -148,7 +148,11 @@ class Rank:
         return self.tape is not None and module in self.modules
 
     def checkpointed(self, module: str, inner: Callable[[Rank, Tensor], Tensor], x: Tensor) -> Tensor:
-        """Run a module, which runs again in the backward pass where it is one of `modules`."""
+        """Run a module, which runs again in the backward pass where it is one of `modules`.
+
+        Its input is what the norm before it makes (Megatron-LM d98e8a64 megatron/core/transformer/
+        transformer_layer.py:992-1010, moe/moe_layer.py:701).
+        """
         if not self.runs_again(module):
             return inner(self, x)
         outer, self.tape = self.tape, None
