@@ -17,11 +17,13 @@ from benchmarks.tune_campaign import CARDS
 from taylor.base.errors import InputError
 from taylor.blackbox.degree_search import Job, search
 from taylor.blackbox.memory_laws import PredictedPeak
-from taylor.blackbox.module_runs import Module, apart, choices
+from taylor.blackbox.module_runs import Module, apart, choices, kept_tensors, repeated_operators
 from taylor.blackbox.passes import PassPart
 from taylor.blackbox.small_runs import SEARCHABLE, module_runs, plan_small_runs
 from taylor.blackbox.stage_problem import BlockTimes, stage_blocks, stage_peaks
 from taylor.cost_model.choices.module_choices import words_of
+from taylor.parsers.profiles.allocations import Allocation
+from taylor.parsers.profiles.operators import Operator
 from taylor.parsers.small_run import JobSizes, PlannedJob, RunSetting
 from taylor.pipeline.plan import PipelinePlan
 from taylor.workflows.tuning.tune_modules import read_modules
@@ -216,6 +218,31 @@ def test_modules_that_share_operators_are_searched_only_one_inside_the_other():
     )  # fmt: skip
 
 
+def recorded(*operators: Operator) -> Any:
+    return SimpleNamespace(operators=lambda: SimpleNamespace(operators=operators))
+
+
+def test_operators_whose_sizes_follow_the_data_are_no_recompute_and_missing_ones_are_refused():
+    router, routed, gelu = (Operator(name, outputs=((10, 4),)) for name in ("TopK", "MatMul", "Gelu"))
+    base, forward = recorded(router, routed, gelu, router, routed, gelu), [0, 1, 2]
+    operators = cast(Any, [SimpleNamespace(places={0: at}, condition=None) for at in forward])
+    other = replace(routed, outputs=((12, 4),))
+    assert repeated_operators(operators, forward, 0, base, recorded(router, other, gelu, gelu)) == {2}
+    with pytest.raises(InputError, match="lacks an operator of the base run"):
+        repeated_operators(operators, forward, 0, base, recorded(router, gelu, gelu))
+
+
+def test_memory_that_another_stream_gives_back_some_allocations_late_is_not_kept():
+    ends = [None, 55, 75, 25]
+    base = [Allocation(f"op{at}", 512, 10 * at, None, 0) for at in range(4)]
+    later = [Allocation("backward", 1024, 10 * at, None, 0) for at in range(4, 10)]
+    run = [*(replace(one, end_ns=end) for one, end in zip(base, ends, strict=True)), *later]
+    forward = [(at, str(at)) for at in range(4)]
+    shown = [cast(Any, SimpleNamespace(allocations=tuple(each))) for each in ([*base, *later], run)]
+    # The last forward allocation begins at 30, the fourth behind it at 70.
+    assert kept_tensors(forward, *shown) == {"0", "2"}
+
+
 def test_each_module_has_one_run_beside_one_without_recompute():
     base = RunSetting(tp=2, cp=2, layers=1)
     assert not module_runs(base, ())
@@ -254,6 +281,10 @@ def test_small_runs_of_hidden_networks_show_what_their_modules_keep_and_run_agai
     names = ("core_attn", "moe", "moe_act") if routed else ("core_attn", "mlp")
     laws = laws_of(cluster, tmp_path, names)
     assert {one.name for one in laws.steps.modules} == set(names)
+    # Peaks of the modules' runs, and of the one without recompute, count in the margin.
+    assert [run.blocks[1] for run in laws.memory.runs[len(laws.single) :]] == [
+        ("layer", again) for again in (False, *names)
+    ]
     base = laws.single[0].setting
     for tp, cp, ep in product((1, 2, 4, 8), (1, 2, 4), (1, 2, 4) if routed else (1,)):
         experts = cluster.design.experts
