@@ -37,6 +37,10 @@ def with_frozen(model: ModelSpec, options: Flags, notes: list[str]) -> tuple[Mod
     """
     vision = frozen_vision(model, notes, freezes=not options.has("freeze-vit") or is_on(options, "freeze-vit"))
     ratio = float(options.number(_RATIO, default=0.0))
+    stages = int(options.integer(_PIPELINE, default=1, high=4096))
+    one_stage = f"write {FORM.written(_PIPELINE)} 1"
+    if 0 < ratio < 1 and stages > 1:  # megatron_args.py:473
+        raise options.error(_RATIO, "freezes layers of a pipeline, which ms-swift refuses", cure=one_stage)
     given = [name for name in (_FROZEN, _TRAINED) if options.has(name)]
     full = options.text("tuner-type" if options.has("tuner-type") else "train-type", default="full") == "full"
     if not full or not (ratio or given) or any(kind.frozen for kind in model.kinds):
@@ -53,10 +57,9 @@ def with_frozen(model: ModelSpec, options: Flags, notes: list[str]) -> tuple[Mod
     trains = [_trains(options, at, trained, given) for at in range(model.n_layers)]
     if not any(trains) and not ends:
         raise options.error(next(iter(given), _RATIO), "leaves nothing that trains", cure="freeze less")
-    if not all(trains) and options.integer(_PIPELINE, default=1, high=4096) > 1:
-        cure = f"write {FORM.written(_PIPELINE)} 1"
-        named = next(iter(given), _RATIO)
-        raise options.error(named, "freezes layers of a pipeline, whose stages number them from 0 each", cure=cure)
+    if not all(trains) and stages > 1:
+        problem = "freezes layers of a pipeline, whose stages number them from 0 each"
+        raise options.error(next(iter(given), _RATIO), problem, cure=one_stage)
     result = with_frozen_layers(model, trains, below=True)
     outside = frozen_outside(result, ends, notes)
     return result, (*(part for part in outside if part in _ENDS), *vision)

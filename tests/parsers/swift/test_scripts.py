@@ -145,6 +145,9 @@ def test_frozen_weights_are_those_of_ms_swift(script, more, counts, frozen):
             "--freeze_parameters: freezes layers of a pipeline",
         ),
         ("--freeze_parameters_ratio 0.5", "--freeze_parameters_ratio: freezes layers"),
+        # Of the embedding alone, and beside adapters: megatron_args.py:473 asks neither.
+        ("--freeze_parameters_ratio 0.08", "--freeze_parameters_ratio: freezes layers"),
+        ("--tuner_type lora --freeze_parameters_ratio 0.5", "--freeze_parameters_ratio: freezes layers"),
     ],
 )
 def test_frozen_weights_that_are_not_modelled_are_refused(script, more, problem):
