@@ -19,8 +19,8 @@ CONTEXT_FLAGS = frozenset({ALGORITHM, _DEGREE, _KIND, _SIZES})
 
 
 def algorithm_of(flags: Flags) -> str:
-    """MindSpeed's algorithm of context parallelism; empty for Megatron-LM, which has another flag."""
-    return flags.text(ALGORITHM, default=DEFAULT_ALGORITHM) if is_mindspeed(flags) else ""
+    """The algorithm of MindSpeed's flag, stated or by default; empty for Megatron-LM, which has another flag."""
+    return str(flags.text(ALGORITHM, default=DEFAULT_ALGORITHM if is_mindspeed(flags) else ""))
 
 
 def context_flags(flags: Flags, strategy: Strategy) -> Wanted:

@@ -18,7 +18,7 @@ from taylor.cost_model.job.strategy import (
 )
 from taylor.cost_model.time.uneven_routing import USUAL_SPREAD
 from taylor.parsers.megatron.adapters import read_adapters
-from taylor.parsers.megatron.context import ALGORITHM, DEFAULT_ALGORITHM, HYBRID, ULYSSES
+from taylor.parsers.megatron.context import HYBRID, ULYSSES, algorithm_of
 from taylor.parsers.megatron.expert_overlap import EXPERT_OVERLAP, FB_OVERLAP, misfit_expert_overlap
 from taylor.parsers.megatron.hybrid import read_hybrid
 from taylor.parsers.megatron.kinds import (
@@ -498,7 +498,7 @@ def _ulysses_degree(flags: Flags) -> int | None:
     group, ``a2a+p2p`` among those of the first of its nested groups. Both are chosen layer by layer; one layer that
     cannot split its heads keeps the job from starting.
     """
-    algorithm = flags.text(ALGORITHM, default=DEFAULT_ALGORITHM)
+    algorithm = algorithm_of(flags)
     if algorithm == ULYSSES:
         return None
     if algorithm == HYBRID:
