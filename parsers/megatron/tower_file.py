@@ -37,13 +37,11 @@ def read_tower(data: Mapping[str, Any], images: Mapping[str, Any], path: Path) -
     InputError
         When a size is no number of its kind.
     """
-    section = data.get("image_encoder")
-    encoder = section.get(ENCODER) if isinstance(section, Mapping) else None
+    encoder, projector = _part(data, ENCODER), _part(data, PROJECTOR)
     needed = ("num_layers", "hidden_size", "ffn_hidden_size", "num_attention_heads", "patch_size")
-    if not isinstance(encoder, Mapping) or any(name not in encoder for name in needed):
+    if any(name not in encoder for name in needed):
         return None
     at = _Sizes(encoder, path)
-    projector = section.get(PROJECTOR) if isinstance(section, Mapping) else None
     patch, side = at.size("patch_size"), at.size("spatial_merge_size", _SQUARE)
     hidden = at.size("hidden_size")
     inputs = at.size("in_channels", 3) * at.size("temporal_patch_size", 1) * patch**2
@@ -51,7 +49,7 @@ def read_tower(data: Mapping[str, Any], images: Mapping[str, Any], path: Path) -
     ends = inputs * hidden + (hidden if encoder.get("add_bias_conv") is True else 0)
     ends += at.size("max_position_embeddings", 0) * hidden + norm
     products = float(inputs * hidden)
-    if isinstance(projector, Mapping) and "hidden_size" in projector:
+    if "hidden_size" in projector:
         out = _Sizes(projector, path, PROJECTOR)
         merged, inner, width = hidden * side**2, out.size("ffn_hidden_size", hidden * side**2), out.size("hidden_size")
         further = encoder.get("deepstack_visual_indexes")
@@ -95,15 +93,19 @@ def read_tower(data: Mapping[str, Any], images: Mapping[str, Any], path: Path) -
 
 def spread_note(data: Mapping[str, Any]) -> str | None:
     """Note for an encoder whose layers do not all lie on the first stage; None otherwise."""
-    section = data.get("image_encoder")
-    encoder = section.get(ENCODER) if isinstance(section, Mapping) else None
-    if not isinstance(encoder, Mapping):
-        return None
+    encoder = _part(data, ENCODER)
     places = encoder.get("pipeline_num_layers")
     row = places[0] if isinstance(places, list) and places and isinstance(places[0], list) else places
     if not isinstance(row, list) or (row and row[0] == encoder.get("num_layers")):
         return None
     return f"{ENCODER}.pipeline_num_layers {row}: the encoder is planned with all its layers on the first stage"
+
+
+def _part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of ``image_encoder``; empty where there is none."""
+    section = data.get("image_encoder")
+    part = section.get(name) if isinstance(section, Mapping) else None
+    return part if isinstance(part, Mapping) else {}
 
 
 def _pixels(images: Mapping[str, Any]) -> int | None:
