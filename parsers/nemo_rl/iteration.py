@@ -152,11 +152,14 @@ def _engine(options: Options) -> RolloutEngine:
 
 
 def _resident_of_ppo(options: Options, colocated: bool) -> dict[str, frozenset[str]]:
-    """States of the policy on a training card by phase: all leave while the value model has the cards."""
+    """States of the policy on a training card by phase: all leave while the value model has the cards.
+
+    The reference scores the samples unless that is skipped, as by default (nemo_rl/algorithms/ppo.py:181, 1546),
+    whatever the penalty.
+    """
     engine = frozenset({ENGINE}) if colocated else frozenset[str]()
-    scored = options.number(f"{_LOSS}reference_policy_kl_penalty", default=0.0) > 0
     phases = {ROLLOUT: engine, VALUES: frozenset[str](), LOG_PROBS: frozenset({WEIGHTS})}
-    if scored and not options.is_on("ppo.skip_reference_policy_logprobs_calculation"):
+    if not options.is_on("ppo.skip_reference_policy_logprobs_calculation", default=True):
         phases[REFERENCE] = frozenset({WEIGHTS})
     return {**phases, CRITIC: frozenset[str](), TRAINING: STATES, RESHARDING: frozenset({WEIGHTS}) | engine}
 

@@ -47,8 +47,7 @@ def config_of(folder: Path, name: str, kind: str, size: int) -> Path:
 def timed(read: Callable[[], object], times: int = 3) -> tuple[float, str]:
     """Least CPU seconds of a reading, and the kind of its end; a refusal asks other readers too.
 
-    The collector of unreachable objects rests meanwhile: it walks through all that earlier tests have left, as often as
-    the reading makes objects.
+    The collector of unreachable objects is off meanwhile: its time depends on the objects of earlier tests.
     """
     seconds, end = [], "read"
     gc.collect()

@@ -207,6 +207,15 @@ def test_nemo_rls_value_model_takes_the_policys_place_and_leaves_it(tmp_path):
     assert "ppo_epochs" in found.left_out[0]
 
 
+@pytest.mark.parametrize("penalty", [0, 0.001])
+def test_nemo_rls_ppo_scores_by_the_reference_unless_that_is_skipped(tmp_path, penalty):
+    """NeMo RL 7ea279ab nemo_rl/algorithms/ppo.py:181 (skipped by default), 1546."""
+    loss = f"loss_fn: {{reference_policy_kl_penalty: {penalty}}}\n"
+    skipping = "ppo:\n  skip_reference_policy_logprobs_calculation: "
+    for text, scored in ((nemo_rl.PPO.replace("ppo:\n", f"{skipping}false\n"), True), (nemo_rl.PPO, False)):
+        assert (REFERENCE in iteration(tmp_path, text + loss, "run.yaml").phases) is scored
+
+
 def test_nemo_rls_ppo_without_a_value_model_is_refused(tmp_path):
     text = nemo_rl.PPO[: nemo_rl.PPO.index("value:")]
     with pytest.raises(InputError, match="value: describes no value model"):
