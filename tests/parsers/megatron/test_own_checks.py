@@ -11,15 +11,17 @@ import numpy as np
 import pytest
 
 from benchmarks.reliability.outside import NotHere, loaded, source, without_imports
+from taylor.parsers.megatron.recompute import stated_modules
 from tests.parsers.megatron.test_entry_places import megatron_takes
 from tests.parsers.megatron.test_misfits import megatron_splits
+from tests.parsers.megatron.test_small_runs import PLAIN, flags_of
 
 REVISION = "d98e8a64"
 
 
-def text_of(path: str) -> str:
+def text_of(path: str, revision: str = REVISION) -> str:
     try:
-        return source("Megatron-LM", REVISION, f"megatron/core/{path}")
+        return source("Megatron-LM", revision, f"megatron/core/{path}")
     except NotHere as here:
         pytest.skip(str(here))
 
@@ -83,3 +85,22 @@ def test_a_split_keeps_choices_where_megatron_s_own_check_finds_their_source() -
         assert megatron_splits(starts, 24, every, offset) is own, (starts, every, offset)
         kept += own
     assert 40 < kept < 360
+
+
+@pytest.mark.parametrize(("revision", "later"), [("core_v0.12.1", {"shared_experts"}), (REVISION, set())])
+def test_modules_that_small_runs_recompute_are_allowed_by_megatron(revision: str, later: set[str]) -> None:
+    tree = ast.parse(text_of("transformer/transformer_config.py", revision))
+    (allowed,) = (
+        ast.literal_eval(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and ast.unparse(node.targets[0]) == "allowed_modules"
+        and "mla_up_proj" in ast.unparse(node)
+    )
+    routed = {"num-experts": 8, "moe-grouped-gemm": True, "moe-shared-expert-intermediate-size": 64}
+    every = {
+        name
+        for flags in ({}, {"multi-latent-attention": True}, routed)
+        for name in stated_modules(flags_of({**PLAIN, **flags}))
+    }
+    assert len(every) == 7 and every - later <= allowed
