@@ -189,10 +189,11 @@ def _tiled_mlp_bytes(
 ) -> Quantity:
     """Memory for the backward of an MLP that runs over parts of the sequence, beyond its whole input.
 
-    One part's activations, result and workspace and its gradient of the down projection, beside the gradient of the
-    whole input, and the weights' gradients that add up over the parts
-    (axolotl 067b021c src/axolotl/monkeypatch/tiled_mlp/base.py:260-350, ``TiledMLP.backward``; verl b178a3cd
-    verl/models/transformers/tiled_mlp.py:95-140).
+    One part's activations, result and workspace, beside the gradient of the whole input, and of every matrix the sum of
+    the gradients over the parts, with those that an earlier part left and a new one beside them (verl b178a3cd
+    verl/models/transformers/tiled_mlp.py:42-73, 109-156: a hook that returns None leaves a part's own gradients too;
+    axolotl 067b021c src/axolotl/monkeypatch/tiled_mlp/base.py:254-349: one of them and all of the next part).
+    DeepSpeed's own (edaa7221 deepspeed/runtime/sequence_parallel/ulysses_sp.py:1012-1070) has no second set.
     """
     part = rules.replace(mlp_tiles=0, seq_length=-(-rules.seq_length // rules.mlp_tiles))
     alone = layer.replace(attention=None, mamba=None, linear=None, moe=None, norms=1)
@@ -201,9 +202,13 @@ def _tiled_mlp_bytes(
     )
     tokens = micro_batch_tokens(degrees, rules) + micro_batch_tokens(degrees, part)
     rows = tokens * model.hidden * rules.compute_bytes
-    matrices = 0 if rules.adapters is not None else 4 if mlp.gated else 3
-    added = matrices * rules.param_bytes * model.hidden * mlp.width / degrees.tp
-    return inner + _mlp_workspace_bytes(model, mlp, degrees, part) + rows + added
+    if rules.adapters is not None:
+        return inner + _mlp_workspace_bytes(model, mlp, degrees, part) + rows
+    matrices, sets = 3 if mlp.gated else 2, 1 if rules.mlp_tiles == 1 else 2
+    weight = rules.param_bytes * model.hidden * mlp.width / degrees.tp
+    # The weights' gradients are all in these sets and the one more.
+    without = part.replace(fused_accumulation=True, parameter_shard=False)
+    return inner + _mlp_workspace_bytes(model, mlp, degrees, without) + rows + (sets * matrices + 1) * weight
 
 
 def _behind_block_bytes(model: ModelSpec, layer: LayerSpec, degrees: Degrees, rules: TrainingRules) -> Quantity:
