@@ -249,7 +249,7 @@ and those of the magnitude by either result. The adapter's matrix is written and
 _BRIDGE = _Decomposed(4, 6, 1, 5, 2, by_unit=False)
 """The sum of both results is scaled, and zero added for the dropout that is not there; back, its gradient and the
 magnitude's. The first matrix is scaled before the product (Megatron-Bridge 067f987d
-src/megatron/bridge/peft/dora_layers.py:108-170)."""
+src/megatron/bridge/peft/dora_layers.py:112-169)."""
 
 
 def _steps(adapters: Adapters) -> _Decomposed:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
+from benchmarks.reliability.outside import NotHere, loaded, source
 from taylor.cost_model.job.adapters import adapted_matrices, adapter_parameters, adapter_work, decomposed_bytes
 from taylor.cost_model.job.strategy import Strategy, TrainingRules
 from taylor.cost_model.memory.activations import activation_bytes
@@ -134,16 +137,26 @@ class Layer:
         return x + self.linear(inner, HIDDEN, DOWN)
 
 
+class _Saved:
+    """A tensor that autograd saves, for as long as its graph lives."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor.detach()  # An operation that saves its own result would keep itself alive.
+
+
 def saved_bytes(layer: Layer, x: Any) -> int:
-    """Bytes of all storages that autograd saves in a layer's forward, those of parameters left out."""
-    storages: dict[int, Any] = {}
+    """Bytes of all storages that autograd still saves behind a layer's forward, those of parameters left out."""
+    alive: WeakSet[_Saved] = WeakSet()
 
-    def pack(tensor: Any) -> Any:
-        storages[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
+    def pack(tensor: Any) -> _Saved:
+        saved = _Saved(tensor)
+        alive.add(saved)
+        return saved
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        layer(x)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved.tensor):
+        result = layer(x)
+    assert result.requires_grad or not alive
+    storages = {saved.tensor.untyped_storage().data_ptr(): saved.tensor for saved in alive}
     own = {each.untyped_storage().data_ptr() for each in (*layer.weights, *layer.trained)}
     return sum(each.untyped_storage().nbytes() for at, each in storages.items() if at not in own)
 
@@ -162,6 +175,89 @@ def test_a_layer_keeps_what_autograd_saves_of_it_under_megatron_bridges_dora(tar
     saved = saved_bytes(Layer(adapters), torch.randn(TOKENS, HIDDEN).bfloat16().requires_grad_())
     kept = activation_bytes(model_of(), DENSE, NONE, ONE, RULES.replace(adapters=adapters))
     assert float(kept) == pytest.approx(saved, rel=0.01)
+
+
+class OwnLayer(Layer):
+    """The layer with Megatron-Bridge's own ``DoRALinear`` in place of its steps."""
+
+    def linear(self, x: Any, width: int, target: str) -> Any:
+        if not self.adapters.reaches(target):
+            return super().linear(x, width, target)
+        nn = torch.nn
+        matrix, into, out = (
+            nn.Linear(*size, bias=False, dtype=torch.bfloat16)
+            for size in ((x.shape[-1], width), (x.shape[-1], RANK), (RANK, width))
+        )
+        matrix.weight.requires_grad_(False)
+        magnitude = nn.Parameter(torch.ones(width).bfloat16())
+        self.weights.append(matrix.weight)
+        self.trained += [into.weight, out.weight, magnitude]
+        dora = dora_class()(matrix, OwnAdapter(into, out, magnitude))
+        return dora(x.unsqueeze(1))[0].squeeze(1)
+
+
+class OwnAdapter(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """Megatron-Bridge's ``ParallelLinearAdapter`` on one rank without dropout, scaled by 2."""
+
+    input_is_parallel, alpha, dim = False, 2 * RANK, RANK
+
+    def __init__(self, into: Any, out: Any, magnitude: Any) -> None:
+        super().__init__()
+        self.linear_in, self.linear_out, self.magnitude, self.dropout = into, out, magnitude, torch.nn.Identity()
+
+    def init_weight_magnitude(self, _value: Any) -> None:
+        pass
+
+    def get_weight_magnitude(self) -> Any:
+        return self.magnitude
+
+    def forward(self, x: Any) -> Any:
+        return self.linear_out(self.linear_in(x)) * (self.alpha / self.dim)
+
+
+def dora_class() -> Any:
+    """``DoRALinear`` of Megatron-Bridge, around a linear layer of torch."""
+    try:
+        text = source("Megatron-Bridge", "067f987d", "src/megatron/bridge/peft/dora_layers.py")
+    except NotHere as here:
+        pytest.skip(str(here))
+    (own,) = [node for node in ast.parse(text).body if getattr(node, "name", None) == "DoRALinear"]
+    around = {
+        "AdapterWrapper": Wrapper, "ParallelLinearDoRAAdapter": OwnAdapter, "torch": torch, "nn": torch.nn,
+        "gather_from_tensor_model_parallel_region": lambda tensor: tensor,
+    }  # fmt: skip
+    return loaded("own_dora", ast.unparse(own), **around).DoRALinear
+
+
+class Wrapper(torch.nn.Module):  # type: ignore[misc,name-defined]
+    """What ``DoRALinear`` takes from its base class, on one rank."""
+
+    def __init__(self, to_wrap: Any, adapter: Any) -> None:
+        super().__init__()
+        self.to_wrap, self.adapter, self._adapter_enabled = to_wrap, adapter, True
+
+    def base_linear_forward(self, x: Any) -> Any:
+        return self.to_wrap(x), None, x
+
+
+@pytest.mark.parametrize("targets", TARGETS, ids="-".join)
+def test_megatron_bridges_own_dora_saves_and_multiplies_what_its_steps_here_do(targets: tuple[str, ...]) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    adapters = Adapters(RANK, targets, gathers=True, decomposed=True)
+    x, found = torch.randn(TOKENS, HIDDEN).bfloat16().requires_grad_(), []
+    for layer in (OwnLayer(adapters), Layer(adapters)):
+        with FlopCounterMode(display=False) as counted:
+            saved = saved_bytes(layer, x)
+        found.append((saved, counted.get_total_flops()))
+    own, steps = found
+    assert own[0] == pytest.approx(steps[0], rel=0.01)
+    # A module begins with the norm of its matrices, once.
+    sizes = [
+        (each.width_in, each.width_out)
+        for each in adapted_matrices(model_of(), model_of().layers_of(DENSE)[0], adapters)
+    ]
+    assert own[1] == steps[1] + sum(2 * RANK * wide * out for wide, out in sizes)
 
 
 @pytest.mark.parametrize("decomposed", [False, True], ids=["lora", "dora"])
@@ -244,7 +340,7 @@ def test_dora_s_norm_needs_three_matrices_at_once() -> None:
 
 
 def test_megatron_bridges_norm_needs_two_matrices_at_once() -> None:
-    """dora_layers.py:125-126: the product of the scaled matrices, and the sum."""
+    """dora_layers.py:129-130: the product of the scaled matrices, and the sum."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from taylor.dryrun.torch_stage.counter import LiveCounter
