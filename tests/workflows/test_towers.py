@@ -24,10 +24,12 @@ from taylor.workflows.solving import solve_file as solving
 from taylor.workflows.solving.beside import best_beside
 from taylor.workflows.solving.evaluate_file import evaluate_file
 from taylor.workflows.solving.solve_file import solve_file
+from taylor.workflows.solving.why_memory import why_memory
 from taylor.workflows.statement.devices import choose_device
 from taylor.workflows.statement.options import FileJob, Outputs
 from taylor.workflows.statement.own_ranks import beside_problem, splits_of
 from taylor.workflows.statement.stated_file import StatedFile
+from taylor.workflows.statement.towers import costs_of
 from tests.parsers.megatron.test_model_file import DECODER, job
 from tests.parsers.megatron.test_tower_file import PIXELS, QWEN25, vision
 
@@ -159,6 +161,17 @@ def test_a_split_beside_a_given_memory_profile_is_refused_before_anything_is_sol
     out = Outputs(folder=tmp_path, write=False)
     with pytest.raises(InputError, match="a given memory profile or list of devices covers"):
         solve_file(asked(published(tmp_path), beside=True, memory_file=memory), SolveOptions(), out)
+
+
+def test_why_memory_counts_the_states_of_a_registered_model_s_encoder_once(tmp_path: Path) -> None:
+    config = {"model_type": "qwen3_vl", "text_config": {"model_type": "qwen3_vl_text"}, "vision_config": {}}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    asks = FileJob(tmp_path / "config.json", device="h100-80g", images="2x1024")
+    stated = StatedFile.read(asks)
+    assert stated.config.tower is not None
+    kept = costs_of(stated.running, stated.config.tower, stated.device).kept_mib
+    # Its weights and states are among those of the first stage: one micro-batch is alive.
+    assert why_memory(asks).stages[0].parts["vision encoder"] == pytest.approx(kept)
 
 
 def test_a_model_with_an_encoder_is_priced_by_its_images_alone(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from taylor.workflows.showing.memory_levers import Lever, beyond_mib, breakdown_
 from taylor.workflows.solving.measured_peaks import with_measured
 from taylor.workflows.statement.options import FileJob
 from taylor.workflows.statement.stated_file import StatedFile
-from taylor.workflows.statement.towers import costs_of
+from taylor.workflows.statement.towers import tower_mib
 
 MOST_LEVERS = 3
 """Levers that a text lists."""
@@ -189,8 +189,7 @@ def _stage(
         "runtime and communication": found.overhead - workspaces,
     }
     if config.tower is not None and found.stage == 0:
-        tower = costs_of(config, config.tower, file.device)
-        parts["vision encoder"] = tower.states_mib + alive[0] * tower.kept_mib
+        parts["vision encoder"] = tower_mib(config, file.device, alive[0])
     parts["measured beyond the model"] = beyond_mib(found, plan.stages, file.device, file.learned)
     return StageMemory(
         found.stage, moment, sum(parts.values()), limit_mib, parts, tuple(_kept(config, plan, found.stage, alive))

@@ -61,15 +61,23 @@ def costs_of(config: TrainingConfig, tower: TowerRun, device: DeviceSpec) -> Tow
     return tower_costs(tower, config.strategy, config.rules, device)
 
 
-def tower_mib(config: TrainingConfig, device: DeviceSpec) -> float:
-    """Memory of a job's encoder on the first stage beyond what its model's figures count, MiB; 0 where it has none."""
+def tower_mib(config: TrainingConfig, device: DeviceSpec, alive: float | None = None) -> float:
+    """Memory of a job's encoder on the first stage beyond what its model's figures count, MiB; 0 where it has none.
+
+    Parameters
+    ----------
+    alive : float, optional
+        Micro-batches alive in the first chunk; the most when omitted.
+    """
     tower, strategy = config.tower, config.strategy
     if tower is None:
         return 0.0
     costs = costs_of(config, tower, device)
     states = 0.0 if tower.counted else costs.states_mib
-    schedule = build_schedule(config.schedule, strategy.pp, strategy.vpp, strategy.micro_batches)
-    return states + costs.kept_mib * float(alive_vectors(schedule)[0][:, 0].max(initial=0.0))
+    if alive is None:
+        schedule = build_schedule(config.schedule, strategy.pp, strategy.vpp, strategy.micro_batches)
+        alive = float(alive_vectors(schedule)[0][:, 0].max(initial=0.0))
+    return states + costs.kept_mib * alive
 
 
 def with_tower(
