@@ -340,8 +340,7 @@ def layout_of(
     own = own.replace(schedule=own.schedule_for(strategy.vpp))
     timed = timed_config(own, iteration, tokens)
     problem = problem_for(timed, chosen, training_profile(own, iteration, chosen.spec))
-    passes = sum(phase in iteration.resident for phase in (LOG_PROBS, REFERENCE))
-    beside = passes * least_scoring_ms(timed, iteration, chosen.spec) + beside_ms
+    beside = _passes(iteration) * least_scoring_ms(timed, iteration, chosen.spec) + beside_ms
     sync = reshard_ms(own, iteration, chosen.spec)
     return Layout(strategy, own, timed, iteration, problem, beside, beside_ms, sync)
 
@@ -358,8 +357,10 @@ def _solved(
     if not _critic_fits(layout, solution.plan, chosen):
         return None, bound, replace(row, reason=row.reason or "the critic does not fit beside the policy")
     unit = _unit(layout.problem)
-    passes = sum(phase in iteration.resident for phase in (LOG_PROBS, REFERENCE))
-    beside = passes * scoring_ms(layout.timed.replace(plan=solution.plan), iteration, chosen.spec) + layout.critic_ms
+    beside = (
+        _passes(iteration) * scoring_ms(layout.timed.replace(plan=solution.plan), iteration, chosen.spec)
+        + layout.critic_ms
+    )
     step, least = solution.objective * unit, (solution.bound or 0.0) * unit
     found = layout.iteration_ms(row.rollout_ms, step, beside, iteration.updates)
     # A plan with a longer step may pass shorter beside it, so that this plan's own time there bounds nothing.
@@ -377,6 +378,11 @@ def _critic_fits(layout: Layout, plan: PipelinePlan, chosen: ChosenDevice) -> bo
     config = layout.config.replace(plan=plan)
     memory = phase_memory(config, layout.iteration, chosen.spec, stages_of(config))
     return all(one.verdict == FITS for one in memory if one.phase in (VALUES, CRITIC))
+
+
+def _passes(iteration: RlIteration) -> int:
+    """Forward passes of the policy's size over all samples beside the training: log-probabilities, the reference's."""
+    return sum(phase in iteration.resident for phase in (LOG_PROBS, REFERENCE))
 
 
 def _unit(problem: PipelineProblem) -> float:
